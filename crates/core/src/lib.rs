@@ -2,4 +2,27 @@
 //!
 //! Nothing here reads a clock, touches a disk or waits: every function is given what it needs and says what follows.
 
+pub mod breaker;
+pub mod ids;
+pub mod lane;
+pub mod outcome;
+pub mod retry;
 pub mod time;
+pub mod lane_row;
+pub mod wire;
+pub mod binding;
+pub mod event;
+pub mod event_codec;
+mod event_out;
+pub mod fault;
+pub mod filter;
+mod json;
+pub mod key;
+pub mod kinds;
+pub mod quantity;
+pub mod subscription;
+
+pub use event_out::header_value;
+
+#[cfg(test)]
+mod arbitrary;

@@ -1,0 +1,79 @@
+//! What parses and what does not.
+
+use super::*;
+use clap::CommandFactory;
+
+fn parse(line: &str) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(std::iter::once("klambda").chain(line.split_whitespace()))
+}
+
+#[test]
+fn the_grammar_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_documented_form_parses() {
+    for line in [
+        "apply -f a.yaml -f - -o json",
+        "get subs",
+        "get sub orders -o yaml",
+        "get lanes --subscription orders --state parked --sort depth",
+        "get lane orders order-42",
+        "get dlq --since 2h --until 2026-01-01T00:00:00Z --reason late --limit 0",
+        "get dl orders.1042",
+        "get replays",
+        "get ev e1 --source /shop",
+        "get events --after 17 --type order.paid",
+        "--server http://h:1 describe lane orders order-42",
+        "describe deadletter orders.1042",
+        "describe event e1 --source /shop",
+        "delete subscription orders --drain",
+        "delete deadletter a b",
+        "delete replay r1",
+        "event send --type t --key k --data {} --attribute a=b --attribute c=d --count 3 --sequence 7",
+        "event send --type t --data -",
+        "event send -f events.jsonl",
+        "event tail --type order.* --after 0 --limit 3",
+        "lane resume orders k",
+        "lane skip orders k --yes",
+        "lane reset orders k --expected 42",
+        "dlq replay --subscription orders --id a b --dry-run --rate 10 --parallelism 2",
+        "dlq replay --wait=false",
+        "dlq purge --key k -y",
+        "subscription pause orders",
+        "sub resume orders",
+        "status --timeout 2s",
+        "backup b.tar",
+        "bench",
+        "config",
+        "bench -o json --rounds 3",
+        "-o json bench",
+        "completion zsh",
+    ] {
+        parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for line in [
+        "get",
+        "get pods",
+        "get lane orders --subscription other",
+        "delete subscription orders --drain --discard",
+        "event send",
+        "event send -f x --type t",
+        "event send --type t --attribute nothing",
+        "event send --type t --count 0",
+        "lane resume orders",
+        "lane pause orders k --expected 4",
+        "get dlq --since yesterday",
+        "status --timeout soon",
+        "status --timeout 0",
+        "status -o xml",
+    ] {
+        let error = parse(line).expect_err(line);
+        assert_eq!(error.exit_code(), 2, "{line}");
+    }
+}

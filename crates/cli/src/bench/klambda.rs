@@ -1,0 +1,102 @@
+//! The server's API, as far as the bench needs it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use super::sink::POISON;
+
+const SUBSCRIPTION: &str = "bench";
+
+pub struct Klambda {
+    base: String,
+    agent: ureq::Agent,
+}
+
+impl Klambda {
+    pub fn new(address: SocketAddr) -> Self {
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(Duration::from_secs(30)))
+            .http_status_as_error(false)
+            .proxy(None)
+            .build();
+        Self { base: format!("http://{address}"), agent: config.into() }
+    }
+
+    pub fn is_ready(&self) -> bool {
+        let answer = self.agent.get(format!("{}/readyz", self.base)).call();
+        answer.is_ok_and(|response| response.status() == 200)
+    }
+
+    /// An ordered subscription to everything, by `partitionkey`, that never gives up on an event.
+    pub fn subscribe(&self, target: SocketAddr, concurrency: u32) -> anyhow::Result<()> {
+        let document = json!({
+            "apiVersion": "lambda.knative.io/v1alpha1",
+            "kind": "Subscription",
+            "metadata": {"name": SUBSCRIPTION},
+            "spec": {
+                "target": {"url": format!("http://{target}/")},
+                "ordering": "ordered",
+                "orderingPolicy": {"key": {"attribute": "partitionkey"}},
+                "retry": {"attempts": "unlimited", "backoff": "10ms", "maxBackoff": "100ms"},
+                "concurrency": concurrency,
+            },
+        });
+        let path = format!("/api/v1/subscriptions/{SUBSCRIPTION}");
+        let response = self.agent.put(format!("{}{path}", self.base)).send_json(&document);
+        read("creating the subscription", response).map(drop)
+    }
+
+    pub fn pause(&self) -> anyhow::Result<()> {
+        self.post(&format!("/api/v1/subscriptions/{SUBSCRIPTION}/pause")).map(drop)
+    }
+
+    pub fn resume(&self) -> anyhow::Result<()> {
+        self.post(&format!("/api/v1/subscriptions/{SUBSCRIPTION}/resume")).map(drop)
+    }
+
+    /// How many events wait in the subscription.
+    pub fn waiting(&self) -> anyhow::Result<u64> {
+        let path = format!("/api/v1/subscriptions/{SUBSCRIPTION}");
+        let document =
+            read("reading the subscription", self.agent.get(format!("{}{path}", self.base)).call())?;
+        document["status"]["waiting"].as_u64().context("the subscription's status has no `waiting`")
+    }
+
+    /// Sends one event of the key that always fails.
+    pub fn send_poison(&self, id: &str) -> anyhow::Result<()> {
+        let request = self
+            .agent
+            .post(format!("{}/api/v1/events", self.base))
+            .header("ce-specversion", "1.0")
+            .header("ce-type", "bench.poison")
+            .header("ce-source", "/bench")
+            .header("ce-id", id)
+            .header("ce-partitionkey", POISON)
+            .content_type("application/json");
+        read("sending a poison event", request.send("{}")).map(drop)
+    }
+
+    pub fn purge_poison(&self) -> anyhow::Result<()> {
+        self.post(&format!("/api/v1/lanes/{SUBSCRIPTION}/{POISON}/purge")).map(drop)
+    }
+
+    fn post(&self, path: &str) -> anyhow::Result<Value> {
+        read(path, self.agent.post(format!("{}{path}", self.base)).send_empty())
+    }
+}
+
+fn read(
+    what: &str,
+    response: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+) -> anyhow::Result<Value> {
+    let mut response = response.with_context(|| what.to_owned())?;
+    let status = response.status();
+    let body = response.body_mut().read_to_string().with_context(|| what.to_owned())?;
+    if !status.is_success() {
+        bail!("{what}: the server answered {status}: {body}");
+    }
+    Ok(serde_json::from_str(&body).unwrap_or(Value::Null))
+}

@@ -1,0 +1,49 @@
+//! Memory of a server that does nothing: on an empty folder, and on one with ten million idle lanes.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::bail;
+use serde_json::json;
+
+use crate::bench::report::{Bound, Faults, Goal, Report, Table, figure, mebibytes};
+use crate::bench::rig::Rig;
+use crate::bench::{Args, interrupt, usage};
+
+/// What counts as nothing: noise of the allocator between two starts.
+const NOTHING_MIB: f64 = 2.0;
+
+pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
+    rig.note("idle: an empty folder");
+    let empty_kib = resting_kib(rig, |_folder| Ok(()))?;
+    rig.note(format!("idle: seeding {} lanes", figure(args.lanes as f64)));
+    let seeded_kib = resting_kib(rig, |folder| seed(folder, args.lanes))?;
+
+    let mut table = Table::new(&["folder", "RSS"]);
+    table.row(["empty".into(), mebibytes(empty_kib)]);
+    table.row([format!("{} idle lanes", figure(args.lanes as f64)), mebibytes(seeded_kib)]);
+    let added = (seeded_kib as f64 - empty_kib as f64) / 1024.0;
+    Ok(Report {
+        scenario: "idle",
+        about: format!("{} idle lanes in the folder", figure(args.lanes as f64)),
+        table,
+        goals: vec![Goal::new("added by idle lanes, MiB", added, Bound::AtMost(NOTHING_MIB), String::new())],
+        faults: Faults::default(),
+        rounds: json!({"emptyKib": empty_kib, "seededKib": seeded_kib}),
+    })
+}
+
+fn resting_kib(rig: &Rig, prepare: impl FnOnce(&Path) -> anyhow::Result<()>) -> anyhow::Result<u64> {
+    let folder = rig.fresh_folder("klambda")?;
+    prepare(&folder)?;
+    let (server, _klambda) = rig.klambda_in(folder)?;
+    interrupt::sleep(Duration::from_secs(1))?;
+    let kib = usage::rss_kib(server.child.pid())?;
+    server.clear()?;
+    Ok(kib)
+}
+
+/// Writes a data folder with one subscription and this many lanes that have delivered and are empty.
+fn seed(_folder: &Path, lanes: u64) -> anyhow::Result<()> {
+    bail!("seeding {lanes} lanes needs the store's seeder, which this build does not have")
+}

@@ -1,0 +1,75 @@
+//! The scenarios, one file each, and the alternating rounds that several share.
+
+mod alternating;
+mod backlog;
+mod backlogged;
+mod batch;
+mod idle;
+mod keys;
+mod latency;
+mod machine;
+mod poison;
+mod restart;
+mod slow;
+mod throughput;
+
+use clap::ValueEnum;
+
+use super::Args;
+use super::report::Report;
+use super::rig::Rig;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scenario {
+    /// As fast as it goes: 1,000 keys, an instant target, 256 producers
+    Throughput,
+    /// 100 keys, a target that takes 10 ms
+    #[value(name = "slow-10ms")]
+    Slow10ms,
+    /// 1,000 keys, a target that takes 100 ms
+    #[value(name = "slow-100ms")]
+    Slow100ms,
+    /// What one key that always fails costs the other 10,000
+    Poison,
+    /// 1,000 events per second: end to end, and from one acknowledgement to the key's next delivery
+    Latency,
+    /// 100 events per request against one
+    Batch,
+    /// A million keys, one event each
+    Keys,
+    /// Millions of events that wait, then drain
+    Backlog,
+    /// Time to ready with a million events waiting, after kill -9
+    Restart,
+    /// Memory with ten million idle lanes
+    Idle,
+    /// The lane machine alone, without disk or network
+    Machine,
+    /// Every one of them
+    All,
+}
+
+pub type Runner = fn(&Rig, &Args) -> anyhow::Result<Report>;
+
+const EVERY: [(Scenario, &str, Runner); 11] = [
+    (Scenario::Throughput, "throughput", throughput::run),
+    (Scenario::Slow10ms, "slow-10ms", slow::run_10ms),
+    (Scenario::Slow100ms, "slow-100ms", slow::run_100ms),
+    (Scenario::Poison, "poison", poison::run),
+    (Scenario::Latency, "latency", latency::run),
+    (Scenario::Batch, "batch", batch::run),
+    (Scenario::Keys, "keys", keys::run),
+    (Scenario::Backlog, "backlog", backlog::run),
+    (Scenario::Restart, "restart", restart::run),
+    (Scenario::Idle, "idle", idle::run),
+    (Scenario::Machine, "machine", machine::run),
+];
+
+/// The scenarios asked for, each once, in the order above.
+pub fn chosen(asked: &[Scenario]) -> impl Iterator<Item = (&'static str, Runner)> {
+    let wanted = move |scenario: Scenario| match asked {
+        [] => scenario == Scenario::Throughput,
+        _ => asked.contains(&scenario) || asked.contains(&Scenario::All),
+    };
+    EVERY.into_iter().filter(move |(scenario, ..)| wanted(*scenario)).map(|(_, name, runner)| (name, runner))
+}

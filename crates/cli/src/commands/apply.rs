@@ -1,0 +1,184 @@
+//! `apply`: makes the server hold what the files say.
+
+use super::{Context, for_each};
+use crate::args::Apply;
+use crate::client::Error;
+use crate::exit::Usage;
+use crate::kind::Kind;
+use crate::output::{Format, write_raw};
+use crate::route::Route;
+use anyhow::Context as _;
+use serde_json::Value;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+pub fn run(context: &mut Context, args: &Apply) -> anyhow::Result<()> {
+    let mut documents = Vec::new();
+    for file in files(&args.filename)? {
+        let text = read(&file)?;
+        let parsed = parse(&text).map_err(|error| Usage::file(&file, &error))?;
+        documents.extend(parsed.into_iter().map(|document| (file.clone(), document)));
+    }
+    if documents.is_empty() {
+        return Err(Usage("nothing to apply: no documents in the files given".to_owned()).into());
+    }
+    // All documents are looked at before the first is sent, so that a typo in the last does not leave half applied.
+    let named: Result<Vec<_>, Usage> = documents
+        .into_iter()
+        .map(|(file, document)| subscription(document).map_err(|e| Usage::file(&file, &e)))
+        .collect();
+    for_each(named?, |(name, document)| {
+        apply(context, &name, &document).with_context(|| format!("subscription/{name}"))
+    })
+}
+
+fn apply(context: &mut Context, name: &str, document: &Value) -> anyhow::Result<()> {
+    let route = Route::new(&["subscriptions", name]);
+    let before = match context.client.get(&route) {
+        Ok(before) => Some(before),
+        Err(Error::Problem(problem)) if problem.status == 404 => None,
+        Err(error) => return Err(error.into()),
+    };
+    let after = context.client.put(&route, document)?;
+    if write_raw(context.out, context.format, &after.body)? {
+        return Ok(());
+    }
+    match context.format {
+        Format::Name => writeln!(context.out, "{}", Kind::Subscription.name_of(&after.body))?,
+        _ => writeln!(context.out, "subscription/{name} {}", outcome(before.as_ref(), &after.body))?,
+    }
+    Ok(())
+}
+
+fn outcome(before: Option<&Value>, after: &Value) -> &'static str {
+    match before {
+        None => "created",
+        Some(before) if before["spec"] == after["spec"] => "unchanged",
+        Some(_) => "configured",
+    }
+}
+
+/// The name and the document to send. What only the server sets is left out, so that `get -o yaml` can be applied again.
+fn subscription(mut document: Value) -> Result<(String, Value), String> {
+    let Some(fields) = document.as_object_mut() else {
+        return Err("a document is not a mapping".to_owned());
+    };
+    match fields.get("kind").and_then(Value::as_str) {
+        Some("Subscription") => {}
+        Some(other) => return Err(format!("kind {other} is not known; Subscription is")),
+        None => return Err("a document has no kind; Subscription is known".to_owned()),
+    }
+    fields.remove("status");
+    let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut);
+    metadata.and_then(|metadata| metadata.remove("createdAt"));
+    match document.pointer("/metadata/name").and_then(Value::as_str) {
+        Some(name) if !name.is_empty() => Ok((name.to_owned(), document)),
+        _ => Err("a Subscription has no metadata.name".to_owned()),
+    }
+}
+
+/// Every document of a YAML or JSON text; arrays and `{items: […]}` count as their elements.
+fn parse(text: &str) -> Result<Vec<Value>, String> {
+    let documents: Vec<Value> = if text.trim_start().starts_with(['{', '[']) {
+        // JSON first: it may be indented with tabs, which YAML forbids. What is YAML in flow style comes second.
+        let json: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
+        json.or_else(|json_error| yaml(text).map_err(|_| json_error.to_string()))?
+    } else {
+        yaml(text)?
+    };
+    Ok(documents.into_iter().flat_map(flatten).collect())
+}
+
+fn yaml(text: &str) -> Result<Vec<Value>, String> {
+    serde_saphyr::from_multiple::<Value>(text).map_err(|error| error.without_snippet().to_string())
+}
+
+fn flatten(document: Value) -> Vec<Value> {
+    match document {
+        Value::Null => Vec::new(),
+        Value::Array(items) => items,
+        Value::Object(mut fields) if !fields.contains_key("kind") && fields.contains_key("items") => {
+            fields.remove("items").map(flatten).unwrap_or_default()
+        }
+        other => vec![other],
+    }
+}
+
+fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>, Usage> {
+    let mut files = Vec::new();
+    for path in given {
+        if path.is_dir() {
+            files.extend(folder(path)?);
+        } else {
+            files.push(path.clone());
+        }
+    }
+    Ok(files)
+}
+
+fn folder(path: &Path) -> Result<Vec<PathBuf>, Usage> {
+    let wrong = |error: std::io::Error| Usage::file(path, &error);
+    let entries: Result<Vec<_>, _> = std::fs::read_dir(path).map_err(wrong)?.collect();
+    let known = |file: &PathBuf| {
+        let extension = file.extension().and_then(|extension| extension.to_str());
+        matches!(extension, Some("yaml" | "yml" | "json")) && file.is_file()
+    };
+    let mut files: Vec<PathBuf> =
+        entries.map_err(wrong)?.into_iter().map(|entry| entry.path()).filter(known).collect();
+    files.sort();
+    Ok(files)
+}
+
+fn read(file: &Path) -> Result<String, Usage> {
+    let mut text = String::new();
+    let result = match file.to_str() {
+        Some("-") => std::io::stdin().read_to_string(&mut text).map(|_| ()),
+        _ => std::fs::read_to_string(file).map(|read| text = read),
+    };
+    result.map_err(|error| Usage::file(file, &error))?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn documents_come_in_many_shapes() {
+        let a = json!({"kind": "Subscription", "metadata": {"name": "a"}});
+        let b = json!({"kind": "Subscription", "metadata": {"name": "b"}});
+        let both = vec![a.clone(), b.clone()];
+        for text in [
+            "---\nkind: Subscription\nmetadata: {name: a}\n---\n# nothing here\n---\nkind: Subscription\nmetadata:\n  name: b\n",
+            "- {kind: Subscription, metadata: {name: a}}\n- {kind: Subscription, metadata: {name: b}}\n",
+            "{kind: Subscription, metadata: {name: a}}\n---\n{kind: Subscription, metadata: {name: b}}\n",
+            "{\n\t\"items\": [{\"kind\":\"Subscription\",\"metadata\":{\"name\":\"a\"}},\n\t{\"kind\":\"Subscription\",\"metadata\":{\"name\":\"b\"}}]}",
+            "{\"kind\":\"Subscription\",\"metadata\":{\"name\":\"a\"}}\n{\"kind\":\"Subscription\",\"metadata\":{\"name\":\"b\"}}",
+        ] {
+            assert_eq!(parse(text).expect(text), both, "{text}");
+        }
+        assert_eq!(parse("\n# only a comment\n").expect("parsed"), Vec::<Value>::new());
+        assert!(parse("a: [1").is_err());
+        assert!(parse("a: 1\na: 2\n").is_err());
+    }
+
+    #[test]
+    fn what_the_server_printed_can_be_applied() {
+        let printed = json!({"apiVersion": "v", "kind": "Subscription",
+            "metadata": {"name": "a", "createdAt": "2026-01-01T00:00:00Z"}, "spec": {"from": "latest"}, "status": {"waiting": 1}});
+        let (name, document) = subscription(printed).expect("a subscription");
+        assert_eq!(name, "a");
+        let expected = json!({"apiVersion": "v", "kind": "Subscription", "metadata": {"name": "a"}, "spec": {"from": "latest"}});
+        assert_eq!(document, expected);
+    }
+
+    #[test]
+    fn what_is_no_subscription_is_refused_before_anything_is_sent() {
+        for document in
+            [json!(3), json!({}), json!({"kind": "Pod"}), json!({"kind": "Subscription", "metadata": {}})]
+        {
+            assert!(subscription(document.clone()).is_err(), "{document}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! `backup`: a consistent copy of a running server's data, as one tar file or as a folder ready to serve from.
+
+use super::Context;
+use crate::args::Backup;
+use crate::exit::Usage;
+use crate::output::bytes;
+use crate::route::Route;
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use ureq::http::Method;
+
+pub fn run(context: &mut Context, args: &Backup) -> anyhow::Result<()> {
+    let target = Target::of(&args.path)?;
+    let partial = partial_path(&args.path)?;
+    let stream = context.client.stream(Method::POST, &Route::new(&["backup"]), "application/x-tar")?;
+    let progress = progress_bar();
+    let written = write(target, progress.wrap_read(stream), &partial);
+    progress.finish_and_clear();
+    if let Err(error) = written.and_then(|()| settle(&partial, &args.path)) {
+        // The copy is not whole: better none than one that looks like a backup.
+        remove(&partial);
+        return Err(error).with_context(|| format!("backup to {}", args.path.display()));
+    }
+    writeln!(context.out, "{} written, {}", args.path.display(), bytes(progress.position()))?;
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    Archive,
+    Folder,
+}
+
+impl Target {
+    fn of(path: &Path) -> Result<Target, Usage> {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if path.symlink_metadata().is_ok() {
+            return Err(Usage::file(path, &"already exists"));
+        }
+        if name.ends_with(".tar") {
+            return Ok(Target::Archive);
+        }
+        match name.rsplit_once(".tar.").is_some() || name.ends_with(".tgz") {
+            true => Err(Usage::file(path, &"compressed files are not written; end the name in .tar")),
+            false => Ok(Target::Folder),
+        }
+    }
+}
+
+fn write(target: Target, mut stream: impl Read, partial: &Path) -> anyhow::Result<()> {
+    match target {
+        Target::Archive => {
+            let mut file = File::create_new(partial)?;
+            io::copy(&mut stream, &mut file).map_err(cut_off)?;
+            file.sync_all()?;
+        }
+        Target::Folder => {
+            fs::create_dir(partial)?;
+            tar::Archive::new(&mut stream).unpack(partial).map_err(cut_off)?;
+            // The archive ends before the answer does: what is left must still arrive whole.
+            io::copy(&mut stream, &mut io::sink()).map_err(cut_off)?;
+            sync_tree(partial)?;
+        }
+    }
+    Ok(())
+}
+
+/// As text: a connection that broke must not look like a closed stdout.
+fn cut_off(error: io::Error) -> anyhow::Error {
+    anyhow::anyhow!("the copy broke off: {error}")
+}
+
+fn settle(partial: &Path, path: &Path) -> anyhow::Result<()> {
+    fs::rename(partial, path)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+    Ok(())
+}
+
+fn sync_tree(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            sync_tree(&entry.path())?;
+        } else {
+            File::open(entry.path())?.sync_all()?;
+        }
+    }
+    File::open(folder)?.sync_all()
+}
+
+fn partial_path(path: &Path) -> Result<PathBuf, Usage> {
+    let name = path.file_name().ok_or_else(|| Usage::file(path, &"not a name for a backup"))?;
+    let mut partial = name.to_owned();
+    partial.push(".partial");
+    let partial = path.with_file_name(partial);
+    match partial.symlink_metadata().is_ok() {
+        true => Err(Usage::file(&partial, &"left by an earlier backup; remove it first")),
+        false => Ok(partial),
+    }
+}
+
+fn remove(partial: &Path) {
+    let removed = if partial.is_dir() { fs::remove_dir_all(partial) } else { fs::remove_file(partial) };
+    if let Err(error) = removed
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        eprintln!("{}: {error}", partial.display());
+    }
+}
+
+/// Drawn on stderr, and only if that is a terminal.
+fn progress_bar() -> ProgressBar {
+    let progress = ProgressBar::no_length();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {bytes} copied, {bytes_per_sec}") {
+        progress.set_style(style);
+    }
+    progress.enable_steady_tick(Duration::from_millis(200));
+    progress
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn archive() -> Vec<u8> {
+        let mut builder = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(5);
+        header.set_mode(0o644);
+        header.set_cksum();
+        builder.append_data(&mut header, "log/0001.seg", &b"hello"[..]).expect("appended");
+        builder.into_inner().expect("built")
+    }
+
+    #[test]
+    fn a_folder_is_unpacked_whole() {
+        let home = tempfile::tempdir().expect("a folder");
+        let (partial, path) = (home.path().join("copy.partial"), home.path().join("copy"));
+        write(Target::Folder, &archive()[..], &partial).expect("written");
+        settle(&partial, &path).expect("renamed");
+        assert_eq!(fs::read(path.join("log/0001.seg")).expect("read"), b"hello");
+        assert!(!partial.exists());
+    }
+
+    #[test]
+    fn a_cut_archive_is_an_error() {
+        let home = tempfile::tempdir().expect("a folder");
+        let cut = &archive()[..514];
+        assert!(write(Target::Folder, cut, &home.path().join("copy.partial")).is_err());
+    }
+
+    #[test]
+    fn the_name_says_what_is_written() {
+        let home = tempfile::tempdir().expect("a folder");
+        assert_eq!(Target::of(&home.path().join("b.tar")).expect("fine"), Target::Archive);
+        assert_eq!(Target::of(&home.path().join("b")).expect("fine"), Target::Folder);
+        assert!(Target::of(&home.path().join("b.tar.gz")).is_err());
+        assert!(Target::of(home.path()).is_err());
+    }
+}

@@ -1,0 +1,9 @@
+//! `config`: every setting of the server with its default, as a file to start from.
+
+use klambda_server::config::DEFAULT_FILE;
+use std::io::Write;
+
+pub fn run(out: &mut dyn Write) -> anyhow::Result<()> {
+    out.write_all(DEFAULT_FILE.as_bytes())?;
+    Ok(())
+}

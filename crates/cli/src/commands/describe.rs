@@ -1,0 +1,162 @@
+//! `describe`: one thing whole, in words.
+
+use super::{Context, dlq, for_each, why};
+use crate::args::Describe;
+use crate::kind::{Kind, data_of};
+use crate::output::{Format, Sheet, Table, bytes, cell, number, text, write_raw};
+use crate::route::Route;
+use crate::time::{self, relative};
+use klambda_core::time::Millis;
+use serde_json::Value;
+use std::io::Write;
+
+pub fn run(context: &mut Context, what: &Describe) -> anyhow::Result<()> {
+    match what {
+        Describe::Subscription { name } => for_each(name, |name| {
+            one(context, Kind::Subscription, &Route::new(&["subscriptions", name]), subscription)
+        }),
+        Describe::Lane { subscription, key } => {
+            one(context, Kind::Lane, &Route::lane(subscription, key), why::lane)
+        }
+        Describe::Deadletter { id } => {
+            for_each(id, |id| one(context, Kind::DeadLetter, &Route::new(&["dlq", id]), dead_letter))
+        }
+        Describe::Replay { id } => {
+            for_each(id, |id| one(context, Kind::Replay, &Route::new(&["dlq", "replays", id]), replay))
+        }
+        Describe::Event { id, source } => {
+            let route = Route::new(&["events", id]).query_opt("source", source.as_ref());
+            one(context, Kind::Event, &route, event)
+        }
+    }
+}
+
+type Describer = fn(&mut dyn Write, &Value, Millis) -> anyhow::Result<()>;
+
+fn one(context: &mut Context, kind: Kind, route: &Route, describe: Describer) -> anyhow::Result<()> {
+    let item = context.client.get(route)?;
+    if write_raw(context.out, context.format, &item)? {
+        return Ok(());
+    }
+    if context.format == Format::Name {
+        writeln!(context.out, "{}", kind.name_of(&item))?;
+        return Ok(());
+    }
+    describe(context.out, &item, time::now())
+}
+
+fn subscription(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result<()> {
+    let mut sheet = Sheet::default();
+    sheet.line("Name", cell(item, "/metadata/name"));
+    sheet.line_opt("Created", moment(item, "/metadata/createdAt", now));
+    sheet.line("Phase", cell(item, "/status/phase"));
+    sheet.line("Target", cell(item, "/spec/target/url"));
+    sheet.line("Ordering", text(item, "/spec/ordering").unwrap_or_else(|| "unordered".to_owned()));
+    let waiting = number(item, "/status/waiting");
+    sheet.line("Waiting", format!("{waiting} ({})", bytes(number(item, "/status/waitingBytes"))));
+    sheet.line_opt("Oldest", moment(item, "/status/oldest", now));
+    sheet.line("In flight", number(item, "/status/inFlight"));
+    sheet.line("Delivered", number(item, "/status/delivered"));
+    sheet.line("Parked", number(item, "/status/parked"));
+    sheet.line("Dead letters", number(item, "/status/deadLetters"));
+    sheet.line("Lanes", lanes(&item["status"]["lanes"]));
+    sheet.line("Breaker", breaker(&item["status"]["breaker"], now));
+    for message in item["status"]["messages"].as_array().into_iter().flatten() {
+        sheet.line("Message", message.as_str().map_or_else(|| message.to_string(), str::to_owned));
+    }
+    sheet.write(out)?;
+    writeln!(out, "Spec:")?;
+    for line in serde_saphyr::to_string(&item["spec"])?.lines() {
+        writeln!(out, "  {line}")?;
+    }
+    Ok(())
+}
+
+fn lanes(counts: &Value) -> String {
+    let counts = counts.as_object().into_iter().flatten();
+    let some = counts.filter(|(_, count)| count.as_u64() != Some(0));
+    let words: Vec<String> = some.map(|(state, count)| format!("{count} {state}")).collect();
+    if words.is_empty() { "none busy".to_owned() } else { words.join(", ") }
+}
+
+fn breaker(breaker: &Value, now: Millis) -> String {
+    let state = cell(breaker, "/state");
+    match text(breaker, "/nextProbe") {
+        Some(at) => format!("{state}, next probe {}", relative(&at, now)),
+        None => state,
+    }
+}
+
+fn dead_letter(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result<()> {
+    let mut sheet = Sheet::default();
+    sheet.line("Dead letter", cell(item, "/id"));
+    sheet.line("Subscription", cell(item, "/subscription"));
+    sheet.line("Key", cell(item, "/key"));
+    sheet.line("Reason", cell(item, "/reason"));
+    sheet.line("Last error", cell(item, "/lastError"));
+    sheet.line("Attempts", number(item, "/attempts"));
+    sheet.line_opt("Failed", moment(item, "/failedAt", now));
+    sheet.line_opt("Accepted", moment(item, "/acceptedAt", now));
+    sheet.line("Position", cell(item, "/position"));
+    sheet.line_opt("Lane sequence", text(item, "/laneSequence"));
+    let holds = item["holdsLane"] == true;
+    sheet.line("Holds its lane", if holds { "yes: what came after it waits" } else { "no" });
+    sheet.write(out)?;
+    let id = why::quoted(&cell(item, "/id"));
+    writeln!(out, "What to do:\n  klambda dlq replay --id {id}     delivers it again")?;
+    let end = if holds { "throws it away, and its lane goes on" } else { "throws it away" };
+    writeln!(out, "  klambda delete deadletter {id}   {end}")?;
+    write_event(out, &item["event"])
+}
+
+fn replay(out: &mut dyn Write, job: &Value, now: Millis) -> anyhow::Result<()> {
+    let mut sheet = dlq::report(job);
+    sheet.line_opt("Started", moment(job, "/createdAt", now));
+    sheet.line_opt("Finished", moment(job, "/finishedAt", now));
+    sheet.line_opt("Events per second", text(job, "/ratePerSecond"));
+    sheet.line_opt("Lanes at once", text(job, "/parallelism"));
+    let chosen = job["selector"].as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+    for (name, value) in chosen {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        sheet.line(&format!("Selector {name}"), value);
+    }
+    sheet.write(out)?;
+    Ok(())
+}
+
+fn event(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result<()> {
+    let mut sheet = Sheet::default();
+    sheet.line("Position", cell(item, "/position"));
+    sheet.line_opt("Accepted", moment(item, "/acceptedAt", now));
+    sheet.write(out)?;
+    write_event(out, &item["event"])?;
+    let fates = item["fates"].as_array().map_or(&[][..], Vec::as_slice);
+    if fates.is_empty() {
+        writeln!(out, "Fates: no subscription took it")?;
+        return Ok(());
+    }
+    let mut table = Table::new(&["SUBSCRIPTION", "KEY", "FATE", "ATTEMPTS", "LANE-SEQUENCE", "REASON"]);
+    for fate in fates {
+        let at = ["/subscription", "/key", "/fate", "/attempts", "/laneSequence", "/reason"];
+        table.row(at.map(|at| cell(fate, at)).to_vec());
+    }
+    writeln!(out, "Fates:")?;
+    table.write(out, "  ")?;
+    Ok(())
+}
+
+fn write_event(out: &mut dyn Write, event: &Value) -> anyhow::Result<()> {
+    let Some(attributes) = event.as_object() else { return Ok(()) };
+    writeln!(out, "Event:")?;
+    let mut sheet = Sheet::default();
+    for name in attributes.keys().filter(|name| !name.starts_with("data") || *name == "datacontenttype") {
+        sheet.line(&format!("  {name}"), cell(event, &format!("/{name}")));
+    }
+    sheet.line("  data", data_of(event));
+    sheet.write(out)?;
+    Ok(())
+}
+
+fn moment(item: &Value, pointer: &str, now: Millis) -> Option<String> {
+    text(item, pointer).map(|at| format!("{at} ({})", relative(&at, now)))
+}

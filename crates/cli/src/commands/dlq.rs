@@ -1,0 +1,199 @@
+//! `dlq replay|purge`: what to do with dead letters.
+
+use super::{Context, confirm, is_unreachable};
+use crate::args::{Dlq, Purge, Replay, Selector};
+use crate::exit::Usage;
+use crate::output::{Format, Sheet, number, text, write_raw};
+use crate::route::Route;
+use anyhow::bail;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value, json};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+const POLL: Duration = Duration::from_millis(250);
+
+pub fn run(context: &mut Context, action: &Dlq) -> anyhow::Result<()> {
+    match action {
+        Dlq::Replay(args) => replay(context, args),
+        Dlq::Purge(args) => purge(context, args),
+    }
+}
+
+fn replay(context: &mut Context, args: &Replay) -> anyhow::Result<()> {
+    let request = replay_request(args);
+    let mut job = context.client.post(&Route::new(&["dlq", "replays"]), Some(&request))?.body;
+    if args.wait && !args.dry_run && is_running(&job) {
+        job = wait(context, job)?;
+    }
+    print(context, &job)?;
+    if args.dry_run || is_running(&job) {
+        return Ok(());
+    }
+    let (id, failed) = (text(&job, "/id").unwrap_or_default(), number(&job, "/failed"));
+    match text(&job, "/state").as_deref() {
+        Some("succeeded") if failed == 0 => Ok(()),
+        Some("stopped") => bail!("replay {id} was stopped"),
+        _ if failed > 0 => bail!("replay {id}: {failed} failed again"),
+        _ => bail!("replay {id} failed"),
+    }
+}
+
+fn replay_request(args: &Replay) -> Value {
+    let mut request = Map::new();
+    request.insert("selector".to_owned(), selector(&args.selector));
+    request.insert("dryRun".to_owned(), args.dry_run.into());
+    if let Some(rate) = args.rate {
+        request.insert("ratePerSecond".to_owned(), rate.into());
+    }
+    if let Some(parallelism) = args.parallelism {
+        request.insert("parallelism".to_owned(), parallelism.into());
+    }
+    Value::Object(request)
+}
+
+fn selector(selector: &Selector) -> Value {
+    let filter = &selector.filter;
+    let named = [
+        ("subscription", filter.subscription.as_ref()),
+        ("key", filter.key.as_ref()),
+        ("type", filter.event_type.as_ref()),
+        ("reason", filter.reason.as_ref()),
+        ("since", filter.since.as_ref().map(|moment| &moment.0)),
+        ("until", filter.until.as_ref().map(|moment| &moment.0)),
+    ];
+    let given = named.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?))));
+    let mut fields: Map<String, Value> = given.collect();
+    if !selector.ids.is_empty() {
+        fields.insert("ids".to_owned(), json!(selector.ids));
+    }
+    Value::Object(fields)
+}
+
+fn is_running(job: &Value) -> bool {
+    job["state"] == "running"
+}
+
+/// Watches the job until it ends. It survives a restart of the server, so a short silence is not its end.
+fn wait(context: &Context, mut job: Value) -> anyhow::Result<Value> {
+    let Some(id) = text(&job, "/id") else { bail!("the server answered without a job") };
+    let progress = progress_bar(&id);
+    let mut seen = Instant::now();
+    while is_running(&job) {
+        show(&progress, &job);
+        std::thread::sleep(POLL);
+        match context.client.get(&Route::new(&["dlq", "replays", &id])) {
+            Ok(now) => {
+                job = now;
+                seen = Instant::now();
+            }
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                if !is_unreachable(&error) || seen.elapsed() > context.client.timeout() {
+                    return Err(
+                        error.context(format!("replay {id} goes on; klambda get replay {id} shows it"))
+                    );
+                }
+            }
+        }
+    }
+    progress.finish_and_clear();
+    Ok(job)
+}
+
+/// Hidden by itself when stderr is no terminal.
+fn progress_bar(id: &str) -> ProgressBar {
+    let progress = ProgressBar::new(0);
+    let template = "{prefix} [{bar:40}] {pos}/{len} {per_sec} {msg}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        progress.set_style(style.progress_chars("=> "));
+    }
+    progress.set_prefix(format!("replay {id}"));
+    progress
+}
+
+fn show(progress: &ProgressBar, job: &Value) {
+    let (failed, skipped) = (number(job, "/failed"), number(job, "/skipped"));
+    progress.set_length(number(job, "/selected"));
+    progress.set_position(number(job, "/replayed") + failed + skipped);
+    if failed + skipped > 0 {
+        progress.set_message(format!("{failed} failed, {skipped} skipped"));
+    }
+}
+
+fn print(context: &mut Context, job: &Value) -> anyhow::Result<()> {
+    if write_raw(context.out, context.format, job)? {
+        return Ok(());
+    }
+    if context.format == Format::Name {
+        writeln!(context.out, "replay/{}", text(job, "/id").unwrap_or_default())?;
+        return Ok(());
+    }
+    if job["dryRun"] == true {
+        return print_dry_run(context, job);
+    }
+    report(job).write(context.out)?;
+    Ok(())
+}
+
+fn print_dry_run(context: &mut Context, job: &Value) -> anyhow::Result<()> {
+    let (selected, keys) = (number(job, "/selected"), number(job, "/keys"));
+    writeln!(context.out, "dry run: {selected} dead letters of {keys} keys would be replayed")?;
+    let listed = job["items"].as_array().map_or(&[][..], Vec::as_slice);
+    for item in listed {
+        // An id, or the dead letter that has it.
+        let id = item.as_str().map(str::to_owned).or_else(|| text(item, "/id"));
+        writeln!(context.out, "  {}", crate::output::one_line(&id.unwrap_or_else(|| item.to_string())))?;
+    }
+    let unlisted = selected.saturating_sub(listed.len() as u64);
+    if unlisted > 0 && !listed.is_empty() {
+        writeln!(context.out, "  and {unlisted} more")?;
+    }
+    Ok(())
+}
+
+/// What a replay did, for people; also what `describe replay` ends with.
+pub fn report(job: &Value) -> Sheet {
+    let mut sheet = Sheet::default();
+    sheet.line("Replay", text(job, "/id").unwrap_or_default());
+    sheet.line("State", text(job, "/state").unwrap_or_default());
+    sheet.line("Selected", format!("{} of {} keys", number(job, "/selected"), number(job, "/keys")));
+    sheet.line("Replayed", number(job, "/replayed"));
+    sheet.line("Failed", number(job, "/failed"));
+    sheet.line("Skipped", skipped(job));
+    sheet.line("Order violations", number(job, "/orderViolations"));
+    sheet.line("Duplicates", number(job, "/duplicates"));
+    sheet
+}
+
+fn skipped(job: &Value) -> String {
+    let count = number(job, "/skipped");
+    let reasons = job["skippedReasons"].as_object().into_iter().flatten();
+    let reasons: Vec<String> = reasons.map(|(reason, count)| format!("{count} {reason}")).collect();
+    match reasons.is_empty() {
+        true => count.to_string(),
+        false => format!("{count} ({})", reasons.join(", ")),
+    }
+}
+
+fn purge(context: &mut Context, args: &Purge) -> anyhow::Result<()> {
+    let selector = selector(&args.selector);
+    let everything = selector.as_object().is_some_and(Map::is_empty);
+    if everything && !args.yes && !std::io::stdin().is_terminal() {
+        return Err(Usage("purging every dead letter needs --yes, or say which".to_owned()).into());
+    }
+    let question = match everything {
+        true => "Throw away every dead letter?".to_owned(),
+        false => format!("Throw away the dead letters that match {selector}?"),
+    };
+    confirm(&question, args.yes)?;
+    let mut request = json!({"selector": selector});
+    if args.holders {
+        request["holders"] = true.into();
+    }
+    let answer = context.client.post(&Route::new(&["dlq", "purge"]), Some(&request))?;
+    if !write_raw(context.out, context.format, &answer.body)? {
+        writeln!(context.out, "{} dead letters purged", number(&answer.body, "/purged"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! `status`: how the server is doing, on one screen.
+
+use super::Context;
+use crate::output::{Sheet, bytes, cell, number, text, write_raw};
+use crate::route::Route;
+use crate::time::span;
+use serde_json::Value;
+
+pub fn run(context: &mut Context) -> anyhow::Result<()> {
+    let status = context.client.get(&Route::new(&["status"]))?;
+    if write_raw(context.out, context.format, &status)? {
+        return Ok(());
+    }
+    sheet(&status, context.client.base()).write(context.out)?;
+    Ok(())
+}
+
+fn sheet(status: &Value, server: &str) -> Sheet {
+    let mut sheet = Sheet::default();
+    let uptime = span(number(status, "/uptimeSeconds").saturating_mul(1_000));
+    sheet.line("Server", server);
+    sheet.line("Version", format!("{}, up {uptime}", cell(status, "/version")));
+    sheet.line("Listening", cell(status, "/listening"));
+    sheet.line("Data", cell(status, "/dataFolder"));
+    sheet.line("Disk", disk(status));
+    let (used, limit) = (number(status, "/memory/usedBytes"), number(status, "/memory/limitBytes"));
+    sheet.line("Memory", format!("{} of {}", bytes(used), bytes(limit)));
+    let positions = text(status, "/positions/first").zip(text(status, "/positions/last"));
+    sheet.line(
+        "Log",
+        match positions {
+            Some((first, last)) => {
+                format!("{}, positions {first} to {last}", bytes(number(status, "/logBytes")))
+            }
+            None => format!("{}, empty", bytes(number(status, "/logBytes"))),
+        },
+    );
+    sheet.line("Subscriptions", number(status, "/subscriptions"));
+    sheet.line("Waiting", number(status, "/waiting"));
+    sheet.line("In flight", number(status, "/inFlight"));
+    sheet.line("Parked lanes", number(status, "/parked"));
+    sheet.line("Dead letters", number(status, "/deadLetters"));
+    sheet
+}
+
+fn disk(status: &Value) -> String {
+    let free = bytes(number(status, "/disk/freeBytes"));
+    match status.pointer("/disk/full") {
+        Some(Value::Bool(true)) => format!("FULL, {free} free: nothing is accepted until there is room"),
+        _ => format!("{free} free"),
+    }
+}

@@ -1,0 +1,156 @@
+//! `event tail`: events as they are accepted. A lost connection is taken up again where it broke.
+
+use super::{Context, is_unreachable};
+use crate::args::Tail;
+use crate::client;
+use crate::kind::{data_of, key_of};
+use crate::output::{Format, cell, number, one_line, shorten};
+use crate::route::Route;
+use crate::sse::Messages;
+use serde_json::Value;
+use std::io::BufReader;
+use std::time::Duration;
+use ureq::http::Method;
+
+const RECONNECT: Duration = Duration::from_secs(1);
+const DATA_CHARS_MAX: usize = 80;
+
+pub fn run(context: &mut Context, args: &Tail) -> anyhow::Result<()> {
+    let after = match args.after {
+        Some(position) => position,
+        None => number(&context.client.get(&Route::new(&["status"]))?, "/positions/last"),
+    };
+    let mut tail = Tailing { after, left: args.limit, pattern: args.event_type.as_deref() };
+    let mut connected = false;
+    let mut told = false;
+    print_header(context)?;
+    loop {
+        match tail.connect(context) {
+            Ok(stream) => {
+                (connected, told) = (true, false);
+                if tail.follow(context, stream)? {
+                    return Ok(());
+                }
+            }
+            Err(error) => {
+                let error = error.into();
+                if !connected || !is_unreachable(&error) {
+                    return Err(error);
+                }
+            }
+        }
+        if !told {
+            eprintln!("connection lost behind position {}, trying again", tail.after);
+            told = true;
+        }
+        std::thread::sleep(RECONNECT);
+    }
+}
+
+struct Tailing<'a> {
+    after: u64,
+    left: Option<u64>,
+    pattern: Option<&'a str>,
+}
+
+impl Tailing<'_> {
+    fn connect(&self, context: &Context) -> Result<impl std::io::Read + use<>, client::Error> {
+        let exact = self.pattern.filter(|pattern| !pattern.contains('*'));
+        let route = Route::new(&["events"]).query("after", self.after).query_opt("type", exact);
+        context.client.stream(Method::GET, &route, "text/event-stream")
+    }
+
+    /// Prints until the connection ends (false) or enough was seen (true).
+    fn follow(&mut self, context: &mut Context, stream: impl std::io::Read) -> anyhow::Result<bool> {
+        for message in Messages::new(BufReader::new(stream)) {
+            // A stream that breaks is taken up again, whatever broke it.
+            let Ok(message) = message else { return Ok(false) };
+            let Ok(item) = serde_json::from_str::<Value>(&message.data) else { continue };
+            let Some(position) = item["position"].as_u64() else { continue };
+            self.after = self.after.max(position);
+            if !self.wanted(&item) {
+                continue;
+            }
+            print(context, &item)?;
+            self.left = self.left.map(|left| left - 1);
+            if self.left == Some(0) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn wanted(&self, item: &Value) -> bool {
+        let event_type = item["event"]["type"].as_str().unwrap_or_default();
+        self.pattern.is_none_or(|pattern| matches(pattern, event_type))
+    }
+}
+
+/// A line per event as it comes: widths cannot wait for the last, so they are fixed and long values push on.
+fn print_header(context: &mut Context) -> anyhow::Result<()> {
+    if matches!(context.format, Format::Table | Format::Wide) {
+        line(context, &["POSITION", "TYPE", "SOURCE", "ID", "KEY", "DATA"].map(str::to_owned))?;
+    }
+    Ok(())
+}
+
+fn print(context: &mut Context, item: &Value) -> anyhow::Result<()> {
+    let event = &item["event"];
+    match context.format {
+        Format::Json => writeln!(context.out, "{item}")?,
+        Format::Yaml => write!(context.out, "---\n{}", serde_saphyr::to_string(item)?)?,
+        Format::Name => writeln!(context.out, "event/{}", one_line(&cell(event, "/id")))?,
+        Format::Table | Format::Wide => {
+            let data = data_of(event);
+            let wide = context.format == Format::Wide;
+            let data = if wide { data } else { shorten(&data, DATA_CHARS_MAX) };
+            let cells = ["/type", "/source", "/id"].map(|at| cell(event, at));
+            let [event_type, source, id] = cells;
+            line(context, &[cell(item, "/position"), event_type, source, id, key_of(event), data])?;
+        }
+    }
+    context.out.flush()?;
+    Ok(())
+}
+
+fn line(context: &mut Context, cells: &[String; 6]) -> anyhow::Result<()> {
+    let [position, event_type, source, id, key, data] = cells.each_ref().map(|cell| one_line(cell));
+    writeln!(context.out, "{position:<10} {event_type:<24} {source:<16} {id:<36} {key:<16} {data}")?;
+    context.out.flush()?;
+    Ok(())
+}
+
+/// Whether a type fits a pattern in which a star stands for any text.
+fn matches(pattern: &str, event_type: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(mut rest) = event_type.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else { return rest.is_empty() };
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn stars_stand_for_any_text() {
+        for (pattern, event_type, fits) in [
+            ("order.*", "order.paid", true),
+            ("order.*", "orders", false),
+            ("*", "", true),
+            ("*.paid", "order.paid", true),
+            ("a*b*c", "a-b-b-c", true),
+            ("a*b*c", "acb", false),
+            ("a*a", "a", false),
+            ("exact", "exact", true),
+            ("exact", "exactly", false),
+        ] {
+            assert_eq!(matches(pattern, event_type), fits, "{pattern} {event_type}");
+        }
+    }
+}

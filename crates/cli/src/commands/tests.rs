@@ -1,0 +1,242 @@
+//! Whole commands against a server that answers what the test says.
+
+use super::*;
+use crate::exit::code;
+use clap::Parser;
+use std::io::{BufReader, Read};
+use std::net::{TcpListener, TcpStream};
+use std::thread::JoinHandle;
+
+/// Answers one request per canned answer, each on its own connection, and hands back what was asked.
+struct Canned {
+    url: String,
+    asked: JoinHandle<Vec<String>>,
+}
+
+impl Canned {
+    fn new(answers: Vec<(u16, &'static str)>) -> Canned {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let serve = move || answers.into_iter().map(|answer| serve_one(&listener, answer)).collect();
+        Canned { url, asked: std::thread::spawn(serve) }
+    }
+
+    fn run(&self, line: &str) -> (anyhow::Result<()>, String) {
+        run_on(&self.url, line)
+    }
+
+    fn asked(self) -> Vec<String> {
+        self.asked.join().expect("served")
+    }
+}
+
+fn serve_one(listener: &TcpListener, (status, body): (u16, &str)) -> String {
+    let (stream, _) = listener.accept().expect("a connection");
+    let asked = read_request(&stream);
+    let content_type = if body.starts_with("id:") { "text/event-stream" } else { "application/json" };
+    let head = format!("HTTP/1.1 {status} X\r\ncontent-type: {content_type}\r\nconnection: close\r\n");
+    let answer = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+    (&stream).write_all(answer.as_bytes()).expect("answered");
+    asked
+}
+
+/// The request line, and the body behind a space.
+fn read_request(stream: &TcpStream) -> String {
+    let mut reader = BufReader::new(stream);
+    let mut first = String::new();
+    reader.read_line(&mut first).expect("a request line");
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a header");
+        if line.trim().is_empty() {
+            break;
+        }
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a length");
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("the body");
+    let body = String::from_utf8(body).expect("text");
+    format!("{} {body}", first.trim_end().trim_end_matches(" HTTP/1.1")).trim_end().to_owned()
+}
+
+fn run_on(url: &str, line: &str) -> (anyhow::Result<()>, String) {
+    let words = ["klambda", "--server", url].into_iter().chain(line.split_whitespace());
+    let mut out = Vec::new();
+    let result = run_to(Cli::try_parse_from(words).expect(line), &mut out);
+    (result, String::from_utf8(out).expect("text"))
+}
+
+fn failure(status: u16, body: &'static str) -> anyhow::Error {
+    let server = Canned::new(vec![(status, body)]);
+    let (result, _) = server.run("describe lane orders k");
+    server.asked();
+    result.expect_err("a failure")
+}
+
+#[test]
+fn problems_become_exit_codes_and_one_message() {
+    let body = r#"{"title": "Invalid subscription", "detail": "2 faults", "status": 422, "faults": [
+        {"path": "spec.retry", "message": "unknown field tries"}, {"path": "spec.target.url", "message": "not a URL"}]}"#;
+    let invalid = failure(422, body);
+    assert_eq!(code(&invalid), 1);
+    assert_eq!(
+        format!("{invalid:#}"),
+        "Invalid subscription: 2 faults\n  spec.retry: unknown field tries\n  spec.target.url: not a URL"
+    );
+    assert_eq!(code(&failure(404, r#"{"title": "No such lane"}"#)), 4);
+    assert_eq!(code(&failure(409, r#"{"title": "Conflict"}"#)), 5);
+    assert_eq!(code(&failure(500, "boom")), 1);
+    assert_eq!(format!("{:#}", failure(502, "<html>")), "the server answered 502");
+    assert!(format!("{:#}", failure(200, "<html>")).contains("did not answer like a klambda server"));
+    assert!(format!("{:#}", failure(301, "")).contains("redirection"));
+}
+
+#[test]
+fn an_unreachable_server_says_how_to_start_one() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("bound").local_addr().expect("an address");
+    let (result, _) = run_on(&format!("http://{free}"), "status");
+    let error = result.expect_err("nobody listens");
+    assert_eq!(code(&error), 3);
+    let text = format!("{error:#}");
+    assert!(text.contains(&free.to_string()) && text.contains("klambda serve"), "{text}");
+}
+
+#[test]
+fn a_server_that_does_not_speak_is_given_up() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let url = format!("http://{}", silent.local_addr().expect("an address"));
+    let (result, _) = run_on(&url, "status --timeout 50ms");
+    assert_eq!(code(&result.expect_err("silence")), 3);
+}
+
+#[test]
+fn a_wrong_url_is_a_usage_error() {
+    for url in ["ftp://x", "http://", "http://a b"] {
+        let (result, _) = run_on(url, "status");
+        assert_eq!(code(&result.expect_err(url)), 2, "{url}");
+    }
+}
+
+#[test]
+fn lists_follow_their_cursor_up_to_the_limit() {
+    let server = Canned::new(vec![
+        (200, r#"{"items": [{"id": "a"}, {"id": "b"}], "next": "c/1"}"#),
+        (200, r#"{"items": [{"id": "c"}], "next": null}"#),
+    ]);
+    let (result, out) = server.run("get dlq --subscription orders --limit 0 -o name");
+    result.expect("listed");
+    assert_eq!(out, "deadletter/a\ndeadletter/b\ndeadletter/c\n");
+    assert_eq!(
+        server.asked(),
+        [
+            "GET /api/v1/dlq?subscription=orders&limit=1000",
+            "GET /api/v1/dlq?subscription=orders&limit=1000&cursor=c%2F1"
+        ]
+    );
+}
+
+#[test]
+fn apply_tells_created_configured_and_unchanged() {
+    let home = tempfile::tempdir().expect("a folder");
+    let document =
+        |name: &str| format!("kind: Subscription\nmetadata: {{name: {name}}}\nspec: {{concurrency: 2}}\n");
+    std::fs::write(home.path().join("1.yaml"), document("a") + "---\n" + &document("b")).expect("written");
+    std::fs::write(home.path().join("2.yml"), document("c")).expect("written");
+    std::fs::write(home.path().join("notes.txt"), "not: {read").expect("written");
+    let same = r#"{"metadata": {"name": "x"}, "spec": {"concurrency": 2}}"#;
+    let server = Canned::new(vec![
+        (404, "{}"),
+        (201, same),
+        (200, r#"{"spec": {"concurrency": 1}}"#),
+        (200, same),
+        (200, same),
+        (200, same),
+    ]);
+    let (result, out) = server.run(&format!("apply -f {}", home.path().display()));
+    result.expect("applied");
+    assert_eq!(out, "subscription/a created\nsubscription/b configured\nsubscription/c unchanged\n");
+    let sent = r#"PUT /api/v1/subscriptions/a {"kind":"Subscription","metadata":{"name":"a"},"spec":{"concurrency":2}}"#;
+    assert_eq!(server.asked()[1], sent);
+}
+
+#[test]
+fn a_rejected_event_fails_the_command_but_every_result_is_told() {
+    let server = Canned::new(vec![(
+        400,
+        r#"{"results": [{"id": "e", "source": "/s", "status": "rejected", "problem": {"title": "Bad", "detail": "no"}}]}"#,
+    )]);
+    let (result, out) = server.run("event send --type t --id e");
+    assert_eq!(code(&result.expect_err("rejected")), 1);
+    assert_eq!(out, "event/e rejected: Bad: no\n");
+    let sent = r#"POST /api/v1/events {"id":"e","source":"/klambda","specversion":"1.0","type":"t"}"#;
+    assert_eq!(server.asked(), [sent]);
+}
+
+#[test]
+fn a_tail_takes_up_where_the_connection_broke() {
+    let server = Canned::new(vec![
+        (200, r#"{"positions": {"first": 1, "last": 6}}"#),
+        (200, "id: 7\ndata: {\"position\": 7, \"event\": {\"id\": \"a\", \"type\": \"order.x\"}}\n\n"),
+        (200, "id: 9\ndata: {\"position\": 9, \"event\": {\"id\": \"b\", \"type\": \"order.y\"}}\n\n"),
+    ]);
+    let (result, out) = server.run("event tail --type order.* --limit 2 -o name");
+    result.expect("tailed");
+    assert_eq!(out, "event/a\nevent/b\n");
+    assert_eq!(
+        server.asked(),
+        ["GET /api/v1/status", "GET /api/v1/events?after=6", "GET /api/v1/events?after=7"]
+    );
+}
+
+#[test]
+fn a_replay_is_watched_to_its_end_and_its_failures_are_an_error() {
+    let server = Canned::new(vec![
+        (202, r#"{"id": "r1", "state": "running", "selected": 2}"#),
+        (200, r#"{"id": "r1", "state": "running", "selected": 2, "replayed": 1}"#),
+        (200, r#"{"id": "r1", "state": "succeeded", "selected": 2, "replayed": 1, "failed": 1, "keys": 1}"#),
+    ]);
+    let (result, out) = server.run("dlq replay --subscription orders --id a b --rate 5");
+    assert_eq!(code(&result.expect_err("one failed")), 1);
+    assert!(out.contains("Failed:            1\n"), "{out}");
+    let sent = r#"{"dryRun":false,"ratePerSecond":5,"selector":{"ids":["a","b"],"subscription":"orders"}}"#;
+    assert_eq!(server.asked()[0], format!("POST /api/v1/dlq/replays {sent}"));
+}
+
+#[test]
+fn steering_a_lane_whose_key_no_path_holds() {
+    let server = Canned::new(vec![(200, r#"{"state": "open"}"#)]);
+    let (result, out) = server.run("lane reset orders a/b --expected 42");
+    result.expect("reset");
+    assert_eq!(out, "lane/orders/a/b reset, now open\n");
+    assert_eq!(server.asked(), [r#"POST /api/v1/lanes/reset?subscription=orders&key=a%2Fb {"expected":42}"#]);
+}
+
+#[test]
+fn deleting_with_events_waiting_names_the_flags() {
+    let server =
+        Canned::new(vec![(409, r#"{"title": "Events wait", "detail": "3 events wait", "waiting": 3}"#)]);
+    let (result, _) = server.run("delete sub orders");
+    let error = result.expect_err("a conflict");
+    assert_eq!(code(&error), 5);
+    assert!(format!("{error:#}").contains("--drain"));
+    assert_eq!(server.asked(), ["DELETE /api/v1/subscriptions/orders"]);
+}
+
+#[test]
+fn a_reader_that_left_is_no_error() {
+    struct Closed;
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let cli = Cli::try_parse_from(["klambda", "completion", "bash"]).expect("parsed");
+    let error = run_to(cli, &mut Closed).expect_err("nobody reads");
+    assert!(exit::is_broken_pipe(&error));
+}

@@ -1,0 +1,187 @@
+//! Why a lane waits, in plain words, and what one can do about it.
+
+use crate::output::{Sheet, Table, cell, number, text};
+use crate::time::{age_of, relative};
+use klambda_core::time::Millis;
+use serde_json::Value;
+use std::io::Write;
+
+pub fn lane(out: &mut dyn Write, lane: &Value, now: Millis) -> anyhow::Result<()> {
+    facts(lane, now).write(out)?;
+    let advice = advice(lane);
+    if !advice.is_empty() {
+        writeln!(out, "What to do:")?;
+    }
+    let width = advice.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
+    for (command, effect) in &advice {
+        writeln!(out, "  {command:<width$}   {effect}")?;
+    }
+    timeline(lane, now).map_or(Ok(()), |table| {
+        writeln!(out, "Timeline:")?;
+        table.write(out, "  ")
+    })?;
+    Ok(())
+}
+
+fn facts(lane: &Value, now: Millis) -> Sheet {
+    let mut sheet = Sheet::default();
+    let since = text(lane, "/since");
+    let age = since.as_deref().map(|at| format!(" for {} (since {at})", age_of(Some(at), now)));
+    sheet.line("Subscription", cell(lane, "/subscription"));
+    sheet.line("Key", cell(lane, "/key"));
+    sheet.line("State", format!("{}{}", cell(lane, "/state"), age.unwrap_or_default()));
+    sheet.line("Why", reason(lane, now));
+    sheet.line_opt("Waits for", text(lane, "/waitsFor"));
+    sheet.line("Depth", number(lane, "/depth"));
+    if lane["head"].is_object() {
+        sheet.line("Head", head(lane));
+        sheet.line("Attempts", number(lane, "/head/attempts"));
+        sheet.line_opt("Last error", text(lane, "/head/lastError"));
+        sheet.line_opt("Next attempt", text(lane, "/head/nextAttempt").map(|at| relative(&at, now)));
+    }
+    sheet.line_opt("Lane sequence", text(lane, "/laneSequence"));
+    sheet.line_opt("Expected sequence", text(lane, "/expectedSequence"));
+    sheet.line_opt("Missing", missing(lane));
+    sheet
+        .line_opt("Waits until", text(lane, "/gap/until").map(|at| format!("{at} ({})", relative(&at, now))));
+    sheet.line("Buffered", number(lane, "/buffered"));
+    sheet
+}
+
+/// One sentence for each state a lane can be in.
+fn reason(lane: &Value, now: Millis) -> String {
+    let behind = number(lane, "/depth").saturating_sub(1);
+    let error = || text(lane, "/head/lastError").unwrap_or_else(|| "no answer was kept".to_owned());
+    match lane["state"].as_str() {
+        Some("open") if number(lane, "/depth") == 0 => {
+            "it does not wait: nothing is left to deliver".to_owned()
+        }
+        Some("open") => "its next event is ready and waits for a free slot or for its target".to_owned(),
+        Some("running") => "its head is being delivered".to_owned(),
+        Some("retrying") => {
+            let next = text(lane, "/head/nextAttempt")
+                .map(|at| format!("; it is tried again {}", relative(&at, now)));
+            format!("the target did not take its head ({}){}", error(), next.unwrap_or_default())
+        }
+        Some("gap") => {
+            let what =
+                missing(lane).unwrap_or_else(|| format!("sequence {}", cell(lane, "/expectedSequence")));
+            format!("it waits for {what} to arrive; {} later events are held back", number(lane, "/buffered"))
+        }
+        Some("parked") if lane["gap"].is_object() => {
+            format!("{} never arrived, and a person must decide", missing(lane).unwrap_or_default())
+        }
+        Some("parked") => {
+            let attempts = number(lane, "/head/attempts");
+            format!(
+                "its head failed for good after {attempts} attempts ({}); {behind} more wait behind it",
+                error()
+            )
+        }
+        Some("paused") => "someone paused it".to_owned(),
+        other => format!("its state is {}", other.unwrap_or("unknown")),
+    }
+}
+
+fn head(lane: &Value) -> String {
+    let of = |at| cell(lane, at);
+    let (id, event_type, source) = (of("/head/id"), of("/head/type"), of("/head/source"));
+    format!("event {id}, {event_type} from {source}, at position {}", of("/head/position"))
+}
+
+fn missing(lane: &Value) -> Option<String> {
+    let range = lane.pointer("/gap/missing")?.as_array()?;
+    match (range.first(), range.last()) {
+        (Some(from), Some(to)) if from == to => Some(format!("sequence {from}")),
+        (Some(from), Some(to)) => Some(format!("sequences {from} to {to}")),
+        _ => None,
+    }
+}
+
+fn advice(lane: &Value) -> Vec<(String, &'static str)> {
+    let name = format!("{} {}", quoted(&cell(lane, "/subscription")), quoted(&cell(lane, "/key")));
+    let act = |action: &str, effect| (format!("klambda lane {action} {name}"), effect);
+    match lane["state"].as_str() {
+        Some("parked") if lane["gap"].is_object() => vec![
+            act("resume", "waits one more timeout for what is missing"),
+            act("skip", "goes on without what is missing"),
+        ],
+        Some("parked") => vec![
+            act("resume", "tries the head again with fresh attempts"),
+            act("skip", "goes on without the head, which stays a dead letter"),
+        ],
+        Some("gap") => vec![act("skip", "goes on at once without what is missing")],
+        Some("retrying") => vec![act("resume", "tries the head again now, with fresh attempts")],
+        Some("paused") => vec![act("resume", "lets it go on")],
+        _ => Vec::new(),
+    }
+}
+
+fn timeline(lane: &Value, now: Millis) -> Option<Table> {
+    let steps = lane["timeline"].as_array().filter(|steps| !steps.is_empty())?;
+    let mut table = Table::new(&["AGE", "AT", "STEP", "POSITION", "EVENT", "DETAIL"]);
+    for step in steps {
+        let at = ["/at", "/step", "/position", "/id", "/detail"];
+        let mut row = vec![age_of(text(step, "/at").as_deref(), now)];
+        row.extend(at.map(|at| cell(step, at)));
+        table.row(row);
+    }
+    Some(table)
+}
+
+/// As a shell wants it, so that a suggested command can be copied whatever the key holds.
+pub fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@,+=".contains(c);
+    if !text.is_empty() && !text.starts_with('-') && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", crate::output::one_line(text).replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn told(value: Value) -> String {
+        let now = Millis::parse_rfc3339("2026-01-01T00:03:12Z").expect("a time");
+        let mut out = Vec::new();
+        lane(&mut out, &value, now).expect("written");
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn a_parked_lane_says_why_and_what_to_do() {
+        let text = told(json!({"subscription": "orders", "key": "it's 42", "state": "parked",
+            "since": "2026-01-01T00:00:00Z", "waitsFor": "a person: resume, skip or replay", "depth": 3, "laneSequence": 7,
+            "head": {"id": "e7", "source": "/shop", "type": "order.paid", "position": 1042, "attempts": 5,
+                "lastError": "503 Service Unavailable", "nextAttempt": null},
+            "gap": null, "buffered": 0,
+            "timeline": [{"at": "2026-01-01T00:00:00Z", "step": "parked", "position": 1042, "id": "e7"}]}));
+        for line in [
+            "State:          parked for 3m12s (since 2026-01-01T00:00:00Z)",
+            "Why:            its head failed for good after 5 attempts (503 Service Unavailable); 2 more wait behind it",
+            "Waits for:      a person: resume, skip or replay",
+            "Head:           event e7, order.paid from /shop, at position 1042",
+            r"  klambda lane resume orders 'it'\''s 42'   tries the head again with fresh attempts",
+            "  3m12s   2026-01-01T00:00:00Z   parked   1042       e7      -",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\nnot in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_gap_names_what_is_missing() {
+        let text = told(
+            json!({"subscription": "orders", "key": "k", "state": "gap", "since": "2026-01-01T00:03:00Z",
+            "depth": 0, "expectedSequence": 42, "buffered": 2, "head": null,
+            "gap": {"missing": [42, 43], "until": "2026-01-01T00:03:30Z"}}),
+        );
+        assert!(
+            text.contains("it waits for sequences 42 to 43 to arrive; 2 later events are held back"),
+            "{text}"
+        );
+        assert!(text.contains("2026-01-01T00:03:30Z (in 18s)"), "{text}");
+        assert!(text.contains("klambda lane skip orders k"), "{text}");
+    }
+}

@@ -1,0 +1,80 @@
+//! Addresses in the REST API. Names and keys are data: each is encoded whole, so that none can reach another address.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// Path and query below the server's base URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    path: String,
+    query: String,
+}
+
+impl Route {
+    pub fn new(segments: &[&str]) -> Route {
+        let mut path = "/api/v1".to_owned();
+        for segment in segments {
+            path.push('/');
+            path.extend(utf8_percent_encode(segment, UNRESERVED));
+        }
+        Route { path, query: String::new() }
+    }
+
+    pub fn query(mut self, name: &str, value: impl ToString) -> Route {
+        self.query.push(if self.query.is_empty() { '?' } else { '&' });
+        self.query.push_str(name);
+        self.query.push('=');
+        self.query.extend(utf8_percent_encode(&value.to_string(), UNRESERVED));
+        self
+    }
+
+    pub fn query_opt(self, name: &str, value: Option<impl ToString>) -> Route {
+        match value {
+            Some(value) => self.query(name, value),
+            None => self,
+        }
+    }
+
+    pub fn lane(subscription: &str, key: &str) -> Route {
+        if fits_in_path(key) {
+            return Route::new(&["lanes", subscription, key]);
+        }
+        Route::new(&["lanes"]).query("subscription", subscription).query("key", key)
+    }
+
+    pub fn lane_action(subscription: &str, key: &str, action: &str) -> Route {
+        if fits_in_path(key) {
+            return Route::new(&["lanes", subscription, key, action]);
+        }
+        Route::new(&["lanes", action]).query("subscription", subscription).query("key", key)
+    }
+
+    pub fn to_url(&self, base: &str) -> String {
+        format!("{base}{}{}", self.path, self.query)
+    }
+}
+
+/// Proxies decode `%2F` and fold `.` and `..`, so keys like these travel in the query.
+fn fits_in_path(key: &str) -> bool {
+    !key.is_empty() && !key.contains('/') && key != "." && key != ".."
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_encoded_or_go_by_the_query() {
+        let url = |key| Route::lane("orders", key).to_url("");
+        assert_eq!(url("order-42"), "/api/v1/lanes/orders/order-42");
+        assert_eq!(url("a b?ü#%"), "/api/v1/lanes/orders/a%20b%3F%C3%BC%23%25");
+        assert_eq!(url("a/b&c"), "/api/v1/lanes?subscription=orders&key=a%2Fb%26c");
+        assert_eq!(url(".."), "/api/v1/lanes?subscription=orders&key=..");
+        assert_eq!(
+            Route::lane_action("orders", "/x", "skip").to_url("http://h"),
+            "http://h/api/v1/lanes/skip?subscription=orders&key=%2Fx"
+        );
+        assert_eq!(Route::lane_action("orders", "x", "skip").to_url(""), "/api/v1/lanes/orders/x/skip");
+    }
+}

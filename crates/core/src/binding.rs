@@ -1,0 +1,202 @@
+//! The CloudEvents 1.0 HTTP binding, as a pure function of headers and body.
+//!
+//! A request is refused as a whole only if it cannot be taken apart; otherwise each of its events is judged by itself,
+//! and all that is wrong with one is said at once.
+
+mod draft;
+mod structured;
+
+use crate::event::{Data, Event, Form, Value, is_json_media, media_essence};
+use crate::fault::{Fault, excerpt};
+use bytes::Bytes;
+use draft::Draft;
+use percent_encoding::percent_decode;
+use serde::de::IgnoredAny;
+use std::borrow::Cow;
+
+const STRUCTURED: &str = "application/cloudevents+json";
+const BATCH: &str = "application/cloudevents-batch+json";
+const WHAT_TO_SEND: &str = "send application/cloudevents+json, application/cloudevents-batch+json, \
+    or any content type with the headers ce-specversion, ce-id, ce-source and ce-type";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub batch_events_max: usize,
+    /// Attributes (names and values) and data together.
+    pub event_bytes_max: usize,
+    pub attributes_max: usize,
+    pub attribute_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            batch_events_max: 1000,
+            event_bytes_max: 1 << 20,
+            attributes_max: 64,
+            attribute_bytes_max: 4096,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Binary,
+    Structured,
+    Batch,
+}
+
+/// Why no event of a request was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("{0}")]
+    UnsupportedMediaType(String),
+    #[error("the request holds no event that could be read")]
+    BadRequest(Vec<Fault>),
+    #[error("the request has too many {what}: at most {limit}")]
+    TooLarge { what: &'static str, limit: usize },
+}
+
+/// One event that cannot be accepted, with as much of its identity as could be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejected {
+    pub id: Option<String>,
+    pub source: Option<String>,
+    pub faults: Vec<Fault>,
+    pub too_large: bool,
+}
+
+/// The events of a request, in the order they stand in it. All headers may be given: those of events are picked out.
+pub fn parse<'a>(
+    content_type: Option<&str>,
+    headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+    body: Bytes,
+    limits: &Limits,
+) -> Result<(Mode, Vec<Result<Event, Rejected>>), Refusal> {
+    let essence = content_type.map(media_essence).unwrap_or_default();
+    if essence.eq_ignore_ascii_case(STRUCTURED) {
+        return Ok((Mode::Structured, vec![structured::single(&body, limits)?]));
+    }
+    if essence.eq_ignore_ascii_case(BATCH) {
+        return Ok((Mode::Batch, structured::batch(&body, limits)?));
+    }
+    if essence.get(..23).is_some_and(|start| start.eq_ignore_ascii_case("application/cloudevents")) {
+        return Err(unsupported(essence));
+    }
+    Ok((Mode::Binary, vec![binary(content_type, headers, body, limits)?]))
+}
+
+fn binary<'a>(
+    content_type: Option<&str>,
+    headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+    body: Bytes,
+    limits: &Limits,
+) -> Result<Result<Event, Rejected>, Refusal> {
+    let mut draft = Draft::new(limits, None);
+    let mut any = false;
+    for (name, value) in headers {
+        let Some(name) = attribute_name(name) else { continue };
+        any = true;
+        match header_text(value) {
+            Some(text) => draft.set(&name, Value::String(text)),
+            None => draft.fault(&name, "the header is not valid UTF-8"),
+        }
+    }
+    if !any {
+        return Err(unsupported(content_type.unwrap_or_default()));
+    }
+    if !draft.has_version() {
+        return Err(Refusal::BadRequest(vec![Fault::new(
+            "specversion",
+            "the header ce-specversion is missing: send 1.0",
+        )]));
+    }
+    if let Some(content_type) = content_type.filter(|text| !text.is_empty()) {
+        draft.set("datacontenttype", Value::String(content_type.to_owned()));
+    }
+    let data = binary_data(&mut draft, body);
+    Ok(draft.finish(data))
+}
+
+fn unsupported(content_type: &str) -> Refusal {
+    Refusal::UnsupportedMediaType(match content_type {
+        "" => format!("the request names no content type: {WHAT_TO_SEND}"),
+        other => format!("`{}` is not an event: {WHAT_TO_SEND}", excerpt(other)),
+    })
+}
+
+fn attribute_name(header: &str) -> Option<Cow<'_, str>> {
+    let (prefix, name) = header.split_at_checked(3)?;
+    if !prefix.eq_ignore_ascii_case("ce-") {
+        return None;
+    }
+    match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Some(Cow::Owned(name.to_ascii_lowercase())),
+        false => Some(Cow::Borrowed(name)),
+    }
+}
+
+/// The attribute in a header: a quoted string is unquoted, then percent-encoding undone once. `None` if not UTF-8.
+fn header_text(value: &[u8]) -> Option<String> {
+    let unquoted = unquote(value);
+    if !unquoted.contains(&b'%') {
+        return std::str::from_utf8(&unquoted).ok().map(str::to_owned);
+    }
+    percent_decode(&unquoted).decode_utf8().ok().map(Cow::into_owned)
+}
+
+fn unquote(value: &[u8]) -> Cow<'_, [u8]> {
+    let [b'"', inner @ .., b'"'] = value else { return Cow::Borrowed(value) };
+    if !inner.contains(&b'\\') {
+        return Cow::Borrowed(inner);
+    }
+    let mut text = Vec::with_capacity(inner.len());
+    let mut bytes = inner.iter();
+    while let Some(byte) = bytes.next() {
+        text.push(if *byte == b'\\' { *bytes.next().unwrap_or(byte) } else { *byte });
+    }
+    Cow::Owned(text)
+}
+
+/// The body as data; an empty one is none.
+fn binary_data(draft: &mut Draft<'_>, body: Bytes) -> Option<Data> {
+    if body.is_empty() {
+        return None;
+    }
+    let form = match draft.content_type() {
+        // JSON is what an event without a content type means, if it can.
+        None => {
+            if json_error(&body).is_none() {
+                Form::Json
+            } else {
+                Form::Binary
+            }
+        }
+        Some(media) if is_json_media(media) => match json_error(&body) {
+            None => Form::Json,
+            Some(error) => {
+                draft.fault("data", format!("not valid JSON, as the content type says it is: {error}"));
+                Form::Binary
+            }
+        },
+        Some(media) if is_utf8_text(media) && std::str::from_utf8(&body).is_ok() => Form::Text,
+        Some(_) => Form::Binary,
+    };
+    Some(Data { bytes: body, form })
+}
+
+/// `text/…`, unless it names another encoding than UTF-8.
+fn is_utf8_text(media: &str) -> bool {
+    let lower = media.to_ascii_lowercase();
+    let encoding = lower.split_once("charset=").map(|(_, rest)| rest.trim_start_matches('"'));
+    lower.starts_with("text/")
+        && encoding.is_none_or(|name| name.starts_with("utf-8") || name.starts_with("us-ascii"))
+}
+
+fn json_error(body: &[u8]) -> Option<String> {
+    let Ok(text) = std::str::from_utf8(body) else { return Some("not UTF-8".to_owned()) };
+    serde_json::from_str::<IgnoredAny>(text).err().map(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! An event in the making: attributes come in one by one from either mode, and faults are collected.
+
+use super::{Limits, Rejected};
+use crate::event::{Attribute, Data, Event, SPEC_VERSION, Value};
+use crate::fault::{Fault, excerpt};
+
+pub(super) struct Draft<'l> {
+    limits: &'l Limits,
+    /// Place in the batch.
+    index: Option<usize>,
+    version: bool,
+    id: Option<String>,
+    source: Option<String>,
+    kind: Option<String>,
+    attributes: Vec<Attribute>,
+    bytes: usize,
+    faults: Vec<Fault>,
+}
+
+impl<'l> Draft<'l> {
+    pub(super) fn new(limits: &'l Limits, index: Option<usize>) -> Draft<'l> {
+        let (attributes, faults) = (Vec::with_capacity(6), Vec::new());
+        Draft {
+            limits,
+            index,
+            version: false,
+            id: None,
+            source: None,
+            kind: None,
+            attributes,
+            bytes: 0,
+            faults,
+        }
+    }
+
+    pub(super) fn has_version(&self) -> bool {
+        self.version
+    }
+
+    pub(super) fn content_type(&self) -> Option<&str> {
+        self.attributes.iter().find(|a| a.name == "datacontenttype").and_then(|a| match &a.value {
+            Value::String(text) => Some(text.as_str()),
+            Value::Integer(_) | Value::Boolean(_) => None,
+        })
+    }
+
+    /// Records a fault; `name` is empty for the event as a whole.
+    pub(super) fn fault(&mut self, name: &str, message: impl Into<String>) {
+        let name = excerpt(name);
+        let path = match self.index {
+            None => name,
+            Some(index) if name.is_empty() => format!("[{index}]"),
+            Some(index) => format!("[{index}].{name}"),
+        };
+        self.faults.push(Fault::new(path, message));
+    }
+
+    /// Takes one context attribute, faulty or not: a faulty id still names the event that is rejected.
+    pub(super) fn set(&mut self, name: &str, value: Value) {
+        if let Some(wrong) = wrong_name(name) {
+            return self.fault(name, wrong);
+        }
+        if self.has(name) {
+            return self.fault(name, "given twice");
+        }
+        if let Some(wrong) = wrong_value(name, &value, self.limits) {
+            self.fault(name, wrong);
+        }
+        self.bytes += name.len() + text_len(&value);
+        match (name, value) {
+            ("specversion", _) => self.version = true,
+            ("id", Value::String(text)) => self.id = Some(text),
+            ("source", Value::String(text)) => self.source = Some(text),
+            ("type", Value::String(text)) => self.kind = Some(text),
+            ("id" | "source" | "type", _) => {}
+            (name, value) => self.push(name, value),
+        }
+    }
+
+    fn push(&mut self, name: &str, value: Value) {
+        // One past the limit is kept, so that exceeding it is said once.
+        match self.attributes.len().cmp(&self.limits.attributes_max) {
+            std::cmp::Ordering::Less => {}
+            std::cmp::Ordering::Equal => {
+                self.fault("", format!("more than {} attributes", self.limits.attributes_max))
+            }
+            std::cmp::Ordering::Greater => return,
+        }
+        self.attributes.push(Attribute { name: name.to_owned(), value });
+    }
+
+    fn has(&self, name: &str) -> bool {
+        match name {
+            "specversion" => self.version,
+            "id" => self.id.is_some(),
+            "source" => self.source.is_some(),
+            "type" => self.kind.is_some(),
+            _ => self.attributes.iter().any(|a| a.name == name),
+        }
+    }
+
+    pub(super) fn finish(mut self, data: Option<Data>) -> Result<Event, Rejected> {
+        for name in ["specversion", "id", "source", "type"] {
+            self.require(name);
+        }
+        self.bytes += data.as_ref().map_or(0, |data| data.bytes.len());
+        let too_large = self.bytes > self.limits.event_bytes_max;
+        if too_large {
+            self.fault(
+                "",
+                format!("{} bytes; an event has at most {}", self.bytes, self.limits.event_bytes_max),
+            );
+        }
+        match (self.id, self.source, self.kind) {
+            (Some(id), Some(source), Some(kind)) if self.faults.is_empty() => {
+                Ok(Event { id, source, kind, attributes: self.attributes, data })
+            }
+            (id, source, _) => Err(Rejected { id, source, faults: self.faults, too_large }),
+        }
+    }
+
+    fn require(&mut self, name: &str) {
+        let told = |fault: &Fault| fault.path.rsplit('.').next() == Some(name);
+        if !self.has(name) && !self.faults.iter().any(told) {
+            self.fault(name, "missing");
+        }
+    }
+}
+
+fn wrong_name(name: &str) -> Option<&'static str> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    match name {
+        "" => Some("an attribute needs a name"),
+        "data" => Some("an attribute cannot be named data"),
+        _ if !name.bytes().all(plain) => Some("attribute names have only the letters a-z and digits"),
+        _ if name.len() > 64 => Some("attribute names have at most 64 characters"),
+        _ => None,
+    }
+}
+
+fn wrong_value(name: &str, value: &Value, limits: &Limits) -> Option<String> {
+    let text = match value {
+        Value::String(text) => text,
+        Value::Integer(_) | Value::Boolean(_) => {
+            return is_string_by_specification(name).then(|| "must be a string".to_owned());
+        }
+    };
+    if text.len() > limits.attribute_bytes_max {
+        return Some(format!("longer than {} bytes", limits.attribute_bytes_max));
+    }
+    if has_control_characters(text) {
+        return Some("must not contain control characters".to_owned());
+    }
+    wrong_text(name, text)
+}
+
+/// Plain printable ASCII, which nearly all of it is, is told without a branch per byte.
+fn has_control_characters(text: &str) -> bool {
+    let odd = text.bytes().fold(false, |odd, byte| odd | !(b' '..=b'~').contains(&byte));
+    odd && text.chars().any(char::is_control)
+}
+
+fn wrong_text(name: &str, text: &str) -> Option<String> {
+    let spaced = || text.contains(char::is_whitespace);
+    match name {
+        "specversion" if text != SPEC_VERSION => {
+            Some(format!("`{}` is not supported: send 1.0", excerpt(text)))
+        }
+        _ if text.is_empty() && is_string_by_specification(name) => Some("must not be empty".to_owned()),
+        "source" | "dataschema" if spaced() => {
+            Some("must be a URI reference, which has no spaces".to_owned())
+        }
+        "time" if !is_rfc3339(text) => {
+            Some("must be an RFC 3339 time, such as 2026-08-01T12:00:00Z".to_owned())
+        }
+        "datacontenttype" if !is_media_type(text) => {
+            Some("must be a media type, such as application/json".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// The attributes that the specification itself defines; it makes all of them non-empty strings.
+fn is_string_by_specification(name: &str) -> bool {
+    matches!(
+        name,
+        "specversion" | "id" | "source" | "type" | "datacontenttype" | "dataschema" | "subject" | "time"
+    )
+}
+
+fn is_media_type(text: &str) -> bool {
+    let printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    let slash = text.split(';').next().and_then(|essence| essence.trim().split_once('/'));
+    printable && slash.is_some_and(|(top, sub)| !top.is_empty() && !sub.is_empty() && !sub.contains(' '))
+}
+
+/// `YYYY-MM-DDThh:mm:ss[.fff](Z|±hh:mm)`, with days that exist. By hand, since it runs for every event.
+fn is_rfc3339(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    if bytes.len() < 20 || !has_separators(bytes) {
+        return false;
+    }
+    let number = |from: usize, to: usize| digits(&bytes[from..to]);
+    let (Some(year), Some(month), Some(day)) = (number(0, 4), number(5, 7), number(8, 10)) else {
+        return false;
+    };
+    let (Some(hour), Some(minute), Some(second)) = (number(11, 13), number(14, 16), number(17, 19)) else {
+        return false;
+    };
+    let day_fits = (1..=12).contains(&month) && day >= 1 && day <= days_in(year, month);
+    // A second 60 is a leap second.
+    day_fits && hour < 24 && minute < 60 && second <= 60 && is_fraction_and_offset(&bytes[19..])
+}
+
+fn has_separators(bytes: &[u8]) -> bool {
+    let at = |place: usize, byte: u8| bytes[place].eq_ignore_ascii_case(&byte);
+    at(4, b'-') && at(7, b'-') && at(10, b'T') && at(13, b':') && at(16, b':')
+}
+
+fn is_fraction_and_offset(bytes: &[u8]) -> bool {
+    let offset = match bytes {
+        [b'.', rest @ ..] => {
+            let places = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            if places == 0 {
+                return false;
+            }
+            &rest[places..]
+        }
+        _ => bytes,
+    };
+    match offset {
+        [b'Z' | b'z'] => true,
+        [b'+' | b'-', h1, h2, b':', m1, m2] => {
+            digits(&[*h1, *h2]).is_some_and(|hour| hour < 24)
+                && digits(&[*m1, *m2]).is_some_and(|minute| minute < 60)
+        }
+        _ => false,
+    }
+}
+
+fn digits(bytes: &[u8]) -> Option<u32> {
+    bytes.iter().try_fold(0, |sum, byte| byte.is_ascii_digit().then(|| sum * 10 + u32::from(byte - b'0')))
+}
+
+fn days_in(year: u32, month: u32) -> u32 {
+    match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)) => 29,
+        2 => 28,
+        _ => 31,
+    }
+}
+
+fn text_len(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Integer(_) | Value::Boolean(_) => 8,
+    }
+}

@@ -1,0 +1,204 @@
+//! The CloudEvents JSON format, one event or a batch. Each text is gone through once; the data is left as it stands
+//! in the body and shares its memory.
+
+use super::draft::Draft;
+use super::{Limits, Refusal, Rejected};
+use crate::event::{Data, Event, Form, Value, is_json_media};
+use crate::fault::Fault;
+use crate::json::{Scalar, scalar};
+use base64::Engine as _;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use bytes::Bytes;
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::fmt;
+
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+pub(super) fn single(body: &Bytes, limits: &Limits) -> Result<Result<Event, Rejected>, Refusal> {
+    let mut draft = Draft::new(limits, None);
+    let members = read_members(text(body)?, &mut draft).map_err(|error| bad_json(&error))?;
+    let data = members.data(&mut draft, body);
+    Ok(draft.finish(data))
+}
+
+pub(super) fn batch(body: &Bytes, limits: &Limits) -> Result<Vec<Result<Event, Rejected>>, Refusal> {
+    let elements: Elements<'_> = {
+        let mut json = serde_json::Deserializer::from_str(text(body)?);
+        let elements = ElementsSeed { max: limits.batch_events_max }.deserialize(&mut json);
+        elements.and_then(|elements| json.end().map(|()| elements)).map_err(|error| bad_json(&error))?
+    };
+    if elements.0.len() > limits.batch_events_max {
+        return Err(Refusal::TooLarge { what: "events in a batch", limit: limits.batch_events_max });
+    }
+    Ok(elements.0.iter().enumerate().map(|(index, raw)| element(index, raw.get(), body, limits)).collect())
+}
+
+fn element(index: usize, raw: &str, body: &Bytes, limits: &Limits) -> Result<Event, Rejected> {
+    let mut draft = Draft::new(limits, Some(index));
+    let members = read_members(raw, &mut draft).unwrap_or_else(|error| {
+        draft.fault("", error.to_string());
+        Members::default()
+    });
+    let data = members.data(&mut draft, body);
+    draft.finish(data)
+}
+
+fn text(body: &Bytes) -> Result<&str, Refusal> {
+    std::str::from_utf8(body).map_err(|error| bad_json(&error))
+}
+
+fn bad_json(error: &dyn fmt::Display) -> Refusal {
+    Refusal::BadRequest(vec![Fault::new("body", format!("not an event in JSON: {error}"))])
+}
+
+/// Sends the attributes to the draft and keeps the two members that are none.
+fn read_members<'de>(json: &'de str, draft: &mut Draft<'_>) -> Result<Members<'de>, serde_json::Error> {
+    let mut json = serde_json::Deserializer::from_str(json);
+    let members = MembersSeed { draft }.deserialize(&mut json)?;
+    json.end()?;
+    Ok(members)
+}
+
+#[derive(Default)]
+struct Members<'de> {
+    data: Option<&'de str>,
+    data_base64: Option<&'de str>,
+}
+
+impl Members<'_> {
+    fn data(&self, draft: &mut Draft<'_>, body: &Bytes) -> Option<Data> {
+        match (self.data, self.data_base64) {
+            (Some(_), Some(_)) => {
+                draft.fault("data_base64", "give either data or data_base64, not both");
+                None
+            }
+            (Some(raw), None) => plain_data(draft, body, raw),
+            (None, Some(raw)) => base64_data(draft, raw),
+            (None, None) => None,
+        }
+    }
+}
+
+fn plain_data(draft: &mut Draft<'_>, body: &Bytes, raw: &str) -> Option<Data> {
+    let is_json = draft.content_type().is_none_or(is_json_media);
+    if is_json || !raw.starts_with('"') {
+        return Some(Data { bytes: body.slice_ref(raw.as_bytes()), form: Form::Json });
+    }
+    match scalar(raw) {
+        Scalar::String(Cow::Borrowed(text)) => {
+            Some(Data { bytes: body.slice_ref(text.as_bytes()), form: Form::Text })
+        }
+        Scalar::String(Cow::Owned(text)) => Some(Data { bytes: Bytes::from(text), form: Form::Text }),
+        _ => {
+            draft.fault("data", "the string has an escape that is no character");
+            None
+        }
+    }
+}
+
+fn base64_data(draft: &mut Draft<'_>, raw: &str) -> Option<Data> {
+    let decoded = match scalar(raw) {
+        Scalar::String(text) => BASE64.decode(text.as_bytes()).ok(),
+        _ => None,
+    };
+    if decoded.is_none() {
+        draft.fault("data_base64", "must be a string in base64");
+    }
+    decoded.map(|bytes| Data { bytes: Bytes::from(bytes), form: Form::Binary })
+}
+
+struct MembersSeed<'d, 'l> {
+    draft: &'d mut Draft<'l>,
+}
+
+impl<'de> DeserializeSeed<'de> for MembersSeed<'_, '_> {
+    type Value = Members<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Members<'de>, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for MembersSeed<'_, '_> {
+    type Value = Members<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a CloudEvent as an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+        let mut members = Members::default();
+        while let Some(Name(name)) = map.next_key()? {
+            let raw = map.next_value::<&'de RawValue>()?.get();
+            match &*name {
+                _ if raw == "null" => {}
+                "data" => set_once(self.draft, &mut members.data, "data", raw),
+                "data_base64" => set_once(self.draft, &mut members.data_base64, "data_base64", raw),
+                name => set_attribute(self.draft, name, raw),
+            }
+        }
+        Ok(members)
+    }
+}
+
+fn set_once<'de>(draft: &mut Draft<'_>, member: &mut Option<&'de str>, name: &str, raw: &'de str) {
+    if member.replace(raw).is_some() {
+        draft.fault(name, "given twice");
+    }
+}
+
+fn set_attribute(draft: &mut Draft<'_>, name: &str, raw: &str) {
+    let number = |text: &str| text.parse::<i32>().ok();
+    match scalar(raw) {
+        Scalar::String(text) => draft.set(name, Value::String(text.into_owned())),
+        Scalar::Boolean(flag) => draft.set(name, Value::Boolean(flag)),
+        Scalar::Number(text) => match number(text) {
+            Some(number) => draft.set(name, Value::Integer(number.into())),
+            None => draft.fault(name, "a number must be a 32-bit integer: send others as strings"),
+        },
+        Scalar::Unreadable => draft.fault(name, "the string has an escape that is no character"),
+        Scalar::Compound | Scalar::Null => draft.fault(name, "must be a string, a boolean or an integer"),
+    }
+}
+
+/// A member's name, borrowed unless it has escapes.
+#[derive(serde::Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// The raw texts of a batch, at most one more than allowed.
+struct Elements<'de>(Vec<&'de RawValue>);
+
+struct ElementsSeed {
+    max: usize,
+}
+
+impl<'de> DeserializeSeed<'de> for ElementsSeed {
+    type Value = Elements<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Elements<'de>, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ElementsSeed {
+    type Value = Elements<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a batch as an array of CloudEvents")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Elements<'de>, A::Error> {
+        let mut elements = Vec::new();
+        while let Some(raw) = seq.next_element::<&RawValue>()? {
+            if elements.len() <= self.max {
+                elements.push(raw);
+            }
+        }
+        Ok(Elements(elements))
+    }
+}

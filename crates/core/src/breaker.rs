@@ -1,0 +1,222 @@
+//! The circuit breaker of one endpoint. Pure: told of outcomes, asked whether a call may start.
+
+use crate::time::Millis;
+use std::collections::VecDeque;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// This many failures in a row open it, from as many different lanes (refused connections: from any).
+    pub consecutive: u32,
+    /// Or this share of the calls in the window …
+    pub ratio: f64,
+    /// … if there were at least this many.
+    pub calls_min: u32,
+    pub window_ms: u64,
+    pub half_open_after_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { consecutive: 3, ratio: 0.5, calls_min: 20, window_ms: 10_000, half_open_after_ms: 30_000 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Closed,
+    /// No call starts before `probe_at`.
+    Open { probe_at: Millis },
+    /// One probe is under way.
+    HalfOpen,
+}
+
+/// Names a lane, so that one sick lane cannot open the breaker for all.
+pub type LaneTag = u64;
+
+#[derive(Clone, Debug)]
+pub struct Breaker {
+    limits: Limits,
+    state: State,
+    refused_in_row: u32,
+    failed_lanes: Vec<LaneTag>,
+    /// (second, calls, failures), oldest first: at most one bucket a second of the window.
+    window: VecDeque<(u64, u32, u32)>,
+    last_probe: Option<LaneTag>,
+}
+
+impl Breaker {
+    pub fn new(limits: Limits) -> Breaker {
+        Breaker {
+            limits,
+            state: State::Closed,
+            refused_in_row: 0,
+            failed_lanes: Vec::new(),
+            window: VecDeque::new(),
+            last_probe: None,
+        }
+    }
+
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// A call may start now. In the open state that is the probe once it is due.
+    pub fn allows(&self, now: Millis) -> bool {
+        match self.state {
+            State::Closed => true,
+            State::Open { probe_at } => now >= probe_at,
+            State::HalfOpen => false,
+        }
+    }
+
+    /// The lane that probed last, so that the next probe can be another's.
+    pub fn last_probe(&self) -> Option<LaneTag> {
+        self.last_probe
+    }
+
+    pub fn started(&mut self, lane: LaneTag, now: Millis) {
+        if let State::Open { probe_at } = self.state
+            && now >= probe_at
+        {
+            self.state = State::HalfOpen;
+            self.last_probe = Some(lane);
+        }
+    }
+
+    /// The probe ended without an outcome.
+    pub fn abandoned(&mut self, now: Millis) {
+        if self.state == State::HalfOpen {
+            self.state = State::Open { probe_at: now };
+        }
+    }
+
+    pub fn succeeded(&mut self, now: Millis) {
+        self.refused_in_row = 0;
+        self.failed_lanes.clear();
+        if self.is_closed() {
+            self.count(now, false);
+        } else {
+            self.state = State::Closed;
+            self.window.clear();
+        }
+    }
+
+    /// A failure that speaks of the endpoint. Answers whether it opened the breaker just now.
+    pub fn failed(&mut self, lane: LaneTag, refused: bool, now: Millis) -> bool {
+        match self.state {
+            // A call that began before the breaker opened.
+            State::Open { .. } => return false,
+            State::HalfOpen => {
+                self.open(now);
+                return false;
+            }
+            State::Closed => {}
+        }
+        self.count(now, true);
+        self.refused_in_row = if refused { self.refused_in_row + 1 } else { 0 };
+        if !self.failed_lanes.contains(&lane) {
+            self.failed_lanes.push(lane);
+        }
+        let in_row = self.refused_in_row.max(self.failed_lanes.len() as u32) >= self.limits.consecutive;
+        if in_row || self.over_ratio() {
+            self.open(now);
+            return true;
+        }
+        false
+    }
+
+    fn open(&mut self, now: Millis) {
+        self.state = State::Open { probe_at: now + self.limits.half_open_after_ms };
+        self.refused_in_row = 0;
+        self.failed_lanes.clear();
+        self.window.clear();
+    }
+
+    fn count(&mut self, now: Millis, failed: bool) {
+        let second = now.0 / 1000;
+        let oldest = second.saturating_sub(self.limits.window_ms / 1000);
+        while self.window.front().is_some_and(|bucket| bucket.0 < oldest) {
+            self.window.pop_front();
+        }
+        match self.window.back_mut() {
+            Some(bucket) if bucket.0 == second => {
+                bucket.1 += 1;
+                bucket.2 += u32::from(failed);
+            }
+            _ => self.window.push_back((second, 1, u32::from(failed))),
+        }
+    }
+
+    fn over_ratio(&self) -> bool {
+        let calls: u32 = self.window.iter().map(|bucket| bucket.1).sum();
+        let failures: u32 = self.window.iter().map(|bucket| bucket.2).sum();
+        calls >= self.limits.calls_min && f64::from(failures) >= self.limits.ratio * f64::from(calls)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: Millis = Millis(1_000_000);
+
+    fn breaker() -> Breaker {
+        Breaker::new(Limits::default())
+    }
+
+    #[test]
+    fn one_sick_lane_does_not_open_it_but_three_lanes_do() {
+        let mut b = breaker();
+        for _ in 0..10 {
+            assert!(!b.failed(7, false, T));
+        }
+        b.failed(8, false, T);
+        assert!(b.failed(9, false, T));
+        assert_eq!(b.state(), State::Open { probe_at: T + 30_000 });
+    }
+
+    #[test]
+    fn refused_connections_count_from_any_lane() {
+        let mut b = breaker();
+        b.failed(7, true, T);
+        b.failed(7, true, T);
+        assert!(b.failed(7, true, T));
+    }
+
+    #[test]
+    fn a_success_between_starts_the_row_anew_but_half_of_twenty_opens_it() {
+        let mut b = breaker();
+        let mut opened = false;
+        for n in 0..20 {
+            b.succeeded(T + n * 100);
+            opened = b.failed(7, false, T + n * 100);
+            if opened {
+                assert!(n >= 9);
+                break;
+            }
+        }
+        assert!(opened);
+    }
+
+    #[test]
+    fn a_probe_at_a_time_and_one_success_closes_it() {
+        let mut b = breaker();
+        (0..3).for_each(|lane| {
+            b.failed(lane, false, T);
+        });
+        assert!(!b.allows(T + 29_999));
+        let probe = T + 30_000;
+        assert!(b.allows(probe));
+        b.started(5, probe);
+        assert!(!b.allows(probe));
+        b.failed(5, false, probe);
+        assert!(!b.allows(probe + 29_999));
+        b.started(6, probe + 30_000);
+        b.succeeded(probe + 30_001);
+        assert!(b.is_closed());
+    }
+}

@@ -1,0 +1,184 @@
+//! An encoded event as others read it: the CloudEvents JSON format, and the headers of the HTTP binary mode.
+
+use crate::event::{DELIVERY_ATTRIBUTES, Form, SPEC_VERSION};
+use crate::event_codec::{EventView, ValueRef};
+use base64::Engine as _;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use std::borrow::Cow;
+use std::io::Write;
+
+/// What the HTTP binding has encoded in header values: all but printable ASCII, and space, quote and percent.
+const HEADER_UNSAFE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
+
+impl EventView<'_> {
+    /// Appends the event in the JSON format, always on one line, so that it can stand in a line-based stream.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"specversion\":\"1.0\",\"id\":");
+        write_string(out, self.id());
+        out.extend_from_slice(b",\"source\":");
+        write_string(out, self.source());
+        out.extend_from_slice(b",\"type\":");
+        write_string(out, self.kind());
+        for (name, value) in self.attributes() {
+            out.push(b',');
+            write_string(out, name);
+            out.push(b':');
+            write_value(out, value);
+        }
+        self.write_data(out);
+        out.push(b'}');
+    }
+
+    fn write_data(&self, out: &mut Vec<u8>) {
+        match self.form() {
+            None => {}
+            Some(Form::Json) => {
+                out.extend_from_slice(b",\"data\":");
+                write_on_one_line(out, self.data());
+            }
+            Some(Form::Text) => {
+                out.extend_from_slice(b",\"data\":");
+                write_string(out, &String::from_utf8_lossy(self.data()));
+            }
+            Some(Form::Binary) => {
+                out.extend_from_slice(b",\"data_base64\":\"");
+                write_base64(out, self.data());
+                out.push(b'"');
+            }
+        }
+    }
+
+    /// Gives every header of the binary mode, lower-case name and encoded value, `content-type` among them.
+    pub fn headers(&self, f: &mut dyn FnMut(&str, &str)) {
+        f("ce-specversion", SPEC_VERSION);
+        f("ce-id", &header_value(self.id()));
+        f("ce-source", &header_value(self.source()));
+        f("ce-type", &header_value(self.kind()));
+        let mut name = String::with_capacity(64);
+        let mut content_type = None;
+        for (attribute, text) in self.raw_attributes() {
+            if attribute == "datacontenttype" {
+                content_type = Some(text);
+            } else if !DELIVERY_ATTRIBUTES.contains(&attribute) {
+                name.clear();
+                name.push_str("ce-");
+                name.push_str(attribute);
+                f(&name, &header_value(text));
+            }
+        }
+        let implied = (self.form() == Some(Form::Json)).then_some("application/json");
+        if let Some(content_type) = content_type.or(implied) {
+            f("content-type", content_type);
+        }
+    }
+}
+
+/// A context attribute's text as the HTTP binding writes it in a header; borrowed if it needs no encoding.
+pub fn header_value(text: &str) -> Cow<'_, str> {
+    utf8_percent_encode(text, HEADER_UNSAFE).into()
+}
+
+fn write_value(out: &mut Vec<u8>, value: ValueRef<'_>) {
+    match value {
+        ValueRef::String(text) => write_string(out, text),
+        ValueRef::Integer(number) => write!(out, "{number}").expect("a Vec takes every write"),
+        ValueRef::Boolean(flag) => out.extend_from_slice(if flag { b"true" } else { b"false" }),
+    }
+}
+
+fn write_string(out: &mut Vec<u8>, text: &str) {
+    serde_json::to_writer(out, text).expect("a Vec takes every write");
+}
+
+/// A JSON text breaks its lines only between tokens, where a space does as well.
+fn write_on_one_line(out: &mut Vec<u8>, json: &[u8]) {
+    let from = out.len();
+    out.extend_from_slice(json);
+    for byte in &mut out[from..] {
+        if matches!(byte, b'\n' | b'\r') {
+            *byte = b' ';
+        }
+    }
+}
+
+fn write_base64(out: &mut Vec<u8>, data: &[u8]) {
+    let from = out.len();
+    out.resize(from + data.len().div_ceil(3) * 4, 0);
+    let written = base64::prelude::BASE64_STANDARD.encode_slice(data, &mut out[from..]);
+    out.truncate(from + written.expect("the room was made for it"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arbitrary;
+    use crate::event::{Attribute, Data, Event, Value};
+    use proptest::prelude::*;
+
+    fn sample() -> Event {
+        let text =
+            |name: &str, value: &str| Attribute { name: name.into(), value: Value::String(value.into()) };
+        Event {
+            id: "e 1%".into(),
+            source: "/shop".into(),
+            kind: "order.paid".into(),
+            attributes: vec![
+                text("subject", "Euro € 😀"),
+                text("lanesequence", "9"),
+                text("previousid", "x"),
+                text("orderstatus", "late"),
+                Attribute { name: "tries".into(), value: Value::Integer(-3) },
+                Attribute { name: "vip".into(), value: Value::Boolean(true) },
+            ],
+            data: Some(Data { bytes: "{\n \"n\": 1.10}".into(), form: Form::Json }),
+        }
+    }
+
+    fn headers(event: &Event) -> Vec<(String, String)> {
+        let mut bytes = Vec::new();
+        event.encode(&mut bytes);
+        let mut headers = Vec::new();
+        EventView::decode(&bytes)
+            .expect("encoded")
+            .headers(&mut |n, v| headers.push((n.to_owned(), v.to_owned())));
+        headers
+    }
+
+    #[test]
+    fn headers_are_encoded_and_ours_left_out() {
+        let expected = [
+            ("ce-specversion", "1.0"),
+            ("ce-id", "e%201%25"),
+            ("ce-source", "/shop"),
+            ("ce-type", "order.paid"),
+            ("ce-subject", "Euro%20%E2%82%AC%20%F0%9F%98%80"),
+            ("ce-tries", "-3"),
+            ("ce-vip", "true"),
+            ("content-type", "application/json"),
+        ];
+        assert_eq!(headers(&sample()), expected.map(|(n, v)| (n.to_owned(), v.to_owned())));
+    }
+
+    #[test]
+    fn json_keeps_the_digits_on_one_line() {
+        let mut bytes = Vec::new();
+        sample().encode(&mut bytes);
+        let mut json = Vec::new();
+        EventView::decode(&bytes).expect("encoded").write_json(&mut json);
+        let json = String::from_utf8(json).expect("text");
+        assert!(json.ends_with(r#""tries":-3,"vip":true,"data":{  "n": 1.10}}"#), "{json}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_written_json_is_the_event(event in arbitrary::event()) {
+            let mut bytes = Vec::new();
+            event.encode(&mut bytes);
+            let mut json = Vec::new();
+            EventView::decode(&bytes).expect("encoded").write_json(&mut json);
+            prop_assert!(!json.contains(&b'\n'));
+            let value: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
+            prop_assert_eq!(value, event.to_json());
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! The filter dialects of the CloudEvents Subscriptions API, as Knative Triggers use them.
+
+pub use crate::event::Attributes;
+use crate::fault::{Fault, unknown};
+use serde_json::{Map, Value, json};
+
+const DEPTH_MAX: usize = 16;
+const NODES_MAX: usize = 1000;
+const DIALECTS: [&str; 6] = ["exact", "prefix", "suffix", "all", "any", "not"];
+
+/// Attribute names, each with the text it is compared to. All of them must hold.
+pub type Comparisons = Vec<(String, String)>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Filter {
+    Exact(Comparisons),
+    Prefix(Comparisons),
+    Suffix(Comparisons),
+    All(Vec<Filter>),
+    Any(Vec<Filter>),
+    Not(Box<Filter>),
+}
+
+impl Filter {
+    /// An attribute that the event lacks equals nothing and begins or ends with nothing.
+    pub fn matches(&self, event: &impl Attributes) -> bool {
+        match self {
+            Filter::Exact(given) => hold(given, event, |text, expected| text == expected),
+            Filter::Prefix(given) => hold(given, event, |text, expected| text.starts_with(expected)),
+            Filter::Suffix(given) => hold(given, event, |text, expected| text.ends_with(expected)),
+            Filter::All(filters) => filters.iter().all(|filter| filter.matches(event)),
+            Filter::Any(filters) => filters.iter().any(|filter| filter.matches(event)),
+            Filter::Not(filter) => !filter.matches(event),
+        }
+    }
+
+    pub fn to_json(&self) -> Value {
+        match self {
+            Filter::Exact(given) => json!({ "exact": comparisons_json(given) }),
+            Filter::Prefix(given) => json!({ "prefix": comparisons_json(given) }),
+            Filter::Suffix(given) => json!({ "suffix": comparisons_json(given) }),
+            Filter::All(filters) => json!({ "all": list_json(filters) }),
+            Filter::Any(filters) => json!({ "any": list_json(filters) }),
+            Filter::Not(filter) => json!({ "not": filter.to_json() }),
+        }
+    }
+}
+
+/// Whether every filter of a subscription matches; none at all lets every event through.
+pub fn all_match(filters: &[Filter], event: &impl Attributes) -> bool {
+    filters.iter().all(|filter| filter.matches(event))
+}
+
+/// The `filters` of a subscription.
+pub fn parse_all(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Vec<Filter> {
+    if value.is_null() {
+        return Vec::new();
+    }
+    let before = faults.len();
+    let mut parser = Parser { faults, nodes: 0 };
+    let filters = parser.list(value, path, 1).unwrap_or_default();
+    if parser.nodes > NODES_MAX {
+        parser.faults.truncate(before);
+        parser.fault(path, format!("more than {NODES_MAX} filters"));
+    }
+    filters
+}
+
+pub(crate) fn list_json(filters: &[Filter]) -> Value {
+    filters.iter().map(Filter::to_json).collect()
+}
+
+fn comparisons_json(given: &Comparisons) -> Value {
+    given.iter().map(|(name, text)| (name.clone(), Value::from(text.as_str()))).collect::<Map<_, _>>().into()
+}
+
+fn hold(given: &Comparisons, event: &impl Attributes, test: impl Fn(&str, &str) -> bool) -> bool {
+    given.iter().all(|(name, expected)| event.attribute(name).is_some_and(|text| test(&text, expected)))
+}
+
+struct Parser<'f> {
+    faults: &'f mut Vec<Fault>,
+    nodes: usize,
+}
+
+impl Parser<'_> {
+    fn fault(&mut self, path: &str, message: impl Into<String>) {
+        self.faults.push(Fault::new(path, message));
+    }
+
+    fn list(&mut self, value: &Value, path: &str, depth: usize) -> Option<Vec<Filter>> {
+        let Value::Array(items) = value else {
+            self.fault(path, "must be a list of filters");
+            return None;
+        };
+        let parsed =
+            items.iter().enumerate().map(|(index, item)| self.one(item, &format!("{path}[{index}]"), depth));
+        // Every item is looked at, so that every fault is told.
+        parsed.collect::<Vec<_>>().into_iter().collect()
+    }
+
+    fn one(&mut self, value: &Value, path: &str, depth: usize) -> Option<Filter> {
+        self.nodes += 1;
+        if self.nodes > NODES_MAX {
+            return None;
+        }
+        if depth > DEPTH_MAX {
+            self.fault(path, format!("filters are nested at most {DEPTH_MAX} deep"));
+            return None;
+        }
+        let dialect =
+            value.as_object().filter(|object| object.len() == 1).and_then(|object| object.iter().next());
+        let Some((dialect, body)) = dialect else {
+            self.fault(path, format!("must be an object with exactly one of {}", DIALECTS.join(", ")));
+            return None;
+        };
+        self.dialect(dialect, body, &format!("{path}.{dialect}"), depth)
+    }
+
+    fn dialect(&mut self, dialect: &str, body: &Value, path: &str, depth: usize) -> Option<Filter> {
+        match dialect {
+            "exact" => self.comparisons(body, path).map(Filter::Exact),
+            "prefix" => self.comparisons(body, path).map(Filter::Prefix),
+            "suffix" => self.comparisons(body, path).map(Filter::Suffix),
+            "all" => self.nested(body, path, depth).map(Filter::All),
+            "any" => self.nested(body, path, depth).map(Filter::Any),
+            "not" => self.one(body, path, depth + 1).map(|filter| Filter::Not(Box::new(filter))),
+            "sql" | "cesql" => {
+                self.fault(path, format!("the SQL dialect is not supported: use {}", DIALECTS.join(", ")));
+                None
+            }
+            other => {
+                self.fault(path, unknown("filter dialect", other, &DIALECTS));
+                None
+            }
+        }
+    }
+
+    fn nested(&mut self, body: &Value, path: &str, depth: usize) -> Option<Vec<Filter>> {
+        let filters = self.list(body, path, depth + 1)?;
+        if filters.is_empty() {
+            self.fault(path, "must hold at least one filter");
+        }
+        Some(filters)
+    }
+
+    fn comparisons(&mut self, body: &Value, path: &str) -> Option<Comparisons> {
+        let Some(object) = body.as_object().filter(|object| !object.is_empty()) else {
+            self.fault(path, "must be an object of attribute names and texts");
+            return None;
+        };
+        let parsed =
+            object.iter().map(|(name, value)| self.comparison(name, value, &format!("{path}.{name}")));
+        parsed.collect::<Vec<_>>().into_iter().collect()
+    }
+
+    fn comparison(&mut self, name: &str, value: &Value, path: &str) -> Option<(String, String)> {
+        if !is_attribute_name(name) {
+            self.fault(path, "attribute names have only the letters a-z and digits");
+        }
+        match value {
+            Value::String(text) if !text.is_empty() => Some((name.to_owned(), text.clone())),
+            Value::String(_) => {
+                self.fault(path, "must not be empty");
+                None
+            }
+            _ => {
+                self.fault(path, "must be a string");
+                None
+            }
+        }
+    }
+}
+
+pub(crate) fn is_attribute_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Event;
+    use proptest::prelude::*;
+    use std::borrow::Cow;
+    use std::collections::BTreeMap;
+
+    struct Bag(BTreeMap<String, String>);
+
+    impl Attributes for Bag {
+        fn attribute(&self, name: &str) -> Option<Cow<'_, str>> {
+            self.0.get(name).map(|text| Cow::Borrowed(text.as_str()))
+        }
+    }
+
+    /// The specification read straight off the JSON.
+    fn model(filter: &Value, bag: &BTreeMap<String, String>) -> bool {
+        let (dialect, body) =
+            filter.as_object().and_then(|object| object.iter().next()).expect("one dialect");
+        let every = |test: fn(&str, &str) -> bool| {
+            body.as_object().expect("object").iter().all(|(name, expected)| {
+                bag.get(name).is_some_and(|text| test(text, expected.as_str().expect("text")))
+            })
+        };
+        let nested = || body.as_array().expect("array").iter().map(|inner| model(inner, bag));
+        match dialect.as_str() {
+            "exact" => every(|text, expected| text == expected),
+            "prefix" => every(|text, expected| text.starts_with(expected)),
+            "suffix" => every(|text, expected| text.ends_with(expected)),
+            "all" => nested().all(|held| held),
+            "any" => nested().any(|held| held),
+            "not" => !model(body, bag),
+            other => panic!("{other}"),
+        }
+    }
+
+    fn filter_json() -> impl Strategy<Value = Value> {
+        let given = prop::collection::btree_map("[ab]", "[xy]{1,2}", 1..3);
+        let leaf = ("exact|prefix|suffix", given).prop_map(|(dialect, given)| json!({ dialect: given }));
+        leaf.prop_recursive(4, 24, 3, |inner| {
+            prop_oneof![
+                ("all|any", prop::collection::vec(inner.clone(), 1..4))
+                    .prop_map(|(d, list)| json!({ d: list })),
+                inner.prop_map(|filter| json!({ "not": filter })),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn filters_mean_what_the_specification_says(
+            filters in prop::collection::vec(filter_json(), 0..3),
+            bag in prop::collection::btree_map("[abc]", "[xy]{0,3}", 0..3),
+        ) {
+            let mut faults = Vec::new();
+            let document = Value::Array(filters.clone());
+            let parsed = parse_all(&document, "spec.filters", &mut faults);
+            prop_assert_eq!(&faults, &[]);
+            prop_assert_eq!(list_json(&parsed), document);
+            let expected = filters.iter().all(|filter| model(filter, &bag));
+            prop_assert_eq!(all_match(&parsed, &Bag(bag)), expected);
+        }
+    }
+
+    fn faults_of(value: Value) -> Vec<String> {
+        let mut faults = Vec::new();
+        parse_all(&value, "f", &mut faults);
+        faults.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn faults_are_told_with_their_place() {
+        let told = faults_of(json!([
+            {"prefx": {"type": "a"}},
+            {"exact": {"type": ""}},
+            {"any": [{"suffix": {"Type": "a"}}, 7]},
+            {"sql": "type = 'a'"},
+            {"exact": {"type": "a"}, "prefix": {"type": "a"}},
+            {"all": []},
+            {"exact": {"n": 1}},
+        ]));
+        let expected = [
+            "f[0].prefx: unknown filter dialect `prefx`: did you mean `prefix`?",
+            "f[1].exact.type: must not be empty",
+            "f[2].any[0].suffix.Type: attribute names have only the letters a-z and digits",
+            "f[2].any[1]: must be an object with exactly one of exact, prefix, suffix, all, any, not",
+            "f[3].sql: the SQL dialect is not supported: use exact, prefix, suffix, all, any, not",
+            "f[4]: must be an object with exactly one of exact, prefix, suffix, all, any, not",
+            "f[5].all: must hold at least one filter",
+            "f[6].exact.n: must be a string",
+        ];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn size_and_depth_are_bounded() {
+        let many = vec![json!({"exact": {"a": "x"}}); NODES_MAX + 1];
+        assert_eq!(faults_of(Value::Array(many)), ["f: more than 1000 filters"]);
+        let deep = (0..DEPTH_MAX).fold(json!({"exact": {"a": "x"}}), |inner, _| json!({ "not": inner }));
+        assert_eq!(faults_of(json!([deep])).len(), 1);
+    }
+
+    #[test]
+    fn required_attributes_are_seen() {
+        let event =
+            Event { id: "1".into(), source: "/s".into(), kind: "t.x".into(), attributes: vec![], data: None };
+        let prefix = |name: &str, text: &str| Filter::Prefix(vec![(name.into(), text.into())]);
+        assert!(prefix("type", "t.").matches(&event));
+        assert!(prefix("specversion", "1").matches(&event));
+        assert!(!prefix("subject", "t").matches(&event));
+    }
+}

@@ -1,0 +1,39 @@
+//! Numbers that must never be mixed up.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number!(
+    /// The place of an event in the log, counted from 1: arrival order.
+    Position(u64)
+);
+number!(
+    /// Where a record stands in the log, in bytes from the log's beginning.
+    Address(u64)
+);
+number!(
+    /// The producer's sequence of an event within its key. May have gaps; decides order.
+    Sequence(u64)
+);
+number!(
+    /// Our own number of an event within its lane (`lanesequence`): contiguous from 1. Zero: no place taken yet.
+    LaneNumber(u64)
+);
+number!(
+    /// A subscription for as long as it exists; never given twice.
+    SubscriptionId(u32)
+);

@@ -1,0 +1,145 @@
+//! The event types of the platform itself, and how a replay treats each unless configured otherwise.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// How a replay handles dead letters of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Strategy {
+    /// One after the other within a key, in the lane's order.
+    Ordered,
+    /// Side by side. In an ordered lane this means ordered all the same.
+    Parallel,
+    /// Only when a person selects the dead letter by its id.
+    Manual,
+    /// Not delivered again: the dead letter is removed.
+    Discard,
+}
+
+/// Every type with its default strategy and the reason for it.
+pub const TABLE: &[(&str, Strategy, &str)] = &[
+    (FUNCTION_CREATED, Strategy::Ordered, "everything else about a function presupposes that it exists"),
+    (FUNCTION_UPDATED, Strategy::Ordered, "the last update must win"),
+    (FUNCTION_DELETED, Strategy::Manual, "replayed late it would delete a function created again since"),
+    (BUILD_STARTED, Strategy::Ordered, "a build starts before it ends"),
+    (BUILD_COMPLETED, Strategy::Ordered, "a service is made of the build that completed last"),
+    (BUILD_FAILED, Strategy::Ordered, "a failure must not hide a success that came after it"),
+    (BUILD_TIMEOUT, Strategy::Ordered, "it ends one build and must not end the next"),
+    (BUILD_CANCELLED, Strategy::Ordered, "it ends one build and must not end the next"),
+    (BUILD_STOPPED, Strategy::Ordered, "it ends one build and must not end the next"),
+    (SERVICE_CREATED, Strategy::Ordered, "a service exists before it changes"),
+    (SERVICE_UPDATED, Strategy::Ordered, "the last update must win"),
+    (SERVICE_DELETED, Strategy::Manual, "replayed late it would take down a service created again since"),
+    (STATUS_UPDATED, Strategy::Parallel, "each carries a whole status with its time and stands alone"),
+    (HEALTH_CHECK, Strategy::Discard, "an old check says nothing about now and the next one is on its way"),
+    (PARSER_STARTED, Strategy::Ordered, "a parser starts before it ends"),
+    (PARSER_COMPLETED, Strategy::Ordered, "what follows uses the result that came last"),
+    (PARSER_FAILED, Strategy::Ordered, "a failure must not hide a success that came after it"),
+];
+
+/// The default strategy of an event type. Unknown types keep their order, which is never wrong.
+pub fn default_strategy(kind: &str) -> Strategy {
+    TABLE.iter().find(|(name, ..)| *name == kind).map_or(Strategy::Ordered, |(_, strategy, _)| *strategy)
+}
+
+/// Declares the constants, the enum and the way between the two from one list.
+macro_rules! kinds {
+    ($($constant:ident $variant:ident $name:literal,)*) => {
+        $(pub const $constant: &str = $name;)*
+
+        /// An event type that the platform emits and understands.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Kind {
+            $($variant,)*
+        }
+
+        impl Kind {
+            pub const ALL: &[Kind] = &[$(Kind::$variant,)*];
+
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Kind::$variant => $constant,)*
+                }
+            }
+
+            pub fn parse(name: &str) -> Option<Kind> {
+                match name {
+                    $($constant => Some(Kind::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    FUNCTION_CREATED FunctionCreated "lambda.function.created",
+    FUNCTION_UPDATED FunctionUpdated "lambda.function.updated",
+    FUNCTION_DELETED FunctionDeleted "lambda.function.deleted",
+    BUILD_STARTED BuildStarted "lambda.build.started",
+    BUILD_COMPLETED BuildCompleted "lambda.build.completed",
+    BUILD_FAILED BuildFailed "lambda.build.failed",
+    BUILD_TIMEOUT BuildTimeout "lambda.build.timeout",
+    BUILD_CANCELLED BuildCancelled "lambda.build.cancelled",
+    BUILD_STOPPED BuildStopped "lambda.build.stopped",
+    SERVICE_CREATED ServiceCreated "lambda.service.created",
+    SERVICE_UPDATED ServiceUpdated "lambda.service.updated",
+    SERVICE_DELETED ServiceDeleted "lambda.service.deleted",
+    STATUS_UPDATED StatusUpdated "lambda.status.updated",
+    HEALTH_CHECK HealthCheck "lambda.health.check",
+    PARSER_STARTED ParserStarted "lambda.parser.started",
+    PARSER_COMPLETED ParserCompleted "lambda.parser.completed",
+    PARSER_FAILED ParserFailed "lambda.parser.failed",
+}
+
+impl Strategy {
+    pub const ALL: [Strategy; 4] =
+        [Strategy::Ordered, Strategy::Parallel, Strategy::Manual, Strategy::Discard];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::Ordered => "ordered",
+            Strategy::Parallel => "parallel",
+            Strategy::Manual => "manual",
+            Strategy::Discard => "discard",
+        }
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Strategy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Strategy, String> {
+        let names = Strategy::ALL.map(Strategy::name);
+        Strategy::ALL
+            .into_iter()
+            .find(|s| s.name() == text)
+            .ok_or_else(|| crate::fault::unknown("strategy", text, &names))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_of_the_seventeen_types_has_one_row() {
+        assert_eq!(Kind::ALL.len(), 17);
+        assert_eq!(
+            TABLE.iter().map(|row| row.0).collect::<Vec<_>>(),
+            Kind::ALL.iter().map(|k| k.name()).collect::<Vec<_>>()
+        );
+        assert!(Kind::ALL.iter().all(|kind| Kind::parse(kind.name()) == Some(*kind)));
+        assert_eq!(default_strategy("order.paid"), Strategy::Ordered);
+        assert_eq!(default_strategy(HEALTH_CHECK), Strategy::Discard);
+        assert_eq!("manual".parse(), Ok(Strategy::Manual));
+    }
+}

@@ -1,0 +1,156 @@
+//! A lane as bytes: its row in the tables. Everything but `in_flight`, which ends with the process.
+
+use crate::ids::{Address, LaneNumber, Position, Sequence};
+use crate::lane::{Entry, Flag, Lane, Spilled, Turn, Watermark};
+use crate::time::Millis;
+use crate::wire::{Malformed, Reader, put_option, put_varint};
+
+const VERSION: u8 = 1;
+
+const OPENING: u8 = 1;
+const HELD: u8 = 2;
+const GAP_PARKED: u8 = 4;
+const PAUSED: u8 = 8;
+const FLAG_NEXT: u8 = 16;
+const FLAG_LOADED: u8 = 32;
+const TURN_QUEUE: u8 = 64;
+const TURN_ASIDE: u8 = 128;
+
+impl Lane {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(VERSION);
+        out.push(self.bits());
+        put_varint(out, self.next_number.0);
+        put_varint(out, self.since.0);
+        put_varint(out, self.active_at.0);
+        put_varint(out, u64::from(self.attempts));
+        put_varint(out, u64::from(self.attempts_total));
+        put_option(out, self.retry_at.map(|at| at.0));
+        put_option(out, self.gap_until.map(|at| at.0));
+        put_option(out, self.expected.map(|sequence| sequence.0));
+        put_varint(out, self.watermark.window_start.0);
+        put_varint(out, self.watermark.at_start.0);
+        put_varint(out, self.watermark.at_previous_start.0);
+        put_varint(out, self.early_spilled);
+        put_varint(out, self.spilled.first_chunk);
+        put_varint(out, self.spilled.next_chunk);
+        put_varint(out, self.spilled.entries);
+        put_varint(out, self.gaps.len() as u64);
+        for (from, to) in &self.gaps {
+            put_varint(out, from.0);
+            put_varint(out, to.0);
+        }
+        put_entries(out, self.queue.iter());
+        put_entries(out, self.back.iter());
+        put_entries(out, self.aside.iter());
+        put_varint(out, self.early.len() as u64);
+        for (sequence, entry) in &self.early {
+            put_varint(out, sequence.0);
+            put_entry(out, entry);
+        }
+    }
+
+    pub fn decode(r: &mut Reader<'_>) -> Result<Lane, Malformed> {
+        if r.u8()? != VERSION {
+            return Err(Malformed("lane version"));
+        }
+        let bits = r.u8()?;
+        let mut lane = Lane::new(Millis::ZERO);
+        lane.set_bits(bits);
+        lane.next_number = LaneNumber(r.varint()?);
+        lane.since = Millis(r.varint()?);
+        lane.active_at = Millis(r.varint()?);
+        lane.attempts = r.u32()?;
+        lane.attempts_total = r.u32()?;
+        lane.retry_at = r.option()?.map(Millis);
+        lane.gap_until = r.option()?.map(Millis);
+        lane.expected = r.option()?.map(Sequence);
+        lane.watermark = Watermark {
+            window_start: Millis(r.varint()?),
+            at_start: Sequence(r.varint()?),
+            at_previous_start: Sequence(r.varint()?),
+        };
+        lane.early_spilled = r.varint()?;
+        lane.spilled = Spilled { first_chunk: r.varint()?, next_chunk: r.varint()?, entries: r.varint()? };
+        for _ in 0..r.varint()? {
+            lane.gaps.push((Sequence(r.varint()?), Sequence(r.varint()?)));
+        }
+        lane.queue = take_entries(r)?.into();
+        lane.back = take_entries(r)?;
+        lane.aside = take_entries(r)?.into();
+        for _ in 0..r.varint()? {
+            let sequence = Sequence(r.varint()?);
+            let entry = take_entry(r)?;
+            lane.early_bytes += u64::from(entry.bytes);
+            lane.early.insert(sequence, entry);
+        }
+        Ok(lane)
+    }
+
+    fn bits(&self) -> u8 {
+        let bit = |on: bool, bit: u8| if on { bit } else { 0 };
+        bit(self.opening, OPENING)
+            | bit(self.held, HELD)
+            | bit(self.gap_parked, GAP_PARKED)
+            | bit(self.paused, PAUSED)
+            | bit(self.flag_next, FLAG_NEXT)
+            | bit(self.flag_loaded, FLAG_LOADED)
+            | bit(self.persistent_turn() == Some(Turn::Queue), TURN_QUEUE)
+            | bit(self.persistent_turn() == Some(Turn::Aside), TURN_ASIDE)
+    }
+
+    /// A turn that only an open request holds ends with the process.
+    fn persistent_turn(&self) -> Option<Turn> {
+        self.turn.filter(|_| self.attempts > 0)
+    }
+
+    fn set_bits(&mut self, bits: u8) {
+        let on = |bit: u8| bits & bit != 0;
+        self.opening = on(OPENING);
+        self.held = on(HELD);
+        self.gap_parked = on(GAP_PARKED);
+        self.paused = on(PAUSED);
+        self.flag_next = on(FLAG_NEXT);
+        self.flag_loaded = on(FLAG_LOADED);
+        self.turn = on(TURN_QUEUE).then_some(Turn::Queue).or(on(TURN_ASIDE).then_some(Turn::Aside));
+    }
+}
+
+pub fn put_entries<'a>(out: &mut Vec<u8>, entries: impl ExactSizeIterator<Item = &'a Entry>) {
+    put_varint(out, entries.len() as u64);
+    entries.for_each(|entry| put_entry(out, entry));
+}
+
+pub fn take_entries(r: &mut Reader<'_>) -> Result<Vec<Entry>, Malformed> {
+    let n = r.varint()?;
+    // An entry is at least six bytes: a wrong count must not reserve memory.
+    if n > (r.rest().len() / 6) as u64 {
+        return Err(Malformed("entry count"));
+    }
+    (0..n).map(|_| take_entry(r)).collect()
+}
+
+pub fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
+    put_varint(out, entry.position.0);
+    put_varint(out, entry.at.0);
+    put_varint(out, entry.number.0);
+    put_varint(out, entry.accepted.0);
+    put_varint(out, u64::from(entry.bytes));
+    out.push(entry.flag as u8);
+}
+
+pub fn take_entry(r: &mut Reader<'_>) -> Result<Entry, Malformed> {
+    Ok(Entry {
+        position: Position(r.varint()?),
+        at: Address(r.varint()?),
+        number: LaneNumber(r.varint()?),
+        accepted: Millis(r.varint()?),
+        bytes: r.u32()?,
+        flag: match r.u8()? {
+            0 => Flag::None,
+            1 => Flag::Late,
+            2 => Flag::Gap,
+            _ => return Err(Malformed("flag")),
+        },
+    })
+}

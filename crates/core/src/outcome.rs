@@ -1,0 +1,135 @@
+//! What a delivery came to, and what that means for the event, the lane and the endpoint.
+
+use serde::{Deserialize, Serialize};
+
+/// How one call of a target ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Status { code: u16, retry_after_ms: Option<u64>, detail: String },
+    Refused(String),
+    /// Reset, closed before the answer, or an answer that is no HTTP.
+    Broken(String),
+    Timeout,
+    /// The call could not even be made: a header value that cannot be read, a certificate that is not there.
+    Unusable(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Delivered,
+    Retry,
+    /// The target says that this event will never do.
+    Fatal,
+}
+
+impl Outcome {
+    pub fn verdict(&self) -> Verdict {
+        match self {
+            Outcome::Status { code: 200..=299, .. } => Verdict::Delivered,
+            Outcome::Status { code: 400 | 413 | 415 | 422, .. } => Verdict::Fatal,
+            _ => Verdict::Retry,
+        }
+    }
+
+    /// Counts against the endpoint: it speaks of the target, not of the event.
+    pub fn is_endpoint_failure(&self) -> bool {
+        match self {
+            Outcome::Status { code, .. } => matches!(code, 429 | 502 | 503 | 504),
+            Outcome::Refused(_) | Outcome::Broken(_) | Outcome::Timeout => true,
+            Outcome::Unusable(_) => false,
+        }
+    }
+
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Outcome::Refused(_))
+    }
+
+    pub fn retry_after_ms(&self) -> Option<u64> {
+        match self {
+            Outcome::Status { retry_after_ms, .. } => *retry_after_ms,
+            _ => None,
+        }
+    }
+
+    /// The reason of the dead letter that this outcome makes of its event, if it was the last.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Outcome::Status { code: 400 | 413 | 415 | 422, .. } => Reason::Poison,
+            Outcome::Status { code: 502..=504, .. } | Outcome::Refused(_) | Outcome::Unusable(_) => {
+                Reason::Unavailable
+            }
+            Outcome::Timeout => Reason::Timeout,
+            Outcome::Status { .. } | Outcome::Broken(_) => Reason::RetriesExhausted,
+        }
+    }
+
+    /// One line for people: the lane's `lastError`.
+    pub fn describe(&self) -> String {
+        match self {
+            Outcome::Status { code, detail, .. } if detail.is_empty() => format!("HTTP {code}"),
+            Outcome::Status { code, detail, .. } => format!("HTTP {code}: {detail}"),
+            Outcome::Refused(detail) => format!("connection refused: {detail}"),
+            Outcome::Broken(detail) => format!("connection broken: {detail}"),
+            Outcome::Timeout => "no answer within the timeout".into(),
+            Outcome::Unusable(detail) => format!("not called: {detail}"),
+        }
+    }
+}
+
+/// Why an event is a dead letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reason {
+    RetriesExhausted,
+    /// The target refused it as malformed.
+    Poison,
+    Unavailable,
+    Timeout,
+    /// It has no key or sequence where the policy names one.
+    Validation,
+    Late,
+    Gap,
+    Overflow,
+    /// A person skipped it.
+    Skipped,
+}
+
+impl Reason {
+    pub const ALL: [Reason; 9] = [
+        Reason::RetriesExhausted,
+        Reason::Poison,
+        Reason::Unavailable,
+        Reason::Timeout,
+        Reason::Validation,
+        Reason::Late,
+        Reason::Gap,
+        Reason::Overflow,
+        Reason::Skipped,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::RetriesExhausted => "retries-exhausted",
+            Reason::Poison => "poison",
+            Reason::Unavailable => "unavailable",
+            Reason::Timeout => "timeout",
+            Reason::Validation => "validation",
+            Reason::Late => "late",
+            Reason::Gap => "gap",
+            Reason::Overflow => "overflow",
+            Reason::Skipped => "skipped",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Reason> {
+        Reason::ALL.into_iter().find(|reason| reason.name() == name)
+    }
+
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    pub fn from_code(code: u8) -> Option<Reason> {
+        Reason::ALL.into_iter().find(|reason| reason.code() == code)
+    }
+}

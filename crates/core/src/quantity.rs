@@ -1,0 +1,151 @@
+//! Durations and sizes as people write them: `1m30s`, `24h`, `16Mi`. What is printed reads back as the same number.
+
+const DAY_MS: u64 = 86_400_000;
+
+/// From large to small, which is also the order in which a duration names them.
+const DURATION_UNITS: [(&str, u64); 5] =
+    [("d", DAY_MS), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+
+/// Binary units first: printing prefers them.
+const SIZE_UNITS: [(&str, u64); 12] = [
+    ("Ei", 1 << 60),
+    ("Pi", 1 << 50),
+    ("Ti", 1 << 40),
+    ("Gi", 1 << 30),
+    ("Mi", 1 << 20),
+    ("Ki", 1 << 10),
+    ("E", 1_000_000_000_000_000_000),
+    ("P", 1_000_000_000_000_000),
+    ("T", 1_000_000_000_000),
+    ("G", 1_000_000_000),
+    ("M", 1_000_000),
+    ("k", 1_000),
+];
+
+/// `500ms`, `30s`, `1m30s`, `24h`, `7d`, or `0`.
+pub fn parse_duration_ms(text: &str) -> Result<u64, String> {
+    if text == "0" {
+        return Ok(0);
+    }
+    let bad =
+        || format!("`{}` is no duration: write 500ms, 30s, 1m30s, 24h or 7d", crate::fault::excerpt(text));
+    let (mut rest, mut total, mut last) = (text, 0u64, u64::MAX);
+    while !rest.is_empty() || last == u64::MAX {
+        let (number, after) = split_number(rest).ok_or_else(bad)?;
+        let (unit, next) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
+        let size = unit_size(&DURATION_UNITS, unit).filter(|size| *size < last).ok_or_else(bad)?;
+        total = number.checked_mul(size).and_then(|ms| total.checked_add(ms)).ok_or_else(bad)?;
+        (rest, last) = (next, size);
+    }
+    Ok(total)
+}
+
+pub fn format_duration_ms(ms: u64) -> String {
+    let mut text = String::new();
+    let mut rest = ms;
+    for (unit, size) in DURATION_UNITS {
+        // A single day reads better in hours: 24h, 36h, then 2d.
+        let whole = if size == DAY_MS && rest < 2 * DAY_MS { 0 } else { rest / size };
+        if whole > 0 {
+            text.push_str(&format!("{whole}{unit}"));
+            rest -= whole * size;
+        }
+    }
+    if text.is_empty() { "0s".to_owned() } else { text }
+}
+
+/// Plain bytes, binary units (`16Mi`) or decimal ones (`100M`).
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let bad =
+        || format!("`{}` is no size: write bytes, or 1Ki, 16Mi, 10Gi, 100M", crate::fault::excerpt(text));
+    let (number, unit) = split_number(text).ok_or_else(bad)?;
+    let size = match unit {
+        "" => 1,
+        "K" => 1000,
+        unit => unit_size(&SIZE_UNITS, unit).ok_or_else(bad)?,
+    };
+    number.checked_mul(size).ok_or_else(bad)
+}
+
+pub fn format_bytes(bytes: u64) -> String {
+    let even = |(_, size): &&(&str, u64)| bytes > 0 && bytes.is_multiple_of(*size);
+    match SIZE_UNITS.iter().find(even) {
+        Some((unit, size)) => format!("{}{unit}", bytes / size),
+        None => bytes.to_string(),
+    }
+}
+
+fn split_number(text: &str) -> Option<(u64, &str)> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    Some((text[..digits].parse().ok()?, &text[digits..]))
+}
+
+fn unit_size(units: &[(&str, u64)], unit: &str) -> Option<u64> {
+    units.iter().find(|(name, _)| *name == unit).map(|(_, size)| *size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reads_what_people_write() {
+        for (text, ms) in [
+            ("30s", 30_000),
+            ("24h", DAY_MS),
+            ("1m30s", 90_000),
+            ("500ms", 500),
+            ("7d", 7 * DAY_MS),
+            ("0", 0),
+        ] {
+            assert_eq!(parse_duration_ms(text), Ok(ms), "{text}");
+        }
+        for (text, bytes) in
+            [("16Mi", 16 << 20), ("1Ki", 1024), ("100M", 100_000_000), ("17", 17), ("1k", 1000), ("1K", 1000)]
+        {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        assert_eq!(format_duration_ms(DAY_MS), "24h");
+        assert_eq!(format_duration_ms(7 * DAY_MS), "7d");
+        assert_eq!(format_bytes(10 << 30), "10Gi");
+    }
+
+    #[test]
+    fn refuses_the_rest() {
+        for text in [
+            "",
+            "5",
+            "s",
+            "1x",
+            "1s1m",
+            "1s1s",
+            "-1s",
+            "1.5s",
+            "1 s",
+            "99999999999999999999s",
+            "9999999999999999d",
+        ] {
+            assert!(parse_duration_ms(text).is_err(), "{text}");
+        }
+        for text in ["", "Mi", "1MiB", "-1", "1.5Gi", "99Ei", "1 Ki"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn durations_and_sizes_read_back(n in any::<u64>(), shift in 0u32..64) {
+            let n = n >> shift;
+            prop_assert_eq!(parse_duration_ms(&format_duration_ms(n)), Ok(n));
+            prop_assert_eq!(parse_bytes(&format_bytes(n)), Ok(n));
+            let round = n << 20;
+            prop_assert_eq!(parse_bytes(&format_bytes(round)), Ok(round));
+        }
+
+        #[test]
+        fn parsing_never_panics(text in "\\PC{0,12}|[0-9]{0,22}[dhmsKMGi]{0,3}") {
+            let _ = (parse_duration_ms(&text), parse_bytes(&text));
+        }
+    }
+}

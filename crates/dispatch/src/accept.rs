@@ -1,0 +1,337 @@
+//! Taking events in: who wants each one, who knows it already, and whether there is room.
+
+use crate::engine::{Answer, Engine, Failure, Token};
+use crate::lanes::Resident;
+use crate::subscription::{Phase, Subscription};
+use klambda_core::binding::Rejected;
+use klambda_core::event::Event;
+use klambda_core::fault::Fault;
+use klambda_core::filter;
+use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_core::key::{self, Key};
+use klambda_core::subscription::{OnFull, Overflow};
+use klambda_store::marks::{Identity, State as MarkState};
+use klambda_store::record::{Record, Route, Step, To};
+use std::borrow::Cow;
+
+/// What became of one event of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    pub id: Option<String>,
+    pub source: Option<String>,
+    pub status: Status,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Status {
+    Accepted { position: Position },
+    /// Every subscription that wants it knows it.
+    Skipped { reason: &'static str },
+    Rejected(Rejection),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Rejection {
+    Invalid { faults: Vec<Fault>, too_large: bool },
+    /// A subscription's backlog is at a limit.
+    Backlog { subscription: String, limit: &'static str, deepest: Option<(String, u64)> },
+    DeadLetters { subscription: String },
+    TooLarge { limit: usize },
+    DiskFull,
+    /// The store stopped.
+    Unavailable { why: String },
+}
+
+/// Where a subscription wants an event, before it is written down.
+pub(crate) enum Wanted<'a> {
+    Lane { key: Cow<'a, str>, sequence: Option<Sequence>, from_source: bool },
+    Alone,
+    Invalid(&'static str),
+    Later,
+}
+
+enum Taken<'a> {
+    Yes(Wanted<'a>),
+    Known(&'static str),
+    Full(&'static str),
+}
+
+impl Engine {
+    /// Judges a request's events in order and answers when all of it is durable.
+    pub fn accept(&mut self, token: Token, events: Vec<Result<Event, Rejected>>) {
+        let judged = events.into_iter().map(|event| self.judge(event)).collect();
+        self.unflushed_answers.push(Answer::Events(token, judged));
+    }
+
+    fn judge(&mut self, event: Result<Event, Rejected>) -> Judged {
+        let event = match event {
+            Ok(event) => event,
+            Err(rejected) => {
+                self.metrics.received("", "rejected");
+                let Rejected { id, source, faults, too_large } = rejected;
+                return Judged { id, source, status: Status::Rejected(Rejection::Invalid { faults, too_large }) };
+            }
+        };
+        let status = match &self.failed {
+            Some(why) => Status::Rejected(Rejection::Unavailable { why: why.clone() }),
+            None => self.take(&event).unwrap_or_else(|failure| {
+                let why = failure.to_string();
+                self.note(Err(failure));
+                Status::Rejected(Rejection::Unavailable { why })
+            }),
+        };
+        self.metrics.received(&event.kind, status.name());
+        Judged { id: Some(event.id), source: Some(event.source), status }
+    }
+
+    fn take(&mut self, event: &Event) -> Result<Status, Failure> {
+        let identity = self.identity(&event.source, &event.id);
+        let mut wanted = Vec::new();
+        let mut known = None;
+        let mut full = None;
+        let mut next = SubscriptionId(0);
+        while let Some((&id, subscription)) = self.subscriptions.range(next..).next() {
+            next = SubscriptionId(id.0 + 1);
+            if !subscription.wants(event) {
+                continue;
+            }
+            match self.takes(id, event, identity)? {
+                Taken::Yes(place) => wanted.push((id, place)),
+                Taken::Known(reason) => known = Some((reason, id)),
+                Taken::Full(limit) => full = full.or(Some((id, limit))),
+            }
+        }
+        if let Some((reason, id)) = known {
+            self.count_duplicate(id, reason, event);
+        }
+        if let Some((id, limit)) = full {
+            return self.make_room(id, limit, event, wanted, identity);
+        }
+        self.settle(event, &wanted, known.map(|(reason, _)| reason), identity)
+    }
+
+    fn settle(
+        &mut self,
+        event: &Event,
+        wanted: &[(SubscriptionId, Wanted<'_>)],
+        known: Option<&'static str>,
+        identity: Identity,
+    ) -> Result<Status, Failure> {
+        if wanted.is_empty() {
+            if let Some(reason) = known {
+                return Ok(Status::Skipped { reason });
+            }
+            if self.log_knows(identity)? {
+                return Ok(Status::Skipped { reason: "duplicate" });
+            }
+            self.metrics.unmatched += 1;
+        }
+        let routes = wanted.iter().map(|(id, place)| self.route(*id, place)).collect();
+        self.append_event(event, routes)
+    }
+
+    pub(crate) fn route<'a>(&self, subscription: SubscriptionId, wanted: &'a Wanted<'_>) -> Route<'a> {
+        let previous = match wanted {
+            Wanted::Lane { key, .. } => self.last_step(subscription, key),
+            _ => Address(0),
+        };
+        let to = match wanted {
+            Wanted::Lane { key, sequence, .. } => To::Lane { key, sequence: *sequence },
+            Wanted::Alone => To::Alone,
+            Wanted::Invalid(what) => To::Invalid { what },
+            Wanted::Later => To::Later,
+        };
+        Route { subscription, previous, to }
+    }
+
+    /// The newest step of a lane that is in memory; the chain of one that is not begins anew at its row.
+    fn last_step(&self, id: SubscriptionId, key: &str) -> Address {
+        let slot = self.lanes.find(id, key);
+        slot.and_then(|slot| self.lanes.get(slot)).map_or(Address(0), |resident| resident.last_step)
+    }
+
+    fn append_event(&mut self, event: &Event, routes: Vec<Route<'_>>) -> Result<Status, Failure> {
+        let mut bytes = std::mem::take(&mut self.event_bytes);
+        bytes.clear();
+        event.encode(&mut bytes);
+        let length = bytes.len() + 64 + routes.len() * 1100;
+        let status = if length > self.log.record_bytes_max() {
+            Ok(Status::Rejected(Rejection::TooLarge { limit: self.log.record_bytes_max() }))
+        } else if !self.log.has_room_for_events(length) {
+            Ok(Status::Rejected(Rejection::DiskFull))
+        } else {
+            let position = self.log.next_position();
+            let record = Record::Event { time: self.now, routes, event: &bytes };
+            self.commit(&record).map(|_| Status::Accepted { position })
+        };
+        self.event_bytes = bytes;
+        status
+    }
+
+    /// Whether and how a subscription takes an event that its filters let through.
+    fn takes<'a>(
+        &mut self,
+        id: SubscriptionId,
+        event: &'a Event,
+        identity: Identity,
+    ) -> Result<Taken<'a>, Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Taken::Known("duplicate")) };
+        if self.is_known(subscription, identity)? {
+            return Ok(Taken::Known("duplicate"));
+        }
+        if let Some(limit) = self.limit_reached(subscription) {
+            return Ok(Taken::Full(limit));
+        }
+        if matches!(subscription.phase, Phase::CatchingUp { .. }) {
+            return Ok(Taken::Yes(Wanted::Later));
+        }
+        let wanted = place(subscription, event);
+        if let Wanted::Lane { key, sequence, from_source } = &wanted {
+            let (policy, now) = (subscription.policy, self.now);
+            // It comes into memory now in any case, and the chain of its steps with it.
+            let slot = self.resident(id, key)?;
+            let resident = self.lanes.get(slot);
+            if let (Some(resident), Some(sequence)) = (resident, sequence)
+                && resident.lane.knows(*sequence, &policy, now)
+            {
+                return Ok(Taken::Known("watermark"));
+            }
+            if *from_source {
+                self.count_without_key(id);
+            }
+        }
+        Ok(Taken::Yes(wanted))
+    }
+
+    /// Whether the subscription knows the event: within its window, or because it still waits or is a dead letter.
+    pub(crate) fn is_known(&self, subscription: &Subscription, identity: Identity) -> Result<bool, Failure> {
+        let Some(mark) = self.marks.get(identity, subscription.id)? else { return Ok(false) };
+        if mark.state == MarkState::Released {
+            return Ok(false);
+        }
+        let ttl = subscription.document.spec.idempotency_ttl_ms;
+        if self.now.since(mark.time) < ttl {
+            return Ok(true);
+        }
+        Ok(subscription.tally.pins.contains_key(&(mark.at.0 >> crate::subscription::PIN_SHIFT))
+            && self.is_waiting(subscription.id, mark.at, None)?)
+    }
+
+    fn log_knows(&self, identity: Identity) -> Result<bool, Failure> {
+        const LOG_WINDOW_MS: u64 = 24 * 3_600_000;
+        let mark = self.marks.get(identity, SubscriptionId(0))?;
+        Ok(mark.is_some_and(|mark| self.now.since(mark.time) < LOG_WINDOW_MS))
+    }
+
+    fn count_duplicate(&mut self, id: SubscriptionId, reason: &'static str, event: &Event) {
+        let Some(subscription) = self.subscriptions.get(&id) else { return };
+        self.metrics.duplicate(subscription.name(), reason);
+        tracing::debug!(subscription = %subscription.name(), id = %event.id, source = %event.source, reason, "Duplicate skipped.");
+    }
+
+    fn count_without_key(&mut self, id: SubscriptionId) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        subscription.notes.events_without_key += 1;
+        self.metrics.without_key(subscription.name());
+    }
+
+    // ---- limits -------------------------------------------------------------------------------------------
+
+    fn limit_reached(&self, subscription: &Subscription) -> Option<&'static str> {
+        let (limits, tally) = (&subscription.document.spec.backlog, &subscription.tally);
+        let age = tally.oldest().map_or(0, |oldest| self.now.since(oldest));
+        let letters = &subscription.document.spec.dead_letters;
+        if tally.waiting >= limits.events_max {
+            Some("maxEvents")
+        } else if tally.waiting_bytes >= limits.bytes_max {
+            Some("maxBytes")
+        } else if limits.age_max_ms > 0 && age >= limits.age_max_ms {
+            Some("maxAge")
+        } else if letters.overflow == Overflow::Reject && tally.dead >= letters.events_max {
+            Some("deadLetters.maxEvents")
+        } else {
+            None
+        }
+    }
+
+    /// A backlog is full: the event is rejected, or with `onFull: drop` the oldest makes room for it.
+    fn make_room(
+        &mut self,
+        id: SubscriptionId,
+        limit: &'static str,
+        event: &Event,
+        wanted: Vec<(SubscriptionId, Wanted<'_>)>,
+        identity: Identity,
+    ) -> Result<Status, Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return self.settle(event, &wanted, None, identity) };
+        let name = subscription.name().to_owned();
+        let drops = subscription.document.spec.backlog.on_full == OnFull::Drop;
+        if !drops || limit == "deadLetters.maxEvents" || !self.drop_oldest(id)? {
+            self.metrics.backlog_rejected(&name);
+            let deepest = self.deepest_lane(id);
+            return Ok(Status::Rejected(Rejection::Backlog { subscription: name, limit, deepest }));
+        }
+        self.take(event)
+    }
+
+    /// Drops the oldest event of the subscription that neither is in flight nor holds its lane.
+    fn drop_oldest(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
+        let droppable = |resident: &&Resident| {
+            let blocked = u64::from(resident.lane.in_flight() || resident.lane.hold().is_some());
+            resident.subscription == id && resident.lane.depth() > blocked
+        };
+        let lanes = self.lanes.iter().map(|(_, resident)| resident).filter(droppable);
+        let oldest = lanes.min_by_key(|resident| resident.lane.first_waiting().map(|entry| entry.position));
+        let Some(key) = oldest.map(|resident| resident.key.clone()) else { return Ok(false) };
+        let name = self.subscriptions.get(&id).map(|s| s.name().to_owned()).unwrap_or_default();
+        self.metrics.dead_letter_dropped(&name, "backlog");
+        tracing::warn!(subscription = %name, "Backlog full: the oldest event is dropped.");
+        self.step_lane(id, &key, Step::DropOldest)?;
+        Ok(true)
+    }
+
+    /// The deepest lane in memory: the one to name to a producer that is turned away.
+    fn deepest_lane(&mut self, id: SubscriptionId) -> Option<(String, u64)> {
+        let lanes = self.lanes.iter().filter(|(_, resident)| resident.subscription == id && !resident.key.is_empty());
+        let deepest = lanes.max_by_key(|(_, resident)| resident.lane.depth())?;
+        Some((deepest.1.key.to_string(), deepest.1.lane.depth()))
+    }
+}
+
+impl Subscription {
+    pub(crate) fn wants(&self, event: &impl filter::Attributes) -> bool {
+        self.phase != Phase::Draining && filter::all_match(&self.document.spec.filters, event)
+    }
+}
+
+impl Status {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Status::Accepted { .. } => "accepted",
+            Status::Skipped { .. } => "skipped",
+            Status::Rejected(_) => "rejected",
+        }
+    }
+}
+
+/// The place an event takes by the subscription's rules.
+pub(crate) fn place<'a>(subscription: &Subscription, event: &'a impl filter::Attributes) -> Wanted<'a> {
+    if !subscription.is_ordered() {
+        return Wanted::Alone;
+    }
+    let policy = &subscription.document.spec.policy;
+    let (key, from_source) = match key::key(&policy.key, event) {
+        Key::Found(key) => (key, false),
+        Key::FromSource(key) => (key, true),
+        Key::Missing => return Wanted::Invalid("the event has no key where the subscription names one"),
+        Key::TooLong => return Wanted::Invalid("the event's key is longer than 1024 bytes"),
+    };
+    let sequence = match &policy.sequence {
+        None => None,
+        Some(source) => match key::sequence(source, event) {
+            Some(sequence) => Some(Sequence(sequence)),
+            None => return Wanted::Invalid("the event has no readable sequence where the subscription names one"),
+        },
+    };
+    Wanted::Lane { key, sequence, from_source }
+}

@@ -1,0 +1,219 @@
+//! Subscriptions that read the log: new ones that begin in the past, and those whose ordering rules changed.
+//!
+//! While it catches up, events that arrive for a subscription are noted as `Later` and read from the log like the rest,
+//! so that there is one order. It goes live in the step in which nothing is left between the two.
+
+use crate::accept::{Wanted, place};
+use crate::engine::{Engine, Failure};
+use crate::subscription::{Phase, Subscription};
+use klambda_core::event_codec::EventView;
+use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
+use klambda_core::lane::{Entry, Flag};
+use klambda_core::subscription::{Document, From};
+use klambda_core::time::Millis;
+use klambda_core::wire::Malformed;
+use klambda_store::log;
+use klambda_store::marks::State as MarkState;
+use klambda_store::record::{Change, Record};
+
+/// History flows through the lanes: no more than this waits in them at a time.
+const WAITING_MAX: u64 = 10_000;
+const FRAMES_AT_ONCE: usize = 32;
+/// How many of the newest events are remembered, to bridge from the log's durable part to the present.
+const LATER_MAX: usize = 65_536;
+
+impl Subscription {
+    pub(crate) fn comes_later(&mut self, entry: Entry) {
+        if !matches!(self.phase, Phase::CatchingUp { .. }) {
+            return;
+        }
+        if self.later_trimmed == Position(u64::MAX) {
+            self.later_trimmed = Position(entry.position.0 - 1);
+        }
+        if self.later.len() == LATER_MAX
+            && let Some(oldest) = self.later.pop_front()
+        {
+            self.later_trimmed = oldest.position;
+        }
+        self.later.push_back(entry);
+    }
+
+    pub(crate) fn routed(&mut self, position: Position) {
+        if let Phase::CatchingUp { done, .. } = &mut self.phase {
+            *done = (*done).max(position);
+        }
+    }
+}
+
+impl Engine {
+    /// Where a new subscription begins, and since when if that is later than asked.
+    pub(crate) fn first_phase(
+        &self,
+        document: &Document,
+        at: Address,
+        next_position: Position,
+    ) -> (Phase, Option<Millis>) {
+        let segments = self.log.segments();
+        let Some(oldest) = segments.first() else { return (Phase::Live, None) };
+        let from = match document.spec.from {
+            From::Latest => return (Phase::Live, None),
+            From::Earliest => Millis::ZERO,
+            From::Time(time) => time,
+        };
+        if next_position == Position(1) || at <= oldest.start() {
+            return (Phase::Live, None);
+        }
+        let after = segments.partition_point(|segment| segment.created <= from);
+        let segment = &segments[after.saturating_sub(1)];
+        let done = Position(segment.first_position.0.saturating_sub(1));
+        let late = from > Millis::ZERO && from < oldest.created && oldest.base > Address(0);
+        (Phase::CatchingUp { cursor: segment.start(), done }, late.then_some(oldest.created))
+    }
+
+    pub(crate) fn apply_caught(&mut self, id: SubscriptionId, up_to: Position, next: Position) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        if up_to.0 + 1 == next.0 && subscription.next_document.is_none() {
+            subscription.phase = Phase::Live;
+            subscription.later.clear();
+            subscription.later_trimmed = Position(u64::MAX);
+        } else {
+            subscription.routed(up_to);
+        }
+    }
+
+    pub(crate) fn catch_up_all(&mut self) -> Result<(), Failure> {
+        let behind: Vec<SubscriptionId> = self
+            .subscriptions
+            .values()
+            .filter(|s| matches!(s.phase, Phase::CatchingUp { .. }))
+            .map(|s| s.id)
+            .collect();
+        behind.into_iter().try_for_each(|id| self.catch_up(id))
+    }
+
+    fn catch_up(&mut self, id: SubscriptionId) -> Result<(), Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        if let Some(document) = &subscription.next_document {
+            if subscription.tally.waiting > 0 || subscription.in_flight > 0 {
+                return Ok(());
+            }
+            let document = document.to_stored_json().to_string();
+            self.begin_epoch(id);
+            let change = Change::Put { document: &document, discard: false };
+            self.commit(&Record::Subscription { time: self.now, subscription: id, change })?;
+            return Ok(());
+        }
+        for _ in 0..FRAMES_AT_ONCE {
+            if !self.may_route(id) {
+                return Ok(());
+            }
+            if !self.route_frame(id)? {
+                return self.go_live_if_caught(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// The rules that waited begin: nothing of the old ones is left.
+    fn begin_epoch(&mut self, id: SubscriptionId) {
+        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            subscription.next_document = None;
+        }
+    }
+
+    fn may_route(&self, id: SubscriptionId) -> bool {
+        let waiting = self.subscriptions.get(&id).map_or(0, |s| s.tally.waiting);
+        waiting < WAITING_MAX && self.log.has_room_for_events(1 << 20)
+    }
+
+    /// Routes the events of the next durable frame. Answers whether there was one.
+    fn route_frame(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
+        let Phase::CatchingUp { cursor, done } = subscription.phase else { return Ok(false) };
+        let frame = match self.log.reader().frame(cursor.max(self.log.oldest())) {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Ok(false),
+            Err(error @ log::Error::Damaged { .. }) => {
+                tracing::error!(%error, "History cannot be read any further.");
+                self.metrics.damaged += 1;
+                return Ok(false);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let mut position = frame.first_position;
+        for (at, range) in &frame.records {
+            let body = frame.bytes.slice(range.clone());
+            if let Record::Event { time, event, .. } = Record::decode(&body)? {
+                if position > done {
+                    let bytes = event.len() as u32;
+                    let entry = entry(position, *at, time, bytes);
+                    self.route_past(id, entry, event)?;
+                }
+                position.0 += 1;
+            }
+        }
+        if let Some(subscription) = self.subscriptions.get_mut(&id)
+            && let Phase::CatchingUp { cursor, done } = &mut subscription.phase
+        {
+            *cursor = frame.next;
+            *done = (*done).max(Position(position.0 - 1));
+        }
+        Ok(true)
+    }
+
+    fn route_past(&mut self, id: SubscriptionId, entry: Entry, event: &[u8]) -> Result<(), Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
+        let early = matches!(subscription.document.spec.from, From::Time(from) if entry.accepted < from);
+        if early || !subscription.wants(&view) {
+            return Ok(());
+        }
+        let identity = self.identity(view.source(), view.id());
+        let known = match self.marks.get(identity, id)? {
+            Some(mark) if mark.state == MarkState::Later => mark.at != entry.at,
+            Some(_) => self.is_known(subscription, identity)?,
+            None => false,
+        };
+        if known {
+            return Ok(());
+        }
+        let wanted = place(subscription, &view);
+        if let Wanted::Lane { key, .. } = &wanted {
+            self.resident(id, key)?;
+        }
+        let route = self.route(id, &wanted);
+        let record = Record::Routed {
+            time: self.now,
+            position: entry.position,
+            at: entry.at,
+            accepted: entry.accepted,
+            bytes: entry.bytes,
+            route,
+        };
+        self.commit(&record).map(|_| ())
+    }
+
+    /// The durable part is read: what arrived since then is routed at once, and the subscription is live.
+    fn go_live_if_caught(&mut self, id: SubscriptionId) -> Result<(), Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let Phase::CatchingUp { done, .. } = subscription.phase else { return Ok(()) };
+        let remembered = subscription.later_trimmed == Position(u64::MAX) || subscription.later_trimmed <= done;
+        if !remembered {
+            return Ok(());
+        }
+        let left: Vec<Entry> = subscription.later.iter().filter(|entry| entry.position > done).copied().collect();
+        for entry in left {
+            let record = self.read_event(entry.at)?;
+            let (_, event) = crate::apply::event_of(&record)?;
+            self.route_past(id, entry, event)?;
+        }
+        let up_to = Position(self.log.next_position().0 - 1);
+        let change = Change::Caught { up_to };
+        self.commit(&Record::Subscription { time: self.now, subscription: id, change })?;
+        Ok(())
+    }
+}
+
+fn entry(position: Position, at: Address, accepted: Millis, bytes: u32) -> Entry {
+    Entry { position, at, number: LaneNumber(0), accepted, bytes, flag: Flag::None }
+}

@@ -1,0 +1,502 @@
+//! The engine: everything that happens to events, as one synchronous machine.
+//!
+//! It owns the log and all state, and is told of requests, outcomes and time. It reads no clock, opens no socket and
+//! starts no thread: what is to be done outside comes out as deliveries, answers and jobs. The runner does them with
+//! tokio and threads; a simulator does them as it pleases.
+//!
+//! One rule carries everything: **state changes only by applying a record that was appended to the log.** Recovery
+//! applies the same records with the same code. What is not in the log (open requests, ready queues, breakers, timers)
+//! is rebuilt from state.
+//!
+//! A round is: inputs, `tick`, `flush`. Deliveries come out of `flush` only, after the write that holds the
+//! acknowledgements before them.
+
+use crate::accept::Judged;
+use crate::endpoint::Endpoints;
+use crate::lanes::{Lanes, Slot};
+use crate::metrics::Metrics;
+use crate::replay::Replays;
+use crate::subscription::Subscription;
+use bytes::Bytes;
+use hashbrown::HashMap;
+use klambda_core::breaker;
+use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
+use klambda_core::kinds::Strategy;
+use klambda_core::lane::{Action, Flag};
+use klambda_core::subscription::Document;
+use klambda_core::time::Millis;
+use klambda_store::chore::{Chore, Done};
+use klambda_store::disk::Disk;
+use klambda_store::log::{self, Log, LogReader, PrepareJob, SyncJob};
+use klambda_store::manifest::{self, Manifest};
+use klambda_store::marks::{Identity, Marks};
+use klambda_store::record::Record;
+use klambda_store::rows::Rows;
+use klambda_store::tables::TableSet;
+use klambda_store::{recovery, table};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// For index and buffers together.
+    pub memory_bytes: usize,
+    pub log: log::Options,
+    /// Requests open at once, over all subscriptions.
+    pub concurrency: u32,
+    pub retention_age_ms: u64,
+    /// Zero: no limit.
+    pub retention_bytes: u64,
+    pub marks_max: u64,
+    pub subscriptions_max: usize,
+    pub breaker: breaker::Limits,
+    /// By event type; others as documented.
+    pub strategies: HashMap<String, Strategy>,
+    pub metric_types_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            memory_bytes: 128 << 20,
+            log: log::Options::default(),
+            concurrency: 4096,
+            retention_age_ms: 7 * 24 * 3_600_000,
+            retention_bytes: 0,
+            marks_max: 20_000_000,
+            subscriptions_max: 1000,
+            breaker: breaker::Limits::default(),
+            strategies: HashMap::new(),
+            metric_types_max: 100,
+        }
+    }
+}
+
+/// The store gave up: nothing more can be promised until a restart.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error(transparent)]
+    Log(#[from] log::Error),
+    #[error(transparent)]
+    Table(#[from] table::Error),
+    #[error(transparent)]
+    Manifest(#[from] manifest::Error),
+    #[error("the log says something this version does not understand: {0}")]
+    Malformed(#[from] klambda_core::wire::Malformed),
+    #[error("{0}")]
+    State(String),
+    #[error("data folder: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// One call of a target, to be made now.
+#[derive(Debug)]
+pub struct Delivery {
+    pub ticket: Ticket,
+    pub document: Arc<Document>,
+    /// The log record that holds the event, and the event's bytes within it.
+    pub record: Bytes,
+    pub event: Range<usize>,
+    /// Its place in its lane; none for unordered events.
+    pub place: Option<Place>,
+    pub attempt: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub number: LaneNumber,
+    pub previous_id: Option<String>,
+    pub flag: Flag,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// Names a request of the caller's; answered when what it did is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token(pub u64);
+
+#[derive(Debug)]
+pub enum Answer {
+    Events(Token, Vec<Judged>),
+    /// All that was done before it was asked is durable.
+    Durable(Token),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    Lane(Slot),
+    Alone(Position),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct InFlight {
+    pub subscription: SubscriptionId,
+    pub who: Who,
+    pub started: Millis,
+}
+
+pub struct Engine {
+    pub(crate) config: Config,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) log: Log,
+    pub(crate) rows: Rows,
+    pub(crate) marks: Marks,
+    pub(crate) manifest: Manifest,
+    pub(crate) key: [u8; 16],
+    pub(crate) subscriptions: BTreeMap<SubscriptionId, Subscription>,
+    pub(crate) names: HashMap<String, SubscriptionId>,
+    pub(crate) next_subscription: SubscriptionId,
+    /// Removed ones whose rows are still in some table.
+    pub(crate) removed: Vec<SubscriptionId>,
+    pub(crate) lanes: Lanes,
+    pub(crate) replays: Replays,
+    pub(crate) metrics: Metrics,
+    pub(crate) now: Millis,
+
+    // What follows ends with the process.
+    pub(crate) live: bool,
+    pub(crate) failed: Option<String>,
+    pub(crate) disk_full: bool,
+    pub(crate) stopping: bool,
+    pub(crate) endpoints: Endpoints,
+    pub(crate) in_flight: HashMap<Ticket, InFlight>,
+    pub(crate) next_ticket: u64,
+    pub(crate) timers: BinaryHeap<Reverse<(Millis, Slot)>>,
+    pub(crate) single_timers: BinaryHeap<Reverse<(Millis, SubscriptionId, Position)>>,
+    pub(crate) idle: VecDeque<Slot>,
+    /// Lanes whose head is not durable yet.
+    pub(crate) unsynced_lanes: VecDeque<(Address, Slot)>,
+    pub(crate) unflushed_answers: Vec<Answer>,
+    pub(crate) unsynced_answers: VecDeque<(Address, Answer)>,
+    pub(crate) answers: Vec<Answer>,
+    pub(crate) deliveries: Vec<Delivery>,
+    pub(crate) stalled: Vec<(Ticket, klambda_core::outcome::Outcome)>,
+    pub(crate) dirty_since: Option<Millis>,
+    pub(crate) keeping: crate::keeping::Keeping,
+    pub(crate) random: u64,
+    pub(crate) rotation: SubscriptionId,
+    // Reused so that a step allocates nothing.
+    pub(crate) actions: Vec<Action>,
+    pub(crate) body: Vec<u8>,
+    pub(crate) event_bytes: Vec<u8>,
+}
+
+/// Acknowledgements alone wait this long for company before they are synced.
+pub const SYNC_DELAY_MS: u64 = 50;
+
+impl Engine {
+    /// Opens the folder and recovers. `seed` drives jitter, and the folder's key if the folder is new.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        config: Config,
+        now: Millis,
+        seed: [u8; 16],
+    ) -> Result<(Engine, recovery::Report), Failure> {
+        let manifest = match Manifest::load(&*disk)? {
+            Some(manifest) => manifest,
+            None => {
+                let manifest = Manifest::new(seed);
+                manifest.save(&*disk)?;
+                manifest
+            }
+        };
+        manifest.sweep(&*disk)?;
+        let rows = Rows::new(TableSet::open(&*disk, &manifest.rows)?);
+        let marks = Marks::new(TableSet::open(&*disk, &manifest.marks)?);
+        // Twice over the log: first to find its end and make it clean, then to apply it, frame by frame.
+        let from = manifest.checkpoint();
+        let (log, report) = recovery::open(disk.clone(), config.log, from, now, &mut |_, _, _| Ok(()))?;
+        let random = u64::from_le_bytes(seed[..8].try_into().unwrap_or_default());
+        let mut engine = Engine::new(disk, config, log, rows, marks, manifest, now, random);
+        engine.load_rows()?;
+        engine.replay_log(from.address)?;
+        engine.now = engine.now.max(now);
+        engine.go_live()?;
+        Ok((engine, report))
+    }
+
+    fn replay_log(&mut self, from: Address) -> Result<(), Failure> {
+        let reader = self.log.reader();
+        let mut at = from;
+        while let Some(frame) = reader.frame(at)? {
+            let mut position = frame.first_position;
+            for (record_at, range) in &frame.records {
+                let body = &frame.bytes[range.clone()];
+                let record = Record::decode(body)?;
+                self.now = self.now.max(record.time());
+                self.apply_record(*record_at, &record, position)?;
+                position.0 += u64::from(matches!(record, Record::Event { .. }));
+            }
+            at = frame.next;
+            self.keep_memory()?;
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        disk: Arc<dyn Disk>,
+        config: Config,
+        log: Log,
+        rows: Rows,
+        marks: Marks,
+        manifest: Manifest,
+        now: Millis,
+        random: u64,
+    ) -> Engine {
+        Engine {
+            endpoints: Endpoints::new(config.breaker),
+            metrics: Metrics::new(config.metric_types_max),
+            config,
+            disk,
+            log,
+            rows,
+            marks,
+            key: manifest.key(),
+            manifest,
+            subscriptions: BTreeMap::new(),
+            names: HashMap::new(),
+            next_subscription: SubscriptionId(1),
+            removed: Vec::new(),
+            lanes: Lanes::default(),
+            replays: Replays::default(),
+            now: Millis(now.0.min(1)),
+            live: false,
+            failed: None,
+            disk_full: false,
+            stopping: false,
+            in_flight: HashMap::new(),
+            next_ticket: 1,
+            timers: BinaryHeap::new(),
+            single_timers: BinaryHeap::new(),
+            idle: VecDeque::new(),
+            unsynced_lanes: VecDeque::new(),
+            unflushed_answers: Vec::new(),
+            unsynced_answers: VecDeque::new(),
+            answers: Vec::new(),
+            deliveries: Vec::new(),
+            stalled: Vec::new(),
+            dirty_since: None,
+            keeping: crate::keeping::Keeping::default(),
+            random,
+            rotation: SubscriptionId(0),
+            actions: Vec::new(),
+            body: Vec::new(),
+            event_bytes: Vec::new(),
+        }
+    }
+
+    /// Time passes: timers that are due, catching up, keeping house. Time never goes backwards in here.
+    pub fn tick(&mut self, now: Millis) {
+        self.now = self.now.max(now);
+        self.log.set_now(self.now);
+        let done = self.fire_timers().and_then(|()| self.keep_house()).and_then(|()| self.run_replays());
+        self.note(done);
+    }
+
+    /// Ends a round: everything appended is written, and what may start now comes out as deliveries.
+    pub fn flush(&mut self) {
+        if self.failed.is_some() {
+            return;
+        }
+        let appended = self.log.flush();
+        if let Err(error) = appended {
+            return self.note(Err(error.into()));
+        }
+        let written = self.log.written();
+        self.unsynced_answers.extend(self.unflushed_answers.drain(..).map(|answer| (written, answer)));
+        if self.log.needs_sync() {
+            self.dirty_since.get_or_insert(self.now);
+        }
+        self.release_synced();
+        let scheduled = self.schedule();
+        self.note(scheduled);
+    }
+
+    pub fn take_deliveries(&mut self) -> Vec<Delivery> {
+        std::mem::take(&mut self.deliveries)
+    }
+
+    pub fn take_answers(&mut self) -> Vec<Answer> {
+        std::mem::take(&mut self.answers)
+    }
+
+    /// Asks to be answered when all that was done so far is durable.
+    pub fn when_durable(&mut self, token: Token) {
+        self.unflushed_answers.push(Answer::Durable(token));
+    }
+
+    /// When `tick` should be called at the latest.
+    pub fn wake_at(&self) -> Millis {
+        let lane = self.timers.peek().map(|Reverse((at, _))| *at);
+        let single = self.single_timers.peek().map(|Reverse((at, _, _))| *at);
+        let sync = self.dirty_since.map(|since| since + SYNC_DELAY_MS);
+        let probe = self.endpoints.next_probe();
+        let times = [lane, single, sync, probe, self.replays.wake_at(), self.cold_due()];
+        times.into_iter().flatten().min().unwrap_or(Millis::NEVER).min(self.now + 1000)
+    }
+
+    // ---- jobs ---------------------------------------------------------------------------------------------
+
+    /// A sync to run, if something waits for one or has waited long enough.
+    pub fn sync_job(&mut self) -> Option<SyncJob> {
+        let wanted = !self.unsynced_answers.is_empty()
+            || !self.unsynced_lanes.is_empty()
+            || self.keeping.wants_sync()
+            || self.dirty_since.is_some_and(|since| self.now.since(since) >= SYNC_DELAY_MS);
+        if !wanted || self.failed.is_some() {
+            return None;
+        }
+        let job = self.log.sync_job()?;
+        self.dirty_since = None;
+        Some(job)
+    }
+
+    pub fn sync_done(&mut self, up_to: Address, result: io::Result<()>) {
+        let done = self.log.sync_done(up_to, result);
+        self.note(done.map_err(Failure::from));
+        if self.failed.is_none() {
+            self.release_synced();
+        }
+    }
+
+    fn release_synced(&mut self) {
+        let synced = self.log.synced();
+        while let Some((_, answer)) = self.unsynced_answers.pop_front_if(|waiting| waiting.0 <= synced) {
+            self.answers.push(answer);
+        }
+        while let Some((_, slot)) = self.unsynced_lanes.pop_front_if(|waiting| waiting.0 <= synced) {
+            if let Some(resident) = self.lanes.get_mut(slot) {
+                resident.queued = false;
+                self.touch(slot);
+            }
+        }
+    }
+
+    pub fn prepare_job(&mut self) -> Option<PrepareJob> {
+        if self.failed.is_some() || self.keeping.prepare_after > self.now {
+            return None;
+        }
+        self.log.prepare_job()
+    }
+
+    pub fn prepare_done(&mut self, result: io::Result<Arc<dyn klambda_store::disk::File>>) {
+        self.disk_full = match self.log.prepare_done(result) {
+            Ok(()) => false,
+            Err(error) => {
+                if !self.disk_full {
+                    tracing::error!(%error, "No room for the next segment: new events are refused until there is.");
+                }
+                self.keeping.prepare_after = self.now + 1000;
+                true
+            }
+        };
+        let stalled = std::mem::take(&mut self.stalled);
+        stalled.into_iter().for_each(|(ticket, outcome)| self.outcome(ticket, outcome));
+    }
+
+    pub fn chore(&mut self) -> Option<Chore> {
+        if self.failed.is_some() {
+            return None;
+        }
+        self.next_chore()
+    }
+
+    pub fn chore_done(&mut self, result: Result<Done, table::Error>) {
+        self.finish_chore(result);
+    }
+
+    /// No more deliveries start; a checkpoint is made so that the next start is quick.
+    pub fn stop(&mut self) {
+        self.stopping = true;
+        self.request_checkpoint();
+    }
+
+    /// How long a sync took.
+    pub fn committed(&mut self, took: std::time::Duration) {
+        self.metrics.commit_micros.add(took.as_micros() as u64);
+    }
+
+    /// How long a request took from its arrival to its answer.
+    pub fn accepted(&mut self, took: std::time::Duration) {
+        self.metrics.accept_micros.add(took.as_micros() as u64);
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// New events must wait: the next segment is on its way.
+    pub fn is_accepting(&self) -> bool {
+        self.failed.is_some() || self.log.has_room_for_events(1 << 20) || !self.log.is_preparing()
+    }
+
+    pub fn failure(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.is_empty() && !self.log.needs_sync() && self.unsynced_answers.is_empty()
+    }
+
+    pub fn reader(&self) -> LogReader {
+        self.log.reader()
+    }
+
+    pub fn now(&self) -> Millis {
+        self.now
+    }
+
+    // ---- helpers of the other files -----------------------------------------------------------------------
+
+    /// After a failure of the store nothing is acknowledged any more.
+    pub(crate) fn note(&mut self, result: Result<(), Failure>) {
+        if let Err(failure) = result
+            && self.failed.is_none()
+        {
+            tracing::error!(%failure, "The store failed: nothing is acknowledged until a restart.");
+            self.failed = Some(failure.to_string());
+        }
+    }
+
+    /// Appends a record and applies it: the only way state changes.
+    pub(crate) fn commit(&mut self, record: &Record<'_>) -> Result<Address, Failure> {
+        let mut body = std::mem::take(&mut self.body);
+        body.clear();
+        record.encode(&mut body);
+        let position = self.log.next_position();
+        let at = self.log.append(&body, matches!(record, Record::Event { .. }))?;
+        self.dirty_since.get_or_insert(self.now);
+        let applied = self.apply_record(at, record, position);
+        self.body = body;
+        applied.map(|()| at)
+    }
+
+    /// The body of an event's record, wherever retention has put it.
+    pub(crate) fn read_event(&self, at: Address) -> Result<Bytes, Failure> {
+        match self.log.read(at) {
+            Err(log::Error::Gone(_)) => {
+                let row = self.rows.get(&crate::rows::kept(at))?;
+                let moved = row.and_then(|row| row.try_into().ok()).map(u64::from_be_bytes);
+                Ok(self.log.read(Address(moved.ok_or(log::Error::Gone(at))?))?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    pub(crate) fn identity(&self, source: &str, id: &str) -> Identity {
+        Identity::new(&self.key, source, id)
+    }
+
+    /// Splitmix64: jitter needs no better.
+    pub(crate) fn next_random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

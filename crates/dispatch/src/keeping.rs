@@ -1,0 +1,562 @@
+//! Keeping house: memory, checkpoints, merges, retention, expiry. Everything here is bounded work per call.
+
+use crate::engine::{Engine, Failure, Who};
+use crate::lanes::Slot;
+use crate::rows;
+use crate::subscription::{PIN_SHIFT, Phase};
+use klambda_core::event_codec::EventView;
+use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::lane::Entry;
+use klambda_core::time::Millis;
+use klambda_core::wire::Malformed;
+use klambda_store::chore::{Chore, Done, Work};
+use klambda_store::log;
+use klambda_store::marks::{Mark, Recent, State as MarkState};
+use klambda_store::record::{Change, Record, To};
+use klambda_store::rows::Changed;
+use klambda_store::segment::Segment;
+use klambda_store::table;
+use std::sync::Arc;
+
+#[derive(Default)]
+pub struct Keeping {
+    /// No attempt to prepare a segment before this.
+    pub prepare_after: Millis,
+    checkpoint: Option<Frozen>,
+    running: Option<Kind>,
+    retry_at: Millis,
+    next_round: Millis,
+    next_sweep: Millis,
+    remove: Vec<String>,
+    /// Marks older than this are in no one's window and those still needed are written anew.
+    marks_refreshed: Option<Millis>,
+    /// The segment that retention goes through, and how far it is.
+    retiring: Option<(Address, Address)>,
+    wants_checkpoint: bool,
+}
+
+struct Frozen {
+    changed: Arc<Changed>,
+    recent: Arc<Recent>,
+    address: Address,
+    next_position: Position,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Checkpoint,
+    Rows,
+    Marks,
+    Remove,
+}
+
+const ROUND_MS: u64 = 1000;
+const SWEEP_MS: u64 = 3_600_000;
+/// The log is never longer than this beyond the checkpoint: what a restart reads.
+const REPLAY_BYTES_MAX: u64 = 256 << 20;
+const FRAMES_AT_ONCE: usize = 64;
+
+impl Keeping {
+    pub fn wants_sync(&self) -> bool {
+        self.checkpoint.is_some() && self.running.is_none()
+    }
+}
+
+impl Engine {
+    pub(crate) fn keep_house(&mut self) -> Result<(), Failure> {
+        if self.failed.is_some() {
+            return Ok(());
+        }
+        self.shed_lanes()?;
+        self.catch_up_all()?;
+        if self.is_checkpoint_due() {
+            self.begin_checkpoint()?;
+        }
+        if self.keeping.next_round <= self.now {
+            self.keeping.next_round = self.now + ROUND_MS;
+            self.round()?;
+        }
+        self.retire()
+    }
+
+    fn round(&mut self) -> Result<(), Failure> {
+        let ids: Vec<SubscriptionId> = self.subscriptions.keys().copied().collect();
+        for id in ids {
+            self.limit_dead_letters(id)?;
+            self.finish_draining(id)?;
+        }
+        self.refresh_marks()?;
+        if self.keeping.next_sweep <= self.now {
+            self.keeping.next_sweep = self.now + SWEEP_MS;
+            self.sweep_copies()?;
+        }
+        Ok(())
+    }
+
+    fn finish_draining(&mut self, id: SubscriptionId) -> Result<(), Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        if subscription.phase == Phase::Draining && subscription.tally.waiting == 0 && subscription.in_flight == 0 {
+            self.commit(&Record::Subscription { time: self.now, subscription: id, change: Change::Remove })?;
+        }
+        Ok(())
+    }
+
+    // ---- memory -------------------------------------------------------------------------------------------
+
+    fn lanes_budget(&self) -> usize {
+        self.config.memory_bytes * 3 / 10
+    }
+
+    /// During recovery, which is as bounded as everything else.
+    pub(crate) fn keep_memory(&mut self) -> Result<(), Failure> {
+        if self.lanes.memory_bytes() > self.lanes_budget() * 5 / 4 {
+            self.shed_waiting(self.lanes_budget())?;
+        }
+        Ok(())
+    }
+
+    /// Lanes that have nothing to do leave memory once it is short; if that is not enough, those that wait do too.
+    fn shed_lanes(&mut self) -> Result<(), Failure> {
+        let budget = self.lanes_budget();
+        while self.lanes.memory_bytes() > budget
+            && let Some(slot) = self.idle.pop_front()
+        {
+            let Some(resident) = self.lanes.get_mut(slot) else { continue };
+            if !resident.listed_idle {
+                continue;
+            }
+            resident.listed_idle = false;
+            if resident.lane.is_idle() && !resident.queued {
+                self.evict(slot)?;
+            }
+        }
+        if self.lanes.memory_bytes() > budget * 5 / 4 {
+            self.shed_waiting(budget)?;
+        }
+        Ok(())
+    }
+
+    fn shed_waiting(&mut self, budget: usize) -> Result<(), Failure> {
+        let ready: Vec<Slot> = self.subscriptions.values_mut().flat_map(|s| {
+            let keep = s.ready.len().min(256);
+            s.ready.drain(keep..).collect::<Vec<Slot>>()
+        }).collect();
+        for slot in ready {
+            if let Some(resident) = self.lanes.get_mut(slot) {
+                resident.queued = false;
+            }
+        }
+        let candidates: Vec<Slot> = self
+            .lanes
+            .iter()
+            .filter(|(_, resident)| !resident.queued && !resident.lane.in_flight() && !resident.key.is_empty())
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in candidates {
+            if self.lanes.memory_bytes() <= budget {
+                break;
+            }
+            self.evict(slot)?;
+        }
+        Ok(())
+    }
+
+    // ---- checkpoints --------------------------------------------------------------------------------------
+
+    fn is_checkpoint_due(&self) -> bool {
+        let memory = self.config.memory_bytes;
+        self.keeping.checkpoint.is_none()
+            && self.keeping.retry_at <= self.now
+            && (self.keeping.wants_checkpoint
+                || self.rows.changed_bytes() > memory / 10
+                || self.marks.recent_len() * 56 > memory / 14
+                || self.log.written().0 - self.manifest.checkpoint.0 > REPLAY_BYTES_MAX)
+    }
+
+    /// State becomes rows at one instant; a chore writes them while everything goes on.
+    pub(crate) fn begin_checkpoint(&mut self) -> Result<(), Failure> {
+        self.keeping.wants_checkpoint = false;
+        self.log.flush()?;
+        self.store_all()?;
+        self.keeping.checkpoint = Some(Frozen {
+            changed: self.rows.freeze(),
+            recent: self.marks.freeze(),
+            address: self.log.written(),
+            next_position: self.log.next_position(),
+        });
+        Ok(())
+    }
+
+    /// Asks for a checkpoint at the next opportunity, as before a clean stop.
+    pub fn request_checkpoint(&mut self) {
+        self.keeping.wants_checkpoint = true;
+    }
+
+    pub fn is_checkpointing(&self) -> bool {
+        self.keeping.wants_checkpoint || self.keeping.checkpoint.is_some()
+    }
+
+    pub(crate) fn next_chore(&mut self) -> Option<Chore> {
+        if self.keeping.running.is_some() || self.keeping.retry_at > self.now {
+            return None;
+        }
+        let (kind, work) = self.next_work()?;
+        self.keeping.running = Some(kind);
+        Some(Chore {
+            disk: self.disk.clone(),
+            manifest: self.manifest.clone(),
+            rows: self.rows.tables().clone(),
+            marks: self.marks.tables().clone(),
+            work,
+        })
+    }
+
+    fn next_work(&mut self) -> Option<(Kind, Work)> {
+        if let Some(frozen) = &self.keeping.checkpoint {
+            if self.log.synced() < frozen.address {
+                return None;
+            }
+            let (changed, recent) = (frozen.changed.clone(), frozen.recent.clone());
+            let (address, next_position) = (frozen.address, frozen.next_position);
+            return Some((Kind::Checkpoint, Work::Checkpoint { changed, recent, address, next_position }));
+        }
+        if !self.keeping.remove.is_empty() {
+            return Some((Kind::Remove, Work::RemoveFiles { names: std::mem::take(&mut self.keeping.remove) }));
+        }
+        if let Some(names) = self.marks_to_drop() {
+            return Some((Kind::Marks, Work::DropMarks { names }));
+        }
+        if let Some(plan) = self.rows.tables().plan_merge() {
+            return Some((Kind::Rows, Work::MergeRows { plan, removed: self.removed.clone() }));
+        }
+        let plan = self.marks.tables().plan_merge()?;
+        Some((Kind::Marks, Work::MergeMarks { plan, before: Millis::ZERO }))
+    }
+
+    pub(crate) fn finish_chore(&mut self, result: Result<Done, table::Error>) {
+        let kind = self.keeping.running.take();
+        let done = match result {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::warn!(%error, "A chore on the tables failed and will be tried again.");
+                self.metrics.checkpoint_failures += 1;
+                self.keeping.retry_at = self.now + 1000;
+                if kind == Some(Kind::Checkpoint) {
+                    self.keeping.checkpoint = None;
+                    self.keeping.wants_checkpoint = true;
+                    self.rows.thaw();
+                    self.marks.thaw();
+                }
+                return;
+            }
+        };
+        self.manifest = done.manifest;
+        match kind {
+            Some(Kind::Checkpoint) => {
+                self.keeping.checkpoint = None;
+                self.metrics.checkpoints += 1;
+                self.rows.settle(done.rows);
+                self.marks.settle(done.marks);
+            }
+            _ => {
+                if kind == Some(Kind::Rows) && done.rows.tables().len() == 1 {
+                    self.removed.clear();
+                }
+                self.rows.replace_tables(done.rows);
+                self.marks.replace_tables(done.marks);
+            }
+        }
+    }
+
+    // ---- marks --------------------------------------------------------------------------------------------
+
+    fn window_ms(&self) -> u64 {
+        let windows = self.subscriptions.values().map(|s| s.document.spec.idempotency_ttl_ms);
+        windows.max().unwrap_or(0).max(24 * 3_600_000)
+    }
+
+    /// Whole tables of marks that are past every window, or too many.
+    fn marks_to_drop(&mut self) -> Option<Vec<String>> {
+        if self.marks.len() > self.config.marks_max
+            && let Some(oldest) = self.marks.tables().tables().last()
+        {
+            self.metrics.marks_expired_early += oldest.rows();
+            return Some(vec![oldest.name().to_owned()]);
+        }
+        let before = self.keeping.marks_refreshed.take()?;
+        let names = self.marks.tables().expired(before);
+        (!names.is_empty()).then_some(names)
+    }
+
+    /// Before old marks go, those of events that still wait are written anew, and a checkpoint makes that durable.
+    fn refresh_marks(&mut self) -> Result<(), Failure> {
+        let before = self.now - self.window_ms();
+        if self.keeping.marks_refreshed.is_some() || self.is_checkpointing() {
+            return Ok(());
+        }
+        if self.marks.tables().expired(before).is_empty() {
+            return Ok(());
+        }
+        for (id, at) in self.waiting_before(before)? {
+            let record = self.read_event(at)?;
+            let (_, event) = crate::apply::event_of(&record)?;
+            let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
+            let identity = self.identity(view.source(), view.id());
+            self.marks.put(identity, id, Mark { at, time: self.now, state: MarkState::Taken });
+        }
+        self.keeping.marks_refreshed = Some(before);
+        self.request_checkpoint();
+        Ok(())
+    }
+
+    /// Events that were accepted before this and still wait or are dead letters.
+    fn waiting_before(&self, before: Millis) -> Result<Vec<(SubscriptionId, Address)>, Failure> {
+        let mut found = Vec::new();
+        for (id, subscription) in &self.subscriptions {
+            let tally = &subscription.tally;
+            let mut add = |entry: &Entry| {
+                if entry.accepted < before {
+                    found.push((*id, entry.at));
+                }
+            };
+            if tally.dead + tally.held > 0 {
+                let all = crate::dead_letters::Selector::default();
+                let letters = self.select_dead_letters(*id, &all, Position(0), usize::MAX)?;
+                letters.iter().for_each(|letter| add(&letter.entry));
+            }
+            if tally.oldest().is_some_and(|oldest| oldest < before) {
+                subscription.singles.values().for_each(|single| add(&single.entry));
+                self.for_each_waiting(*id, &mut add)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Every event that waits in a lane of the subscription, in memory or not.
+    pub(crate) fn for_each_waiting(&self, id: SubscriptionId, f: &mut dyn FnMut(&Entry)) -> Result<(), Failure> {
+        for (_, resident) in self.lanes.iter().filter(|(_, resident)| resident.subscription == id) {
+            resident.lane.entries().for_each(&mut *f);
+        }
+        for letter in [rows::WAITING, rows::PARKED] {
+            let prefix = rows::of_subscription(letter, id);
+            for (row, _) in self.rows.scan(&prefix, &prefix, usize::MAX)? {
+                let key = rows::lane_of(&row);
+                if self.lanes.find(id, key).is_none()
+                    && let Some(resident) = self.peek_lane(id, key)?
+                {
+                    resident.lane.entries().for_each(&mut *f);
+                }
+            }
+        }
+        for letter in [rows::CHUNK, rows::EARLY] {
+            let prefix = rows::of_subscription(letter, id);
+            for (_, row) in self.rows.scan(&prefix, &prefix, usize::MAX)? {
+                let r = &mut klambda_core::wire::Reader::new(&row);
+                if letter == rows::CHUNK {
+                    klambda_core::lane_row::take_entries(r)?.iter().for_each(&mut *f);
+                } else {
+                    f(&klambda_core::lane_row::take_entry(r)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // ---- retention ----------------------------------------------------------------------------------------
+
+    /// The oldest segment, if it is past its time or the log past its size, and nothing needs it whole.
+    fn retirable(&self) -> Option<Segment> {
+        let segments = self.log.segments();
+        let (oldest, next) = (segments.first()?, segments.get(1)?);
+        let reading = self.subscriptions.values().filter_map(|s| match s.phase {
+            Phase::CatchingUp { cursor, .. } => Some(cursor),
+            _ => None,
+        });
+        let needed = reading.min().unwrap_or(Address(u64::MAX)).min(self.manifest.checkpoint);
+        let too_old = self.now.since(next.created) >= self.config.retention_age_ms;
+        let limit = self.config.retention_bytes;
+        let too_much = limit > 0 && self.log.bytes() > limit;
+        ((too_old || too_much) && needed >= oldest.end()).then(|| oldest.clone())
+    }
+
+    /// Goes on with the segment that retires: what still waits in it is copied forward, then it goes.
+    fn retire(&mut self) -> Result<(), Failure> {
+        let Some(segment) = self.retirable() else { return Ok(()) };
+        let at = match self.keeping.retiring {
+            Some((base, at)) if base == segment.base => at,
+            _ => segment.start(),
+        };
+        if self.first_pin() >= segment.end() {
+            return self.drop_segment();
+        }
+        let reader = self.log.reader();
+        let mut at = at;
+        for _ in 0..FRAMES_AT_ONCE {
+            if at >= segment.end() || !self.log.has_room_for_events(1 << 20) {
+                break;
+            }
+            match reader.frame(at) {
+                Ok(Some(frame)) if frame.next <= segment.end() => {
+                    let mut position = frame.first_position;
+                    for (record_at, range) in &frame.records {
+                        let body = &frame.bytes[range.clone()];
+                        self.keep_copy(*record_at, body, position)?;
+                        position.0 += u64::from(klambda_store::record::is_event(body));
+                    }
+                    at = frame.next;
+                }
+                Ok(_) => at = segment.end(),
+                Err(error @ log::Error::Damaged { .. }) => {
+                    tracing::error!(%error, "A damaged segment is kept: what it holds cannot be copied.");
+                    self.metrics.damaged += 1;
+                    at = segment.end();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.keeping.retiring = Some((segment.base, at));
+        if at >= segment.end() {
+            return self.drop_segment();
+        }
+        Ok(())
+    }
+
+    /// The lowest address that any waiting event or dead letter stands at.
+    fn first_pin(&self) -> Address {
+        let pins = self.subscriptions.values().filter_map(|s| s.tally.pins.keys().next());
+        Address(pins.min().map_or(u64::MAX, |bucket| bucket << PIN_SHIFT))
+    }
+
+    fn drop_segment(&mut self) -> Result<(), Failure> {
+        self.keeping.retiring = None;
+        // Copies must be durable before what they were made of goes: a checkpoint proves it.
+        if self.log.needs_sync() {
+            self.dirty_since.get_or_insert(Millis::ZERO);
+            return Ok(());
+        }
+        if let Some(name) = self.log.drop_oldest() {
+            tracing::info!(segment = %name, "Segment retired.");
+            self.keeping.remove.push(name);
+        }
+        Ok(())
+    }
+
+    fn keep_copy(&mut self, at: Address, body: &[u8], next: Position) -> Result<(), Failure> {
+        let (from, time, routes, event, position) = match Record::decode(body)? {
+            Record::Event { time, routes, event } => (at, time, routes, event, next),
+            Record::Kept { from, time, routes, event, position } => (from, time, routes, event, position),
+            _ => return Ok(()),
+        };
+        let mut needed = Vec::new();
+        for route in routes {
+            if self.is_pinned_by(route.subscription, from) && self.is_waiting(route.subscription, from, Some(position))? {
+                needed.push(route);
+            }
+        }
+        if needed.is_empty() {
+            return Ok(());
+        }
+        let kept = Record::Kept { from, time, position, routes: needed, event };
+        self.commit(&kept).map(|_| ())
+    }
+
+    fn is_pinned_by(&self, id: SubscriptionId, at: Address) -> bool {
+        let bucket = at.0 >> PIN_SHIFT;
+        self.subscriptions.get(&id).is_some_and(|s| s.tally.pins.contains_key(&bucket))
+    }
+
+    /// Whether the event at this address still waits for the subscription or is a dead letter of it.
+    pub(crate) fn is_waiting(
+        &self,
+        id: SubscriptionId,
+        at: Address,
+        position: Option<Position>,
+    ) -> Result<bool, Failure> {
+        let record = match self.read_event(at) {
+            Ok(record) => record,
+            Err(Failure::Log(log::Error::Gone(_))) => return Ok(false),
+            Err(failure) => return Err(failure),
+        };
+        let routes = match Record::decode(&record)? {
+            Record::Event { routes, .. } | Record::Kept { routes, .. } => routes,
+            _ => return Ok(false),
+        };
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
+        let is_it = |entry: &Entry| entry.at == at;
+        if subscription.singles.values().any(|single| is_it(&single.entry)) {
+            return Ok(true);
+        }
+        let route = routes.iter().find(|route| route.subscription == id);
+        let key = match route.map(|route| &route.to) {
+            Some(To::Lane { key, .. }) => Some((*key).to_owned()),
+            Some(To::Alone) => Some(String::new()),
+            // Routed later, by rules of that time: look by the rules of now.
+            _ => self.key_by_rules(id, &record)?,
+        };
+        if self.is_dead_letter(id, at, position)? {
+            return Ok(true);
+        }
+        let Some(key) = key else { return Ok(false) };
+        let stored;
+        let resident = match self.lanes.find(id, &key).and_then(|slot| self.lanes.get(slot)) {
+            Some(resident) => resident,
+            None => match self.peek_lane(id, &key)? {
+                Some(resident) => {
+                    stored = resident;
+                    &stored
+                }
+                None => return Ok(false),
+            },
+        };
+        // What is in chunks on disk is not looked through: such a lane keeps a little more than it must.
+        Ok(resident.lane.spilled().entries > 0
+            || resident.lane.has_spilled_early()
+            || resident.lane.entries().any(is_it))
+    }
+
+    fn key_by_rules(&self, id: SubscriptionId, record: &[u8]) -> Result<Option<String>, Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(None) };
+        let (_, event) = crate::apply::event_of(record)?;
+        let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
+        Ok(match crate::accept::place(subscription, &view) {
+            crate::accept::Wanted::Lane { key, .. } => Some(key.into_owned()),
+            crate::accept::Wanted::Alone => Some(String::new()),
+            _ => None,
+        })
+    }
+
+    fn is_dead_letter(
+        &self,
+        id: SubscriptionId,
+        at: Address,
+        position: Option<Position>,
+    ) -> Result<bool, Failure> {
+        if let Some(position) = position {
+            return Ok(self.find_dead_letter(id, position)?.is_some());
+        }
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
+        if subscription.tally.dead + subscription.tally.held == 0 {
+            return Ok(false);
+        }
+        let all = crate::dead_letters::Selector::default();
+        let letters = self.select_dead_letters(id, &all, Position(0), usize::MAX)?;
+        Ok(letters.iter().any(|letter| letter.entry.at == at))
+    }
+
+    /// Forgets where copies are of which nothing waits any more.
+    fn sweep_copies(&mut self) -> Result<(), Failure> {
+        for (row, _) in self.rows.scan(&[rows::KEPT], &[], 10_000)? {
+            let bucket = rows::number_of(&row) >> PIN_SHIFT;
+            let pinned = self.subscriptions.values().any(|s| s.tally.pins.contains_key(&bucket));
+            if !pinned {
+                self.rows.delete(&row);
+            }
+        }
+        Ok(())
+    }
+
+    /// Requests that are open, for a stop that waits for them.
+    pub fn open_requests(&self) -> usize {
+        self.in_flight.values().filter(|flight| matches!(flight.who, Who::Lane(_) | Who::Alone(_))).count()
+    }
+}

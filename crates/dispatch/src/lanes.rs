@@ -1,0 +1,241 @@
+//! The lanes that are in memory: those with something to do, and those that had until a moment ago.
+//! All others are rows on disk. Slots are plain numbers, so that queues and timers can hold them cheaply.
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+use klambda_core::ids::{Address, LaneNumber, SubscriptionId};
+use klambda_core::lane::{Lane, State};
+use klambda_core::outcome::Reason;
+use klambda_core::time::Millis;
+use std::hash::{BuildHasher, Hasher};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub u32);
+
+pub struct Resident {
+    pub subscription: SubscriptionId,
+    pub key: Box<str>,
+    pub lane: Lane,
+    /// The lane's event before the head.
+    pub previous: Previous,
+    pub previous_number: LaneNumber,
+    /// The event in flight, to become `previous`.
+    pub current_at: Address,
+    pub current_id: String,
+    /// The newest step, where the chain of steps begins.
+    pub last_step: Address,
+    pub last_error: String,
+    pub last_reason: Reason,
+    /// Differs from its row.
+    pub dirty: bool,
+    /// Which index row it has on disk.
+    pub indexed: Indexed,
+    /// No delivery starts before the log is durable up to here.
+    pub barrier: Address,
+    /// Stands in its subscription's ready queue.
+    pub queued: bool,
+    /// How it is counted in its subscription.
+    pub counted: Option<State>,
+    /// Stands in the list of idle lanes.
+    pub listed_idle: bool,
+    /// Arrivals in this and the last ten seconds: the rate for people.
+    pub rate: Rate,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Previous {
+    #[default]
+    None,
+    Id(String),
+    /// Not looked up yet: the event at this address.
+    At(Address),
+}
+
+/// The index a lane's row is listed in on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Indexed {
+    No,
+    /// Something waits and will go on by itself.
+    Waiting,
+    /// Waits for a person.
+    Parked,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rate {
+    period: u64,
+    current: u32,
+    last: u32,
+}
+
+impl Rate {
+    const PERIOD_MS: u64 = 10_000;
+
+    pub fn count(&mut self, now: Millis) {
+        self.turn(now);
+        self.current += 1;
+    }
+
+    fn turn(&mut self, now: Millis) {
+        let period = now.0 / Self::PERIOD_MS;
+        if period != self.period {
+            self.last = if period == self.period + 1 { self.current } else { 0 };
+            self.current = 0;
+            self.period = period;
+        }
+    }
+
+    pub fn per_second(mut self, now: Millis) -> f64 {
+        self.turn(now);
+        let into = now.0 % Self::PERIOD_MS;
+        let share = 1.0 - into as f64 / Self::PERIOD_MS as f64;
+        (f64::from(self.current) + f64::from(self.last) * share) * 1000.0 / Self::PERIOD_MS as f64
+    }
+}
+
+#[derive(Default)]
+pub struct Lanes {
+    slots: Vec<Option<Resident>>,
+    free: Vec<Slot>,
+    index: HashTable<Slot>,
+    hasher: FixedState,
+    /// Entries in memory over all lanes.
+    pub entries: usize,
+}
+
+/// About what a resident lane costs, without its entries.
+pub const LANE_BYTES: usize = 560;
+pub const ENTRY_BYTES: usize = 40;
+
+impl Lanes {
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.index.len() * LANE_BYTES + self.entries * ENTRY_BYTES
+    }
+
+    pub fn find(&self, subscription: SubscriptionId, key: &str) -> Option<Slot> {
+        let hash = self.hash(subscription, key);
+        self.index.find(hash, |slot| self.is(*slot, subscription, key)).copied()
+    }
+
+    fn is(&self, slot: Slot, subscription: SubscriptionId, key: &str) -> bool {
+        self.slots[slot.0 as usize]
+            .as_ref()
+            .is_some_and(|resident| resident.subscription == subscription && *resident.key == *key)
+    }
+
+    fn hash(&self, subscription: SubscriptionId, key: &str) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u32(subscription.0);
+        hasher.write(key.as_bytes());
+        hasher.finish()
+    }
+
+    /// Names a lane to a breaker.
+    pub fn tag(&self, subscription: SubscriptionId, key: &str) -> u64 {
+        self.hash(subscription, key)
+    }
+
+    pub fn tag_of(&self, slot: Slot) -> u64 {
+        self.get(slot).map_or(0, |resident| self.hash(resident.subscription, &resident.key))
+    }
+
+    pub fn insert(&mut self, resident: Resident) -> Slot {
+        let hash = self.hash(resident.subscription, &resident.key);
+        self.entries += resident.lane.resident();
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            Slot(self.slots.len() as u32 - 1)
+        });
+        self.slots[slot.0 as usize] = Some(resident);
+        let (slots, hasher) = (&self.slots, &self.hasher);
+        self.index.insert_unique(hash, slot, |slot| {
+            let resident = slots[slot.0 as usize].as_ref().expect("an indexed lane is resident");
+            let mut hasher = hasher.build_hasher();
+            hasher.write_u32(resident.subscription.0);
+            hasher.write(resident.key.as_bytes());
+            hasher.finish()
+        });
+        slot
+    }
+
+    pub fn remove(&mut self, slot: Slot) -> Option<Resident> {
+        let resident = self.slots[slot.0 as usize].take()?;
+        let hash = self.hash(resident.subscription, &resident.key);
+        if let Ok(entry) = self.index.find_entry(hash, |other| *other == slot) {
+            entry.remove();
+        }
+        self.free.push(slot);
+        self.entries -= resident.lane.resident();
+        Some(resident)
+    }
+
+    pub fn get(&self, slot: Slot) -> Option<&Resident> {
+        self.slots.get(slot.0 as usize)?.as_ref()
+    }
+
+    pub fn get_mut(&mut self, slot: Slot) -> Option<&mut Resident> {
+        self.slots.get_mut(slot.0 as usize)?.as_mut()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Slot, &Resident)> {
+        let numbered = self.slots.iter().enumerate();
+        numbered.filter_map(|(n, resident)| Some((Slot(n as u32), resident.as_ref()?)))
+    }
+}
+
+impl Resident {
+    pub fn new(subscription: SubscriptionId, key: &str, lane: Lane) -> Resident {
+        Resident {
+            subscription,
+            key: key.into(),
+            lane,
+            previous: Previous::None,
+            previous_number: LaneNumber(0),
+            current_at: Address(0),
+            current_id: String::new(),
+            last_step: Address(0),
+            last_error: String::new(),
+            last_reason: Reason::RetriesExhausted,
+            dirty: false,
+            indexed: Indexed::No,
+            barrier: Address(0),
+            queued: false,
+            counted: None,
+            listed_idle: false,
+            rate: Rate::default(),
+        }
+    }
+
+    /// The index its row belongs in, as it is now.
+    pub fn index_kind(&self) -> Indexed {
+        if self.lane.depth() == 0 {
+            Indexed::No
+        } else if self.lane.is_paused() || self.waits_for_a_person() {
+            Indexed::Parked
+        } else {
+            Indexed::Waiting
+        }
+    }
+
+    fn waits_for_a_person(&self) -> bool {
+        self.lane.hold().is_some() && self.lane.head().is_none() && self.lane.gap_timer().is_none()
+    }
+
+    /// As `count_kind`, once no request is open.
+    pub fn count_kind_at_rest(&self) -> Option<State> {
+        let mut lane = self.lane.clone();
+        if lane.in_flight() {
+            lane.abandoned(lane.since());
+        }
+        (lane.depth() > 0 || lane.is_paused()).then(|| lane.state())
+    }
+
+    /// How it counts in its subscription's lanes by state: not at all when nothing waits.
+    pub fn count_kind(&self) -> Option<State> {
+        (self.lane.depth() > 0 || self.lane.is_paused()).then(|| self.lane.state())
+    }
+}

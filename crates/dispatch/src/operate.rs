@@ -1,0 +1,353 @@
+//! What people ask for: subscriptions, and actions on lanes and dead letters. Each is checked, logged and applied; the
+//! caller answers when it is durable.
+
+use crate::dead_letters::Selector;
+use crate::engine::{Engine, Failure};
+use crate::subscription::Phase;
+use klambda_core::fault::Fault;
+use klambda_core::ids::{Position, Sequence, SubscriptionId};
+use klambda_core::lane::{Hold, Input, State};
+use klambda_core::subscription::Document;
+use klambda_core::time::Millis;
+use klambda_store::record::{Change, Gone, Record, Step};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    #[error("{0}")]
+    NotFound(String),
+    #[error("{detail}")]
+    EventsWaiting { detail: String, waiting: u64 },
+    #[error("{detail}")]
+    LanesParked { detail: String, lanes: Vec<String> },
+    #[error("{0}")]
+    Conflict(String),
+    #[error("{0}")]
+    Immutable(String),
+    #[error("{0}")]
+    Limit(String),
+    #[error("the request is not valid")]
+    Invalid(Vec<Fault>),
+    #[error("the disk is full: even decisions cannot be written until there is room")]
+    DiskFull,
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Refused {
+        Refused::Unavailable(failure.to_string())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneAction {
+    Resume,
+    Skip,
+    Purge,
+    Pause,
+    Reset { expected: Sequence },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    Created,
+    Changed,
+    Unchanged,
+    /// The new ordering rules begin when what waits has drained.
+    Draining,
+}
+
+/// What becomes of what waits for a subscription that goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leftover {
+    Refuse,
+    Drain,
+    Discard,
+}
+
+impl Engine {
+    pub(crate) fn must_write(&self) -> Result<(), Refused> {
+        match &self.failed {
+            Some(why) => Err(Refused::Unavailable(why.clone())),
+            None if !self.log.has_room_for_steps(64 << 10) => Err(Refused::DiskFull),
+            None => Ok(()),
+        }
+    }
+
+    pub fn subscription_id(&self, name: &str) -> Result<SubscriptionId, Refused> {
+        let id = self.names.get(name).copied();
+        id.ok_or_else(|| Refused::NotFound(format!("there is no subscription {name:?}")))
+    }
+
+    // ---- subscriptions ------------------------------------------------------------------------------------
+
+    pub fn put_subscription(&mut self, document: Document, discard: bool) -> Result<Put, Refused> {
+        self.must_write()?;
+        let put = match self.names.get(&document.name).copied() {
+            None => {
+                if self.subscriptions.len() >= self.config.subscriptions_max {
+                    let max = self.config.subscriptions_max;
+                    return Err(Refused::Limit(format!("there are {max} subscriptions already (limits.subscriptions)")));
+                }
+                (self.next_subscription, Put::Created)
+            }
+            Some(id) => (id, self.check_change(id, &document, discard)?),
+        };
+        if put.1 == Put::Unchanged {
+            return Ok(Put::Unchanged);
+        }
+        let text = document.to_stored_json().to_string();
+        let change = Change::Put { document: &text, discard };
+        self.commit_change(put.0, change)?;
+        Ok(put.1)
+    }
+
+    fn check_change(&self, id: SubscriptionId, document: &Document, discard: bool) -> Result<Put, Refused> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Put::Created) };
+        if subscription.phase == Phase::Draining {
+            return Err(Refused::Conflict(format!(
+                "subscription {:?} is being deleted; wait until it has drained",
+                document.name
+            )));
+        }
+        if subscription.document.spec.from != document.spec.from {
+            return Err(Refused::Immutable(
+                "spec.from is fixed when a subscription is created; delete it and create it again".into(),
+            ));
+        }
+        if *subscription.document == *document && subscription.next_document.is_none() {
+            return Ok(Put::Unchanged);
+        }
+        if !subscription.document.epoch_differs(document) || subscription.tally.waiting == 0 {
+            return Ok(Put::Changed);
+        }
+        let parked = self.parked_lanes(id, 10)?;
+        if !parked.is_empty() && !discard {
+            let detail = "a change of ordering, key or sequence waits for what is there to drain, and parked lanes do \
+                          not drain; resume, skip or purge them, or discard what waits with ?discard=true";
+            return Err(Refused::LanesParked { detail: detail.into(), lanes: parked });
+        }
+        Ok(if discard { Put::Changed } else { Put::Draining })
+    }
+
+    fn commit_change(&mut self, id: SubscriptionId, change: Change<'_>) -> Result<(), Refused> {
+        self.commit(&Record::Subscription { time: self.now, subscription: id, change })?;
+        Ok(())
+    }
+
+    pub fn delete_subscription(&mut self, name: &str, leftover: Leftover) -> Result<bool, Refused> {
+        let id = self.subscription_id(name)?;
+        self.must_write()?;
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(true) };
+        let waiting = subscription.tally.waiting;
+        match leftover {
+            Leftover::Refuse if waiting > 0 => Err(Refused::EventsWaiting {
+                detail: format!(
+                    "{waiting} events wait for it; delete with ?drain=true to deliver them first, or with ?discard=true to drop them"
+                ),
+                waiting,
+            }),
+            Leftover::Drain if waiting > 0 => {
+                let lanes = self.parked_lanes(id, 10)?;
+                if !lanes.is_empty() {
+                    let detail = "parked lanes do not drain; resume, skip or purge them, or delete with ?discard=true";
+                    return Err(Refused::LanesParked { detail: detail.into(), lanes });
+                }
+                self.commit_change(id, Change::Drain)?;
+                Ok(false)
+            }
+            _ => {
+                self.commit_change(id, Change::Remove)?;
+                Ok(true)
+            }
+        }
+    }
+
+    pub fn pause_subscription(&mut self, name: &str, pause: bool) -> Result<(), Refused> {
+        let id = self.subscription_id(name)?;
+        self.must_write()?;
+        self.commit_change(id, if pause { Change::Pause } else { Change::Resume })
+    }
+
+    /// Keys of lanes that wait for a person, some of them.
+    pub(crate) fn parked_lanes(&self, id: SubscriptionId, limit: usize) -> Result<Vec<String>, Failure> {
+        let parked = |state: State| matches!(state, State::Parked | State::Paused);
+        let resident = self.lanes.iter().filter(|(_, r)| r.subscription == id && r.lane.depth() > 0);
+        let mut keys: Vec<String> = resident
+            .filter(|(_, resident)| parked(resident.lane.state()))
+            .map(|(_, resident)| resident.key.to_string())
+            .take(limit)
+            .collect();
+        let prefix = crate::rows::of_subscription(crate::rows::PARKED, id);
+        for (row, _) in self.rows.scan(&prefix, &prefix, limit)? {
+            let key = crate::rows::lane_of(&row);
+            if self.lanes.find(id, key).is_none() && keys.len() < limit {
+                keys.push(key.to_owned());
+            }
+        }
+        Ok(keys)
+    }
+
+    /// All that waits goes, as when ordering rules change with `discard`.
+    pub(crate) fn discard_waiting(&mut self, id: SubscriptionId, time: Millis) -> Result<(), Failure> {
+        let mut keys: Vec<String> = self
+            .lanes
+            .iter()
+            .filter(|(_, resident)| resident.subscription == id)
+            .map(|(_, resident)| resident.key.to_string())
+            .collect();
+        for letter in [crate::rows::WAITING, crate::rows::PARKED] {
+            let prefix = crate::rows::of_subscription(letter, id);
+            let rows = self.rows.scan(&prefix, &prefix, usize::MAX)?;
+            keys.extend(rows.iter().map(|(row, _)| crate::rows::lane_of(row).to_owned()));
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        for key in keys {
+            let slot = self.resident(id, &key)?;
+            self.drop_spilled(slot)?;
+            let at = self.lanes.get(slot).map_or(Default::default(), |resident| resident.last_step);
+            self.step(slot, Input::Purge, time, at)?;
+        }
+        let singles: Vec<_> = self
+            .subscriptions
+            .get(&id)
+            .map(|s| s.singles.values().filter(|single| !single.in_flight).map(|single| single.entry).collect())
+            .unwrap_or_default();
+        for entry in singles {
+            if let Some(subscription) = self.subscriptions.get_mut(&id) {
+                subscription.tally.left(&entry);
+                subscription.tally.unpin(entry.at);
+            }
+            self.forget_single(id, entry.position);
+            self.release(id, &entry, time)?;
+        }
+        Ok(())
+    }
+
+    // ---- lanes --------------------------------------------------------------------------------------------
+
+    pub fn act_on_lane(&mut self, name: &str, key: &str, action: LaneAction) -> Result<(), Refused> {
+        let id = self.subscription_id(name)?;
+        self.must_write()?;
+        let slot = self.known_lane(id, name, key)?;
+        let (step, input) = match action {
+            LaneAction::Resume => (Step::Resume, Input::Resume),
+            LaneAction::Skip => (Step::Skip, Input::Skip),
+            LaneAction::Purge => (Step::Purge, Input::Purge),
+            LaneAction::Pause => (Step::Pause, Input::Pause),
+            LaneAction::Reset { expected } => (Step::Reset { expected }, Input::Reset { expected }),
+        };
+        // Tried on a copy first: what is logged must hold.
+        if let (Some(resident), Some(subscription)) = (self.lanes.get(slot), self.subscriptions.get(&id)) {
+            let mut lane = resident.lane.clone();
+            lane.apply(input, &subscription.policy, self.now, &mut Vec::new())
+                .map_err(|refused| Refused::Conflict(format!("lane {key:?} of {name}: {refused}")))?;
+        }
+        if action == LaneAction::Skip
+            && let Some(resident) = self.lanes.get_mut(slot)
+            && resident.last_error.is_empty()
+        {
+            resident.last_reason = klambda_core::outcome::Reason::Skipped;
+        }
+        self.step_lane(id, key, step)?;
+        tracing::info!(subscription = name, key, ?action, "Lane changed by hand.");
+        Ok(())
+    }
+
+    fn known_lane(&mut self, id: SubscriptionId, name: &str, key: &str) -> Result<crate::lanes::Slot, Refused> {
+        let unknown = || Refused::NotFound(format!("subscription {name:?} has no lane {key:?}"));
+        if key.is_empty() || !self.subscriptions.get(&id).is_some_and(|s| s.is_ordered()) {
+            return Err(unknown());
+        }
+        if self.lanes.find(id, key).is_none() && self.peek_lane(id, key)?.is_none() {
+            return Err(unknown());
+        }
+        Ok(self.resident(id, key)?)
+    }
+
+    // ---- dead letters -------------------------------------------------------------------------------------
+
+    /// `orders.1042` as the subscription and position it means.
+    pub fn dead_letter_id(&self, id: &str) -> Result<(SubscriptionId, Position), Refused> {
+        let unknown = || Refused::NotFound(format!("there is no dead letter {id:?}"));
+        let (name, position) = id.rsplit_once('.').ok_or_else(unknown)?;
+        let subscription = self.names.get(name).copied().ok_or_else(unknown)?;
+        Ok((subscription, Position(position.parse().map_err(|_| unknown())?)))
+    }
+
+    /// Deletes a dead letter. One that holds its lane is skipped first, so that the lane goes on.
+    pub fn delete_dead_letter(&mut self, id: &str) -> Result<(), Refused> {
+        let (subscription, position) = self.dead_letter_id(id)?;
+        self.must_write()?;
+        let letter = self.find_dead_letter(subscription, position)?;
+        let letter = letter.ok_or_else(|| Refused::NotFound(format!("there is no dead letter {id:?}")))?;
+        if letter.holds_lane {
+            let key = letter.key.as_deref().unwrap_or_default();
+            let name = self.subscriptions.get(&subscription).map(|s| s.name().to_owned()).unwrap_or_default();
+            self.act_on_lane(&name, key, LaneAction::Skip)?;
+        }
+        let gone = Record::DeadLetterGone { time: self.now, subscription, position, why: Gone::Deleted };
+        self.commit(&gone)?;
+        Ok(())
+    }
+
+    /// Deletes all that a selector means; those that hold lanes only if asked for.
+    pub fn purge_dead_letters(&mut self, selector: &Selector, holders: bool) -> Result<u64, Refused> {
+        self.must_write()?;
+        let ids: Vec<SubscriptionId> = match &selector.subscription {
+            Some(name) => vec![self.subscription_id(name)?],
+            None => self.subscriptions.keys().copied().collect(),
+        };
+        let mut purged = 0;
+        for id in ids {
+            let letters = self.select_dead_letters(id, selector, Position(0), usize::MAX)?;
+            let name = self.subscriptions.get(&id).map(|s| s.name().to_owned()).unwrap_or_default();
+            for letter in letters.into_iter().filter(|letter| holders || !letter.holds_lane) {
+                self.must_write()?;
+                self.delete_dead_letter(&letter.id(&name))?;
+                purged += 1;
+            }
+        }
+        Ok(purged)
+    }
+
+    pub(crate) fn waits_for(&self, resident: &crate::lanes::Resident) -> Option<String> {
+        let subscription = self.subscriptions.get(&resident.subscription)?;
+        let lane = &resident.lane;
+        if lane.depth() == 0 {
+            return None;
+        }
+        let breaker = self.endpoints.breaker(subscription.endpoint).state();
+        Some(match lane.state() {
+            State::Running => "the answer of the target".into(),
+            State::Paused => "a person: the lane is paused (resume)".into(),
+            _ if subscription.is_paused() => "a person: the subscription is paused (resume)".into(),
+            State::Parked if lane.hold() == Some(Hold::Gap) => {
+                format!("sequence {}, or a person (resume, skip, reset)", missing(lane))
+            }
+            State::Parked => "a person: its head is a dead letter (resume, skip, replay)".into(),
+            State::Gap => format!("sequence {} until {}", missing(lane), until(lane.gap_timer())),
+            _ if breaker != klambda_core::breaker::State::Closed => match breaker {
+                klambda_core::breaker::State::Open { probe_at } => {
+                    format!("the breaker of {}: next probe {}", subscription.document.spec.target.url, probe_at.rfc3339())
+                }
+                _ => format!("the breaker of {}: a probe is under way", subscription.document.spec.target.url),
+            },
+            State::Retrying => format!("the next attempt at {}", until(lane.retry_at())),
+            State::Open => "a free slot".into(),
+        })
+    }
+}
+
+fn until(at: Option<Millis>) -> String {
+    at.map_or_else(|| "now".into(), Millis::rfc3339)
+}
+
+fn missing(lane: &klambda_core::lane::Lane) -> String {
+    match lane.missing() {
+        Some((from, to)) if from == to => from.to_string(),
+        Some((from, to)) => format!("{from} to {to}"),
+        None => "below the first seen".into(),
+    }
+}

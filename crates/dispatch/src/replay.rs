@@ -1,0 +1,472 @@
+//! Replay jobs: dead letters go back to their targets, in order within a key, keys in parallel, one at a time per key.
+//!
+//! A job is a record when it begins and when it ends. In between its counts follow from the steps of its dead letters,
+//! so a restart goes on where the crash was: what is still a dead letter and failed before the job began is left to do.
+
+use crate::dead_letters::{DeadLetter, Selector, rfc3339};
+use crate::engine::{Engine, Failure};
+use crate::operate::Refused;
+use hashbrown::{HashMap, HashSet};
+use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
+use klambda_core::kinds::{self, Strategy};
+use klambda_core::lane::Hold;
+use klambda_core::time::Millis;
+use klambda_store::record::{Gone, LaneRef, Record, ReplayChange, Step};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Job {
+    pub id: u64,
+    pub state: State,
+    pub created: Millis,
+    #[serde(default, with = "rfc3339")]
+    pub finished: Option<Millis>,
+    pub selector: Selector,
+    pub rate_per_second: u32,
+    pub parallelism: u32,
+    pub selected: u64,
+    pub replayed: u64,
+    pub failed: u64,
+    pub skipped: u64,
+    pub keys: u64,
+    pub order_violations: u64,
+    pub duplicates: u64,
+    pub skipped_reasons: BTreeMap<String, u64>,
+    /// In their lanes now: subscription, position, key.
+    pub open: Vec<(SubscriptionId, Position, String)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Running,
+    Succeeded,
+    Failed,
+    Stopped,
+}
+
+/// Jobs that are done are kept for people to look at, so many.
+const ENDED_KEPT: usize = 100;
+
+#[derive(Default)]
+pub struct Replays {
+    pub next_id: u64,
+    jobs: BTreeMap<u64, Job>,
+    work: HashMap<u64, Work>,
+}
+
+/// What is left to do of a running job. Built from the dead letters that are there; ends with the process.
+#[derive(Default)]
+struct Work {
+    queues: VecDeque<Queue>,
+    active: Vec<Queue>,
+    done: HashSet<(SubscriptionId, Position)>,
+    last: HashMap<(SubscriptionId, String), LaneNumber>,
+    stopped: HashSet<(SubscriptionId, String)>,
+    /// Earliest time of the next replay, by the rate.
+    next_at: f64,
+}
+
+/// Dead letters that go one after the other.
+struct Queue {
+    subscription: SubscriptionId,
+    key: Option<String>,
+    letters: VecDeque<(Position, LaneNumber)>,
+    current: Option<Position>,
+}
+
+impl Replays {
+    pub fn put(&mut self, id: u64, job: &str) {
+        if let Ok(job) = serde_json::from_str::<Job>(job) {
+            self.next_id = self.next_id.max(id + 1);
+            if job.state != State::Running {
+                self.work.remove(&id);
+            }
+            self.jobs.insert(id, job);
+        }
+    }
+
+    pub fn get(&self, id: u64) -> Option<&Job> {
+        self.jobs.get(&id)
+    }
+
+    pub fn list(&self) -> impl DoubleEndedIterator<Item = &Job> {
+        self.jobs.values()
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.jobs.values().any(|job| job.state == State::Running)
+    }
+
+    /// Jobs as rows for a checkpoint.
+    pub fn changed(&self) -> Vec<(u64, String)> {
+        self.jobs.iter().filter_map(|(id, job)| Some((*id, serde_json::to_string(job).ok()?))).collect()
+    }
+
+    pub fn wake_at(&self) -> Option<Millis> {
+        let rated = self.work.values().filter(|work| !work.queues.is_empty() || !work.active.is_empty());
+        rated.map(|work| Millis(work.next_at as u64)).min()
+    }
+
+    pub fn started(&mut self, job: u64, id: SubscriptionId, position: Position, key: &str) {
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.open.push((id, position, key.to_owned()));
+        }
+    }
+
+    fn close(&mut self, id: SubscriptionId, position: Position) -> Option<(u64, String)> {
+        for (number, job) in &mut self.jobs {
+            if let Some(n) = job.open.iter().position(|open| open.0 == id && open.1 == position) {
+                return Some((*number, job.open.swap_remove(n).2));
+            }
+        }
+        None
+    }
+
+    pub fn delivered(&mut self, id: SubscriptionId, position: Position, number: LaneNumber) {
+        if self.jobs.is_empty() {
+            return;
+        }
+        let Some((job_id, key)) = self.close(id, position) else { return };
+        let Some(job) = self.jobs.get_mut(&job_id) else { return };
+        job.replayed += 1;
+        let work = self.work.entry(job_id).or_default();
+        if !work.done.insert((id, position)) {
+            job.duplicates += 1;
+        }
+        if number != LaneNumber(0) {
+            let last = work.last.entry((id, key)).or_default();
+            job.order_violations += u64::from(number < *last);
+            *last = number;
+        }
+    }
+
+    pub fn failed(&mut self, id: SubscriptionId, position: Position) {
+        if self.jobs.is_empty() {
+            return;
+        }
+        let Some((job_id, key)) = self.close(id, position) else { return };
+        if let Some(job) = self.jobs.get_mut(&job_id) {
+            job.failed += 1;
+        }
+        self.work.entry(job_id).or_default().stopped.insert((id, key));
+    }
+}
+
+/// What a replay is asked to do.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub selector: Selector,
+    pub rate_per_second: u32,
+    pub parallelism: u32,
+}
+
+impl Engine {
+    /// What a replay would take up: the dead letters and how many keys they are of.
+    pub fn preview_replay(&mut self, request: &Request) -> Result<(Vec<DeadLetter>, u64), Refused> {
+        self.check_selector(&request.selector)?;
+        let until = self.now + 1;
+        let (queues, _) = self.replay_queues(&request.selector, until)?;
+        let mut letters = Vec::new();
+        for queue in &queues {
+            for (position, _) in &queue.letters {
+                letters.extend(self.find_dead_letter(queue.subscription, *position)?);
+            }
+        }
+        Ok((letters, queues.len() as u64))
+    }
+
+    pub fn create_replay(&mut self, request: Request) -> Result<u64, Refused> {
+        self.check_selector(&request.selector)?;
+        self.must_write()?;
+        let id = self.replays.next_id.max(1);
+        let job = Job {
+            id,
+            state: State::Running,
+            created: self.now,
+            finished: None,
+            selector: request.selector,
+            rate_per_second: request.rate_per_second,
+            parallelism: request.parallelism.max(1),
+            selected: 0,
+            replayed: 0,
+            failed: 0,
+            skipped: 0,
+            keys: 0,
+            order_violations: 0,
+            duplicates: 0,
+            skipped_reasons: BTreeMap::new(),
+            open: Vec::new(),
+        };
+        let text = serde_json::to_string(&job).map_err(|error| Refused::Unavailable(error.to_string()))?;
+        self.commit(&Record::Replay { time: self.now, id, change: ReplayChange::Created { job: &text } })?;
+        self.forget_old_replays();
+        Ok(id)
+    }
+
+    fn check_selector(&self, selector: &Selector) -> Result<(), Refused> {
+        match &selector.subscription {
+            Some(name) if !self.names.contains_key(name.as_str()) => {
+                Err(Refused::NotFound(format!("there is no subscription {name:?}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn forget_old_replays(&mut self) {
+        let ended: Vec<u64> =
+            self.replays.jobs.values().filter(|job| job.state != State::Running).map(|job| job.id).collect();
+        for id in ended.iter().take(ended.len().saturating_sub(ENDED_KEPT)) {
+            self.replays.jobs.remove(id);
+            self.rows.delete(&crate::rows::replay(*id));
+        }
+    }
+
+    pub fn stop_replay(&mut self, id: u64) -> Result<(), Refused> {
+        let job = self.replays.get(id).ok_or_else(|| Refused::NotFound(format!("there is no replay r{id}")))?;
+        if job.state != State::Running {
+            return Ok(());
+        }
+        self.must_write()?;
+        Ok(self.end_replay(id, State::Stopped)?)
+    }
+
+    fn end_replay(&mut self, id: u64, state: State) -> Result<(), Failure> {
+        let Some(job) = self.replays.jobs.get_mut(&id) else { return Ok(()) };
+        job.state = state;
+        job.finished = Some(self.now);
+        let text = serde_json::to_string(job).map_err(|error| Failure::State(error.to_string()))?;
+        self.commit(&Record::Replay { time: self.now, id, change: ReplayChange::Ended { job: &text } })?;
+        Ok(())
+    }
+
+    pub(crate) fn run_replays(&mut self) -> Result<(), Failure> {
+        if !self.replays.is_running() || self.failed.is_some() {
+            return Ok(());
+        }
+        let running: Vec<u64> =
+            self.replays.jobs.values().filter(|job| job.state == State::Running).map(|job| job.id).collect();
+        running.into_iter().try_for_each(|id| self.run_replay(id))
+    }
+
+    fn run_replay(&mut self, id: u64) -> Result<(), Failure> {
+        if !self.replays.work.get(&id).is_some_and(|work| work.next_at > 0.0) {
+            self.plan_replay(id)?;
+        }
+        let Some(mut work) = self.replays.work.remove(&id) else { return Ok(()) };
+        let result = self.advance(id, &mut work);
+        let finished = work.queues.is_empty() && work.active.is_empty();
+        self.replays.work.insert(id, work);
+        result?;
+        let Some(job) = self.replays.get(id) else { return Ok(()) };
+        if finished && job.open.is_empty() {
+            let state = if job.failed > 0 { State::Failed } else { State::Succeeded };
+            self.replays.work.remove(&id);
+            return self.end_replay(id, state);
+        }
+        Ok(())
+    }
+
+    fn plan_replay(&mut self, id: u64) -> Result<(), Failure> {
+        let Some(job) = self.replays.get(id) else { return Ok(()) };
+        let (selector, created) = (job.selector.clone(), job.created);
+        let (queues, left_out) = self.replay_queues(&selector, created + 1)?;
+        let selected: u64 = queues.iter().map(|queue| queue.letters.len() as u64).sum();
+        let now = self.now;
+        let Some(job) = self.replays.jobs.get_mut(&id) else { return Ok(()) };
+        if job.selected == 0 {
+            job.selected = selected + left_out.len() as u64;
+            job.keys = queues.len() as u64;
+        }
+        let work = self.replays.work.entry(id).or_default();
+        work.queues = queues.into();
+        work.next_at = now.0 as f64;
+        for (subscription, position, reason) in left_out {
+            self.skip_replay(id, reason, 1);
+            if reason == "discarded" {
+                let gone = Record::DeadLetterGone { time: now, subscription, position, why: Gone::Deleted };
+                self.commit(&gone)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn skip_replay(&mut self, id: u64, reason: &str, count: u64) {
+        if let Some(job) = self.replays.jobs.get_mut(&id)
+            && count > 0
+        {
+            job.skipped += count;
+            *job.skipped_reasons.entry(reason.to_owned()).or_default() += count;
+        }
+    }
+
+    /// The selected dead letters as queues, oldest first, and those that their type's strategy leaves out.
+    #[allow(clippy::type_complexity)]
+    fn replay_queues(
+        &self,
+        selector: &Selector,
+        failed_before: Millis,
+    ) -> Result<(Vec<Queue>, Vec<(SubscriptionId, Position, &'static str)>), Failure> {
+        let ids: Vec<SubscriptionId> = match &selector.subscription {
+            Some(name) => self.names.get(name.as_str()).copied().into_iter().collect(),
+            None => self.subscriptions.keys().copied().collect(),
+        };
+        let mut groups: BTreeMap<(SubscriptionId, Option<String>, Position), Vec<DeadLetter>> = BTreeMap::new();
+        let mut left_out = Vec::new();
+        for id in ids {
+            for letter in self.select_dead_letters(id, selector, Position(0), usize::MAX)? {
+                if letter.failed >= failed_before {
+                    continue;
+                }
+                let strategy = self.strategy(&letter.kind);
+                match strategy {
+                    Strategy::Manual if selector.ids.is_empty() => {
+                        left_out.push((id, letter.entry.position, "manual"));
+                        continue;
+                    }
+                    Strategy::Discard if !letter.holds_lane => {
+                        left_out.push((id, letter.entry.position, "discarded"));
+                        continue;
+                    }
+                    _ => {}
+                }
+                let alone = letter.key.is_none() && strategy != Strategy::Ordered;
+                let own = if alone { letter.entry.position } else { Position(0) };
+                groups.entry((id, letter.key.clone(), own)).or_default().push(letter);
+            }
+        }
+        let mut queues: Vec<(Millis, Queue)> = groups
+            .into_iter()
+            .map(|((subscription, key, _), mut letters)| {
+                let oldest = letters.iter().map(|letter| letter.entry.accepted).min().unwrap_or_default();
+                // In the lane's order; what never had a place in it comes last.
+                let order = |letter: &DeadLetter| match letter.entry.number {
+                    LaneNumber(0) => (u64::MAX, letter.entry.position),
+                    number => (number.0, letter.entry.position),
+                };
+                letters.sort_by_key(order);
+                let letters = letters.iter().map(|letter| (letter.entry.position, letter.entry.number)).collect();
+                (oldest, Queue { subscription, key, letters, current: None })
+            })
+            .collect();
+        queues.sort_by_key(|(oldest, _)| *oldest);
+        Ok((queues.into_iter().map(|(_, queue)| queue).collect(), left_out))
+    }
+
+    fn strategy(&self, kind: &str) -> Strategy {
+        self.config.strategies.get(kind).copied().unwrap_or_else(|| kinds::default_strategy(kind))
+    }
+
+    fn advance(&mut self, id: u64, work: &mut Work) -> Result<(), Failure> {
+        let Some(job) = self.replays.get(id) else { return Ok(()) };
+        let parallelism = job.parallelism as usize;
+        while work.active.len() < parallelism
+            && let Some(queue) = work.queues.pop_front()
+        {
+            work.active.push(queue);
+        }
+        let mut n = 0;
+        while n < work.active.len() {
+            if self.advance_queue(id, work, n)? {
+                n += 1;
+            } else {
+                work.active.swap_remove(n);
+                if let Some(queue) = work.queues.pop_front() {
+                    work.active.push(queue);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves one queue on. Answers whether there is more to come of it.
+    fn advance_queue(&mut self, id: u64, work: &mut Work, n: usize) -> Result<bool, Failure> {
+        let queue = &mut work.active[n];
+        let subscription = queue.subscription;
+        if let Some(current) = queue.current {
+            let open = self.replays.get(id).is_some_and(|job| {
+                job.open.iter().any(|open| open.0 == subscription && open.1 == current)
+            });
+            if open {
+                return Ok(true);
+            }
+            queue.current = None;
+        }
+        let key = queue.key.clone();
+        let name = (subscription, key.clone().unwrap_or_default());
+        // Outcomes are noted under the job's number while its work is out of the table.
+        let stopped = self.replays.work.get_mut(&id).is_some_and(|noted| noted.stopped.contains(&name));
+        if (stopped || work.stopped.contains(&name)) && key.is_some() {
+            let left = work.active[n].letters.len() as u64;
+            work.stopped.insert(name);
+            self.skip_replay(id, "stopped", left);
+            return Ok(false);
+        }
+        let queue = &mut work.active[n];
+        let Some((position, number)) = queue.letters.front().copied() else { return Ok(false) };
+        if let Some(reason) = self.replay_obstacle(subscription, key.as_deref(), position, number)? {
+            let left = queue.letters.len() as u64;
+            self.skip_replay(id, reason, if reason == "gone" { 1 } else { left });
+            queue.letters.pop_front();
+            return Ok(reason == "gone");
+        }
+        if work.next_at > self.now.0 as f64 || !self.log.has_room_for_steps(4096) {
+            return Ok(true);
+        }
+        let rate = self.replays.get(id).map_or(0, |job| job.rate_per_second);
+        if rate > 0 {
+            work.next_at = work.next_at.max(self.now.0 as f64 - 1000.0) + 1000.0 / f64::from(rate);
+        }
+        let queue = &mut work.active[n];
+        queue.letters.pop_front();
+        queue.current = Some(position);
+        self.replay_one(subscription, key.as_deref(), position, id)?;
+        Ok(true)
+    }
+
+    /// Why a dead letter cannot be replayed now, if it cannot.
+    fn replay_obstacle(
+        &mut self,
+        id: SubscriptionId,
+        key: Option<&str>,
+        position: Position,
+        number: LaneNumber,
+    ) -> Result<Option<&'static str>, Failure> {
+        let Some(letter) = self.find_dead_letter(id, position)? else { return Ok(Some("gone")) };
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Some("gone")) };
+        if subscription.is_paused() {
+            return Ok(Some("paused"));
+        }
+        let Some(key) = key else {
+            return Ok(subscription.is_ordered().then_some("invalid"));
+        };
+        let slot = self.resident(id, key)?;
+        let Some(resident) = self.lanes.get(slot) else { return Ok(Some("gone")) };
+        if resident.lane.is_paused() {
+            return Ok(Some("paused"));
+        }
+        let parked = resident.lane.hold() == Some(Hold::Failed);
+        Ok((parked && !letter.holds_lane && number == LaneNumber(0)).then_some("parked"))
+    }
+
+    /// Sends one dead letter back, for a job or (0) for a person.
+    pub(crate) fn replay_one(
+        &mut self,
+        id: SubscriptionId,
+        key: Option<&str>,
+        position: Position,
+        job: u64,
+    ) -> Result<(), Failure> {
+        let step = Step::Replay { position, job };
+        match key {
+            Some(key) => self.step_lane(id, key, step).map(|_| ()),
+            None => {
+                let lane = LaneRef::Alone(position);
+                let previous = klambda_core::ids::Address(0);
+                self.commit(&Record::Step { time: self.now, subscription: id, lane, previous, step }).map(|_| ())
+            }
+        }
+    }
+}

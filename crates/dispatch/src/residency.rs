@@ -1,0 +1,447 @@
+//! Which lanes are in memory. A lane comes in when something happens to it and goes back to its row when nothing does;
+//! the middle of a long queue is on disk even while its lane is in memory.
+
+use crate::engine::{Engine, Failure};
+use crate::lanes::{Indexed, Previous, Resident, Slot};
+use crate::rows;
+use crate::subscription::{Row, Single, Subscription};
+use klambda_core::event_codec::EventView;
+use klambda_core::ids::{Address, LaneNumber, Position, Sequence, SubscriptionId};
+use klambda_core::lane::{Entry, Lane};
+use klambda_core::lane_row::{put_entries, put_entry, take_entries, take_entry};
+use klambda_core::outcome::Reason;
+use klambda_core::time::Millis;
+use klambda_core::wire::{Malformed, Reader, put_bytes, put_option, put_varint};
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+
+/// How many lanes are looked at in one go when lanes come back from disk.
+const COLD_BATCH: usize = 256;
+
+#[derive(Default, Serialize, Deserialize)]
+struct Global {
+    next_subscription: SubscriptionId,
+    next_replay: u64,
+    removed: Vec<SubscriptionId>,
+    now: Millis,
+}
+
+impl Engine {
+    /// The lane in memory, from its row or new.
+    pub(crate) fn resident(&mut self, id: SubscriptionId, key: &str) -> Result<Slot, Failure> {
+        if let Some(slot) = self.lanes.find(id, key) {
+            return Ok(slot);
+        }
+        let resident = match self.rows.get(&rows::of_lane(rows::LANE, id, key))? {
+            Some(row) => self.decode_lane(id, key, &row)?,
+            None => Resident::new(id, key, Lane::new(self.now)),
+        };
+        if resident.indexed == Indexed::Waiting
+            && let Some(subscription) = self.subscriptions.get_mut(&id)
+        {
+            subscription.cold = subscription.cold.saturating_sub(1);
+        }
+        let is_idle = resident.lane.is_idle();
+        let slot = self.lanes.insert(resident);
+        if is_idle && let Some(resident) = self.lanes.get_mut(slot) {
+            resident.listed_idle = true;
+            self.idle.push_back(slot);
+        }
+        Ok(slot)
+    }
+
+    /// As it is, without bringing it in.
+    pub(crate) fn peek_lane(&self, id: SubscriptionId, key: &str) -> Result<Option<Resident>, Failure> {
+        let row = self.rows.get(&rows::of_lane(rows::LANE, id, key))?;
+        row.map(|row| self.decode_lane(id, key, &row)).transpose()
+    }
+
+    fn decode_lane(&self, id: SubscriptionId, key: &str, row: &[u8]) -> Result<Resident, Failure> {
+        let mut resident = Resident::new(id, key, Lane::new(Millis::ZERO));
+        let r = &mut Reader::new(row);
+        resident.last_step = Address(r.varint()?);
+        resident.previous_number = LaneNumber(r.varint()?);
+        resident.previous = match r.text()? {
+            "" => Previous::None,
+            id => Previous::Id(id.to_owned()),
+        };
+        resident.last_reason = Reason::from_code(r.u8()?).ok_or(Malformed("reason"))?;
+        resident.last_error = r.text()?.to_owned();
+        resident.lane = Lane::decode(r)?;
+        resident.dirty = false;
+        resident.indexed = resident.index_kind();
+        resident.counted = resident.count_kind();
+        if self.live
+            && let Some(subscription) = self.subscriptions.get(&id)
+        {
+            let backoff = subscription.document.spec.retry.max_backoff_ms.max(klambda_core::retry::RETRY_AFTER_MS_MAX);
+            resident.lane.clamp_timers(&subscription.policy, backoff, self.now);
+        }
+        Ok(resident)
+    }
+
+    /// Writes the lane's row and index as they should be now.
+    pub(crate) fn store_lane(&mut self, slot: Slot) -> Result<(), Failure> {
+        self.resolve_previous(slot)?;
+        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
+        if !resident.dirty {
+            return Ok(());
+        }
+        resident.dirty = false;
+        let mut row = Vec::with_capacity(128);
+        put_varint(&mut row, resident.last_step.0);
+        put_varint(&mut row, resident.previous_number.0);
+        let previous = match &resident.previous {
+            Previous::Id(id) => id.as_str(),
+            _ => "",
+        };
+        put_bytes(&mut row, previous.as_bytes());
+        row.push(resident.last_reason.code());
+        put_bytes(&mut row, resident.last_error.as_bytes());
+        resident.lane.encode(&mut row);
+        let (id, key) = (resident.subscription, resident.key.clone());
+        self.rows.put(&rows::of_lane(rows::LANE, id, &key), &row);
+        self.store_index(slot);
+        Ok(())
+    }
+
+    fn store_index(&mut self, slot: Slot) {
+        let Some(resident) = self.lanes.get_mut(slot) else { return };
+        let (before, after) = (resident.indexed, resident.index_kind());
+        let (id, key) = (resident.subscription, &resident.key);
+        let row = |letter| rows::of_lane(letter, id, key);
+        if before != after {
+            match before {
+                Indexed::Waiting => self.rows.delete(&row(rows::WAITING)),
+                Indexed::Parked => self.rows.delete(&row(rows::PARKED)),
+                Indexed::No => {}
+            }
+        }
+        let mut due = Vec::new();
+        put_option(&mut due, resident.lane.wake_at().map(|at| at.0));
+        match after {
+            Indexed::Waiting => self.rows.put(&row(rows::WAITING), &due),
+            Indexed::Parked if before != after => self.rows.put(&row(rows::PARKED), &[]),
+            _ => {}
+        }
+        resident.indexed = after;
+        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            let lanes = &mut subscription.tally.waiting_lanes;
+            *lanes = *lanes + u64::from(after == Indexed::Waiting) - u64::from(before == Indexed::Waiting);
+        }
+    }
+
+    /// Out of memory, to its row.
+    pub(crate) fn evict(&mut self, slot: Slot) -> Result<(), Failure> {
+        self.store_lane(slot)?;
+        let Some(resident) = self.lanes.remove(slot) else { return Ok(()) };
+        if resident.indexed == Indexed::Waiting
+            && let Some(subscription) = self.subscriptions.get_mut(&resident.subscription)
+        {
+            subscription.cold += 1;
+            let due = resident.lane.wake_at().unwrap_or(Millis::ZERO);
+            subscription.cold_due = subscription.cold_due.min(due);
+        }
+        Ok(())
+    }
+
+    /// Looks the id of the lane's previous event up, so that the event itself may go.
+    pub(crate) fn resolve_previous(&mut self, slot: Slot) -> Result<(), Failure> {
+        let Some(Previous::At(at)) = self.lanes.get(slot).map(|resident| &resident.previous) else {
+            return Ok(());
+        };
+        let record = self.read_event(*at)?;
+        let (_, event) = crate::apply::event_of(&record)?;
+        let id = EventView::decode(event).map_err(|_| Malformed("event"))?.id().to_owned();
+        if let Some(resident) = self.lanes.get_mut(slot) {
+            resident.previous = Previous::Id(id);
+        }
+        Ok(())
+    }
+
+    // ---- long queues --------------------------------------------------------------------------------------
+
+    /// A full back goes to disk, an empty front comes from there.
+    pub(crate) fn settle_queue(&mut self, slot: Slot) -> Result<(), Failure> {
+        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
+        if let Some((chunk, entries)) = resident.lane.take_chunk() {
+            self.lanes.entries -= entries.len();
+            let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
+            let mut row = Vec::new();
+            put_entries(&mut row, entries.iter());
+            self.rows.put(&rows::chunk(resident.subscription, &resident.key, chunk), &row);
+        }
+        self.load_chunk(slot)?;
+        self.load_early(slot)
+    }
+
+    fn load_chunk(&mut self, slot: Slot) -> Result<(), Failure> {
+        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
+        let Some(chunk) = resident.lane.wanted_chunk() else { return Ok(()) };
+        let row = rows::chunk(resident.subscription, &resident.key, chunk);
+        let stored = self.rows.get(&row)?.ok_or_else(|| missing("a chunk of a lane's queue", &resident.key))?;
+        let entries = take_entries(&mut Reader::new(&stored))?;
+        self.lanes.entries += entries.len();
+        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
+        resident.lane.load_chunk(entries.into_iter());
+        self.rows.delete(&row);
+        Ok(())
+    }
+
+    pub(crate) fn spill_early(&mut self, row: &[u8], entry: &Entry) {
+        let mut value = Vec::new();
+        put_entry(&mut value, entry);
+        self.rows.put(row, &value);
+    }
+
+    pub(crate) fn is_sequence_spilled(&self, slot: Slot, sequence: Option<Sequence>) -> Result<bool, Failure> {
+        let Some(resident) = self.lanes.get(slot) else { return Ok(false) };
+        match sequence {
+            Some(sequence) if resident.lane.has_spilled_early() => {
+                let row = rows::early(resident.subscription, &resident.key, sequence);
+                Ok(self.rows.get(&row)?.is_some())
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn load_early(&mut self, slot: Slot) -> Result<(), Failure> {
+        while let Some(resident) = self.lanes.get(slot)
+            && resident.lane.wants_early()
+        {
+            let Some(subscription) = self.subscriptions.get(&resident.subscription) else { return Ok(()) };
+            let policy = subscription.policy;
+            let prefix = rows::early_prefix(resident.subscription, &resident.key);
+            let limit = usize::try_from(policy.buffer_events_max).unwrap_or(usize::MAX).clamp(1, 10_000);
+            let found = self.rows.scan(&prefix, &prefix, limit)?;
+            if found.is_empty() {
+                return Err(missing("early events", &resident.key));
+            }
+            let mut entries = Vec::with_capacity(found.len());
+            for (row, value) in &found {
+                entries.push((Sequence(rows::number_of(row)), take_entry(&mut Reader::new(value))?));
+                self.rows.delete(row);
+            }
+            let now = self.now;
+            let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
+            let before = resident.lane.resident();
+            resident.lane.load_early(entries, &policy, now);
+            let after = resident.lane.resident();
+        self.lanes.entries = self.lanes.entries + after - before;
+        }
+        Ok(())
+    }
+
+    /// Before a purge: what the lane has on disk goes too, and its ids are released.
+    pub(crate) fn drop_spilled(&mut self, slot: Slot) -> Result<(), Failure> {
+        let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
+        let (id, key, spilled) = (resident.subscription, resident.key.clone(), resident.lane.spilled());
+        let mut gone = Vec::new();
+        if spilled.entries > 0 {
+            for chunk in spilled.first_chunk..spilled.next_chunk {
+                let row = rows::chunk(id, &key, chunk);
+                if let Some(stored) = self.rows.get(&row)? {
+                    gone.extend(take_entries(&mut Reader::new(&stored))?);
+                    self.rows.delete(&row);
+                }
+            }
+        }
+        if resident.lane.has_spilled_early() {
+            let prefix = rows::early_prefix(id, &key);
+            for (row, value) in self.rows.scan(&prefix, &prefix, usize::MAX)? {
+                gone.push(take_entry(&mut Reader::new(&value))?);
+                self.rows.delete(&row);
+            }
+        }
+        let now = self.now;
+        for entry in gone {
+            if let Some(subscription) = self.subscriptions.get_mut(&id) {
+                subscription.tally.left(&entry);
+                subscription.tally.unpin(entry.at);
+            }
+            self.release(id, &entry, now)?;
+        }
+        Ok(())
+    }
+
+    // ---- all at once --------------------------------------------------------------------------------------
+
+    /// State as of the last checkpoint.
+    pub(crate) fn load_rows(&mut self) -> Result<(), Failure> {
+        if let Some(row) = self.rows.get(rows::GLOBAL)? {
+            let global: Global = from_json(&row)?;
+            self.next_subscription = global.next_subscription;
+            self.removed = global.removed;
+            self.replays.next_id = global.next_replay.max(1);
+            self.now = self.now.max(global.now);
+        }
+        for (key, row) in self.rows.scan(&[rows::SUBSCRIPTION], &[], usize::MAX)? {
+            let id = SubscriptionId(u32::from_be_bytes(
+                key.get(1..5).and_then(|bytes| bytes.try_into().ok()).unwrap_or_default(),
+            ));
+            let row: Row = from_json(&row)?;
+            let mut subscription =
+                Subscription::from_row(id, row).ok_or(Malformed("subscription document"))?;
+            subscription.endpoint = self.endpoints.of(&subscription.document.spec.target);
+            self.names.insert(subscription.name().to_owned(), id);
+            self.subscriptions.insert(id, subscription);
+        }
+        for (key, row) in self.rows.scan(&[rows::SINGLE], &[], usize::MAX)? {
+            self.load_single(&key, &row)?;
+        }
+        for (key, row) in self.rows.scan(&[rows::REPLAY], &[], usize::MAX)? {
+            let text = String::from_utf8(row).map_err(|_| Malformed("replay"))?;
+            self.replays.put(rows::number_of(&key), &text);
+        }
+        Ok(())
+    }
+
+    fn load_single(&mut self, key: &[u8], row: &[u8]) -> Result<(), Failure> {
+        let id = SubscriptionId(u32::from_be_bytes(
+            key.get(1..5).and_then(|bytes| bytes.try_into().ok()).unwrap_or_default(),
+        ));
+        let r = &mut Reader::new(row);
+        let mut single = Single::new(take_entry(r)?);
+        single.attempts = r.u32()?;
+        single.attempts_total = r.u32()?;
+        single.retry_at = r.option()?.map(Millis);
+        single.reason = Reason::from_code(r.u8()?).ok_or(Malformed("reason"))?;
+        single.error = r.text()?.to_owned();
+        single.stored = true;
+        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            subscription.singles.insert(Position(rows::number_of(key)), single);
+        }
+        Ok(())
+    }
+
+    /// Everything that is only in memory becomes rows: the first step of a checkpoint.
+    pub(crate) fn store_all(&mut self) -> Result<(), Failure> {
+        let dirty: Vec<Slot> =
+            self.lanes.iter().filter(|(_, resident)| resident.dirty).map(|(slot, _)| slot).collect();
+        dirty.into_iter().try_for_each(|slot| self.store_lane(slot))?;
+        let ids: Vec<SubscriptionId> = self.subscriptions.keys().copied().collect();
+        for id in ids {
+            self.store_subscription(id)?;
+        }
+        let global = Global {
+            next_subscription: self.next_subscription,
+            next_replay: self.replays.next_id,
+            removed: self.removed.clone(),
+            now: self.now,
+        };
+        self.rows.put(rows::GLOBAL, &to_json(&global)?);
+        for (id, job) in self.replays.changed() {
+            self.rows.put(&rows::replay(id), job.as_bytes());
+        }
+        Ok(())
+    }
+
+    fn store_subscription(&mut self, id: SubscriptionId) -> Result<(), Failure> {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let mut row = subscription.row();
+        // A request that is open ends with the process: its lane counts as it will be found.
+        for flight in self.in_flight.values().filter(|flight| flight.subscription == id) {
+            if let crate::engine::Who::Lane(slot) = flight.who
+                && let Some(resident) = self.lanes.get(slot)
+            {
+                row.tally.recount(resident.counted, resident.count_kind_at_rest());
+            }
+        }
+        for (position, single) in &mut subscription.singles {
+            let mut value = Vec::new();
+            put_entry(&mut value, &single.entry);
+            put_varint(&mut value, u64::from(single.attempts));
+            put_varint(&mut value, u64::from(single.attempts_total));
+            put_option(&mut value, single.retry_at.map(|at| at.0));
+            value.push(single.reason.code());
+            put_bytes(&mut value, single.error.as_bytes());
+            self.rows.put(&rows::at_position(rows::SINGLE, id, *position), &value);
+            single.stored = true;
+        }
+        self.rows.put(&rows::of_subscription(rows::SUBSCRIPTION, id), &to_json(&row)?);
+        Ok(())
+    }
+
+    /// After recovery: timers, queues and counters are built from state.
+    pub(crate) fn go_live(&mut self) -> Result<(), Failure> {
+        self.live = true;
+        let slots: Vec<Slot> = self.lanes.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.clamp(slot);
+            self.touch(slot);
+        }
+        for (id, subscription) in &mut self.subscriptions {
+            for (position, single) in &mut subscription.singles {
+                let at = single.retry_at.unwrap_or(Millis::ZERO).min(self.now + 3_600_000);
+                self.single_timers.push(Reverse((at, *id, *position)));
+            }
+        }
+        Ok(())
+    }
+
+    fn clamp(&mut self, slot: Slot) {
+        let now = self.now;
+        let Some(resident) = self.lanes.get_mut(slot) else { return };
+        let Some(subscription) = self.subscriptions.get(&resident.subscription) else { return };
+        resident.lane.clamp_timers(&subscription.policy, klambda_core::retry::RETRY_AFTER_MS_MAX, now);
+    }
+
+    // ---- lanes on disk that should go on ------------------------------------------------------------------
+
+    pub(crate) fn cold_due(&self) -> Option<Millis> {
+        let cold = self.subscriptions.values().filter(|s| s.cold > 0 && s.ready.len() < COLD_BATCH);
+        cold.map(|subscription| subscription.cold_due).min()
+    }
+
+    /// Brings lanes in that are due, some at a time, while there is little else to do for their subscription.
+    pub(crate) fn warm_up(&mut self, id: SubscriptionId) -> Result<(), Failure> {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        if subscription.cold == 0
+            || subscription.ready.len() >= COLD_BATCH
+            || subscription.cold_due > self.now
+            || subscription.is_paused()
+        {
+            return Ok(());
+        }
+        let prefix = rows::of_subscription(rows::WAITING, id);
+        let from = subscription.cold_cursor.clone();
+        let found = self.rows.scan(&prefix, &from, COLD_BATCH)?;
+        let wrapped = found.len() < COLD_BATCH;
+        let mut next_due = Millis::NEVER;
+        for (row, due) in &found {
+            let key = rows::lane_of(row);
+            let due = Millis(Reader::new(due).option()?.unwrap_or(0));
+            if self.lanes.find(id, key).is_some() {
+                continue;
+            }
+            if due > self.now {
+                next_due = next_due.min(due);
+                continue;
+            }
+            let slot = self.resident(id, key)?;
+            self.touch(slot);
+        }
+        let now = self.now;
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        subscription.cold_seen_due = subscription.cold_seen_due.min(next_due);
+        if wrapped {
+            subscription.cold_cursor.clear();
+            subscription.cold_due = std::mem::replace(&mut subscription.cold_seen_due, Millis::NEVER).max(now + 1);
+        } else {
+            subscription.cold_cursor = found.last().map(|(row, _)| [row.as_slice(), &[0]].concat()).unwrap_or_default();
+        }
+        Ok(())
+    }
+}
+
+fn missing(what: &str, key: &str) -> Failure {
+    Failure::State(format!("{what} of key {key:?} is missing from the tables"))
+}
+
+pub(crate) fn from_json<T: serde::de::DeserializeOwned>(row: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(row).map_err(|error| Failure::State(format!("a row cannot be read: {error}")))
+}
+
+pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, Failure> {
+    serde_json::to_vec(value).map_err(|error| Failure::State(error.to_string()))
+}

@@ -1,0 +1,85 @@
+//! The keys of rows. One letter says what a row is; numbers are big-endian, so that order is what people expect.
+
+use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_core::wire::put_varint;
+
+pub const SUBSCRIPTION: u8 = b'S';
+pub const LANE: u8 = b'L';
+/// Index: lanes that wait and go on by themselves.
+pub const WAITING: u8 = b'W';
+/// Index: lanes that wait for a person.
+pub const PARKED: u8 = b'P';
+/// A chunk of a lane's queue.
+pub const CHUNK: u8 = b'Q';
+/// An early event beyond the buffer.
+pub const EARLY: u8 = b'E';
+/// An event of an unordered subscription that is on its way.
+pub const SINGLE: u8 = b'A';
+/// A dead letter outside the lanes.
+pub const DEAD: u8 = b'D';
+/// A dead letter that holds its lane.
+pub const HELD: u8 = b'H';
+/// Where an event was copied to when its segment went.
+pub const KEPT: u8 = b'K';
+pub const REPLAY: u8 = b'J';
+pub const GLOBAL: &[u8] = b"G";
+
+pub fn of_subscription(letter: u8, id: SubscriptionId) -> Vec<u8> {
+    let mut key = Vec::with_capacity(48);
+    key.push(letter);
+    key.extend_from_slice(&id.0.to_be_bytes());
+    key
+}
+
+pub fn of_lane(letter: u8, id: SubscriptionId, lane: &str) -> Vec<u8> {
+    let mut key = of_subscription(letter, id);
+    key.extend_from_slice(lane.as_bytes());
+    key
+}
+
+/// The lane's key in a row of `of_lane`.
+pub fn lane_of(row: &[u8]) -> &str {
+    row.get(5..).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
+}
+
+pub fn chunk(id: SubscriptionId, lane: &str, chunk: u64) -> Vec<u8> {
+    numbered(CHUNK, id, lane, chunk)
+}
+
+pub fn early(id: SubscriptionId, lane: &str, sequence: Sequence) -> Vec<u8> {
+    numbered(EARLY, id, lane, sequence.0)
+}
+
+pub fn early_prefix(id: SubscriptionId, lane: &str) -> Vec<u8> {
+    let mut key = of_subscription(EARLY, id);
+    put_varint(&mut key, lane.len() as u64);
+    key.extend_from_slice(lane.as_bytes());
+    key
+}
+
+/// The number at the end of a row's key.
+pub fn number_of(row: &[u8]) -> u64 {
+    row.last_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}
+
+fn numbered(letter: u8, id: SubscriptionId, lane: &str, number: u64) -> Vec<u8> {
+    let mut key = of_subscription(letter, id);
+    put_varint(&mut key, lane.len() as u64);
+    key.extend_from_slice(lane.as_bytes());
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+pub fn at_position(letter: u8, id: SubscriptionId, position: Position) -> Vec<u8> {
+    let mut key = of_subscription(letter, id);
+    key.extend_from_slice(&position.0.to_be_bytes());
+    key
+}
+
+pub fn kept(at: Address) -> Vec<u8> {
+    [&[KEPT], at.0.to_be_bytes().as_slice()].concat()
+}
+
+pub fn replay(id: u64) -> Vec<u8> {
+    [&[REPLAY], id.to_be_bytes().as_slice()].concat()
+}

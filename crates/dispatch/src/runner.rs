@@ -1,0 +1,323 @@
+//! Drives the engine: one task on tokio, a thread for syncs, a thread for chores.
+//!
+//! Inputs gather in a shared inbox; the task takes them all at once, so that under load one write and one sync serve
+//! many, and a lone request waits for nobody.
+
+use crate::accept::Judged;
+use crate::client::Client;
+use crate::engine::{Answer, Engine, Ticket, Token};
+use hashbrown::HashMap;
+use klambda_core::binding::Rejected;
+use klambda_core::event::Event;
+use klambda_core::ids::Address;
+use klambda_core::outcome::Outcome;
+use klambda_core::time::Millis;
+use klambda_store::chore::{Chore, Done};
+use klambda_store::disk::File;
+use klambda_store::log::{PrepareJob, SyncJob};
+use klambda_store::table;
+use std::io;
+use std::sync::mpsc as threads;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::{Notify, oneshot};
+
+/// Something for the engine, from anywhere.
+enum Input {
+    Accept { events: Vec<Result<Event, Rejected>>, answer: oneshot::Sender<Vec<Judged>>, since: Instant },
+    Outcome { ticket: Ticket, outcome: Outcome },
+    Synced { up_to: Address, result: io::Result<()>, took: Duration },
+    Prepared(io::Result<Arc<dyn File>>),
+    ChoreDone(Result<Done, table::Error>),
+    /// Changes state, then waits until that is durable.
+    Command(Box<dyn FnOnce(&mut Engine) -> Box<dyn FnOnce() + Send> + Send>),
+    /// Only looks.
+    Query(Box<dyn FnOnce(&mut Engine) + Send>),
+    Stop { deadline: Instant },
+}
+
+#[derive(Default)]
+struct Inbox {
+    inputs: Mutex<Vec<Input>>,
+    notify: Notify,
+}
+
+impl Inbox {
+    fn push(&self, input: Input) {
+        let mut inputs = self.lock();
+        inputs.push(input);
+        if inputs.len() == 1 {
+            drop(inputs);
+            self.notify.notify_one();
+        }
+    }
+
+    fn take(&self, into: &mut Vec<Input>) {
+        std::mem::swap(&mut *self.lock(), into);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Input>> {
+        self.inputs.lock().expect("no one panics while holding the inbox")
+    }
+}
+
+/// Talks to the running engine. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    inbox: Arc<Inbox>,
+}
+
+/// The engine has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the server is shutting down")]
+pub struct Stopped;
+
+impl Handle {
+    /// Answers when all of it is durable.
+    pub async fn accept(&self, events: Vec<Result<Event, Rejected>>) -> Result<Vec<Judged>, Stopped> {
+        let (answer, result) = oneshot::channel();
+        self.inbox.push(Input::Accept { events, answer, since: Instant::now() });
+        result.await.map_err(|_| Stopped)
+    }
+
+    /// Runs a change on the engine; answers when it is durable.
+    pub async fn command<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut Engine) -> T + Send + 'static,
+    ) -> Result<T, Stopped> {
+        let (answer, result) = oneshot::channel();
+        self.inbox.push(Input::Command(Box::new(move |engine| {
+            let value = change(engine);
+            Box::new(move || {
+                let _ = answer.send(value);
+            })
+        })));
+        result.await.map_err(|_| Stopped)
+    }
+
+    /// Looks at the engine between two rounds.
+    pub async fn query<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut Engine) -> T + Send + 'static,
+    ) -> Result<T, Stopped> {
+        let (answer, result) = oneshot::channel();
+        self.inbox.push(Input::Query(Box::new(move |engine| {
+            let _ = answer.send(look(engine));
+        })));
+        result.await.map_err(|_| Stopped)
+    }
+
+    /// No new deliveries; those that are open may finish until the deadline.
+    pub fn stop(&self, within: Duration) {
+        self.inbox.push(Input::Stop { deadline: Instant::now() + within });
+    }
+}
+
+/// Wall time that never jumps: the clock is read once, then only elapsed time counts.
+#[derive(Clone, Copy)]
+pub struct Clock {
+    wall_ms: u64,
+    start: Instant,
+}
+
+impl Clock {
+    pub fn new() -> Clock {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Clock { wall_ms: wall.as_millis() as u64, start: Instant::now() }
+    }
+
+    pub fn now(&self) -> Millis {
+        Millis(self.wall_ms + self.start.elapsed().as_millis() as u64)
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Clock::new()
+    }
+}
+
+enum ThreadJob {
+    Prepare(PrepareJob),
+    Chore(Box<Chore>),
+}
+
+pub struct Runner {
+    engine: Engine,
+    client: Client,
+    clock: Clock,
+    inbox: Arc<Inbox>,
+    syncs: threads::Sender<SyncJob>,
+    chores: threads::Sender<ThreadJob>,
+    accepts: HashMap<Token, (oneshot::Sender<Vec<Judged>>, Instant)>,
+    commands: HashMap<Token, Box<dyn FnOnce() + Send>>,
+    held: Vec<Input>,
+    next_token: u64,
+    stopping: Option<Instant>,
+}
+
+impl Runner {
+    /// The engine and the handle to it. Nothing runs before `run` does.
+    pub fn new(engine: Engine, client: Client, clock: Clock) -> (Runner, Handle) {
+        let inbox = Arc::new(Inbox::default());
+        let handle = Handle { inbox: inbox.clone() };
+        let syncs = sync_thread(inbox.clone());
+        let chores = chore_thread(inbox.clone());
+        let runner = Runner {
+            engine,
+            client,
+            clock,
+            inbox,
+            syncs,
+            chores,
+            accepts: HashMap::new(),
+            commands: HashMap::new(),
+            held: Vec::new(),
+            next_token: 1,
+            stopping: None,
+        };
+        (runner, handle)
+    }
+
+    /// Runs until stopped; everything accepted is durable when it ends.
+    pub async fn run(mut self) {
+        let mut inputs = Vec::new();
+        loop {
+            self.inbox.take(&mut inputs);
+            let waiting = std::mem::take(&mut self.held);
+            self.engine.tick(self.clock.now());
+            for input in waiting.into_iter().chain(inputs.drain(..)) {
+                self.handle(input);
+            }
+            self.engine.flush();
+            self.act();
+            if self.is_done() {
+                break;
+            }
+            self.wait().await;
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        let Some(deadline) = self.stopping else { return false };
+        let quiet = self.engine.is_idle() && !self.engine.is_checkpointing() && self.accepts.is_empty();
+        quiet || Instant::now() >= deadline || self.engine.failure().is_some()
+    }
+
+    async fn wait(&mut self) {
+        let now = self.clock.now();
+        let wake = self.engine.wake_at();
+        let mut wait = Duration::from_millis(wake.since(now));
+        if self.stopping.is_some() {
+            wait = wait.min(Duration::from_millis(20));
+        }
+        if wait.is_zero() {
+            return tokio::task::yield_now().await;
+        }
+        let _ = tokio::time::timeout(wait, self.inbox.notify.notified()).await;
+    }
+
+    fn handle(&mut self, input: Input) {
+        match input {
+            Input::Accept { .. } if self.stopping.is_some() => {}
+            Input::Accept { .. } if !self.engine.is_accepting() => self.held.push(input),
+            Input::Accept { events, answer, since } => {
+                let token = self.token();
+                self.accepts.insert(token, (answer, since));
+                self.engine.accept(token, events);
+            }
+            Input::Outcome { ticket, outcome } => self.engine.outcome(ticket, outcome),
+            Input::Synced { up_to, result, took } => {
+                self.engine.committed(took);
+                self.engine.sync_done(up_to, result);
+            }
+            Input::Prepared(result) => self.engine.prepare_done(result),
+            Input::ChoreDone(result) => self.engine.chore_done(result),
+            Input::Command(change) => {
+                let answer = change(&mut self.engine);
+                let token = self.token();
+                self.commands.insert(token, answer);
+                self.engine.when_durable(token);
+            }
+            Input::Query(look) => look(&mut self.engine),
+            Input::Stop { deadline } => {
+                self.stopping = Some(self.stopping.map_or(deadline, |old| old.min(deadline)));
+                self.engine.stop();
+            }
+        }
+    }
+
+    fn token(&mut self) -> Token {
+        self.next_token += 1;
+        Token(self.next_token)
+    }
+
+    /// Does what the engine asks for.
+    fn act(&mut self) {
+        for answer in self.engine.take_answers() {
+            match answer {
+                Answer::Events(token, judged) => {
+                    if let Some((answer, since)) = self.accepts.remove(&token) {
+                        self.engine.accepted(since.elapsed());
+                        let _ = answer.send(judged);
+                    }
+                }
+                Answer::Durable(token) => {
+                    if let Some(answer) = self.commands.remove(&token) {
+                        answer();
+                    }
+                }
+            }
+        }
+        if self.engine.failure().is_some() {
+            // Nobody is told that anything is durable any more: dropping the channels says so.
+            self.accepts.clear();
+            self.commands.clear();
+        }
+        for delivery in self.engine.take_deliveries() {
+            let (client, inbox) = (self.client.clone(), self.inbox.clone());
+            tokio::spawn(async move {
+                let outcome = client.call(&delivery).await;
+                inbox.push(Input::Outcome { ticket: delivery.ticket, outcome });
+            });
+        }
+        if let Some(job) = self.engine.sync_job() {
+            let _ = self.syncs.send(job);
+        }
+        if let Some(job) = self.engine.prepare_job() {
+            let _ = self.chores.send(ThreadJob::Prepare(job));
+        }
+        if let Some(chore) = self.engine.chore() {
+            let _ = self.chores.send(ThreadJob::Chore(Box::new(chore)));
+        }
+    }
+}
+
+fn sync_thread(inbox: Arc<Inbox>) -> threads::Sender<SyncJob> {
+    let (sender, jobs) = threads::channel::<SyncJob>();
+    spawn("klambda-sync", move || {
+        for job in jobs {
+            let start = Instant::now();
+            let result = job.run();
+            inbox.push(Input::Synced { up_to: job.up_to, result, took: start.elapsed() });
+        }
+    });
+    sender
+}
+
+fn chore_thread(inbox: Arc<Inbox>) -> threads::Sender<ThreadJob> {
+    let (sender, jobs) = threads::channel::<ThreadJob>();
+    spawn("klambda-chores", move || {
+        for job in jobs {
+            inbox.push(match job {
+                ThreadJob::Prepare(job) => Input::Prepared(job.run()),
+                ThreadJob::Chore(chore) => Input::ChoreDone(chore.run()),
+            });
+        }
+    });
+    sender
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
+    std::thread::Builder::new().name(name.into()).spawn(work).expect("a process that starts can start a thread");
+}

@@ -1,0 +1,223 @@
+//! A subscription at work: its document, what waits for it, and who may go next.
+
+use crate::lanes::Slot;
+use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::lane::{Entry, Policy, State};
+use klambda_core::outcome::Reason;
+use klambda_core::subscription::{Document, Ordering};
+use klambda_core::time::Millis;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+pub struct Subscription {
+    pub id: SubscriptionId,
+    pub document: Arc<Document>,
+    pub policy: Policy,
+    pub created: Millis,
+    pub phase: Phase,
+    /// New ordering rules that begin when what waits has drained.
+    pub next_document: Option<Document>,
+    pub tally: Tally,
+    pub notes: Notes,
+
+    // What follows ends with the process.
+    pub endpoint: usize,
+    pub ready: VecDeque<Slot>,
+    pub in_flight: u32,
+    /// Lanes on disk alone that would go on by themselves, and when the next of them is due.
+    pub cold: u64,
+    pub cold_due: Millis,
+    pub cold_cursor: Vec<u8>,
+    pub cold_seen_due: Millis,
+    /// Unordered: events that left the queue and are called, or wait to be called again.
+    pub singles: BTreeMap<Position, Single>,
+    pub ready_singles: VecDeque<Position>,
+    /// While it catches up: the newest events that will be its, and up to where such were forgotten again.
+    pub later: VecDeque<Entry>,
+    pub later_trimmed: Position,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Phase {
+    Live,
+    /// Reads the log from here; events that arrive meanwhile are read there too.
+    CatchingUp { cursor: Address, done: Position },
+    /// Takes no new events and goes when nothing waits.
+    Draining,
+}
+
+/// What is counted of a subscription; the same after a restart as before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Tally {
+    pub waiting: u64,
+    pub waiting_bytes: u64,
+    /// Dead letters outside lanes.
+    pub dead: u64,
+    /// Dead letters that hold their lanes.
+    pub held: u64,
+    pub delivered: u64,
+    /// Lanes with something waiting, by state.
+    pub lanes: [u64; 6],
+    /// Waiting events by the second they were accepted in: the first key is the oldest.
+    pub ages: BTreeMap<u64, u32>,
+    /// Waiting events and dead letters by the mebibyte of log they stand in: what retention must keep.
+    pub pins: BTreeMap<u64, u32>,
+    /// Lanes on disk that wait and would go on by themselves.
+    pub waiting_lanes: u64,
+}
+
+/// Things its owner should know.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Notes {
+    /// It began later than asked, because the log did.
+    pub began_late: Option<Millis>,
+    pub events_without_key: u64,
+}
+
+/// An event of an unordered subscription on its way.
+#[derive(Clone, Debug)]
+pub struct Single {
+    pub entry: Entry,
+    pub attempts: u32,
+    pub attempts_total: u32,
+    pub retry_at: Option<Millis>,
+    pub in_flight: bool,
+    pub error: String,
+    pub reason: Reason,
+    pub stored: bool,
+}
+
+pub const PIN_SHIFT: u32 = 20;
+
+impl Tally {
+    pub fn arrived(&mut self, entry: &Entry) {
+        self.waiting += 1;
+        self.waiting_bytes += u64::from(entry.bytes);
+        *self.ages.entry(entry.accepted.0 / 1000).or_default() += 1;
+        self.pin(entry.at);
+    }
+
+    /// It waits no longer; a dead letter goes on pinning its place in the log.
+    pub fn left(&mut self, entry: &Entry) {
+        self.waiting -= 1;
+        self.waiting_bytes -= u64::from(entry.bytes);
+        decrement(&mut self.ages, entry.accepted.0 / 1000);
+    }
+
+    pub fn pin(&mut self, at: Address) {
+        *self.pins.entry(at.0 >> PIN_SHIFT).or_default() += 1;
+    }
+
+    pub fn unpin(&mut self, at: Address) {
+        decrement(&mut self.pins, at.0 >> PIN_SHIFT);
+    }
+
+    pub fn oldest(&self) -> Option<Millis> {
+        self.ages.keys().next().map(|second| Millis(second * 1000))
+    }
+
+    pub fn recount(&mut self, before: Option<State>, after: Option<State>) {
+        if let Some(before) = before {
+            self.lanes[before as usize] -= 1;
+        }
+        if let Some(after) = after {
+            self.lanes[after as usize] += 1;
+        }
+    }
+
+    pub fn parked(&self) -> u64 {
+        self.lanes[State::Parked as usize]
+    }
+}
+
+fn decrement(counts: &mut BTreeMap<u64, u32>, key: u64) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
+
+/// A subscription's row: everything but its lanes.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    pub document: serde_json::Value,
+    pub next_document: Option<serde_json::Value>,
+    pub created: Millis,
+    pub phase: Phase,
+    pub tally: Tally,
+    pub notes: Notes,
+}
+
+impl Subscription {
+    pub fn new(id: SubscriptionId, document: Document, created: Millis, phase: Phase) -> Subscription {
+        Subscription {
+            id,
+            policy: Policy::new(&document.spec),
+            document: Arc::new(document),
+            created,
+            phase,
+            next_document: None,
+            tally: Tally::default(),
+            notes: Notes::default(),
+            endpoint: 0,
+            ready: VecDeque::new(),
+            in_flight: 0,
+            cold: 0,
+            cold_due: Millis::ZERO,
+            cold_cursor: Vec::new(),
+            cold_seen_due: Millis::NEVER,
+            singles: BTreeMap::new(),
+            ready_singles: VecDeque::new(),
+            later: VecDeque::new(),
+            later_trimmed: Position(u64::MAX),
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.document.name
+    }
+
+    pub fn is_ordered(&self) -> bool {
+        self.document.spec.ordering == Ordering::Ordered
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.document.spec.paused
+    }
+
+    pub fn set_document(&mut self, document: Document) {
+        self.policy = Policy::new(&document.spec);
+        self.document = Arc::new(document);
+    }
+
+    pub fn row(&self) -> Row {
+        Row {
+            document: self.document.to_stored_json(),
+            next_document: self.next_document.as_ref().map(Document::to_stored_json),
+            created: self.created,
+            phase: self.phase,
+            tally: self.tally.clone(),
+            notes: self.notes.clone(),
+        }
+    }
+
+    pub fn from_row(id: SubscriptionId, row: Row) -> Option<Subscription> {
+        let document = Document::parse(&row.document).ok()?;
+        let mut subscription = Subscription::new(id, document, row.created, row.phase);
+        subscription.next_document = match row.next_document {
+            Some(document) => Some(Document::parse(&document).ok()?),
+            None => None,
+        };
+        subscription.cold = row.tally.waiting_lanes;
+        subscription.tally = row.tally;
+        subscription.notes = row.notes;
+        Some(subscription)
+    }
+}

@@ -1,0 +1,295 @@
+//! Every setting of the server, its default, and where it comes from: flags, then `KLAMBDA_*`, then one YAML
+//! file, then the default.
+//!
+//! [`DEFAULT_FILE`] is what `klambda config` prints; a test holds it equal to [`Config::default`].
+
+mod settings;
+mod sources;
+
+pub use settings::{Strategy, names};
+pub use sources::{Error, Overrides};
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The whole default configuration, commented.
+pub const DEFAULT_FILE: &str = include_str!("default_config.yaml");
+
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Config {
+    pub listen: SocketAddr,
+    pub data: PathBuf,
+    /// Bytes for index and buffers.
+    pub memory: u64,
+    pub token_file: Option<PathBuf>,
+    pub tls: Tls,
+    pub allow_hosts: Vec<String>,
+    /// Worker threads; 0: as many as there are cores.
+    pub threads: usize,
+    pub log: Log,
+    pub limits: Limits,
+    pub retention: Retention,
+    pub store: Store,
+    pub idempotency: Idempotency,
+    pub delivery: Delivery,
+    pub replay: Replay,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Tls {
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Log {
+    pub format: LogFormat,
+    pub level: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub enum LogFormat {
+    Pretty,
+    Json,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Limits {
+    pub body_bytes: usize,
+    pub batch_events: usize,
+    pub event_bytes: usize,
+    pub attributes: usize,
+    pub attribute_bytes: usize,
+    pub header_bytes: usize,
+    pub connections: usize,
+    pub header_timeout: Duration,
+    pub body_timeout: Duration,
+    pub idle_timeout: Duration,
+    /// Deliveries open at the same time, over all subscriptions.
+    pub concurrency: usize,
+    pub subscriptions: usize,
+    /// Bytes of requests received but not yet committed.
+    pub pending_bytes: usize,
+    /// Event types with a label of their own in the metrics.
+    pub metric_types: usize,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Retention {
+    pub age: Duration,
+    /// 0: no limit.
+    pub bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Store {
+    pub segment_bytes: u64,
+    /// Kept free for acknowledgements and decisions, so that a full server still drains.
+    pub reserve_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Idempotency {
+    pub max_marks: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Delivery {
+    pub breaker: Breaker,
+    pub shutdown_timeout: Duration,
+    pub connect_timeout: Duration,
+    pub pool_idle: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Breaker {
+    pub consecutive: u32,
+    pub ratio: f64,
+    pub minimum_calls: u32,
+    pub window: Duration,
+    pub half_open_after: Duration,
+}
+
+/// How dead letters of each event type are replayed; a type that is not named is `ordered`.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Replay {
+    pub strategies: BTreeMap<String, Strategy>,
+}
+
+/// Listening where others can connect, in the open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Exposure {
+    #[error(
+        "{0} can be reached from other machines: name a file of bearer tokens with --token-file (and a certificate \
+         with --tls-cert and --tls-key), or listen on 127.0.0.1"
+    )]
+    NoToken(SocketAddr),
+}
+
+impl Config {
+    /// Whether it is safe to listen at the configured address. `Ok` may carry a warning for the user.
+    pub fn exposure(&self) -> Result<Option<String>, Exposure> {
+        if self.listen.ip().to_canonical().is_loopback() {
+            return Ok(None);
+        }
+        if self.token_file.is_none() {
+            return Err(Exposure::NoToken(self.listen));
+        }
+        let unencrypted = self.tls.cert.is_none();
+        Ok(unencrypted.then(|| {
+            format!(
+                "{} is served without TLS: tokens and events can be read on the way; --tls-cert and --tls-key change that",
+                self.listen
+            )
+        }))
+    }
+}
+
+const KI: usize = 1 << 10;
+const MI: usize = 1 << 20;
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            data: PathBuf::from("./data"),
+            memory: 128 << 20,
+            token_file: None,
+            tls: Tls::default(),
+            allow_hosts: Vec::new(),
+            threads: 0,
+            log: Log { format: LogFormat::Pretty, level: "info".to_owned() },
+            limits: Limits::default(),
+            retention: Retention { age: secs(7 * 24 * 3600), bytes: 0 },
+            store: Store { segment_bytes: 64 << 20, reserve_bytes: 8 << 20 },
+            idempotency: Idempotency { max_marks: 20_000_000 },
+            delivery: Delivery::default(),
+            replay: Replay { strategies: settings::default_strategies() },
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            body_bytes: 8 * MI,
+            batch_events: 1000,
+            event_bytes: MI,
+            attributes: 64,
+            attribute_bytes: 4096,
+            header_bytes: 64 * KI,
+            connections: 10_000,
+            header_timeout: secs(10),
+            body_timeout: secs(30),
+            idle_timeout: secs(75),
+            concurrency: 4096,
+            subscriptions: 1000,
+            pending_bytes: 64 * MI,
+            metric_types: 100,
+        }
+    }
+}
+
+impl Default for Delivery {
+    fn default() -> Delivery {
+        Delivery {
+            breaker: Breaker {
+                consecutive: 3,
+                ratio: 0.5,
+                minimum_calls: 20,
+                window: secs(10),
+                half_open_after: secs(30),
+            },
+            shutdown_timeout: secs(30),
+            connect_timeout: secs(5),
+            pool_idle: secs(90),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_default_file_is_the_default() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), DEFAULT_FILE).unwrap();
+        let parsed =
+            Config::from_sources(Some(file.path()), std::iter::empty(), Overrides::default()).unwrap();
+        assert_eq!(parsed, Config::default());
+        // What the file leaves out would still come from the default: take the keys themselves, too.
+        let tree: Value = serde_saphyr::from_str(DEFAULT_FILE).unwrap();
+        assert_eq!(leaves(&tree), leaves(&serde_json::to_value(Config::default()).unwrap()));
+    }
+
+    /// Paths of all settings in a tree; a map that is a setting itself (the strategies) counts with its entries.
+    fn leaves(tree: &Value) -> BTreeSet<String> {
+        fn walk(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+            match value {
+                Value::Object(members)
+                    if !names().any(|(name, _)| name == path) || path == "replay.strategies" =>
+                {
+                    for (key, value) in members {
+                        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                        walk(value, &path, found);
+                    }
+                }
+                _ => {
+                    found.insert(path.to_owned());
+                }
+            }
+        }
+        let mut found = BTreeSet::new();
+        walk(tree, "", &mut found);
+        found
+    }
+
+    #[test]
+    fn the_default_file_explains_every_setting() {
+        for (name, env) in names() {
+            let key = name.rsplit('.').next().unwrap();
+            let line =
+                DEFAULT_FILE.lines().position(|line| line.trim_start().starts_with(&format!("{key}:")));
+            let line = line.unwrap_or_else(|| panic!("{name} ({env}) is not in the file"));
+            let before = DEFAULT_FILE.lines().nth(line.wrapping_sub(1)).unwrap_or_default();
+            let here = DEFAULT_FILE.lines().nth(line).unwrap();
+            assert!(here.contains(" # ") || before.trim_start().starts_with('#'), "{name} has no comment");
+        }
+    }
+
+    #[test]
+    fn strangers_need_a_token() {
+        let mut config = Config::default();
+        assert_eq!(config.exposure(), Ok(None));
+        config.listen = "[::1]:8080".parse().unwrap();
+        assert_eq!(config.exposure(), Ok(None));
+        config.listen = "0.0.0.0:8080".parse().unwrap();
+        let refused = config.exposure().unwrap_err().to_string();
+        assert!(refused.contains("--token-file") && refused.contains("--tls-cert"), "{refused}");
+        assert!(!refused.contains('\n'));
+        config.token_file = Some("token".into());
+        assert!(config.exposure().unwrap().unwrap().contains("--tls-key"));
+        config.tls = Tls { cert: Some("c".into()), key: Some("k".into()) };
+        assert_eq!(config.exposure(), Ok(None));
+    }
+}

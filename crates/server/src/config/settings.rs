@@ -1,0 +1,294 @@
+//! The table of settings: the name of each, where its value lives, and how a value is read.
+
+use super::{Config, LogFormat};
+use crate::telemetry;
+use klambda_core::quantity;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How dead letters of an event type are replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub enum Strategy {
+    /// One after another within a key.
+    Ordered,
+    /// As they come; in an ordered lane the same as `Ordered`.
+    Parallel,
+    /// Only when selected by id.
+    Manual,
+    /// Never: a replay removes them.
+    Discard,
+}
+
+/// Name and environment variable of every setting, in the order of the default file.
+pub fn names() -> impl Iterator<Item = (&'static str, String)> {
+    SETTINGS.iter().map(|setting| (setting.name, setting.env()))
+}
+
+pub(super) struct Setting {
+    /// The path in the file, such as `limits.bodyBytes`.
+    pub(super) name: &'static str,
+    place: for<'a> fn(&'a mut Config) -> Place<'a>,
+}
+
+/// Where a value goes and what it must be. Numbers carry the least they may be.
+enum Place<'a> {
+    Address(&'a mut SocketAddr),
+    Path(&'a mut PathBuf),
+    PathOption(&'a mut Option<PathBuf>),
+    Names(&'a mut Vec<String>),
+    Format(&'a mut LogFormat),
+    Level(&'a mut String),
+    Bytes(&'a mut u64, u64),
+    Size(&'a mut usize, u64),
+    Count(&'a mut usize, usize),
+    Calls(&'a mut u32, u32),
+    Number(&'a mut u64, u64),
+    Ratio(&'a mut f64),
+    Time(&'a mut Duration, Duration),
+    Strategies(&'a mut BTreeMap<String, Strategy>),
+}
+
+const fn setting(name: &'static str, place: for<'a> fn(&'a mut Config) -> Place<'a>) -> Setting {
+    Setting { name, place }
+}
+
+const MS: Duration = Duration::from_millis(1);
+const NONE: Duration = Duration::ZERO;
+
+pub(super) static SETTINGS: &[Setting] = &[
+    setting("listen", |c| Place::Address(&mut c.listen)),
+    setting("data", |c| Place::Path(&mut c.data)),
+    setting("memory", |c| Place::Bytes(&mut c.memory, 16 << 20)),
+    setting("tokenFile", |c| Place::PathOption(&mut c.token_file)),
+    setting("tls.cert", |c| Place::PathOption(&mut c.tls.cert)),
+    setting("tls.key", |c| Place::PathOption(&mut c.tls.key)),
+    setting("allowHosts", |c| Place::Names(&mut c.allow_hosts)),
+    setting("threads", |c| Place::Count(&mut c.threads, 0)),
+    setting("log.format", |c| Place::Format(&mut c.log.format)),
+    setting("log.level", |c| Place::Level(&mut c.log.level)),
+    setting("limits.bodyBytes", |c| Place::Size(&mut c.limits.body_bytes, 1 << 10)),
+    setting("limits.batchEvents", |c| Place::Count(&mut c.limits.batch_events, 1)),
+    setting("limits.eventBytes", |c| Place::Size(&mut c.limits.event_bytes, 1 << 10)),
+    setting("limits.attributes", |c| Place::Count(&mut c.limits.attributes, 4)),
+    setting("limits.attributeBytes", |c| Place::Size(&mut c.limits.attribute_bytes, 64)),
+    setting("limits.headerBytes", |c| Place::Size(&mut c.limits.header_bytes, 8 << 10)),
+    setting("limits.connections", |c| Place::Count(&mut c.limits.connections, 1)),
+    setting("limits.headerTimeout", |c| Place::Time(&mut c.limits.header_timeout, MS)),
+    setting("limits.bodyTimeout", |c| Place::Time(&mut c.limits.body_timeout, MS)),
+    setting("limits.idleTimeout", |c| Place::Time(&mut c.limits.idle_timeout, MS)),
+    setting("limits.concurrency", |c| Place::Count(&mut c.limits.concurrency, 1)),
+    setting("limits.subscriptions", |c| Place::Count(&mut c.limits.subscriptions, 1)),
+    setting("limits.pendingBytes", |c| Place::Size(&mut c.limits.pending_bytes, 1 << 10)),
+    setting("limits.metricTypes", |c| Place::Count(&mut c.limits.metric_types, 0)),
+    setting("retention.age", |c| Place::Time(&mut c.retention.age, MS)),
+    setting("retention.bytes", |c| Place::Bytes(&mut c.retention.bytes, 0)),
+    setting("store.segmentBytes", |c| Place::Bytes(&mut c.store.segment_bytes, 1 << 20)),
+    setting("store.reserveBytes", |c| Place::Bytes(&mut c.store.reserve_bytes, 1 << 20)),
+    setting("idempotency.maxMarks", |c| Place::Number(&mut c.idempotency.max_marks, 1)),
+    setting("delivery.shutdownTimeout", |c| Place::Time(&mut c.delivery.shutdown_timeout, NONE)),
+    setting("delivery.connectTimeout", |c| Place::Time(&mut c.delivery.connect_timeout, MS)),
+    setting("delivery.poolIdle", |c| Place::Time(&mut c.delivery.pool_idle, NONE)),
+    setting("delivery.breaker.consecutive", |c| Place::Calls(&mut c.delivery.breaker.consecutive, 1)),
+    setting("delivery.breaker.ratio", |c| Place::Ratio(&mut c.delivery.breaker.ratio)),
+    setting("delivery.breaker.minimumCalls", |c| Place::Calls(&mut c.delivery.breaker.minimum_calls, 1)),
+    setting("delivery.breaker.window", |c| Place::Time(&mut c.delivery.breaker.window, MS)),
+    setting("delivery.breaker.halfOpenAfter", |c| Place::Time(&mut c.delivery.breaker.half_open_after, MS)),
+    setting("replay.strategies", |c| Place::Strategies(&mut c.replay.strategies)),
+];
+
+impl Setting {
+    pub(super) fn named(name: &str) -> Option<&'static Setting> {
+        SETTINGS.iter().find(|setting| setting.name == name)
+    }
+
+    /// `limits.bodyBytes` is `KLAMBDA_LIMITS_BODY_BYTES`.
+    pub(super) fn env(&self) -> String {
+        let mut env = String::from("KLAMBDA_");
+        for c in self.name.chars() {
+            match c {
+                '.' => env.push('_'),
+                c if c.is_ascii_uppercase() => env.extend(['_', c]),
+                c => env.push(c.to_ascii_uppercase()),
+            }
+        }
+        env
+    }
+
+    /// Puts a value in its place, or says what it should have been. Nothing given (`key:`) changes nothing.
+    pub(super) fn set(&self, config: &mut Config, value: &Value) -> Result<(), String> {
+        if value.is_null() {
+            return Ok(());
+        }
+        match (self.place)(config) {
+            Place::Address(place) => put(place, address(text(value)?)),
+            Place::Path(place) => put(place, path(value)),
+            Place::PathOption(place) => put(place, path(value).map(Some)),
+            Place::Names(place) => put(place, list(value)),
+            Place::Format(place) => put(place, format(text(value)?)),
+            Place::Level(place) => put(place, level(text(value)?)),
+            Place::Bytes(place, least) => put(place, bytes(value, least)),
+            Place::Size(place, least) => put(
+                place,
+                bytes(value, least).and_then(|size| usize::try_from(size).map_err(|e| e.to_string())),
+            ),
+            Place::Count(place, least) => put(place, number(value, least)),
+            Place::Calls(place, least) => put(place, number(value, least)),
+            Place::Number(place, least) => put(place, number(value, least)),
+            Place::Ratio(place) => put(place, ratio(value)),
+            Place::Time(place, least) => put(place, time(value, least)),
+            Place::Strategies(place) => {
+                place.extend(strategies(value)?);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *place = value?;
+    Ok(())
+}
+
+fn text(value: &Value) -> Result<&str, String> {
+    value.as_str().ok_or_else(|| format!("should be text, not {value}"))
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Some(port) = text.strip_prefix("localhost:").and_then(|port| port.parse().ok()) {
+        return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    }
+    text.parse().map_err(|_| format!("`{text}` is no address and port, such as 127.0.0.1:8080 or [::1]:8080"))
+}
+
+fn path(value: &Value) -> Result<PathBuf, String> {
+    match text(value)? {
+        "" => Err("should name a path".to_owned()),
+        path => Ok(path.into()),
+    }
+}
+
+/// A list, or names with commas between them as the environment holds them.
+fn list(value: &Value) -> Result<Vec<String>, String> {
+    match value {
+        Value::Array(items) => items.iter().map(|item| text(item).map(str::to_owned)).collect(),
+        Value::String(text) => Ok(parts(text).map(str::to_owned).collect()),
+        other => Err(format!("should be a list of names, not {other}")),
+    }
+}
+
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|part| !part.is_empty())
+}
+
+fn format(text: &str) -> Result<LogFormat, String> {
+    match text {
+        "pretty" => Ok(LogFormat::Pretty),
+        "json" => Ok(LogFormat::Json),
+        other => Err(format!("`{other}` is neither pretty nor json")),
+    }
+}
+
+fn level(text: &str) -> Result<String, String> {
+    telemetry::check_level(text).map(|()| text.to_owned())
+}
+
+fn bytes(value: &Value, least: u64) -> Result<u64, String> {
+    let bytes = match value {
+        Value::String(text) => quantity::parse_bytes(text)?,
+        other => {
+            other.as_u64().ok_or_else(|| format!("{other} is no size: write bytes, or 512Ki, 16Mi, 10Gi"))?
+        }
+    };
+    at_least(bytes, least, quantity::format_bytes)
+}
+
+fn number<T: FromStr + PartialOrd + Display + Copy>(value: &Value, least: T) -> Result<T, String> {
+    let text = match value {
+        Value::Number(number) => number.to_string(),
+        other => text(other)?.to_owned(),
+    };
+    let number = text.parse().map_err(|_| format!("`{text}` is no whole number in range"))?;
+    at_least(number, least, |least: T| least.to_string())
+}
+
+fn ratio(value: &Value) -> Result<f64, String> {
+    let ratio = match value {
+        Value::String(text) => text.parse().ok(),
+        other => other.as_f64(),
+    };
+    ratio
+        .filter(|ratio| *ratio > 0.0 && *ratio <= 1.0)
+        .ok_or_else(|| format!("{value} is not above 0 and at most 1"))
+}
+
+fn time(value: &Value, least: Duration) -> Result<Duration, String> {
+    let ms = match value {
+        Value::String(text) => quantity::parse_duration_ms(text)?,
+        other if other.as_u64() == Some(0) => 0,
+        other => return Err(format!("{other} lacks a unit: write 500ms, 30s, 5m, 24h or 7d")),
+    };
+    at_least(Duration::from_millis(ms), least, |least| quantity::format_duration_ms(least.as_millis() as u64))
+}
+
+fn at_least<T: PartialOrd + Copy>(value: T, least: T, show: impl Fn(T) -> String) -> Result<T, String> {
+    if value >= least { Ok(value) } else { Err(format!("should be at least {}", show(least))) }
+}
+
+/// A map from type to strategy, or `type=strategy` with commas between them as the environment holds them.
+fn strategies(value: &Value) -> Result<BTreeMap<String, Strategy>, String> {
+    match value {
+        Value::Object(members) => {
+            members.iter().map(|(name, value)| Ok((name.clone(), strategy(name, text(value)?)?))).collect()
+        }
+        Value::String(text) => parts(text)
+            .map(|part| {
+                let (name, value) =
+                    part.split_once('=').ok_or_else(|| format!("`{part}` is not type=strategy"))?;
+                Ok((name.to_owned(), strategy(name, value)?))
+            })
+            .collect(),
+        other => Err(format!("should map event types to strategies, not {other}")),
+    }
+}
+
+fn strategy(name: &str, text: &str) -> Result<Strategy, String> {
+    match text {
+        "ordered" => Ok(Strategy::Ordered),
+        "parallel" => Ok(Strategy::Parallel),
+        "manual" => Ok(Strategy::Manual),
+        "discard" => Ok(Strategy::Discard),
+        other => Err(format!("{name}: `{other}` is none of ordered, parallel, manual, discard")),
+    }
+}
+
+/// What is safe for the seventeen lifecycle types.
+pub(super) fn default_strategies() -> BTreeMap<String, Strategy> {
+    use Strategy::{Discard, Manual, Ordered, Parallel};
+    [
+        ("lambda.function.created", Ordered),
+        ("lambda.function.updated", Ordered),
+        ("lambda.function.deleted", Manual),
+        ("lambda.build.started", Ordered),
+        ("lambda.build.completed", Ordered),
+        ("lambda.build.failed", Ordered),
+        ("lambda.build.timeout", Ordered),
+        ("lambda.build.cancelled", Ordered),
+        ("lambda.build.stopped", Ordered),
+        ("lambda.service.created", Ordered),
+        ("lambda.service.updated", Ordered),
+        ("lambda.service.deleted", Manual),
+        ("lambda.status.updated", Ordered),
+        ("lambda.health.check", Discard),
+        ("lambda.parser.started", Parallel),
+        ("lambda.parser.completed", Parallel),
+        ("lambda.parser.failed", Parallel),
+    ]
+    .map(|(name, strategy)| (name.to_owned(), strategy))
+    .into()
+}

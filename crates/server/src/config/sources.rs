@@ -1,0 +1,337 @@
+//! Reads the settings from file, environment and flags, and names everything that is wrong at once.
+
+use super::Config;
+use super::settings::{SETTINGS, Setting};
+use crate::guard::Guard;
+use serde_json::Value;
+use std::fmt::{self, Write};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What flags set; what is `None` (or empty) is left to the other sources.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    pub listen: Option<String>,
+    pub data: Option<PathBuf>,
+    pub memory: Option<String>,
+    pub token_file: Option<PathBuf>,
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+    pub allow_hosts: Vec<String>,
+    pub log_format: Option<String>,
+    pub log_level: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot read the configuration {}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("the configuration {} is no YAML: {message}", path.display())]
+    NoYaml { path: PathBuf, message: String },
+    #[error("{}", Listed(.0))]
+    Invalid(Vec<Wrong>),
+}
+
+/// One setting that is wrong, under the name its author gave it: a path, a variable or a flag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    pub name: String,
+    pub message: String,
+}
+
+struct Listed<'a>(&'a [Wrong]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the configuration is not valid:")?;
+        for Wrong { name, message } in self.0 {
+            f.write_char(if self.0.len() == 1 { ' ' } else { '\n' })?;
+            write!(f, "{name}: {message}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Config {
+    /// Flags win over the environment, the environment over the file, the file over the default.
+    pub fn from_sources(
+        file: Option<&Path>,
+        env: impl Iterator<Item = (String, String)>,
+        overrides: Overrides,
+    ) -> Result<Config, Error> {
+        let mut reading = Reading { config: Config::default(), wrong: Vec::new() };
+        if let Some(path) = file {
+            reading.file(&tree(path)?, "");
+        }
+        reading.env(env);
+        reading.flags(overrides);
+        reading.check();
+        if reading.wrong.is_empty() { Ok(reading.config) } else { Err(Error::Invalid(reading.wrong)) }
+    }
+}
+
+fn tree(path: &Path) -> Result<Value, Error> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| Error::Unreadable { path: path.to_owned(), source })?;
+    // A file of comments only is an empty document, and as good as none.
+    if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+        return Ok(Value::Null);
+    }
+    serde_saphyr::from_str(&text)
+        .map_err(|error| Error::NoYaml { path: path.to_owned(), message: error.to_string() })
+}
+
+struct Reading {
+    config: Config,
+    wrong: Vec<Wrong>,
+}
+
+impl Reading {
+    fn file(&mut self, value: &Value, path: &str) {
+        if let Some(setting) = Setting::named(path) {
+            return self.set(setting, path.to_owned(), value);
+        }
+        if !is_section(path) {
+            return self.unknown(path);
+        }
+        match value {
+            Value::Object(members) => {
+                for (key, value) in members {
+                    let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                    self.file(value, &path);
+                }
+            }
+            Value::Null => {}
+            _ => self.wrong(path_or_file(path), "should be a mapping of settings".to_owned()),
+        }
+    }
+
+    fn env(&mut self, env: impl Iterator<Item = (String, String)>) {
+        for (name, value) in env.filter(|(name, value)| name.starts_with("KLAMBDA_") && !value.is_empty()) {
+            match SETTINGS.iter().find(|setting| setting.env() == name) {
+                Some(setting) => self.set(setting, name, &Value::String(value)),
+                None => self.slip(name),
+            }
+        }
+    }
+
+    /// Other programs have variables of this prefix too (the client's own, and those a cluster gives to every
+    /// pod for a service called klambda), so only what looks like a slip is wrong.
+    fn slip(&mut self, name: String) {
+        let near = SETTINGS.iter().map(Setting::env).find(|env| strsim::damerau_levenshtein(env, &name) <= 2);
+        if let Some(near) = near {
+            self.wrong(name, format!("no such setting; did you mean {near}?"));
+        }
+    }
+
+    fn flags(&mut self, flags: Overrides) {
+        let path = |path: Option<PathBuf>| path.map(|path| path.to_string_lossy().into_owned());
+        for (flag, name, value) in [
+            ("--listen", "listen", flags.listen),
+            ("--data", "data", path(flags.data)),
+            ("--memory", "memory", flags.memory),
+            ("--token-file", "tokenFile", path(flags.token_file)),
+            ("--tls-cert", "tls.cert", path(flags.tls_cert)),
+            ("--tls-key", "tls.key", path(flags.tls_key)),
+            ("--log-format", "log.format", flags.log_format),
+            ("--log-level", "log.level", flags.log_level),
+        ] {
+            let setting = Setting::named(name).expect("every flag is a setting");
+            if let Some(value) = value {
+                self.set(setting, flag.to_owned(), &Value::String(value));
+            }
+        }
+        if !flags.allow_hosts.is_empty() {
+            self.config.allow_hosts = flags.allow_hosts;
+        }
+    }
+
+    /// What only several settings together get wrong.
+    fn check(&mut self) {
+        let limits = &self.config.limits;
+        let tls = &self.config.tls;
+        let mut found = Vec::new();
+        if limits.event_bytes > limits.body_bytes {
+            found.push((
+                "limits.eventBytes",
+                "is more than limits.bodyBytes, so such an event could never come in",
+            ));
+        }
+        if limits.body_bytes > limits.pending_bytes {
+            found.push((
+                "limits.bodyBytes",
+                "is more than limits.pendingBytes, so such a body would always be refused",
+            ));
+        }
+        if self.config.store.segment_bytes < limits.body_bytes as u64 {
+            found.push(("store.segmentBytes", "is less than limits.bodyBytes, which one segment must hold"));
+        }
+        if tls.cert.is_some() != tls.key.is_some() {
+            found.push(("tls", "needs both a certificate and its key (--tls-cert and --tls-key)"));
+        }
+        self.wrong.extend(
+            found.into_iter().map(|(name, message)| Wrong { name: name.into(), message: message.into() }),
+        );
+        if let Err(hosts) = Guard::new(self.config.listen, &self.config.allow_hosts) {
+            self.wrong("allowHosts".to_owned(), format!("not a host, or host:port: {}", hosts.join(", ")));
+        }
+    }
+
+    fn set(&mut self, setting: &Setting, name: String, value: &Value) {
+        if let Err(message) = setting.set(&mut self.config, value) {
+            self.wrong(name, message);
+        }
+    }
+
+    fn unknown(&mut self, path: &str) {
+        let message = match closest(path) {
+            Some(near) => format!("no such setting; did you mean {near}?"),
+            None => "no such setting; `klambda config` lists them all".to_owned(),
+        };
+        self.wrong(path.to_owned(), message);
+    }
+
+    fn wrong(&mut self, name: String, message: String) {
+        self.wrong.push(Wrong { name, message });
+    }
+}
+
+fn path_or_file(path: &str) -> String {
+    if path.is_empty() { "the file".to_owned() } else { path.to_owned() }
+}
+
+fn is_section(path: &str) -> bool {
+    path.is_empty() || sections().any(|section| section == path)
+}
+
+fn sections() -> impl Iterator<Item = &'static str> {
+    SETTINGS.iter().flat_map(|setting| setting.name.match_indices('.').map(|(end, _)| &setting.name[..end]))
+}
+
+/// The setting or section whose name is nearest, wherever it belongs: `bodyByte` is meant for `limits.bodyBytes`.
+fn closest(path: &str) -> Option<&'static str> {
+    let leaf =
+        |path: &str| path.rsplit('.').next().unwrap_or_default().replace(['_', '-'], "").to_ascii_lowercase();
+    let wanted = leaf(path);
+    let distance = |name: &str| {
+        let by_leaf = strsim::damerau_levenshtein(&leaf(name), &wanted);
+        // Among equals the one of the same section.
+        (by_leaf, strsim::damerau_levenshtein(name, path))
+    };
+    let near =
+        SETTINGS.iter().map(|setting| setting.name).chain(sections()).min_by_key(|name| distance(name))?;
+    (distance(near).0 <= wanted.len().div_ceil(3).min(3)).then_some(near)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{LogFormat, Strategy};
+    use super::*;
+    use std::time::Duration;
+
+    fn read(yaml: &str, env: &[(&str, &str)], flags: Overrides) -> Result<Config, Error> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), yaml).unwrap();
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Config::from_sources(Some(file.path()), env, flags)
+    }
+
+    fn wrong(yaml: &str, env: &[(&str, &str)]) -> Vec<(String, String)> {
+        match read(yaml, env, Overrides::default()) {
+            Err(Error::Invalid(wrong)) => {
+                wrong.into_iter().map(|wrong| (wrong.name, wrong.message)).collect()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_over_environment_over_file_over_default() {
+        let yaml =
+            "listen: 127.0.0.1:1\ndata: /file\nmemory: 64Mi\nlimits: {bodyTimeout: 5s, connections: 7}\n";
+        let env = [
+            ("KLAMBDA_LISTEN", "127.0.0.1:2"),
+            ("KLAMBDA_DATA", "/env"),
+            ("KLAMBDA_LIMITS_CONNECTIONS", "8"),
+        ];
+        let flags = Overrides { listen: Some("localhost:3".into()), ..Overrides::default() };
+        let config = read(yaml, &env, flags).unwrap();
+        assert_eq!(config.listen.to_string(), "127.0.0.1:3");
+        assert_eq!(config.data, Path::new("/env"));
+        assert_eq!(config.memory, 64 << 20);
+        assert_eq!(config.limits.body_timeout, Duration::from_secs(5));
+        assert_eq!(config.limits.connections, 8);
+        assert_eq!(config.limits.event_bytes, 1 << 20);
+    }
+
+    #[test]
+    fn the_environment_holds_every_kind_of_setting() {
+        let env = [
+            ("KLAMBDA_LOG_FORMAT", "json"),
+            ("KLAMBDA_ALLOW_HOSTS", "a.example, b.example:8443"),
+            ("KLAMBDA_DELIVERY_BREAKER_HALF_OPEN_AFTER", "1m"),
+            ("KLAMBDA_DELIVERY_BREAKER_RATIO", "0.25"),
+            ("KLAMBDA_RETENTION_BYTES", "10Gi"),
+            ("KLAMBDA_REPLAY_STRATEGIES", "order.placed=parallel,lambda.health.check=manual"),
+            ("KLAMBDA_TOKEN_FILE", ""),
+            ("KLAMBDA_SERVER", "http://localhost:8080"),
+            ("KLAMBDA_SERVICE_HOST", "10.0.0.1"),
+        ];
+        let config = read("", &env, Overrides::default()).unwrap();
+        assert_eq!(config.log.format, LogFormat::Json);
+        assert_eq!(config.allow_hosts, ["a.example", "b.example:8443"]);
+        assert_eq!(config.delivery.breaker.half_open_after, Duration::from_secs(60));
+        assert_eq!(config.delivery.breaker.ratio, 0.25);
+        assert_eq!(config.retention.bytes, 10 << 30);
+        assert_eq!(config.replay.strategies["order.placed"], Strategy::Parallel);
+        assert_eq!(config.replay.strategies["lambda.health.check"], Strategy::Manual);
+        assert_eq!(config.replay.strategies["lambda.build.started"], Strategy::Ordered, "the rest stays");
+        assert_eq!(config.token_file, None);
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_named_at_once() {
+        let yaml = "limits: {bodyByte: 1Mi, headerTimeout: 10, connections: 0}\nbodyBytes: 1Mi\nmemmory: 1Gi\n\
+                    log: {level: inof}\nstore: 5\nretention: {age: soon}\nreplay: {strategies: {a.b: sideways}}\n\
+                    tls: {cert: c.pem}\nallowHosts: ['a b']\nzzzzzzzz: 1\n";
+        let found = wrong(yaml, &[("KLAMBDA_LIMITS_BODY_BYTE", "1"), ("KLAMBDA_MEMORY", "lots")]);
+        let said = |name: &str, part: &str| {
+            let hit = found.iter().any(|(at, message)| at == name && message.contains(part));
+            assert!(hit, "{name}: {part} not in {found:#?}");
+        };
+        said("limits.bodyByte", "did you mean limits.bodyBytes?");
+        said("bodyBytes", "did you mean limits.bodyBytes?");
+        said("memmory", "did you mean memory?");
+        said("limits.headerTimeout", "lacks a unit");
+        said("limits.connections", "at least 1");
+        said("log.level", "inof");
+        said("store", "mapping");
+        said("retention.age", "soon");
+        said("replay.strategies", "sideways");
+        said("tls", "--tls-key");
+        said("allowHosts", "a b");
+        said("zzzzzzzz", "klambda config");
+        said("KLAMBDA_LIMITS_BODY_BYTE", "KLAMBDA_LIMITS_BODY_BYTES");
+        said("KLAMBDA_MEMORY", "lots");
+        assert_eq!(found.len(), 14, "{found:#?}");
+    }
+
+    #[test]
+    fn limits_that_contradict_each_other_are_refused() {
+        let found = wrong("limits: {bodyBytes: 1Mi, eventBytes: 2Mi, pendingBytes: 512Ki}", &[]);
+        assert_eq!(
+            found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
+            ["limits.eventBytes", "limits.bodyBytes"]
+        );
+    }
+
+    #[test]
+    fn files_that_are_none() {
+        assert!(matches!(read("a: [", &[], Overrides::default()), Err(Error::NoYaml { .. })));
+        assert!(matches!(wrong("[1, 2]", &[])[0].0.as_str(), "the file"));
+        assert_eq!(read("# nothing yet\n", &[], Overrides::default()).unwrap(), Config::default());
+        let missing =
+            Config::from_sources(Some(Path::new("/nowhere.yaml")), std::iter::empty(), Overrides::default());
+        assert!(missing.unwrap_err().to_string().contains("/nowhere.yaml"));
+    }
+}

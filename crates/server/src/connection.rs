@@ -1,0 +1,327 @@
+//! One connection: what it is doing, since when, and when it has taken too long.
+//!
+//! A connection has one timer for its whole life instead of one per request: reads, writes and requests only
+//! note what they do, and the timer looks when it fires (or is moved closer by a shorter deadline).
+
+use crate::listener::Service;
+use crate::problem::Problem;
+use crate::shutdown::Shutdown;
+use crate::socket::Socket;
+use bytes::Bytes;
+use hyper::body::{Body as _, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// How long each part of a conversation may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// From the first byte of a request to the end of its headers; and from the connection's start to that byte.
+    pub header: Duration,
+    /// From the first byte of a request to the end of its body; and for a client that reads no answer to go on.
+    pub body: Duration,
+    /// Between two requests.
+    pub idle: Duration,
+}
+
+/// What the service may know of the connection a request came by.
+#[derive(Debug)]
+pub struct Connection {
+    pub peer: SocketAddr,
+    pub local: IpAddr,
+    timeouts: Timeouts,
+    born: Instant,
+    /// A [`Phase`] in the low bits, the milliseconds since `born` at which it began above them.
+    phase: AtomicU64,
+    /// Milliseconds since `born`, plus one, since which no byte could be written; zero: writing is free.
+    stalled: AtomicU64,
+    body_late: AtomicBool,
+    unread: AtomicBool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Connected, and not a byte yet.
+    New = 0,
+    /// A request's headers have begun but not ended.
+    Head = 1,
+    Body = 2,
+    /// The service has the request: no deadline of ours.
+    Busy = 3,
+    /// Between two requests.
+    Idle = 4,
+    /// The answer went out before the request was read; what the client still sends is thrown away for a
+    /// moment, since closing at once would reset the connection and take the answer with it.
+    Linger = 5,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Closed,
+    TimedOut(Phase),
+    /// The client took no answer.
+    Stalled,
+    /// The shutdown's deadline passed.
+    Cut,
+}
+
+const PHASE_BITS: u32 = 3;
+const LINGER: Duration = Duration::from_secs(2);
+
+impl Connection {
+    pub fn new(peer: SocketAddr, local: IpAddr, timeouts: Timeouts) -> Connection {
+        Connection {
+            peer,
+            local,
+            timeouts,
+            born: Instant::now(),
+            phase: AtomicU64::new(Phase::New as u64),
+            stalled: AtomicU64::new(0),
+            body_late: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
+        }
+    }
+
+    /// The answer is given without reading the request to its end.
+    pub fn leave_unread(&self) {
+        self.unread.store(true, Relaxed);
+    }
+
+    /// From here on what comes in is thrown away, for a while; false if there is nothing left to come.
+    pub(crate) fn linger(&self) -> bool {
+        self.enter(Phase::Linger);
+        self.unread.load(Relaxed)
+    }
+
+    pub(crate) fn answered(&self) {
+        self.enter(Phase::Idle);
+    }
+
+    pub(crate) fn receiving(&self) -> Receiving<'_> {
+        self.go_on(Phase::Body);
+        Receiving(self)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.born.elapsed().as_millis() as u64
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.phase.store(self.now_ms() << PHASE_BITS | phase as u64, Relaxed);
+    }
+
+    /// The next phase of the same request, whose time runs on: no look at the clock.
+    fn go_on(&self, phase: Phase) {
+        self.phase.store(self.phase().1 << PHASE_BITS | phase as u64, Relaxed);
+    }
+
+    fn phase(&self) -> (Phase, u64) {
+        let packed = self.phase.load(Relaxed);
+        let phase = match packed & ((1 << PHASE_BITS) - 1) {
+            0 => Phase::New,
+            1 => Phase::Head,
+            2 => Phase::Body,
+            3 => Phase::Busy,
+            4 => Phase::Idle,
+            _ => Phase::Linger,
+        };
+        (phase, packed >> PHASE_BITS)
+    }
+
+    pub(crate) fn read_some(&self) {
+        if matches!(self.phase().0, Phase::New | Phase::Idle) {
+            self.enter(Phase::Head);
+        }
+    }
+
+    pub(crate) fn wrote<T>(&self, polled: &Poll<T>) {
+        match polled {
+            Poll::Ready(_) if self.stalled.load(Relaxed) != 0 => self.stalled.store(0, Relaxed),
+            Poll::Pending if self.stalled.load(Relaxed) == 0 => {
+                self.stalled.store(self.now_ms() + 1, Relaxed)
+            }
+            _ => {}
+        }
+    }
+
+    /// The next moment at which something has taken too long, if nothing changes until then.
+    fn due(&self) -> Option<(Instant, End)> {
+        let (phase, since) = self.phase();
+        let allowed = match phase {
+            Phase::New | Phase::Head => Some(self.timeouts.header),
+            Phase::Idle => Some(self.timeouts.idle),
+            Phase::Body if self.body_late.load(Relaxed) => None,
+            Phase::Body => Some(self.timeouts.body),
+            Phase::Linger => Some(LINGER),
+            Phase::Busy => None,
+        };
+        let phase_due = allowed.map(|allowed| (self.at(since) + allowed, End::TimedOut(phase)));
+        let stalled = self.stalled.load(Relaxed);
+        let stalled_due = (stalled != 0).then(|| (self.at(stalled - 1) + self.timeouts.body, End::Stalled));
+        phase_due.into_iter().chain(stalled_due).min_by_key(|(at, _)| *at)
+    }
+
+    /// A body that came too late ends its connection, however that went on to close.
+    fn closed(&self) -> End {
+        if self.body_late.load(Relaxed) { End::TimedOut(Phase::Body) } else { End::Closed }
+    }
+
+    fn at(&self, ms: u64) -> Instant {
+        self.born + Duration::from_millis(ms)
+    }
+}
+
+/// A body on its way in; the connection's timer watches it while this lives.
+pub(crate) struct Receiving<'a>(&'a Connection);
+
+impl Receiving<'_> {
+    /// The next data of the body; none at its end.
+    pub(crate) async fn data(&self, body: &mut Incoming) -> Result<Option<Bytes>, Problem> {
+        poll_fn(|cx| self.poll_data(body, cx)).await
+    }
+
+    fn poll_data(&self, body: &mut Incoming, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Problem>> {
+        loop {
+            let frame = match Pin::new(&mut *body).poll_frame(cx) {
+                Poll::Pending if self.0.body_late.load(Relaxed) => return Poll::Ready(Err(self.late())),
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(Ok(None)),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(broken(&error))),
+                Poll::Ready(Some(Ok(frame))) => frame,
+            };
+            // Trailers carry nothing that is used here.
+            if let Ok(data) = frame.into_data() {
+                return Poll::Ready(Ok(Some(data)));
+            }
+        }
+    }
+
+    fn late(&self) -> Problem {
+        let seconds = self.0.timeouts.body.as_secs_f64();
+        Problem::request_timeout(format!(
+            "the request did not arrive in full within limits.bodyTimeout ({seconds} s)"
+        ))
+    }
+}
+
+impl Drop for Receiving<'_> {
+    fn drop(&mut self) {
+        self.0.go_on(Phase::Busy);
+    }
+}
+
+fn broken(error: &hyper::Error) -> Problem {
+    Problem::bad_request(format!("the body could not be read: {error}"))
+}
+
+/// Serves a connection until either side ends it, it takes too long, or the server stops.
+///
+/// Must be the outermost future of its task: it relies on being woken by one and the same waker.
+pub(crate) async fn serve<T, S>(
+    io: T,
+    connection: Connection,
+    service: Arc<S>,
+    http: &http1::Builder,
+    shutdown: &Shutdown,
+) -> End
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+    S: Service,
+{
+    let connection = Arc::new(connection);
+    // One reference count per request is touched, and only by this connection: the service's own count is
+    // shared by all cores.
+    let serving = Arc::new((service, Arc::clone(&connection)));
+    let requests = service_fn(move |request| {
+        let serving = Arc::clone(&serving);
+        async move {
+            let (service, connection) = &*serving;
+            connection.go_on(Phase::Busy);
+            let mut response = service.call(request, connection).await;
+            response.body_mut().watch(connection);
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let io = TokioIo::new(Socket::new(io, Arc::clone(&connection)));
+    let mut http = pin!(http.serve_connection(io, requests));
+    let mut watch = Watch::new(&connection);
+    let mut stopping = pin!(shutdown.changed());
+    let mut draining = false;
+    let mut registered = false;
+    poll_fn(|cx| {
+        loop {
+            if let Poll::Ready(ended) = http.as_mut().poll(cx) {
+                if let Err(error) = ended {
+                    tracing::debug!(peer = %connection.peer, %error, "Connection broke.");
+                }
+                return Poll::Ready(connection.closed());
+            }
+            if !registered {
+                registered = stopping.as_mut().poll(cx).is_pending();
+                if !registered {
+                    stopping.set(shutdown.changed());
+                    continue;
+                }
+            }
+            if shutdown.is_cut() {
+                return Poll::Ready(End::Cut);
+            }
+            if shutdown.is_requested() && !draining {
+                draining = true;
+                registered = false;
+                stopping.set(shutdown.changed());
+                http.as_mut().graceful_shutdown();
+                continue;
+            }
+            match ready!(watch.poll_due(&connection, cx)) {
+                // The service answers this one itself, with a problem that says why.
+                End::TimedOut(Phase::Body) => connection.body_late.store(true, Relaxed),
+                end => return Poll::Ready(end),
+            }
+        }
+    })
+    .await
+}
+
+/// The one timer of a connection.
+struct Watch {
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Watch {
+    fn new(connection: &Connection) -> Watch {
+        let first = connection.due().map_or_else(Instant::now, |(at, _)| at);
+        Watch { sleep: Box::pin(sleep_until(first)) }
+    }
+
+    /// Ready when something has taken too long. The timer is only ever moved closer here; that a deadline has
+    /// moved away is noticed when the timer fires, which spares a timer operation per request.
+    fn poll_due(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Poll<End> {
+        loop {
+            let due = connection.due();
+            if let Some((at, _)) = due
+                && at < self.sleep.deadline()
+            {
+                self.sleep.as_mut().reset(at);
+            }
+            ready!(self.sleep.as_mut().poll(cx));
+            let now = Instant::now();
+            match due {
+                Some((at, end)) if at <= now => return Poll::Ready(end),
+                Some((at, _)) => self.sleep.as_mut().reset(at),
+                None => self.sleep.as_mut().reset(now + connection.timeouts.idle),
+            }
+        }
+    }
+}

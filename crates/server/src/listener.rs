@@ -1,0 +1,267 @@
+//! Accepts connections and serves HTTP/1.1 on them, within limits that a client cannot push: connections,
+//! header size, and time for every part of a conversation.
+
+use crate::body::Body;
+use crate::connection::{self, Connection, End, Phase, Timeouts};
+use crate::problem::Problem;
+use crate::shutdown::Shutdown;
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+/// Answers requests. The first thing every request meets, so it is called without a box and without a spawn.
+pub trait Service: Send + Sync + 'static {
+    fn call(
+        &self,
+        request: Request<Incoming>,
+        connection: &Connection,
+    ) -> impl Future<Output = Response<Body>> + Send;
+}
+
+#[derive(Clone)]
+pub struct Options {
+    pub timeouts: Timeouts,
+    pub connections: usize,
+    pub header_bytes: usize,
+    /// How long open requests may go on after a shutdown was requested.
+    pub shutdown_timeout: Duration,
+    pub tls: Option<TlsAcceptor>,
+    pub stats: Arc<Stats>,
+}
+
+/// What became of connections, for the metrics.
+#[derive(Debug, Default)]
+pub struct Stats {
+    pub accepted: AtomicU64,
+    pub open: AtomicU64,
+    /// Turned away since `limits.connections` were open.
+    pub refused: AtomicU64,
+    pub header_timeouts: AtomicU64,
+    pub body_timeouts: AtomicU64,
+    pub idle_timeouts: AtomicU64,
+    /// Clients that would not read their answer.
+    pub stalled: AtomicU64,
+    pub tls_failures: AtomicU64,
+    /// Cut off by the deadline of a shutdown.
+    pub cut: AtomicU64,
+}
+
+/// Connections that are told 503 at the same time; beyond these they are closed without a word.
+const REFUSALS: usize = 64;
+const REFUSAL_TIME: Duration = Duration::from_secs(1);
+const BACKLOG: i32 = 4096;
+
+/// Binds the address, so that a restart need not wait for old connections to be forgotten.
+pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Serves until shutdown is requested, then finishes what is open within the deadline.
+pub async fn serve<S: Service>(listener: TcpListener, service: S, options: Options, shutdown: Shutdown) {
+    let server = Arc::new(Server::new(service, options, shutdown));
+    server.accept(&listener).await;
+    // From here on nobody can connect: a client learns at once that it must go elsewhere.
+    drop(listener);
+    server.drain().await;
+}
+
+struct Server<S> {
+    service: Arc<S>,
+    options: Options,
+    shutdown: Shutdown,
+    http: http1::Builder,
+    open: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
+    refusal: Bytes,
+}
+
+impl<S: Service> Server<S> {
+    fn new(service: S, options: Options, shutdown: Shutdown) -> Server<S> {
+        Server {
+            service: Arc::new(service),
+            http: http(&options),
+            open: Arc::new(Semaphore::new(options.connections)),
+            refusals: Arc::new(Semaphore::new(REFUSALS)),
+            refusal: refusal(options.connections),
+            options,
+            shutdown,
+        }
+    }
+
+    async fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        let mut stop = std::pin::pin!(self.shutdown.requested());
+        loop {
+            let accepted = tokio::select! {
+                () = &mut stop => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => self.admit(stream, peer),
+                Err(error) => pause_after(&error).await,
+            }
+        }
+    }
+
+    fn admit(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) {
+        self.stats().accepted.fetch_add(1, Relaxed);
+        match Arc::clone(&self.open).try_acquire_owned() {
+            Ok(permit) => {
+                let server = Arc::clone(self);
+                tokio::spawn(async move { server.converse(stream, peer, permit).await });
+            }
+            Err(_) => self.refuse(stream),
+        }
+    }
+
+    async fn converse(&self, stream: TcpStream, peer: SocketAddr, _permit: OwnedSemaphorePermit) {
+        let Ok(local) = stream.local_addr() else { return };
+        // Answers are small and awaited: Nagle would only delay them.
+        let _ = stream.set_nodelay(true);
+        let connection = Connection::new(peer, local.ip(), self.options.timeouts);
+        let _open = Open::new(self.stats());
+        let end = match &self.options.tls {
+            None => self.serve(stream, connection).await,
+            Some(tls) => match self.handshake(tls, stream).await {
+                Some(stream) => Box::pin(self.serve(stream, connection)).await,
+                None => return,
+            },
+        };
+        self.stats().count(end);
+    }
+
+    async fn serve<T>(&self, io: T, connection: Connection) -> End
+    where
+        T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+    {
+        connection::serve(io, connection, Arc::clone(&self.service), &self.http, &self.shutdown).await
+    }
+
+    async fn handshake(
+        &self,
+        tls: &TlsAcceptor,
+        stream: TcpStream,
+    ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
+        match timeout(self.options.timeouts.header, tls.accept(stream)).await {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed."),
+            Err(_) => tracing::debug!("TLS handshake took too long."),
+        }
+        self.stats().tls_failures.fetch_add(1, Relaxed);
+        None
+    }
+
+    /// Tells the client, if it listens, that there is no room. Costs a bounded number of tasks for a bounded time.
+    fn refuse(&self, mut stream: TcpStream) {
+        self.stats().refused.fetch_add(1, Relaxed);
+        let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned() else { return };
+        if self.options.tls.is_some() {
+            return;
+        }
+        let refusal = self.refusal.clone();
+        tokio::spawn(async move {
+            let _permit = permit;
+            let said = async {
+                stream.write_all(&refusal).await?;
+                stream.shutdown().await?;
+                // Closing with the request unread would reset the connection, and the answer with it.
+                let mut scratch = [0; 1024];
+                while stream.read(&mut scratch).await? > 0 {}
+                io::Result::Ok(())
+            };
+            let _ = timeout(REFUSAL_TIME, said).await;
+        });
+    }
+
+    async fn drain(&self) {
+        let all = u32::try_from(self.options.connections).unwrap_or(u32::MAX);
+        if timeout(self.options.shutdown_timeout, self.open.acquire_many(all)).await.is_err() {
+            self.shutdown.cut();
+            // Ends as soon as each connection's task has run once more.
+            let _ = self.open.acquire_many(all).await;
+        }
+    }
+
+    fn stats(&self) -> &Stats {
+        &self.options.stats
+    }
+}
+
+impl Stats {
+    fn count(&self, end: End) {
+        let counter = match end {
+            End::Closed | End::TimedOut(Phase::Linger | Phase::Busy) => return,
+            End::TimedOut(Phase::New | Phase::Head) => &self.header_timeouts,
+            End::TimedOut(Phase::Idle) => &self.idle_timeouts,
+            End::TimedOut(Phase::Body) => &self.body_timeouts,
+            End::Stalled => &self.stalled,
+            End::Cut => &self.cut,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
+}
+
+/// Counts a connection for as long as it is open, however it ends.
+struct Open<'a>(&'a Stats);
+
+impl<'a> Open<'a> {
+    fn new(stats: &'a Stats) -> Open<'a> {
+        stats.open.fetch_add(1, Relaxed);
+        Open(stats)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Relaxed);
+    }
+}
+
+fn http(options: &Options) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    // No timer: deadlines are the connection's own, which costs one timer per connection, not one per request.
+    http.header_read_timeout(None)
+        .keep_alive(true)
+        .max_header_size(options.header_bytes)
+        .max_buf_size(options.header_bytes.max(128 << 10));
+    http
+}
+
+fn refusal(connections: usize) -> Bytes {
+    let problem = Problem::too_many_connections(format!("limits.connections ({connections}) are open"));
+    let body = problem.to_json();
+    let head = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\n\
+         retry-after: 1\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    [head.into_bytes(), body].concat().into()
+}
+
+/// A connection that broke before it was accepted is nobody's loss; running out of descriptors is, and trying
+/// again at once would only burn a core.
+async fn pause_after(error: &io::Error) {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+    if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
+        return;
+    }
+    tracing::warn!(%error, "Cannot accept connections for the moment.");
+    sleep(Duration::from_millis(100)).await;
+}

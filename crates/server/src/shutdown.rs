@@ -1,0 +1,90 @@
+//! One signal that everything which must end in order waits for.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use tokio::sync::Notify;
+
+/// Clones share one state: whoever calls [`Shutdown::request`] is heard by all.
+#[derive(Clone, Debug, Default)]
+pub struct Shutdown(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    stage: AtomicU8,
+    changed: Notify,
+}
+
+const DRAINING: u8 = 1;
+const CUT: u8 = 2;
+
+impl Shutdown {
+    pub fn new() -> Shutdown {
+        Shutdown::default()
+    }
+
+    /// Nothing new is begun; what is open may end.
+    pub fn request(&self) {
+        self.advance(DRAINING);
+    }
+
+    /// The deadline has passed: what is still open ends now.
+    pub fn cut(&self) {
+        self.advance(CUT);
+    }
+
+    pub fn is_requested(&self) -> bool {
+        self.0.stage.load(Ordering::Acquire) >= DRAINING
+    }
+
+    pub fn is_cut(&self) -> bool {
+        self.0.stage.load(Ordering::Acquire) >= CUT
+    }
+
+    /// Ends once shutdown was requested; at once if it already was. A stream without an end of its own
+    /// (Server-Sent Events) must wait for this too.
+    pub async fn requested(&self) {
+        self.reached(DRAINING).await;
+    }
+
+    /// Ends at the next change of stage. Registered from the moment it is first polled.
+    pub(crate) fn changed(&self) -> impl Future<Output = ()> + '_ {
+        self.0.changed.notified()
+    }
+
+    async fn reached(&self, stage: u8) {
+        loop {
+            let changed = self.0.changed.notified();
+            if self.0.stage.load(Ordering::Acquire) >= stage {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn advance(&self, stage: u8) {
+        self.0.stage.fetch_max(stage, Ordering::AcqRel);
+        self.0.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn is_heard_by_those_who_wait_and_by_those_who_come_later() {
+        let shutdown = Shutdown::new();
+        let waiting = tokio::spawn({
+            let shutdown = shutdown.clone();
+            async move { shutdown.requested().await }
+        });
+        shutdown.request();
+        waiting.await.unwrap();
+        shutdown.requested().await;
+        assert!(shutdown.is_requested() && !shutdown.is_cut());
+        shutdown.cut();
+        shutdown.request();
+        assert!(shutdown.is_cut(), "a later request never takes a cut back");
+    }
+}

@@ -1,0 +1,439 @@
+//! The front door, through real sockets: what a client may do, and what it may not.
+
+#![allow(clippy::unwrap_used)]
+
+use axum::Router;
+use axum::routing::get;
+use bytes::Bytes;
+use http::Response;
+use http::request::Parts;
+use klambda_server::body::Body;
+use klambda_server::config::Tls;
+use klambda_server::listener::Stats;
+use klambda_server::router::Accept;
+use klambda_server::{Config, Front, Shutdown};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Answers with the length of the body, once the gate lets it.
+struct Gated {
+    gate: Arc<Semaphore>,
+    arrived: mpsc::UnboundedSender<()>,
+}
+
+impl Accept for Gated {
+    async fn accept(&self, _head: &Parts, body: Bytes) -> Response<Body> {
+        let _ = self.arrived.send(());
+        self.gate.acquire().await.unwrap().forget();
+        Response::new(Body::from(format!("took {}", body.len())))
+    }
+}
+
+struct Running {
+    address: SocketAddr,
+    shutdown: Shutdown,
+    stats: Arc<Stats>,
+    gate: Arc<Semaphore>,
+    arrived: mpsc::UnboundedReceiver<()>,
+    server: JoinHandle<()>,
+}
+
+const OPEN: usize = 1_000_000;
+
+async fn start(change: impl FnOnce(&mut Config)) -> Running {
+    start_gated(OPEN, change).await
+}
+
+async fn start_gated(permits: usize, change: impl FnOnce(&mut Config)) -> Running {
+    let mut config = Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)), ..Config::default() };
+    change(&mut config);
+    let front = Front::open(&config).unwrap();
+    let (address, stats, shutdown) = (front.address(), front.stats(), Shutdown::new());
+    let gate = Arc::new(Semaphore::new(permits));
+    let (sender, arrived) = mpsc::unbounded_channel();
+    let accept = Gated { gate: gate.clone(), arrived: sender };
+    let server = tokio::spawn(front.serve(accept, resources(), shutdown.clone()));
+    Running { address, shutdown, stats, gate, arrived, server }
+}
+
+fn resources() -> Router {
+    Router::new()
+        .route("/readyz", get(|| async { "ready" }))
+        .route("/api/v1/status", get(|| async { "fine" }))
+        .route("/endless", get(|| async { axum::body::Body::new(Endless) }))
+}
+
+/// A stream without an end, to be read or not.
+struct Endless;
+
+impl hyper::body::Body for Endless {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
+        static CHUNK: [u8; 65536] = [b'x'; 65536];
+        std::task::Poll::Ready(Some(Ok(hyper::body::Frame::data(Bytes::from_static(&CHUNK)))))
+    }
+}
+
+fn post(body: &str) -> String {
+    format!("POST /api/v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+fn get_with(path: &str, headers: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\n{headers}\r\n")
+}
+
+async fn connect(running: &Running) -> TcpStream {
+    TcpStream::connect(running.address).await.unwrap()
+}
+
+/// One answer: its head and exactly its body.
+async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    let mut seen = Vec::new();
+    let read = async {
+        loop {
+            let text = String::from_utf8_lossy(&seen).into_owned();
+            if let Some((head, body)) = text.split_once("\r\n\r\n")
+                && body.len() >= content_length(head)
+            {
+                return text;
+            }
+            let mut byte = [0];
+            assert_eq!(stream.read(&mut byte).await.unwrap(), 1, "closed after: {text}");
+            seen.push(byte[0]);
+        }
+    };
+    timeout(Duration::from_secs(10), read).await.expect("no answer within 10 s")
+}
+
+fn content_length(head: &str) -> usize {
+    let line = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    line.map_or(0, |length| length.parse().unwrap())
+}
+
+async fn ask(running: &Running, request: &str) -> String {
+    let mut stream = connect(running).await;
+    stream.write_all(request.as_bytes()).await.unwrap();
+    answer(&mut stream).await
+}
+
+/// Waits until the server has closed the connection; true if it was for good, not by a reset.
+async fn closed(stream: &mut (impl AsyncRead + Unpin)) -> bool {
+    let mut rest = Vec::new();
+    timeout(Duration::from_secs(10), stream.read_to_end(&mut rest))
+        .await
+        .expect("still open after 10 s")
+        .is_ok()
+}
+
+async fn until(counter: &AtomicU64, value: u64) {
+    let counted = async {
+        while counter.load(Ordering::Relaxed) != value {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(10), counted).await.expect("never counted");
+}
+
+#[tokio::test]
+async fn answers_on_one_connection_as_often_as_asked() {
+    let running = start(|_| {}).await;
+    let mut stream = connect(&running).await;
+    // Two requests in one write, then a chunked one, then a resource.
+    stream.write_all((post("hello") + &post("")).as_bytes()).await.unwrap();
+    assert!(answer(&mut stream).await.ends_with("took 5"));
+    assert!(answer(&mut stream).await.ends_with("took 0"));
+    let chunked = "POST /api/v1/events HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n\
+                   3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n";
+    stream.write_all(chunked.as_bytes()).await.unwrap();
+    assert!(answer(&mut stream).await.ends_with("took 7"));
+    stream.write_all(get_with("/api/v1/status", "host: localhost\r\n").as_bytes()).await.unwrap();
+    assert!(answer(&mut stream).await.ends_with("fine"));
+    assert_eq!(running.stats.open.load(Ordering::Relaxed), 1);
+    drop(stream);
+    until(&running.stats.open, 0).await;
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_a_problem() {
+    let running = start(|_| {}).await;
+    let missing = ask(&running, &get_with("/api/v1/nothing", "host: localhost\r\n")).await;
+    assert!(missing.starts_with("HTTP/1.1 404") && missing.contains("application/problem+json"), "{missing}");
+    assert!(missing.contains("problems/not-found"), "{missing}");
+    let method = ask(&running, "DELETE /api/v1/status HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+    assert!(method.starts_with("HTTP/1.1 405") && method.contains("allow: GET,HEAD"), "{method}");
+    assert!(method.contains("problems/method-not-allowed"), "{method}");
+    for odd in ["CONNECT localhost:80", "OPTIONS *", "GET http://localhost/nothing"] {
+        let answer = ask(&running, &format!("{odd} HTTP/1.1\r\nhost: localhost\r\n\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 404"), "{odd}: {answer}");
+    }
+    let long = format!("x-long: {}\r\n", "x".repeat(70_000));
+    let long = ask(&running, &get_with("/api/v1/status", &long)).await;
+    assert!(long.starts_with("HTTP/1.1 431"), "{long}");
+}
+
+#[tokio::test]
+async fn slow_headers_end_the_connection_however_they_drip() {
+    let running = start(|config| config.limits.header_timeout = Duration::from_millis(300)).await;
+    let mut silent = connect(&running).await;
+    let (mut read, mut write) = connect(&running).await.into_split();
+    let began = Instant::now();
+    let drip = tokio::spawn(async move {
+        for byte in "GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: ".bytes().chain(std::iter::repeat(b'x')) {
+            if write.write_all(&[byte]).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    closed(&mut read).await;
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(290) && took < Duration::from_secs(5), "{took:?}");
+    closed(&mut silent).await;
+    drip.abort();
+    until(&running.stats.header_timeouts, 2).await;
+}
+
+#[tokio::test]
+async fn a_second_request_gets_no_longer_than_the_first() {
+    let running = start(|config| config.limits.header_timeout = Duration::from_millis(300)).await;
+    let mut stream = connect(&running).await;
+    stream.write_all(post("x").as_bytes()).await.unwrap();
+    answer(&mut stream).await;
+    stream.write_all(b"POST /api").await.unwrap();
+    let began = Instant::now();
+    closed(&mut stream).await;
+    assert!(began.elapsed() < Duration::from_secs(5), "the idle timeout must not apply");
+    until(&running.stats.header_timeouts, 1).await;
+}
+
+#[tokio::test]
+async fn idle_connections_are_closed() {
+    let running = start(|config| config.limits.idle_timeout = Duration::from_millis(200)).await;
+    let mut stream = connect(&running).await;
+    stream.write_all(post("x").as_bytes()).await.unwrap();
+    answer(&mut stream).await;
+    closed(&mut stream).await;
+    until(&running.stats.idle_timeouts, 1).await;
+}
+
+#[tokio::test]
+async fn a_slow_body_is_told_so() {
+    let running = start(|config| config.limits.body_timeout = Duration::from_millis(200)).await;
+    let mut stream = connect(&running).await;
+    stream.write_all(post("0123456789").trim_end_matches("89").as_bytes()).await.unwrap();
+    let late = answer(&mut stream).await;
+    assert!(late.starts_with("HTTP/1.1 408") && late.contains("limits.bodyTimeout"), "{late}");
+    drop(stream);
+    until(&running.stats.body_timeouts, 1).await;
+}
+
+#[tokio::test]
+async fn a_slow_commit_is_not_a_slow_client() {
+    let running = start_gated(0, |config| {
+        config.limits.body_timeout = Duration::from_millis(50);
+        config.limits.header_timeout = Duration::from_millis(50);
+        config.limits.idle_timeout = Duration::from_millis(50);
+    })
+    .await;
+    let mut stream = connect(&running).await;
+    stream.write_all(post("patience").as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    running.gate.add_permits(1);
+    assert!(answer(&mut stream).await.ends_with("took 8"));
+}
+
+#[tokio::test]
+async fn an_oversize_body_gets_its_413_even_while_it_is_sent() {
+    let running = start(|config| config.limits.body_bytes = 1 << 20).await;
+    let announced = "POST /api/v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-length: 8388608\r\n\r\n";
+    let chunked =
+        "POST /api/v1/events HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n800000\r\n";
+    for head in [announced, chunked] {
+        let (mut read, mut write) = connect(&running).await.into_split();
+        let sending = tokio::spawn(async move {
+            write.write_all(head.as_bytes()).await?;
+            write.write_all(&vec![b'x'; 8 << 20]).await
+        });
+        let refused = answer(&mut read).await;
+        assert!(refused.starts_with("HTTP/1.1 413") && refused.contains("limits.bodyBytes"), "{refused}");
+        sending.await.unwrap().expect("the server reads on, so that the answer is not lost to a reset");
+        assert!(closed(&mut read).await);
+    }
+}
+
+#[tokio::test]
+async fn bodies_in_memory_are_bounded_over_all_connections() {
+    let mut running = start_gated(0, |config| {
+        config.limits.body_bytes = 1 << 10;
+        config.limits.pending_bytes = 1 << 10;
+    })
+    .await;
+    let mut first = connect(&running).await;
+    first.write_all(post(&"x".repeat(1000)).as_bytes()).await.unwrap();
+    running.arrived.recv().await.unwrap();
+    let refused = ask(&running, &post(&"y".repeat(100))).await;
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: 1"), "{refused}");
+    running.gate.add_permits(2);
+    assert!(answer(&mut first).await.ends_with("took 1000"));
+    assert!(ask(&running, &post(&"y".repeat(100))).await.ends_with("took 100"));
+}
+
+#[tokio::test]
+async fn a_connection_too_many_is_refused_until_another_ends() {
+    let running = start(|config| config.limits.connections = 1).await;
+    let mut first = connect(&running).await;
+    first.write_all(post("x").as_bytes()).await.unwrap();
+    answer(&mut first).await;
+    let refused = ask(&running, &post("y")).await;
+    assert!(
+        refused.starts_with("HTTP/1.1 503") && refused.contains("problems/too-many-connections"),
+        "{refused}"
+    );
+    assert_eq!(running.stats.refused.load(Ordering::Relaxed), 1);
+    drop(first);
+    until(&running.stats.open, 0).await;
+    assert!(ask(&running, &post("z")).await.ends_with("took 1"));
+}
+
+#[tokio::test]
+async fn a_client_that_will_not_read_is_let_go() {
+    let running = start(|config| config.limits.body_timeout = Duration::from_millis(200)).await;
+    let mut stream = connect(&running).await;
+    stream.write_all(get_with("/endless", "host: localhost\r\n").as_bytes()).await.unwrap();
+    until(&running.stats.stalled, 1).await;
+    until(&running.stats.open, 0).await;
+}
+
+#[tokio::test]
+async fn web_pages_of_others_stay_out() {
+    let running = start(|config| config.allow_hosts = vec!["shop.example".into()]).await;
+    let host = ask(&running, &get_with("/api/v1/status", "host: evil.example\r\n")).await;
+    assert!(host.starts_with("HTTP/1.1 421") && host.contains("--allow-host evil.example"), "{host}");
+    let origin = "host: localhost\r\norigin: https://evil.example\r\n";
+    let origin = ask(&running, &get_with("/api/v1/status", origin)).await;
+    assert!(origin.starts_with("HTTP/1.1 403") && origin.contains("--allow-host evil.example"), "{origin}");
+    let posted = post("x").replace("localhost", "evil.example");
+    assert!(ask(&running, &posted).await.starts_with("HTTP/1.1 421"), "the hot path is guarded, too");
+    assert!(ask(&running, "GET /api/v1/status HTTP/1.1\r\n\r\n").await.starts_with("HTTP/1.1 400"));
+    assert!(
+        ask(&running, &get_with("/api/v1/status", "host: shop.example\r\n"))
+            .await
+            .starts_with("HTTP/1.1 200")
+    );
+    assert!(ask(&running, &get_with("/healthz", "host: evil.example\r\n")).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn with_a_token_file_only_its_tokens_open() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "s3cret\n").unwrap();
+    let running = start(|config| config.token_file = Some(file.path().to_owned())).await;
+    let none = ask(&running, &post("x")).await;
+    assert!(none.starts_with("HTTP/1.1 401") && none.contains("www-authenticate: Bearer"), "{none}");
+    let status = |token: &str| {
+        get_with("/api/v1/status", &format!("host: localhost\r\nauthorization: Bearer {token}\r\n"))
+    };
+    assert!(ask(&running, &status("wrong")).await.starts_with("HTTP/1.1 401"));
+    assert!(ask(&running, &status("s3cret")).await.starts_with("HTTP/1.1 200"));
+    for open in ["/healthz", "/readyz"] {
+        assert!(
+            ask(&running, &get_with(open, "host: localhost\r\n")).await.starts_with("HTTP/1.1 200"),
+            "{open}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn strangers_are_not_listened_to_without_a_token() {
+    let open = Config { listen: SocketAddr::from(([0, 0, 0, 0], 0)), ..Config::default() };
+    let refused = Front::open(&open).err().expect("refused").to_string();
+    assert!(refused.contains("--token-file") && !refused.contains('\n'), "{refused}");
+}
+
+#[tokio::test]
+async fn speaks_tls() {
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (cert, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    std::fs::write(&cert, certified.cert.pem()).unwrap();
+    std::fs::write(&key, certified.signing_key.serialize_pem()).unwrap();
+    let running = start(|config| {
+        config.tls = Tls { cert: Some(cert), key: Some(key) };
+        config.limits.header_timeout = Duration::from_millis(300);
+    })
+    .await;
+
+    let mut stream = tls_client(&certified, running.address).await;
+    stream.write_all(post("secretly").as_bytes()).await.unwrap();
+    assert!(answer(&mut stream).await.ends_with("took 8"));
+
+    let mut silent = connect(&running).await;
+    closed(&mut silent).await;
+    let mut plain = connect(&running).await;
+    plain.write_all(post("in the open").as_bytes()).await.unwrap();
+    closed(&mut plain).await;
+    until(&running.stats.tls_failures, 2).await;
+}
+
+async fn tls_client(
+    certified: &rcgen::CertifiedKey<rcgen::KeyPair>,
+    address: SocketAddr,
+) -> impl AsyncRead + AsyncWrite + Unpin {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certified.cert.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(address).await.unwrap();
+    let name = "localhost".try_into().unwrap();
+    tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+}
+
+#[tokio::test]
+async fn shutdown_finishes_what_is_open_and_begins_nothing() {
+    let mut running = start_gated(0, |_| {}).await;
+    let mut idle = connect(&running).await;
+    idle.write_all(get_with("/api/v1/status", "host: localhost\r\n").as_bytes()).await.unwrap();
+    answer(&mut idle).await;
+    let mut open = connect(&running).await;
+    open.write_all(post("last").as_bytes()).await.unwrap();
+    running.arrived.recv().await.unwrap();
+
+    running.shutdown.request();
+    assert!(closed(&mut idle).await, "an idle connection ends at once");
+    assert!(!running.server.is_finished());
+    running.gate.add_permits(1);
+    assert!(answer(&mut open).await.ends_with("took 4"));
+    assert!(closed(&mut open).await);
+    timeout(Duration::from_secs(10), &mut running.server).await.expect("ends").unwrap();
+    assert!(TcpStream::connect(running.address).await.is_err());
+    assert_eq!(running.stats.cut.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn shutdown_does_not_wait_for_ever() {
+    let mut running =
+        start_gated(0, |config| config.delivery.shutdown_timeout = Duration::from_millis(200)).await;
+    let mut open = connect(&running).await;
+    open.write_all(post("never").as_bytes()).await.unwrap();
+    running.arrived.recv().await.unwrap();
+    running.shutdown.request();
+    timeout(Duration::from_secs(10), &mut running.server).await.expect("ends at the deadline").unwrap();
+    closed(&mut open).await;
+    assert_eq!(running.stats.cut.load(Ordering::Relaxed), 1);
+}

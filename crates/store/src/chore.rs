@@ -1,0 +1,141 @@
+//! Work on tables that takes a while and runs on another thread: checkpoints, merges, removals. One at a time, since
+//! each ends by replacing the manifest.
+
+use crate::disk::Disk;
+use crate::manifest::Manifest;
+use crate::marks::{Mark, Recent};
+use crate::rows::Changed;
+use crate::table::{Error, Options, Table, Times, Writer};
+use crate::tables::{MergePlan, TableSet};
+use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::time::Millis;
+use std::sync::Arc;
+
+pub struct Chore {
+    pub disk: Arc<dyn Disk>,
+    pub manifest: Manifest,
+    pub rows: TableSet,
+    pub marks: TableSet,
+    pub work: Work,
+}
+
+pub enum Work {
+    /// The state as of `address` becomes the newest tables.
+    Checkpoint { changed: Arc<Changed>, recent: Arc<Recent>, address: Address, next_position: Position },
+    /// Rows of removed subscriptions go on the way.
+    MergeRows { plan: MergePlan, removed: Vec<SubscriptionId> },
+    /// Marks older than this go on the way.
+    MergeMarks { plan: MergePlan, before: Millis },
+    /// The oldest tables of marks, as a whole.
+    DropMarks { names: Vec<String> },
+    /// Segments that retention gave up.
+    RemoveFiles { names: Vec<String> },
+}
+
+/// What a finished chore leaves. The manifest on disk already says so.
+pub struct Done {
+    pub manifest: Manifest,
+    pub rows: TableSet,
+    pub marks: TableSet,
+}
+
+impl Chore {
+    /// On failure the manifest on disk is the one from before, and so is all it names.
+    pub fn run(self) -> Result<Done, Error> {
+        let Chore { disk, mut manifest, mut rows, mut marks, work } = self;
+        let disk = &*disk;
+        let mut obsolete = Vec::new();
+        match work {
+            Work::Checkpoint { changed, recent, address, next_position } => {
+                if !changed.is_empty() {
+                    let name = manifest.take_table_name("rows");
+                    rows = rows.with_new(removing_failed(disk, &name, || write_rows(disk, &name, &changed))?);
+                }
+                if !recent.is_empty() {
+                    let name = manifest.take_table_name("marks");
+                    marks = marks.with_new(removing_failed(disk, &name, || write_marks(disk, &name, &recent))?);
+                }
+                manifest.checkpoint = address;
+                manifest.next_position = next_position;
+            }
+            Work::MergeRows { plan, removed } => {
+                let name = manifest.take_table_name("rows");
+                let keep = |key: &[u8], _: &[u8]| !belongs_to(key, &removed);
+                let merged = plan.run(disk, &name, &keep)?;
+                obsolete = plan.names();
+                obsolete.extend((merged.rows() == 0).then_some(name));
+                rows = rows.with_merged(&plan, merged);
+            }
+            Work::MergeMarks { plan, before } => {
+                let name = manifest.take_table_name("marks");
+                let keep =
+                    |_: &[u8], value: &[u8]| Mark::decode(value).is_ok_and(|mark| mark.time >= before);
+                let merged = plan.run(disk, &name, &keep)?;
+                obsolete = plan.names();
+                obsolete.extend((merged.rows() == 0).then_some(name));
+                marks = marks.with_merged(&plan, merged);
+            }
+            Work::DropMarks { names } => {
+                marks = marks.without(&names);
+                obsolete = names;
+            }
+            Work::RemoveFiles { names } => {
+                obsolete = names;
+            }
+        }
+        manifest.rows = rows.names();
+        manifest.marks = marks.names();
+        manifest.save(disk).map_err(|source| Error::Io { file: "manifest".into(), source })?;
+        for name in obsolete {
+            // A file nobody names harms no one: the next start sweeps it away.
+            let _ = disk.remove(&name);
+        }
+        Ok(Done { manifest, rows, marks })
+    }
+}
+
+fn removing_failed(
+    disk: &dyn Disk,
+    name: &str,
+    write: impl FnOnce() -> Result<Table, Error>,
+) -> Result<Table, Error> {
+    write().inspect_err(|_| {
+        let _ = disk.remove(name);
+    })
+}
+
+fn write_rows(disk: &dyn Disk, name: &str, changed: &Changed) -> Result<Table, Error> {
+    let mut writer = Writer::new(disk, name, Options { bloom: false })?;
+    for (key, value) in changed {
+        writer.add(key, value.as_deref())?;
+    }
+    writer.finish()
+}
+
+fn write_marks(disk: &dyn Disk, name: &str, recent: &Recent) -> Result<Table, Error> {
+    let mut marks: Vec<(u128, Mark)> = recent.iter().map(|(hash, mark)| (*hash, *mark)).collect();
+    marks.sort_unstable_by_key(|mark| mark.0);
+    let mut writer = Writer::new(disk, name, Options { bloom: true })?;
+    let mut row = Vec::new();
+    let mut times: Option<Times> = None;
+    for (hash, mark) in marks {
+        row.clear();
+        mark.encode(&mut row);
+        writer.add(&hash.to_be_bytes(), Some(&row))?;
+        let at = Times { min: mark.time, max: mark.time };
+        times = Some(times.map_or(at, |times| times.union(at)));
+    }
+    writer.set_times(times);
+    writer.finish()
+}
+
+/// The letters of rows that are keyed by a letter and a subscription's number.
+pub const SUBSCRIPTION_ROWS: &[u8] = b"SLWPQEADH";
+
+pub fn belongs_to(key: &[u8], removed: &[SubscriptionId]) -> bool {
+    if !key.first().is_some_and(|letter| SUBSCRIPTION_ROWS.contains(letter)) {
+        return false;
+    }
+    let number = key.get(1..5).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
+    number.is_some_and(|number| removed.contains(&SubscriptionId(number)))
+}

@@ -1,0 +1,449 @@
+//! A disk in memory that can lose, tear, fail and fill up, exactly when told to.
+//!
+//! What a running process sees and what a power cut leaves are two things here: every write, creation, rename and
+//! removal is volatile until it is synced. `crash` keeps of what was not synced whatever its `choose` says.
+//! Nothing here is random, so the same calls and choices give the same disk.
+
+use crate::disk::{Disk, File};
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a disk writes whole or not at all.
+const SECTOR_BYTES: usize = 512;
+
+/// Clones are handles of the same disk; `clone_image` copies it.
+#[derive(Clone, Default)]
+pub struct MemoryDisk {
+    names: Arc<Mutex<Names>>,
+    hardware: Arc<Mutex<Hardware>>,
+}
+
+/// What `fail_nth` can make fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    Read,
+    /// Leaves the first half of the bytes written.
+    Write,
+    /// Loses the file's unsynced writes on the next crash, although they can still be read and a later sync
+    /// reports success: as Linux does.
+    Sync,
+    SyncNames,
+    Create,
+    Rename,
+    Remove,
+}
+
+#[derive(Default)]
+struct Names {
+    live: BTreeMap<String, Arc<Inode>>,
+    durable: BTreeMap<String, Arc<Inode>>,
+    /// How `live` came from `durable`, in order.
+    unsynced: Vec<NameChange>,
+}
+
+/// One atomic change of the folder; a rename is both halves.
+struct NameChange {
+    unset: Option<String>,
+    set: Option<(String, Arc<Inode>)>,
+}
+
+#[derive(Clone, Default)]
+struct Hardware {
+    faults: Vec<(Op, u64)>,
+    capacity_bytes: Option<u64>,
+    used_bytes: u64,
+    /// Counts crashes: a handle from before one belongs to a process that is no more.
+    epoch: u64,
+}
+
+struct Inode {
+    hardware: Arc<Mutex<Hardware>>,
+    epoch: u64,
+    content: Mutex<Content>,
+}
+
+#[derive(Clone, Default)]
+struct Content {
+    live: Vec<u8>,
+    durable: Vec<u8>,
+    unsynced: Vec<Change>,
+    /// Its room counts as free, as it soon will be.
+    removed: bool,
+    /// The bytes of all unsynced writes, one after the other: millions of small writes cost no allocation each.
+    written: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+enum Change {
+    Empty,
+    Write { offset: usize, len: usize },
+}
+
+impl MemoryDisk {
+    pub fn new() -> MemoryDisk {
+        MemoryDisk::default()
+    }
+
+    /// The `n`th operation of this kind from now fails (1 is the next), once.
+    pub fn fail_nth(&self, op: Op, n: u64) {
+        assert!(n > 0, "the next operation is the first");
+        lock(&self.hardware).faults.push((op, n));
+    }
+
+    /// Writes that make the files longer than this in all fail with `StorageFull`.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        lock(&self.hardware).capacity_bytes = bytes;
+    }
+
+    pub fn used_bytes(&self) -> u64 {
+        lock(&self.hardware).used_bytes
+    }
+
+    /// A power cut. `choose(n)` answers a number below `n`. Of each unsynced write any subset of its sectors
+    /// survives, of the unsynced name changes a prefix. Open files answer errors from here on.
+    pub fn crash(&self, choose: &mut dyn FnMut(u64) -> u64) {
+        let mut names = lock(&self.names);
+        let kept = choose(names.unsynced.len() as u64 + 1) as usize;
+        let mut unsynced = std::mem::take(&mut names.unsynced);
+        unsynced.drain(..kept).for_each(|change| change.apply(&mut names.durable));
+
+        let epoch = self.next_epoch();
+        let survivors = names.durable.iter().map(|(name, inode)| {
+            let content = lock(&inode.content).after_crash(choose);
+            (name.clone(), self.new_inode(epoch, content))
+        });
+        let survivors: BTreeMap<_, _> = survivors.collect();
+        names.live = survivors.clone();
+        names.durable = survivors;
+    }
+
+    /// An independent disk in the same state, unsynced changes and pending failures included.
+    pub fn clone_image(&self) -> MemoryDisk {
+        let names = lock(&self.names);
+        let copy = MemoryDisk::new();
+        *lock(&copy.hardware) = Hardware { used_bytes: 0, ..lock(&self.hardware).clone() };
+        let mut copies: BTreeMap<*const Inode, Arc<Inode>> = BTreeMap::new();
+        let mut copied = |inode: &Arc<Inode>| {
+            let new = || copy.new_inode(inode.epoch, lock(&inode.content).clone());
+            Arc::clone(copies.entry(Arc::as_ptr(inode)).or_insert_with(new))
+        };
+        let live = names.live.iter().map(|(name, inode)| (name.clone(), copied(inode))).collect();
+        let durable = names.durable.iter().map(|(name, inode)| (name.clone(), copied(inode))).collect();
+        let changes = names.unsynced.iter().map(|change| NameChange {
+            unset: change.unset.clone(),
+            set: change.set.as_ref().map(|(name, inode)| (name.clone(), copied(inode))),
+        });
+        let unsynced = changes.collect();
+        *lock(&copy.names) = Names { live, durable, unsynced };
+        copy
+    }
+
+    /// Damages the medium: what is read now and what a crash leaves.
+    pub fn flip_bit(&self, name: &str, bit: u64) {
+        let byte = usize::try_from(bit / 8).expect("a bit of a file in memory");
+        self.damage(name, byte..byte + 1, |byte| *byte ^= 1 << (bit % 8));
+    }
+
+    /// Damages the medium as `flip_bit` does.
+    pub fn zero(&self, name: &str, range: Range<usize>) {
+        self.damage(name, range, |byte| *byte = 0);
+    }
+
+    fn damage(&self, name: &str, range: Range<usize>, harm: impl Fn(&mut u8)) {
+        let inode = lock(&self.names).find(name).expect("a file to damage");
+        let content = &mut *lock(&inode.content);
+        for bytes in [&mut content.live, &mut content.durable] {
+            let end = range.end.min(bytes.len());
+            bytes[range.start.min(end)..end].iter_mut().for_each(&harm);
+        }
+    }
+
+    fn next_epoch(&self) -> u64 {
+        let mut hardware = lock(&self.hardware);
+        hardware.epoch += 1;
+        hardware.used_bytes = 0;
+        hardware.epoch
+    }
+
+    fn new_inode(&self, epoch: u64, content: Content) -> Arc<Inode> {
+        lock(&self.hardware).used_bytes += content.used_bytes();
+        Arc::new(Inode { hardware: Arc::clone(&self.hardware), epoch, content: Mutex::new(content) })
+    }
+}
+
+impl Disk for MemoryDisk {
+    fn create(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        lock(&self.hardware).begin(Op::Create)?;
+        let mut names = lock(&self.names);
+        if let Some(inode) = names.live.get(name) {
+            inode.empty();
+            return Ok(Arc::clone(inode) as Arc<dyn File>);
+        }
+        let epoch = lock(&self.hardware).epoch;
+        let inode = self.new_inode(epoch, Content::default());
+        names.change(NameChange { unset: None, set: Some((name.to_owned(), Arc::clone(&inode))) });
+        Ok(inode)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        Ok(lock(&self.names).find(name)?)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(lock(&self.names).live.keys().cloned().collect())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        lock(&self.hardware).begin(Op::Remove)?;
+        let mut names = lock(&self.names);
+        names.find(name)?.remove();
+        names.change(NameChange { unset: Some(name.to_owned()), set: None });
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        lock(&self.hardware).begin(Op::Rename)?;
+        let mut names = lock(&self.names);
+        let inode = names.find(from)?;
+        if let Some(replaced) = names.live.get(to).filter(|replaced| !Arc::ptr_eq(replaced, &inode)) {
+            replaced.remove();
+        }
+        names.change(NameChange { unset: Some(from.to_owned()), set: Some((to.to_owned(), inode)) });
+        Ok(())
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        let outcome = lock(&self.hardware).begin(Op::SyncNames);
+        let mut names = lock(&self.names);
+        let unsynced = std::mem::take(&mut names.unsynced);
+        outcome?;
+        unsynced.into_iter().for_each(|change| change.apply(&mut names.durable));
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let hardware = lock(&self.hardware);
+        hardware.capacity_bytes.map(|capacity| capacity.saturating_sub(hardware.used_bytes))
+    }
+}
+
+impl File for Inode {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.begin(Op::Read)?;
+        let content = lock(&self.content);
+        let start = position(offset).min(content.live.len());
+        let n = buf.len().min(content.live.len() - start);
+        buf[..n].copy_from_slice(&content.live[start..start + n]);
+        Ok(n)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let mut content = lock(&self.content);
+        let (fits, outcome) = self.room_for(buf.len(), position(offset), &content);
+        content.write(&buf[..fits], position(offset));
+        outcome
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let outcome = self.begin(Op::Sync);
+        let content = &mut *lock(&self.content);
+        if outcome.is_ok() {
+            content.make_durable();
+        }
+        content.unsynced.clear();
+        content.written.clear();
+        outcome
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        drop(self.alive()?);
+        Ok(lock(&self.content).live.len() as u64)
+    }
+}
+
+impl Inode {
+    fn alive(&self) -> io::Result<MutexGuard<'_, Hardware>> {
+        let hardware = lock(&self.hardware);
+        match hardware.epoch == self.epoch {
+            true => Ok(hardware),
+            false => Err(io::Error::other("the disk crashed after this file was opened")),
+        }
+    }
+
+    fn begin(&self, op: Op) -> io::Result<()> {
+        self.alive()?.begin(op)
+    }
+
+    /// How many of `len` bytes a write may leave, and how it ends; room for growth is taken at once.
+    fn room_for(&self, len: usize, offset: usize, content: &Content) -> (usize, io::Result<()>) {
+        let mut hardware = match self.alive() {
+            Ok(hardware) => hardware,
+            Err(dead) => return (0, Err(dead)),
+        };
+        let outcome = hardware.begin(Op::Write);
+        let wanted = if outcome.is_ok() { len } else { len / 2 };
+        let free = hardware.capacity_bytes.map_or(u64::MAX, |all| all.saturating_sub(hardware.used_bytes));
+        let file_len = content.live.len();
+        let end_max = file_len.saturating_add(usize::try_from(free).unwrap_or(usize::MAX));
+        let fits = wanted.min(end_max.saturating_sub(offset));
+        if fits > 0 && !content.removed {
+            hardware.used_bytes += (offset + fits).saturating_sub(file_len) as u64;
+        }
+        match outcome {
+            Ok(()) if fits < len => (fits, Err(io::ErrorKind::StorageFull.into())),
+            outcome => (fits, outcome),
+        }
+    }
+
+    fn empty(&self) {
+        let mut content = lock(&self.content);
+        lock(&self.hardware).used_bytes -= content.used_bytes();
+        content.live.clear();
+        content.unsynced.push(Change::Empty);
+    }
+
+    fn remove(&self) {
+        let mut content = lock(&self.content);
+        lock(&self.hardware).used_bytes -= content.used_bytes();
+        content.removed = true;
+    }
+}
+
+impl Drop for Inode {
+    fn drop(&mut self) {
+        let used_bytes = lock(&self.content).used_bytes();
+        let mut hardware = lock(&self.hardware);
+        if hardware.epoch == self.epoch {
+            hardware.used_bytes -= used_bytes;
+        }
+    }
+}
+
+impl Content {
+    fn used_bytes(&self) -> u64 {
+        if self.removed { 0 } else { self.live.len() as u64 }
+    }
+
+    fn write(&mut self, bytes: &[u8], offset: usize) {
+        if bytes.is_empty() {
+            return;
+        }
+        overwrite(&mut self.live, bytes, offset);
+        self.written.extend_from_slice(bytes);
+        self.unsynced.push(Change::Write { offset, len: bytes.len() });
+    }
+
+    fn make_durable(&mut self) {
+        let mut written = &self.written[..];
+        for change in &self.unsynced {
+            match *change {
+                Change::Empty => self.durable.clear(),
+                Change::Write { offset, len } => {
+                    let (bytes, rest) = written.split_at(len);
+                    written = rest;
+                    overwrite(&mut self.durable, bytes, offset);
+                }
+            }
+        }
+    }
+
+    fn after_crash(&self, choose: &mut dyn FnMut(u64) -> u64) -> Content {
+        let mut left = self.durable.clone();
+        let mut written = &self.written[..];
+        for change in &self.unsynced {
+            match *change {
+                Change::Empty if choose(2) == 1 => left.clear(),
+                Change::Empty => {}
+                Change::Write { offset, len } => {
+                    let (bytes, rest) = written.split_at(len);
+                    written = rest;
+                    keep_some_sectors(&mut left, bytes, offset, choose);
+                }
+            }
+        }
+        // The length may reach the disk without the bytes, which then read as zeros.
+        if left.len() < self.live.len() && !self.unsynced.is_empty() && choose(2) == 1 {
+            left.resize(self.live.len(), 0);
+        }
+        Content { live: left.clone(), durable: left, ..Content::default() }
+    }
+}
+
+impl Names {
+    fn find(&self, name: &str) -> io::Result<Arc<Inode>> {
+        self.live.get(name).cloned().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn change(&mut self, change: NameChange) {
+        change.apply(&mut self.live);
+        self.unsynced.push(change);
+    }
+}
+
+impl NameChange {
+    fn apply(&self, names: &mut BTreeMap<String, Arc<Inode>>) {
+        if let Some(name) = &self.unset {
+            names.remove(name);
+        }
+        if let Some((name, inode)) = &self.set {
+            names.insert(name.clone(), Arc::clone(inode));
+        }
+    }
+}
+
+impl Hardware {
+    /// Counts the operation against the failures asked for.
+    fn begin(&mut self, op: Op) -> io::Result<()> {
+        if self.faults.is_empty() {
+            return Ok(());
+        }
+        let of_this_kind = self.faults.iter_mut().filter(|(kind, _)| *kind == op);
+        of_this_kind.for_each(|(_, left)| *left -= 1);
+        let waiting = self.faults.len();
+        self.faults.retain(|(_, left)| *left > 0);
+        match self.faults.len() == waiting {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("injected failure: {op:?}"))),
+        }
+    }
+}
+
+fn keep_some_sectors(
+    left: &mut Vec<u8>,
+    mut bytes: &[u8],
+    mut offset: usize,
+    choose: &mut dyn FnMut(u64) -> u64,
+) {
+    while !bytes.is_empty() {
+        let in_sector = (SECTOR_BYTES - offset % SECTOR_BYTES).min(bytes.len());
+        if choose(2) == 1 {
+            overwrite(left, &bytes[..in_sector], offset);
+        }
+        bytes = &bytes[in_sector..];
+        offset += in_sector;
+    }
+}
+
+fn overwrite(file: &mut Vec<u8>, bytes: &[u8], offset: usize) {
+    if file.len() == offset {
+        return file.extend_from_slice(bytes);
+    }
+    if file.len() < offset + bytes.len() {
+        file.resize(offset + bytes.len(), 0);
+    }
+    file[offset..offset + bytes.len()].copy_from_slice(bytes);
+}
+
+fn position(offset: u64) -> usize {
+    usize::try_from(offset).expect("an offset in a file in memory")
+}
+
+/// A panicking test thread must not hide its message behind those of all others.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,551 @@
+//! The log: the single truth. Records are appended to a frame in memory, a frame is handed to the kernel in one write,
+//! and a sync makes everything written durable. Writing never waits for a sync: syncs are jobs that another thread runs.
+//!
+//! # Promises
+//! - What a finished sync covered survives anything but damage to the disk itself.
+//! - Recovery finds a prefix of what was written, at least up to the last finished sync.
+//! - After a failed sync nothing is written any more (`Error::Poisoned`): only a restart tells what the disk kept.
+//! - A segment's blocks are written before it is used, so a full disk shows when a segment is prepared.
+
+use crate::disk::{Disk, File};
+use crate::segment::{self, FRAME_HEADER, FrameHeader, HEADER, RECORD_HEADER, Segment, SegmentHeader};
+use bytes::Bytes;
+use klambda_core::ids::{Address, Position};
+use klambda_core::time::Millis;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub segment_bytes: u64,
+    /// Kept free for acknowledgements and decisions when the disk is full.
+    pub reserve_bytes: u64,
+    /// How much of the newest log stays in memory.
+    pub tail_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { segment_bytes: 64 << 20, reserve_bytes: 8 << 20, tail_bytes: 16 << 20 }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No prepared room for this record; more may come when the next segment is ready.
+    #[error("the log has no room")]
+    Full,
+    #[error("the log stopped after a failed write or sync; restart to recover")]
+    Poisoned,
+    #[error("{file}: damaged at offset {offset}: {what}")]
+    Damaged { file: String, offset: u64, what: String },
+    /// Retention removed it.
+    #[error("no record at {0}: it is older than the log")]
+    Gone(Address),
+    #[error("{file}: {source}")]
+    Io { file: String, source: io::Error },
+}
+
+pub struct Log {
+    disk: Arc<dyn Disk>,
+    options: Options,
+    /// Oldest first; the last one is written to.
+    segments: Arc<RwLock<VecDeque<Segment>>>,
+    active: Segment,
+    spare: Option<Arc<dyn File>>,
+    preparing: bool,
+    /// The frame being built: header, then records.
+    frame: Vec<u8>,
+    frame_count: u32,
+    frame_position: Position,
+    frame_start: Address,
+    next_position: Position,
+    synced: Arc<AtomicU64>,
+    syncing: bool,
+    /// Files that a sync must cover: the active one and those before it since the last sync.
+    unsynced: Vec<Arc<dyn File>>,
+    names_unsynced: bool,
+    tail: Tail,
+    poisoned: bool,
+    /// When the next segment begins, should it begin now.
+    now: Millis,
+}
+
+/// Makes everything written so far durable. Runs on any thread.
+pub struct SyncJob {
+    disk: Arc<dyn Disk>,
+    files: Vec<Arc<dyn File>>,
+    names: bool,
+    pub up_to: Address,
+}
+
+impl SyncJob {
+    pub fn run(&self) -> io::Result<()> {
+        if self.names {
+            self.disk.sync_names()?;
+        }
+        self.files.iter().try_for_each(|file| file.sync())
+    }
+}
+
+/// Writes the blocks of the next segment. Runs on any thread.
+pub struct PrepareJob {
+    disk: Arc<dyn Disk>,
+    bytes: u64,
+}
+
+const SPARE: &str = "spare";
+const SPARE_UNFINISHED: &str = "spare-unfinished";
+
+impl PrepareJob {
+    pub fn run(&self) -> io::Result<Arc<dyn File>> {
+        let result = self.write_zeros();
+        if result.is_err() {
+            // What was written of it takes up the room others need.
+            let _ = self.disk.remove(SPARE_UNFINISHED);
+        }
+        result
+    }
+
+    fn write_zeros(&self) -> io::Result<Arc<dyn File>> {
+        let zeros = vec![0; 1 << 20];
+        let file = self.disk.create(SPARE_UNFINISHED)?;
+        let mut offset = 0;
+        while offset < self.bytes {
+            let n = (self.bytes - offset).min(zeros.len() as u64);
+            file.write_at(&zeros[..n as usize], offset)?;
+            offset += n;
+        }
+        file.sync()?;
+        self.disk.rename(SPARE_UNFINISHED, SPARE)?;
+        self.disk.sync_names()?;
+        Ok(file)
+    }
+}
+
+impl Log {
+    /// Where recovery ended is where writing goes on. `segments` must not be empty unless the folder is new.
+    pub(crate) fn resume(
+        disk: Arc<dyn Disk>,
+        options: Options,
+        segments: VecDeque<Segment>,
+        end: Address,
+        next_position: Position,
+        now: Millis,
+    ) -> Option<Log> {
+        let active = segments.back()?.clone();
+        Some(Log {
+            disk,
+            options,
+            segments: Arc::new(RwLock::new(segments)),
+            unsynced: vec![active.file.clone()],
+            active,
+            spare: None,
+            preparing: false,
+            frame: vec![0; FRAME_HEADER],
+            frame_count: 0,
+            frame_position: next_position,
+            frame_start: end,
+            next_position,
+            synced: Arc::new(AtomicU64::new(end.0)),
+            syncing: false,
+            names_unsynced: true,
+            tail: Tail { frames: VecDeque::new(), bytes: 0, bytes_max: options.tail_bytes },
+            poisoned: false,
+            now,
+        })
+    }
+
+    /// The first segment of a new folder.
+    pub(crate) fn first_segment(disk: &Arc<dyn Disk>, options: &Options, now: Millis) -> io::Result<Segment> {
+        let file = PrepareJob { disk: disk.clone(), bytes: options.segment_bytes }.run()?;
+        let header = SegmentHeader {
+            base: Address(0),
+            capacity: options.segment_bytes,
+            previous_end: Address(0),
+            first_position: Position(1),
+            created: now,
+        };
+        let segment = Segment::begin(&**disk, SPARE, file, header)?;
+        segment.file.sync()?;
+        disk.sync_names()?;
+        Ok(segment)
+    }
+
+    /// The address the next record of this length gets: known before it is encoded, so that records can be chained.
+    pub fn next_address(&self, length: usize) -> Address {
+        if self.fits(length) {
+            Address(self.frame_start.0 + self.frame.len() as u64)
+        } else {
+            Address(self.active.end().0 + HEADER + FRAME_HEADER as u64)
+        }
+    }
+
+    pub fn set_now(&mut self, now: Millis) {
+        self.now = now;
+    }
+
+    pub fn next_position(&self) -> Position {
+        self.next_position
+    }
+
+    /// Events may only use what leaves the reserve untouched.
+    pub fn has_room_for_events(&self, length: usize) -> bool {
+        self.room() >= length as u64 + self.options.reserve_bytes + FRAME_HEADER as u64 * 2
+    }
+
+    pub fn has_room_for_steps(&self, length: usize) -> bool {
+        !self.poisoned && (self.spare.is_some() || self.fits(length))
+    }
+
+    /// The largest record that any segment can hold.
+    pub fn record_bytes_max(&self) -> usize {
+        (self.options.segment_bytes - HEADER) as usize / 2
+    }
+
+    fn room(&self) -> u64 {
+        let left = self.active.end().0.saturating_sub(self.frame_start.0 + self.frame.len() as u64);
+        left + self.spare.as_ref().map_or(0, |_| self.options.segment_bytes)
+    }
+
+    fn fits(&self, length: usize) -> bool {
+        let end = self.frame_start.0 + (self.frame.len() + RECORD_HEADER + length) as u64;
+        end.next_multiple_of(segment::FRAME_ALIGN) <= self.active.end().0
+    }
+
+    /// Appends to the frame in memory. `is_event`: the record takes the next position.
+    pub fn append(&mut self, body: &[u8], is_event: bool) -> Result<Address, Error> {
+        if self.poisoned {
+            return Err(Error::Poisoned);
+        }
+        if !self.fits(body.len()) {
+            self.roll()?;
+        }
+        let at = Address(self.frame_start.0 + self.frame.len() as u64);
+        self.frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
+        self.frame.extend_from_slice(&segment::checksum(at, body).to_le_bytes());
+        self.frame.extend_from_slice(body);
+        self.frame_count += 1;
+        self.next_position.0 += u64::from(is_event);
+        Ok(at)
+    }
+
+    fn roll(&mut self) -> Result<(), Error> {
+        let Some(file) = self.spare.clone() else { return Err(Error::Full) };
+        self.flush()?;
+        let header = SegmentHeader {
+            base: self.active.end(),
+            capacity: self.options.segment_bytes,
+            previous_end: self.frame_start,
+            first_position: self.next_position,
+            created: self.now,
+        };
+        let segment = Segment::begin(&*self.disk, SPARE, file, header).map_err(|source| self.poison(source))?;
+        self.spare = None;
+        self.unsynced.push(segment.file.clone());
+        self.names_unsynced = true;
+        self.frame_start = segment.start();
+        self.active = segment.clone();
+        write(&self.segments).push_back(segment);
+        Ok(())
+    }
+
+    fn poison(&mut self, source: io::Error) -> Error {
+        self.poisoned = true;
+        Error::Io { file: Segment::name(self.active.base), source }
+    }
+
+    /// Hands all records so far to the kernel.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        if self.poisoned {
+            return Err(Error::Poisoned);
+        }
+        if self.frame_count == 0 {
+            return Ok(());
+        }
+        let header = FrameHeader {
+            length: (self.frame.len() - FRAME_HEADER) as u32,
+            first_position: self.frame_position,
+            synced: self.synced(),
+            count: self.frame_count,
+        };
+        self.frame[..FRAME_HEADER].copy_from_slice(&header.encode(self.frame_start));
+        let offset = self.active.offset(self.frame_start);
+        self.active.file.write_at(&self.frame, offset).map_err(|source| self.poison(source))?;
+        let mut next = Vec::with_capacity(self.frame.len().clamp(4096, 1 << 20));
+        next.resize(FRAME_HEADER, 0);
+        let written = std::mem::replace(&mut self.frame, next);
+        self.tail.push(self.frame_start, written);
+        self.frame_start = Address(self.frame_start.0 + header.stride());
+        self.frame_count = 0;
+        self.frame_position = self.next_position;
+        Ok(())
+    }
+
+    /// Everything below this has been handed to the kernel.
+    pub fn written(&self) -> Address {
+        self.frame_start
+    }
+
+    pub fn synced(&self) -> Address {
+        Address(self.synced.load(Ordering::Acquire))
+    }
+
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned
+    }
+
+    pub fn needs_sync(&self) -> bool {
+        self.written() > self.synced()
+    }
+
+    /// A sync of all that is written, unless one is under way or nothing is new.
+    pub fn sync_job(&mut self) -> Option<SyncJob> {
+        if self.syncing || self.poisoned || !self.needs_sync() {
+            return None;
+        }
+        self.syncing = true;
+        let names = std::mem::take(&mut self.names_unsynced);
+        let files = std::mem::replace(&mut self.unsynced, vec![self.active.file.clone()]);
+        Some(SyncJob { disk: self.disk.clone(), files, names, up_to: self.written() })
+    }
+
+    pub fn sync_done(&mut self, up_to: Address, result: io::Result<()>) -> Result<(), Error> {
+        self.syncing = false;
+        result.map_err(|source| self.poison(source))?;
+        self.synced.store(up_to.0, Ordering::Release);
+        Ok(())
+    }
+
+    /// The next segment should be prepared now.
+    pub fn prepare_job(&mut self) -> Option<PrepareJob> {
+        if self.preparing || self.poisoned || self.spare.is_some() {
+            return None;
+        }
+        self.preparing = true;
+        Some(PrepareJob { disk: self.disk.clone(), bytes: self.options.segment_bytes })
+    }
+
+    /// Answers whether the disk had room.
+    pub fn prepare_done(&mut self, result: io::Result<Arc<dyn File>>) -> io::Result<()> {
+        self.preparing = false;
+        self.spare = Some(result?);
+        Ok(())
+    }
+
+    pub fn is_preparing(&self) -> bool {
+        self.preparing
+    }
+
+    /// The body of one record, checked.
+    pub fn read(&self, at: Address) -> Result<Bytes, Error> {
+        if at >= self.frame_start {
+            let offset = (at.0 - self.frame_start.0) as usize;
+            let body = self.frame.get(offset..).and_then(|bytes| segment::record_body(bytes, at));
+            return body.map(Bytes::copy_from_slice).ok_or_else(|| self.damaged(at, "no such record"));
+        }
+        if let Some(body) = self.tail.read(at) {
+            return Ok(body);
+        }
+        self.reader().read(at)
+    }
+
+    fn damaged(&self, at: Address, what: &str) -> Error {
+        Error::Damaged { file: Segment::name(self.active.base), offset: self.active.offset(at), what: what.into() }
+    }
+
+    /// For other threads: sees only what is durable.
+    pub fn reader(&self) -> LogReader {
+        LogReader { segments: self.segments.clone(), synced: self.synced.clone() }
+    }
+
+    /// Base, end and beginning time of every segment, oldest first.
+    pub fn segments(&self) -> Vec<Segment> {
+        read(&self.segments).iter().cloned().collect()
+    }
+
+    pub fn oldest(&self) -> Address {
+        read(&self.segments).front().map_or(Address(0), |segment| segment.base)
+    }
+
+    pub fn active_base(&self) -> Address {
+        self.active.base
+    }
+
+    pub fn bytes(&self) -> u64 {
+        read(&self.segments).iter().map(|segment| segment.capacity).sum()
+    }
+
+    /// Forgets the oldest segment. The name of its file is answered, to be removed by a chore.
+    pub fn drop_oldest(&mut self) -> Option<String> {
+        let mut segments = write(&self.segments);
+        if segments.len() < 2 {
+            return None;
+        }
+        segments.pop_front().map(|segment| Segment::name(segment.base))
+    }
+}
+
+fn read(segments: &RwLock<VecDeque<Segment>>) -> std::sync::RwLockReadGuard<'_, VecDeque<Segment>> {
+    segments.read().expect("no one panics while holding the segment list")
+}
+
+fn write(segments: &RwLock<VecDeque<Segment>>) -> std::sync::RwLockWriteGuard<'_, VecDeque<Segment>> {
+    segments.write().expect("no one panics while holding the segment list")
+}
+
+/// The newest frames, as they were written: what is delivered soon after it arrived is never read from disk.
+struct Tail {
+    frames: VecDeque<(Address, Bytes)>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Tail {
+    fn push(&mut self, at: Address, frame: Vec<u8>) {
+        self.bytes += frame.capacity();
+        self.frames.push_back((at, Bytes::from(frame)));
+        while self.bytes > self.bytes_max
+            && let Some((_, oldest)) = self.frames.pop_front()
+        {
+            self.bytes -= oldest.len();
+        }
+    }
+
+    fn read(&self, at: Address) -> Option<Bytes> {
+        let index = self.frames.partition_point(|(start, _)| *start <= at).checked_sub(1)?;
+        let (start, frame) = &self.frames[index];
+        let offset = usize::try_from(at.0 - start.0).ok()?;
+        let length = segment::u32_at(frame.get(offset..offset + RECORD_HEADER)?, 0) as usize;
+        let body = offset + RECORD_HEADER;
+        (body + length <= frame.len()).then(|| frame.slice(body..body + length))
+    }
+}
+
+/// Reads the durable part of the log from any thread.
+#[derive(Clone)]
+pub struct LogReader {
+    segments: Arc<RwLock<VecDeque<Segment>>>,
+    synced: Arc<AtomicU64>,
+}
+
+/// One frame of the log as read back.
+pub struct Frame {
+    pub first_position: Position,
+    pub bytes: Bytes,
+    pub records: Vec<(Address, std::ops::Range<usize>)>,
+    pub next: Address,
+}
+
+impl LogReader {
+    pub fn synced(&self) -> Address {
+        Address(self.synced.load(Ordering::Acquire))
+    }
+
+    pub fn oldest(&self) -> Option<Segment> {
+        read(&self.segments).front().cloned()
+    }
+
+    fn segment_of(&self, at: Address) -> Option<Segment> {
+        let segments = read(&self.segments);
+        let index = segments.partition_point(|segment| segment.base <= at).checked_sub(1)?;
+        segments.get(index).filter(|segment| at < segment.end()).cloned()
+    }
+
+    pub fn read(&self, at: Address) -> Result<Bytes, Error> {
+        const GUESS: usize = 2048;
+        let segment = self.segment_of(at).ok_or(Error::Gone(at))?;
+        let io = |source| Error::Io { file: Segment::name(segment.base), source };
+        let offset = segment.offset(at);
+        let mut bytes = vec![0; GUESS];
+        let n = segment.file.read_at(&mut bytes, offset).map_err(io)?;
+        bytes.truncate(n);
+        let length = bytes.first_chunk::<4>().map_or(0, |head| u32::from_le_bytes(*head) as usize);
+        let total = RECORD_HEADER + length;
+        if total > bytes.len() && offset + total as u64 <= segment.capacity {
+            bytes.resize(total, 0);
+            let more = segment.file.read_at(&mut bytes[n..], offset + n as u64).map_err(io)?;
+            bytes.truncate(n + more);
+        }
+        match segment::record_body(&bytes, at) {
+            Some(_) => Ok(Bytes::from(bytes).slice(RECORD_HEADER..total)),
+            None => Err(Error::Damaged {
+                file: Segment::name(segment.base),
+                offset,
+                what: "a record's checksum does not match".into(),
+            }),
+        }
+    }
+
+    /// The frame at `at`, or the first one after it if a segment ends there; `None` at the durable end.
+    pub fn frame(&self, at: Address) -> Result<Option<Frame>, Error> {
+        let mut at = at;
+        loop {
+            if at >= self.synced() {
+                return Ok(None);
+            }
+            let segment = self.segment_of(at).ok_or(Error::Gone(at))?;
+            let at_start = at.max(segment.start());
+            if let Some(frame) = self.frame_in(&segment, at_start)? {
+                return Ok(Some(frame));
+            }
+            at = self.next_segment(&segment, at_start)?;
+        }
+    }
+
+    fn next_segment(&self, segment: &Segment, at: Address) -> Result<Address, Error> {
+        let segments = read(&self.segments);
+        match segments.iter().find(|next| next.base > segment.base) {
+            Some(next) if next.previous_end == at => Ok(next.start()),
+            _ => Err(Error::Damaged {
+                file: Segment::name(segment.base),
+                offset: segment.offset(at),
+                what: "a frame is missing or its header is damaged".into(),
+            }),
+        }
+    }
+
+    fn frame_in(&self, segment: &Segment, at: Address) -> Result<Option<Frame>, Error> {
+        let file = || Segment::name(segment.base);
+        let offset = segment.offset(at);
+        let mut header = [0; FRAME_HEADER];
+        let n = segment.file.read_at(&mut header, offset).map_err(|source| Error::Io { file: file(), source })?;
+        let Some(header) = FrameHeader::decode(&header[..n], at) else { return Ok(None) };
+        let mut bytes = vec![0; FRAME_HEADER + header.length as usize];
+        crate::disk::read_exact_at(&*segment.file, &mut bytes, offset)
+            .map_err(|source| Error::Io { file: file(), source })?;
+        let records = segment::records(&bytes, at, &header).ok_or_else(|| Error::Damaged {
+            file: file(),
+            offset,
+            what: "a record's checksum does not match".into(),
+        })?;
+        let next = Address(at.0 + header.stride());
+        Ok(Some(Frame { first_position: header.first_position, bytes: bytes.into(), records, next }))
+    }
+
+    /// Where to begin reading to see every event after `position`: the frame that holds the one that follows it.
+    pub fn seek(&self, position: Position) -> Result<Address, Error> {
+        let wanted = Position(position.0 + 1);
+        let segment = {
+            let segments = read(&self.segments);
+            let index = segments.partition_point(|segment| segment.first_position <= wanted).saturating_sub(1);
+            segments.get(index).cloned()
+        };
+        let Some(segment) = segment else { return Ok(Address(0)) };
+        let mut at = segment.start();
+        let mut header = [0; FRAME_HEADER];
+        let mut found = at;
+        while at < self.synced() && at < segment.end() {
+            let n = segment.file.read_at(&mut header, segment.offset(at)).unwrap_or(0);
+            let Some(frame) = FrameHeader::decode(&header[..n], at) else { break };
+            if frame.first_position > wanted {
+                break;
+            }
+            found = at;
+            at = Address(at.0 + frame.stride());
+        }
+        Ok(found)
+    }
+}

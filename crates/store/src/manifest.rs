@@ -1,0 +1,122 @@
+//! The one small file that says what the data folder is: its format, its key, where the tables leave off and which
+//! tables there are. Replaced as a whole by a rename, so it is always one version or the other.
+
+use crate::disk::{Disk, read_exact_at};
+use crate::recovery::Checkpoint;
+use klambda_core::ids::{Address, Position};
+use serde::{Deserialize, Serialize};
+use std::io;
+
+pub const FORMAT: u32 = 1;
+const NAME: &str = "manifest";
+const NEW_NAME: &str = "manifest-new";
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub format: u32,
+    /// Keys the identity hashes of this folder, in hexadecimal.
+    pub key: String,
+    pub checkpoint: Address,
+    pub next_position: Position,
+    /// Newest first.
+    pub rows: Vec<String>,
+    pub marks: Vec<String>,
+    /// Tables are numbered; a number is never used twice.
+    pub next_table: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("manifest: {0}")]
+    Io(#[from] io::Error),
+    #[error("the manifest is damaged: {0}")]
+    Damaged(String),
+    #[error("the data folder has format {0}; this version reads format {FORMAT}")]
+    Format(u32),
+    #[error("the folder holds a log but no manifest: it is damaged or no data folder of knative-lambda")]
+    Missing,
+}
+
+impl Manifest {
+    pub fn new(key: [u8; 16]) -> Manifest {
+        Manifest {
+            format: FORMAT,
+            key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
+            checkpoint: Address(0),
+            next_position: Position(1),
+            rows: Vec::new(),
+            marks: Vec::new(),
+            next_table: 1,
+        }
+    }
+
+    pub fn key(&self) -> [u8; 16] {
+        let mut key = [0; 16];
+        for (n, byte) in key.iter_mut().enumerate() {
+            *byte = self.key.get(2 * n..2 * n + 2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).unwrap_or(0);
+        }
+        key
+    }
+
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint { address: self.checkpoint, next_position: self.next_position }
+    }
+
+    pub fn take_table_name(&mut self, kind: &str) -> String {
+        let name = format!("{kind}-{:08}", self.next_table);
+        self.next_table += 1;
+        name
+    }
+
+    /// `None` for a folder that is new.
+    pub fn load(disk: &dyn Disk) -> Result<Option<Manifest>, Error> {
+        let file = match disk.open(NAME) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let has_log = disk.list()?.iter().any(|name| name.starts_with("log-"));
+                return if has_log { Err(Error::Missing) } else { Ok(None) };
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let mut bytes = vec![0; file.len()? as usize];
+        read_exact_at(&*file, &mut bytes, 0)?;
+        Manifest::decode(&bytes).map(Some)
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Manifest, Error> {
+        let damaged = || Error::Damaged("its checksum does not match".into());
+        let text = std::str::from_utf8(bytes).map_err(|_| damaged())?;
+        let (crc, json) = text.split_once('\n').ok_or_else(damaged)?;
+        if crc != format!("{:08x}", crc32fast::hash(json.as_bytes())) {
+            return Err(damaged());
+        }
+        let manifest: Manifest =
+            serde_json::from_str(json).map_err(|error| Error::Damaged(error.to_string()))?;
+        match manifest.format {
+            FORMAT => Ok(manifest),
+            other => Err(Error::Format(other)),
+        }
+    }
+
+    pub fn save(&self, disk: &dyn Disk) -> io::Result<()> {
+        let json = serde_json::to_string_pretty(self).map_err(io::Error::other)?;
+        let bytes = format!("{:08x}\n{json}", crc32fast::hash(json.as_bytes()));
+        let file = disk.create(NEW_NAME)?;
+        file.write_at(bytes.as_bytes(), 0)?;
+        file.sync()?;
+        disk.rename(NEW_NAME, NAME)?;
+        disk.sync_names()
+    }
+
+    /// Removes what no manifest names: leftovers of chores that a crash cut off.
+    pub fn sweep(&self, disk: &dyn Disk) -> io::Result<()> {
+        for name in disk.list()? {
+            let table = name.starts_with("rows-") || name.starts_with("marks-");
+            let named = self.rows.contains(&name) || self.marks.contains(&name);
+            if (table && !named) || name.starts_with("spare") || name == NEW_NAME {
+                disk.remove(&name)?;
+            }
+        }
+        Ok(())
+    }
+}

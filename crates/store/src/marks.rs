@@ -1,0 +1,140 @@
+//! Idempotency marks: which subscription knows which event, by a 128-bit keyed hash, for as long as the id window.
+//!
+//! A mark is set in the same step as the work it marks. Marks age in tables by time: what is past every window is
+//! dropped a table at a time. Their number is bounded; when the bound bites, the oldest table goes early.
+
+use crate::table::Error;
+use crate::tables::TableSet;
+use hashbrown::HashMap;
+use klambda_core::ids::{Address, SubscriptionId};
+use klambda_core::time::Millis;
+use klambda_core::wire::{Malformed, Reader, put_varint};
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::hash::Hasher;
+use std::sync::Arc;
+
+/// Hash of an event's `source` and `id`, keyed per data folder so that nobody outside can make two collide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity(u128);
+
+impl Identity {
+    pub fn new(key: &[u8; 16], source: &str, id: &str) -> Identity {
+        let mut hasher = SipHasher13::new_with_key(key);
+        hasher.write_u64(source.len() as u64);
+        hasher.write(source.as_bytes());
+        hasher.write(id.as_bytes());
+        Identity(hasher.finish128().as_u128())
+    }
+
+    /// One mark per subscription: a bijection of the hash, so no two ids of a subscription ever meet in it.
+    fn within(self, subscription: SubscriptionId) -> u128 {
+        const ODD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+        self.0.wrapping_add(ODD.wrapping_mul(u128::from(subscription.0)))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The event's record.
+    pub at: Address,
+    pub time: Millis,
+    pub state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Taken,
+    /// In the log, to be routed when the subscription gets there.
+    Later,
+    /// It left without success and may come again.
+    Released,
+}
+
+pub type Recent = HashMap<u128, Mark, foldhash::fast::RandomState>;
+
+#[derive(Default)]
+pub struct Marks {
+    recent: Recent,
+    frozen: Option<Arc<Recent>>,
+    tables: TableSet,
+}
+
+impl Marks {
+    pub fn new(tables: TableSet) -> Marks {
+        Marks { tables, ..Marks::default() }
+    }
+
+    pub fn get(&self, identity: Identity, subscription: SubscriptionId) -> Result<Option<Mark>, Error> {
+        let hash = identity.within(subscription);
+        let memory = self.recent.get(&hash).or_else(|| self.frozen.as_ref()?.get(&hash));
+        if let Some(mark) = memory {
+            return Ok(Some(*mark));
+        }
+        let row = self.tables.get(&hash.to_be_bytes())?;
+        Ok(row.and_then(|row| Mark::decode(&row).ok()))
+    }
+
+    pub fn put(&mut self, identity: Identity, subscription: SubscriptionId, mark: Mark) {
+        self.recent.insert(identity.within(subscription), mark);
+    }
+
+    pub fn recent_len(&self) -> usize {
+        self.recent.len()
+    }
+
+    /// All marks, counting those that are there twice twice.
+    pub fn len(&self) -> u64 {
+        let stored: u64 = self.tables.tables().iter().map(|table| table.rows()).sum();
+        stored + (self.recent.len() + self.frozen.as_ref().map_or(0, |frozen| frozen.len())) as u64
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn freeze(&mut self) -> Arc<Recent> {
+        assert!(self.frozen.is_none(), "one checkpoint at a time");
+        let frozen = Arc::new(std::mem::take(&mut self.recent));
+        self.frozen = Some(frozen.clone());
+        frozen
+    }
+
+    pub fn thaw(&mut self) {
+        let Some(frozen) = self.frozen.take() else { return };
+        for (hash, mark) in frozen.iter() {
+            self.recent.entry(*hash).or_insert(*mark);
+        }
+    }
+
+    pub fn settle(&mut self, tables: TableSet) {
+        self.frozen = None;
+        self.tables = tables;
+    }
+
+    pub fn replace_tables(&mut self, tables: TableSet) {
+        self.tables = tables;
+    }
+
+    pub fn tables(&self) -> &TableSet {
+        &self.tables
+    }
+}
+
+impl Mark {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.state as u8);
+        put_varint(out, self.at.0);
+        put_varint(out, self.time.0);
+    }
+
+    pub fn decode(row: &[u8]) -> Result<Mark, Malformed> {
+        let mut r = Reader::new(row);
+        let state = match r.u8()? {
+            0 => State::Taken,
+            1 => State::Later,
+            2 => State::Released,
+            _ => return Err(Malformed("mark")),
+        };
+        Ok(Mark { state, at: Address(r.varint()?), time: Millis(r.varint()?) })
+    }
+}

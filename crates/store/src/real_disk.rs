@@ -1,0 +1,244 @@
+//! The disk seam over one folder of a file system, held by one process at a time.
+
+use crate::disk::{Disk, File};
+use std::fs::{self, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const LOCK: &str = "lock";
+
+pub struct RealDisk {
+    folder: PathBuf,
+    /// Open for as long as the disk is used: syncing it makes names durable.
+    handle: fs::File,
+    writable: bool,
+    /// Holds the lock until it is closed, which the kernel also does for a killed process.
+    _lock: fs::File,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("data folder {} is held by {}", folder.display(), holder(*pid))]
+    Held {
+        folder: PathBuf,
+        /// Unknown in the moment between a process taking the lock and writing its id.
+        pid: Option<u32>,
+    },
+    #[error("data folder {}: {source}", folder.display())]
+    Io { folder: PathBuf, source: io::Error },
+}
+
+impl RealDisk {
+    /// Creates the folder if need be and takes it for this process.
+    pub fn open(folder: &Path) -> Result<RealDisk, Error> {
+        create_folder(folder).map_err(|source| io_error(folder, source))?;
+        RealDisk::take(folder, true)
+    }
+
+    /// For tools on a stopped server's folder or a copy: nothing but the lock file is ever written.
+    pub fn read_only(folder: &Path) -> Result<RealDisk, Error> {
+        RealDisk::take(folder, false)
+    }
+
+    fn take(folder: &Path, writable: bool) -> Result<RealDisk, Error> {
+        let failed = |source| io_error(folder, source);
+        let handle = fs::File::open(folder).map_err(failed)?;
+        let lock = take_lock(folder)?;
+        Ok(RealDisk { folder: folder.to_owned(), handle, writable, _lock: lock })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        assert!(!name.contains('/') && name != LOCK, "{name:?} cannot name a file of the store");
+        self.folder.join(name)
+    }
+
+    fn must_be_writable(&self) -> io::Result<()> {
+        match self.writable {
+            true => Ok(()),
+            false => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
+        }
+    }
+}
+
+impl Disk for RealDisk {
+    fn create(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        self.must_be_writable()?;
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(self.path(name))?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn File>> {
+        let file = OpenOptions::new().read(true).write(self.writable).open(self.path(name))?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    /// Leaves out the lock, folders, and names that are no text: none of them is the store's.
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                names.extend(entry.file_name().into_string().ok().filter(|name| name != LOCK));
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.must_be_writable()?;
+        fs::remove_file(self.path(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.must_be_writable()?;
+        fs::rename(self.path(from), self.path(to))
+    }
+
+    fn sync_names(&self) -> io::Result<()> {
+        self.must_be_writable()?;
+        self.handle.sync_all()
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let stat = rustix::fs::fstatvfs(&self.handle).ok()?;
+        stat.f_bavail.checked_mul(stat.f_frsize)
+    }
+}
+
+struct RealFile(fs::File);
+
+impl File for RealFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buf.len() {
+            match self.0.read_at(&mut buf[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        self.0.write_all_at(buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+}
+
+fn take_lock(folder: &Path) -> Result<fs::File, Error> {
+    let failed = |source| io_error(folder, source);
+    // Not emptied on opening: until the lock is ours, what it says is the holder's.
+    let mut lock = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(folder.join(LOCK))
+        .map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            return Err(Error::Held { folder: folder.to_owned(), pid: read_pid(&mut lock) });
+        }
+        Err(TryLockError::Error(source)) => return Err(failed(source)),
+    }
+    lock.set_len(0).map_err(failed)?;
+    writeln!(lock, "{}", std::process::id()).map_err(failed)?;
+    Ok(lock)
+}
+
+fn read_pid(lock: &mut fs::File) -> Option<u32> {
+    let mut text = String::new();
+    lock.take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+/// A new folder is lost in a power cut unless its parent is synced, and so on upwards.
+fn create_folder(folder: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> =
+        folder.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
+    fs::create_dir_all(folder)?;
+    for parent in missing.iter().filter_map(|path| path.parent()) {
+        let here = parent.as_os_str().is_empty();
+        fs::File::open(if here { Path::new(".") } else { parent })?.sync_all()?;
+    }
+    Ok(())
+}
+
+fn io_error(folder: &Path, source: io::Error) -> Error {
+    Error::Io { folder: folder.to_owned(), source }
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_come_back_under_their_names() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let folder = root.path().join("a/b");
+        let disk = RealDisk::open(&folder).expect("a new folder");
+        let file = disk.create("one").expect("creates");
+        file.write_at(b"hello", 3).expect("writes");
+        file.sync().expect("syncs");
+        disk.rename("one", "two").expect("renames");
+        disk.sync_names().expect("syncs names");
+        drop((file, disk));
+
+        let disk = RealDisk::open(&folder).expect("the same folder");
+        assert_eq!(disk.list().expect("lists"), ["two"]);
+        let file = disk.open("two").expect("opens");
+        let mut buf = [9; 16];
+        assert_eq!(file.read_at(&mut buf, 1).expect("reads"), 7);
+        assert_eq!(&buf[..7], b"\0\0hello");
+        assert_eq!(file.len().expect("has a length"), 8);
+        assert!(disk.free_bytes().expect("can tell") > 0);
+        disk.remove("two").expect("removes");
+        assert_eq!(disk.open("two").err().map(|e| e.kind()), Some(io::ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn a_held_folder_names_its_holder() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let held = RealDisk::open(folder.path()).expect("free");
+        for second in [RealDisk::open(folder.path()), RealDisk::read_only(folder.path())] {
+            let message = second.err().expect("is held").to_string();
+            let pid = std::process::id();
+            assert_eq!(message, format!("data folder {} is held by process {pid}", folder.path().display()));
+        }
+        drop(held);
+        RealDisk::open(folder.path()).expect("free again");
+    }
+
+    #[test]
+    fn read_only_writes_nothing() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        RealDisk::open(folder.path())
+            .and_then(|disk| disk.create("x").map(drop).map_err(|source| io_error(folder.path(), source)))
+            .expect("a folder with a file");
+        let disk = RealDisk::read_only(folder.path()).expect("free");
+        assert!(disk.create("y").is_err());
+        assert!(disk.remove("x").is_err());
+        assert!(disk.rename("x", "y").is_err());
+        assert!(disk.open("x").expect("opens").write_at(b"1", 0).is_err());
+        assert!(RealDisk::read_only(&folder.path().join("none")).is_err());
+        assert_eq!(disk.list().expect("lists"), ["x"]);
+    }
+}

@@ -1,0 +1,403 @@
+//! What the log says: the inputs of the system, in the order they took effect. State is what they amount to.
+//!
+//! Every step of a lane names the address of the lane's step before it (`previous`), so that a key's history is read
+//! by following the chain, and nothing in memory has to remember it.
+
+use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_core::outcome::Reason;
+use klambda_core::time::Millis;
+use klambda_core::wire::{Malformed, Reader, put_bytes, put_option, put_varint};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// An accepted event and where it goes. Takes the next position.
+    Event { time: Millis, routes: Vec<Route<'a>>, event: &'a [u8] },
+    /// An event of the past goes to a subscription that catches up.
+    Routed { time: Millis, position: Position, at: Address, accepted: Millis, bytes: u32, route: Route<'a> },
+    Step { time: Millis, subscription: SubscriptionId, lane: LaneRef<'a>, previous: Address, step: Step<'a> },
+    Subscription { time: Millis, subscription: SubscriptionId, change: Change<'a> },
+    /// Dead letters outside lanes that are gone.
+    DeadLetterGone { time: Millis, subscription: SubscriptionId, position: Position, why: Gone },
+    Replay { time: Millis, id: u64, change: ReplayChange<'a> },
+    /// A copy of an event that still waits, made before its segment is removed.
+    Kept { from: Address, time: Millis, position: Position, routes: Vec<Route<'a>>, event: &'a [u8] },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route<'a> {
+    pub subscription: SubscriptionId,
+    pub previous: Address,
+    pub to: To<'a>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum To<'a> {
+    Lane { key: &'a str, sequence: Option<Sequence> },
+    /// Unordered: on its own.
+    Alone,
+    /// No key or sequence where the policy names one: a dead letter beside the lanes.
+    Invalid { what: &'a str },
+    /// The subscription is busy with its past and will come to this event later.
+    Later,
+}
+
+/// A lane, or an event of an unordered subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneRef<'a> {
+    Key(&'a str),
+    Alone(Position),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step<'a> {
+    /// Names its event, so that a reader of the log needs nothing else to see who was acknowledged.
+    Delivered { position: Position },
+    Failed { fatal: bool, retry_at: Millis, reason: Reason, error: &'a str },
+    GapExpired,
+    Resume,
+    Skip,
+    Purge,
+    Pause,
+    Reset { expected: Sequence },
+    /// The dead letter at `position` is tried again for a replay job (0: for a person).
+    Replay { position: Position, job: u64 },
+    DropOldest,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// Created or changed: the whole document as JSON.
+    Put { document: &'a str, discard: bool },
+    Pause,
+    Resume,
+    /// No new events; removed when nothing waits.
+    Drain,
+    Remove,
+    /// The cursor of a subscription that catches up.
+    Caught { up_to: Position },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    Deleted,
+    Expired,
+    Overflow,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplayChange<'a> {
+    Created { job: &'a str },
+    Ended { job: &'a str },
+}
+
+const EVENT: u8 = 1;
+const ROUTED: u8 = 2;
+const STEP: u8 = 3;
+const SUBSCRIPTION: u8 = 4;
+const DEAD_LETTER_GONE: u8 = 5;
+const REPLAY: u8 = 6;
+const KEPT: u8 = 7;
+
+/// Whether a record takes a position, from its first byte.
+pub fn is_event(body: &[u8]) -> bool {
+    body.first() == Some(&EVENT)
+}
+
+impl<'a> Record<'a> {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Record::Event { time, routes, event } => {
+                out.push(EVENT);
+                put_varint(out, time.0);
+                put_routes(out, routes);
+                out.extend_from_slice(event);
+            }
+            Record::Routed { time, position, at, accepted, bytes, route } => {
+                out.push(ROUTED);
+                put_varint(out, time.0);
+                put_varint(out, position.0);
+                put_varint(out, at.0);
+                put_varint(out, accepted.0);
+                put_varint(out, u64::from(*bytes));
+                put_route(out, route);
+            }
+            Record::Step { time, subscription, lane, previous, step } => {
+                out.push(STEP);
+                put_varint(out, time.0);
+                put_varint(out, u64::from(subscription.0));
+                put_varint(out, previous.0);
+                put_lane(out, *lane);
+                step.encode(out);
+            }
+            Record::Subscription { time, subscription, change } => {
+                out.push(SUBSCRIPTION);
+                put_varint(out, time.0);
+                put_varint(out, u64::from(subscription.0));
+                change.encode(out);
+            }
+            Record::DeadLetterGone { time, subscription, position, why } => {
+                out.push(DEAD_LETTER_GONE);
+                put_varint(out, time.0);
+                put_varint(out, u64::from(subscription.0));
+                put_varint(out, position.0);
+                out.push(*why as u8);
+            }
+            Record::Replay { time, id, change } => {
+                out.push(REPLAY);
+                put_varint(out, time.0);
+                put_varint(out, *id);
+                let (tag, job) = match change {
+                    ReplayChange::Created { job } => (0, job),
+                    ReplayChange::Ended { job } => (1, job),
+                };
+                out.push(tag);
+                put_bytes(out, job.as_bytes());
+            }
+            Record::Kept { from, time, position, routes, event } => {
+                out.push(KEPT);
+                put_varint(out, from.0);
+                put_varint(out, time.0);
+                put_varint(out, position.0);
+                put_routes(out, routes);
+                out.extend_from_slice(event);
+            }
+        }
+    }
+
+    pub fn decode(body: &'a [u8]) -> Result<Record<'a>, Malformed> {
+        let mut r = Reader::new(body);
+        let r = &mut r;
+        Ok(match r.u8()? {
+            EVENT => {
+                Record::Event { time: Millis(r.varint()?), routes: take_routes(r)?, event: r.rest() }
+            }
+            ROUTED => Record::Routed {
+                time: Millis(r.varint()?),
+                position: Position(r.varint()?),
+                at: Address(r.varint()?),
+                accepted: Millis(r.varint()?),
+                bytes: r.u32()?,
+                route: take_route(r)?,
+            },
+            STEP => Record::Step {
+                time: Millis(r.varint()?),
+                subscription: SubscriptionId(r.u32()?),
+                previous: Address(r.varint()?),
+                lane: take_lane(r)?,
+                step: Step::decode(r)?,
+            },
+            SUBSCRIPTION => Record::Subscription {
+                time: Millis(r.varint()?),
+                subscription: SubscriptionId(r.u32()?),
+                change: Change::decode(r)?,
+            },
+            DEAD_LETTER_GONE => Record::DeadLetterGone {
+                time: Millis(r.varint()?),
+                subscription: SubscriptionId(r.u32()?),
+                position: Position(r.varint()?),
+                why: match r.u8()? {
+                    0 => Gone::Deleted,
+                    1 => Gone::Expired,
+                    2 => Gone::Overflow,
+                    _ => return Err(Malformed("reason")),
+                },
+            },
+            REPLAY => Record::Replay {
+                time: Millis(r.varint()?),
+                id: r.varint()?,
+                change: match r.u8()? {
+                    0 => ReplayChange::Created { job: r.text()? },
+                    1 => ReplayChange::Ended { job: r.text()? },
+                    _ => return Err(Malformed("replay change")),
+                },
+            },
+            KEPT => Record::Kept {
+                from: Address(r.varint()?),
+                time: Millis(r.varint()?),
+                position: Position(r.varint()?),
+                routes: take_routes(r)?,
+                event: r.rest(),
+            },
+            _ => return Err(Malformed("record kind")),
+        })
+    }
+
+    pub fn time(&self) -> Millis {
+        match self {
+            Record::Event { time, .. }
+            | Record::Routed { time, .. }
+            | Record::Step { time, .. }
+            | Record::Subscription { time, .. }
+            | Record::DeadLetterGone { time, .. }
+            | Record::Replay { time, .. }
+            | Record::Kept { time, .. } => *time,
+        }
+    }
+}
+
+fn put_routes(out: &mut Vec<u8>, routes: &[Route<'_>]) {
+    put_varint(out, routes.len() as u64);
+    routes.iter().for_each(|route| put_route(out, route));
+}
+
+fn take_routes<'a>(r: &mut Reader<'a>) -> Result<Vec<Route<'a>>, Malformed> {
+    let n = r.varint()?;
+    if n > r.rest().len() as u64 {
+        return Err(Malformed("route count"));
+    }
+    (0..n).map(|_| take_route(r)).collect()
+}
+
+fn put_route(out: &mut Vec<u8>, route: &Route<'_>) {
+    put_varint(out, u64::from(route.subscription.0));
+    put_varint(out, route.previous.0);
+    match &route.to {
+        To::Lane { key, sequence } => {
+            out.push(0);
+            put_bytes(out, key.as_bytes());
+            put_option(out, sequence.map(|sequence| sequence.0));
+        }
+        To::Alone => out.push(1),
+        To::Invalid { what } => {
+            out.push(2);
+            put_bytes(out, what.as_bytes());
+        }
+        To::Later => out.push(3),
+    }
+}
+
+fn take_route<'a>(r: &mut Reader<'a>) -> Result<Route<'a>, Malformed> {
+    Ok(Route {
+        subscription: SubscriptionId(r.u32()?),
+        previous: Address(r.varint()?),
+        to: match r.u8()? {
+            0 => To::Lane { key: r.text()?, sequence: r.option()?.map(Sequence) },
+            1 => To::Alone,
+            2 => To::Invalid { what: r.text()? },
+            3 => To::Later,
+            _ => return Err(Malformed("route")),
+        },
+    })
+}
+
+fn put_lane(out: &mut Vec<u8>, lane: LaneRef<'_>) {
+    match lane {
+        LaneRef::Key(key) => {
+            out.push(0);
+            put_bytes(out, key.as_bytes());
+        }
+        LaneRef::Alone(position) => {
+            out.push(1);
+            put_varint(out, position.0);
+        }
+    }
+}
+
+fn take_lane<'a>(r: &mut Reader<'a>) -> Result<LaneRef<'a>, Malformed> {
+    match r.u8()? {
+        0 => Ok(LaneRef::Key(r.text()?)),
+        1 => Ok(LaneRef::Alone(Position(r.varint()?))),
+        _ => Err(Malformed("lane")),
+    }
+}
+
+impl<'a> Step<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Step::Delivered { position } => {
+                out.push(0);
+                put_varint(out, position.0);
+            }
+            Step::Failed { fatal, retry_at, reason, error } => {
+                out.push(1);
+                out.push(u8::from(*fatal));
+                put_varint(out, retry_at.0);
+                out.push(reason.code());
+                put_bytes(out, error.as_bytes());
+            }
+            Step::GapExpired => out.push(2),
+            Step::Resume => out.push(3),
+            Step::Skip => out.push(4),
+            Step::Purge => out.push(5),
+            Step::Pause => out.push(6),
+            Step::Reset { expected } => {
+                out.push(7);
+                put_varint(out, expected.0);
+            }
+            Step::Replay { position, job } => {
+                out.push(8);
+                put_varint(out, position.0);
+                put_varint(out, *job);
+            }
+            Step::DropOldest => out.push(9),
+        }
+    }
+
+    fn decode(r: &mut Reader<'a>) -> Result<Step<'a>, Malformed> {
+        Ok(match r.u8()? {
+            0 => Step::Delivered { position: Position(r.varint()?) },
+            1 => Step::Failed {
+                fatal: r.u8()? != 0,
+                retry_at: Millis(r.varint()?),
+                reason: Reason::from_code(r.u8()?).ok_or(Malformed("reason"))?,
+                error: r.text()?,
+            },
+            2 => Step::GapExpired,
+            3 => Step::Resume,
+            4 => Step::Skip,
+            5 => Step::Purge,
+            6 => Step::Pause,
+            7 => Step::Reset { expected: Sequence(r.varint()?) },
+            8 => Step::Replay { position: Position(r.varint()?), job: r.varint()? },
+            9 => Step::DropOldest,
+            _ => return Err(Malformed("step")),
+        })
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self {
+            Step::Delivered { .. } => "delivered",
+            Step::Failed { .. } => "failed",
+            Step::GapExpired => "gap expired",
+            Step::Resume => "resumed",
+            Step::Skip => "skipped",
+            Step::Purge => "purged",
+            Step::Pause => "paused",
+            Step::Reset { .. } => "reset",
+            Step::Replay { .. } => "replayed",
+            Step::DropOldest => "dropped",
+        }
+    }
+}
+
+impl<'a> Change<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Change::Put { document, discard } => {
+                out.push(0);
+                out.push(u8::from(*discard));
+                put_bytes(out, document.as_bytes());
+            }
+            Change::Pause => out.push(1),
+            Change::Resume => out.push(2),
+            Change::Drain => out.push(3),
+            Change::Remove => out.push(4),
+            Change::Caught { up_to } => {
+                out.push(5);
+                put_varint(out, up_to.0);
+            }
+        }
+    }
+
+    fn decode(r: &mut Reader<'a>) -> Result<Change<'a>, Malformed> {
+        Ok(match r.u8()? {
+            0 => Change::Put { discard: r.u8()? != 0, document: r.text()? },
+            1 => Change::Pause,
+            2 => Change::Resume,
+            3 => Change::Drain,
+            4 => Change::Remove,
+            5 => Change::Caught { up_to: Position(r.varint()?) },
+            _ => return Err(Malformed("subscription change")),
+        })
+    }
+}

@@ -1,0 +1,140 @@
+//! All state that is looked up by key: rows changed since the last checkpoint in memory, the rest in tables.
+//!
+//! A checkpoint freezes the changed rows at one instant, writes them as the newest table and then forgets them. Rows are
+//! durable by the log alone until then, so a change here costs no disk access.
+
+use crate::table::Error;
+use crate::tables::TableSet;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Key to value, or to nothing if the row is deleted.
+pub type Changed = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
+
+/// What a row costs in memory beside its key and value.
+const ROW_OVERHEAD: usize = 64;
+
+#[derive(Default)]
+pub struct Rows {
+    changed: Changed,
+    changed_bytes: usize,
+    frozen: Option<Arc<Changed>>,
+    tables: TableSet,
+}
+
+impl Rows {
+    pub fn new(tables: TableSet) -> Rows {
+        Rows { tables, ..Rows::default() }
+    }
+
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let memory = self.changed.get(key).or_else(|| self.frozen.as_ref()?.get(key));
+        match memory {
+            Some(value) => Ok(value.as_ref().map(|value| value.to_vec())),
+            None => self.tables.get(key),
+        }
+    }
+
+    pub fn put(&mut self, key: &[u8], value: &[u8]) {
+        self.change(key, Some(value));
+    }
+
+    pub fn delete(&mut self, key: &[u8]) {
+        self.change(key, None);
+    }
+
+    fn change(&mut self, key: &[u8], value: Option<&[u8]>) {
+        let size = |value: Option<&[u8]>| value.map_or(0, <[u8]>::len);
+        self.changed_bytes += size(value);
+        match self.changed.get_mut(key) {
+            Some(old) => {
+                self.changed_bytes -= size(old.as_deref());
+                *old = value.map(Into::into);
+            }
+            None => {
+                self.changed_bytes += key.len() + ROW_OVERHEAD;
+                self.changed.insert(key.into(), value.map(Into::into));
+            }
+        }
+    }
+
+    /// Up to `limit` rows whose keys begin with `prefix`, from `from` on, in order.
+    pub fn scan(&self, prefix: &[u8], from: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+        let from = from.max(prefix);
+        let mut newest = memory_rows(&self.changed, from).peekable();
+        let empty = Changed::new();
+        let mut frozen = memory_rows(self.frozen.as_deref().unwrap_or(&empty), from).peekable();
+        let mut tables = self.tables.scan(from);
+        let mut stored = tables.next().transpose()?;
+        let mut found = Vec::new();
+        while found.len() < limit {
+            let next = [
+                newest.peek().map(|row| row.0),
+                frozen.peek().map(|row| row.0),
+                stored.as_ref().map(|row| row.0.as_slice()),
+            ];
+            let Some(key) = next.into_iter().flatten().min().filter(|key| key.starts_with(prefix)) else { break };
+            let key = key.to_vec();
+            let mut value: Option<Option<Vec<u8>>> = None;
+            if let Some(row) = newest.next_if(|row| row.0 == key) {
+                value.get_or_insert_with(|| row.1.map(<[u8]>::to_vec));
+            }
+            if let Some(row) = frozen.next_if(|row| row.0 == key) {
+                value.get_or_insert_with(|| row.1.map(<[u8]>::to_vec));
+            }
+            if stored.as_ref().is_some_and(|row| row.0 == key) {
+                let row = stored.take();
+                value.get_or_insert_with(|| row.and_then(|row| row.1));
+                stored = tables.next().transpose()?;
+            }
+            if let Some(value) = value.flatten() {
+                found.push((key, value));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Bytes of rows changed since the last freeze.
+    pub fn changed_bytes(&self) -> usize {
+        self.changed_bytes
+    }
+
+    /// What a checkpoint writes. Nothing is frozen while another checkpoint is under way.
+    pub fn freeze(&mut self) -> Arc<Changed> {
+        assert!(self.frozen.is_none(), "one checkpoint at a time");
+        self.changed_bytes = 0;
+        let frozen = Arc::new(std::mem::take(&mut self.changed));
+        self.frozen = Some(frozen.clone());
+        frozen
+    }
+
+    /// The checkpoint failed: what it froze counts as changed again, under what changed since.
+    pub fn thaw(&mut self) {
+        let Some(frozen) = self.frozen.take() else { return };
+        for (key, value) in frozen.iter() {
+            if !self.changed.contains_key(key) {
+                self.change(key, value.as_deref());
+            }
+        }
+    }
+
+    /// The checkpoint is durable.
+    pub fn settle(&mut self, tables: TableSet) {
+        self.frozen = None;
+        self.tables = tables;
+    }
+
+    pub fn replace_tables(&mut self, tables: TableSet) {
+        self.tables = tables;
+    }
+
+    pub fn tables(&self) -> &TableSet {
+        &self.tables
+    }
+}
+
+fn memory_rows<'a>(changed: &'a Changed, from: &[u8]) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> {
+    let range = (Bound::Included(from), Bound::Unbounded);
+    changed.range::<[u8], _>(range).map(|(key, value)| (&**key, value.as_deref()))
+}

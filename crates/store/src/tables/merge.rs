@@ -1,0 +1,178 @@
+//! Merging by size: a few tables of similar size and neighbouring age become one.
+//!
+//! A table joins the newer ones beside it once these together are about its size. So the table a row is in
+//! doubles, roughly, whenever the row is written again: it is written O(log n) times. Should there still be more than
+//! `TABLES_MAX` tables, the cheapest neighbours are merged whatever their sizes, since every read asks every table.
+
+use super::TableSet;
+use crate::disk::Disk;
+use crate::table::{Error, Merged, Options, Table, Times, Writer};
+use std::ops::Range;
+
+const FAN_IN_MIN: usize = 4;
+/// Below this all tables are alike: opening and syncing a file costs more than its bytes.
+const SMALL_BYTES: u64 = 64 << 10;
+const TABLES_MAX: usize = 12;
+
+/// Tables to merge, held open: it can run on another thread while sets come and go.
+#[derive(Clone)]
+pub struct MergePlan {
+    /// Newest first, neighbours in age.
+    tables: Vec<Table>,
+    with_oldest: bool,
+}
+
+impl TableSet {
+    /// What to merge next, if anything. One plan at a time: plans of one set may overlap.
+    pub fn plan_merge(&self) -> Option<MergePlan> {
+        let sizes: Vec<u64> = self.tables.iter().map(Table::bytes).collect();
+        choose(&sizes).map(|chosen| self.plan(chosen))
+    }
+
+    /// Puts the outcome in the place of the plan's tables, which must not have been merged otherwise meanwhile. An
+    /// outcome without rows is left out, as is one whose tables have all been dropped.
+    pub fn with_merged(&self, plan: &MergePlan, merged: Table) -> TableSet {
+        let mut merged = Some(merged).filter(|merged| merged.rows() > 0);
+        let replaced = self.tables.iter().filter_map(|table| match plan.contains(table) {
+            true => merged.take(),
+            false => Some(table.clone()),
+        });
+        replaced.collect()
+    }
+
+    fn plan(&self, chosen: Range<usize>) -> MergePlan {
+        MergePlan { with_oldest: chosen.end == self.tables.len(), tables: self.tables[chosen].to_vec() }
+    }
+}
+
+impl MergePlan {
+    pub fn names(&self) -> Vec<String> {
+        self.tables.iter().map(|table| table.name().to_owned()).collect()
+    }
+
+    /// How much there is to read.
+    pub fn bytes(&self) -> u64 {
+        self.tables.iter().map(Table::bytes).sum()
+    }
+
+    /// Writes one table of the newest version of every key, synced but for its name. A row of which `keep(key, value)`
+    /// is false is deleted. Tombstones stay for as long as an older table could hold what they hide. Takes no locks;
+    /// on failure it removes what it wrote.
+    pub fn run(
+        &self,
+        disk: &dyn Disk,
+        new_name: &str,
+        keep: &dyn Fn(&[u8], &[u8]) -> bool,
+    ) -> Result<Table, Error> {
+        let outcome = self.write(disk, new_name, keep);
+        if outcome.is_err() {
+            // The error that brought us here is the one to report; a file nobody lists harms no one.
+            let _ = disk.remove(new_name);
+        }
+        outcome
+    }
+
+    fn write(
+        &self,
+        disk: &dyn Disk,
+        new_name: &str,
+        keep: &dyn Fn(&[u8], &[u8]) -> bool,
+    ) -> Result<Table, Error> {
+        let bloom = self.tables.iter().any(Table::has_filters);
+        let mut writer = Writer::new(disk, new_name, Options { bloom })?;
+        writer.set_times(self.times());
+        let mut rows = Merged::new(&self.tables, b"")?;
+        while let Some((key, value)) = rows.next()? {
+            let value = value.filter(|value| keep(key, value));
+            if value.is_some() || !self.with_oldest {
+                writer.add(key, value)?;
+            }
+        }
+        writer.finish()
+    }
+
+    /// All that its tables cover; nothing if one of them never expires.
+    fn times(&self) -> Option<Times> {
+        let mut times = self.tables.iter().map(Table::times);
+        let first = times.next()??;
+        times.try_fold(first, |all, times| Some(all.union(times?)))
+    }
+
+    fn contains(&self, table: &Table) -> bool {
+        self.tables.iter().any(|planned| planned.name() == table.name())
+    }
+}
+
+/// The newest run of neighbours that are worth merging. Sizes are newest first.
+fn choose(sizes: &[u64]) -> Option<Range<usize>> {
+    let grown = (0..sizes.len()).map(|start| growing_run(sizes, start)).find(|run| run.len() >= FAN_IN_MIN);
+    grown.or_else(|| (sizes.len() > TABLES_MAX).then(|| cheapest_run(sizes))?)
+}
+
+/// The longest run from `start` of which no table is much larger than all the newer ones in it together. A quarter is
+/// not much: tables of as many rows never have quite the same size.
+fn growing_run(sizes: &[u64], start: usize) -> Range<usize> {
+    let mut sizes = sizes[start..].iter().map(|size| *size.max(&SMALL_BYTES));
+    let mut sum = sizes.next().unwrap_or(0);
+    let joining = sizes.take_while(|size| {
+        let joins = *size <= sum + sum / 4;
+        sum += size;
+        joins
+    });
+    start..start + 1 + joining.count()
+}
+
+fn cheapest_run(sizes: &[u64]) -> Option<Range<usize>> {
+    let runs = (0..=sizes.len().checked_sub(FAN_IN_MIN)?).map(|start| start..start + FAN_IN_MIN);
+    runs.min_by_key(|run| sizes[run.clone()].iter().sum::<u64>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn neighbours_of_similar_size_are_merged() {
+        const MB: u64 = 1 << 20;
+        assert_eq!(choose(&[]), None);
+        assert_eq!(choose(&[MB, MB, MB]), None);
+        assert_eq!(choose(&[MB, MB, MB, MB]), Some(0..4));
+        assert_eq!(choose(&[MB, MB, MB, 4 * MB]), None);
+        assert_eq!(choose(&[MB, MB + 9, MB - 9, MB + 5, 4 * MB, 11 * MB]), Some(0..5));
+        assert_eq!(choose(&[MB, 9 * MB, 9 * MB, MB, 19 * MB, 99 * MB]), Some(1..5));
+        assert_eq!(choose(&[1, 100, 10_000, 60_000]), Some(0..4));
+    }
+
+    /// Flushes tables of these sizes, merging whatever is planned; answers bytes written per byte flushed.
+    fn amplification(flushes: impl Iterator<Item = u64>) -> f64 {
+        let (mut sizes, mut flushed, mut written) = (Vec::new(), 0, 0);
+        for size in flushes {
+            sizes.insert(0, size);
+            flushed += size;
+            written += size;
+            while let Some(run) = choose(&sizes) {
+                let merged: u64 = sizes[run.clone()].iter().sum();
+                written += merged;
+                sizes.splice(run, [merged]);
+            }
+            assert!(sizes.len() <= TABLES_MAX, "{sizes:?}");
+        }
+        written as f64 / flushed as f64
+    }
+
+    #[test]
+    fn each_byte_is_written_a_few_times() {
+        let times = amplification(std::iter::repeat_n(4 << 20, 4096));
+        println!("16 GB in 4 MB flushes: each byte is written {times:.1} times");
+        assert!(times < 7.5, "{times}");
+    }
+
+    proptest! {
+        #[test]
+        fn uneven_flushes_stay_few_tables(exponents in prop::collection::vec(10_u32..27, 1..400)) {
+            let times = amplification(exponents.iter().map(|exponent| 1 << exponent));
+            prop_assert!(times < 12.0, "{}", times);
+        }
+    }
+}
