@@ -207,7 +207,7 @@ pub struct Lane {
     pub(crate) early: BTreeMap<Sequence, Entry>,
     pub(crate) early_bytes: u64,
     /// Early events on disk; all of them are above all in `early`.
-    pub(crate) early_spilled: u64,
+    pub(crate) early_spilled: SpilledEarly,
     pub(crate) expected: Option<Sequence>,
     /// Waiting for lower sequences than the first one seen.
     pub(crate) opening: bool,
@@ -221,8 +221,12 @@ pub struct Lane {
     pub(crate) paused: bool,
     /// The event that began its turn keeps it until it is delivered or given up.
     pub(crate) turn: Option<Turn>,
+    /// Of the event that began its turn, since it was last given fresh ones.
     pub(crate) attempts: u32,
+    /// Of the queue's head in all, holds and resumptions included.
     pub(crate) attempts_total: u32,
+    /// Of the first of `aside`, since it came back. Apart, because it goes out while another dead letter holds the lane.
+    pub(crate) aside_attempts_total: u32,
     pub(crate) retry_at: Option<Millis>,
     /// The next event to take a place is flagged.
     pub(crate) flag_next: bool,
@@ -239,6 +243,14 @@ pub struct Spilled {
     pub first_chunk: u64,
     pub next_chunk: u64,
     pub entries: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SpilledEarly {
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+    /// The highest sequence among them.
+    pub(crate) highest: Sequence,
 }
 
 /// `expected` at the beginning of this id window and of the one before.
@@ -259,7 +271,7 @@ impl Lane {
             aside: VecDeque::new(),
             early: BTreeMap::new(),
             early_bytes: 0,
-            early_spilled: 0,
+            early_spilled: SpilledEarly::default(),
             expected: None,
             opening: false,
             watermark: Watermark::default(),
@@ -271,6 +283,7 @@ impl Lane {
             turn: None,
             attempts: 0,
             attempts_total: 0,
+            aside_attempts_total: 0,
             retry_at: None,
             flag_next: false,
             flag_loaded: false,
@@ -288,7 +301,28 @@ impl Lane {
         now: Millis,
         actions: &mut Vec<Action>,
     ) -> Result<(), Refused> {
-        let before = self.state();
+        let (state, watermark) = (self.state(), self.watermark);
+        // At every step: the windows since the last one began with the expected sequence from before this one.
+        self.watermark.rotate(self.expected.unwrap_or_default(), policy.window_ms, now);
+        if let Err(refused) = self.step(input, policy, now, actions) {
+            self.watermark = watermark;
+            return Err(refused);
+        }
+        self.active_at = now;
+        self.watch_gap(policy, now);
+        if self.state() != state {
+            self.since = now;
+        }
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        input: Input,
+        policy: &Policy,
+        now: Millis,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refused> {
         match input {
             Input::Arrived { entry, sequence, taken } => match sequence {
                 Some(sequence) => self.arrived(entry, sequence, taken, policy, now, actions),
@@ -297,7 +331,7 @@ impl Lane {
             Input::Delivered => self.delivered(actions),
             Input::Failed { fatal, retry_at } => self.failed(fatal, retry_at, policy, actions),
             Input::GapExpired => self.gap_expired(policy, actions),
-            Input::Resume => self.resume(policy, now, actions),
+            Input::Resume => self.resume(actions),
             Input::Skip => self.skip(actions)?,
             Input::Purge => self.purge(actions),
             Input::Pause => self.paused = true,
@@ -305,11 +339,6 @@ impl Lane {
             Input::Replay => self.replay(actions)?,
             Input::Requeue { entry } => self.requeue(entry),
             Input::DropOldest => self.drop_oldest(actions),
-        }
-        self.active_at = now;
-        self.watch_gap(policy, now);
-        if self.state() != before {
-            self.since = now;
         }
         Ok(())
     }
@@ -362,7 +391,9 @@ impl Lane {
         if self.in_flight {
             return None;
         }
-        match (self.retry_at.filter(|_| !self.paused), self.gap_timer()) {
+        // What can still be delivered comes before the gap: its timer is looked at when that is done.
+        let gap_timer = self.gap_timer().filter(|_| self.head().is_none());
+        match (self.retry_at.filter(|_| !self.paused), gap_timer) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
@@ -382,7 +413,7 @@ impl Lane {
     pub fn depth(&self) -> u64 {
         (self.queue.len() + self.back.len() + self.aside.len() + self.early.len()) as u64
             + self.spilled.entries
-            + self.early_spilled
+            + self.early_spilled.entries
     }
 
     pub fn hold(&self) -> Option<Hold> {
@@ -417,8 +448,12 @@ impl Lane {
         self.attempts
     }
 
+    /// As `attempts`, all resumptions included; of a lane that is parked at a dead letter, the dead letter's.
     pub fn attempts_total(&self) -> u32 {
-        self.attempts_total
+        match self.turn {
+            Some(Turn::Aside) => self.aside_attempts_total,
+            _ => self.attempts_total,
+        }
     }
 
     pub fn retry_at(&self) -> Option<Millis> {
@@ -426,11 +461,28 @@ impl Lane {
     }
 
     pub fn buffered(&self) -> u64 {
-        self.early.len() as u64 + self.early_spilled
+        self.early.len() as u64 + self.early_spilled.entries
     }
 
     pub fn in_flight(&self) -> bool {
         self.in_flight
+    }
+
+    /// What the open request delivers. Belongs into the record of every step: what some steps do depends on it, and a
+    /// crash forgets it.
+    pub fn running(&self) -> Option<Turn> {
+        self.turn.filter(|_| self.in_flight)
+    }
+
+    /// Before a step is made again from its record: what was in flight when it was made first.
+    pub fn set_running(&mut self, running: Option<Turn>) {
+        self.in_flight = running.is_some();
+        self.turn = running.or_else(|| self.persistent_turn());
+    }
+
+    /// How many events `DropOldest` could drop: all but what is in flight and what holds the lane.
+    pub fn droppable(&self) -> u64 {
+        self.depth().saturating_sub(u64::from(self.in_flight)).saturating_sub(u64::from(self.held))
     }
 
     pub fn spilled(&self) -> Spilled {
@@ -473,7 +525,7 @@ impl Lane {
     /// Gives the turn back without an outcome (shutdown, or a step that could not be made).
     pub fn abandoned(&mut self, now: Millis) {
         self.in_flight = false;
-        self.turn = self.turn.filter(|_| self.attempts > 0);
+        self.turn = self.persistent_turn();
         self.since = now;
     }
 
@@ -525,36 +577,49 @@ impl Lane {
         Some((chunk, std::mem::take(&mut self.back)))
     }
 
-    /// The chunk to load next, if the front has run empty.
+    /// The chunk to load next, if the front has run out but for the head: what follows the head must be in memory,
+    /// because it can be flagged or dropped while the head is in flight.
     pub fn wanted_chunk(&self) -> Option<u64> {
-        (self.queue.is_empty() && self.spilled.entries > 0).then_some(self.spilled.first_chunk)
+        (self.queue.len() <= 1 && self.spilled.entries > 0).then_some(self.spilled.first_chunk)
     }
 
     pub fn load_chunk(&mut self, entries: impl ExactSizeIterator<Item = Entry>) {
         self.spilled.first_chunk += 1;
         self.spilled.entries -= entries.len() as u64;
+        let first = self.queue.len();
         self.queue.extend(entries);
         if std::mem::take(&mut self.flag_loaded) {
-            self.flag_break();
+            self.flag_break(first);
         }
+        self.refill_from_back();
     }
 
     pub fn has_spilled_early(&self) -> bool {
-        self.early_spilled > 0
+        self.early_spilled.entries > 0
     }
 
     /// Early events on disk must come back before the next step: none is left in memory.
     pub fn wants_early(&self) -> bool {
-        self.early_spilled > 0 && self.early.is_empty()
+        self.early_spilled.entries > 0 && self.early.is_empty()
     }
 
-    /// The lowest early events from disk, in order.
-    pub fn load_early(&mut self, entries: Vec<(Sequence, Entry)>, policy: &Policy, now: Millis) {
-        self.early_spilled = self.early_spilled.saturating_sub(entries.len() as u64);
-        self.early_bytes += entries.iter().map(|(_, entry)| u64::from(entry.bytes)).sum::<u64>();
-        self.early.extend(entries);
+    /// The lowest early events from disk, in order. Those that a reset has passed meanwhile are late: what follows from
+    /// that is to be done like the actions of a step.
+    pub fn load_early(&mut self, entries: Vec<(Sequence, Entry)>, policy: &Policy, now: Millis) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (sequence, entry) in entries {
+            self.early_spilled.entries = self.early_spilled.entries.saturating_sub(1);
+            self.early_spilled.bytes = self.early_spilled.bytes.saturating_sub(u64::from(entry.bytes));
+            if self.expected.is_some_and(|expected| sequence < expected) {
+                self.late(entry, policy, &mut actions);
+            } else {
+                self.early_bytes += u64::from(entry.bytes);
+                self.early.insert(sequence, entry);
+            }
+        }
         self.drain_early();
         self.watch_gap(policy, now);
+        actions
     }
 
     // ---- steps --------------------------------------------------------------------------------------------
@@ -568,10 +633,9 @@ impl Lane {
                 entry.flag = Flag::Gap;
             }
         }
-        if self.spilled.entries > 0 || self.queue.len() >= FRONT_MAX {
+        if self.spilled.entries > 0 || !self.back.is_empty() || self.queue.len() >= FRONT_MAX {
             self.back.push(entry);
         } else {
-            debug_assert!(self.back.is_empty());
             self.queue.push_back(entry);
         }
     }
@@ -586,11 +650,10 @@ impl Lane {
         actions: &mut Vec<Action>,
     ) {
         self.forget_if_idle(policy, now);
-        self.open_if_first(sequence, policy, now);
+        self.open_if_first(sequence, policy);
         let Some(expected) = self.expected else {
             return self.buffer(entry, sequence, taken, policy, actions);
         };
-        self.watermark.rotate(expected, policy.window_ms, now);
         if sequence == expected {
             self.take(entry, sequence);
         } else if sequence > expected {
@@ -611,7 +674,7 @@ impl Lane {
         }
     }
 
-    fn open_if_first(&mut self, sequence: Sequence, policy: &Policy, now: Millis) {
+    fn open_if_first(&mut self, sequence: Sequence, policy: &Policy) {
         if self.expected.is_some() {
             return;
         }
@@ -621,16 +684,15 @@ impl Lane {
             Start::Auto => (sequence.0 <= 1).then_some(sequence),
         };
         match first {
-            Some(first) => self.open_at(first, now),
+            Some(first) => self.open_at(first),
             None => self.opening = true,
         }
     }
 
-    fn open_at(&mut self, first: Sequence, now: Millis) {
+    fn open_at(&mut self, first: Sequence) {
         self.opening = false;
         self.gap_until = None;
         self.expected = Some(first);
-        self.watermark = Watermark { window_start: now, ..Watermark::default() };
     }
 
     fn take(&mut self, entry: Entry, sequence: Sequence) {
@@ -670,13 +732,12 @@ impl Lane {
             actions.push(Action::Count(Count::Early));
         }
         if self.beyond_early(sequence) {
-            self.early_spilled += 1;
-            return actions.push(Action::SpillEarly { sequence, entry });
+            self.spill_one(sequence, entry, actions);
+        } else {
+            self.early_bytes += u64::from(entry.bytes);
+            self.early.insert(sequence, entry);
         }
-        self.early_bytes += u64::from(entry.bytes);
-        self.early.insert(sequence, entry);
-        let full = self.early.len() as u64 >= policy.buffer_events_max || self.early_bytes >= policy.buffer_bytes_max;
-        if full {
+        while self.is_buffer_full(policy) && !self.gap_parked && !self.early.is_empty() {
             self.gap_expired(policy, actions);
         }
         if self.gap_parked {
@@ -684,18 +745,30 @@ impl Lane {
         }
     }
 
+    fn is_buffer_full(&self, policy: &Policy) -> bool {
+        self.buffered() >= policy.buffer_events_max
+            || self.early_bytes + self.early_spilled.bytes >= policy.buffer_bytes_max
+    }
+
     /// A parked gap goes on queueing: what is beyond the buffer's limit waits on disk, the highest first.
     fn spill_early(&mut self, policy: &Policy, actions: &mut Vec<Action>) {
         while self.early.len() as u64 > policy.buffer_events_max || self.early_bytes > policy.buffer_bytes_max {
             let Some((sequence, entry)) = self.early.pop_last() else { return };
             self.early_bytes -= u64::from(entry.bytes);
-            self.early_spilled += 1;
-            actions.push(Action::SpillEarly { sequence, entry });
+            self.spill_one(sequence, entry, actions);
         }
     }
 
+    fn spill_one(&mut self, sequence: Sequence, entry: Entry, actions: &mut Vec<Action>) {
+        let spilled = &mut self.early_spilled;
+        spilled.highest = if spilled.entries == 0 { sequence } else { spilled.highest.max(sequence) };
+        spilled.entries += 1;
+        spilled.bytes += u64::from(entry.bytes);
+        actions.push(Action::SpillEarly { sequence, entry });
+    }
+
     fn beyond_early(&self, sequence: Sequence) -> bool {
-        self.early_spilled > 0 && self.early.keys().next_back().is_some_and(|highest| sequence > *highest)
+        self.early_spilled.entries > 0 && self.early.keys().next_back().is_some_and(|highest| sequence > *highest)
     }
 
     fn late(&mut self, mut entry: Entry, policy: &Policy, actions: &mut Vec<Action>) {
@@ -719,11 +792,9 @@ impl Lane {
     }
 
     fn pop_turn(&mut self) -> Option<Entry> {
-        let turn = self.turn.take().or_else(|| self.next_turn())?;
+        let turn = self.turn.or_else(|| self.next_turn())?;
         self.in_flight = false;
-        self.retry_at = None;
-        self.attempts = 0;
-        self.attempts_total = 0;
+        self.end_turn(turn);
         let entry = match turn {
             Turn::Aside => self.aside.pop_front(),
             Turn::Queue => self.queue.pop_front(),
@@ -732,8 +803,25 @@ impl Lane {
         entry
     }
 
+    /// The first in this place leaves it; a turn that the other place has is not touched.
+    fn end_turn(&mut self, turn: Turn) {
+        *self.total_of(turn) = 0;
+        if self.turn.is_none_or(|current| current == turn) {
+            self.turn = None;
+            self.retry_at = None;
+            self.attempts = 0;
+        }
+    }
+
+    fn total_of(&mut self, turn: Turn) -> &mut u32 {
+        match turn {
+            Turn::Aside => &mut self.aside_attempts_total,
+            Turn::Queue => &mut self.attempts_total,
+        }
+    }
+
     fn refill_from_back(&mut self) {
-        if self.queue.is_empty() && self.spilled.entries == 0 && !self.back.is_empty() {
+        if self.queue.len() <= 1 && self.spilled.entries == 0 && !self.back.is_empty() {
             self.queue.extend(self.back.drain(..));
         }
     }
@@ -743,7 +831,7 @@ impl Lane {
         self.in_flight = false;
         self.turn = Some(turn);
         self.attempts += 1;
-        self.attempts_total += 1;
+        *self.total_of(turn) += 1;
         if !fatal && policy.attempts_max.is_none_or(|max| self.attempts < max) {
             self.retry_at = Some(retry_at);
             return;
@@ -751,15 +839,20 @@ impl Lane {
         self.retry_at = None;
         match (turn, policy.on_failure) {
             (Turn::Queue, OnFailure::Park) => {
+                // A dead letter that is replayed beside it has its own attempts.
                 self.turn = None;
+                self.attempts = 0;
                 self.held = true;
                 actions.extend(self.queue.front().map(|entry| Action::Hold(*entry)));
             }
             (Turn::Queue, OnFailure::Skip) => self.give_up_head(actions),
-            (Turn::Aside, _) => {
-                actions.extend(self.pop_turn().map(|entry| Action::DeadLetter { entry, why: Why::Failed }));
-            }
+            (Turn::Aside, _) => self.give_up_aside(actions),
         }
+    }
+
+    /// A replay that failed again is the dead letter it was, outside the lane.
+    fn give_up_aside(&mut self, actions: &mut Vec<Action>) {
+        actions.extend(self.pop_turn().map(|entry| Action::DeadLetter { entry, why: Why::Failed }));
     }
 
     /// The queue's head becomes a dead letter outside the lane and the break is flagged on what follows.
@@ -767,12 +860,13 @@ impl Lane {
         self.turn = Some(Turn::Queue);
         if let Some(entry) = self.pop_turn() {
             actions.push(Action::DeadLetter { entry, why: Why::Failed });
-            self.flag_break();
+            self.flag_break(0);
         }
     }
 
-    fn flag_break(&mut self) {
-        match self.queue.front_mut() {
+    /// Something left before this place in the queue without having been delivered.
+    fn flag_break(&mut self, place: usize) {
+        match self.queue.get_mut(place) {
             Some(next) if next.flag == Flag::None => next.flag = Flag::Gap,
             Some(_) => {}
             None if self.spilled.entries > 0 => self.flag_loaded = true,
@@ -786,9 +880,7 @@ impl Lane {
             return;
         };
         if self.opening {
-            self.opening = false;
-            self.gap_until = None;
-            self.expected = Some(lowest);
+            self.open_at(lowest);
             return self.drain_early();
         }
         match policy.gap_action {
@@ -821,16 +913,10 @@ impl Lane {
         actions.push(Action::GapRecorded { from, to });
     }
 
-    fn resume(&mut self, policy: &Policy, now: Millis, actions: &mut Vec<Action>) {
+    fn resume(&mut self, actions: &mut Vec<Action>) {
         self.paused = false;
-        if self.gap_parked || self.gap_until.is_some() {
-            self.gap_parked = false;
-            self.gap_until = Some(now + policy.gap_timeout_ms);
-        }
-        self.fresh_attempts(actions);
-    }
-
-    fn fresh_attempts(&mut self, actions: &mut Vec<Action>) {
+        // The timer starts anew, once nothing deliverable is left before the gap.
+        self.gap_closed();
         self.unhold(actions);
         if !self.in_flight {
             self.retry_at = None;
@@ -850,22 +936,33 @@ impl Lane {
             return Err(Refused::Running);
         }
         if self.turn == Some(Turn::Aside) {
-            actions.extend(self.pop_turn().map(|entry| Action::DeadLetter { entry, why: Why::Failed }));
+            self.give_up_aside(actions);
         } else if self.held || self.retry_at.is_some() {
             self.unhold(actions);
             self.give_up_head(actions);
-        } else if self.gap_until.is_some() || self.gap_parked {
-            actions.push(Action::Count(Count::Gap));
-            self.skip_gap(actions);
+        } else if let Some(lowest) = self.waited_for_in_vain() {
+            if self.opening {
+                self.open_at(lowest);
+                self.drain_early();
+            } else {
+                actions.push(Action::Count(Count::Gap));
+                self.skip_gap(actions);
+            }
         } else {
             return Err(Refused::NothingToSkip);
         }
         Ok(())
     }
 
+    /// The first early event, when the gap before it is what the lane waits for.
+    fn waited_for_in_vain(&self) -> Option<Sequence> {
+        let lowest = *self.early.keys().next()?;
+        (self.gap_until.is_some() || self.gap_parked).then_some(lowest)
+    }
+
     fn purge(&mut self, actions: &mut Vec<Action>) {
         self.unhold(actions);
-        let running = self.in_flight.then_some(self.turn).flatten();
+        let running = self.running();
         let kept_aside = usize::from(running == Some(Turn::Aside)).min(self.aside.len());
         let kept_queue = usize::from(running == Some(Turn::Queue)).min(self.queue.len());
         let gone = self.aside.drain(kept_aside..).chain(self.queue.drain(kept_queue..));
@@ -873,25 +970,22 @@ impl Lane {
         actions.extend(self.early.values().map(|entry| Action::Dropped(*entry)));
         self.purge_early(actions);
         self.spilled = Spilled { first_chunk: self.spilled.next_chunk, entries: 0, ..self.spilled };
-        if running.is_none() {
-            self.turn = None;
-            self.retry_at = None;
-            self.attempts = 0;
-            self.attempts_total = 0;
-        }
+        [Turn::Aside, Turn::Queue].into_iter().filter(|turn| running != Some(*turn)).for_each(|turn| self.end_turn(turn));
+        self.flag_loaded = false;
         self.flag_next = true;
     }
 
     /// What was waited for in vain is a recorded gap, so that it is late and no new gap if it comes after all.
     fn purge_early(&mut self, actions: &mut Vec<Action>) {
-        let highest = self.early.keys().next_back().copied();
+        let spilled = (self.early_spilled.entries > 0).then_some(self.early_spilled.highest);
+        let highest = spilled.or_else(|| self.early.keys().next_back().copied());
         if let (Some(highest), Some(expected)) = (highest, self.expected) {
             self.record_gap(expected, highest, actions);
             self.expected = Some(Sequence(highest.0.saturating_add(1)));
         }
         self.early.clear();
         self.early_bytes = 0;
-        self.early_spilled = 0;
+        self.early_spilled = SpilledEarly::default();
         self.opening = false;
         self.gap_closed();
     }
@@ -919,7 +1013,7 @@ impl Lane {
         if !self.held {
             return Err(Refused::NotParked);
         }
-        self.fresh_attempts(actions);
+        self.unhold(actions);
         Ok(())
     }
 
@@ -928,23 +1022,31 @@ impl Lane {
         if entry.number == LaneNumber(0) {
             self.place(entry);
         } else {
-            self.aside.push_back(entry);
+            // Among themselves in the lane's order; the one that began its turn keeps it.
+            let begun = usize::from(self.turn == Some(Turn::Aside));
+            let before = |other: &&Entry| other.number < entry.number;
+            let place = begun + self.aside.iter().skip(begun).take_while(before).count();
+            self.aside.insert(place, entry);
         }
     }
 
     fn drop_oldest(&mut self, actions: &mut Vec<Action>) {
         // Neither what is in flight nor a dead letter that holds the lane is ever dropped.
-        let first = usize::from(self.held || (self.in_flight && self.turn == Some(Turn::Queue)));
-        if let Some(entry) = self.queue.remove(first) {
-            if first == 0 {
-                self.turn = None;
-                self.retry_at = None;
-                self.attempts = 0;
-                self.attempts_total = 0;
+        let running = self.running();
+        let aside = usize::from(running == Some(Turn::Aside));
+        let queue = usize::from(self.held || running == Some(Turn::Queue));
+        if let Some(entry) = self.aside.remove(aside) {
+            if aside == 0 {
+                self.end_turn(Turn::Aside);
+            }
+            actions.push(Action::Dropped(entry));
+        } else if let Some(entry) = self.queue.remove(queue) {
+            if queue == 0 {
+                self.end_turn(Turn::Queue);
             }
             actions.push(Action::Dropped(entry));
             self.refill_from_back();
-            self.flag_break();
+            self.flag_break(queue);
         } else if let Some((_, entry)) = self.early.pop_first() {
             self.early_bytes -= u64::from(entry.bytes);
             actions.push(Action::Dropped(entry));
@@ -953,8 +1055,8 @@ impl Lane {
 
     /// Starts the gap timer the moment nothing deliverable is left before the gap, once per gap.
     fn watch_gap(&mut self, policy: &Policy, now: Millis) {
-        if self.early.is_empty() {
-            self.gap_until = None;
+        if self.buffered() == 0 {
+            self.gap_closed();
         } else if self.gap_until.is_none() && self.queue.is_empty() && self.spilled.entries == 0 && self.aside.is_empty()
         {
             self.gap_until = Some(now + policy.gap_timeout_ms);
@@ -964,10 +1066,11 @@ impl Lane {
 
 impl Watermark {
     fn rotate(&mut self, expected: Sequence, window_ms: u64, now: Millis) {
-        let passed = now.since(self.window_start) / window_ms.max(1);
-        if passed == 0 {
+        let age_ms = now.since(self.window_start);
+        if age_ms < window_ms {
             return;
         }
+        let passed = age_ms / window_ms.max(1);
         self.at_previous_start = if passed == 1 { self.at_start } else { expected };
         self.at_start = expected;
         self.window_start = self.window_start + passed.saturating_mul(window_ms.max(1));

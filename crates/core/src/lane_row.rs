@@ -1,7 +1,7 @@
 //! A lane as bytes: its row in the tables. Everything but `in_flight`, which ends with the process.
 
 use crate::ids::{Address, LaneNumber, Position, Sequence};
-use crate::lane::{Entry, Flag, Lane, Spilled, Turn, Watermark};
+use crate::lane::{Entry, Flag, Lane, Spilled, SpilledEarly, Turn, Watermark};
 use crate::time::Millis;
 use crate::wire::{Malformed, Reader, put_option, put_varint};
 
@@ -25,13 +25,16 @@ impl Lane {
         put_varint(out, self.active_at.0);
         put_varint(out, u64::from(self.attempts));
         put_varint(out, u64::from(self.attempts_total));
+        put_varint(out, u64::from(self.aside_attempts_total));
         put_option(out, self.retry_at.map(|at| at.0));
         put_option(out, self.gap_until.map(|at| at.0));
         put_option(out, self.expected.map(|sequence| sequence.0));
         put_varint(out, self.watermark.window_start.0);
         put_varint(out, self.watermark.at_start.0);
         put_varint(out, self.watermark.at_previous_start.0);
-        put_varint(out, self.early_spilled);
+        put_varint(out, self.early_spilled.entries);
+        put_varint(out, self.early_spilled.bytes);
+        put_varint(out, self.early_spilled.highest.0);
         put_varint(out, self.spilled.first_chunk);
         put_varint(out, self.spilled.next_chunk);
         put_varint(out, self.spilled.entries);
@@ -62,6 +65,7 @@ impl Lane {
         lane.active_at = Millis(r.varint()?);
         lane.attempts = r.u32()?;
         lane.attempts_total = r.u32()?;
+        lane.aside_attempts_total = r.u32()?;
         lane.retry_at = r.option()?.map(Millis);
         lane.gap_until = r.option()?.map(Millis);
         lane.expected = r.option()?.map(Sequence);
@@ -70,7 +74,8 @@ impl Lane {
             at_start: Sequence(r.varint()?),
             at_previous_start: Sequence(r.varint()?),
         };
-        lane.early_spilled = r.varint()?;
+        lane.early_spilled =
+            SpilledEarly { entries: r.varint()?, bytes: r.varint()?, highest: Sequence(r.varint()?) };
         lane.spilled = Spilled { first_chunk: r.varint()?, next_chunk: r.varint()?, entries: r.varint()? };
         for _ in 0..r.varint()? {
             lane.gaps.push((Sequence(r.varint()?), Sequence(r.varint()?)));
@@ -100,7 +105,7 @@ impl Lane {
     }
 
     /// A turn that only an open request holds ends with the process.
-    fn persistent_turn(&self) -> Option<Turn> {
+    pub(crate) fn persistent_turn(&self) -> Option<Turn> {
         self.turn.filter(|_| self.attempts > 0)
     }
 

@@ -123,7 +123,7 @@ impl Engine {
 
     fn may_route(&self, id: SubscriptionId) -> bool {
         let waiting = self.subscriptions.get(&id).map_or(0, |s| s.tally.waiting);
-        waiting < WAITING_MAX && self.log.has_room_for_events(1 << 20)
+        waiting < WAITING_MAX && self.log.has_room_for_many()
     }
 
     /// Routes the events of the next durable frame. Answers whether there was one.

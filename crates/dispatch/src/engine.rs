@@ -432,7 +432,7 @@ impl Engine {
 
     /// New events must wait: the next segment is on its way.
     pub fn is_accepting(&self) -> bool {
-        self.failed.is_some() || self.log.has_room_for_events(1 << 20) || !self.log.is_preparing()
+        self.failed.is_some() || self.log.has_room_for_many() || !self.log.is_preparing()
     }
 
     pub fn failure(&self) -> Option<&str> {
@@ -441,6 +441,11 @@ impl Engine {
 
     pub fn is_idle(&self) -> bool {
         self.in_flight.is_empty() && !self.log.needs_sync() && self.unsynced_answers.is_empty()
+    }
+
+    /// Events that wait, over all subscriptions.
+    pub fn waiting(&self) -> u64 {
+        self.subscriptions.values().map(|subscription| subscription.tally.waiting).sum()
     }
 
     pub fn reader(&self) -> LogReader {

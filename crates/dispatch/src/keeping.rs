@@ -392,7 +392,7 @@ impl Engine {
         let reader = self.log.reader();
         let mut at = at;
         for _ in 0..FRAMES_AT_ONCE {
-            if at >= segment.end() || !self.log.has_room_for_events(1 << 20) {
+            if at >= segment.end() || !self.log.has_room_for_many() {
                 break;
             }
             match reader.frame(at) {

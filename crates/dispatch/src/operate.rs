@@ -69,7 +69,7 @@ impl Engine {
     pub(crate) fn must_write(&self) -> Result<(), Refused> {
         match &self.failed {
             Some(why) => Err(Refused::Unavailable(why.clone())),
-            None if !self.log.has_room_for_steps(64 << 10) => Err(Refused::DiskFull),
+            None if !self.log.has_room_for_steps(16 << 10) => Err(Refused::DiskFull),
             None => Ok(()),
         }
     }

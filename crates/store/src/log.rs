@@ -196,6 +196,11 @@ impl Log {
         self.room() >= length as u64 + self.options.reserve_bytes + FRAME_HEADER as u64 * 2
     }
 
+    /// There is room for a good deal more, so that whoever writes many records may go on.
+    pub fn has_room_for_many(&self) -> bool {
+        self.has_room_for_events((self.options.segment_bytes as usize / 4).min(1 << 20))
+    }
+
     pub fn has_room_for_steps(&self, length: usize) -> bool {
         !self.poisoned && (self.spare.is_some() || self.fits(length))
     }
@@ -488,6 +493,9 @@ impl LogReader {
             }
             let segment = self.segment_of(at).ok_or(Error::Gone(at))?;
             let at_start = at.max(segment.start());
+            if at_start >= self.synced() {
+                return Ok(None);
+            }
             if let Some(frame) = self.frame_in(&segment, at_start)? {
                 return Ok(Some(frame));
             }

@@ -1,0 +1,250 @@
+//! A world of one engine: simulated disk, clock and target.
+#![allow(dead_code)]
+
+use klambda_core::event::{Attribute, Event, Value};
+use klambda_core::event_codec::EventView;
+use klambda_core::ids::SubscriptionId;
+use klambda_core::outcome::Outcome;
+use klambda_core::subscription::Document;
+use klambda_core::time::Millis;
+use klambda_dispatch::{Answer, Config, Delivery, Engine, Status, Token};
+use klambda_store::faulty_disk::MemoryDisk;
+use klambda_store::log;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+pub struct World {
+    pub disk: MemoryDisk,
+    pub engine: Engine,
+    pub now: Millis,
+    open: Vec<Delivery>,
+    next_token: u64,
+    next_event: u64,
+    /// Sent and not answered: token, key, event id.
+    pending: BTreeMap<u64, (String, String, Option<u64>)>,
+    /// Accepted ids of each key, in order of acceptance.
+    pub accepted: BTreeMap<String, Vec<String>>,
+    /// What the target saw and acknowledged, in order: id, sequence.
+    pub seen: BTreeMap<String, Vec<(String, Option<u64>)>>,
+}
+
+pub fn ok() -> Outcome {
+    error(200)
+}
+
+pub fn error(code: u16) -> Outcome {
+    Outcome::Status { code, retry_after_ms: None, detail: String::new() }
+}
+
+pub fn config() -> Config {
+    Config {
+        memory_bytes: 1 << 20,
+        log: log::Options { segment_bytes: 128 << 10, reserve_bytes: 4 << 10, tail_bytes: 16 << 10 },
+        ..Config::default()
+    }
+}
+
+fn open(disk: &MemoryDisk, now: Millis, seed: u64) -> Engine {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    Engine::open(Arc::new(disk.clone()), config(), now, key).expect("recovers").0
+}
+
+impl World {
+    pub fn new(seed: u64) -> World {
+        let disk = MemoryDisk::new();
+        let now = Millis(1_700_000_000_000);
+        let engine = open(&disk, now, seed);
+        World {
+            disk,
+            engine,
+            now,
+            open: Vec::new(),
+            next_token: 1,
+            next_event: 1,
+            pending: BTreeMap::new(),
+            accepted: BTreeMap::new(),
+            seen: BTreeMap::new(),
+        }
+    }
+
+    pub fn put(&mut self, document: serde_json::Value) {
+        let document = Document::parse(&document).expect("a good document");
+        self.engine.put_subscription(document, false).expect("put");
+        self.engine.when_durable(Token(0));
+        self.settle();
+    }
+
+    pub fn id(&self, name: &str) -> SubscriptionId {
+        self.engine.subscription_id(name).expect("a known subscription")
+    }
+
+    pub fn send(&mut self, key: &str, sequence: Option<u64>) {
+        let id = format!("e{}", self.next_event);
+        self.next_event += 1;
+        self.send_as(key, sequence, &id);
+    }
+
+    pub fn send_as(&mut self, key: &str, sequence: Option<u64>, id: &str) {
+        let attribute = |name: &str, value: String| Attribute { name: name.into(), value: Value::String(value) };
+        let mut attributes = vec![attribute("partitionkey", key.into())];
+        attributes.extend(sequence.map(|n| attribute("sequence", n.to_string())));
+        let event =
+            Event { id: id.into(), source: "/test".into(), kind: "order.placed".into(), attributes, data: None };
+        let token = self.next_token;
+        self.next_token += 1;
+        self.pending.insert(token, (key.into(), id.into(), sequence));
+        self.engine.accept(Token(token), vec![Ok(event)]);
+    }
+
+    /// A round: the engine's jobs run or not, open calls end or not.
+    pub fn step(&mut self, rng: &mut Rng, mut target: impl FnMut(&mut Rng, &str) -> Outcome) {
+        self.now = self.now + rng.below(30);
+        self.engine.tick(self.now);
+        let mut n = 0;
+        while n < self.open.len() {
+            if rng.below(3) == 0 {
+                n += 1;
+                continue;
+            }
+            let delivery = self.open.swap_remove(n);
+            self.answer(delivery, |key| target(rng, key));
+        }
+        self.engine.flush();
+        self.collect();
+        self.jobs(|| rng.below(3) > 0);
+    }
+
+    fn answer(&mut self, delivery: Delivery, target: impl FnOnce(&str) -> Outcome) {
+        let view = EventView::decode(&delivery.record[delivery.event.clone()]).expect("an event");
+        let key = view.attribute("partitionkey").unwrap_or_default().into_owned();
+        let outcome = target(&key);
+        if matches!(outcome, Outcome::Status { code: 200, .. }) {
+            let sequence = view.attribute("sequence").and_then(|text| text.parse().ok());
+            self.seen.entry(key).or_default().push((view.id().to_owned(), sequence));
+        }
+        self.engine.outcome(delivery.ticket, outcome);
+    }
+
+    fn collect(&mut self) {
+        for answer in self.engine.take_answers() {
+            if let Answer::Events(Token(token), judged) = answer
+                && let Some((key, id, _)) = self.pending.remove(&token)
+            {
+                match &judged[0].status {
+                    Status::Accepted { .. } => self.accepted.entry(key).or_default().push(id),
+                    Status::Skipped { .. } => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        self.open.extend(self.engine.take_deliveries());
+        assert_eq!(self.engine.failure(), None);
+    }
+
+    fn jobs(&mut self, mut run: impl FnMut() -> bool) {
+        if run()
+            && let Some(job) = self.engine.sync_job()
+        {
+            let result = job.run();
+            self.engine.sync_done(job.up_to, result);
+        }
+        if run()
+            && let Some(job) = self.engine.prepare_job()
+        {
+            let result = job.run();
+            self.engine.prepare_done(result);
+        }
+        if run()
+            && let Some(chore) = self.engine.chore()
+        {
+            let result = chore.run();
+            self.engine.chore_done(result);
+        }
+    }
+
+    /// Everything is synced and answered.
+    pub fn settle(&mut self) {
+        for _ in 0..4 {
+            self.engine.flush();
+            self.collect();
+            self.jobs(|| true);
+        }
+        self.collect();
+    }
+
+    /// The process dies; the disk keeps what it must and anything of the rest.
+    pub fn crash(&mut self, rng: &mut Rng) {
+        let lost = std::mem::take(&mut self.pending);
+        self.open.clear();
+        self.disk.crash(&mut |n| if n == 0 { 0 } else { rng.below(n) });
+        self.engine = open(&self.disk, self.now, rng.next());
+        // A producer that was not answered sends again, as producers do.
+        for (key, id, sequence) in lost.into_values() {
+            self.send_as(&key, sequence, &id);
+        }
+    }
+
+    /// The faults stop: everything must come to its end within a bound.
+    pub fn drain(&mut self) {
+        for _ in 0..20_000 {
+            self.now = self.now + 20;
+            self.engine.tick(self.now);
+            for delivery in std::mem::take(&mut self.open) {
+                self.answer(delivery, |_| ok());
+            }
+            self.engine.flush();
+            self.collect();
+            self.jobs(|| true);
+            if self.pending.is_empty() && self.open.is_empty() && self.engine.is_idle() && self.engine.waiting() == 0 {
+                return;
+            }
+        }
+        panic!("did not drain: {} waiting, {} open", self.engine.waiting(), self.open.len());
+    }
+
+    pub fn delivered(&self, key: &str) -> Vec<String> {
+        self.seen.get(key).map(|seen| seen.iter().map(|(id, _)| id.clone()).collect()).unwrap_or_default()
+    }
+
+    /// First deliveries of a key are the accepted events, all of them, in order of acceptance.
+    pub fn check_order(&self, seed: u64) {
+        for (key, accepted) in &self.accepted {
+            let mut known = BTreeSet::new();
+            let first: Vec<String> =
+                self.delivered(key).into_iter().filter(|id| known.insert(id.clone())).collect();
+            let wanted: Vec<String> = first.iter().filter(|id| accepted.contains(id)).cloned().collect();
+            let mut sorted = wanted.clone();
+            sorted.sort_by_key(|id| id[1..].parse::<u64>().unwrap());
+            assert_eq!(wanted, sorted, "seed {seed} key {key}: out of order");
+            for id in accepted {
+                assert!(known.contains(id), "seed {seed} key {key}: {id} lost");
+            }
+        }
+    }
+
+    pub fn check_sequences(&self, seed: u64, keys: u64, each: u64) {
+        for key in 0..keys {
+            let key = format!("k{key}");
+            let mut known = BTreeSet::new();
+            let all = self.seen[&key].iter().filter_map(|(_, sequence)| *sequence);
+            let sequences: Vec<u64> = all.filter(|sequence| known.insert(*sequence)).collect();
+            assert_eq!(sequences, (1..=each).collect::<Vec<_>>(), "seed {seed} key {key}");
+        }
+    }
+}
