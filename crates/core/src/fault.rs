@@ -27,7 +27,7 @@ impl fmt::Display for Fault {
 }
 
 /// "unknown `kye`: did you mean `key`?", or the list of what is known when nothing is close.
-pub(crate) fn unknown(what: &str, word: &str, known: &[&str]) -> String {
+pub fn unknown(what: &str, word: &str, known: &[&str]) -> String {
     let word = excerpt(word);
     match closest(&word, known) {
         Some(near) => format!("unknown {what} `{word}`: did you mean `{near}`?"),

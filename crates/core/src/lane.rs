@@ -606,6 +606,7 @@ impl Lane {
     /// The lowest early events from disk, in order. Those that a reset has passed meanwhile are late: what follows from
     /// that is to be done like the actions of a step.
     pub fn load_early(&mut self, entries: Vec<(Sequence, Entry)>, policy: &Policy, now: Millis) -> Vec<Action> {
+        let state = self.state();
         let mut actions = Vec::new();
         for (sequence, entry) in entries {
             self.early_spilled.entries = self.early_spilled.entries.saturating_sub(1);
@@ -619,6 +620,9 @@ impl Lane {
         }
         self.drain_early();
         self.watch_gap(policy, now);
+        if self.state() != state {
+            self.since = now;
+        }
         actions
     }
 
@@ -918,10 +922,8 @@ impl Lane {
         // The timer starts anew, once nothing deliverable is left before the gap.
         self.gap_closed();
         self.unhold(actions);
-        if !self.in_flight {
-            self.retry_at = None;
-            self.turn = None;
-        }
+        self.turn = self.running();
+        self.retry_at = None;
         self.attempts = 0;
     }
 
@@ -1057,6 +1059,8 @@ impl Lane {
     fn watch_gap(&mut self, policy: &Policy, now: Millis) {
         if self.buffered() == 0 {
             self.gap_closed();
+        } else if self.wants_early() {
+            // Whether there is a gap shows when they are here.
         } else if self.gap_until.is_none() && self.queue.is_empty() && self.spilled.entries == 0 && self.aside.is_empty()
         {
             self.gap_until = Some(now + policy.gap_timeout_ms);

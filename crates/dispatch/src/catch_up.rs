@@ -94,7 +94,7 @@ impl Engine {
     fn catch_up(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
         if let Some(document) = &subscription.next_document {
-            if subscription.tally.waiting > 0 || subscription.in_flight > 0 {
+            if subscription.tally.waiting > 0 || subscription.in_flight > 0 || !self.log.has_room_for_many() {
                 return Ok(());
             }
             let document = document.to_stored_json().to_string();

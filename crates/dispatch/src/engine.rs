@@ -430,9 +430,9 @@ impl Engine {
         &self.metrics
     }
 
-    /// New events must wait: the next segment is on its way.
+    /// Events may come in now. Not while the next segment is on its way: that is soon, and no reason to refuse.
     pub fn is_accepting(&self) -> bool {
-        self.failed.is_some() || self.log.has_room_for_many() || !self.log.is_preparing()
+        self.failed.is_some() || self.disk_full || self.log.has_room_for_many()
     }
 
     pub fn failure(&self) -> Option<&str> {
@@ -448,6 +448,28 @@ impl Engine {
         self.subscriptions.values().map(|subscription| subscription.tally.waiting).sum()
     }
 
+    /// Some subscription still reads the past.
+    pub fn is_catching_up(&self) -> bool {
+        let behind = |s: &Subscription| matches!(s.phase, crate::subscription::Phase::CatchingUp { .. });
+        self.subscriptions.values().any(behind)
+    }
+
+    pub fn dead_letters(&self) -> u64 {
+        self.subscriptions.values().map(|s| s.tally.dead + s.tally.held).sum()
+    }
+
+    pub fn lanes_in_memory(&self) -> usize {
+        self.lanes.len()
+    }
+
+    pub fn log_bytes(&self) -> u64 {
+        self.log.bytes()
+    }
+
+    pub fn replay(&self, id: u64) -> Option<&crate::replay::Job> {
+        self.replays.get(id)
+    }
+
     pub fn reader(&self) -> LogReader {
         self.log.reader()
     }
@@ -460,6 +482,10 @@ impl Engine {
 
     /// After a failure of the store nothing is acknowledged any more.
     pub(crate) fn note(&mut self, result: Result<(), Failure>) {
+        if let Err(Failure::Log(log::Error::Full)) = result {
+            // Nothing was appended, so nothing happened: it is tried again when the next segment is there.
+            return;
+        }
         if let Err(failure) = result
             && self.failed.is_none()
         {

@@ -32,6 +32,8 @@ pub struct Keeping {
     marks_refreshed: Option<Millis>,
     /// The segment that retention goes through, and how far it is.
     retiring: Option<(Address, Address)>,
+    /// The last copy made: it must be durable before what it was made of goes.
+    copied: Address,
     wants_checkpoint: bool,
 }
 
@@ -428,12 +430,10 @@ impl Engine {
     }
 
     fn drop_segment(&mut self) -> Result<(), Failure> {
-        self.keeping.retiring = None;
-        // Copies must be durable before what they were made of goes: a checkpoint proves it.
-        if self.log.needs_sync() {
-            self.dirty_since.get_or_insert(Millis::ZERO);
+        if self.keeping.copied >= self.log.synced() && self.log.needs_sync() {
             return Ok(());
         }
+        self.keeping.retiring = None;
         if let Some(name) = self.log.drop_oldest() {
             tracing::info!(segment = %name, "Segment retired.");
             self.keeping.remove.push(name);
@@ -457,7 +457,8 @@ impl Engine {
             return Ok(());
         }
         let kept = Record::Kept { from, time, position, routes: needed, event };
-        self.commit(&kept).map(|_| ())
+        self.keeping.copied = self.commit(&kept)?;
+        Ok(())
     }
 
     fn is_pinned_by(&self, id: SubscriptionId, at: Address) -> bool {

@@ -163,19 +163,32 @@ pub struct Request {
     pub parallelism: u32,
 }
 
+/// What a replay would find.
+#[derive(Debug)]
+pub struct Preview {
+    pub letters: Vec<DeadLetter>,
+    pub keys: u64,
+    /// Those that their type's strategy leaves out, by the reason.
+    pub left_out: BTreeMap<String, u64>,
+}
+
 impl Engine {
-    /// What a replay would take up: the dead letters and how many keys they are of.
-    pub fn preview_replay(&mut self, request: &Request) -> Result<(Vec<DeadLetter>, u64), Refused> {
+    /// What a replay would take up, and what not.
+    pub fn preview_replay(&mut self, request: &Request) -> Result<Preview, Refused> {
         self.check_selector(&request.selector)?;
         let until = self.now + 1;
-        let (queues, _) = self.replay_queues(&request.selector, until)?;
+        let (queues, skipped) = self.replay_queues(&request.selector, until)?;
         let mut letters = Vec::new();
         for queue in &queues {
             for (position, _) in &queue.letters {
                 letters.extend(self.find_dead_letter(queue.subscription, *position)?);
             }
         }
-        Ok((letters, queues.len() as u64))
+        let mut left_out = BTreeMap::new();
+        for (_, _, reason) in skipped {
+            *left_out.entry(reason.to_owned()).or_default() += 1;
+        }
+        Ok(Preview { letters, keys: queues.len() as u64, left_out })
     }
 
     pub fn create_replay(&mut self, request: Request) -> Result<u64, Refused> {
@@ -419,10 +432,10 @@ impl Engine {
         if rate > 0 {
             work.next_at = work.next_at.max(self.now.0 as f64 - 1000.0) + 1000.0 / f64::from(rate);
         }
+        self.replay_one(subscription, key.as_deref(), position, id)?;
         let queue = &mut work.active[n];
         queue.letters.pop_front();
         queue.current = Some(position);
-        self.replay_one(subscription, key.as_deref(), position, id)?;
         Ok(true)
     }
 

@@ -99,3 +99,211 @@ fn a_poison_event_parks_its_lane_and_a_resume_keeps_the_order() {
     assert_eq!(world.delivered("sick").len(), 5);
     world.check_order(7);
 }
+
+fn unordered(name: &str) -> serde_json::Value {
+    json!({
+        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": name},
+        "spec": {
+            "target": {"url": "http://127.0.0.1:9000/"},
+            "retry": {"attempts": "unlimited", "backoff": "10ms", "maxBackoff": "100ms"},
+        },
+    })
+}
+
+#[test]
+fn unordered_events_are_all_delivered_and_block_nobody() {
+    for seed in 0..40 {
+        let mut rng = Rng(seed);
+        let mut world = World::new(seed);
+        world.put(unordered("all"));
+        for round in 0..300 {
+            for _ in 0..rng.below(4) {
+                world.send("x", None);
+            }
+            world.step(&mut rng, |rng, _| if rng.below(5) == 0 { world::error(500) } else { world::ok() });
+            if rng.below(60) == 0 {
+                world.crash(&mut rng);
+            }
+            if round % 53 == 0 {
+                world.engine.request_checkpoint();
+            }
+        }
+        world.drain();
+        world.check_all_seen(seed);
+    }
+}
+
+#[test]
+fn a_deep_backlog_leaves_memory_and_drains_in_order() {
+    let mut rng = Rng(1);
+    let mut world = World::new(1);
+    world.put(ordered("orders"));
+    world.engine.pause_subscription("orders", true).unwrap();
+    for n in 0..8_000 {
+        world.send(&format!("k{}", n % 3), None);
+        if n % 50 == 0 {
+            world.step(&mut rng, |_, _| world::ok());
+        }
+        if n == 5_000 {
+            world.settle();
+            world.crash(&mut rng);
+        }
+    }
+    world.settle();
+    assert_eq!(world.engine.waiting(), 8_000);
+    world.crash(&mut rng);
+    world.engine.pause_subscription("orders", false).unwrap();
+    world.drain();
+    world.check_order(1);
+    assert_eq!(world.delivered("k0").len(), 2_667);
+}
+
+#[test]
+fn many_keys_at_rest_cost_no_memory_and_all_go_on() {
+    let mut rng = Rng(2);
+    let mut world = World::new(2);
+    world.put(ordered("orders"));
+    world.engine.pause_subscription("orders", true).unwrap();
+    for n in 0..6_000 {
+        world.send(&format!("key-{n}"), None);
+        if n % 20 == 0 {
+            world.step(&mut rng, |_, _| world::ok());
+        }
+    }
+    world.settle();
+    assert!(world.engine.lanes_in_memory() < 2_000, "{}", world.engine.lanes_in_memory());
+    world.crash(&mut rng);
+    world.engine.pause_subscription("orders", false).unwrap();
+    world.drain();
+    world.check_order(2);
+}
+
+#[test]
+fn history_flows_through_the_lanes_first() {
+    for seed in 0..30 {
+        let mut rng = Rng(seed);
+        let mut world = World::new(seed);
+        for n in 0..200 {
+            world.send(&format!("k{}", n % 4), None);
+        }
+        world.step(&mut rng, |_, _| world::ok());
+        let mut document = ordered("late");
+        document["spec"]["from"] = json!("earliest");
+        world.put(document);
+        for _ in 0..100 {
+            world.send(&format!("k{}", rng.below(4)), None);
+            world.step(&mut rng, |_, _| world::ok());
+            if rng.below(40) == 0 {
+                world.crash(&mut rng);
+            }
+        }
+        world.drain();
+        world.check_order(seed);
+    }
+}
+
+#[test]
+fn new_ordering_rules_wait_for_what_is_there() {
+    for seed in 0..30 {
+        let mut rng = Rng(seed);
+        let mut world = World::new(seed);
+        world.put(ordered("orders"));
+        for n in 0..120 {
+            world.send(&format!("k{}", rng.below(4)), None);
+            world.step(&mut rng, |rng, _| if rng.below(4) == 0 { world::error(503) } else { world::ok() });
+            if n == 60 {
+                let mut document = ordered("orders");
+                document["spec"]["orderingPolicy"] = json!({"key": {"attribute": "partitionkey"}});
+                world.put(document);
+            }
+            if rng.below(40) == 0 {
+                world.crash(&mut rng);
+            }
+        }
+        world.drain();
+        world.check_order(seed);
+    }
+}
+
+#[test]
+fn retention_keeps_what_waits_and_drops_the_rest() {
+    let mut rng = Rng(3);
+    let mut world = World::new(3);
+    let mut document = ordered("orders");
+    document["spec"]["retry"] = json!({"attempts": 1});
+    world.put(document);
+    world.send("sick", None);
+    for _ in 0..20 {
+        world.step(&mut rng, |_, _| world::error(422));
+    }
+    for round in 0..40 {
+        for n in 0..200 {
+            world.send(&format!("well-{}", n % 40), None);
+        }
+        for _ in 0..60 {
+            world.step(&mut rng, |_, _| world::ok());
+        }
+        world.now = world.now + 24 * 3_600_000;
+        if round % 10 == 9 {
+            world.settle();
+            world.crash(&mut rng);
+        }
+    }
+    world.engine.request_checkpoint();
+    for _ in 0..200 {
+        world.step(&mut rng, |_, _| world::ok());
+    }
+    assert!(world.engine.log_bytes() < 20 * (128 << 10), "{}", world.engine.log_bytes());
+    world.send_as("sick", None, "e1");
+    world.settle();
+    assert_eq!(world.engine.waiting(), 1, "an event that waits is known, however old");
+    world.engine.act_on_lane("orders", "sick", klambda_dispatch::operate::LaneAction::Resume).unwrap();
+    world.drain();
+    assert_eq!(world.delivered("sick"), ["e1"]);
+}
+
+#[test]
+fn a_replay_keeps_the_order_of_each_key_and_survives_crashes() {
+    use klambda_dispatch::dead_letters::Selector;
+    use klambda_dispatch::replay::{Request, State};
+    for seed in 0..40 {
+        let mut rng = Rng(seed);
+        let mut world = World::new(seed);
+        let mut document = ordered("orders");
+        document["spec"]["retry"] = json!({"attempts": 1});
+        document["spec"]["orderingPolicy"] = json!({"onFailure": if seed % 2 == 0 { "park" } else { "skip" }});
+        world.put(document);
+        for n in 0..60 {
+            world.send(&format!("k{}", n % 6), None);
+        }
+        for _ in 0..60 {
+            world.step(&mut rng, |rng, _| if rng.below(3) == 0 { world::error(500) } else { world::ok() });
+        }
+        for attempt in 0..80 {
+            let request = Request { selector: Selector::default(), rate_per_second: 0, parallelism: 3 };
+            let job = world.engine.create_replay(request).unwrap();
+            world.engine.when_durable(klambda_dispatch::Token(0));
+            world.settle();
+            for _ in 0..2000 {
+                world.step(&mut rng, |rng, _| if rng.below(6) == 0 { world::error(500) } else { world::ok() });
+                if rng.below(50) == 0 {
+                    world.crash(&mut rng);
+                }
+                if world.engine.replay(job).is_some_and(|job| job.state != State::Running) {
+                    break;
+                }
+            }
+            let report = world.engine.replay(job).unwrap();
+            assert_ne!(report.state, State::Running, "seed {seed} attempt {attempt}: {report:?}");
+            assert_eq!((report.order_violations, report.duplicates), (0, 0), "seed {seed}: {report:?}");
+            if world.engine.dead_letters() == 0 && world.engine.waiting() == 0 {
+                break;
+            }
+        }
+        world.drain();
+        world.check_all_seen(seed);
+        if seed % 2 == 0 {
+            world.check_order(seed);
+        }
+    }
+}

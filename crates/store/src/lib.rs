@@ -3,6 +3,7 @@
 pub mod bloom;
 pub mod disk;
 pub mod faulty_disk;
+pub mod inspect;
 pub mod log;
 pub mod real_disk;
 pub mod record;

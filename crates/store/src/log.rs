@@ -7,6 +7,8 @@
 //! - After a failed sync nothing is written any more (`Error::Poisoned`): only a restart tells what the disk kept.
 //! - A segment's blocks are written before it is used, so a full disk shows when a segment is prepared.
 
+mod locate;
+
 use crate::disk::{Disk, File};
 use crate::segment::{self, FRAME_HEADER, FrameHeader, HEADER, RECORD_HEADER, Segment, SegmentHeader};
 use bytes::Bytes;
@@ -120,10 +122,15 @@ impl PrepareJob {
         }
         file.sync()?;
         self.disk.rename(SPARE_UNFINISHED, SPARE)?;
-        self.disk.sync_names()?;
+        self.disk.sync_names().map_err(|source| io::Error::other(NamesLost(source)))?;
         Ok(file)
     }
 }
+
+/// Names of the log may be lost with it, and the next sync of names would not say so: no way to go on.
+#[derive(Debug, thiserror::Error)]
+#[error("names could not be made durable: {0}")]
+struct NamesLost(#[source] io::Error);
 
 impl Log {
     /// Where recovery ended is where writing goes on. `segments` must not be empty unless the folder is new.
@@ -226,6 +233,9 @@ impl Log {
             return Err(Error::Poisoned);
         }
         if !self.fits(body.len()) {
+            if body.len() > self.record_bytes_max() {
+                return Err(Error::Full);
+            }
             self.roll()?;
         }
         let at = Address(self.frame_start.0 + self.frame.len() as u64);
@@ -336,6 +346,11 @@ impl Log {
     /// Answers whether the disk had room.
     pub fn prepare_done(&mut self, result: io::Result<Arc<dyn File>>) -> io::Result<()> {
         self.preparing = false;
+        if let Err(error) = &result
+            && error.get_ref().is_some_and(|source| source.is::<NamesLost>())
+        {
+            self.poisoned = true;
+        }
         self.spare = Some(result?);
         Ok(())
     }
@@ -355,6 +370,20 @@ impl Log {
             return Ok(body);
         }
         self.reader().read(at)
+    }
+
+    /// As `read`, if that takes no disk.
+    pub fn cached(&self, at: Address) -> Option<Bytes> {
+        if at < self.frame_start {
+            return self.tail.read(at);
+        }
+        let offset = usize::try_from(at.0 - self.frame_start.0).ok()?;
+        segment::record_body(self.frame.get(offset..)?, at).map(Bytes::copy_from_slice)
+    }
+
+    /// How much of the newest log is in memory.
+    pub fn tail_bytes(&self) -> usize {
+        self.tail.bytes
     }
 
     fn damaged(&self, at: Address, what: &str) -> Error {
@@ -403,25 +432,27 @@ fn write(segments: &RwLock<VecDeque<Segment>>) -> std::sync::RwLockWriteGuard<'_
 
 /// The newest frames, as they were written: what is delivered soon after it arrived is never read from disk.
 struct Tail {
-    frames: VecDeque<(Address, Bytes)>,
+    /// Address, bytes and what they take up in memory.
+    frames: VecDeque<(Address, Bytes, usize)>,
     bytes: usize,
     bytes_max: usize,
 }
 
 impl Tail {
     fn push(&mut self, at: Address, frame: Vec<u8>) {
-        self.bytes += frame.capacity();
-        self.frames.push_back((at, Bytes::from(frame)));
+        let size = frame.capacity();
+        self.bytes += size;
+        self.frames.push_back((at, Bytes::from(frame), size));
         while self.bytes > self.bytes_max
-            && let Some((_, oldest)) = self.frames.pop_front()
+            && let Some((_, _, size)) = self.frames.pop_front()
         {
-            self.bytes -= oldest.len();
+            self.bytes -= size;
         }
     }
 
     fn read(&self, at: Address) -> Option<Bytes> {
-        let index = self.frames.partition_point(|(start, _)| *start <= at).checked_sub(1)?;
-        let (start, frame) = &self.frames[index];
+        let index = self.frames.partition_point(|(start, ..)| *start <= at).checked_sub(1)?;
+        let (start, frame, _) = &self.frames[index];
         let offset = usize::try_from(at.0 - start.0).ok()?;
         let length = segment::u32_at(frame.get(offset..offset + RECORD_HEADER)?, 0) as usize;
         let body = offset + RECORD_HEADER;

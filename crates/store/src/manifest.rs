@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 
 pub const FORMAT: u32 = 1;
-const NAME: &str = "manifest";
+pub const NAME: &str = "manifest";
 const NEW_NAME: &str = "manifest-new";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,11 +98,15 @@ impl Manifest {
         }
     }
 
-    pub fn save(&self, disk: &dyn Disk) -> io::Result<()> {
+    /// The file's bytes.
+    pub fn encode(&self) -> io::Result<Vec<u8>> {
         let json = serde_json::to_string_pretty(self).map_err(io::Error::other)?;
-        let bytes = format!("{:08x}\n{json}", crc32fast::hash(json.as_bytes()));
+        Ok(format!("{:08x}\n{json}", crc32fast::hash(json.as_bytes())).into_bytes())
+    }
+
+    pub fn save(&self, disk: &dyn Disk) -> io::Result<()> {
         let file = disk.create(NEW_NAME)?;
-        file.write_at(bytes.as_bytes(), 0)?;
+        file.write_at(&self.encode()?, 0)?;
         file.sync()?;
         disk.rename(NEW_NAME, NAME)?;
         disk.sync_names()

@@ -1,9 +1,12 @@
 //! Opening a log after anything at all.
 //!
 //! Frames are read from the checkpoint to the first one that is not whole. Then one question decides: was that place
-//! durable once? A later frame that says so (`synced`), or a later segment that begins after it and says so, proves
-//! damage, and the log is refused. Otherwise it is the tail of writes that no sync ever covered: it is cut, by zeroing it,
-//! before anything new is written, so that nothing of it can come back. All of this can be done any number of times.
+//! durable once? A later frame that says so (`synced`), in this segment or a later one, proves damage, and the log is
+//! refused. Otherwise it is the tail of writes that no sync ever covered: it is cut, by removing later segments (newest
+//! first) and zeroing the rest, before anything new is written, so that nothing of it can come back.
+//!
+//! What is found beyond the last sync that is proven is written once more and synced: after a sync that failed, the
+//! kernel shows bytes that it will never write. All of this can be done any number of times.
 
 use crate::disk::Disk;
 use crate::log::{Error, Log, Options};
@@ -12,6 +15,7 @@ use bytes::Bytes;
 use klambda_core::ids::{Address, Position};
 use klambda_core::time::Millis;
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 
 /// What opening found.
@@ -40,61 +44,61 @@ pub fn open(
     now: Millis,
     on_record: &mut OnRecord<'_>,
 ) -> Result<(Log, Report), Error> {
-    let mut segments = list_segments(&*disk, from)?;
-    if segments.is_empty() {
+    let mut listed = Listed::read(&*disk, from)?;
+    let mut scan = Scan::new(&listed.segments, from);
+    scan.run(&listed, on_record)?;
+    if listed.segments.is_empty() {
         let first = Log::first_segment(&disk, &options, now)
             .map_err(|source| Error::Io { file: "log".into(), source })?;
-        segments.push_back(first);
+        scan.at = first.start();
+        listed.segments.push_back(first);
     }
-    let mut scan = Scan::new(&segments, from);
-    scan.run(&segments, on_record)?;
-    let Scan { at, segment: last, next_position, mut report, .. } = scan;
-    cut(&*disk, &mut segments, last, at, &mut report)?;
-    let log = Log::resume(disk, options, segments, at, next_position, now)
+    clean_end(&*disk, &mut listed.segments, &mut scan)?;
+    let Scan { at, next_position, report, .. } = scan;
+    let log = Log::resume(disk, options, listed.segments, at, next_position, now)
         .ok_or_else(|| Error::Damaged { file: "log".into(), offset: 0, what: "no segment".into() })?;
     Ok((log, report))
 }
 
-/// Reads the log without changing anything: what `check` does.
-pub fn inspect(disk: &dyn Disk, from: Checkpoint, on_record: &mut OnRecord<'_>) -> Result<Report, Error> {
-    let segments = list_segments(disk, from)?;
-    let mut scan = Scan::new(&segments, from);
-    scan.run(&segments, on_record)?;
-    if let Some(segment) = segments.get(scan.segment) {
-        let junk = unsynced_tail(segment, scan.at)?;
-        scan.report.cut = (!junk.is_empty()).then_some((scan.at, junk.iter().map(|range| range.1).sum()));
-    }
-    Ok(scan.report)
+/// The files of the log, oldest first.
+pub(crate) struct Listed {
+    pub(crate) segments: VecDeque<Segment>,
+    /// From the first file on whose header never became durable: nothing of these was.
+    pub(crate) unsynced: Vec<Segment>,
 }
 
-/// All segments in order. A file whose header never became durable can only be the newest: it is passed over.
-fn list_segments(disk: &dyn Disk, from: Checkpoint) -> Result<VecDeque<Segment>, Error> {
-    let io = |file: &str| {
-        let file = file.to_owned();
-        move |source| Error::Io { file, source }
-    };
-    let mut bases: Vec<Address> =
-        disk.list().map_err(io("data folder"))?.iter().filter_map(|name| Segment::base_of(name)).collect();
-    bases.sort_unstable();
-    let newest = bases.last().copied();
-    let mut segments: VecDeque<Segment> = VecDeque::new();
-    for base in bases {
-        let name = Segment::name(base);
-        match Segment::open(disk, base).map_err(io(&name))? {
-            Some(segment) => {
-                check_order(segments.back(), &segment)?;
-                segments.push_back(segment);
+impl Listed {
+    pub(crate) fn read(disk: &dyn Disk, from: Checkpoint) -> Result<Listed, Error> {
+        let io = |file: &str| {
+            let file = file.to_owned();
+            move |source| Error::Io { file, source }
+        };
+        let names = disk.list().map_err(io("data folder"))?;
+        let mut bases: Vec<Address> = names.iter().filter_map(|name| Segment::base_of(name)).collect();
+        bases.sort_unstable();
+        let mut listed = Listed { segments: VecDeque::new(), unsynced: Vec::new() };
+        for base in bases {
+            let name = Segment::name(base);
+            match Segment::open(disk, base).map_err(io(&name))? {
+                Some(segment) if listed.unsynced.is_empty() => {
+                    check_order(listed.segments.back(), &segment)?;
+                    check_length(&segment)?;
+                    listed.segments.push_back(segment);
+                }
+                None if base < from.address => return Err(damaged(&name, 0, BAD_HEADER)),
+                _ => listed.unsynced.push(Segment::without_header(disk, base).map_err(io(&name))?),
             }
-            None if Some(base) == newest && base > from.address => {}
-            None => return Err(damaged(&name, 0, "the segment's header is damaged")),
+        }
+        let is_new = listed.segments.is_empty() && from.address == Address(0);
+        let covered = listed.segments.iter().any(|s| s.base <= from.address && from.address <= s.end());
+        match covered || is_new {
+            true => Ok(listed),
+            false => Err(damaged(&Segment::name(from.address), 0, "the segment with the checkpoint is missing")),
         }
     }
-    let covered = segments.iter().any(|s| s.base <= from.address && from.address <= s.end());
-    if !covered && from.address > Address(0) {
-        return Err(damaged(&Segment::name(from.address), 0, "the segment with the checkpoint is missing"));
-    }
-    Ok(segments)
 }
+
+const BAD_HEADER: &str = "the segment's header is damaged";
 
 fn check_order(before: Option<&Segment>, segment: &Segment) -> Result<(), Error> {
     match before {
@@ -105,35 +109,48 @@ fn check_order(before: Option<&Segment>, segment: &Segment) -> Result<(), Error>
     }
 }
 
-struct Scan {
-    segment: usize,
-    at: Address,
-    next_position: Position,
-    report: Report,
+/// A segment has its full length before it is used.
+fn check_length(segment: &Segment) -> Result<(), Error> {
+    let name = Segment::name(segment.base);
+    match segment.file.len() {
+        Ok(length) if length < segment.capacity => Err(damaged(&name, length, "the file is cut short")),
+        Ok(_) => Ok(()),
+        Err(source) => Err(Error::Io { file: name, source }),
+    }
+}
+
+pub(crate) struct Scan {
+    /// The segment that the log ends in.
+    pub(crate) segment: usize,
+    pub(crate) at: Address,
+    pub(crate) next_position: Position,
+    pub(crate) report: Report,
     /// The furthest any frame so far says was durable.
     synced: Address,
 }
 
 impl Scan {
-    fn new(segments: &VecDeque<Segment>, from: Checkpoint) -> Scan {
+    pub(crate) fn new(segments: &VecDeque<Segment>, from: Checkpoint) -> Scan {
         let segment = segments.partition_point(|s| s.base <= from.address).saturating_sub(1);
         let at = segments.get(segment).map_or(from.address, |s| from.address.max(s.start()));
         Scan { segment, at, next_position: from.next_position, report: Report::default(), synced: from.address }
     }
 
-    fn run(&mut self, segments: &VecDeque<Segment>, on_record: &mut OnRecord<'_>) -> Result<(), Error> {
-        while let Some(segment) = segments.get(self.segment) {
+    /// Reads to the log's end. Afterwards `at` is where it ends.
+    pub(crate) fn run(&mut self, listed: &Listed, on_record: &mut OnRecord<'_>) -> Result<(), Error> {
+        while let Some(segment) = listed.segments.get(self.segment) {
             self.run_segment(segment, on_record)?;
-            match segments.get(self.segment + 1) {
+            match listed.segments.get(self.segment + 1) {
                 // The log went on in the next segment from exactly here.
                 Some(next) if next.previous_end == self.at => {
                     self.segment += 1;
                     self.at = next.start();
+                    self.must_count_from(next.first_position, next, next.base)?;
                 }
-                _ => return self.refuse_if_durable(segments),
+                _ => break,
             }
         }
-        Ok(())
+        self.refuse_if_durable(listed)
     }
 
     fn run_segment(&mut self, segment: &Segment, on_record: &mut OnRecord<'_>) -> Result<(), Error> {
@@ -143,6 +160,7 @@ impl Scan {
             let Some(header) = FrameHeader::decode(&head, self.at) else { return Ok(()) };
             let frame = window.read(self.at, FRAME_HEADER + header.length as usize)?;
             let Some(records) = segment::records(&frame, self.at, &header) else { return Ok(()) };
+            self.must_count_from(header.first_position, segment, self.at)?;
             for (at, range) in records {
                 let body = frame.slice(range);
                 let is_event = crate::record::is_event(&body);
@@ -156,28 +174,45 @@ impl Scan {
         }
     }
 
+    /// Positions are counted, not stored: every place that names one must agree with the count.
+    fn must_count_from(&self, named: Position, segment: &Segment, at: Address) -> Result<(), Error> {
+        if named == self.next_position {
+            return Ok(());
+        }
+        let what = format!("position {} follows, but position {named} is named", self.next_position);
+        Err(damaged(&Segment::name(segment.base), segment.offset(at), &what))
+    }
+
     /// The frame at `self.at` is not whole. Damage, if anything later says that this place was durable.
-    fn refuse_if_durable(&self, segments: &VecDeque<Segment>) -> Result<(), Error> {
-        let here = &segments[self.segment];
+    fn refuse_if_durable(&self, listed: &Listed) -> Result<(), Error> {
         let mut durable = self.synced;
-        for segment in segments.iter().skip(self.segment) {
+        for segment in listed.segments.iter().skip(self.segment).chain(&listed.unsynced) {
             durable = durable.max(synced_after(segment, self.at.max(segment.start()))?);
         }
-        if durable > self.at {
-            return Err(damaged(
-                &Segment::name(here.base),
-                here.offset(self.at),
-                "a frame that was durable is damaged",
-            ));
+        if durable <= self.at {
+            return Ok(());
         }
-        Ok(())
+        let here = listed.segments.get(self.segment);
+        if let Some(lost) = listed.unsynced.first()
+            && !here.is_some_and(|here| self.has_remains(here))
+        {
+            return Err(damaged(&Segment::name(lost.base), 0, BAD_HEADER));
+        }
+        let (base, offset) = here.map_or((self.at, 0), |here| (here.base, here.offset(self.at)));
+        Err(damaged(&Segment::name(base), offset, "a frame that was durable is damaged"))
+    }
+
+    /// Something stands where the next frame would.
+    fn has_remains(&self, segment: &Segment) -> bool {
+        let mut head = [0; FRAME_HEADER];
+        read_at(segment, self.at, &mut head).is_ok() && head != [0; FRAME_HEADER] && self.at < segment.end()
     }
 }
 
 /// The furthest that any whole frame header from `at` on says was durable.
 fn synced_after(segment: &Segment, at: Address) -> Result<Address, Error> {
     let mut durable = Address(0);
-    for_each_chunk(segment, at, &mut |start, bytes| {
+    for_each_chunk(segment, at, segment.end(), &mut |start, bytes| {
         for offset in (0..bytes.len()).step_by(FRAME_ALIGN as usize) {
             let slot = &bytes[offset..];
             if slot[0] != 0
@@ -191,10 +226,10 @@ fn synced_after(segment: &Segment, at: Address) -> Result<Address, Error> {
 }
 
 /// Ranges (offset, length) of bytes after the log's end that are not zero.
-fn unsynced_tail(segment: &Segment, at: Address) -> Result<Vec<(u64, u64)>, Error> {
+pub(crate) fn unsynced_tail(segment: &Segment, at: Address) -> Result<Vec<(u64, u64)>, Error> {
     const BLOCK: usize = 4096;
     let mut found = Vec::new();
-    for_each_chunk(segment, at, &mut |start, bytes| {
+    for_each_chunk(segment, at, segment.end(), &mut |start, bytes| {
         for (n, block) in bytes.chunks(BLOCK).enumerate() {
             if block.iter().any(|byte| *byte != 0) {
                 found.push((segment.offset(start) + (n * BLOCK) as u64, block.len() as u64));
@@ -207,11 +242,16 @@ fn unsynced_tail(segment: &Segment, at: Address) -> Result<Vec<(u64, u64)>, Erro
 /// A segment can be large: it is never in memory as a whole.
 const CHUNK: usize = 1 << 20;
 
-fn for_each_chunk(segment: &Segment, at: Address, f: &mut dyn FnMut(Address, &[u8])) -> Result<(), Error> {
+pub(crate) fn for_each_chunk(
+    segment: &Segment,
+    from: Address,
+    end: Address,
+    f: &mut dyn FnMut(Address, &[u8]),
+) -> Result<(), Error> {
     let mut chunk = vec![0; CHUNK];
-    let mut at = at;
-    while at < segment.end() {
-        let want = CHUNK.min((segment.end().0 - at.0) as usize);
+    let mut at = from;
+    while at < end {
+        let want = CHUNK.min((end.0 - at.0) as usize);
         let n = read_at(segment, at, &mut chunk[..want])?;
         if n == 0 {
             break;
@@ -222,7 +262,7 @@ fn for_each_chunk(segment: &Segment, at: Address, f: &mut dyn FnMut(Address, &[u
     Ok(())
 }
 
-fn read_at(segment: &Segment, at: Address, buf: &mut [u8]) -> Result<usize, Error> {
+pub(crate) fn read_at(segment: &Segment, at: Address, buf: &mut [u8]) -> Result<usize, Error> {
     let io = |source| Error::Io { file: Segment::name(segment.base), source };
     segment.file.read_at(buf, segment.offset(at)).map_err(io)
 }
@@ -251,39 +291,56 @@ impl Window<'_> {
     }
 }
 
-/// Makes the end of the log clean: zeros after it, and no later segment.
-fn cut(
-    disk: &dyn Disk,
-    segments: &mut VecDeque<Segment>,
-    last: usize,
-    at: Address,
-    report: &mut Report,
-) -> Result<(), Error> {
+/// Makes the end of the log clean and durable: no later segment, zeros after it, and no doubt before it.
+fn clean_end(disk: &dyn Disk, segments: &mut VecDeque<Segment>, scan: &mut Scan) -> Result<(), Error> {
     let io = |source| Error::Io { file: "log".into(), source };
-    let known: Vec<Address> = segments.iter().take(last + 1).map(|segment| segment.base).collect();
-    let mut bytes = 0;
-    for name in disk.list().map_err(io)? {
-        if Segment::base_of(&name).is_some_and(|base| !known.contains(&base)) {
-            disk.remove(&name).map_err(io)?;
-            bytes += 1;
-        }
-    }
-    segments.truncate(last + 1);
-    if bytes > 0 {
-        disk.sync_names().map_err(io)?;
-    }
-    let Some(segment) = segments.get(last) else { return Ok(()) };
-    for (offset, length) in unsynced_tail(segment, at)? {
+    segments.truncate(scan.segment + 1);
+    let mut bytes = remove_after(disk, segments).map_err(io)?;
+    let Some(segment) = segments.back() else { return Ok(()) };
+    for (offset, length) in unsynced_tail(segment, scan.at)? {
         segment.file.write_at(&vec![0; length as usize], offset).map_err(io)?;
         bytes += length;
     }
-    if bytes > 0 {
-        report.cut = Some((at, bytes));
+    scan.report.cut = (bytes > 0).then_some((scan.at, bytes));
+    let mut end = scan.at;
+    for segment in segments.iter().rev() {
+        rewrite(segment, scan.synced.max(segment.base), end)?;
+        segment.file.sync().map_err(io)?;
+        if segment.base <= scan.synced {
+            break;
+        }
+        end = segment.previous_end;
     }
-    // What recovery builds on must be as durable as if it had been synced: a second crash may not take it back.
-    segments.iter().skip(last.saturating_sub(1)).try_for_each(|segment| segment.file.sync()).map_err(io)
+    Ok(())
 }
 
-fn damaged(file: &str, offset: u64, what: &str) -> Error {
+/// Removes segments that the log does not reach, newest first: a crash in between leaves no hole. Answers their bytes.
+fn remove_after(disk: &dyn Disk, segments: &VecDeque<Segment>) -> io::Result<u64> {
+    let known: Vec<Address> = segments.iter().map(|segment| segment.base).collect();
+    let mut bases: Vec<Address> = disk.list()?.iter().filter_map(|name| Segment::base_of(name)).collect();
+    bases.retain(|base| !known.contains(base));
+    bases.sort_unstable_by(|a, b| b.cmp(a));
+    let mut bytes = 0;
+    for base in bases {
+        let name = Segment::name(base);
+        bytes += disk.open(&name)?.len()?;
+        disk.remove(&name)?;
+        disk.sync_names()?;
+    }
+    Ok(bytes)
+}
+
+/// Writes what is there once more, so that a sync covers it whatever became of the write before.
+fn rewrite(segment: &Segment, from: Address, end: Address) -> Result<(), Error> {
+    let mut failed = Ok(());
+    for_each_chunk(segment, from, end, &mut |at, bytes| {
+        if failed.is_ok() {
+            failed = segment.file.write_at(bytes, segment.offset(at));
+        }
+    })?;
+    failed.map_err(|source| Error::Io { file: Segment::name(segment.base), source })
+}
+
+pub(crate) fn damaged(file: &str, offset: u64, what: &str) -> Error {
     Error::Damaged { file: file.into(), offset, what: what.into() }
 }

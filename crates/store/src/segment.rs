@@ -80,6 +80,19 @@ impl Segment {
         read_exact_at(&*file, &mut bytes, 0)?;
         Ok(SegmentHeader::decode(&bytes).filter(|header| header.base == base).map(|header| header.with(file)))
     }
+
+    /// A file that says nothing of itself, to look for frames in.
+    pub(crate) fn without_header(disk: &dyn Disk, base: Address) -> io::Result<Segment> {
+        let file = disk.open(&Segment::name(base))?;
+        let nothing = SegmentHeader {
+            base,
+            capacity: file.len()?,
+            previous_end: Address(u64::MAX),
+            first_position: Position(0),
+            created: Millis::ZERO,
+        };
+        Ok(nothing.with(file))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

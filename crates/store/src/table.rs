@@ -108,6 +108,11 @@ impl Table {
         &self.0.source.name
     }
 
+    /// The open file: readable to the end even if its name is removed meanwhile.
+    pub fn file(&self) -> Arc<dyn File> {
+        self.0.source.file.clone()
+    }
+
     /// Rows and tombstones.
     pub fn rows(&self) -> u64 {
         self.0.footer.rows

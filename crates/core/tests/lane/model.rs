@@ -35,7 +35,7 @@ pub struct Model {
     attempts: BTreeMap<Position, (u32, u32)>,
     retry_at: Option<Millis>,
     flag_next: bool,
-    since: Millis,
+    pub since: Millis,
     active_at: Millis,
 }
 
@@ -173,7 +173,7 @@ impl Model {
     }
 
     /// Who is delivered next: whoever began, else a replay, else the line unless its head is a dead letter.
-    fn head(&self) -> Option<(Turn, Entry)> {
+    pub fn head(&self) -> Option<(Turn, Entry)> {
         let next_aside = self.aside.first().map(|entry| (Turn::Aside, *entry));
         let next_in_line = self.line.first().map(|entry| (Turn::Queue, *entry));
         match self.turn {
@@ -443,9 +443,9 @@ impl Model {
         {
             attempts.0 = 0;
         }
+        self.retry_at = None;
         if !self.in_flight {
             self.turn = None;
-            self.retry_at = None;
         }
     }
 

@@ -106,6 +106,11 @@ impl World {
         attributes.extend(sequence.map(|n| attribute("sequence", n.to_string())));
         let event =
             Event { id: id.into(), source: "/test".into(), kind: "order.placed".into(), attributes, data: None };
+        while !self.engine.is_accepting() {
+            self.engine.flush();
+            self.collect();
+            self.jobs(|| true);
+        }
         let token = self.next_token;
         self.next_token += 1;
         self.pending.insert(token, (key.into(), id.into(), sequence));
@@ -211,7 +216,8 @@ impl World {
             self.engine.flush();
             self.collect();
             self.jobs(|| true);
-            if self.pending.is_empty() && self.open.is_empty() && self.engine.is_idle() && self.engine.waiting() == 0 {
+            let quiet = self.pending.is_empty() && self.open.is_empty() && self.engine.is_idle();
+            if quiet && self.engine.waiting() == 0 && !self.engine.is_catching_up() {
                 return;
             }
         }
@@ -235,6 +241,14 @@ impl World {
             for id in accepted {
                 assert!(known.contains(id), "seed {seed} key {key}: {id} lost");
             }
+        }
+    }
+
+    pub fn check_all_seen(&self, seed: u64) {
+        for (key, accepted) in &self.accepted {
+            let seen = self.delivered(key);
+            let lost: Vec<&String> = accepted.iter().filter(|id| !seen.contains(id)).collect();
+            assert!(lost.is_empty(), "seed {seed} key {key}: {lost:?} lost");
         }
     }
 

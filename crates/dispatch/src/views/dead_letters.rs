@@ -1,0 +1,148 @@
+//! Dead letters, one or many.
+
+use super::{Time, event_json};
+use crate::dead_letters::{self, Selector};
+use crate::engine::{Engine, Failure};
+use crate::rows;
+use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeadLetter {
+    pub id: String,
+    pub subscription: String,
+    pub key: Option<String>,
+    /// Only when one is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub event: Option<Box<RawValue>>,
+    pub event_id: String,
+    pub source: String,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub position: u64,
+    pub reason: &'static str,
+    pub last_error: String,
+    pub attempts: u32,
+    pub failed_at: Time,
+    pub accepted_at: Time,
+    /// None for one that never took a place.
+    pub lane_sequence: Option<u64>,
+    pub holds_lane: bool,
+}
+
+/// A list in the making: by subscription and position.
+#[derive(Debug)]
+pub struct Letters {
+    selector: Selector,
+    limit: usize,
+    after: (String, Position),
+    pub items: Vec<DeadLetter>,
+}
+
+/// Rows looked at in one go.
+const ROWS_AT_ONCE: usize = 500;
+
+impl Letters {
+    /// `after`: subscription and position of the last one seen.
+    pub fn new(selector: Selector, after: Option<(String, Position)>, limit: usize) -> Letters {
+        Letters { selector, limit, after: after.unwrap_or_default(), items: Vec::new() }
+    }
+
+    /// The id of the last one, if the list is full.
+    pub fn next(&mut self) -> Option<String> {
+        if self.items.len() <= self.limit {
+            return None;
+        }
+        self.items.truncate(self.limit);
+        self.items.last().map(|letter| letter.id.clone())
+    }
+}
+
+impl Engine {
+    /// One, with its event.
+    pub fn view_dead_letter(&self, id: SubscriptionId, position: Position) -> Result<Option<DeadLetter>, Failure> {
+        let Some(letter) = self.find_dead_letter(id, position)? else { return Ok(None) };
+        let record = self.read_event(letter.entry.at)?;
+        let (_, event) = crate::apply::event_of(&record)?;
+        let mut view = self.letter_view(letter);
+        view.event = Some(event_json(event)?);
+        Ok(Some(view))
+    }
+
+    /// Goes on with a list. Answers whether there is more to look at; one more than the limit is found if there is.
+    pub fn list_dead_letters(&self, letters: &mut Letters) -> Result<bool, Failure> {
+        let (name, position) = letters.after.clone();
+        let Some((name, id)) = self.subscription_from(&letters.selector, &name) else { return Ok(false) };
+        let after = if name == letters.after.0 { position } else { Position(0) };
+        let (found, up_to) = self.letters_after(id, after)?;
+        for letter in found {
+            if letters.items.len() <= letters.limit && letters.selector.matches(&letter, &name) {
+                letters.items.push(self.letter_view(letter));
+            }
+        }
+        letters.after = match up_to {
+            Some(position) => (name, position),
+            // The name that follows directly: the next subscription, whatever it is called.
+            None => (format!("{name}\0"), Position(0)),
+        };
+        Ok(letters.items.len() <= letters.limit)
+    }
+
+    /// The first subscription from this name on that the selector may mean.
+    fn subscription_from(&self, selector: &Selector, name: &str) -> Option<(String, SubscriptionId)> {
+        let meant = |other: &&String| selector.subscription.as_ref().is_none_or(|wanted| wanted == *other);
+        let first = self.names.keys().filter(|other| other.as_str() >= name).filter(meant).min()?;
+        Some((first.clone(), *self.names.get(first)?))
+    }
+
+    /// Dead letters of both kinds in order, some at a time, and up to where if there are more.
+    #[allow(clippy::type_complexity)]
+    fn letters_after(
+        &self,
+        id: SubscriptionId,
+        after: Position,
+    ) -> Result<(Vec<dead_letters::DeadLetter>, Option<Position>), Failure> {
+        let mut found = Vec::new();
+        let mut up_to: Option<Position> = None;
+        for letter in [rows::DEAD, rows::HELD] {
+            let prefix = rows::of_subscription(letter, id);
+            let from = rows::at_position(letter, id, Position(after.0.saturating_add(1)));
+            let page = self.rows.scan(&prefix, &from, ROWS_AT_ONCE)?;
+            if page.len() == ROWS_AT_ONCE
+                && let Some((row, _)) = page.last()
+            {
+                let last = Position(rows::number_of(row));
+                up_to = Some(up_to.map_or(last, |up_to| up_to.min(last)));
+            }
+            for (row, _) in &page {
+                found.extend(self.dead_letter(letter, id, Position(rows::number_of(row)))?);
+            }
+        }
+        found.retain(|letter| up_to.is_none_or(|up_to| letter.entry.position <= up_to));
+        found.sort_by_key(|letter| letter.entry.position);
+        Ok((found, up_to))
+    }
+
+    pub(super) fn letter_view(&self, letter: dead_letters::DeadLetter) -> DeadLetter {
+        let name = self.name_of(letter.subscription);
+        DeadLetter {
+            id: letter.id(name),
+            subscription: name.to_owned(),
+            key: letter.key,
+            event: None,
+            event_id: letter.event_id,
+            source: letter.source,
+            kind: letter.kind,
+            position: letter.entry.position.0,
+            reason: letter.reason.name(),
+            last_error: letter.error,
+            attempts: letter.attempts,
+            failed_at: Time(letter.failed),
+            accepted_at: Time(letter.entry.accepted),
+            lane_sequence: (letter.entry.number != LaneNumber(0)).then_some(letter.entry.number.0),
+            holds_lane: letter.holds_lane,
+        }
+    }
+}

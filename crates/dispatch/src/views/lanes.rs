@@ -1,0 +1,184 @@
+//! One lane: what it does, since when, and what it waits for.
+
+use super::Time;
+use super::timeline::{Step, Walk};
+use crate::engine::{Engine, Failure};
+use crate::lanes::Resident;
+use crate::rows;
+use klambda_core::event_codec::EventView;
+use klambda_core::ids::{Address, SubscriptionId};
+use klambda_core::lane::{Entry, Hold, State};
+use klambda_store::log::LogReader;
+use serde::Serialize;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lane {
+    pub subscription: String,
+    pub key: String,
+    pub state: &'static str,
+    pub since: Time,
+    pub waits_for: Option<String>,
+    pub depth: u64,
+    /// When the event that waits longest was accepted.
+    pub oldest: Option<Time>,
+    /// Arrivals, about the last ten seconds.
+    pub events_per_second: f64,
+    pub expected_sequence: Option<u64>,
+    /// The last number that was given.
+    pub lane_sequence: u64,
+    pub buffered: u64,
+    pub head: Option<Head>,
+    pub gap: Option<Gap>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Vec<Step>>,
+    #[serde(skip)]
+    walk: Option<Walk>,
+}
+
+/// The event whose turn it is, or that holds the lane.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Head {
+    pub id: Option<String>,
+    pub source: Option<String>,
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    pub position: u64,
+    /// Since it was last given fresh ones; of a dead letter, all.
+    pub attempts: u32,
+    pub attempts_total: u32,
+    pub last_error: Option<String>,
+    pub next_attempt: Option<Time>,
+    #[serde(skip)]
+    at: Address,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Gap {
+    /// First and last; none while a new lane waits for lower sequences than the first it saw.
+    pub missing: Option<[u64; 2]>,
+    pub until: Option<Time>,
+}
+
+impl Engine {
+    /// One lane with its timeline, which `resolve` completes.
+    pub fn view_lane(&self, name: &str, key: &str) -> Result<Option<Lane>, Failure> {
+        let Some(id) = self.names.get(name).copied() else { return Ok(None) };
+        if key.is_empty() {
+            return Ok(None);
+        }
+        let stored;
+        let resident = match self.lanes.find(id, key).and_then(|slot| self.lanes.get(slot)) {
+            Some(resident) => resident,
+            None => match self.peek_lane(id, key)? {
+                Some(resident) => {
+                    stored = resident;
+                    &stored
+                }
+                None => return Ok(None),
+            },
+        };
+        let mut lane = self.lane_view(name, resident)?;
+        let mut walk = Walk::new(id, key, resident.last_step, resident.lane.entries());
+        walk.follow(|at| self.log.cached(at));
+        lane.walk = Some(walk);
+        Ok(Some(lane))
+    }
+
+    pub(super) fn lane_view(&self, name: &str, resident: &Resident) -> Result<Lane, Failure> {
+        let lane = &resident.lane;
+        Ok(Lane {
+            subscription: name.to_owned(),
+            key: resident.key.to_string(),
+            state: lane.state().name(),
+            since: Time(lane.since()),
+            waits_for: self.waits_for(resident),
+            depth: lane.depth(),
+            oldest: lane.first_waiting().map(|entry| Time(entry.accepted)),
+            events_per_second: (resident.rate.per_second(self.now) * 100.0).round() / 100.0,
+            expected_sequence: lane.expected().map(|sequence| sequence.0),
+            lane_sequence: lane.next_number().0.saturating_sub(1),
+            buffered: lane.buffered(),
+            head: head_entry(resident).map(|entry| self.head_view(resident, entry)).transpose()?,
+            gap: gap(resident),
+            timeline: None,
+            walk: None,
+        })
+    }
+
+    fn head_view(&self, resident: &Resident, entry: &Entry) -> Result<Head, Failure> {
+        let lane = &resident.lane;
+        let total = lane.attempts_total();
+        let held = lane.head().is_none();
+        let mut head = Head {
+            id: None,
+            source: None,
+            kind: None,
+            position: entry.position.0,
+            attempts: if held { total } else { lane.attempts() },
+            attempts_total: total,
+            last_error: (total > 0 && !resident.last_error.is_empty()).then(|| resident.last_error.clone()),
+            next_attempt: lane.retry_at().map(Time),
+            at: self.located(entry.at)?,
+        };
+        if let Some(record) = self.log.cached(head.at) {
+            head.read(&record);
+        }
+        Ok(head)
+    }
+
+    /// Where an event stands now: retention may have copied it forward.
+    pub(super) fn located(&self, at: Address) -> Result<Address, Failure> {
+        if at >= self.log.oldest() {
+            return Ok(at);
+        }
+        let row = self.rows.get(&rows::kept(at))?;
+        let moved = row.and_then(|row| row.try_into().ok()).map(u64::from_be_bytes);
+        Ok(moved.map_or(at, Address))
+    }
+
+    pub(super) fn name_of(&self, id: SubscriptionId) -> &str {
+        self.subscriptions.get(&id).map_or("", |subscription| subscription.name())
+    }
+}
+
+fn head_entry(resident: &Resident) -> Option<&Entry> {
+    let lane = &resident.lane;
+    let held = lane.hold() == Some(Hold::Failed);
+    lane.head().map(|(_, entry)| entry).or_else(|| lane.first_waiting().filter(|_| held))
+}
+
+fn gap(resident: &Resident) -> Option<Gap> {
+    let lane = &resident.lane;
+    let waits = lane.state() == State::Gap || (lane.state() == State::Parked && lane.hold() == Some(Hold::Gap));
+    waits.then(|| Gap {
+        missing: lane.missing().map(|(from, to)| [from.0, to.0]),
+        until: lane.gap_timer().map(Time),
+    })
+}
+
+impl Lane {
+    /// Reads what is not in memory: on a thread that may wait for the disk.
+    pub fn resolve(&mut self, reader: &LogReader) {
+        if let Some(head) = &mut self.head
+            && head.id.is_none()
+            && let Ok(record) = reader.read(head.at)
+        {
+            head.read(&record);
+        }
+        if let Some(walk) = self.walk.take() {
+            self.timeline = Some(walk.finish(reader));
+        }
+    }
+}
+
+impl Head {
+    fn read(&mut self, record: &[u8]) {
+        let Ok((_, event)) = crate::apply::event_of(record) else { return };
+        let Ok(view) = EventView::decode(event) else { return };
+        self.id = Some(view.id().to_owned());
+        self.source = Some(view.source().to_owned());
+        self.kind = Some(view.kind().to_owned());
+    }
+}

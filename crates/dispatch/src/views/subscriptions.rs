@@ -1,0 +1,175 @@
+//! Subscriptions as their owners wrote them, with how they are doing.
+
+use super::{Page, Time};
+use crate::engine::Engine;
+use crate::subscription::{self, Phase};
+use klambda_core::breaker;
+use klambda_core::lane::State;
+use klambda_core::subscription::{API_VERSION, KIND};
+use serde::Serialize;
+use serde_json::Value;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Subscription {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: Metadata,
+    spec: Value,
+    pub status: Status,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: String,
+    created_at: Time,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    pub phase: &'static str,
+    pub waiting: u64,
+    pub waiting_bytes: u64,
+    pub in_flight: u32,
+    pub parked: u64,
+    pub dead_letters: u64,
+    pub oldest: Option<Time>,
+    pub lanes: Lanes,
+    pub breaker: Breaker,
+    pub delivered: u64,
+    pub messages: Vec<String>,
+}
+
+/// Lanes with something waiting, and paused ones, by state.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Lanes {
+    pub open: u64,
+    pub running: u64,
+    pub retrying: u64,
+    pub gap: u64,
+    pub parked: u64,
+    pub paused: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Breaker {
+    pub state: &'static str,
+    pub next_probe: Option<Time>,
+}
+
+impl Engine {
+    pub fn view_subscription(&self, name: &str) -> Option<Subscription> {
+        let id = self.names.get(name)?;
+        self.subscriptions.get(id).map(|subscription| self.subscription_view(subscription))
+    }
+
+    /// By name, from the one after `after` on.
+    pub fn view_subscriptions(&self, after: Option<&str>, limit: usize) -> Page<Subscription> {
+        let mut names: Vec<&str> = self.names.keys().map(String::as_str).collect();
+        names.retain(|name| after.is_none_or(|after| *name > after));
+        names.sort_unstable();
+        let next = (names.len() > limit).then(|| names[..limit].last().map(|name| (*name).to_owned())).flatten();
+        let items = names.iter().take(limit).filter_map(|name| self.view_subscription(name)).collect();
+        Page { items, next }
+    }
+
+    fn subscription_view(&self, subscription: &subscription::Subscription) -> Subscription {
+        // What its owner asked for last, also while the rules before it still drain.
+        let document = subscription.next_document.as_ref().unwrap_or(&subscription.document);
+        let mut spec = document.to_json()["spec"].take();
+        spec["paused"] = subscription.is_paused().into();
+        Subscription {
+            api_version: API_VERSION,
+            kind: KIND,
+            metadata: Metadata {
+                name: subscription.name().to_owned(),
+                created_at: Time(subscription.created),
+            },
+            spec,
+            status: self.subscription_status(subscription),
+        }
+    }
+
+    fn subscription_status(&self, subscription: &subscription::Subscription) -> Status {
+        let tally = &subscription.tally;
+        Status {
+            phase: phase(subscription),
+            waiting: tally.waiting,
+            waiting_bytes: tally.waiting_bytes,
+            in_flight: subscription.in_flight,
+            parked: tally.parked(),
+            dead_letters: tally.dead + tally.held,
+            oldest: tally.oldest().map(Time),
+            lanes: Lanes::new(tally.lanes),
+            breaker: Breaker::new(self.endpoints.breaker(subscription.endpoint).state()),
+            delivered: tally.delivered,
+            messages: self.messages(subscription),
+        }
+    }
+
+    fn messages(&self, subscription: &subscription::Subscription) -> Vec<String> {
+        let waiting = subscription.tally.waiting;
+        let mut messages = Vec::new();
+        if let Some(at) = subscription.notes.began_late {
+            messages.push(format!("it began at {}: the log holds nothing older", at.rfc3339()));
+        }
+        match subscription.phase {
+            Phase::Draining => {
+                messages.push(format!("it is being deleted and takes no new events: {waiting} are left to deliver"));
+            }
+            Phase::CatchingUp { .. } if subscription.next_document.is_some() => {
+                messages.push(format!("its new ordering rules begin when {waiting} events have drained under the old"));
+            }
+            Phase::CatchingUp { done, .. } => {
+                let last = self.log.next_position().0 - 1;
+                messages.push(format!("it reads the log: position {done} of {last}"));
+            }
+            Phase::Live => {}
+        }
+        let without_key = subscription.notes.events_without_key;
+        if without_key > 0 {
+            messages.push(format!(
+                "{without_key} events have neither partitionkey nor subject, so their source is their key and all of \
+                 a source share one lane; orderingPolicy.key names a better one"
+            ));
+        }
+        messages
+    }
+}
+
+fn phase(subscription: &subscription::Subscription) -> &'static str {
+    match subscription.phase {
+        Phase::Draining => "draining",
+        _ if subscription.is_paused() => "paused",
+        Phase::CatchingUp { .. } => "catchingUp",
+        Phase::Live => "active",
+    }
+}
+
+impl Lanes {
+    fn new(counts: [u64; 6]) -> Lanes {
+        let count = |state: State| counts[state as usize];
+        Lanes {
+            open: count(State::Open),
+            running: count(State::Running),
+            retrying: count(State::Retrying),
+            gap: count(State::Gap),
+            parked: count(State::Parked),
+            paused: count(State::Paused),
+        }
+    }
+}
+
+impl Breaker {
+    fn new(state: breaker::State) -> Breaker {
+        let (state, next_probe) = match state {
+            breaker::State::Closed => ("closed", None),
+            breaker::State::Open { probe_at } => ("open", Some(Time(probe_at))),
+            breaker::State::HalfOpen => ("half-open", None),
+        };
+        Breaker { state, next_probe }
+    }
+}

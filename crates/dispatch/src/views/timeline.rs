@@ -1,0 +1,151 @@
+//! The last steps of a lane, read from the log by following each step to the one before it.
+
+use super::Time;
+use bytes::Bytes;
+use klambda_core::event_codec::EventView;
+use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::lane::Entry;
+use klambda_store::log::LogReader;
+use klambda_store::record::{self, LaneRef, Record, Route, To};
+use serde::Serialize;
+use std::collections::HashMap;
+
+pub const STEPS_MAX: usize = 100;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Step {
+    pub at: Time,
+    pub step: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+/// A walk back through a lane's steps, begun in memory and finished on disk.
+#[derive(Debug)]
+pub struct Walk {
+    subscription: SubscriptionId,
+    key: String,
+    next: Address,
+    /// Newest first.
+    steps: Vec<Step>,
+    /// Arrivals whose positions are yet to be found: which step, and where its event stands.
+    unplaced: Vec<(usize, Address)>,
+    waiting: HashMap<Address, Position>,
+}
+
+impl Walk {
+    pub fn new<'a>(
+        subscription: SubscriptionId,
+        key: &str,
+        last_step: Address,
+        waiting: impl Iterator<Item = &'a Entry>,
+    ) -> Walk {
+        Walk {
+            subscription,
+            key: key.to_owned(),
+            next: last_step,
+            steps: Vec::new(),
+            unplaced: Vec::new(),
+            waiting: waiting.map(|entry| (entry.at, entry.position)).collect(),
+        }
+    }
+
+    /// Goes on for as long as records can be had this way.
+    pub fn follow(&mut self, mut read: impl FnMut(Address) -> Option<Bytes>) {
+        while self.steps.len() < STEPS_MAX
+            && self.next > Address(0)
+            && let Some(body) = read(self.next)
+        {
+            if self.take(&body).is_none() {
+                self.next = Address(0);
+            }
+        }
+    }
+
+    /// Reads the rest, oldest step first. What retention has removed is where the timeline begins.
+    pub fn finish(mut self, reader: &LogReader) -> Vec<Step> {
+        self.follow(|at| reader.read(at).ok());
+        self.place(reader);
+        self.name_delivered();
+        self.steps.reverse();
+        self.steps
+    }
+
+    /// Adds the step in this record. None if it is no step of this lane.
+    fn take(&mut self, body: &[u8]) -> Option<()> {
+        let (step, previous) = match Record::decode(body).ok()? {
+            Record::Event { time, routes, event } => {
+                let route = routes.iter().find(|route| route.subscription == self.subscription)?;
+                let view = EventView::decode(event).ok()?;
+                self.place_later(self.next);
+                (self.arrival(time, route, Some(view.id()))?, route.previous)
+            }
+            Record::Routed { time, position, route, .. } => {
+                let mut step = self.arrival(time, &route, None)?;
+                step.position = Some(position.0);
+                (step, route.previous)
+            }
+            Record::Step { time, subscription, lane: LaneRef::Key(key), previous, step, .. } => {
+                if subscription != self.subscription || key != self.key {
+                    return None;
+                }
+                (lane_step(Time(time), &step), previous)
+            }
+            _ => return None,
+        };
+        self.steps.push(step);
+        self.next = previous;
+        Some(())
+    }
+
+    fn arrival(&self, time: klambda_core::time::Millis, route: &Route<'_>, id: Option<&str>) -> Option<Step> {
+        let To::Lane { key, sequence } = &route.to else { return None };
+        (*key == self.key).then(|| Step {
+            at: Time(time),
+            step: "accepted",
+            position: None,
+            id: id.map(str::to_owned),
+            detail: sequence.map(|sequence| format!("sequence {sequence}")),
+        })
+    }
+
+    fn place_later(&mut self, at: Address) {
+        self.unplaced.push((self.steps.len(), at));
+    }
+
+    fn place(&mut self, reader: &LogReader) {
+        let addresses: Vec<Address> = self.unplaced.iter().map(|(_, at)| *at).collect();
+        let positions = reader.positions(&addresses).unwrap_or_else(|_| vec![None; addresses.len()]);
+        for ((step, at), position) in std::mem::take(&mut self.unplaced).into_iter().zip(positions) {
+            let position = position.or_else(|| self.waiting.get(&at).copied());
+            if let Some(step) = self.steps.get_mut(step) {
+                step.position = position.map(|position| position.0);
+            }
+        }
+    }
+
+    /// An acknowledgement names its event by position only; its id stands with the arrival.
+    fn name_delivered(&mut self) {
+        let ids: HashMap<u64, String> =
+            self.steps.iter().filter_map(|step| Some((step.position?, step.id.clone()?))).collect();
+        for step in self.steps.iter_mut().filter(|step| step.id.is_none()) {
+            step.id = step.position.and_then(|position| ids.get(&position).cloned());
+        }
+    }
+}
+
+fn lane_step(at: Time, step: &record::Step<'_>) -> Step {
+    let (position, detail) = match step {
+        record::Step::Delivered { position, .. } => (Some(position.0), None),
+        record::Step::Failed { reason, error, .. } => (None, Some(format!("{error} ({})", reason.name()))),
+        record::Step::Reset { expected, .. } => (None, Some(format!("expected {expected}"))),
+        record::Step::Replay { position, job, .. } if *job > 0 => (Some(position.0), Some(format!("replay r{job}"))),
+        record::Step::Replay { position, .. } => (Some(position.0), None),
+        _ => (None, None),
+    };
+    Step { at, step: step.name(), position, id: None, detail }
+}

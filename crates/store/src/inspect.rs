@@ -1,0 +1,152 @@
+//! Reading a log without changing it: every segment, frame and record, with every checksum. For `check`.
+//!
+//! It reads as recovery does, so both agree on where the log ends; but from the oldest segment on, and past damage, so
+//! that all of it is named.
+
+use crate::disk::Disk;
+use crate::log::Error;
+use crate::recovery::{self, Checkpoint, Listed, OnRecord, Scan};
+use crate::segment::{self, FRAME_ALIGN, FRAME_HEADER, FrameHeader, Segment};
+use klambda_core::ids::{Address, Position};
+
+/// What a log consists of.
+#[derive(Debug, Default)]
+pub struct Census {
+    pub segments: u64,
+    /// Of all segment files.
+    pub bytes: u64,
+    pub frames: u64,
+    pub records: u64,
+    /// Where the log begins.
+    pub first: Address,
+    pub first_position: Position,
+    pub next_position: Position,
+    /// Writes that no sync covered and that are not whole: recovery cuts them off.
+    pub cut: Option<Tail>,
+    /// Damage, in the order of the log.
+    pub damage: Vec<Error>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tail {
+    pub file: String,
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// Reads all there is. `on_record` sees the records up to the first damage and no further; an error of its own ends it.
+pub fn inspect(disk: &dyn Disk, checkpoint: Checkpoint, on_record: &mut OnRecord<'_>) -> Result<Census, Error> {
+    let listed = match Listed::read(disk, checkpoint) {
+        Ok(listed) => listed,
+        Err(damage @ Error::Damaged { .. }) => return inspect_pieces(disk, damage),
+        Err(other) => return Err(other),
+    };
+    let Some(oldest) = listed.segments.front() else { return Ok(Census::default()) };
+    let from = Checkpoint { address: oldest.base, next_position: oldest.first_position };
+    let mut scan = Scan::new(&listed.segments, from);
+    let outcome = scan.run(&listed, on_record);
+    let mut census = Census {
+        segments: listed.segments.len() as u64,
+        bytes: listed.segments.iter().map(|segment| segment.capacity).sum(),
+        frames: scan.report.frames,
+        records: scan.report.records,
+        first: oldest.base,
+        first_position: oldest.first_position,
+        next_position: scan.next_position,
+        ..Census::default()
+    };
+    match outcome {
+        Ok(()) => census.cut = tail(&listed, &scan)?,
+        Err(damage @ Error::Damaged { .. }) => {
+            census.damage.push(damage);
+            for segment in listed.segments.iter().skip(scan.segment) {
+                verify(segment, scan.at, &mut census)?;
+            }
+        }
+        Err(other) => return Err(other),
+    }
+    Ok(census)
+}
+
+/// What recovery would cut: from the log's end to the end of the last file.
+fn tail(listed: &Listed, scan: &Scan) -> Result<Option<Tail>, Error> {
+    let Some(segment) = listed.segments.get(scan.segment) else { return Ok(None) };
+    let junk = recovery::unsynced_tail(segment, scan.at)?;
+    let later = listed.segments.iter().skip(scan.segment + 1).chain(&listed.unsynced);
+    let bytes = junk.iter().map(|range| range.1).sum::<u64>() + later.map(|later| later.capacity).sum::<u64>();
+    let (file, offset) = (Segment::name(segment.base), segment.offset(scan.at));
+    Ok((bytes > 0).then_some(Tail { file, offset, bytes }))
+}
+
+/// The files do not make up a log: each is proven on its own.
+fn inspect_pieces(disk: &dyn Disk, damage: Error) -> Result<Census, Error> {
+    let io = |source| Error::Io { file: "log".into(), source };
+    let mut census = Census { damage: vec![damage], ..Census::default() };
+    for name in disk.list().map_err(io)? {
+        let Some(base) = Segment::base_of(&name) else { continue };
+        if let Some(segment) = Segment::open(disk, base).map_err(io)? {
+            census.segments += 1;
+            census.bytes += segment.capacity;
+            verify(&segment, segment.start(), &mut census)?;
+        }
+    }
+    Ok(census)
+}
+
+/// Counts the segment's whole frames from `from` on and names the places where frames should follow but none is whole.
+fn verify(segment: &Segment, from: Address, census: &mut Census) -> Result<(), Error> {
+    let mut at = from.max(segment.start());
+    loop {
+        match frame_at(segment, at)? {
+            Some((header, Some(records))) => {
+                census.frames += 1;
+                census.records += records as u64;
+                at = Address(at.0 + header.stride());
+            }
+            found => {
+                let after = found.map_or(at.0 + FRAME_ALIGN, |(header, _)| at.0 + header.stride());
+                let Some(next) = next_frame(segment, Address(after))? else { return Ok(()) };
+                census.name(segment, at);
+                at = next;
+            }
+        }
+    }
+}
+
+impl Census {
+    fn name(&mut self, segment: &Segment, at: Address) {
+        let (file, offset) = (Segment::name(segment.base), segment.offset(at));
+        let named = |error: &Error| matches!(error, Error::Damaged { file: f, offset: o, .. } if *f == file && *o == offset);
+        if !self.damage.iter().any(named) {
+            self.damage.push(recovery::damaged(&file, offset, "a frame is damaged"));
+        }
+    }
+}
+
+/// The frame that begins here, if its header is whole, and how many records it has, if all of it is.
+fn frame_at(segment: &Segment, at: Address) -> Result<Option<(FrameHeader, Option<usize>)>, Error> {
+    let mut head = [0; FRAME_HEADER];
+    let n = recovery::read_at(segment, at, &mut head)?;
+    let Some(header) = FrameHeader::decode(&head[..n], at) else { return Ok(None) };
+    if at.0 + header.stride() > segment.end().0 {
+        return Ok(None);
+    }
+    let mut frame = vec![0; FRAME_HEADER + header.length as usize];
+    let n = recovery::read_at(segment, at, &mut frame)?;
+    let records = segment::records(&frame[..n], at, &header);
+    Ok(Some((header, records.map(|records| records.len()))))
+}
+
+/// The next place from `from` on where a whole frame header stands.
+fn next_frame(segment: &Segment, from: Address) -> Result<Option<Address>, Error> {
+    let mut found = None;
+    recovery::for_each_chunk(segment, from, segment.end(), &mut |start, bytes| {
+        for offset in (0..bytes.len()).step_by(FRAME_ALIGN as usize) {
+            let at = Address(start.0 + offset as u64);
+            if found.is_none() && bytes[offset] != 0 && FrameHeader::decode(&bytes[offset..], at).is_some() {
+                found = Some(at);
+            }
+        }
+    })?;
+    Ok(found)
+}
