@@ -131,7 +131,7 @@ impl Engine {
         step: &Step<'_>,
     ) -> Result<(), Failure> {
         let slot = self.resident(id, key)?;
-        if let Step::Purge = step {
+        if let Step::Purge { .. } = step {
             self.drop_spilled(slot)?;
         }
         if let Step::Failed { reason, error, .. } = step
@@ -150,7 +150,7 @@ impl Engine {
             Step::GapExpired => Input::GapExpired,
             Step::Resume => Input::Resume,
             Step::Skip => Input::Skip,
-            Step::Purge => Input::Purge,
+            Step::Purge { .. } => Input::Purge,
             Step::Pause => Input::Pause,
             Step::Reset { expected } => Input::Reset { expected: *expected },
             Step::Replay { position, job } => return self.apply_replay(at, time, slot, *position, *job),

@@ -270,7 +270,7 @@ impl Engine {
     }
 }
 
-fn decode(letter: u8, id: SubscriptionId, position: Position, row: &[u8]) -> Result<DeadLetter, Failure> {
+pub(crate) fn decode(letter: u8, id: SubscriptionId, position: Position, row: &[u8]) -> Result<DeadLetter, Failure> {
     let row: Row = from_json(row)?;
     Ok(DeadLetter {
         subscription: id,

@@ -401,6 +401,9 @@ impl Engine {
                 self.metrics.breaker_opened += 1;
                 tracing::warn!(subscription = %subscription.name(), error = %outcome.describe(), "Breaker opened.");
             }
+        } else if matches!(outcome, Outcome::Unusable(_)) {
+            // The endpoint was never asked.
+            breaker.abandoned(self.now);
         } else {
             breaker.succeeded(self.now);
         }

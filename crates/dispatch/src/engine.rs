@@ -176,6 +176,8 @@ pub struct Engine {
     pub(crate) deliveries: Vec<Delivery>,
     pub(crate) stalled: Vec<(Ticket, klambda_core::outcome::Outcome)>,
     pub(crate) dirty_since: Option<Millis>,
+    /// Events before this position are covered by a sync that has ended or is under way.
+    pub(crate) committing: Position,
     pub(crate) keeping: crate::keeping::Keeping,
     pub(crate) random: u64,
     pub(crate) rotation: SubscriptionId,
@@ -215,6 +217,8 @@ impl Engine {
         engine.load_rows()?;
         engine.replay_log(from.address)?;
         engine.now = engine.now.max(now);
+        engine.committing = engine.log.next_position();
+        engine.metrics.tail_cut = report.cut.map_or(0, |(_, bytes)| bytes);
         engine.go_live()?;
         Ok((engine, report))
     }
@@ -281,6 +285,7 @@ impl Engine {
             deliveries: Vec::new(),
             stalled: Vec::new(),
             dirty_since: None,
+            committing: Position(0),
             keeping: crate::keeping::Keeping::default(),
             random,
             rotation: SubscriptionId(0),
@@ -353,6 +358,12 @@ impl Engine {
         }
         let job = self.log.sync_job()?;
         self.dirty_since = None;
+        let next = self.log.next_position();
+        let events = next.0 - self.committing.0;
+        if events > 0 {
+            self.metrics.commit_events.add(events);
+            self.committing = next;
+        }
         Some(job)
     }
 

@@ -3,7 +3,7 @@
 use crate::engine::{Engine, Failure, Who};
 use crate::lanes::Slot;
 use crate::rows;
-use crate::subscription::{PIN_SHIFT, Phase};
+use crate::subscription::{PIN_SHIFT, Phase, Subscription};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::lane::Entry;
@@ -71,6 +71,7 @@ impl Engine {
         }
         self.shed_lanes()?;
         self.catch_up_all()?;
+        self.limit_overflowing()?;
         if self.is_checkpoint_due() {
             self.begin_checkpoint()?;
         }
@@ -93,6 +94,13 @@ impl Engine {
             self.sweep_copies()?;
         }
         Ok(())
+    }
+
+    /// Too many dead letters are not waited with.
+    fn limit_overflowing(&mut self) -> Result<(), Failure> {
+        let is_over = |s: &Subscription| s.tally.dead > s.document.spec.dead_letters.events_max;
+        let over: Vec<SubscriptionId> = self.subscriptions.values().filter(|s| is_over(s)).map(|s| s.id).collect();
+        over.into_iter().try_for_each(|id| self.limit_dead_letters(id))
     }
 
     fn finish_draining(&mut self, id: SubscriptionId) -> Result<(), Failure> {
@@ -515,7 +523,7 @@ impl Engine {
             || resident.lane.entries().any(is_it))
     }
 
-    fn key_by_rules(&self, id: SubscriptionId, record: &[u8]) -> Result<Option<String>, Failure> {
+    pub(crate) fn key_by_rules(&self, id: SubscriptionId, record: &[u8]) -> Result<Option<String>, Failure> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(None) };
         let (_, event) = crate::apply::event_of(record)?;
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;

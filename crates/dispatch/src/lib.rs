@@ -3,10 +3,12 @@
 mod accept;
 mod apply;
 mod catch_up;
+pub mod client;
 pub mod dead_letters;
 mod delivery;
 mod endpoint;
 pub mod engine;
+pub mod history;
 mod keeping;
 mod lanes;
 pub mod metrics;
@@ -14,7 +16,11 @@ pub mod operate;
 pub mod replay;
 mod residency;
 mod rows;
+pub mod runner;
+pub mod seed;
+pub mod snapshot;
 mod subscription;
+pub mod views;
 
 pub use accept::{Judged, Rejection, Status};
 pub use engine::{Answer, Config, Delivery, Engine, Failure, Place, Ticket, Token};

@@ -4,6 +4,7 @@ use hashbrown::HashMap;
 use klambda_core::outcome::Reason;
 use std::collections::BTreeMap;
 
+#[derive(Clone)]
 pub struct Metrics {
     types_max: usize,
     /// By type and result.

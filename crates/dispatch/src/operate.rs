@@ -231,10 +231,11 @@ impl Engine {
         let id = self.subscription_id(name)?;
         self.must_write()?;
         let slot = self.known_lane(id, name, key)?;
+        let depth = self.lanes.get(slot).map_or(0, |resident| resident.lane.depth());
         let (step, input) = match action {
             LaneAction::Resume => (Step::Resume, Input::Resume),
             LaneAction::Skip => (Step::Skip, Input::Skip),
-            LaneAction::Purge => (Step::Purge, Input::Purge),
+            LaneAction::Purge => (Step::Purge { events: depth }, Input::Purge),
             LaneAction::Pause => (Step::Pause, Input::Pause),
             LaneAction::Reset { expected } => (Step::Reset { expected }, Input::Reset { expected }),
         };

@@ -88,17 +88,7 @@ impl Engine {
             return Ok(());
         }
         resident.dirty = false;
-        let mut row = Vec::with_capacity(128);
-        put_varint(&mut row, resident.last_step.0);
-        put_varint(&mut row, resident.previous_number.0);
-        let previous = match &resident.previous {
-            Previous::Id(id) => id.as_str(),
-            _ => "",
-        };
-        put_bytes(&mut row, previous.as_bytes());
-        row.push(resident.last_reason.code());
-        put_bytes(&mut row, resident.last_error.as_bytes());
-        resident.lane.encode(&mut row);
+        let row = resident.row();
         let (id, key) = (resident.subscription, resident.key.clone());
         self.rows.put(&rows::of_lane(rows::LANE, id, &key), &row);
         self.store_index(slot);
@@ -431,6 +421,24 @@ impl Engine {
             subscription.cold_cursor = found.last().map(|(row, _)| [row.as_slice(), &[0]].concat()).unwrap_or_default();
         }
         Ok(())
+    }
+}
+
+impl Resident {
+    /// The lane's row. What is not looked up yet of the previous event must be before.
+    pub(crate) fn row(&self) -> Vec<u8> {
+        let mut row = Vec::with_capacity(128);
+        put_varint(&mut row, self.last_step.0);
+        put_varint(&mut row, self.previous_number.0);
+        let previous = match &self.previous {
+            Previous::Id(id) => id.as_str(),
+            _ => "",
+        };
+        put_bytes(&mut row, previous.as_bytes());
+        row.push(self.last_reason.code());
+        put_bytes(&mut row, self.last_error.as_bytes());
+        self.lane.encode(&mut row);
+        row
     }
 }
 

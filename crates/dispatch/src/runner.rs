@@ -208,6 +208,10 @@ impl Runner {
         let now = self.clock.now();
         let wake = self.engine.wake_at();
         let mut wait = Duration::from_millis(wake.since(now));
+        if self.engine.failure().is_some() {
+            // Nothing is due any more: only questions are answered.
+            wait = Duration::from_secs(1);
+        }
         if self.stopping.is_some() {
             wait = wait.min(Duration::from_millis(20));
         }

@@ -36,6 +36,8 @@ pub struct Subscription {
     /// While it catches up: the newest events that will be its, and up to where such were forgotten again.
     pub later: VecDeque<Entry>,
     pub later_trimmed: Position,
+    /// The deepest lane as of a moment ago.
+    pub deepest: Option<(Millis, String, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -177,6 +179,7 @@ impl Subscription {
             ready_singles: VecDeque::new(),
             later: VecDeque::new(),
             later_trimmed: Position(u64::MAX),
+            deepest: None,
         }
     }
 

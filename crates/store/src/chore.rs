@@ -80,17 +80,23 @@ impl Chore {
                 obsolete = names;
             }
             Work::RemoveFiles { names } => {
-                obsolete = names;
+                // No table changes: on a full disk this must not need room for a new manifest.
+                remove(disk, &names);
+                return Ok(Done { manifest, rows, marks });
             }
         }
         manifest.rows = rows.names();
         manifest.marks = marks.names();
         manifest.save(disk).map_err(|source| Error::Io { file: "manifest".into(), source })?;
-        for name in obsolete {
-            // A file nobody names harms no one: the next start sweeps it away.
-            let _ = disk.remove(&name);
-        }
+        remove(disk, &obsolete);
         Ok(Done { manifest, rows, marks })
+    }
+}
+
+fn remove(disk: &dyn Disk, names: &[String]) {
+    for name in names {
+        // A file nobody names harms no one: the next start sweeps it away.
+        let _ = disk.remove(name);
     }
 }
 

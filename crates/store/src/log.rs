@@ -484,7 +484,8 @@ impl LogReader {
         read(&self.segments).front().cloned()
     }
 
-    fn segment_of(&self, at: Address) -> Option<Segment> {
+    /// The segment that holds this address.
+    pub fn segment_of(&self, at: Address) -> Option<Segment> {
         let segments = read(&self.segments);
         let index = segments.partition_point(|segment| segment.base <= at).checked_sub(1)?;
         segments.get(index).filter(|segment| at < segment.end()).cloned()

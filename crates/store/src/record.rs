@@ -56,7 +56,8 @@ pub enum Step<'a> {
     GapExpired,
     Resume,
     Skip,
-    Purge,
+    /// With how many went.
+    Purge { events: u64 },
     Pause,
     Reset { expected: Sequence },
     /// The dead letter at `position` is tried again for a replay job (0: for a person).
@@ -318,7 +319,10 @@ impl<'a> Step<'a> {
             Step::GapExpired => out.push(2),
             Step::Resume => out.push(3),
             Step::Skip => out.push(4),
-            Step::Purge => out.push(5),
+            Step::Purge { events } => {
+                out.push(5);
+                put_varint(out, *events);
+            }
             Step::Pause => out.push(6),
             Step::Reset { expected } => {
                 out.push(7);
@@ -345,7 +349,7 @@ impl<'a> Step<'a> {
             2 => Step::GapExpired,
             3 => Step::Resume,
             4 => Step::Skip,
-            5 => Step::Purge,
+            5 => Step::Purge { events: r.varint()? },
             6 => Step::Pause,
             7 => Step::Reset { expected: Sequence(r.varint()?) },
             8 => Step::Replay { position: Position(r.varint()?), job: r.varint()? },
@@ -361,7 +365,7 @@ impl<'a> Step<'a> {
             Step::GapExpired => "gap expired",
             Step::Resume => "resumed",
             Step::Skip => "skipped",
-            Step::Purge => "purged",
+            Step::Purge { .. } => "purged",
             Step::Pause => "paused",
             Step::Reset { .. } => "reset",
             Step::Replay { .. } => "replayed",

@@ -116,8 +116,8 @@ impl Engine {
                 let last = Position(rows::number_of(row));
                 up_to = Some(up_to.map_or(last, |up_to| up_to.min(last)));
             }
-            for (row, _) in &page {
-                found.extend(self.dead_letter(letter, id, Position(rows::number_of(row)))?);
+            for (row, value) in &page {
+                found.push(dead_letters::decode(letter, id, Position(rows::number_of(row)), value)?);
             }
         }
         found.retain(|letter| up_to.is_none_or(|up_to| letter.entry.position <= up_to));

@@ -150,7 +150,7 @@ fn phase(subscription: &subscription::Subscription) -> &'static str {
 }
 
 impl Lanes {
-    fn new(counts: [u64; 6]) -> Lanes {
+    pub(super) fn new(counts: [u64; 6]) -> Lanes {
         let count = |state: State| counts[state as usize];
         Lanes {
             open: count(State::Open),

@@ -1,9 +1,12 @@
 //! Memory of a server that does nothing: on an empty folder, and on one with ten million idle lanes.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::anyhow;
+use klambda_core::subscription::Document;
+use klambda_store::real_disk::RealDisk;
 use serde_json::json;
 
 use crate::bench::report::{Bound, Faults, Goal, Report, Table, figure, mebibytes};
@@ -44,6 +47,13 @@ fn resting_kib(rig: &Rig, prepare: impl FnOnce(&Path) -> anyhow::Result<()>) -> 
 }
 
 /// Writes a data folder with one subscription and this many lanes that have delivered and are empty.
-fn seed(_folder: &Path, lanes: u64) -> anyhow::Result<()> {
-    bail!("seeding {lanes} lanes needs the store's seeder, which this build does not have")
+fn seed(folder: &Path, lanes: u64) -> anyhow::Result<()> {
+    let document = json!({
+        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "bench"},
+        "spec": {"ordering": "ordered", "target": {"url": "http://127.0.0.1:9/"}},
+    });
+    let document = Document::parse(&document).map_err(|faults| anyhow!("{faults:?}"))?;
+    let disk = Arc::new(RealDisk::open(folder)?);
+    klambda_dispatch::seed::idle_lanes(disk, document, lanes)?;
+    Ok(())
 }

@@ -1,0 +1,186 @@
+//! Calls targets over HTTP: one delivery in, one outcome out.
+//!
+//! Nothing a target does is an error here. Every way in which a call can end is an [`Outcome`], and what it means for
+//! the event and its lane is decided elsewhere. Proxies named in the environment are not used, redirects not followed.
+
+mod answer;
+mod chunked;
+mod connection;
+mod dial;
+mod h2c;
+mod own_headers;
+mod pool;
+mod reply;
+mod request;
+mod stream;
+mod target;
+mod tls;
+mod watch;
+
+#[cfg(test)]
+mod answer_tests;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+use crate::engine::Delivery;
+use connection::Trouble;
+use klambda_core::event_codec::EventView;
+use klambda_core::outcome::Outcome;
+use klambda_core::subscription::{Document, Protocol};
+use pool::Pool;
+use request::Request;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use target::Prepared;
+use tokio::time::Instant;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub connect_timeout_ms: u64,
+    /// Connections unused for this long are closed.
+    pub pool_idle_ms: u64,
+    /// Answers are read up to here so that their connection can be used again; longer ones cost it.
+    pub answer_bytes_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { connect_timeout_ms: 5_000, pool_idle_ms: 90_000, answer_bytes_max: 64 << 10 }
+    }
+}
+
+/// Clones share their connections.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: Options,
+    targets: Mutex<Targets>,
+}
+
+#[derive(Default)]
+struct Targets {
+    /// By the address of their document, which they keep alive.
+    prepared: HashMap<usize, Arc<Prepared>, foldhash::fast::FixedState>,
+    pools: HashMap<pool::Key, Weak<Pool>>,
+    is_swept: bool,
+}
+
+/// How often idle connections are looked after, and how long a changed file may go unseen.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Stands for "no timeout" where a clock would overflow.
+const FOREVER: Duration = Duration::from_secs(365 * 86_400);
+
+impl Client {
+    pub fn new(options: Options) -> Client {
+        Client { shared: Arc::new(Shared { options, targets: Mutex::default() }) }
+    }
+
+    /// Makes the call. Dropping the future closes its connection.
+    pub async fn call(&self, delivery: &Delivery) -> Outcome {
+        match self.try_call(delivery).await {
+            Ok(outcome) | Err(outcome) => outcome,
+        }
+    }
+
+    async fn try_call(&self, delivery: &Delivery) -> Result<Outcome, Outcome> {
+        let target = &*self.shared.prepared(&delivery.document).map_err(Outcome::Unusable)?;
+        let live = target.headers.live(SWEEP_INTERVAL).map_err(Outcome::Unusable)?;
+        let own = live.as_deref().or_else(|| target.headers.fixed());
+        let own = own.expect("headers are fixed or live");
+        let event = delivery.record.get(delivery.event.clone()).unwrap_or_default();
+        let event = EventView::decode(event).map_err(|error| Outcome::Unusable(error.to_string()))?;
+        let request = Request { delivery, event, target, own };
+        let deadline = Instant::now() + target.timeout.min(FOREVER);
+        match target.protocol {
+            Protocol::Http1 => self.call_http1(&request, deadline).await,
+            Protocol::H2c => {
+                let bytes_max = self.shared.options.answer_bytes_max;
+                let reply = Box::pin(h2c::call(&target.pool, &request, deadline, bytes_max)).await?;
+                Ok(reply.into_outcome())
+            }
+        }
+    }
+
+    async fn call_http1(&self, request: &Request<'_>, deadline: Instant) -> Result<Outcome, Outcome> {
+        let pool = &request.target.pool;
+        let mut connection = match pool.take() {
+            Some(connection) => connection,
+            None => pool.connect(deadline).await?,
+        };
+        loop {
+            let replied = connection.call(request, deadline, self.shared.options.answer_bytes_max).await;
+            match replied {
+                Ok(replied) => {
+                    if replied.reusable {
+                        pool.give_back(connection);
+                    }
+                    return Ok(replied.reply.into_outcome());
+                }
+                // The target closed it while it waited for this call: not a word about the event, nor about the target.
+                Err(Trouble::Closed(_)) if connection.is_used() => {
+                    connection = pool.connect(deadline).await?
+                }
+                Err(Trouble::Closed(why) | Trouble::Broken(why)) => return Err(Outcome::Broken(why)),
+                Err(Trouble::Timeout) => return Err(Outcome::Timeout),
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn prepared(self: &Arc<Shared>, document: &Arc<Document>) -> Result<Arc<Prepared>, String> {
+        let address = Arc::as_ptr(document).addr();
+        let mut targets = self.targets();
+        if let Some(prepared) = targets.prepared.get(&address) {
+            return Ok(prepared.clone());
+        }
+        let prepared = targets.prepare(document, self.options)?;
+        targets.prepared.insert(address, prepared.clone());
+        if !targets.is_swept {
+            targets.is_swept = true;
+            tokio::spawn(sweep(Arc::downgrade(self)));
+        }
+        Ok(prepared)
+    }
+
+    fn targets(&self) -> MutexGuard<'_, Targets> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Targets {
+    fn prepare(&mut self, document: &Arc<Document>, options: Options) -> Result<Arc<Prepared>, String> {
+        Prepared::new(document.clone(), |key| {
+            if let Some(pool) = self.pools.get(&key).and_then(Weak::upgrade) {
+                return Ok(pool);
+            }
+            let pool = Arc::new(Pool::new(key.clone(), options)?);
+            self.pools.insert(key, Arc::downgrade(&pool));
+            Ok(pool)
+        })
+        .map(Arc::new)
+    }
+
+    /// Forgets documents that nobody else holds, and pools that no document needs.
+    fn forget(&mut self) -> Vec<Arc<Pool>> {
+        self.prepared.retain(|_, prepared| Arc::strong_count(&prepared.document) > 1);
+        self.pools.retain(|_, pool| pool.strong_count() > 0);
+        self.pools.values().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// Looks after idle connections until the last client is gone.
+async fn sweep(shared: Weak<Shared>) {
+    loop {
+        tokio::time::sleep(SWEEP_INTERVAL).await;
+        let Some(shared) = shared.upgrade() else { return };
+        let pools = shared.targets().forget();
+        pools.iter().for_each(|pool| pool.sweep(SWEEP_INTERVAL));
+    }
+}

@@ -1,0 +1,313 @@
+//! Reads the answer to a call over HTTP/1.1, however it is cut into pieces. Pure: bytes in, a reply out.
+//!
+//! Strict where leniency would let one answer be taken for two, or half an answer for a whole one: such an answer is
+//! malformed, and its connection is not used again.
+
+use super::chunked::{Chunked, Item};
+use super::reply::{Excerpt, Reply, RetryAfter};
+use httparse::{Header, ParserConfig, Response, Status};
+use std::mem::MaybeUninit;
+
+/// This is no answer of an HTTP server; the text says why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed(pub &'static str);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    More,
+    Done,
+}
+
+pub struct Answer {
+    phase: Phase,
+    /// The beginning of a head whose end has not come yet.
+    held: Vec<u8>,
+    began: bool,
+    keeps_alive: bool,
+    interim: u8,
+    body_bytes: usize,
+    body_bytes_max: usize,
+    reply: Reply,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Head,
+    /// So many bytes of the body are still to come.
+    Length(u64),
+    Chunked(Chunked),
+    UntilClose,
+    Done,
+}
+
+/// What of a head decides how the answer goes on.
+#[derive(Default)]
+struct Framing {
+    length: Option<u64>,
+    chunked: bool,
+    close: bool,
+    keep_alive: bool,
+}
+
+const HEAD_BYTES_MAX: usize = 16 << 10;
+const HEADERS_MAX: usize = 100;
+const INTERIM_MAX: u8 = 32;
+/// Enough of a head to tell what is no HTTP at all, without waiting for the end of a line.
+const SNIFF_BYTES: usize = 64;
+
+impl Answer {
+    pub fn new(body_bytes_max: usize) -> Answer {
+        Answer {
+            phase: Phase::Head,
+            held: Vec::new(),
+            began: false,
+            keeps_alive: false,
+            interim: 0,
+            body_bytes: 0,
+            body_bytes_max,
+            reply: Reply::default(),
+        }
+    }
+
+    /// Takes the next piece. After `Done` the reply is whole.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<Progress, Malformed> {
+        self.began |= !bytes.is_empty();
+        match self.phase {
+            Phase::Head if self.held.is_empty() => self.read_heads(bytes),
+            Phase::Head => self.read_held(bytes),
+            _ => self.read_body(bytes),
+        }
+    }
+
+    /// The server closed the connection.
+    pub fn end(&mut self) -> Result<(), Malformed> {
+        self.keeps_alive = false;
+        match self.phase {
+            Phase::UntilClose | Phase::Done => Ok(()),
+            Phase::Head => Err(Malformed("closed before the answer")),
+            Phase::Length(_) | Phase::Chunked(_) => Err(Malformed("closed within the answer")),
+        }
+    }
+
+    /// Whether a single byte of it has come.
+    pub fn has_begun(&self) -> bool {
+        self.began
+    }
+
+    /// Whether the connection stands where a next answer would begin.
+    pub fn keeps_alive(&self) -> bool {
+        self.keeps_alive && matches!(self.phase, Phase::Done)
+    }
+
+    pub fn into_reply(self) -> Reply {
+        self.reply
+    }
+
+    // ---- head ---------------------------------------------------------------------------------------------
+
+    /// Nothing new can be told of a head before its next line ends; parsing at every byte would be quadratic.
+    fn read_held(&mut self, bytes: &[u8]) -> Result<Progress, Malformed> {
+        let mut held = std::mem::take(&mut self.held);
+        held.extend_from_slice(bytes);
+        if held.len() > SNIFF_BYTES && held.len() <= HEAD_BYTES_MAX && !bytes.contains(&b'\n') {
+            self.held = held;
+            return Ok(Progress::More);
+        }
+        self.read_heads(&held)
+    }
+
+    /// Reads interim heads and the final one, and what follows it.
+    fn read_heads(&mut self, mut bytes: &[u8]) -> Result<Progress, Malformed> {
+        while let Some(length) = self.read_head(bytes)? {
+            bytes = &bytes[length..];
+            if !matches!(self.phase, Phase::Head) {
+                return self.read_body(bytes);
+            }
+        }
+        self.held.extend_from_slice(bytes);
+        Ok(Progress::More)
+    }
+
+    /// The length of the head, if it is whole.
+    fn read_head(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
+        let mut headers = [const { MaybeUninit::<Header<'_>>::uninit() }; HEADERS_MAX];
+        let mut response = Response::new(&mut []);
+        let parsed =
+            ParserConfig::default().parse_response_with_uninit_headers(&mut response, bytes, &mut headers);
+        let (length, whole) = match parsed.map_err(why)? {
+            Status::Complete(length) => (length, true),
+            Status::Partial => (bytes.len(), false),
+        };
+        if length > HEAD_BYTES_MAX {
+            return Err(Malformed("a head that is too long"));
+        }
+        let (Some(code), Some(version), true) = (response.code, response.version, whole) else {
+            return Ok(None);
+        };
+        self.take_head(code, version, response.headers)?;
+        Ok(Some(length))
+    }
+
+    fn take_head(&mut self, code: u16, version: u8, headers: &[Header<'_>]) -> Result<(), Malformed> {
+        let mut framing = Framing::default();
+        let mut excerpt = Excerpt::of(code);
+        let mut retry_after = None;
+        for Header { name, value } in headers {
+            // Lengths first: most names of an answer are none of ours.
+            match name.len() {
+                10 if name.eq_ignore_ascii_case("connection") => framing.connection(value),
+                11 if name.eq_ignore_ascii_case("retry-after") => retry_after = RetryAfter::parse(value),
+                12 if name.eq_ignore_ascii_case("content-type") => excerpt.content_type(value),
+                14 if name.eq_ignore_ascii_case("content-length") => framing.content_length(value)?,
+                16 if name.eq_ignore_ascii_case("content-encoding") => excerpt.content_encoding(value),
+                17 if name.eq_ignore_ascii_case("transfer-encoding") => framing.transfer_encoding(value)?,
+                _ => {}
+            }
+        }
+        self.phase = match code {
+            101 => return Err(Malformed("an answer that switches protocols")),
+            100..=199 => return self.skip_interim(&framing),
+            200..=599 => framing.phase(code, version)?,
+            _ => return Err(Malformed("a status that is none")),
+        };
+        self.keeps_alive = framing.keeps_alive(code, version);
+        self.reply = Reply { code, retry_after, excerpt };
+        Ok(())
+    }
+
+    fn skip_interim(&mut self, framing: &Framing) -> Result<(), Malformed> {
+        self.interim += 1;
+        if framing.has_body() {
+            return Err(Malformed("an interim answer with a body"));
+        }
+        if self.interim > INTERIM_MAX {
+            return Err(Malformed("interim answers without end"));
+        }
+        Ok(())
+    }
+
+    // ---- body ---------------------------------------------------------------------------------------------
+
+    fn read_body(&mut self, bytes: &[u8]) -> Result<Progress, Malformed> {
+        match &mut self.phase {
+            Phase::Head => Ok(Progress::More),
+            Phase::Done => Ok(self.done(bytes)),
+            Phase::UntilClose => Ok(self.take_body(bytes)),
+            Phase::Length(left) => {
+                let ours = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                *left -= ours as u64;
+                let whole = *left == 0;
+                let (ours, rest) = bytes.split_at(ours);
+                if self.take_body(ours) == Progress::Done || !whole {
+                    return Ok(self.progress());
+                }
+                Ok(self.done(rest))
+            }
+            Phase::Chunked(_) => self.read_chunks(bytes),
+        }
+    }
+
+    fn read_chunks(&mut self, mut bytes: &[u8]) -> Result<Progress, Malformed> {
+        while let Phase::Chunked(chunked) = &mut self.phase {
+            match chunked.next(&mut bytes)? {
+                Item::Data(data) => {
+                    self.take_body(data);
+                }
+                Item::End => return Ok(self.done(bytes)),
+                Item::More => return Ok(Progress::More),
+            }
+        }
+        Ok(self.progress())
+    }
+
+    /// Keeps the beginning of an error; a body beyond the limit is not worth its connection.
+    fn take_body(&mut self, bytes: &[u8]) -> Progress {
+        self.reply.excerpt.push(bytes);
+        self.body_bytes += bytes.len();
+        if self.body_bytes > self.body_bytes_max {
+            self.keeps_alive = false;
+            self.phase = Phase::Done;
+        }
+        self.progress()
+    }
+
+    /// What comes after the answer was not asked for.
+    fn done(&mut self, rest: &[u8]) -> Progress {
+        self.keeps_alive &= rest.is_empty();
+        self.phase = Phase::Done;
+        Progress::Done
+    }
+
+    fn progress(&self) -> Progress {
+        if matches!(self.phase, Phase::Done) { Progress::Done } else { Progress::More }
+    }
+}
+
+impl Framing {
+    fn connection(&mut self, value: &[u8]) {
+        for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            self.close |= option.eq_ignore_ascii_case(b"close");
+            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+        }
+    }
+
+    /// Digits and nothing else, once: whatever else there is, somebody reads it differently.
+    fn content_length(&mut self, value: &[u8]) -> Result<(), Malformed> {
+        if self.length.is_some() {
+            return Err(Malformed("two content lengths"));
+        }
+        let value = value.trim_ascii();
+        let digits = !value.is_empty() && value.len() <= 18 && value.iter().all(u8::is_ascii_digit);
+        if !digits {
+            return Err(Malformed("a content length that is no number"));
+        }
+        self.length = Some(value.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')));
+        Ok(())
+    }
+
+    fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), Malformed> {
+        if self.chunked || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+            return Err(Malformed("a transfer encoding other than chunked"));
+        }
+        self.chunked = true;
+        Ok(())
+    }
+
+    fn phase(&self, code: u16, version: u8) -> Result<Phase, Malformed> {
+        if self.chunked && (self.length.is_some() || version == 0) {
+            return Err(Malformed("chunked and a length, or chunked before HTTP/1.1"));
+        }
+        Ok(match self.length {
+            _ if is_without_body(code) => Phase::Done,
+            _ if self.chunked => Phase::Chunked(Chunked::default()),
+            Some(0) => Phase::Done,
+            Some(length) => Phase::Length(length),
+            None => Phase::UntilClose,
+        })
+    }
+
+    fn keeps_alive(&self, code: u16, version: u8) -> bool {
+        let wanted = !self.close && (version == 1 || self.keep_alive);
+        // A body where none may be: nobody knows whether its bytes come.
+        let certain =
+            if is_without_body(code) { !self.has_body() } else { self.length.is_some() || self.chunked };
+        wanted && certain
+    }
+
+    fn has_body(&self) -> bool {
+        self.chunked || self.length.is_some_and(|length| length > 0)
+    }
+}
+
+fn is_without_body(code: u16) -> bool {
+    matches!(code, 204 | 304)
+}
+
+fn why(error: httparse::Error) -> Malformed {
+    Malformed(match error {
+        httparse::Error::TooManyHeaders => "too many headers",
+        httparse::Error::Version | httparse::Error::Token => "not an HTTP/1 answer",
+        httparse::Error::Status => "a status line that is none",
+        _ => "a header that is none",
+    })
+}

@@ -1,0 +1,133 @@
+//! The chunked transfer coding, piece by piece. Strict: lines end with CRLF, sizes are hexadecimal digits.
+
+use super::answer::Malformed;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Chunked {
+    state: State,
+    /// Extensions and trailers, which nobody reads.
+    overhead: usize,
+}
+
+pub enum Item<'a> {
+    Data(&'a [u8]),
+    End,
+    /// The piece is used up.
+    More,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Size {
+        digits: u8,
+        size: u64,
+    },
+    /// Some servers pad their sizes.
+    SizeSpace {
+        size: u64,
+    },
+    Extension {
+        size: u64,
+    },
+    SizeLf {
+        size: u64,
+    },
+    Data {
+        left: u64,
+    },
+    DataCr,
+    DataLf,
+    TrailerStart,
+    Trailer,
+    TrailerLf,
+    EndLf,
+    End,
+}
+
+const OVERHEAD_BYTES_MAX: usize = 16 << 10;
+
+impl Default for State {
+    fn default() -> State {
+        State::Size { digits: 0, size: 0 }
+    }
+}
+
+impl Chunked {
+    /// Takes what it can from the front of `bytes`.
+    pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Item<'a>, Malformed> {
+        loop {
+            if let State::Data { left } = self.state
+                && !bytes.is_empty()
+            {
+                return Ok(Item::Data(self.take_data(left, bytes)));
+            }
+            if matches!(self.state, State::End) {
+                return Ok(Item::End);
+            }
+            let Some((byte, rest)) = bytes.split_first() else { return Ok(Item::More) };
+            *bytes = rest;
+            self.state = self.step(*byte)?;
+        }
+    }
+
+    fn take_data<'a>(&mut self, left: u64, bytes: &mut &'a [u8]) -> &'a [u8] {
+        let length = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let (data, rest) = bytes.split_at(length);
+        *bytes = rest;
+        self.state = match left - length as u64 {
+            0 => State::DataCr,
+            left => State::Data { left },
+        };
+        data
+    }
+
+    fn step(&mut self, byte: u8) -> Result<State, Malformed> {
+        Ok(match (self.state, byte) {
+            (State::Size { digits: 1.., size }, b'\r') => State::SizeLf { size },
+            (State::Size { digits: 1.., size } | State::SizeSpace { size }, b';') => {
+                State::Extension { size }
+            }
+            (State::Size { digits: 1.., size } | State::SizeSpace { size }, b' ' | b'\t') => {
+                State::SizeSpace { size }
+            }
+            (State::Size { digits, size }, _) => add_digit(digits, size, byte)?,
+            (State::Extension { size } | State::SizeSpace { size }, b'\r') => State::SizeLf { size },
+            (State::Trailer, b'\r') => State::TrailerLf,
+            (State::Extension { .. } | State::Trailer, b'\n' | 0) => {
+                return Err(Malformed("a broken line in chunks"));
+            }
+            (State::Extension { .. } | State::Trailer, _) => self.skip()?,
+            (State::SizeLf { size: 0 }, b'\n') => State::TrailerStart,
+            (State::SizeLf { size }, b'\n') => State::Data { left: size },
+            (State::DataCr, b'\r') => State::DataLf,
+            (State::DataLf, b'\n') => State::default(),
+            (State::TrailerStart, b'\r') => State::EndLf,
+            (State::TrailerStart, b'\n' | 0 | b' ' | b'\t' | b':') => {
+                return Err(Malformed("a trailer that is none"));
+            }
+            (State::TrailerStart, _) => {
+                self.skip()?;
+                State::Trailer
+            }
+            (State::TrailerLf, b'\n') => State::TrailerStart,
+            (State::EndLf, b'\n') => State::End,
+            _ => return Err(Malformed("chunks that do not end where they say")),
+        })
+    }
+
+    fn skip(&mut self) -> Result<State, Malformed> {
+        self.overhead += 1;
+        if self.overhead > OVERHEAD_BYTES_MAX {
+            return Err(Malformed("chunk extensions or trailers without end"));
+        }
+        Ok(self.state)
+    }
+}
+
+fn add_digit(digits: u8, size: u64, byte: u8) -> Result<State, Malformed> {
+    let digit = char::from(byte).to_digit(16).ok_or(Malformed("a chunk size that is no number"))?;
+    if digits == 15 {
+        return Err(Malformed("a chunk size that is too long"));
+    }
+    Ok(State::Size { digits: digits + 1, size: size << 4 | u64::from(digit) })
+}

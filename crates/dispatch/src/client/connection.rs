@@ -1,0 +1,255 @@
+//! One connection of HTTP/1.1, and one call over it.
+//!
+//! This is written out by hand because it is where a delivery spends its time: a call costs one write, one read and no
+//! allocation. The buffers belong to the thread, not to the connection, so that a thousand connections share a few
+//! kilobytes that are always in the cache; only what does not fit into one write or one read is kept per call.
+
+use super::answer::{Answer, Progress};
+use super::reply::Reply;
+use super::request::Request;
+use super::stream::Stream;
+use bytes::{Buf, Bytes};
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+pub struct Connection {
+    stream: Stream,
+    /// Set once and moved only when it fires or must fire earlier: most calls do not touch the timer wheel.
+    timer: Pin<Box<Sleep>>,
+    /// Of the pool's certificates when it was made.
+    pub generation: u64,
+    used: bool,
+}
+
+/// Why a call has no reply.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Closed or reset before a single byte of the answer.
+    Closed(String),
+    Broken(String),
+    Timeout,
+}
+
+pub struct Replied {
+    pub reply: Reply,
+    /// The connection may carry another call.
+    pub reusable: bool,
+}
+
+/// Bodies up to this size are copied behind the head: cheaper than gathering two pieces.
+const COPIED_BYTES_MAX: usize = 8 << 10;
+const READ_BYTES: usize = 16 << 10;
+const HEAD_BYTES_KEPT_MAX: usize = 64 << 10;
+
+thread_local! {
+    static OUT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static IN: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl Connection {
+    pub fn new(stream: Stream, generation: u64, deadline: Instant) -> Connection {
+        Connection { stream, timer: Box::pin(sleep_until(deadline)), generation, used: false }
+    }
+
+    /// Whether it has carried a call before.
+    pub fn is_used(&self) -> bool {
+        self.used
+    }
+
+    /// Whether nothing has come in since its last answer. Asks the kernel only if something has.
+    pub fn is_quiet(&mut self) -> bool {
+        let mut byte = [0];
+        let mut context = Context::from_waker(Waker::noop());
+        Pin::new(&mut self.stream).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
+    }
+
+    pub async fn call(
+        &mut self,
+        request: &Request<'_>,
+        deadline: Instant,
+        answer_bytes_max: usize,
+    ) -> Result<Replied, Trouble> {
+        let mut exchange = Exchange {
+            connection: self,
+            request,
+            deadline,
+            sending: Sending::NotBegun,
+            answer: Answer::new(answer_bytes_max),
+        };
+        poll_fn(|context| exchange.poll(context)).await?;
+        let reusable = exchange.answer.keeps_alive() && matches!(exchange.sending, Sending::Done);
+        let reply = exchange.answer.into_reply();
+        self.used = true;
+        Ok(Replied { reply, reusable })
+    }
+
+    fn poll_timer(&mut self, context: &mut Context<'_>, deadline: Instant) -> Poll<()> {
+        if self.timer.deadline() > deadline {
+            self.timer.as_mut().reset(deadline);
+        }
+        loop {
+            ready!(self.timer.as_mut().poll(context));
+            if Instant::now() >= deadline {
+                return Poll::Ready(());
+            }
+            self.timer.as_mut().reset(deadline);
+        }
+    }
+}
+
+struct Exchange<'a, 'r> {
+    connection: &'a mut Connection,
+    request: &'a Request<'r>,
+    deadline: Instant,
+    sending: Sending,
+    answer: Answer,
+}
+
+enum Sending {
+    NotBegun,
+    /// What the first write left over.
+    Rest {
+        head: Bytes,
+        body: Bytes,
+    },
+    /// All is handed over, but encryption may hold some of it back.
+    Flush,
+    Done,
+    /// It cannot be sent; an answer may be there all the same.
+    Failed,
+}
+
+impl Exchange<'_, '_> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+        self.send(context);
+        if let Poll::Ready(done) = self.receive(context) {
+            return Poll::Ready(done);
+        }
+        self.connection.poll_timer(context, self.deadline).map(|()| Err(Trouble::Timeout))
+    }
+
+    // ---- sending ------------------------------------------------------------------------------------------
+
+    /// Goes as far as it can. A failure is left to the reading side: a target may answer before it closes, and that
+    /// answer (a 413, say) is worth more than the news that it closed.
+    fn send(&mut self, context: &mut Context<'_>) {
+        if matches!(self.sending, Sending::NotBegun) {
+            self.sending = self.send_first(context).unwrap_or(Sending::Failed);
+        }
+        while let Sending::Rest { head, body } = &mut self.sending {
+            match poll_rest(&mut self.connection.stream, context, head, body) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(true)) => self.sending = Sending::Flush,
+                Poll::Ready(Ok(false)) => {}
+                Poll::Ready(Err(_)) => self.sending = Sending::Failed,
+            }
+        }
+        if matches!(self.sending, Sending::Flush)
+            && let Poll::Ready(flushed) = Pin::new(&mut self.connection.stream).poll_flush(context)
+        {
+            self.sending = if flushed.is_ok() { Sending::Done } else { Sending::Failed };
+        }
+    }
+
+    /// Head and body in one write, straight from the thread's buffer.
+    fn send_first(&mut self, context: &mut Context<'_>) -> io::Result<Sending> {
+        let mut out = OUT.take();
+        out.clear();
+        self.request.write_head(&mut out);
+        let body = self.request.body();
+        let copied = body.len() <= COPIED_BYTES_MAX;
+        let stream = Pin::new(&mut self.connection.stream);
+        let sent = if copied {
+            out.extend_from_slice(body);
+            stream.poll_write(context, &out)
+        } else {
+            stream.poll_write_vectored(context, &[IoSlice::new(&out), IoSlice::new(body)])
+        };
+        let sending = match sent {
+            Poll::Ready(Err(error)) => Err(error),
+            Poll::Ready(Ok(length)) => Ok(self.rest(&out, copied, length)),
+            Poll::Pending => Ok(self.rest(&out, copied, 0)),
+        };
+        if out.capacity() <= HEAD_BYTES_KEPT_MAX {
+            OUT.set(out);
+        }
+        sending
+    }
+
+    fn rest(&self, out: &[u8], copied: bool, sent: usize) -> Sending {
+        let mut body = if copied { Bytes::new() } else { self.request.body_bytes() };
+        if sent == out.len() + body.len() {
+            return Sending::Flush;
+        }
+        let of_head = sent.min(out.len());
+        body.advance(sent - of_head);
+        Sending::Rest { head: Bytes::copy_from_slice(&out[of_head..]), body }
+    }
+
+    // ---- receiving ----------------------------------------------------------------------------------------
+
+    fn receive(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+        let mut buffer = IN.take();
+        buffer.resize(READ_BYTES, 0);
+        let received = self.receive_into(context, &mut buffer);
+        IN.set(buffer);
+        received
+    }
+
+    fn receive_into(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<(), Trouble>> {
+        loop {
+            let mut piece = ReadBuf::new(buffer);
+            let read = ready!(Pin::new(&mut self.connection.stream).poll_read(context, &mut piece));
+            match (read, piece.filled()) {
+                (Err(error), _) => return Poll::Ready(Err(self.lost(&error))),
+                (Ok(()), []) => return Poll::Ready(self.closed()),
+                (Ok(()), bytes) => match self.answer.read(bytes) {
+                    Ok(Progress::More) => {}
+                    Ok(Progress::Done) => return Poll::Ready(Ok(())),
+                    Err(malformed) => return Poll::Ready(Err(Trouble::Broken(malformed.0.into()))),
+                },
+            }
+        }
+    }
+
+    fn closed(&mut self) -> Result<(), Trouble> {
+        let whole = self.answer.end();
+        whole.map_err(|malformed| self.trouble(malformed.0.into()))
+    }
+
+    fn lost(&self, error: &io::Error) -> Trouble {
+        self.trouble(match error.kind() {
+            io::ErrorKind::ConnectionReset => "reset by the target".into(),
+            _ => error.to_string(),
+        })
+    }
+
+    fn trouble(&self, why: String) -> Trouble {
+        if self.answer.has_begun() { Trouble::Broken(why) } else { Trouble::Closed(why) }
+    }
+}
+
+/// True when both are sent.
+fn poll_rest(
+    stream: &mut Stream,
+    context: &mut Context<'_>,
+    head: &mut Bytes,
+    body: &mut Bytes,
+) -> Poll<io::Result<bool>> {
+    let part = if head.is_empty() { body } else { head };
+    if part.is_empty() {
+        return Poll::Ready(Ok(true));
+    }
+    match ready!(Pin::new(stream).poll_write(context, part))? {
+        0 => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+        sent => {
+            part.advance(sent);
+            Poll::Ready(Ok(false))
+        }
+    }
+}

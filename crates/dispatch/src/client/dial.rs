@@ -1,0 +1,39 @@
+//! Opening a connection: names, addresses, and what it means when nobody is there.
+
+use klambda_core::outcome::Outcome;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+
+/// Tries the host's addresses in turn, each with its share of the time: one that swallows packets must not hide the rest.
+pub async fn dial(host: &str, port: u16, within: Duration) -> Result<TcpStream, Outcome> {
+    let unreachable = |why: &dyn std::fmt::Display| Outcome::Refused(format!("{host}:{port}: {why}"));
+    let no_time = || unreachable(&format_args!("no connection within {} ms", within.as_millis()));
+    let found = timeout(within, lookup_host((host, port))).await.map_err(|_| no_time())?;
+    let addresses: Vec<SocketAddr> = found.map_err(|error| unreachable(&error))?.collect();
+    let share = within / u32::try_from(addresses.len()).unwrap_or(1).max(1);
+    let mut last = unreachable(&"the name has no address");
+    for address in addresses {
+        match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return ready(stream).map_err(|error| unreachable(&error)),
+            Ok(Err(error)) if is_ours(&error) => return Err(Outcome::Unusable(error.to_string())),
+            Ok(Err(error)) => last = unreachable(&error),
+            Err(_) => last = no_time(),
+        }
+    }
+    Err(last)
+}
+
+fn ready(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Out of file descriptors: that says nothing about the target.
+fn is_ours(error: &io::Error) -> bool {
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
+}

@@ -1,0 +1,107 @@
+//! The headers that a subscription adds to its requests: fixed ones, and ones from files and the environment.
+
+use super::watch::Watch;
+use http::{HeaderName, HeaderValue as Value};
+use klambda_core::subscription::HeaderValue;
+use std::fs;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+pub enum OwnHeaders {
+    Fixed(Rendered),
+    Live(Mutex<Live>),
+}
+
+/// Headers as they go out.
+#[derive(Default)]
+pub struct Rendered {
+    /// `name: value` lines for HTTP/1.1.
+    pub block: Vec<u8>,
+    /// The same for HTTP/2.
+    pub pairs: Vec<(HeaderName, Value)>,
+}
+
+pub struct Live {
+    headers: Vec<(String, HeaderValue)>,
+    watch: Watch,
+    rendered: Arc<Rendered>,
+}
+
+impl OwnHeaders {
+    /// Fails where a header comes from neither file nor environment and can still not be sent.
+    pub fn new(headers: Vec<(String, HeaderValue)>) -> Result<OwnHeaders, String> {
+        let files: Vec<String> = headers.iter().filter_map(|(_, value)| file_of(value)).collect();
+        if headers.iter().all(|(_, value)| matches!(value, HeaderValue::Literal(_))) {
+            return Ok(OwnHeaders::Fixed(render(&headers)?));
+        }
+        let live = Live { headers, watch: Watch::new(files), rendered: Arc::default() };
+        Ok(OwnHeaders::Live(Mutex::new(live)))
+    }
+
+    /// As of now, for those that may change.
+    pub fn live(&self, look_every: Duration) -> Result<Option<Arc<Rendered>>, String> {
+        match self {
+            OwnHeaders::Fixed(_) => Ok(None),
+            OwnHeaders::Live(live) => {
+                live.lock().unwrap_or_else(PoisonError::into_inner).current(look_every).map(Some)
+            }
+        }
+    }
+
+    pub fn fixed(&self) -> Option<&Rendered> {
+        match self {
+            OwnHeaders::Fixed(rendered) => Some(rendered),
+            OwnHeaders::Live(_) => None,
+        }
+    }
+}
+
+impl Live {
+    fn current(&mut self, look_every: Duration) -> Result<Arc<Rendered>, String> {
+        if self.watch.changed(look_every) {
+            match render(&self.headers) {
+                Ok(rendered) => self.rendered = Arc::new(rendered),
+                Err(why) => {
+                    self.watch.forget();
+                    return Err(why);
+                }
+            }
+        }
+        Ok(self.rendered.clone())
+    }
+}
+
+fn file_of(value: &HeaderValue) -> Option<String> {
+    match value {
+        HeaderValue::File(path) => Some(path.clone()),
+        HeaderValue::Literal(_) | HeaderValue::Env(_) => None,
+    }
+}
+
+fn render(headers: &[(String, HeaderValue)]) -> Result<Rendered, String> {
+    let mut rendered = Rendered::default();
+    for (name, value) in headers {
+        let text = resolve(value).map_err(|why| format!("header {name}: {why}"))?;
+        let mut value = Value::from_str(text.trim())
+            .map_err(|_| format!("header {name}: its value holds what a header cannot"))?;
+        value.set_sensitive(true);
+        let header =
+            HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("header {name}: no header name"))?;
+        for part in [name.as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+            rendered.block.extend_from_slice(part);
+        }
+        rendered.pairs.push((header, value));
+    }
+    Ok(rendered)
+}
+
+/// The text, or why it cannot be had; the reason never holds the value.
+fn resolve(value: &HeaderValue) -> Result<String, String> {
+    match value {
+        HeaderValue::Literal(text) => Ok(text.clone()),
+        HeaderValue::File(path) => fs::read_to_string(path).map_err(|error| format!("file {path}: {error}")),
+        HeaderValue::Env(name) => {
+            std::env::var(name).map_err(|_| format!("the environment has no readable variable {name}"))
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The connections to one endpoint that wait for their next call. Last in, first out: the warmest goes first, and those
+//! that are not needed grow old together.
+
+use super::Options;
+use super::connection::Connection;
+use super::dial::dial;
+use super::h2c::Lines;
+use super::stream::Stream;
+use super::tls::Tls;
+use klambda_core::outcome::Outcome;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// What connections must have in common to stand in for each other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub host: String,
+    pub port: u16,
+    /// None for plain HTTP.
+    pub tls: Option<Files>,
+    /// HTTP/2: many calls share one.
+    pub shared: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Files {
+    pub ca: Option<String>,
+    pub certificate: Option<String>,
+    pub key: Option<String>,
+}
+
+pub struct Pool {
+    key: Key,
+    options: Options,
+    tls: Option<Tls>,
+    idle: Mutex<Vec<Idle>>,
+    pub lines: Lines,
+}
+
+struct Idle {
+    connection: Connection,
+    since: Instant,
+}
+
+const IDLE_MAX: usize = 1024;
+
+impl Files {
+    pub fn paths(&self) -> Vec<String> {
+        [&self.ca, &self.certificate, &self.key].into_iter().flatten().cloned().collect()
+    }
+}
+
+impl Pool {
+    pub fn new(key: Key, options: Options) -> Result<Pool, String> {
+        let tls = key.tls.clone().map(|files| Tls::new(&key.host, files)).transpose()?;
+        Ok(Pool { key, options, tls, idle: Mutex::default(), lines: Lines::default() })
+    }
+
+    /// A connection that has been used before and is, as far as one can tell, still good.
+    pub fn take(&self) -> Option<Connection> {
+        loop {
+            let mut connection = self.idle().pop()?.connection;
+            if connection.is_quiet() {
+                return Some(connection);
+            }
+        }
+    }
+
+    pub fn give_back(&self, connection: Connection) {
+        if connection.generation != self.generation() {
+            return;
+        }
+        let idle = Idle { connection, since: Instant::now() };
+        let mut waiting = self.idle();
+        if waiting.len() < IDLE_MAX {
+            waiting.push(idle);
+        }
+    }
+
+    pub async fn connect(&self, deadline: Instant) -> Result<Connection, Outcome> {
+        let connecting = async {
+            let stream = dial(&self.key.host, self.key.port, self.connect_timeout()).await?;
+            let Some(tls) = &self.tls else { return Ok(Connection::new(Stream::Plain(stream), 0, deadline)) };
+            let (connector, generation) = tls.connector().map_err(Outcome::Unusable)?;
+            let stream = connector.connect(tls.server(), stream).await;
+            let stream = stream.map_err(|error| Outcome::Broken(format!("TLS: {error}")))?;
+            Ok(Connection::new(Stream::Tls(Box::new(stream)), generation, deadline))
+        };
+        // Connecting is rare and its state large: on the heap it does not weigh on every call.
+        timeout_at(deadline, Box::pin(connecting)).await.unwrap_or(Err(Outcome::Timeout))
+    }
+
+    pub async fn dial(&self) -> Result<tokio::net::TcpStream, Outcome> {
+        dial(&self.key.host, self.key.port, self.connect_timeout()).await
+    }
+
+    /// Closes what is too old, was closed by the other side, or was opened with certificates that have changed.
+    pub fn sweep(&self, look_every: Duration) {
+        let idle_max = Duration::from_millis(self.options.pool_idle_ms);
+        self.tls.iter().for_each(|tls| tls.look(look_every));
+        let generation = self.generation();
+        let now = Instant::now();
+        let stale = |idle: &mut Idle| {
+            let age = now.saturating_duration_since(idle.since);
+            age >= idle_max || idle.connection.generation != generation || !idle.connection.is_quiet()
+        };
+        // Closed after the lock is released.
+        let swept: Vec<Idle> = self.idle().extract_if(.., stale).collect();
+        drop(swept);
+        self.lines.sweep(now, idle_max);
+    }
+
+    fn generation(&self) -> u64 {
+        self.tls.as_ref().map_or(0, Tls::generation)
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.options.connect_timeout_ms)
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(test)]
+    pub fn idle_count(&self) -> usize {
+        self.idle().len()
+    }
+}

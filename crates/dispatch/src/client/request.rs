@@ -1,0 +1,132 @@
+//! One call as it is written: CloudEvents binary mode, with the event's place in its lane.
+
+use super::own_headers::Rendered;
+use super::target::Prepared;
+use crate::engine::Delivery;
+use bytes::Bytes;
+use klambda_core::event_codec::EventView;
+use klambda_core::header_value;
+use klambda_core::lane::Flag;
+use std::ops::Range;
+
+pub struct Request<'a> {
+    pub delivery: &'a Delivery,
+    pub event: EventView<'a>,
+    pub target: &'a Prepared,
+    pub own: &'a Rendered,
+}
+
+impl<'a> Request<'a> {
+    pub fn body(&self) -> &'a [u8] {
+        self.event.data()
+    }
+
+    /// The body without a copy, for a request that outlives this borrow.
+    pub fn body_bytes(&self) -> Bytes {
+        let Range { start, end } = self.event.data_range();
+        let offset = self.delivery.event.start;
+        self.delivery.record.slice(offset + start..offset + end)
+    }
+
+    /// Appends the whole head of an HTTP/1.1 request.
+    pub fn write_head(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.target.start);
+        out.extend_from_slice(&self.own.block);
+        self.event_headers(&mut |name, value| write_header(out, name, value));
+        out.extend_from_slice(b"content-length: ");
+        write_number(out, self.body().len() as u64);
+        out.extend_from_slice(b"\r\n\r\n");
+    }
+
+    /// Every header that comes from the event and its place. Values are checked: none can end its line.
+    pub fn event_headers(&self, f: &mut dyn FnMut(&str, &str)) {
+        let (mut traceparent, mut tracestate) = (false, false);
+        self.event.headers(&mut |name, value| {
+            traceparent |= name == "ce-traceparent";
+            tracestate |= name == "ce-tracestate";
+            if is_sendable(value) {
+                f(name, value);
+            }
+        });
+        if traceparent && !self.target.own_trace {
+            self.plain("traceparent", f);
+            if tracestate {
+                self.plain("tracestate", f);
+            }
+        }
+        self.place_headers(f);
+    }
+
+    /// The trace context also as every tracing library looks for it.
+    fn plain(&self, attribute: &str, f: &mut dyn FnMut(&str, &str)) {
+        if let Some(value) = self.event.attribute(attribute).filter(|value| is_sendable(value)) {
+            f(attribute, &value);
+        }
+    }
+
+    fn place_headers(&self, f: &mut dyn FnMut(&str, &str)) {
+        let Some(place) = &self.delivery.place else { return };
+        f("ce-lanesequence", Decimal::of(place.number.0).as_str());
+        if let Some(previous) = &place.previous_id {
+            f("ce-previousid", &header_value(previous));
+        }
+        match place.flag {
+            Flag::None => {}
+            Flag::Late => f("ce-orderstatus", "late"),
+            Flag::Gap => f("ce-orderstatus", "gap"),
+        }
+    }
+}
+
+#[inline]
+fn write_header(out: &mut Vec<u8>, name: &str, value: &str) {
+    out.reserve(name.len() + value.len() + 4);
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_number(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(Decimal::of(number).as_str().as_bytes());
+}
+
+fn is_sendable(value: &str) -> bool {
+    value.bytes().all(|byte| byte >= b' ' && byte != 0x7f)
+}
+
+/// A number's digits on the stack.
+struct Decimal {
+    digits: [u8; 20],
+    start: usize,
+}
+
+impl Decimal {
+    fn of(mut number: u64) -> Decimal {
+        let (mut digits, mut start) = ([b'0'; 20], 20);
+        loop {
+            start -= 1;
+            digits[start] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return Decimal { digits, start };
+            }
+        }
+    }
+
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.digits[self.start..]).expect("digits are ASCII")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_they_are() {
+        for number in [0, 7, 10, 1024, u64::MAX] {
+            assert_eq!(Decimal::of(number).as_str(), number.to_string());
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A target made ready to be called: parsed once per document, not once per call.
+
+use super::own_headers::OwnHeaders;
+use super::pool::{self, Pool};
+use http::Uri;
+use klambda_core::subscription::{Document, HeaderValue, Protocol, Target};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub struct Prepared {
+    /// Kept, so that its address names this document as long as it is known by it.
+    pub document: Arc<Document>,
+    pub uri: Uri,
+    /// Request line and `host`, for HTTP/1.1.
+    pub start: Vec<u8>,
+    pub headers: OwnHeaders,
+    /// The target's own headers hold the trace context; the event's must not be added.
+    pub own_trace: bool,
+    pub timeout: Duration,
+    pub protocol: Protocol,
+    pub pool: Arc<Pool>,
+}
+
+const USER_AGENT: &str = concat!("knative-lambda/", env!("CARGO_PKG_VERSION"));
+
+impl Prepared {
+    pub fn new(
+        document: Arc<Document>,
+        pool: impl FnOnce(pool::Key) -> Result<Arc<Pool>, String>,
+    ) -> Result<Prepared, String> {
+        let target = &document.spec.target;
+        let uri: Uri = target.url.parse().map_err(|error| format!("target.url: {error}"))?;
+        let key = pool_key(&uri, target)?;
+        Ok(Prepared {
+            start: start(&uri),
+            headers: OwnHeaders::new(with_user_agent(target))?,
+            own_trace: target.headers.iter().any(|(name, _)| name == "traceparent"),
+            timeout: Duration::from_millis(document.spec.retry.timeout_ms),
+            protocol: target.protocol,
+            pool: pool(key)?,
+            uri,
+            document,
+        })
+    }
+}
+
+fn pool_key(uri: &Uri, target: &Target) -> Result<pool::Key, String> {
+    let host = uri.host().filter(|host| !host.is_empty()).ok_or("target.url names no host")?;
+    let https = uri.scheme_str() == Some("https");
+    Ok(pool::Key {
+        host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
+        port: uri.port_u16().unwrap_or(if https { 443 } else { 80 }),
+        tls: https.then(|| pool::Files {
+            ca: target.tls.ca_file.clone(),
+            certificate: target.tls.cert_file.clone(),
+            key: target.tls.key_file.clone(),
+        }),
+        shared: target.protocol == Protocol::H2c,
+    })
+}
+
+fn start(uri: &Uri) -> Vec<u8> {
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    let host = uri.authority().map_or("", |authority| authority.as_str());
+    format!("POST {slash}{path} HTTP/1.1\r\nhost: {host}\r\n").into_bytes()
+}
+
+fn with_user_agent(target: &Target) -> Vec<(String, HeaderValue)> {
+    let mut headers = target.headers.clone();
+    if !headers.iter().any(|(name, _)| name == "user-agent") {
+        headers.push(("user-agent".into(), HeaderValue::Literal(USER_AGENT.into())));
+    }
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_request_line_always_has_a_path() {
+        for (url, expected) in [
+            ("http://h", "POST / HTTP/1.1\r\nhost: h\r\n"),
+            ("http://h:81?a=b", "POST /?a=b HTTP/1.1\r\nhost: h:81\r\n"),
+            ("http://[::1]:80/a%20b?c", "POST /a%20b?c HTTP/1.1\r\nhost: [::1]:80\r\n"),
+        ] {
+            let uri = url.parse().expect("a URL");
+            assert_eq!(String::from_utf8(start(&uri)).expect("text"), expected);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Servers that do as they are told, and deliveries to call them with.
+
+use super::{Client, Options};
+use crate::engine::{Delivery, Place, Ticket};
+use bytes::Bytes;
+use klambda_core::event::{Attribute, Data, Event, Form, Value};
+use klambda_core::outcome::Outcome;
+use klambda_core::subscription::Document;
+use serde_json::json;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What a connection does, in turn; at its end it closes.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Reads one whole request.
+    Request,
+    /// Reads no more than this of a request.
+    Bytes(usize),
+    Say(String),
+    /// The same, a byte at a time.
+    Spell(String),
+    Reset,
+    Hang,
+}
+
+pub struct Server {
+    pub url: String,
+    requests: Arc<Mutex<Vec<(usize, String)>>>,
+}
+
+impl Server {
+    /// The first connection does the first script, and so on; there are no more connections than scripts.
+    pub async fn start(scripts: Vec<Vec<Step>>) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}/hook?x=1", listener.local_addr().expect("an address"));
+        let requests: Arc<Mutex<Vec<(usize, String)>>> = Arc::default();
+        let seen = requests.clone();
+        tokio::spawn(async move {
+            for (number, script) in scripts.into_iter().enumerate() {
+                let Ok((stream, _)) = listener.accept().await else { return };
+                let seen = seen.clone();
+                tokio::spawn(run(stream, script, move |request| {
+                    seen.lock().expect("requests").push((number, request));
+                }));
+            }
+        });
+        Server { url, requests }
+    }
+
+    /// Every request that came whole, with the number of its connection.
+    pub fn requests(&self) -> Vec<(usize, String)> {
+        self.requests.lock().expect("requests").clone()
+    }
+
+    pub fn connections(&self) -> Vec<usize> {
+        self.requests().into_iter().map(|(connection, _)| connection).collect()
+    }
+}
+
+async fn run(mut stream: TcpStream, script: Vec<Step>, mut seen: impl FnMut(String)) {
+    stream.set_nodelay(true).expect("nodelay");
+    for step in script {
+        match step {
+            Step::Request => match read_request(&mut stream).await {
+                Some(request) => seen(request),
+                None => return,
+            },
+            Step::Bytes(length) => {
+                let mut bytes = vec![0; length];
+                let _ = stream.read_exact(&mut bytes).await;
+            }
+            Step::Say(text) => drop(stream.write_all(text.as_bytes()).await),
+            Step::Spell(text) => {
+                for byte in text.as_bytes() {
+                    let _ = stream.write_all(&[*byte]).await;
+                    tokio::task::yield_now().await;
+                }
+            }
+            Step::Reset => stream.set_zero_linger().expect("linger"),
+            Step::Hang => std::future::pending().await,
+        }
+    }
+}
+
+/// Head and body as text, if one comes.
+pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
+    let mut bytes = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&bytes);
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() >= length.map_or(0, |length| length.parse().expect("a number")) {
+                return Some(text.into_owned());
+            }
+        }
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+pub fn say(text: &str) -> Step {
+    Step::Say(text.into())
+}
+
+/// So many requests, each answered with success.
+pub fn turns(count: usize) -> Vec<Step> {
+    (0..count).flat_map(|_| [Step::Request, say(OK)]).collect()
+}
+
+pub const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+
+/// One call with nothing special about it, against a server that does this once.
+pub async fn answered(steps: Vec<Step>) -> Outcome {
+    let server = Server::start(vec![steps]).await;
+    Client::new(Options::default()).call(&delivery(json!({ "url": server.url }))).await
+}
+
+pub fn delivery(target: serde_json::Value) -> Delivery {
+    deliver(&document(target), &event(b"{\"n\":1}"), None)
+}
+
+pub fn document(target: serde_json::Value) -> Arc<Document> {
+    document_with(target, json!({ "timeout": "20s" }))
+}
+
+pub fn document_with(target: serde_json::Value, retry: serde_json::Value) -> Arc<Document> {
+    let document = json!({
+        "apiVersion": "lambda.knative.io/v1alpha1",
+        "kind": "Subscription",
+        "metadata": { "name": "orders" },
+        "spec": { "target": target, "retry": retry, "ordering": "ordered" },
+    });
+    Arc::new(Document::parse(&document).expect("a document"))
+}
+
+pub fn event(data: &[u8]) -> Event {
+    let text = |name: &str, value: &str| Attribute { name: name.into(), value: Value::String(value.into()) };
+    Event {
+        id: "e 1".into(),
+        source: "/shop".into(),
+        kind: "order.paid".into(),
+        attributes: vec![text("partitionkey", "order-42"), text("lanesequence", "999")],
+        data: Some(Data { bytes: Bytes::copy_from_slice(data), form: Form::Json }),
+    }
+}
+
+/// With other bytes around the event, as in the log.
+pub fn deliver(document: &Arc<Document>, event: &Event, place: Option<Place>) -> Delivery {
+    let mut record = b"before".to_vec();
+    event.encode(&mut record);
+    let event = 6..record.len();
+    Delivery {
+        ticket: Ticket(1),
+        document: document.clone(),
+        record: Bytes::from(record),
+        event,
+        place,
+        attempt: 1,
+    }
+}
+
+pub fn code(outcome: &Outcome) -> u16 {
+    match outcome {
+        Outcome::Status { code, .. } => *code,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits for a condition, and gives up loudly.
+pub async fn until(what: &str, mut met: impl FnMut() -> bool) {
+    let waiting = async {
+        while !met() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
+}

@@ -1,0 +1,4 @@
+mod http1;
+mod http2;
+mod https;
+mod speed;

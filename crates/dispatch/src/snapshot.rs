@@ -1,0 +1,101 @@
+//! A consistent copy of the data folder of a running engine, as a tar archive. Unpacked into an empty folder it is a
+//! data folder: restoring is unpacking and starting.
+//!
+//! Tables never change, and of the log only what is durable is copied, with zeros behind it as in a fresh segment. Both
+//! are held open from one instant on, so nothing that happens meanwhile, not even the removal of a file, disturbs it.
+
+use crate::engine::Engine;
+use klambda_core::ids::Address;
+use klambda_core::time::Millis;
+use klambda_store::disk::File;
+use klambda_store::manifest::{self, Manifest};
+use klambda_store::segment::Segment;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+pub struct Snapshot {
+    manifest: Manifest,
+    tables: Vec<(String, Arc<dyn File>)>,
+    segments: Vec<Segment>,
+    durable: Address,
+    taken: Millis,
+}
+
+impl Engine {
+    pub fn snapshot(&self) -> Snapshot {
+        let tables = self.rows.tables().tables().iter().chain(self.marks.tables().tables());
+        let durable = self.log.synced();
+        let mut segments = self.log.segments();
+        // One that was begun but holds nothing durable yet is begun again after a restore.
+        segments.retain(|segment| segment.base <= durable);
+        Snapshot {
+            manifest: self.manifest.clone(),
+            tables: tables.map(|table| (table.name().to_owned(), table.file())).collect(),
+            segments,
+            durable,
+            taken: self.now,
+        }
+    }
+}
+
+impl Snapshot {
+    /// What will be written, without the archive's own headers.
+    pub fn bytes(&self) -> io::Result<u64> {
+        let tables: u64 = self.tables.iter().map(|(_, file)| file.len()).sum::<io::Result<u64>>()?;
+        Ok(tables + self.segments.iter().map(|segment| segment.capacity).sum::<u64>())
+    }
+
+    /// Blocks until all is written. The manifest comes last: a copy that was cut off has none and is refused.
+    pub fn write_tar(&self, out: impl Write) -> io::Result<()> {
+        let mut archive = tar::Builder::new(out);
+        for (name, file) in &self.tables {
+            let length = file.len()?;
+            self.append(&mut archive, name, length, Part { file: &**file, at: 0, end: length, length })?;
+        }
+        for segment in &self.segments {
+            let end = self.durable.min(segment.end());
+            let part =
+                Part { file: &*segment.file, at: 0, end: segment.offset(end), length: segment.capacity };
+            self.append(&mut archive, &Segment::name(segment.base), segment.capacity, part)?;
+        }
+        let manifest = self.manifest.encode()?;
+        self.append(&mut archive, manifest::NAME, manifest.len() as u64, manifest.as_slice())?;
+        archive.into_inner()?.flush()
+    }
+
+    fn append<W: Write>(
+        &self,
+        archive: &mut tar::Builder<W>,
+        name: &str,
+        length: u64,
+        content: impl Read,
+    ) -> io::Result<()> {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(length);
+        header.set_mode(0o600);
+        header.set_mtime(self.taken.0 / 1000);
+        archive.append_data(&mut header, name, content)
+    }
+}
+
+/// The beginning of a file, with zeros behind it.
+struct Part<'a> {
+    file: &'a dyn File,
+    at: u64,
+    end: u64,
+    length: u64,
+}
+
+impl Read for Part<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let until = if self.at < self.end { self.end } else { self.length };
+        let n = usize::try_from(until - self.at).unwrap_or(usize::MAX).min(buf.len());
+        if self.at < self.end {
+            klambda_store::disk::read_exact_at(self.file, &mut buf[..n], self.at)?;
+        } else {
+            buf[..n].fill(0);
+        }
+        self.at += n as u64;
+        Ok(n)
+    }
+}

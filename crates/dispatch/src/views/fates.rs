@@ -1,0 +1,257 @@
+//! What became of one event in every subscription that took it.
+
+use crate::engine::{Engine, Failure};
+use crate::lanes::Resident;
+use crate::rows;
+use crate::subscription::{Single, Subscription};
+use klambda_core::ids::{Address, LaneNumber, Position, Sequence, SubscriptionId};
+use klambda_core::lane::{Entry, State};
+use klambda_core::lane_row::take_entries;
+use klambda_core::wire::Reader;
+use klambda_store::marks::State as MarkState;
+use klambda_store::record::{Record, To};
+use serde::Serialize;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fate {
+    pub subscription: String,
+    pub key: Option<String>,
+    pub fate: &'static str,
+    /// Where the subscription took it from, since an event sent again after its id window is a new one.
+    pub position: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lane_sequence: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The dead letter it is, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dead_letter: Option<String>,
+}
+
+/// Where an event was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sighting {
+    /// What marks and lanes know it by.
+    pub at: Address,
+    /// Where it stands now.
+    pub located: Address,
+}
+
+/// Chunks of a queue on disk that are looked through one by one.
+const CHUNKS_MAX: u64 = 64;
+
+struct Place {
+    key: Option<String>,
+    sequence: Option<Sequence>,
+}
+
+impl Engine {
+    /// Every place the event was written to, as far as marks remember. Oldest first.
+    pub fn sightings(&self, source: &str, id: &str) -> Result<Vec<Sighting>, Failure> {
+        let identity = self.identity(source, id);
+        let ids = std::iter::once(SubscriptionId(0)).chain(self.subscriptions.keys().copied());
+        let mut found = Vec::new();
+        for id in ids {
+            if let Some(mark) = self.marks.get(identity, id)? {
+                found.push(Sighting { at: mark.at, located: self.located(mark.at)? });
+            }
+        }
+        found.sort_by_key(|sighting| sighting.at);
+        found.dedup();
+        Ok(found)
+    }
+
+    /// The fate of the event that was written at these places, in every subscription that took one of them.
+    pub fn fates(&self, source: &str, id: &str, written: &[(Address, Position)]) -> Result<Vec<Fate>, Failure> {
+        let identity = self.identity(source, id);
+        let mut fates = Vec::new();
+        for (id, subscription) in &self.subscriptions {
+            let mark = self.marks.get(identity, *id)?;
+            let here = match mark {
+                Some(mark) => written.iter().find(|(at, _)| *at == mark.at),
+                // The mark has expired: the record itself may still say where it went.
+                None => written.last(),
+            };
+            let Some((at, position)) = here.copied() else { continue };
+            let Some(place) = self.place_of(*id, at, mark.is_some())? else { continue };
+            fates.push(self.fate(subscription, at, position, &place, mark.map(|mark| mark.state))?);
+        }
+        Ok(fates)
+    }
+
+    /// Where the event's record sent it. `by_rules`: it was taken, so its key can be told also if the record does not.
+    fn place_of(&self, id: SubscriptionId, at: Address, by_rules: bool) -> Result<Option<Place>, Failure> {
+        let record = self.read_event(at)?;
+        let (Record::Event { routes, .. } | Record::Kept { routes, .. }) = Record::decode(&record)? else {
+            return Ok(None);
+        };
+        Ok(match routes.into_iter().find(|route| route.subscription == id).map(|route| route.to) {
+            Some(To::Lane { key, sequence }) => Some(Place { key: Some(key.to_owned()), sequence }),
+            Some(To::Alone) => Some(Place { key: Some(String::new()), sequence: None }),
+            Some(To::Invalid { .. }) => Some(Place { key: None, sequence: None }),
+            Some(To::Later) => Some(Place { key: self.key_by_rules(id, &record)?, sequence: None }),
+            None if by_rules => Some(Place { key: self.key_by_rules(id, &record)?, sequence: None }),
+            None => None,
+        })
+    }
+
+    fn fate(
+        &self,
+        subscription: &Subscription,
+        at: Address,
+        position: Position,
+        place: &Place,
+        mark: Option<MarkState>,
+    ) -> Result<Fate, Failure> {
+        let mut fate = Fate {
+            subscription: subscription.name().to_owned(),
+            key: place.key.clone().filter(|key| !key.is_empty()),
+            fate: "unknown",
+            position: position.0,
+            attempts: None,
+            lane_sequence: None,
+            reason: None,
+            dead_letter: None,
+        };
+        if let Some(letter) = self.find_dead_letter(subscription.id, position)? {
+            fate.fate = "deadLetter";
+            fate.attempts = Some(letter.attempts);
+            fate.lane_sequence = number(letter.entry.number);
+            fate.reason = Some(format!("{}: {}", letter.reason.name(), letter.error));
+            fate.dead_letter = Some(letter.id(subscription.name()));
+        } else if let Some(single) = subscription.singles.get(&position) {
+            fate.describe_single(single);
+        } else if !self.find_waiting(subscription.id, at, position, place, &mut fate)? {
+            fate.settle(mark);
+        }
+        Ok(fate)
+    }
+
+    /// Looks for it among what waits in its lane.
+    fn find_waiting(
+        &self,
+        id: SubscriptionId,
+        at: Address,
+        position: Position,
+        place: &Place,
+        fate: &mut Fate,
+    ) -> Result<bool, Failure> {
+        let Some(key) = &place.key else { return Ok(false) };
+        let stored;
+        let resident = match self.lanes.find(id, key).and_then(|slot| self.lanes.get(slot)) {
+            Some(resident) => resident,
+            None => match self.peek_lane(id, key)? {
+                Some(resident) => {
+                    stored = resident;
+                    &stored
+                }
+                None => return Ok(false),
+            },
+        };
+        if let Some(entry) = resident.lane.entries().find(|entry| entry.at == at) {
+            fate.describe_entry(resident, entry);
+            return Ok(true);
+        }
+        if let Some(sequence) = place.sequence
+            && resident.lane.has_spilled_early()
+            && self.rows.get(&rows::early(id, key, sequence))?.is_some()
+        {
+            fate.fate = "buffered";
+            return Ok(true);
+        }
+        self.find_in_chunks(id, key, resident, position, fate)
+    }
+
+    /// The middle of a long queue: chunks on disk, nearly always in order of their positions.
+    fn find_in_chunks(
+        &self,
+        id: SubscriptionId,
+        key: &str,
+        resident: &Resident,
+        position: Position,
+        fate: &mut Fate,
+    ) -> Result<bool, Failure> {
+        let spilled = resident.lane.spilled();
+        if spilled.entries == 0 {
+            return Ok(false);
+        }
+        let (mut low, mut high) = (spilled.first_chunk, spilled.next_chunk);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let entries = self.chunk(id, key, middle)?;
+            if fate.describe_chunk(&entries, position) {
+                return Ok(true);
+            }
+            match entries.first() {
+                Some(first) if first.position < position => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        let chunks = spilled.next_chunk - spilled.first_chunk;
+        for chunk in (spilled.first_chunk..spilled.next_chunk).take(CHUNKS_MAX as usize) {
+            if fate.describe_chunk(&self.chunk(id, key, chunk)?, position) {
+                return Ok(true);
+            }
+        }
+        Ok(chunks > CHUNKS_MAX)
+    }
+
+    fn chunk(&self, id: SubscriptionId, key: &str, chunk: u64) -> Result<Vec<Entry>, Failure> {
+        let row = self.rows.get(&rows::chunk(id, key, chunk))?;
+        Ok(row.map(|row| take_entries(&mut Reader::new(&row))).transpose()?.unwrap_or_default())
+    }
+}
+
+impl Fate {
+    fn describe_single(&mut self, single: &Single) {
+        self.fate = match (single.in_flight, single.attempts) {
+            (true, _) => "inFlight",
+            (false, 0) => "waiting",
+            (false, _) => "retrying",
+        };
+        self.attempts = Some(single.attempts_total);
+        self.reason = Some(single.error.clone()).filter(|error| !error.is_empty());
+    }
+
+    fn describe_entry(&mut self, resident: &Resident, entry: &Entry) {
+        let lane = &resident.lane;
+        let is_head = lane.head().is_some_and(|(_, head)| head.at == entry.at);
+        self.lane_sequence = number(entry.number);
+        self.fate = match lane.state() {
+            _ if lane.early().any(|(_, early)| early.at == entry.at) => "buffered",
+            State::Running if is_head => "inFlight",
+            State::Retrying if is_head => "retrying",
+            _ => "waiting",
+        };
+        if is_head && lane.attempts_total() > 0 {
+            self.attempts = Some(lane.attempts_total());
+            self.reason = Some(resident.last_error.clone()).filter(|error| !error.is_empty());
+        }
+    }
+
+    fn describe_chunk(&mut self, entries: &[Entry], position: Position) -> bool {
+        let entry = entries.iter().find(|entry| entry.position == position);
+        if let Some(entry) = entry {
+            self.fate = "waiting";
+            self.lane_sequence = number(entry.number);
+        }
+        entry.is_some()
+    }
+
+    /// It waits nowhere.
+    fn settle(&mut self, mark: Option<MarkState>) {
+        (self.fate, self.reason) = match mark {
+            Some(MarkState::Taken) => ("delivered", None),
+            Some(MarkState::Released) => ("purged", None),
+            Some(MarkState::Later) => ("waiting", Some("the subscription reads the log and comes to it later".into())),
+            None => ("unknown", Some("its id window is over, and it waits no longer".into())),
+        };
+    }
+}
+
+fn number(number: LaneNumber) -> Option<u64> {
+    (number != LaneNumber(0)).then_some(number.0)
+}

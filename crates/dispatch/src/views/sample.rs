@@ -1,0 +1,71 @@
+//! Everything that is counted, at one instant.
+
+use super::status::Memory;
+use super::subscriptions::Lanes;
+use crate::engine::Engine;
+use crate::metrics::Metrics;
+use klambda_core::breaker;
+
+pub struct Sample {
+    pub metrics: Metrics,
+    /// By name.
+    pub subscriptions: Vec<SubscriptionSample>,
+    pub log_bytes: u64,
+    pub table_bytes: u64,
+    pub marks: u64,
+    pub memory: Memory,
+    pub lanes_in_memory: usize,
+    pub disk_full: bool,
+    pub disk_free_bytes: Option<u64>,
+    pub failed: bool,
+}
+
+pub struct SubscriptionSample {
+    pub name: String,
+    pub waiting: u64,
+    pub waiting_bytes: u64,
+    pub in_flight: u32,
+    pub dead_letters: u64,
+    pub oldest_age_ms: u64,
+    pub lanes: Lanes,
+    /// 0 closed, 1 open, 2 half-open.
+    pub breaker: u8,
+}
+
+impl Engine {
+    pub fn sample(&self) -> Sample {
+        let mut subscriptions: Vec<SubscriptionSample> =
+            self.subscriptions.values().map(|subscription| self.sample_of(subscription)).collect();
+        subscriptions.sort_by(|a, b| a.name.cmp(&b.name));
+        Sample {
+            metrics: self.metrics.clone(),
+            subscriptions,
+            log_bytes: self.log.bytes(),
+            table_bytes: self.rows.tables().bytes() + self.marks.tables().bytes(),
+            marks: self.marks.len(),
+            memory: self.memory(),
+            lanes_in_memory: self.lanes.len(),
+            disk_full: self.disk_full,
+            disk_free_bytes: self.disk.free_bytes(),
+            failed: self.failed.is_some(),
+        }
+    }
+
+    fn sample_of(&self, subscription: &crate::subscription::Subscription) -> SubscriptionSample {
+        let tally = &subscription.tally;
+        SubscriptionSample {
+            name: subscription.name().to_owned(),
+            waiting: tally.waiting,
+            waiting_bytes: tally.waiting_bytes,
+            in_flight: subscription.in_flight,
+            dead_letters: tally.dead + tally.held,
+            oldest_age_ms: tally.oldest().map_or(0, |oldest| self.now.since(oldest)),
+            lanes: Lanes::new(tally.lanes),
+            breaker: match self.endpoints.breaker(subscription.endpoint).state() {
+                breaker::State::Closed => 0,
+                breaker::State::Open { .. } => 1,
+                breaker::State::HalfOpen => 2,
+            },
+        }
+    }
+}

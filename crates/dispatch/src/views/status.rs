@@ -1,0 +1,81 @@
+//! How the whole engine is doing.
+
+use crate::engine::Engine;
+use klambda_core::ids::Position;
+use serde::Serialize;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    pub subscriptions: usize,
+    pub waiting: u64,
+    pub in_flight: u64,
+    pub parked: u64,
+    pub dead_letters: u64,
+    pub log_bytes: u64,
+    pub positions: Positions,
+    pub disk: Disk,
+    pub memory: Memory,
+    /// Why nothing is acknowledged any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// Of the events in the log; none if it is empty.
+#[derive(Debug, Serialize)]
+pub struct Positions {
+    pub first: Option<u64>,
+    pub last: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Disk {
+    pub free_bytes: Option<u64>,
+    pub full: bool,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Memory {
+    pub limit_bytes: usize,
+    pub used_bytes: usize,
+}
+
+/// What a mark in memory takes up, with its share of the table around it.
+const MARK_BYTES: usize = 56;
+
+impl Engine {
+    pub fn view_status(&self) -> Status {
+        let sum = |count: fn(&crate::subscription::Subscription) -> u64| self.subscriptions.values().map(count).sum();
+        Status {
+            subscriptions: self.subscriptions.len(),
+            waiting: sum(|s| s.tally.waiting),
+            in_flight: sum(|s| u64::from(s.in_flight)),
+            parked: sum(|s| s.tally.parked()),
+            dead_letters: sum(|s| s.tally.dead + s.tally.held),
+            log_bytes: self.log.bytes(),
+            positions: self.positions(),
+            disk: Disk { free_bytes: self.disk.free_bytes(), full: self.disk_full },
+            memory: self.memory(),
+            failure: self.failed.clone(),
+        }
+    }
+
+    fn positions(&self) -> Positions {
+        let next = self.log.next_position();
+        let first = self.log.segments().first().map_or(Position(1), |segment| segment.first_position);
+        let any = first < next;
+        Positions { first: any.then_some(first.0), last: any.then_some(next.0 - 1) }
+    }
+
+    pub(super) fn memory(&self) -> Memory {
+        let tables = self.rows.tables().memory_bytes() + self.marks.tables().memory_bytes();
+        let used_bytes = self.lanes.memory_bytes()
+            + self.rows.changed_bytes()
+            + self.marks.recent_len() * MARK_BYTES
+            + self.log.tail_bytes()
+            + tables as usize;
+        Memory { limit_bytes: self.config.memory_bytes, used_bytes }
+    }
+}

@@ -1,0 +1,415 @@
+//! The log's promises, held against a disk that tears, loses, fails and fills up.
+
+mod log_harness;
+
+use klambda_core::ids::{Address, Position};
+use klambda_store::disk::{Disk, read_exact_at};
+use klambda_store::faulty_disk::{MemoryDisk, Op};
+use klambda_store::inspect;
+use klambda_store::log::{Error, Log};
+use klambda_store::segment::{FRAME_HEADER, FrameHeader, HEADER, Segment};
+use log_harness::{BEGINNING, Harness, OPTIONS, SEGMENT_BYTES, body, open, sync};
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Act {
+    Append { event: bool, length: usize },
+    /// Up to the last byte of the segment.
+    Fill,
+    Flush,
+    /// A sync begins; it ends at the next `EndSync`, whatever is written in between.
+    BeginSync,
+    EndSync,
+    Prepare,
+    Read,
+    Retire,
+    Fail(Op, u64),
+    Kill,
+    Crash { seed: u64, kept: u64 },
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let op = prop::sample::select(vec![Op::Read, Op::Write, Op::Sync, Op::SyncNames, Op::Create, Op::Rename, Op::Remove]);
+    prop_oneof![
+        12 => (any::<bool>(), 1..3000_usize).prop_map(|(event, length)| Act::Append { event, length }),
+        2 => Just(Act::Fill),
+        6 => Just(Act::Flush),
+        4 => Just(Act::BeginSync),
+        4 => Just(Act::EndSync),
+        6 => Just(Act::Prepare),
+        2 => Just(Act::Read),
+        1 => Just(Act::Retire),
+        1 => (op, 1..6_u64).prop_map(|(op, n)| Act::Fail(op, n)),
+        1 => Just(Act::Kill),
+        2 => (any::<u64>(), 0..5_u64).prop_map(|(seed, kept)| Act::Crash { seed, kept }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 4000, ..ProptestConfig::default() })]
+
+    /// Whatever happens and whenever: a prefix of what was written, and all that a finished sync covered.
+    #[test]
+    fn nothing_that_was_synced_is_ever_missing(acts in prop::collection::vec(act(), 1..120), seed: u64) {
+        let mut harness = Harness::new(seed);
+        for act in acts {
+            match act {
+                Act::Append { event, length } => harness.append(event, length),
+                Act::Fill => harness.fill(),
+                Act::Flush => harness.flush(),
+                Act::BeginSync => harness.begin_sync(),
+                Act::EndSync => harness.end_sync(),
+                Act::Prepare => harness.prepare(),
+                Act::Read => harness.read_back(),
+                Act::Retire => harness.retire(),
+                Act::Fail(op, n) => harness.disk.fail_nth(op, n),
+                Act::Kill => harness.reopen(),
+                Act::Crash { seed, kept } => harness.crash(seed, kept),
+            }
+        }
+        harness.crash(seed, 2);
+        harness.read_back();
+    }
+}
+
+/// A log of several segments and syncs: the disk, the bodies and how many of them the last group begins after.
+fn durable_log() -> (MemoryDisk, Vec<Vec<u8>>, usize) {
+    let disk = MemoryDisk::new();
+    let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
+    let mut bodies = Vec::new();
+    let mut before_last = 0;
+    for group in 0..40_u64 {
+        before_last = bodies.len();
+        for n in 0..3 {
+            let body = body(group % 2 == 0, group * 3 + n, 40 + (group as usize * 61 + n as usize * 17) % 900);
+            append(&mut log, &body);
+            bodies.push(body);
+        }
+        log.flush().expect("flushes");
+        sync(&mut log).expect("syncs");
+    }
+    assert!(log.segments().len() >= 3, "rolls");
+    (disk, bodies, before_last)
+}
+
+fn append(log: &mut Log, body: &[u8]) -> Address {
+    if !log.has_room_for_steps(body.len()) || log.next_address(body.len()) > Address(log.active_base().0 + SEGMENT_BYTES) {
+        prepare(log);
+    }
+    log.append(body, body[0] == 1).expect("has room")
+}
+
+fn prepare(log: &mut Log) {
+    if let Some(job) = log.prepare_job() {
+        let result = job.run();
+        log.prepare_done(result).expect("has room");
+    }
+}
+
+/// Every frame of the log: file, offset, bytes that checksums cover, and the number of records before it.
+fn frames(disk: &MemoryDisk) -> Vec<(String, u64, u64, usize)> {
+    let mut found = Vec::new();
+    let mut records = 0;
+    for name in disk.list().expect("lists") {
+        let Some(base) = Segment::base_of(&name) else { continue };
+        let file = disk.open(&name).expect("opens");
+        let mut offset = HEADER;
+        let mut head = [0; FRAME_HEADER];
+        while read_exact_at(&*file, &mut head, offset).is_ok()
+            && let Some(header) = FrameHeader::decode(&head, Address(base.0 + offset))
+        {
+            found.push((name.clone(), offset, (FRAME_HEADER as u64) + u64::from(header.length), records));
+            records += header.count as usize;
+            offset += header.stride();
+        }
+    }
+    found
+}
+
+fn assert_named(error: &Error, name: &str, at: u64) {
+    let Error::Damaged { file, offset, .. } = error else { panic!("{error}") };
+    assert_eq!((file.as_str(), *offset), (name, at), "{error}");
+}
+
+/// Opens a damaged log: what is durable is all there, or the damage is named. Only the last group may be cut.
+fn open_damaged(disk: &MemoryDisk, bodies: &[Vec<u8>], before_last: usize) -> Option<Error> {
+    match open(&disk.clone_image(), BEGINNING) {
+        Err(error) => Some(error),
+        Ok((log, found)) => {
+            assert!(found.len() >= before_last, "silently shorter: {} of {before_last}", found.len());
+            assert_eq!(found, bodies[..found.len()]);
+            let events = found.iter().filter(|body| body[0] == 1).count() as u64;
+            assert_eq!(log.next_position(), Position(events + 1));
+            None
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_named_with_file_and_offset() {
+    let (disk, bodies, before_last) = durable_log();
+    for (name, offset, length, records) in frames(&disk) {
+        for byte in [offset, offset + 9, offset + 17, offset + 33, offset + 39, offset + length / 2, offset + length - 1] {
+            let image = disk.clone_image();
+            image.flip_bit(&name, byte * 8 + byte % 8);
+            let error = open_damaged(&image, &bodies, before_last);
+            let Some(error) = error else {
+                assert!(records >= before_last, "{name} at {byte} was not seen");
+                continue;
+            };
+            assert_named(&error, &name, offset);
+            let census = inspect::inspect(&image, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+            assert_named(&census.damage[0], &name, offset);
+            assert_eq!(census.damage.len(), 1, "{:?}", census.damage);
+        }
+    }
+}
+
+#[test]
+fn a_lost_page_never_shortens_the_log_in_silence() {
+    let (disk, bodies, before_last) = durable_log();
+    let covered = frames(&disk);
+    for name in disk.list().expect("lists").iter().filter(|name| Segment::base_of(name).is_some()) {
+        for page in 0..SEGMENT_BYTES / 512 {
+            let range = page * 512..(page + 1) * 512;
+            let image = disk.clone_image();
+            image.zero(name, range.start as usize..range.end as usize);
+            let error = open_damaged(&image, &bodies, before_last);
+            let hit = covered.iter().find(|(file, offset, length, _)| file == name && *offset < range.end && offset + length > range.start);
+            match (error, hit) {
+                (Some(error), _) if page == 0 => assert_named(&error, name, 0),
+                (Some(error), Some((_, offset, ..))) => assert_named(&error, name, *offset),
+                (None, Some((.., records))) => assert!(*records >= before_last, "{name}, page {page}"),
+                (Some(error), None) => panic!("{name}, page {page}: {error}"),
+                (None, None) => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_missing_or_cut_short_is_named() {
+    let (disk, _, _) = durable_log();
+    let names: Vec<String> = disk.list().expect("lists").into_iter().filter(|name| Segment::base_of(name).is_some()).collect();
+    for name in &names[..names.len() - 1] {
+        let image = disk.clone_image();
+        image.remove(name).expect("removes");
+        assert_named(&open(&image, BEGINNING).err().expect("refused"), name, 0);
+    }
+    for name in &names {
+        let image = disk.clone_image();
+        let mut bytes = vec![0; 5000];
+        read_exact_at(&*image.open(name).expect("opens"), &mut bytes, 0).expect("reads");
+        image.create(name).expect("empties").write_at(&bytes, 0).expect("writes");
+        assert_named(&open(&image, BEGINNING).err().expect("refused"), name, 5000);
+    }
+}
+
+/// Two segments begin while one sync is still under way: the header of the first may be lost and that of the second not.
+#[test]
+fn headers_that_never_became_durable_are_no_damage() {
+    let disk = MemoryDisk::new();
+    let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
+    let synced = body(true, 0, 100);
+    append(&mut log, &synced);
+    log.flush().expect("flushes");
+    sync(&mut log).expect("syncs");
+    let mut n = 1;
+    while log.segments().len() < 3 {
+        append(&mut log, &body(true, n, 2000));
+        n += 1;
+    }
+    log.flush().expect("flushes");
+    let second = Segment::name(Address(SEGMENT_BYTES));
+
+    disk.zero(&second, 0..HEADER as usize);
+    let cut = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+    assert!(cut.damage.is_empty(), "{:?}", cut.damage);
+    assert_eq!(cut.cut.map(|tail| tail.bytes), Some(2 * SEGMENT_BYTES));
+    let (mut log, found) = open(&disk, BEGINNING).expect("the tail is cut");
+    assert_eq!(found[0], synced);
+    assert_eq!(disk.list().expect("lists").iter().filter(|name| Segment::base_of(name).is_some()).count(), 1);
+
+    // Once it was durable, the same is damage.
+    while log.segments().len() < 3 {
+        append(&mut log, &body(true, n, 2000));
+        log.flush().expect("flushes");
+        sync(&mut log).expect("syncs");
+        n += 1;
+    }
+    disk.zero(&second, 0..HEADER as usize);
+    assert_named(&open(&disk, BEGINNING).err().expect("refused"), &second, 0);
+}
+
+#[test]
+fn a_crash_while_the_first_segment_is_made_leaves_a_folder_that_opens() {
+    for survivors in 0..64_u64 {
+        for fault in [Op::Sync, Op::SyncNames, Op::Write, Op::Rename] {
+            let disk = MemoryDisk::new();
+            disk.fail_nth(fault, 1 + survivors % 3);
+            let _ = open(&disk, BEGINNING);
+            let mut bits = survivors;
+            disk.crash(&mut |n| {
+                bits = bits.rotate_right(1);
+                bits % n
+            });
+            let (mut log, found) = (0..4).find_map(|_| open(&disk, BEGINNING).ok()).expect("opens in the end");
+            assert_eq!(found.len(), 0);
+            append(&mut log, &body(true, 1, 10));
+            log.flush().expect("flushes");
+        }
+    }
+}
+
+/// The checkpoint stands exactly at the end of a full segment, and the next one begins there.
+#[test]
+fn a_checkpoint_at_the_end_of_a_full_segment_stays_valid() {
+    let mut harness = Harness::new(7);
+    harness.append(true, 500);
+    harness.fill();
+    harness.flush();
+    harness.begin_sync();
+    harness.end_sync();
+    let full = harness.checkpoints.last().expect("synced").0;
+    assert_eq!(full.address, Address(SEGMENT_BYTES), "the segment is full to the last byte");
+    assert_eq!(open(&harness.disk.clone_image(), full).expect("without the next one").1.len(), 0);
+
+    harness.prepare();
+    harness.append(true, 100);
+    harness.flush();
+    let second = Segment::name(Address(SEGMENT_BYTES));
+    let lost = harness.disk.clone_image();
+    lost.zero(&second, 0..HEADER as usize);
+    assert_eq!(open(&lost, full).expect("its header was never durable").1.len(), 0);
+
+    assert_eq!(open(&harness.disk.clone_image(), full).expect("with the next one").1.len(), 1);
+    harness.begin_sync();
+    harness.end_sync();
+    let image = harness.disk.clone_image();
+    image.remove(&Segment::name(Address(0))).expect("retention may take the full one");
+    assert_eq!(open(&image, full).expect("from the next one on").1.len(), 1);
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_acknowledged() {
+    for fault in [Op::Sync, Op::SyncNames] {
+        let disk = MemoryDisk::new();
+        let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
+        append(&mut log, &body(true, 1, 100));
+        log.flush().expect("flushes");
+        let before = log.synced();
+        disk.fail_nth(fault, 1);
+        assert!(sync(&mut log).is_err());
+        assert_eq!(log.synced(), before);
+        assert!(log.is_poisoned());
+        assert!(matches!(log.append(&body(true, 2, 10), true), Err(Error::Poisoned)));
+        assert!(matches!(log.flush(), Err(Error::Poisoned)));
+        assert!(log.sync_job().is_none());
+        assert!(!log.has_room_for_steps(1));
+    }
+}
+
+/// The kernel goes on showing bytes that a failed sync has lost. Once recovery has built on them, they must be durable.
+#[test]
+fn what_recovery_finds_after_a_failed_sync_is_made_durable() {
+    let disk = MemoryDisk::new();
+    let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
+    append(&mut log, &body(true, 1, 3000));
+    log.flush().expect("flushes");
+    disk.fail_nth(Op::Sync, 1);
+    assert!(sync(&mut log).is_err());
+    drop(log);
+
+    let (mut log, found) = open(&disk, BEGINNING).expect("restarts without a power cut");
+    assert_eq!(found.len(), 1, "it can still be read");
+    append(&mut log, &body(true, 2, 100));
+    log.flush().expect("flushes");
+    sync(&mut log).expect("syncs");
+    disk.crash(&mut |_| 0);
+    assert_eq!(open(&disk, BEGINNING).expect("whole").1.len(), 2);
+}
+
+#[test]
+fn a_full_disk_shows_when_a_segment_is_prepared_and_steps_still_fit() {
+    let disk = MemoryDisk::new();
+    let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
+    disk.set_capacity(Some(disk.used_bytes() + SEGMENT_BYTES / 2));
+    let mut n = 0;
+    while log.has_room_for_events(1000) {
+        log.append(&body(true, n, 1000), true).expect("there is room");
+        n += 1;
+    }
+    assert!(n > 5);
+    let job = log.prepare_job().expect("a spare is wanted");
+    let result = job.run();
+    assert!(log.prepare_done(result).is_err());
+    assert_eq!(disk.free_bytes(), Some(SEGMENT_BYTES / 2), "what was written of it is gone again");
+    assert!(!log.has_room_for_events(1000) && !log.is_poisoned());
+
+    let mut steps = 0;
+    while log.has_room_for_steps(100) {
+        log.append(&body(false, n + steps, 100), false).expect("the reserve is for this");
+        log.flush().expect("never fails for want of room");
+        steps += 1;
+    }
+    sync(&mut log).expect("syncs");
+    assert!(steps * 100 >= OPTIONS.reserve_bytes / 2, "{steps} steps");
+    assert!(matches!(log.append(&body(false, 0, 200), false), Err(Error::Full)));
+
+    disk.set_capacity(None);
+    prepare(&mut log);
+    assert!(log.has_room_for_events(1000));
+    log.append(&body(true, n + steps, 1000), true).expect("goes on in the next segment");
+    log.flush().expect("flushes");
+    sync(&mut log).expect("syncs");
+    disk.crash(&mut |_| 0);
+    assert_eq!(open(&disk, BEGINNING).expect("whole").1.len() as u64, n + steps + 1);
+}
+
+#[test]
+fn a_reader_beside_the_writer_sees_only_what_is_synced() {
+    let disk = MemoryDisk::new();
+    let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
+    let reader = log.reader();
+    let writer = std::thread::spawn(move || {
+        for n in 0..3000 {
+            append(&mut log, &body(true, n, 50 + (n as usize * 37) % 400));
+            log.flush().expect("flushes");
+            if n % 3 == 0 {
+                sync(&mut log).expect("syncs");
+            }
+        }
+        sync(&mut log).expect("syncs");
+        log
+    });
+    let mut at = Address(0);
+    let mut seen = 0;
+    while seen < 3000 {
+        let synced = reader.synced();
+        match reader.frame(at).expect("whole") {
+            None => assert!(!writer.is_finished() || at >= synced, "stopped before the durable end"),
+            Some(frame) => {
+                assert!(frame.next <= reader.synced(), "a frame beyond the durable end");
+                assert_eq!(frame.first_position, Position(seen + 1));
+                for (_, range) in &frame.records {
+                    let length = 50 + (seen as usize * 37) % 400;
+                    assert_eq!(frame.bytes[range.clone()], body(true, seen, length));
+                    seen += 1;
+                }
+                at = frame.next;
+            }
+        }
+    }
+    let log = writer.join().expect("writes to the end");
+    assert!(reader.frame(at).expect("whole").is_none());
+    assert!(log.segments().len() > 20);
+    for position in [0, 1, 17, 1499, 2999] {
+        let from = log.reader().seek(Position(position)).expect("finds");
+        let frame = log.reader().frame(from).expect("whole").expect("a frame");
+        let wanted = Position(position + 1);
+        assert!(frame.first_position <= wanted && wanted.0 < frame.first_position.0 + frame.records.len() as u64);
+    }
+    // The old handle outlives the log that wrote: it answers errors after a crash, it does not invent.
+    disk.crash(&mut |_| 0);
+    assert!(reader.frame(Address(0)).is_err());
+}
