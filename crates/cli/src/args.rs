@@ -59,6 +59,8 @@ pub struct Global {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run the server
+    Serve(Serve),
     /// Create or change what the files describe
     Apply(Apply),
     /// List what there is
@@ -92,6 +94,38 @@ pub enum Command {
     Config,
     /// Print the completion script for a shell
     Completion(Completion),
+}
+
+/// Each flag is also a setting of the file and a variable; `klambda config` prints them all.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Where to listen [default: 127.0.0.1:8080] [env: KLAMBDA_LISTEN]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<String>,
+    /// The data folder [default: ./data] [env: KLAMBDA_DATA]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Memory for index and buffers [default: 128Mi] [env: KLAMBDA_MEMORY]
+    #[arg(long, value_name = "BYTES")]
+    pub memory: Option<String>,
+    /// The configuration file (YAML)
+    #[arg(long, env = "KLAMBDA_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Certificate chain (PEM), to serve https
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's key (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Another name this server is called by, as often as needed
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub allow_host: Vec<String>,
+    /// How to log: pretty or json
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<String>,
+    /// What to log: off, error, warn, info, debug, trace, or directives
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<String>,
 }
 
 #[derive(Debug, Args)]

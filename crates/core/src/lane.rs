@@ -122,11 +122,18 @@ pub enum Turn {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// `taken`: an early event on disk already has this sequence.
-    Arrived { entry: Entry, sequence: Option<Sequence>, taken: bool },
+    Arrived {
+        entry: Entry,
+        sequence: Option<Sequence>,
+        taken: bool,
+    },
     /// The event whose turn it was is acknowledged.
     Delivered,
     /// The event whose turn it was failed. `fatal`: no retry can help.
-    Failed { fatal: bool, retry_at: Millis },
+    Failed {
+        fatal: bool,
+        retry_at: Millis,
+    },
     /// The gap timer ran out.
     GapExpired,
     Resume,
@@ -134,11 +141,15 @@ pub enum Input {
     /// All that waits goes, except what is in flight.
     Purge,
     Pause,
-    Reset { expected: Sequence },
+    Reset {
+        expected: Sequence,
+    },
     /// The dead letter that holds the lane gets fresh attempts in its place.
     Replay,
     /// A dead letter from outside the lane comes back: under its number if it had one, else at the end.
-    Requeue { entry: Entry },
+    Requeue {
+        entry: Entry,
+    },
     /// Room was needed: the oldest waiting event that is not in flight is dropped.
     DropOldest,
 }
@@ -152,16 +163,25 @@ pub enum Action {
     /// The head is tried again: it is no dead letter any more.
     Unhold(Entry),
     /// A dead letter outside the lane.
-    DeadLetter { entry: Entry, why: Why },
+    DeadLetter {
+        entry: Entry,
+        why: Why,
+    },
     Delivered(Entry),
     /// Left without success: its id is released.
     Dropped(Entry),
     /// Known by the watermark: skipped, no trace in the lane.
     Watermark,
     /// An early event beyond the buffer of a parked gap: to be kept on disk.
-    SpillEarly { sequence: Sequence, entry: Entry },
+    SpillEarly {
+        sequence: Sequence,
+        entry: Entry,
+    },
     /// A tombstone: these sequences will not be waited for.
-    GapRecorded { from: Sequence, to: Sequence },
+    GapRecorded {
+        from: Sequence,
+        to: Sequence,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -380,10 +400,7 @@ impl Lane {
 
     /// A delivery may start now.
     pub fn is_ready(&self, now: Millis) -> bool {
-        !self.in_flight
-            && !self.paused
-            && self.retry_at.is_none_or(|at| at <= now)
-            && self.head().is_some()
+        !self.in_flight && !self.paused && self.retry_at.is_none_or(|at| at <= now) && self.head().is_some()
     }
 
     /// When this lane wants to be looked at again.
@@ -549,8 +566,9 @@ impl Lane {
     /// The arrival would be skipped as a duplicate by the watermark.
     pub fn knows(&self, sequence: Sequence, policy: &Policy, now: Millis) -> bool {
         let Some(expected) = self.expected else { return false };
-        let forgotten =
-            policy.sequence_ttl_ms > 0 && self.is_idle() && now.since(self.active_at) >= policy.sequence_ttl_ms;
+        let forgotten = policy.sequence_ttl_ms > 0
+            && self.is_idle()
+            && now.since(self.active_at) >= policy.sequence_ttl_ms;
         let mut watermark = self.watermark;
         watermark.rotate(expected, policy.window_ms, now);
         !forgotten
@@ -605,7 +623,12 @@ impl Lane {
 
     /// The lowest early events from disk, in order. Those that a reset has passed meanwhile are late: what follows from
     /// that is to be done like the actions of a step.
-    pub fn load_early(&mut self, entries: Vec<(Sequence, Entry)>, policy: &Policy, now: Millis) -> Vec<Action> {
+    pub fn load_early(
+        &mut self,
+        entries: Vec<(Sequence, Entry)>,
+        policy: &Policy,
+        now: Millis,
+    ) -> Vec<Action> {
         let state = self.state();
         let mut actions = Vec::new();
         for (sequence, entry) in entries {
@@ -756,7 +779,8 @@ impl Lane {
 
     /// A parked gap goes on queueing: what is beyond the buffer's limit waits on disk, the highest first.
     fn spill_early(&mut self, policy: &Policy, actions: &mut Vec<Action>) {
-        while self.early.len() as u64 > policy.buffer_events_max || self.early_bytes > policy.buffer_bytes_max {
+        while self.early.len() as u64 > policy.buffer_events_max || self.early_bytes > policy.buffer_bytes_max
+        {
             let Some((sequence, entry)) = self.early.pop_last() else { return };
             self.early_bytes -= u64::from(entry.bytes);
             self.spill_one(sequence, entry, actions);
@@ -772,7 +796,8 @@ impl Lane {
     }
 
     fn beyond_early(&self, sequence: Sequence) -> bool {
-        self.early_spilled.entries > 0 && self.early.keys().next_back().is_some_and(|highest| sequence > *highest)
+        self.early_spilled.entries > 0
+            && self.early.keys().next_back().is_some_and(|highest| sequence > *highest)
     }
 
     fn late(&mut self, mut entry: Entry, policy: &Policy, actions: &mut Vec<Action>) {
@@ -972,7 +997,10 @@ impl Lane {
         actions.extend(self.early.values().map(|entry| Action::Dropped(*entry)));
         self.purge_early(actions);
         self.spilled = Spilled { first_chunk: self.spilled.next_chunk, entries: 0, ..self.spilled };
-        [Turn::Aside, Turn::Queue].into_iter().filter(|turn| running != Some(*turn)).for_each(|turn| self.end_turn(turn));
+        [Turn::Aside, Turn::Queue]
+            .into_iter()
+            .filter(|turn| running != Some(*turn))
+            .for_each(|turn| self.end_turn(turn));
         self.flag_loaded = false;
         self.flag_next = true;
     }
@@ -992,7 +1020,12 @@ impl Lane {
         self.gap_closed();
     }
 
-    fn reset(&mut self, expected: Sequence, policy: &Policy, actions: &mut Vec<Action>) -> Result<(), Refused> {
+    fn reset(
+        &mut self,
+        expected: Sequence,
+        policy: &Policy,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refused> {
         if !policy.sequenced {
             return Err(Refused::NotSequenced);
         }
@@ -1061,7 +1094,10 @@ impl Lane {
             self.gap_closed();
         } else if self.wants_early() {
             // Whether there is a gap shows when they are here.
-        } else if self.gap_until.is_none() && self.queue.is_empty() && self.spilled.entries == 0 && self.aside.is_empty()
+        } else if self.gap_until.is_none()
+            && self.queue.is_empty()
+            && self.spilled.entries == 0
+            && self.aside.is_empty()
         {
             self.gap_until = Some(now + policy.gap_timeout_ms);
         }

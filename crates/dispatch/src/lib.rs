@@ -3,6 +3,7 @@
 mod accept;
 mod apply;
 mod catch_up;
+pub mod check;
 pub mod client;
 pub mod dead_letters;
 mod delivery;

@@ -47,7 +47,7 @@ pub struct Page<T> {
 }
 
 /// An encoded event in the CloudEvents JSON format, its data byte for byte.
-pub(crate) fn event_json(event: &[u8]) -> Result<Box<RawValue>, Malformed> {
+pub fn event_json(event: &[u8]) -> Result<Box<RawValue>, Malformed> {
     let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
     let mut json = Vec::new();
     view.write_json(&mut json);

@@ -78,6 +78,10 @@ kinds! {
         "The resource's present state does not allow this.";
     events_waiting CONFLICT "events-waiting" "Events are waiting"
         "The subscription still holds `waiting` events: say `?drain=true` or `?discard=true`.";
+    exists PRECONDITION_FAILED "exists" "Exists already"
+        "The request said `If-None-Match: *`, and the resource is there.";
+    gone GONE "gone" "No longer kept"
+        "The log no longer holds events that old; `oldest` is the first position it has.";
     lanes_parked CONFLICT "lanes-parked" "Lanes are parked"
         "A change of ordering needs its parked lanes resolved first, or `?discard=true`.";
     too_large PAYLOAD_TOO_LARGE "too-large" "Too large"
@@ -90,6 +94,8 @@ kinds! {
         "The document is no valid subscription; `faults` names each field.";
     invalid_selector UNPROCESSABLE_ENTITY "invalid-selector" "Invalid selector"
         "The selector or the options of a replay or purge are not valid; `faults` names each field.";
+    invalid_body UNPROCESSABLE_ENTITY "invalid-body" "Invalid body"
+        "The body's members are not those the action takes; `faults` names each.";
     immutable UNPROCESSABLE_ENTITY "immutable" "Field cannot change"
         "The field is fixed when the resource is created.";
     backlog_full TOO_MANY_REQUESTS "backlog-full" "Backlog full"

@@ -414,8 +414,10 @@ impl Log {
 
     /// Forgets the oldest segment. The name of its file is answered, to be removed by a chore.
     pub fn drop_oldest(&mut self) -> Option<String> {
+        let synced = self.synced();
         let mut segments = write(&self.segments);
-        if segments.len() < 2 {
+        // The next one must be durable: something has to be there after a crash.
+        if segments.get(1).is_none_or(|next| synced < next.start()) {
             return None;
         }
         segments.pop_front().map(|segment| Segment::name(segment.base))

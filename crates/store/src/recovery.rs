@@ -302,6 +302,8 @@ fn clean_end(disk: &dyn Disk, segments: &mut VecDeque<Segment>, scan: &mut Scan)
         bytes += length;
     }
     scan.report.cut = (bytes > 0).then_some((scan.at, bytes));
+    // Also the name of a segment that was begun just before the process ended.
+    disk.sync_names().map_err(io)?;
     let mut end = scan.at;
     for segment in segments.iter().rev() {
         rewrite(segment, scan.synced.max(segment.base), end)?;

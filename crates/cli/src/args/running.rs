@@ -1,8 +1,12 @@
 //! What one does to running things: a noun, then its own verbs.
 
 use super::Selector;
+use crate::commands::parse_status;
 use clap::{Args, Subcommand};
+use hyper::StatusCode;
+use klambda_core::quantity::parse_duration_ms;
 use std::path::PathBuf;
+use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
 pub enum Event {
@@ -10,6 +14,8 @@ pub enum Event {
     Send(Send),
     /// Watch events arrive
     Tail(Tail),
+    /// Be a target to try things with: show what is delivered, answer as told
+    Receive(Receive),
 }
 
 #[derive(Debug, Args)]
@@ -62,6 +68,28 @@ pub struct Tail {
     /// End after so many events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct Receive {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
+    pub listen: String,
+    /// What to answer
+    #[arg(long, value_name = "STATUS", default_value = "200", value_parser = parse_status)]
+    pub status: StatusCode,
+    /// Read the answer from this file for every event, so that it can be changed: 500, or 500 KEY for one key
+    #[arg(long, value_name = "FILE")]
+    pub status_file: Option<PathBuf>,
+    /// Answer events of this key 500, whatever else is said; as often as needed
+    #[arg(long, value_name = "KEY")]
+    pub fail_key: Vec<String>,
+    /// Take this long for every event
+    #[arg(long, value_name = "DURATION", default_value = "0ms", value_parser = parse_delay)]
+    pub delay: Duration,
+    /// End after so many events
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -169,4 +197,8 @@ fn name_and_value(text: &str) -> Result<(String, String), String> {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("expected NAME=VALUE".to_owned()),
     }
+}
+
+fn parse_delay(text: &str) -> Result<Duration, String> {
+    parse_duration_ms(text).map(Duration::from_millis)
 }

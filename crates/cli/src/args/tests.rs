@@ -15,6 +15,9 @@ fn the_grammar_is_consistent() {
 #[test]
 fn every_documented_form_parses() {
     for line in [
+        "serve",
+        "serve --listen 127.0.0.1:0 --data d --memory 64Mi --config c.yaml --token-file t --allow-host a --allow-host b",
+        "serve --tls-cert c --tls-key k --log-format json --log-level info,klambda_store=debug",
         "apply -f a.yaml -f - -o json",
         "get subs",
         "get sub orders -o yaml",
@@ -35,6 +38,8 @@ fn every_documented_form_parses() {
         "event send --type t --data -",
         "event send -f events.jsonl",
         "event tail --type order.* --after 0 --limit 3",
+        "event receive",
+        "event receive --listen 127.0.0.1:0 --status 503 --status-file s --fail-key a --fail-key b --delay 5ms --count 3",
         "lane resume orders k",
         "lane skip orders k --yes",
         "lane reset orders k --expected 42",
@@ -66,6 +71,8 @@ fn what_makes_no_sense_is_refused() {
         "event send -f x --type t",
         "event send --type t --attribute nothing",
         "event send --type t --count 0",
+        "event receive --status 99",
+        "event receive --delay soon",
         "lane resume orders",
         "lane pause orders k --expected 4",
         "get dlq --since yesterday",

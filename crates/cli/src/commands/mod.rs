@@ -11,10 +11,14 @@ mod dlq;
 mod event;
 mod get;
 mod lane;
+mod receive;
+mod serve;
 mod status;
 mod subscription;
 mod tail;
 mod why;
+
+pub use receive::parse_status;
 
 use crate::args::{Cli, Command, Event};
 use crate::bench;
@@ -44,12 +48,14 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Ok(Context { client: Client::new(&cli.global)?, format: cli.global.output, out })
     };
     match &cli.command {
+        Command::Serve(args) => serve::run(args, cli.global.token_file.as_deref()),
         Command::Apply(args) => apply::run(&mut context(out)?, args),
         Command::Get(what) => get::run(&mut context(out)?, what),
         Command::Describe(what) => describe::run(&mut context(out)?, what),
         Command::Delete(what) => delete::run(&mut context(out)?, what),
         Command::Event(Event::Send(args)) => event::send(&mut context(out)?, args),
         Command::Event(Event::Tail(args)) => tail::run(&mut context(out)?, args),
+        Command::Event(Event::Receive(args)) => receive::run(out, cli.global.output, args),
         Command::Lane(action) => lane::run(&mut context(out)?, action),
         Command::Dlq(action) => dlq::run(&mut context(out)?, action),
         Command::Subscription(action) => subscription::run(&mut context(out)?, action),

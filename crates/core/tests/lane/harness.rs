@@ -220,7 +220,8 @@ impl World {
         if !self.machine.lane.is_ready(self.now) {
             return None;
         }
-        let (turn, entry) = self.machine.lane.head().map(|(turn, entry)| (turn, *entry)).expect("ready has a head");
+        let (turn, entry) =
+            self.machine.lane.head().map(|(turn, entry)| (turn, *entry)).expect("ready has a head");
         self.machine.lane.started(self.now);
         self.model.started(self.now);
         if turn == Turn::Queue {
@@ -301,7 +302,9 @@ impl World {
         let mut recovered = self.checkpoint.clone();
         for record in &self.log {
             recovered.lane.set_running(record.running);
-            recovered.apply(&record.input, &self.policy, record.now).expect("what was logged was not refused");
+            recovered
+                .apply(&record.input, &self.policy, record.now)
+                .expect("what was logged was not refused");
         }
         self.machine.lane.abandoned(self.now);
         recovered.lane.abandoned(self.now);
@@ -334,7 +337,8 @@ impl World {
         let result = self.machine.apply(&input, &self.policy, self.now);
         let watermark = result.as_ref().is_ok_and(|actions| actions.contains(&Action::Watermark));
         let expected = self.model.step(&input, self.now, watermark);
-        assert_eq!(result.as_ref().map(sorted), expected.as_ref().map(sorted), "what follows from {input:?}");
+        let (texts, expected) = (result.as_deref().map(sorted), expected.as_deref().map(sorted));
+        assert_eq!(texts, expected, "what follows from {input:?}");
         let Ok(actions) = result else {
             assert_eq!(before.as_ref(), Some(&self.machine), "a refusal changes nothing");
             return result;
@@ -393,14 +397,19 @@ impl World {
         self.check_that_it_goes_on(&machine);
         machine.waiting.iter().for_each(|entry| self.number(entry));
         let given = self.numbers.len() as u64;
-        assert_eq!(given + 1, machine.next_number.0, "numbers are contiguous from 1, each given to one event");
+        assert_eq!(
+            given + 1,
+            machine.next_number.0,
+            "numbers are contiguous from 1, each given to one event"
+        );
         assert_eq!(self.numbers.last_key_value().map_or(0, |(number, _)| number.0), given);
     }
 
     fn check_that_nothing_is_lost(&self, view: &View) {
         let here: BTreeSet<Position> = view.waiting.iter().map(|entry| entry.position).collect();
         assert_eq!(here.len(), view.waiting.len(), "an event waits in one place");
-        let should = self.fates.iter().filter(|(_, fate)| **fate == Fate::Waiting).map(|(position, _)| *position);
+        let should =
+            self.fates.iter().filter(|(_, fate)| **fate == Fate::Waiting).map(|(position, _)| *position);
         assert_eq!(here, should.collect(), "what waits is what arrived and has not left");
         assert_eq!(view.depth, here.len() as u64);
     }
@@ -420,7 +429,7 @@ impl World {
     }
 }
 
-fn sorted(actions: &Vec<Action>) -> Vec<String> {
+fn sorted(actions: &[Action]) -> Vec<String> {
     let mut texts: Vec<String> = actions.iter().map(|action| format!("{action:?}")).collect();
     texts.sort();
     texts

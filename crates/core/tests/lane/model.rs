@@ -207,7 +207,14 @@ impl Model {
 
     // ---- arriving -----------------------------------------------------------------------------------------
 
-    fn arrived(&mut self, entry: Entry, sequence: u64, now: Millis, watermark: bool, actions: &mut Vec<Action>) {
+    fn arrived(
+        &mut self,
+        entry: Entry,
+        sequence: u64,
+        now: Millis,
+        watermark: bool,
+        actions: &mut Vec<Action>,
+    ) {
         self.forget_after_ttl(now);
         if self.expected.is_none() {
             match self.policy.start {
@@ -482,7 +489,8 @@ impl Model {
             self.gone(entry.position);
             actions.push(Action::Dropped(entry));
         }
-        if let (Some(expected), Some(highest)) = (self.expected, self.early.iter().map(|early| early.0).max()) {
+        if let (Some(expected), Some(highest)) = (self.expected, self.early.iter().map(|early| early.0).max())
+        {
             self.record_gap(expected, highest, actions);
             self.pass_to(highest + 1, now);
         }
@@ -503,7 +511,8 @@ impl Model {
         self.gaps.clear();
         self.passed.clear();
         self.pass_to(expected, now);
-        let mut passed: Vec<(u64, Entry)> = self.early.iter().copied().filter(|(n, _)| *n < expected).collect();
+        let mut passed: Vec<(u64, Entry)> =
+            self.early.iter().copied().filter(|(n, _)| *n < expected).collect();
         passed.sort_by_key(|(sequence, _)| *sequence);
         self.early.retain(|(sequence, _)| *sequence >= expected);
         passed.into_iter().for_each(|(_, entry)| self.late(entry, actions));

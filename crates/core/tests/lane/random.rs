@@ -10,24 +10,40 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Op {
     /// An event whose sequence is this far from the expected one, the nth with that sequence.
-    Send { offset: i8, nth: u8, bytes: u32 },
+    Send {
+        offset: i8,
+        nth: u8,
+        bytes: u32,
+    },
     /// As many events as make the queue's middle go to disk, in order.
-    Burst { events: u16 },
+    Burst {
+        events: u16,
+    },
     Start,
     Deliver,
-    DeliverMany { events: u16 },
-    Fail { fatal: bool },
+    DeliverMany {
+        events: u16,
+    },
+    Fail {
+        fatal: bool,
+    },
     Abandon,
-    Wait { ms: u64 },
+    Wait {
+        ms: u64,
+    },
     GapTimer,
     WaitForGap,
     Resume,
     Skip,
     Purge,
     Pause,
-    Reset { expected: u8 },
+    Reset {
+        expected: u8,
+    },
     Replay,
-    Requeue { nth: usize },
+    Requeue {
+        nth: usize,
+    },
     DropOldest,
     Crash,
     Checkpoint,
@@ -158,7 +174,9 @@ fn finish(world: &mut World) {
     }
     world.crash();
     assert!(world.fates.values().all(|fate| *fate != Fate::Waiting));
-    assert!(world.machine.lane.is_idle() && world.machine.chunks.is_empty() && world.machine.early.is_empty());
+    assert!(
+        world.machine.lane.is_idle() && world.machine.chunks.is_empty() && world.machine.early.is_empty()
+    );
 }
 
 fn cases(wanted: u32) -> ProptestConfig {

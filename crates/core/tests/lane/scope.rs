@@ -27,7 +27,9 @@ enum Move {
     Send(usize),
     Start,
     Deliver,
-    Fail { fatal: bool },
+    Fail {
+        fatal: bool,
+    },
     GapExpired,
     Resume,
     Skip,
@@ -115,7 +117,8 @@ impl Key {
     }
 
     fn start(&mut self, policy: &Policy) {
-        let (turn, entry) = self.machine.lane.head().map(|(turn, entry)| (turn, *entry)).expect("ready has a head");
+        let (turn, entry) =
+            self.machine.lane.head().map(|(turn, entry)| (turn, *entry)).expect("ready has a head");
         self.machine.lane.started(START);
         if turn == Turn::Queue {
             assert!(entry.number >= self.last_number, "the line goes out in the order of its numbers");
@@ -142,7 +145,10 @@ impl Key {
             let (entry, fate) = match action {
                 Action::Delivered(entry) => (entry, Fate::Delivered),
                 Action::DeadLetter { entry, why } => {
-                    assert!(why == Why::Failed || policy.strict, "late is a dead letter only where order is strict");
+                    assert!(
+                        why == Why::Failed || policy.strict,
+                        "late is a dead letter only where order is strict"
+                    );
                     self.letters[entry.position.0 as usize - 1] = Some(entry);
                     (entry, Fate::DeadLetter)
                 }
@@ -156,13 +162,17 @@ impl Key {
 
     fn check(&self) {
         let lane = &self.machine.lane;
-        let waits = |position: u64| self.machine.waiting().filter(|entry| entry.position == Position(position)).count();
+        let waits = |position: u64| {
+            self.machine.waiting().filter(|entry| entry.position == Position(position)).count()
+        };
         for (n, fate) in self.fates.iter().enumerate() {
             assert_eq!(waits(n as u64 + 1), usize::from(*fate == Fate::Waiting), "event {n} is {fate:?}");
         }
-        let goes_on = lane.in_flight() || lane.is_ready(START) || lane.wake_at().is_some() || lane.hold().is_some();
+        let goes_on =
+            lane.in_flight() || lane.is_ready(START) || lane.wake_at().is_some() || lane.hold().is_some();
         assert!(goes_on || lane.is_idle(), "stuck: {lane:?}");
-        let mut numbers: Vec<u64> = self.machine.waiting().map(|entry| entry.number.0).filter(|n| *n > 0).collect();
+        let mut numbers: Vec<u64> =
+            self.machine.waiting().map(|entry| entry.number.0).filter(|n| *n > 0).collect();
         numbers.sort_unstable();
         numbers.dedup();
         let numbered = self.machine.waiting().filter(|entry| entry.number.0 > 0).count();
@@ -192,6 +202,9 @@ impl Key {
     }
 }
 
+/// What each move leads to; a crash is the first.
+type Edges = Rc<[(Move, u32)]>;
+
 /// The states of a key and the moves between them, each computed once: keys do not touch each other, so a world is a pair
 /// of them.
 struct Graph {
@@ -200,7 +213,7 @@ struct Graph {
     ids: HashMap<(u64, u64), u32>,
     /// How a state was first reached, to tell the way there.
     came_from: Vec<Option<(u32, Move)>>,
-    edges: Vec<Option<Rc<[(Move, u32)]>>>,
+    edges: Vec<Option<Edges>>,
 }
 
 impl Graph {
@@ -222,7 +235,7 @@ impl Graph {
         id
     }
 
-    fn edges(&mut self, from: u32) -> Rc<[(Move, u32)]> {
+    fn edges(&mut self, from: u32) -> Edges {
         if let Some(edges) = &self.edges[from as usize] {
             return edges.clone();
         }
@@ -232,7 +245,7 @@ impl Graph {
             let key = self.make(from, step);
             (step, self.intern(key, Some((from, step))))
         });
-        let edges: Rc<[(Move, u32)]> = reached.collect();
+        let edges: Edges = reached.collect();
         self.edges[from as usize] = Some(edges.clone());
         edges
     }
@@ -307,12 +320,10 @@ fn every_state_of_a_small_world_keeps_the_promises() {
         ("lenient, skip gaps, park", base),
         ("strict, skip gaps, skip", Policy { strict: true, on_failure: skip, ..base }),
         ("strict, park gaps, park", Policy { strict: true, gap_action: GapAction::Park, ..base }),
-        ("lenient, park gaps, skip, buffer of one", Policy {
-            gap_action: GapAction::Park,
-            buffer_events_max: 1,
-            on_failure: skip,
-            ..base
-        }),
+        (
+            "lenient, park gaps, skip, buffer of one",
+            Policy { gap_action: GapAction::Park, buffer_events_max: 1, on_failure: skip, ..base },
+        ),
     ];
     let mut all = 0;
     for (name, policy) in policies {

@@ -6,6 +6,7 @@ use klambda_store::disk::Disk;
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log::{Error, Log, Options, SyncJob};
 use klambda_store::recovery::{self, Checkpoint};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub const SEGMENT_BYTES: u64 = 16 << 10;
@@ -46,6 +47,7 @@ pub struct Harness {
     /// Records before this one are gone with their segment.
     oldest: usize,
     next_n: u64,
+    retired: VecDeque<String>,
     sync: Option<(SyncJob, usize)>,
     /// Places that were durable, and how many records stand before them.
     pub checkpoints: Vec<(Checkpoint, usize)>,
@@ -64,6 +66,7 @@ impl Harness {
             synced: 0,
             oldest: 0,
             next_n: 0,
+            retired: VecDeque::new(),
             sync: None,
             checkpoints: vec![(BEGINNING, 0)],
             random: seed,
@@ -157,8 +160,13 @@ impl Harness {
         let Some(name) = log.drop_oldest() else { return };
         self.oldest = self.written.partition_point(|(at, _)| *at < oldest.end());
         self.checkpoints.retain(|(checkpoint, _)| checkpoint.address >= oldest.end());
-        // A removal that fails or is forgotten in a crash leaves an old segment, which harms nobody.
-        let _ = self.disk.remove(&name);
+        self.retired.push_back(name);
+        // In order, so that there is never a hole. A removal that a crash forgets leaves an old segment, harmless.
+        while let Some(name) = self.retired.front()
+            && self.disk.remove(name).is_ok()
+        {
+            self.retired.pop_front();
+        }
     }
 
     /// All records by address, and the durable ones by reading on.
@@ -268,6 +276,7 @@ impl Harness {
         assert_eq!(log.next_position(), self.position_after(end));
         self.checkpoints.retain(|(_, records)| *records <= end);
         (self.flushed, self.synced) = (end, end);
+        self.retired.clear();
         let oldest = log.oldest();
         self.oldest = self.written.partition_point(|(at, _)| *at < oldest);
         self.log = Some(log);

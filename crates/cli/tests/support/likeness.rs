@@ -1,0 +1,110 @@
+//! Whether a command printed what a document shows: the same but for times, ages, sizes, random ids and blanks.
+//!
+//! In the document `…` stands for anything: alone on a line for any lines, within a line for any text.
+
+/// Says what differs, or nothing.
+pub fn difference(shown: &str, printed: &str) -> Option<String> {
+    let shown: Vec<String> = normal(shown);
+    let printed: Vec<String> = normal(printed);
+    if fits(&shown, &printed) {
+        return None;
+    }
+    Some(format!("shown:\n  {}\nprinted:\n  {}", shown.join("\n  "), printed.join("\n  ")))
+}
+
+/// The same, anywhere within what was printed.
+pub fn difference_within(shown: &str, printed: &str) -> Option<String> {
+    difference(&format!("…\n{shown}\n…"), printed)
+}
+
+fn fits(shown: &[String], printed: &[String]) -> bool {
+    match shown.split_first() {
+        None => printed.is_empty(),
+        Some((line, rest)) if line == "…" => {
+            (0..=printed.len()).any(|skipped| fits(rest, &printed[skipped..]))
+        }
+        Some((line, rest)) => match printed.split_first() {
+            Some((first, others)) => line_fits(line, first) && fits(rest, others),
+            None => false,
+        },
+    }
+}
+
+fn line_fits(shown: &str, printed: &str) -> bool {
+    let mut parts = shown.split('…');
+    let Some(mut rest) = printed.strip_prefix(parts.next().unwrap_or_default()) else { return false };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else { return rest.is_empty() };
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+fn normal(text: &str) -> Vec<String> {
+    let lines = text.lines().map(|line| masked(line).split_whitespace().collect::<Vec<_>>().join(" "));
+    lines.filter(|line| !line.is_empty()).collect()
+}
+
+/// What differs from run to run, replaced by what it is.
+fn masked(line: &str) -> String {
+    let mut out = String::new();
+    let mut word = String::new();
+    for c in line.chars().chain(['\0']) {
+        if c.is_ascii_alphanumeric() || "-:.+".contains(c) {
+            word.push(c);
+            continue;
+        }
+        // Punctuation at the end belongs to the sentence.
+        let bare = word.trim_end_matches(['.', ':']);
+        out.push_str(kind_of(bare).unwrap_or(bare));
+        out.push_str(&word[bare.len()..]);
+        word.clear();
+        out.extend((c != '\0').then_some(c));
+    }
+    out
+}
+
+fn kind_of(word: &str) -> Option<&'static str> {
+    let shape: String = word.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+    if shape.starts_with("0000-00-00T00:00:00") {
+        return Some("TIME");
+    }
+    let hex = |part: &str, length| part.len() == length && part.chars().all(|c| c.is_ascii_hexdigit());
+    let parts: Vec<&str> = word.split('-').collect();
+    if parts.len() == 5 && parts.iter().zip([8, 4, 4, 4, 12]).all(|(part, length)| hex(part, length)) {
+        return Some("UUID");
+    }
+    let units: String = word.chars().filter(|c| !c.is_ascii_digit() && *c != '.').collect();
+    let begins = word.starts_with(|c: char| c.is_ascii_digit());
+    match units.as_str() {
+        "ms" | "s" | "m" | "h" | "d" | "hm" | "dh" if begins => Some("AGE"),
+        "Ki" | "Mi" | "Gi" | "Ti" if begins => Some("SIZE"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_varies_is_not_compared() {
+        let shown = "State:  parked for 3s (since 2026-01-01T00:00:00Z)\nid 00000000-0000-4000-8000-000000000000, 1.5Ki";
+        let printed =
+            "State: parked for 2m12s (since 2027-02-03T04:05:06.789Z)\n\nid 9b2f0c1e-1111-4222-8333-abcdefabcdef, 12Mi";
+        assert_eq!(difference(shown, printed), None);
+        assert!(difference("2 events", "3 events").is_some());
+        assert!(difference("a\nb", "a\nb\nc").is_some());
+    }
+
+    #[test]
+    fn dots_stand_for_anything() {
+        assert_eq!(difference("a\n…\nd", "a\nb\nc\nd"), None);
+        assert_eq!(difference("to … of …", "to 3 of 4"), None);
+        assert!(difference("a\n…\nd", "a\nb").is_some());
+        assert_eq!(difference_within("b", "a\nb\nc"), None);
+        assert!(difference_within("b\nd", "a\nb\nc").is_some());
+    }
+}

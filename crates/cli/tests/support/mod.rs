@@ -1,0 +1,44 @@
+//! What the tests of the real binary share.
+//!
+//! Each test file is a crate of its own and uses a part of this.
+#![allow(dead_code)]
+
+pub mod likeness;
+pub mod markdown;
+pub mod process;
+pub mod session;
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub const KLAMBDA: &str = env!("CARGO_BIN_EXE_klambda");
+
+/// How long anything that should happen may take, on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
+}
+
+pub fn read(path: &str) -> String {
+    std::fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// A port nobody listens on. Taken from the kernel, so that tests side by side do not meet.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Asks until the answer is there; the last excuse is the test's failure.
+pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(excuse) => assert!(Instant::now() < deadline, "{what}: {excuse}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,208 @@
+//! The proof of a data folder: every checksum, and that per-key order, no loss and no double acknowledgement hold.
+//!
+//! Two readings that share no code decide. The `ledger` reads the log record by record and knows nothing of lanes: it
+//! keeps who was routed and who was acknowledged, and what was recorded that allows an exception. The engine opens the
+//! same folder as it would to serve, through its tables and its lane machine. What the one says still waits must be
+//! what the other has, event by event.
+//!
+//! Nothing is written: the engine works on an `Overlay` that keeps its changes in memory. Memory is what waits (16 bytes
+//! an event, once more while the two are compared), 16 bytes for each lane with a producer's sequence, and what was
+//! dropped by records that do not name their events.
+
+mod compare;
+mod ledger;
+mod line;
+mod overlay;
+mod report;
+
+pub use overlay::Overlay;
+pub use report::{Cut, Kind, Problem, Problems, Report};
+
+use crate::engine::{Config, Engine, Failure};
+use klambda_core::event_codec::EventView;
+use klambda_core::ids::{Address, Position};
+use klambda_core::time::Millis;
+use klambda_store::disk::Disk;
+use klambda_store::inspect;
+use klambda_store::log::{self, Options};
+use klambda_store::manifest::{self, Manifest};
+use klambda_store::record::Record;
+use klambda_store::recovery::Checkpoint;
+use klambda_store::segment::Segment;
+use klambda_store::table::{self, Table};
+use ledger::Ledger;
+use report::Findings;
+use std::io;
+use std::sync::Arc;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("there is no data of knative-lambda in it")]
+    Empty,
+    #[error(transparent)]
+    Format(manifest::Error),
+    #[error(transparent)]
+    Log(#[from] log::Error),
+    #[error("data folder: {0}")]
+    Io(#[from] io::Error),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    Tables,
+    Log,
+    State,
+}
+
+/// How far it is, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    pub stage: Stage,
+    pub done: u64,
+    pub total: u64,
+}
+
+/// Checks the folder of a stopped server, or a copy.
+pub fn check(disk: Arc<dyn Disk>, on_progress: &mut dyn FnMut(Progress)) -> Result<Report, Error> {
+    let mut findings = Findings::default();
+    let mut report = Report::default();
+    let manifest = load_manifest(&*disk, &mut findings)?;
+    if let Some(manifest) = &manifest {
+        verify_tables(&*disk, manifest, &mut report, &mut findings, on_progress)?;
+    }
+    let checkpoint = match &manifest {
+        Some(manifest) => manifest.checkpoint(),
+        None => Checkpoint { address: oldest_base(&*disk)?, next_position: Position(1) },
+    };
+    let ledger = read_log(&*disk, checkpoint, &mut report, &mut findings, on_progress)?;
+    ledger.add_counts(&mut report);
+    on_progress(Progress { stage: Stage::State, done: 0, total: 0 });
+    // Against a damaged log nothing can be compared: whatever is missing may be in the damage.
+    if findings.is_undamaged() {
+        compare_state(disk, ledger, &mut report, &mut findings);
+    }
+    report.duplicate_acknowledgements = findings.count(Kind::DuplicateAcknowledgement);
+    report.order_violations = findings.count(Kind::OrderViolation);
+    report.lost = findings.count(Kind::Lost);
+    report.problems = findings.into_problems();
+    Ok(report)
+}
+
+fn load_manifest(disk: &dyn Disk, findings: &mut Findings) -> Result<Option<Manifest>, Error> {
+    match Manifest::load(disk) {
+        Ok(Some(manifest)) => Ok(Some(manifest)),
+        Ok(None) => Err(Error::Empty),
+        Err(manifest::Error::Io(error)) => Err(Error::Io(error)),
+        Err(error @ manifest::Error::Format(_)) => Err(Error::Format(error)),
+        Err(error @ (manifest::Error::Damaged(_) | manifest::Error::Missing)) => {
+            findings.add(Kind::Damage, None, error.to_string());
+            Ok(None)
+        }
+    }
+}
+
+fn verify_tables(
+    disk: &dyn Disk,
+    manifest: &Manifest,
+    report: &mut Report,
+    findings: &mut Findings,
+    on_progress: &mut dyn FnMut(Progress),
+) -> Result<(), Error> {
+    let names: Vec<&String> = manifest.rows.iter().chain(&manifest.marks).collect();
+    let total = names.iter().filter_map(|name| disk.open(name).ok()?.len().ok()).sum();
+    for name in names {
+        report.tables += 1;
+        match Table::open(disk, name).and_then(|table| table.verify().map(|()| table)) {
+            Ok(table) => report.table_bytes += table.file().len()?,
+            Err(table::Error::Io { file, source }) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(log::Error::Io { file, source }.into());
+            }
+            Err(error) => findings.add(Kind::Damage, None, error.to_string()),
+        }
+        on_progress(Progress { stage: Stage::Tables, done: report.table_bytes, total });
+    }
+    Ok(())
+}
+
+fn oldest_base(disk: &dyn Disk) -> io::Result<Address> {
+    Ok(disk.list()?.iter().filter_map(|name| Segment::base_of(name)).min().unwrap_or_default())
+}
+
+/// Reads the whole log: every checksum, and every record into the ledger.
+fn read_log(
+    disk: &dyn Disk,
+    checkpoint: Checkpoint,
+    report: &mut Report,
+    findings: &mut Findings,
+    on_progress: &mut dyn FnMut(Progress),
+) -> Result<Ledger, Error> {
+    const STRIDE: u64 = 1 << 20;
+    let total = log_bytes(disk)?;
+    let mut ledger = Ledger::new(Address(0), Position(1));
+    let mut begun: Option<Address> = None;
+    let mut next_shown = 0;
+    let census = inspect::inspect(disk, checkpoint, &mut |at, body, position| {
+        let start = *begun.get_or_insert_with(|| {
+            ledger = Ledger::new(at, position);
+            at
+        });
+        match decode(&body) {
+            Ok(record) => ledger.read(&record, position, findings),
+            Err(what) => findings.add(Kind::Damage, None, format!("the record at address {at} says nothing: {what}")),
+        }
+        let done = at.0 - start.0;
+        if done >= next_shown {
+            next_shown = done + STRIDE;
+            on_progress(Progress { stage: Stage::Log, done, total });
+        }
+        Ok(())
+    })?;
+    for damage in &census.damage {
+        findings.add(Kind::Damage, None, damage.to_string());
+    }
+    if ledger.has_suspects() {
+        inspect::inspect(disk, checkpoint, &mut |_, body, position| {
+            if let Ok(record) = decode(&body) {
+                ledger.look_for_suspects(&record, position);
+            }
+            Ok(())
+        })?;
+        ledger.judge_suspects(findings);
+    }
+    report.add_census(&census);
+    Ok(ledger)
+}
+
+fn log_bytes(disk: &dyn Disk) -> io::Result<u64> {
+    let names = disk.list()?;
+    let files = names.iter().filter(|name| Segment::base_of(name).is_some());
+    files.map(|name| disk.open(name)?.len()).sum()
+}
+
+fn decode(body: &[u8]) -> Result<Record<'_>, String> {
+    let record = Record::decode(body).map_err(|error| error.to_string())?;
+    if let Record::Event { event, .. } | Record::Kept { event, .. } = &record {
+        EventView::decode(event).map_err(|_| "its event cannot be read".to_owned())?;
+    }
+    Ok(record)
+}
+
+/// Opens the folder as the server would, and holds its state against the ledger.
+fn compare_state(disk: Arc<dyn Disk>, ledger: Ledger, report: &mut Report, findings: &mut Findings) {
+    let config = Config {
+        log: Options { segment_bytes: 1 << 20, reserve_bytes: 0, tail_bytes: 1 << 20 },
+        ..Config::default()
+    };
+    // At the time of its last record: no timer runs out while it is looked at.
+    let opened = Engine::open(Arc::new(Overlay::new(disk)), config, Millis::ZERO, [0; 16]);
+    let compared: Result<(), Failure> = match opened {
+        Ok((engine, _)) => {
+            findings.name_subscriptions(engine.subscriptions.values().map(|s| (s.id, s.name().to_owned())));
+            compare::compare(&engine, ledger, report, findings)
+        }
+        Err(failure) => Err(failure),
+    };
+    if let Err(failure) = compared {
+        findings.add(Kind::State, None, format!("a server could not open this folder: {failure}"));
+    }
+}

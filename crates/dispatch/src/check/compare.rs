@@ -1,0 +1,182 @@
+//! The ledger against the engine's state: what the log says has not left must be there, and nothing else.
+
+use super::ledger::{Account, Ledger, Why};
+use super::report::{Findings, Kind, Report};
+use crate::engine::{Engine, Failure};
+use crate::rows;
+use crate::subscription::Tally;
+use klambda_core::ids::{Position, SubscriptionId};
+
+/// One event that has not left, by the ledger.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Open {
+    position: Position,
+    place: Place,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Line,
+    Overtaken,
+    Replayed,
+    Invalid,
+}
+
+/// What a subscription has, by the engine. Sorted.
+struct Held {
+    waiting: Vec<Position>,
+    /// Outside the lanes.
+    dead: Vec<Position>,
+    holders: Vec<Position>,
+}
+
+pub(super) fn compare(
+    engine: &Engine,
+    mut ledger: Ledger,
+    report: &mut Report,
+    findings: &mut Findings,
+) -> Result<(), Failure> {
+    report.subscriptions = engine.subscriptions.len() as u64;
+    for (id, subscription) in &engine.subscriptions {
+        let held = Held::of(engine, *id)?;
+        report.waiting += held.waiting.len() as u64;
+        report.dead_letters += (held.dead.len() + held.holders.len()) as u64;
+        let account = ledger.subscriptions.remove(id).unwrap_or_default();
+        held.prove_counters(*id, &subscription.tally, &account, findings);
+        Comparison { id: *id, first_position: ledger.first_position, held: &held, report, findings }.run(account);
+    }
+    for id in ledger.subscriptions.keys() {
+        findings.add(Kind::State, Some(*id), "the log knows it and the state does not".into());
+    }
+    Ok(())
+}
+
+impl Held {
+    fn of(engine: &Engine, id: SubscriptionId) -> Result<Held, Failure> {
+        let mut waiting = Vec::new();
+        engine.for_each_waiting(id, &mut |entry| waiting.push(entry.position))?;
+        if let Some(subscription) = engine.subscriptions.get(&id) {
+            waiting.extend(subscription.singles.keys());
+        }
+        waiting.sort_unstable();
+        Ok(Held { waiting, dead: positions(engine, rows::DEAD, id)?, holders: positions(engine, rows::HELD, id)? })
+    }
+
+    fn prove_counters(&self, id: SubscriptionId, tally: &Tally, account: &Account, findings: &mut Findings) {
+        let counted = [
+            ("events wait", tally.waiting, self.waiting.len() as u64),
+            ("dead letters stand outside lanes", tally.dead, self.dead.len() as u64),
+            ("dead letters hold lanes", tally.held, self.holders.len() as u64),
+        ];
+        let delivered = ("events were delivered", tally.delivered, account.delivered);
+        for (what, says, is) in counted.into_iter().chain(account.is_whole.then_some(delivered)) {
+            if says != is {
+                let text = format!("its counter says that {says} {what}, and {is} do");
+                findings.add(Kind::State, Some(id), text);
+            }
+        }
+        let mut twice = self.waiting.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        if let Some(position) = twice.next() {
+            findings.add(Kind::State, Some(id), format!("event {position} waits twice"));
+        }
+        let lost = self.holders.iter().find(|position| self.waiting.binary_search(position).is_err());
+        if let Some(position) = lost {
+            findings.add(Kind::State, Some(id), format!("dead letter {position} holds a lane that it is not in"));
+        }
+    }
+}
+
+fn positions(engine: &Engine, letter: u8, id: SubscriptionId) -> Result<Vec<Position>, Failure> {
+    const PAGE: usize = 10_000;
+    let prefix = rows::of_subscription(letter, id);
+    let mut from = prefix.clone();
+    let mut found = Vec::new();
+    loop {
+        let page = engine.rows.scan(&prefix, &from, PAGE)?;
+        found.extend(page.iter().map(|(key, _)| Position(rows::number_of(key))));
+        match page.last() {
+            Some((key, _)) if page.len() == PAGE => from = [key.as_slice(), &[0]].concat(),
+            _ => return Ok(found),
+        }
+    }
+}
+
+struct Comparison<'a> {
+    id: SubscriptionId,
+    first_position: Position,
+    held: &'a Held,
+    report: &'a mut Report,
+    findings: &'a mut Findings,
+}
+
+impl Comparison<'_> {
+    fn run(mut self, mut account: Account) {
+        let mut open = open_events(&mut account);
+        open.sort_unstable();
+        for event in &open {
+            let waits = self.held.waiting.binary_search(&event.position).is_ok();
+            let is_dead = self.held.dead.binary_search(&event.position).is_ok();
+            self.judge(event, waits, is_dead, &mut account);
+        }
+        let is_open = |position: &Position| open.binary_search_by_key(position, |event| event.position).is_ok();
+        let held = self.held;
+        for position in held.waiting.iter().chain(&held.dead).filter(|position| !is_open(position)) {
+            self.judge_unknown(*position, &mut account);
+        }
+    }
+
+    fn judge(&mut self, event: &Open, waits: bool, is_dead: bool, account: &mut Account) {
+        let position = event.position;
+        let problem = match (waits, is_dead, event.place) {
+            (true, true, _) => Some((Kind::State, "both waits and is a dead letter outside its lane")),
+            (true, _, Place::Overtaken) => Some((Kind::OrderViolation, "still waits in its lane, which went on without it")),
+            (true, _, Place::Invalid) => Some((Kind::State, "has no key or sequence and waits in a lane")),
+            (false, false, _) if !self.is_explained(position, account) => Some((Kind::Lost, "is neither delivered nor waiting nor a dead letter")),
+            _ => None,
+        };
+        if let Some((kind, what)) = problem {
+            self.findings.add(kind, Some(self.id), format!("event {position} {what}"));
+        }
+    }
+
+    /// It left by a record that does not name it.
+    fn is_explained(&mut self, position: Position, account: &mut Account) -> bool {
+        if account.gone.remove(&position) {
+            return true;
+        }
+        let dropped = account.drops > 0;
+        let explained = dropped || position <= account.discarded_before;
+        account.drops -= u64::from(dropped);
+        self.report.purged += u64::from(explained);
+        explained
+    }
+
+    fn judge_unknown(&mut self, position: Position, account: &mut Account) {
+        if position < self.first_position {
+            self.report.before_log += 1;
+        } else if position <= account.purged_before && account.survivors > 0 {
+            account.survivors -= 1;
+            self.report.purged = self.report.purged.saturating_sub(1);
+        } else {
+            let text = format!("event {position} waits or is a dead letter, although the log says that it left or never came");
+            self.findings.add(Kind::Unaccounted, Some(self.id), text);
+        }
+    }
+}
+
+fn open_events(account: &mut Account) -> Vec<Open> {
+    let lines = std::mem::take(&mut account.lines);
+    let (alone, aside) = (std::mem::take(&mut account.alone), std::mem::take(&mut account.aside));
+    let in_line = lines.values().flat_map(|line| line.iter().map(|waiting| waiting.position));
+    let mut open: Vec<Open> =
+        in_line.chain(alone).map(|position| Open { position, place: Place::Line }).collect();
+    open.extend(aside.into_iter().map(|(position, aside)| Open {
+        position,
+        place: match aside.why {
+            Why::Overtaken => Place::Overtaken,
+            Why::Replayed => Place::Replayed,
+            Why::Invalid => Place::Invalid,
+        },
+    }));
+    open
+}

@@ -1,0 +1,437 @@
+//! An independent reading of the log: for each subscription, which events it was sent and which of them left.
+//!
+//! It knows nothing of lanes and their rules. The order of a key is proven by what it says that nobody could wave
+//! through: whoever arrived first, and was put first by its producer, is delivered first. Who was overtaken may only
+//! come back by a recorded replay; if it never does, it must be a dead letter or gone by a recorded decision, which
+//! `compare` settles with the engine's state.
+//!
+//! History before the oldest kept segment is unknown: steps that concern it are counted, not judged.
+
+use super::line::{Delivered, Line, Waiting};
+use super::report::{Findings, Kind, Report};
+use hashbrown::{HashMap, HashSet};
+use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_core::subscription::{Document, From};
+use klambda_core::time::Millis;
+use klambda_store::record::{Change, LaneRef, Record, Route, Step, To};
+use klambda_store::segment::{FRAME_HEADER, HEADER};
+use std::hash::BuildHasher;
+
+pub(super) struct Ledger {
+    /// The first record of the log.
+    start: Address,
+    /// Nothing of the log was ever removed.
+    is_whole: bool,
+    pub first_position: Position,
+    pub subscriptions: HashMap<SubscriptionId, Account>,
+    removed: HashSet<SubscriptionId>,
+    /// Acknowledged although nothing waited: to be told apart by a second reading.
+    suspects: HashMap<(SubscriptionId, Position), bool>,
+    counts: Counts,
+    hasher: foldhash::fast::FixedState,
+}
+
+#[derive(Default)]
+struct Counts {
+    events: u64,
+    lanes: u64,
+    delivered: u64,
+    purged: u64,
+    late: u64,
+    gaps: u64,
+    before_log: u64,
+}
+
+/// What the log says of one subscription.
+#[derive(Default)]
+pub(super) struct Account {
+    pub lines: HashMap<String, Line>,
+    /// Unordered events that wait or are dead letters.
+    pub alone: HashSet<Position>,
+    /// Out of their line: overtaken, replayed, or never in one.
+    pub aside: HashMap<Position, Aside>,
+    /// Dead letters that are gone, while they stood in their line for all the log says.
+    pub gone: HashSet<Position>,
+    /// Drops that the log recorded without naming the event.
+    pub drops: u64,
+    /// Up to here a purge took what waited, except this many: what was in flight, and dead letters outside the lane.
+    pub purged_before: Position,
+    pub survivors: u64,
+    /// Up to here a change of rules may have discarded what waited.
+    pub discarded_before: Position,
+    pub delivered: u64,
+    /// Created within this log, so that all of its history is known.
+    pub is_whole: bool,
+    later: HashSet<Position>,
+    rules: Rules,
+    last_routed: Position,
+    /// By lane, the highest sequence that was delivered.
+    highest: HashMap<u64, Sequence>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Aside {
+    pub why: Why,
+    sequence: Option<Sequence>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    Overtaken,
+    Replayed,
+    Invalid,
+}
+
+/// Whether an event that was put off until its subscription has caught up must be taken then.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Rules {
+    #[default]
+    Unknown,
+    AsCreated,
+    Changed,
+}
+
+impl Ledger {
+    pub fn new(start: Address, first_position: Position) -> Ledger {
+        Ledger {
+            start,
+            is_whole: start == Address(HEADER + FRAME_HEADER as u64),
+            first_position,
+            subscriptions: HashMap::new(),
+            removed: HashSet::new(),
+            suspects: HashMap::new(),
+            counts: Counts::default(),
+            hasher: foldhash::fast::FixedState::default(),
+        }
+    }
+
+    /// Enters one record. `position` is the one an event here has, or would have.
+    pub fn read(&mut self, record: &Record<'_>, position: Position, findings: &mut Findings) {
+        match record {
+            Record::Event { routes, .. } => {
+                self.counts.events += 1;
+                routes.iter().for_each(|route| self.route(position, route, findings));
+            }
+            Record::Routed { position, route, .. } => self.route(*position, route, findings),
+            Record::Step { subscription, lane, previous, step, .. } => {
+                if self.removed.contains(subscription) {
+                    return;
+                }
+                match lane {
+                    LaneRef::Key(key) => {
+                        self.touch(*previous);
+                        self.step(*subscription, key, step, findings);
+                    }
+                    LaneRef::Alone(position) => self.step_alone(*subscription, *position, step),
+                }
+            }
+            Record::Subscription { time, subscription, change } => {
+                self.change(*time, *subscription, change, position, findings);
+            }
+            Record::DeadLetterGone { subscription, position, .. } => self.gone(*subscription, *position),
+            Record::Replay { .. } | Record::Kept { .. } => {}
+        }
+    }
+
+    /// A lane's steps are chained: the first one in this log names one before it, or none.
+    fn touch(&mut self, previous: Address) {
+        self.counts.lanes += u64::from(previous < self.start || previous == Address(0));
+    }
+
+    fn route(&mut self, position: Position, route: &Route<'_>, findings: &mut Findings) {
+        if self.removed.contains(&route.subscription) {
+            return;
+        }
+        let account = self.subscriptions.entry(route.subscription).or_default();
+        if route.to == To::Later {
+            if account.rules == Rules::AsCreated {
+                account.later.insert(position);
+            }
+            return;
+        }
+        account.later.remove(&position);
+        if position <= account.last_routed {
+            let text = format!("event {position} was routed again, or after event {}", account.last_routed);
+            return findings.add(Kind::Unaccounted, Some(route.subscription), text);
+        }
+        account.last_routed = position;
+        match &route.to {
+            To::Lane { key, sequence } => {
+                account.line(key).push(Waiting::new(position, *sequence));
+                self.touch(route.previous);
+            }
+            To::Alone => {
+                account.alone.insert(position);
+            }
+            To::Invalid { .. } => {
+                account.aside.insert(position, Aside { why: Why::Invalid, sequence: None });
+            }
+            To::Later => {}
+        }
+    }
+
+    fn step(&mut self, id: SubscriptionId, key: &str, step: &Step<'_>, findings: &mut Findings) {
+        match step {
+            Step::Delivered { position } => return self.delivered(id, key, *position, findings),
+            Step::Replay { position, .. } => return self.replayed(id, key, *position),
+            _ => {}
+        }
+        let account = self.subscriptions.entry(id).or_default();
+        match step {
+            Step::Failed { .. } | Step::Skip => account.line(key).failed = true,
+            Step::DropOldest => {
+                account.line(key).drops += 1;
+                account.drops += 1;
+            }
+            Step::Purge { events } => self.counts.purged += account.purge(key, *events),
+            Step::Reset { .. } => account.set_apart(key),
+            _ => {}
+        }
+        account.forget_if_over(key);
+    }
+
+    fn delivered(&mut self, id: SubscriptionId, key: &str, position: Position, findings: &mut Findings) {
+        let lane = self.hasher.hash_one(key);
+        let account = self.subscriptions.entry(id).or_default();
+        account.delivered += 1;
+        self.counts.delivered += 1;
+        let taken = account.lines.get_mut(key).and_then(|line| line.deliver(position));
+        let Some(Delivered { event, overtaken, is_late }) = taken else {
+            return self.delivered_aside(id, key, position, findings);
+        };
+        for overtaken in overtaken {
+            if account.is_dropped(key) {
+                self.counts.purged += 1;
+            } else if account.gone.remove(&overtaken.position) {
+                continue;
+            } else {
+                let aside = Aside { why: Why::Overtaken, sequence: overtaken.sequence() };
+                account.aside.insert(overtaken.position, aside);
+            }
+        }
+        if let Some(line) = account.lines.get_mut(key) {
+            line.failed = false;
+        }
+        account.forget_if_over(key);
+        let (late, gap) = if is_late { (true, false) } else { account.pass(lane, event.sequence()) };
+        self.counts.late += u64::from(late);
+        self.counts.gaps += u64::from(gap);
+    }
+
+    /// Not in its line: it came back, or it was gone.
+    fn delivered_aside(&mut self, id: SubscriptionId, key: &str, position: Position, findings: &mut Findings) {
+        let lane = self.hasher.hash_one(key);
+        let account = self.subscriptions.entry(id).or_default();
+        let Some(aside) = account.aside.remove(&position) else {
+            return self.acknowledged_unknown(id, position);
+        };
+        if aside.why != Why::Replayed {
+            let text = format!("event {position} of key {key:?} was overtaken in its lane and delivered after all, without a replay");
+            findings.add(Kind::OrderViolation, Some(id), text);
+        }
+        let (late, gap) = account.pass(lane, aside.sequence);
+        self.counts.late += u64::from(late || aside.sequence.is_none());
+        self.counts.gaps += u64::from(gap);
+    }
+
+    fn acknowledged_unknown(&mut self, id: SubscriptionId, position: Position) {
+        let account = self.subscriptions.entry(id).or_default();
+        if position < self.first_position {
+            self.counts.before_log += 1;
+        } else if position <= account.purged_before && account.survivors > 0 {
+            account.survivors -= 1;
+            self.counts.purged = self.counts.purged.saturating_sub(1);
+        } else {
+            self.suspects.insert((id, position), false);
+        }
+    }
+
+    fn step_alone(&mut self, id: SubscriptionId, position: Position, step: &Step<'_>) {
+        if let Step::Delivered { .. } = step {
+            let account = self.subscriptions.entry(id).or_default();
+            account.delivered += 1;
+            self.counts.delivered += 1;
+            if !account.alone.remove(&position) && account.aside.remove(&position).is_none() {
+                self.acknowledged_unknown(id, position);
+            }
+        }
+    }
+
+    fn replayed(&mut self, id: SubscriptionId, key: &str, position: Position) {
+        let first_position = self.first_position;
+        let account = self.subscriptions.entry(id).or_default();
+        let waiting = account.lines.get_mut(key).and_then(|line| line.take(position));
+        account.forget_if_over(key);
+        let survived = position <= account.purged_before && account.survivors > 0;
+        let sequence = match (waiting, account.aside.get(&position)) {
+            (Some(waiting), _) => waiting.sequence(),
+            (None, Some(aside)) => aside.sequence,
+            (None, None) if survived => {
+                account.survivors -= 1;
+                None
+            }
+            // Its delivery will be judged.
+            (None, None) if position >= first_position => return,
+            (None, None) => {
+                self.counts.before_log += 1;
+                return;
+            }
+        };
+        account.aside.insert(position, Aside { why: Why::Replayed, sequence });
+    }
+
+    fn gone(&mut self, id: SubscriptionId, position: Position) {
+        let Some(account) = self.subscriptions.get_mut(&id) else { return };
+        self.counts.purged += 1;
+        if account.aside.remove(&position).is_none() && !account.alone.remove(&position) && position >= self.first_position {
+            account.gone.insert(position);
+        }
+    }
+
+    fn change(&mut self, time: Millis, id: SubscriptionId, change: &Change<'_>, next: Position, findings: &mut Findings) {
+        match change {
+            Change::Put { document, discard } => {
+                let parsed = serde_json::from_str(document).ok().and_then(|json| Document::parse(&json).ok());
+                let is_new = !self.subscriptions.contains_key(&id);
+                let account = self.subscriptions.entry(id).or_default();
+                if let Some(document) = parsed {
+                    account.is_whole |= is_new && self.is_whole;
+                    let begins_later = matches!(document.spec.from, From::Time(from) if from > time);
+                    account.rules = if account.is_whole && is_new && !begins_later { Rules::AsCreated } else { Rules::Changed };
+                    findings.name_subscriptions(std::iter::once((id, document.name)));
+                }
+                if *discard {
+                    account.discarded_before = Position(next.0.saturating_sub(1));
+                }
+            }
+            Change::Caught { up_to } if up_to.0 + 1 == next.0 => self.caught_up(id, findings),
+            Change::Remove => {
+                let account = self.subscriptions.remove(&id).unwrap_or_default();
+                self.counts.purged += account.open() as u64;
+                self.removed.insert(id);
+            }
+            Change::Drain => self.subscriptions.entry(id).or_default().rules = Rules::Changed,
+            Change::Pause | Change::Resume | Change::Caught { .. } => {}
+        }
+    }
+
+    /// Live from here on: whatever was put off must have been routed, if the rules are those it was put off under.
+    fn caught_up(&mut self, id: SubscriptionId, findings: &mut Findings) {
+        let account = self.subscriptions.entry(id).or_default();
+        for position in account.later.drain() {
+            if account.rules == Rules::AsCreated {
+                let text = format!("event {position} was put off until the subscription had caught up and never taken");
+                findings.add(Kind::Lost, Some(id), text);
+            }
+        }
+    }
+
+    // ---- a second reading ---------------------------------------------------------------------------------
+
+    pub fn has_suspects(&self) -> bool {
+        !self.suspects.is_empty()
+    }
+
+    /// Whether an event that was acknowledged once too often was ever routed.
+    pub fn look_for_suspects(&mut self, record: &Record<'_>, position: Position) {
+        let mut saw = |position: Position, route: &Route<'_>| {
+            if let Some(routed) = self.suspects.get_mut(&(route.subscription, position)) {
+                *routed |= route.to != To::Later;
+            }
+        };
+        match record {
+            Record::Event { routes, .. } => routes.iter().for_each(|route| saw(position, route)),
+            Record::Routed { position, route, .. } => saw(*position, route),
+            _ => {}
+        }
+    }
+
+    pub fn judge_suspects(&mut self, findings: &mut Findings) {
+        let mut suspects: Vec<_> = self.suspects.drain().collect();
+        suspects.sort_unstable();
+        for ((id, position), routed) in suspects {
+            let (kind, text) = match routed {
+                true => (Kind::DuplicateAcknowledgement, format!("event {position} was acknowledged twice, or after it had left")),
+                false => (Kind::Unaccounted, format!("event {position} was acknowledged and never routed there")),
+            };
+            findings.add(kind, Some(id), text);
+        }
+    }
+
+    pub fn add_counts(&self, report: &mut Report) {
+        let Counts { events, lanes, delivered, purged, late, gaps, before_log } = self.counts;
+        report.subscriptions = self.subscriptions.len() as u64;
+        report.events = events;
+        report.lanes = lanes;
+        report.delivered = delivered;
+        report.purged = purged;
+        report.late = late;
+        report.gaps = gaps;
+        report.before_log = before_log;
+    }
+}
+
+impl Account {
+    fn line(&mut self, key: &str) -> &mut Line {
+        self.lines.entry_ref(key).or_default()
+    }
+
+    /// A line that nothing waits in is known to be in order: it costs nothing.
+    fn forget_if_over(&mut self, key: &str) {
+        if self.lines.get(key).is_some_and(Line::is_over) {
+            self.lines.remove(key);
+        }
+    }
+
+    /// Everything in the line goes, as far as the record says. Answers how many that were.
+    fn purge(&mut self, key: &str, events: u64) -> u64 {
+        let line = self.line(key);
+        let waited = line.len() as u64;
+        let last = line.iter().last().map_or(Position(0), |waiting| waiting.position);
+        line.clear();
+        self.purged_before = self.purged_before.max(last);
+        // One may have been in flight, and dead letters outside the lane are not purged with it.
+        self.survivors += waited.saturating_sub(events) + 1;
+        waited.min(events)
+    }
+
+    /// A new expected sequence: what waits may be late by it.
+    fn set_apart(&mut self, key: &str) {
+        let Some(line) = self.lines.get_mut(key) else { return };
+        for waiting in line.iter() {
+            let aside = Aside { why: Why::Replayed, sequence: waiting.sequence() };
+            self.aside.insert(waiting.position, aside);
+        }
+        line.clear();
+    }
+
+    /// What was overtaken was dropped, if that is all that happened in its line.
+    fn is_dropped(&mut self, key: &str) -> bool {
+        let Some(line) = self.lines.get_mut(key).filter(|line| line.drops > 0 && !line.failed) else { return false };
+        line.drops -= 1;
+        self.drops -= 1;
+        true
+    }
+
+    /// Whether this delivery came after a higher sequence, and whether it skipped one.
+    fn pass(&mut self, lane: u64, sequence: Option<Sequence>) -> (bool, bool) {
+        let Some(sequence) = sequence else { return (false, false) };
+        match self.highest.get_mut(&lane) {
+            Some(highest) if sequence < *highest => (true, false),
+            Some(highest) => {
+                let gap = sequence.0 > highest.0 + 1;
+                *highest = sequence;
+                (false, gap)
+            }
+            None => {
+                self.highest.insert(lane, sequence);
+                (false, false)
+            }
+        }
+    }
+
+    /// Everything that has not left.
+    fn open(&self) -> usize {
+        self.lines.values().map(Line::len).sum::<usize>() + self.alone.len() + self.aside.len()
+    }
+}

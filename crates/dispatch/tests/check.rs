@@ -1,0 +1,425 @@
+//! `check` passes every folder that the engine leaves behind, and finds every wrong that is done to one.
+
+mod world;
+
+use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_dispatch::check::{self, Kind, Report};
+use klambda_dispatch::dead_letters::Selector;
+use klambda_dispatch::operate::{LaneAction, Leftover};
+use klambda_dispatch::replay::Request;
+use klambda_store::disk::{Disk, File, read_exact_at};
+use klambda_store::faulty_disk::MemoryDisk;
+use klambda_store::inspect;
+use klambda_store::manifest::Manifest;
+use klambda_store::record::{LaneRef, Record, Step};
+use klambda_store::segment::{RECORD_HEADER, Segment, checksum};
+use serde_json::json;
+use std::sync::Arc;
+use world::{Rng, World};
+
+fn check(disk: &MemoryDisk) -> Report {
+    check::check(Arc::new(disk.clone_image()), &mut |_| {}).expect("a folder that can be read")
+}
+
+fn check_is_ok(disk: &MemoryDisk, what: &str) -> Report {
+    let report = check(disk);
+    if !report.is_ok() { dump(disk); }
+    assert!(report.is_ok(), "{what}: {:#?}", report.problems);
+    assert_eq!(report.duplicate_acknowledgements + report.order_violations + report.lost, 0, "{what}");
+    report
+}
+
+fn subscription(name: &str, spec: serde_json::Value) -> serde_json::Value {
+    let mut document = json!({
+        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": name},
+        "spec": {
+            "target": {"url": "http://127.0.0.1:9000/"},
+            "retry": {"attempts": 2, "backoff": "10ms", "maxBackoff": "50ms"},
+        },
+    });
+    for (key, value) in spec.as_object().expect("an object") {
+        document["spec"][key] = value.clone();
+    }
+    document
+}
+
+/// All kinds of subscriptions at once.
+fn put_all(world: &mut World) {
+    world.put(subscription("parks", json!({"ordering": "ordered"})));
+    world.put(subscription("skips", json!({"ordering": "ordered", "orderingPolicy": {"onFailure": "skip"}})));
+    let sequence = |strict: bool, action: &str| {
+        json!({"ordering": "ordered", "orderingPolicy": {
+            "sequence": {"attribute": "sequence"}, "strict": strict,
+            "gap": {"timeout": "100ms", "action": action}, "buffer": {"maxEvents": 5},
+        }})
+    };
+    world.put(subscription("sequenced", sequence(false, "skip")));
+    world.put(subscription("strict", sequence(true, "park")));
+    world.put(subscription("unordered", json!({})));
+    world.put(subscription("small", json!({"ordering": "ordered", "backlog": {"maxEvents": 20, "onFull": "drop"}})));
+}
+
+const NAMES: [&str; 6] = ["parks", "skips", "sequenced", "strict", "unordered", "small"];
+
+/// Some person does something, sensible or not.
+fn operate(world: &mut World, rng: &mut Rng) {
+    let name = NAMES[rng.below(6) as usize];
+    let key = format!("k{}", rng.below(5));
+    let engine = &mut world.engine;
+    // What does not fit the state is refused, which is fine.
+    match rng.below(14) {
+        0 | 1 => drop(engine.act_on_lane(name, &key, LaneAction::Resume)),
+        2 | 3 => drop(engine.act_on_lane(name, &key, LaneAction::Skip)),
+        4 => drop(engine.act_on_lane(name, &key, LaneAction::Purge)),
+        5 => drop(engine.act_on_lane(name, &key, LaneAction::Pause)),
+        6 => drop(engine.act_on_lane(name, &key, LaneAction::Reset { expected: Sequence(rng.below(30)) })),
+        7 => drop(engine.pause_subscription(name, rng.below(3) == 0)),
+        8 => drop(engine.purge_dead_letters(&Selector::default(), rng.below(2) == 0)),
+        9..=11 => {
+            let request = Request { selector: Selector::default(), rate_per_second: 0, parallelism: 3 };
+            drop(engine.create_replay(request));
+        }
+        12 => drop(engine.delete_subscription(name, [Leftover::Refuse, Leftover::Discard][rng.below(2) as usize])),
+        _ => engine.request_checkpoint(),
+    }
+}
+
+fn live(world: &mut World, rng: &mut Rng, rounds: u64, mut each: impl FnMut(&mut World, &mut Rng, u64)) {
+    let mut next = [0; 5];
+    for round in 0..rounds {
+        for _ in 0..rng.below(4) {
+            let key = rng.below(5) as usize;
+            next[key] += 1 + u64::from(rng.below(12) == 0);
+            let back = if rng.below(5) == 0 { rng.below(6) } else { 0 };
+            let sequence = (rng.below(40) > 0).then_some(u64::saturating_sub(next[key], back));
+            world.send(&format!("k{key}"), sequence);
+        }
+        world.step(rng, |rng, _| match rng.below(8) {
+            0 => world::error(500),
+            1 => world::error([422, 503][rng.below(2) as usize]),
+            _ => world::ok(),
+        });
+        each(world, rng, round);
+    }
+}
+
+#[test]
+fn whatever_the_engine_leaves_behind_passes() {
+    for seed in 0..40 {
+        let mut rng = Rng(seed);
+        let mut world = World::new(seed);
+        put_all(&mut world);
+        live(&mut world, &mut rng, 250, |world, rng, round| {
+            if rng.below(6) == 0 {
+                operate(world, rng);
+            }
+            if rng.below(70) == 0 {
+                world.crash(rng);
+                check_is_ok(&world.disk, &format!("seed {seed}, after the crash in round {round}"));
+            }
+            if round % 90 == 89 {
+                check_is_ok(&world.disk, &format!("seed {seed}, round {round}"));
+            }
+        });
+        world.settle();
+        let report = check_is_ok(&world.disk, &format!("seed {seed}"));
+        assert!(report.events > 200 && report.delivered > 200 && report.cut.is_none(), "{report:?}");
+        assert_eq!(report.waiting, world.engine.waiting(), "seed {seed}");
+        assert_eq!(report.dead_letters, world.engine.dead_letters(), "seed {seed}");
+    }
+}
+
+#[test]
+fn history_read_from_the_log_passes() {
+    for seed in 0..10 {
+        let mut rng = Rng(seed);
+        let mut world = World::new(seed);
+        live(&mut world, &mut rng, 60, |_, _, _| {});
+        world.put(subscription("late", json!({"ordering": "ordered", "from": "earliest"})));
+        live(&mut world, &mut rng, 60, |world, rng, round| {
+            if rng.below(20) == 0 {
+                world.crash(rng);
+            }
+            check_is_ok(&world.disk, &format!("seed {seed}, round {round}"));
+        });
+    }
+}
+
+/// Old segments go; what waited in them is known from copies and tables, and so counted, not judged.
+#[test]
+fn a_log_whose_beginning_is_gone_passes() {
+    let mut rng = Rng(3);
+    let mut world = World::new(3);
+    world.put(subscription("orders", json!({"ordering": "ordered", "retry": {"attempts": 1}})));
+    world.send("sick", None);
+    for _ in 0..20 {
+        world.step(&mut rng, |_, _| world::error(422));
+    }
+    for _ in 0..25 {
+        for n in 0..200 {
+            world.send(&format!("well-{}", n % 40), None);
+        }
+        for _ in 0..60 {
+            world.step(&mut rng, |_, _| world::ok());
+        }
+        world.now = world.now + 24 * 3_600_000;
+        world.engine.request_checkpoint();
+    }
+    world.settle();
+    let report = check_is_ok(&world.disk, "retention");
+    assert!(report.first_position > Position(1), "{report:?}");
+    assert_eq!((report.waiting, report.dead_letters), (1, 1));
+    assert!(report.before_log > 0, "at least the one that is parked");
+    assert_eq!(report.lanes, 41 - 1, "the parked lane was not touched since");
+}
+
+// ---- wrongs ---------------------------------------------------------------------------------------------------
+
+/// Ten events of one key, all delivered, as of a checkpoint: the engine will not read these steps again.
+fn delivered() -> World {
+    let mut rng = Rng(1);
+    let mut world = World::new(1);
+    world.put(subscription("one", json!({"ordering": "ordered"})));
+    world.put(subscription("two", json!({"ordering": "ordered", "filters": [{"exact": {"type": "never"}}]})));
+    for _ in 0..10 {
+        world.send("k", None);
+    }
+    for _ in 0..100 {
+        world.step(&mut rng, |_, _| world::ok());
+    }
+    world.drain();
+    checkpoint(&mut world, &mut rng);
+    world
+}
+
+fn checkpoint(world: &mut World, rng: &mut Rng) {
+    world.engine.request_checkpoint();
+    for _ in 0..20 {
+        world.step(rng, |_, _| world::ok());
+    }
+    world.settle();
+    let manifest = Manifest::load(&world.disk).expect("whole").expect("there");
+    assert!(manifest.checkpoint > Address(96));
+}
+
+/// Rewrites records of the log in place, with right checksums: a log that says something else.
+fn forge(disk: &MemoryDisk, mut change: impl FnMut(Position, Record<'_>) -> Option<Vec<u8>>) -> usize {
+    let mut forged = Vec::new();
+    let from = Manifest::load(disk).expect("whole").expect("there").checkpoint();
+    inspect::inspect(disk, from, &mut |at, body, position| {
+        let new = change(position, Record::decode(&body).expect("a record"));
+        if let Some(new) = new.filter(|new| *new != body[..]) {
+            assert_eq!(new.len(), body.len(), "a record keeps its place");
+            forged.push((at, new));
+        }
+        Ok(())
+    })
+    .expect("reads");
+    for (at, body) in &forged {
+        let (file, offset) = file_of(disk, *at);
+        file.write_at(&checksum(*at, body).to_le_bytes(), offset + 4).expect("writes");
+        file.write_at(body, offset + RECORD_HEADER as u64).expect("writes");
+        file.sync().expect("syncs");
+    }
+    forged.len()
+}
+
+fn file_of(disk: &MemoryDisk, at: Address) -> (Arc<dyn File>, u64) {
+    let bases = disk.list().expect("lists").into_iter().filter_map(|name| Segment::base_of(&name));
+    let base = bases.filter(|base| *base <= at).max().expect("a segment");
+    (disk.open(&Segment::name(base)).expect("opens"), at.0 - base.0)
+}
+
+fn encode(record: &Record<'_>) -> Vec<u8> {
+    let mut body = Vec::new();
+    record.encode(&mut body);
+    body
+}
+
+/// Forges whom acknowledgements are of.
+fn forge_acknowledgements(disk: &MemoryDisk, of: impl Fn(u64) -> u64) {
+    let forged = forge(disk, |_, record| match record {
+        Record::Step { time, subscription, lane, previous, step: Step::Delivered { position } } => {
+            let step = Step::Delivered { position: Position(of(position.0)) };
+            Some(encode(&Record::Step { time, subscription, lane, previous, step }))
+        }
+        _ => None,
+    });
+    assert!(forged > 0);
+}
+
+fn kinds(report: &Report) -> Vec<Kind> {
+    let mut kinds: Vec<Kind> = report.problems.listed.iter().map(|problem| problem.kind).collect();
+    kinds.dedup();
+    kinds
+}
+
+#[test]
+fn an_event_acknowledged_twice_is_found_and_so_is_the_one_that_never_was() {
+    let world = delivered();
+    check_is_ok(&world.disk, "before");
+    forge_acknowledgements(&world.disk, |position| if position == 7 { 4 } else { position });
+    let report = check(&world.disk);
+    assert_eq!(kinds(&report), [Kind::DuplicateAcknowledgement, Kind::Lost], "{:#?}", report.problems);
+    assert_eq!((report.duplicate_acknowledgements, report.lost, report.order_violations), (1, 1, 0));
+    assert_eq!(report.problems.listed[0].text, "one: event 4 was acknowledged twice, or after it had left");
+    assert_eq!(report.problems.listed[1].text, "one: event 7 is neither delivered nor waiting nor a dead letter");
+}
+
+#[test]
+fn a_delivery_out_of_order_is_found() {
+    let world = delivered();
+    forge_acknowledgements(&world.disk, |position| match position {
+        3 => 4,
+        4 => 3,
+        other => other,
+    });
+    let report = check(&world.disk);
+    assert_eq!(kinds(&report), [Kind::OrderViolation], "{:#?}", report.problems);
+    assert_eq!(report.order_violations, 1);
+}
+
+#[test]
+fn a_delivery_out_of_its_producers_order_is_found() {
+    let mut rng = Rng(1);
+    let mut world = World::new(1);
+    let policy = json!({"ordering": "ordered", "orderingPolicy": {"sequence": {"attribute": "sequence"}}});
+    world.put(subscription("one", policy));
+    for sequence in [1, 3, 2, 5, 4, 6] {
+        world.send("k", Some(sequence));
+    }
+    world.drain();
+    checkpoint(&mut world, &mut rng);
+    let report = check_is_ok(&world.disk, "before");
+    assert_eq!((report.late, report.gaps), (0, 0));
+    // Events 3 and 5 have the sequences 2 and 4.
+    forge_acknowledgements(&world.disk, |position| match position {
+        3 => 5,
+        5 => 3,
+        other => other,
+    });
+    let report = check(&world.disk);
+    assert_eq!(kinds(&report), [Kind::OrderViolation], "{:#?}", report.problems);
+}
+
+#[test]
+fn an_acknowledgement_of_an_event_that_was_never_sent_there_is_found() {
+    let world = delivered();
+    let forged = forge(&world.disk, |_, record| match record {
+        Record::Step { time, lane, previous, step: step @ Step::Delivered { position: Position(5) }, .. } => {
+            Some(encode(&Record::Step { time, subscription: SubscriptionId(2), lane, previous, step }))
+        }
+        _ => None,
+    });
+    assert_eq!(forged, 1);
+    let report = check(&world.disk);
+    assert!(kinds(&report).contains(&Kind::Unaccounted) && kinds(&report).contains(&Kind::Lost), "{:#?}", report.problems);
+}
+
+/// The log says that an event was sent to the second subscription, whose state has never heard of it.
+#[test]
+fn an_event_that_waits_nowhere_is_found() {
+    let mut rng = Rng(1);
+    let mut world = delivered();
+    world.engine.pause_subscription("one", true).expect("paused");
+    world.send("k", None);
+    world.settle();
+    checkpoint(&mut world, &mut rng);
+    check_is_ok(&world.disk, "before");
+    let forged = forge(&world.disk, |position, record| match record {
+        Record::Event { time, mut routes, event } if position == Position(11) => {
+            routes[0].subscription = SubscriptionId(2);
+            Some(encode(&Record::Event { time, routes, event }))
+        }
+        _ => None,
+    });
+    assert_eq!(forged, 1);
+    let report = check(&world.disk);
+    assert_eq!(kinds(&report), [Kind::Unaccounted, Kind::Lost], "{:#?}", report.problems);
+    assert_eq!(report.lost, 1);
+}
+
+/// After the checkpoint the engine itself reads the log, and refuses what cannot be.
+#[test]
+fn a_state_that_cannot_follow_from_the_log_is_found() {
+    let mut world = World::new(1);
+    world.put(subscription("one", json!({"ordering": "ordered"})));
+    world.send("k", None);
+    world.drain();
+    let forged = forge(&world.disk, |_, record| match record {
+        Record::Step { time, subscription, previous, step, lane: LaneRef::Key("k") } => {
+            Some(encode(&Record::Step { time, subscription, lane: LaneRef::Key("q"), previous, step }))
+        }
+        _ => None,
+    });
+    assert!(forged > 0);
+    let report = check(&world.disk);
+    assert!(kinds(&report).contains(&Kind::State), "{:#?}", report.problems);
+    assert_eq!(report.duplicate_acknowledgements, 1);
+}
+
+#[test]
+fn damage_is_named_and_a_torn_tail_is_not_damage() {
+    let mut world = delivered();
+    let segment = Segment::name(Address(0));
+    for _ in 0..3 {
+        world.send("k", None);
+        world.drain();
+        world.settle();
+    }
+
+    let damaged = world.disk.clone_image();
+    damaged.flip_bit(&segment, 8 * 150);
+    let report = check(&damaged);
+    assert_eq!(kinds(&report), [Kind::Damage]);
+    assert!(report.problems.listed[0].text.contains(&segment) && report.problems.listed[0].text.contains("offset 64"), "{:?}", report.problems);
+
+    let table = world.disk.list().expect("lists").into_iter().find(|name| name.starts_with("rows-")).expect("a table");
+    let damaged = world.disk.clone_image();
+    damaged.flip_bit(&table, 8 * 20);
+    let report = check(&damaged);
+    assert_eq!(kinds(&report), [Kind::Damage]);
+    assert!(report.problems.listed[0].text.contains(&table), "{:?}", report.problems);
+
+    let damaged = world.disk.clone_image();
+    damaged.flip_bit("manifest", 8 * 20);
+    assert_eq!(kinds(&check(&damaged)), [Kind::Damage]);
+
+    let torn = world.disk.clone_image();
+    let end = last_byte(&torn, &segment);
+    torn.open(&segment).expect("opens").write_at(b"torn", end + 64).expect("writes");
+    let report = check_is_ok(&torn, "a torn tail");
+    let cut = report.cut.expect("is named");
+    assert_eq!(cut.file, segment);
+    assert!(cut.bytes > 0 && cut.offset > end - 64);
+}
+
+fn last_byte(disk: &MemoryDisk, name: &str) -> u64 {
+    let file = disk.open(name).expect("opens");
+    let mut bytes = vec![0; file.len().expect("has a length") as usize];
+    read_exact_at(&*file, &mut bytes, 0).expect("reads");
+    bytes.iter().rposition(|byte| *byte != 0).expect("is not empty") as u64
+}
+
+#[test]
+fn a_folder_without_data_is_no_data_folder() {
+    let empty = check::check(Arc::new(MemoryDisk::new()), &mut |_| {});
+    assert!(matches!(empty, Err(check::Error::Empty)));
+}
+
+fn dump(disk: &MemoryDisk) {
+    let from = Manifest::load(disk).expect("whole").expect("there").checkpoint();
+    let wanted: u32 = std::env::var("SUB").ok().and_then(|s| s.parse().ok()).unwrap_or(3);
+    eprintln!("checkpoint {from:?}");
+    inspect::inspect(disk, from, &mut |at, body, position| {
+        match Record::decode(&body).expect("a record") {
+            Record::Event { routes, .. } => {
+                for r in routes.iter().filter(|r| r.subscription.0 == wanted) { eprintln!("{at} {position} -> {:?}", r.to); }
+            }
+            Record::Step { subscription, lane, step, .. } if subscription.0 == wanted => eprintln!("{at} {lane:?} {step:?}"),
+            other @ (Record::Subscription { .. } | Record::DeadLetterGone { .. } | Record::Routed { .. }) => { let t = format!("{other:?}"); eprintln!("{at} {}", &t[..t.len().min(150)]) }
+            _ => {}
+        }
+        Ok(())
+    }).expect("reads");
+}

@@ -1,0 +1,146 @@
+//! What the resources share, and the table of their addresses.
+
+use crate::body::Budget;
+use crate::listener::Stats;
+use crate::problem::Problem;
+use crate::shutdown::Shutdown;
+use crate::{backup, dead_letters, events, lanes, metrics, replays, status, subscriptions};
+use axum::Router;
+use axum::extract::FromRequestParts;
+use axum::routing::{get, post};
+use http::request::Parts;
+use klambda_core::binding;
+use klambda_dispatch::Engine;
+use klambda_dispatch::history::History;
+use klambda_dispatch::runner::Handle;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+use tokio::sync::Semaphore;
+
+/// The running engine and what else the resources need. Clones share it.
+#[derive(Clone)]
+pub struct Api(Arc<Inner>);
+
+pub struct Inner {
+    pub handle: Handle,
+    pub history: History,
+    pub limits: binding::Limits,
+    pub shutdown: Shutdown,
+    pub stats: Arc<Stats>,
+    pub budget: Arc<Budget>,
+    pub about: About,
+    /// Open tails of the log.
+    pub tails: Arc<Semaphore>,
+    pub backups: Arc<Semaphore>,
+}
+
+/// What the server says of itself.
+#[derive(Clone, Debug)]
+pub struct About {
+    pub started: Instant,
+    pub data_folder: String,
+    pub url: String,
+}
+
+pub const TAILS_MAX: usize = 100;
+
+/// The way to the API, which is there once the engine has recovered. Requests that come before are told so.
+#[derive(Clone, Default)]
+pub struct Gate(Arc<OnceLock<Api>>);
+
+impl Gate {
+    pub fn open(&self, api: Api) {
+        // A second opening changes nothing: the first engine is the one that runs.
+        let _ = self.0.set(api);
+    }
+
+    pub fn api(&self) -> Result<&Api, Problem> {
+        self.0.get().ok_or_else(|| {
+            Problem::not_ready("the server reads its log to recover; it answers when that is done")
+                .retry_after(std::time::Duration::from_secs(1))
+        })
+    }
+}
+
+impl Api {
+    pub fn new(inner: Inner) -> Api {
+        Api(Arc::new(inner))
+    }
+
+    /// Looks at the engine.
+    pub async fn query<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&mut Engine) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        self.handle.query(look).await.map_err(|_| self.stopped())
+    }
+
+    /// Changes the engine; answers when the change is durable.
+    pub async fn command<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut Engine) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        self.handle.command(change).await.map_err(|_| self.stopped())
+    }
+
+    /// Reads from the disk without holding up anybody else.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&History) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        let history = self.history.clone();
+        let read = tokio::task::spawn_blocking(move || read(&history));
+        read.await.map_err(|error| Problem::internal(format!("a reader of the log failed: {error}")))
+    }
+
+    /// Why the engine did not answer.
+    pub fn stopped(&self) -> Problem {
+        if self.shutdown.is_requested() {
+            return Problem::shutting_down("the server is stopping; what it accepted is safe");
+        }
+        Problem::storage_failed("the store failed, and what was asked is not durable; restart the server")
+    }
+}
+
+impl std::ops::Deref for Api {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl FromRequestParts<Gate> for Api {
+    type Rejection = Problem;
+
+    async fn from_request_parts(_: &mut Parts, gate: &Gate) -> Result<Api, Problem> {
+        gate.api().cloned()
+    }
+}
+
+/// Every resource at its address. `POST /api/v1/events` is not among them: it has a shorter way.
+pub fn resources(gate: Gate) -> Router {
+    Router::new()
+        .route("/readyz", get(status::ready))
+        .route("/metrics", get(metrics::show))
+        .route("/api/v1/status", get(status::show))
+        .route("/api/v1/backup", post(backup::take))
+        .route("/api/v1/events", get(events::list))
+        .route("/api/v1/events/{id}", get(events::show))
+        .route("/api/v1/subscriptions", get(subscriptions::list))
+        .route(
+            "/api/v1/subscriptions/{name}",
+            get(subscriptions::show).put(subscriptions::put).delete(subscriptions::delete),
+        )
+        .route("/api/v1/subscriptions/{name}/{action}", post(subscriptions::act))
+        .route("/api/v1/lanes", get(lanes::list))
+        .route("/api/v1/lanes/{action}", post(lanes::act_on_query))
+        .route("/api/v1/lanes/{subscription}/{key}", get(lanes::show))
+        .route("/api/v1/lanes/{subscription}/{key}/{action}", post(lanes::act))
+        .route("/api/v1/dlq", get(dead_letters::list))
+        .route("/api/v1/dlq/purge", post(dead_letters::purge))
+        .route("/api/v1/dlq/replays", get(replays::list).post(replays::create))
+        .route("/api/v1/dlq/replays/{id}", get(replays::show).delete(replays::stop))
+        .route("/api/v1/dlq/{id}", get(dead_letters::show).delete(dead_letters::delete))
+        .with_state(gate)
+}

@@ -1,0 +1,176 @@
+//! `/api/v1/dlq`: events that failed for good, and what becomes of them.
+
+use crate::api::Api;
+use crate::extract::{Json, Path};
+use crate::members::{self, Faults, Members};
+use crate::params::Params;
+use crate::problem::Problem;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::Uri;
+use klambda_core::fault::unknown;
+use klambda_core::ids::Position;
+use klambda_core::outcome::Reason;
+use klambda_core::time::Millis;
+use klambda_dispatch::Engine;
+use klambda_dispatch::dead_letters::Selector;
+use klambda_dispatch::operate::Refused;
+use klambda_dispatch::views::{DeadLetter, Letters, Page};
+use serde_json::{Value, json};
+
+/// Looks at the engine for one page, each of them short.
+const LOOKS_MAX: usize = 200;
+/// Dead letters removed in one step.
+const PURGED_AT_ONCE: usize = 500;
+const IDS_MAX: usize = 1000;
+
+pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
+    const KNOWN: [&str; 8] = ["subscription", "key", "type", "reason", "since", "until", "limit", "cursor"];
+    let params = Params::read(&uri, &KNOWN);
+    let selector = Selector {
+        subscription: params.owned("subscription"),
+        key: params.owned("key"),
+        kind: params.owned("type"),
+        reason: params.parsed("reason", reason),
+        since: params.parsed("since", time),
+        until: params.parsed("until", time),
+        ids: Vec::new(),
+    };
+    let limit = params.limit();
+    let after = params.parsed("cursor", cursor);
+    params.finish()?;
+    check_subscription(&api, &selector).await?;
+    let page = page(&api, Letters::new(selector, after, limit)).await?;
+    Ok(Json(page).into_response())
+}
+
+async fn page(api: &Api, mut letters: Letters) -> Result<Page<DeadLetter>, Problem> {
+    for _ in 0..LOOKS_MAX {
+        let (more, back) = api
+            .query(move |engine| {
+                let more = engine.list_dead_letters(&mut letters);
+                (more, letters)
+            })
+            .await?;
+        letters = back;
+        if !more? {
+            break;
+        }
+    }
+    let next = letters.next();
+    Ok(Page { items: letters.items, next })
+}
+
+/// The id of the last one on the page before.
+fn cursor(text: &str) -> Result<(String, Position), String> {
+    let parts = text.rsplit_once('.').and_then(|(name, number)| Some((name.to_owned(), Position(number.parse().ok()?))));
+    parts.ok_or_else(|| "is no cursor of this list".to_owned())
+}
+
+fn reason(text: &str) -> Result<Reason, String> {
+    let names = Reason::ALL.map(Reason::name);
+    Reason::from_name(text).ok_or_else(|| unknown("reason", text, &names))
+}
+
+fn time(text: &str) -> Result<Millis, String> {
+    Millis::parse_rfc3339(text).ok_or_else(|| format!("`{text}` is no RFC 3339 time, such as 2026-08-01T12:00:00Z"))
+}
+
+/// A selector that names a subscription which is not there is a slip, not an empty list.
+pub async fn check_subscription(api: &Api, selector: &Selector) -> Result<(), Problem> {
+    if let Some(name) = selector.subscription.clone() {
+        api.query(move |engine| engine.subscription_id(&name).map(drop)).await??;
+    }
+    Ok(())
+}
+
+/// A selector in a body.
+pub fn read_selector(body: &Members<'_>) -> Selector {
+    const KNOWN: [&str; 7] = ["subscription", "key", "type", "reason", "since", "until", "ids"];
+    if !body.has("selector") {
+        body.fault("selector", "is missing; {} selects every dead letter");
+    }
+    let selector = body.child("selector", &KNOWN);
+    let ids = selector.texts("ids");
+    if ids.len() > IDS_MAX {
+        selector.fault("ids", format!("are more than {IDS_MAX}"));
+    }
+    Selector {
+        subscription: selector.text("subscription").map(str::to_owned),
+        key: selector.text("key").map(str::to_owned),
+        kind: selector.text("type").map(str::to_owned),
+        reason: selector.parsed("reason", reason),
+        since: selector.parsed("since", time),
+        until: selector.parsed("until", time),
+        ids,
+    }
+}
+
+pub async fn show(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response, Problem> {
+    Params::none(&uri)?;
+    let letter = api.query(move |engine| view(engine, &id)).await??;
+    Ok(Json(letter).into_response())
+}
+
+fn view(engine: &Engine, id: &str) -> Result<DeadLetter, Refused> {
+    let (subscription, position) = engine.dead_letter_id(id)?;
+    let letter = engine.view_dead_letter(subscription, position)?;
+    letter.ok_or_else(|| Refused::NotFound(format!("there is no dead letter {id:?}")))
+}
+
+/// Answers what was deleted.
+pub async fn delete(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response, Problem> {
+    Params::none(&uri)?;
+    let done = move |engine: &mut Engine| {
+        let letter = view(engine, &id)?;
+        engine.delete_dead_letter(&id)?;
+        Ok::<DeadLetter, Refused>(letter)
+    };
+    Ok(Json(api.command(done).await??).into_response())
+}
+
+pub async fn purge(api: Api, uri: Uri, body: Bytes) -> Result<Response, Problem> {
+    Params::none(&uri)?;
+    let (selector, holders) = read_purge(&members::parse(&body)?)?;
+    check_subscription(&api, &selector).await?;
+    let purged = purge_all(&api, selector, holders).await?;
+    Ok(Json(json!({"purged": purged})).into_response())
+}
+
+fn read_purge(body: &Value) -> Result<(Selector, bool), Problem> {
+    let faults = Faults::default();
+    let members = Members::of(body, &["selector", "holders"], &faults);
+    let selector = read_selector(&members);
+    let holders = members.flag("holders").unwrap_or(false);
+    faults.finish(Problem::invalid_selector)?;
+    Ok((selector, holders))
+}
+
+/// In steps, so that nobody else waits for all of it.
+async fn purge_all(api: &Api, selector: Selector, holders: bool) -> Result<u64, Problem> {
+    let mut purged = 0;
+    let mut after = None;
+    loop {
+        let found = page(api, Letters::new(selector.clone(), after, PURGED_AT_ONCE)).await?;
+        let wanted = found.items.into_iter().filter(|letter| holders || !letter.holds_lane);
+        let ids: Vec<String> = wanted.map(|letter| letter.id).collect();
+        purged += api.command(move |engine| delete_some(engine, &ids)).await??;
+        after = match found.next {
+            Some(next) => cursor(&next).ok(),
+            None => return Ok(purged),
+        };
+    }
+}
+
+fn delete_some(engine: &mut Engine, ids: &[String]) -> Result<u64, Refused> {
+    let mut deleted = 0;
+    for id in ids {
+        match engine.delete_dead_letter(id) {
+            Ok(()) => deleted += 1,
+            // Replayed meanwhile, or in its lane's turn just now: it is somebody else's.
+            Err(Refused::NotFound(_) | Refused::Conflict(_)) => {}
+            Err(refused) => return Err(refused),
+        }
+    }
+    Ok(deleted)
+}

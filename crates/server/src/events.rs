@@ -1,0 +1,145 @@
+//! `/api/v1/events`: the log, by page, as it grows, and one event's fate. Sending events is in `accept`.
+
+pub mod accept;
+mod tail;
+
+use crate::api::Api;
+use crate::extract::Path;
+use crate::params::Params;
+use crate::problem::Problem;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, Uri, header};
+use klambda_core::ids::{Address, Position};
+use klambda_dispatch::history::{Filter, Found, History, Limits};
+use klambda_dispatch::views::{Fate, Sighting, Time};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+/// A page is cut here, however many events were asked for.
+const PAGE_BYTES_MAX: usize = 8 << 20;
+const SCANNED_BYTES_MAX: u64 = 64 << 20;
+
+pub async fn list(api: Api, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["after", "type", "limit"]);
+    let filter = params.text("type").map_or(Filter::All, Filter::parse);
+    let after = params.number("after").map(Position);
+    let limit = params.text("limit").is_some().then(|| params.limit());
+    if wants_stream(&headers) {
+        let after = last_event_id(&headers, &params).or(after);
+        params.finish()?;
+        return tail::open(api, after, filter, limit).await;
+    }
+    let limit = params.limit();
+    params.finish()?;
+    let limits = Limits { events: limit, bytes: PAGE_BYTES_MAX, scanned_bytes: SCANNED_BYTES_MAX };
+    let body = api.blocking(move |history| page(history, after.unwrap_or_default(), &filter, limits)).await??;
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+fn page(history: &History, after: Position, filter: &Filter, limits: Limits) -> Result<Vec<u8>, Problem> {
+    let page = history.read(history.behind(after)?, filter, limits)?;
+    let mut body = b"{\"items\":[".to_vec();
+    for (n, item) in page.items.iter().enumerate() {
+        if n > 0 {
+            body.push(b',');
+        }
+        body.extend_from_slice(&item.json);
+    }
+    let next = page.more.then_some(page.cursor.after.0);
+    body.extend_from_slice(b"],\"next\":");
+    body.extend_from_slice(next.map_or_else(|| "null".to_owned(), |next| next.to_string()).as_bytes());
+    body.push(b'}');
+    Ok(body)
+}
+
+fn wants_stream(headers: &HeaderMap) -> bool {
+    let accepts = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    accepts.flat_map(|value| value.split(',')).any(|media| {
+        media.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("text/event-stream")
+    })
+}
+
+/// Where a client that lost its connection goes on.
+fn last_event_id(headers: &HeaderMap, params: &Params) -> Option<Position> {
+    let value = headers.get("last-event-id")?;
+    let position = value.to_str().ok().and_then(|text| text.trim().parse().ok()).map(Position);
+    if position.is_none() {
+        params.fault("Last-Event-ID", "should be a position");
+    }
+    position
+}
+
+// ---- one event ------------------------------------------------------------------------------------------------
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Traced {
+    event: Box<RawValue>,
+    position: u64,
+    accepted_at: Time,
+    fates: Vec<Fate>,
+}
+
+pub async fn show(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["source"]);
+    params.finish()?;
+    let found = match params.owned("source") {
+        Some(source) => by_marks(&api, &source, &id).await?,
+        None => Vec::new(),
+    };
+    let found = if found.is_empty() { search(&api, &id, params.owned("source")).await? } else { found };
+    let Some(newest) = found.last() else { return Err(unknown(&id, params.text("source"))) };
+    let written: Vec<(Address, Position)> = found.iter().map(|found| (found.at, found.position)).collect();
+    let (source, event_id) = (newest.source.clone(), id.clone());
+    let fates = api.query(move |engine| engine.fates(&source, &event_id, &written)).await??;
+    let traced = Traced {
+        event: json(&newest.event)?,
+        position: newest.position.0,
+        accepted_at: Time(newest.accepted),
+        fates,
+    };
+    Ok(crate::extract::Json(traced).into_response())
+}
+
+async fn by_marks(api: &Api, source: &str, id: &str) -> Result<Vec<Found>, Problem> {
+    let (source, id) = (source.to_owned(), id.to_owned());
+    let sightings = api.query(move |engine| engine.sightings(&source, &id)).await??;
+    // A mark can outlive its event: what retention has removed is passed over.
+    let read = move |history: &History| {
+        let at = |sighting: Sighting| history.at(sighting.at, sighting.located).ok().flatten();
+        sightings.into_iter().filter_map(at).collect()
+    };
+    api.blocking(read).await
+}
+
+async fn search(api: &Api, id: &str, source: Option<String>) -> Result<Vec<Found>, Problem> {
+    let wanted = id.to_owned();
+    let given = source.is_some();
+    let found = api.blocking(move |history| history.search(&wanted, source.as_deref())).await??;
+    let mut sources: Vec<&str> = found.iter().map(|found| found.source.as_str()).collect();
+    sources.sort_unstable();
+    sources.dedup();
+    if !given && sources.len() > 1 {
+        let detail = format!("several sources have an event {id:?}: say which with ?source=");
+        return Err(Problem::bad_request(detail).with("sources", sources));
+    }
+    if !given && let Some(source) = sources.first() {
+        // Marks know more than the newest part of the log.
+        return by_marks(api, source, id).await.map(|marked| if marked.is_empty() { found } else { marked });
+    }
+    Ok(found)
+}
+
+fn unknown(id: &str, source: Option<&str>) -> Problem {
+    Problem::not_found(match source {
+        Some(source) => format!("no event {id:?} of source {source:?} is known"),
+        None => format!(
+            "no event {id:?} is in the newest part of the log; with ?source= an older one can be found, too"
+        ),
+    })
+}
+
+fn json(event: &[u8]) -> Result<Box<RawValue>, Problem> {
+    klambda_dispatch::views::event_json(event)
+        .map_err(|error| Problem::internal(format!("the event could not be read: {error}")))
+}

@@ -1,0 +1,114 @@
+//! The log as it grows, as Server-Sent Events: `id` is the position, `data` one item of the list.
+
+use crate::api::{Api, TAILS_MAX};
+use crate::problem::Problem;
+use crate::stream::{ByteStream, Pieces};
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::header;
+use klambda_core::ids::Position;
+use klambda_dispatch::history::{Cursor, Filter, Item, Limits, Page};
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep};
+
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How soon a new event is seen. Looking costs one load of an atomic.
+const LOOK: Duration = Duration::from_millis(20);
+const LIMITS: Limits = Limits { events: 500, bytes: 1 << 20, scanned_bytes: 8 << 20 };
+
+/// Begins behind the position given, or with what comes from now on.
+pub async fn open(
+    api: Api,
+    after: Option<Position>,
+    filter: Filter,
+    limit: Option<usize>,
+) -> Result<Response, Problem> {
+    let permit = api.tails.clone().try_acquire_owned().map_err(|_| {
+        Problem::limit_reached(format!("{TAILS_MAX} clients follow the log already"))
+            .retry_after(Duration::from_secs(5))
+    })?;
+    let cursor = match after {
+        Some(after) => api.blocking(move |history| history.behind(after)).await??,
+        None => api.history.end(),
+    };
+    let (pieces, stream) = ByteStream::new();
+    let tail = Tail { api, cursor, filter, left: limit.unwrap_or(usize::MAX), pieces, _permit: permit };
+    tokio::spawn(tail.run());
+    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    Ok((headers, Body::new(stream)).into_response())
+}
+
+struct Tail {
+    api: Api,
+    cursor: Cursor,
+    filter: Filter,
+    left: usize,
+    pieces: Pieces,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Tail {
+    async fn run(mut self) {
+        let shutdown = self.api.shutdown.clone();
+        tokio::select! {
+            () = shutdown.requested() => {}
+            _ = self.follow() => {}
+        }
+    }
+
+    /// Ends when the client is gone or has all it wanted, or the log cannot be read.
+    async fn follow(&mut self) -> Option<()> {
+        self.say(": the log, as it grows\n\n").await?;
+        let mut said = Instant::now();
+        while self.left > 0 {
+            if self.api.history.has_more(&self.cursor) {
+                let page = self.next_page().await?;
+                self.cursor = page.cursor;
+                if !page.items.is_empty() {
+                    self.send(&page.items).await?;
+                    said = Instant::now();
+                }
+            } else if said.elapsed() >= KEEP_ALIVE {
+                self.say(": still here\n\n").await?;
+                said = Instant::now();
+            } else {
+                tokio::select! {
+                    () = self.pieces.closed() => return None,
+                    () = sleep(LOOK) => {}
+                }
+            }
+        }
+        Some(())
+    }
+
+    async fn next_page(&self) -> Option<Page> {
+        let (cursor, filter) = (self.cursor, self.filter.clone());
+        let limits = Limits { events: LIMITS.events.min(self.left), ..LIMITS };
+        match self.api.blocking(move |history| history.read(cursor, &filter, limits)).await {
+            Ok(Ok(page)) => Some(page),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "A tail of the log ends.");
+                self.say(&format!(": {error}\n\n")).await;
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    async fn send(&mut self, items: &[Item]) -> Option<()> {
+        let mut text = Vec::with_capacity(items.iter().map(|item| item.json.len() + 40).sum());
+        for item in items {
+            text.extend_from_slice(format!("id: {}\ndata: ", item.position).as_bytes());
+            text.extend_from_slice(&item.json);
+            text.extend_from_slice(b"\n\n");
+        }
+        self.left = self.left.saturating_sub(items.len());
+        self.pieces.send(Ok(text.into())).await.ok()
+    }
+
+    async fn say(&self, comment: &str) -> Option<()> {
+        self.pieces.send(Ok(Bytes::copy_from_slice(comment.as_bytes()))).await.ok()
+    }
+}

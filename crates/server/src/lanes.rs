@@ -1,0 +1,242 @@
+//! `/api/v1/lanes`: the keys of ordered subscriptions, why they wait, and what a person may do about it.
+
+use crate::api::Api;
+use crate::extract::{Json, Path};
+use crate::members::{self, Faults, Members};
+use crate::params::Params;
+use crate::problem::Problem;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::Uri;
+use klambda_core::fault::unknown;
+use klambda_core::ids::Sequence;
+use klambda_core::lane::State;
+use klambda_dispatch::Engine;
+use klambda_dispatch::operate::{LaneAction, Refused};
+use klambda_dispatch::views::{Lane, LaneQuery, Ranking, Sort};
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct List {
+    items: Vec<Lane>,
+    next: Option<String>,
+    /// Of a sorted list: not all lanes could be compared.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    partial: bool,
+}
+
+/// Looks at the engine for one page of a list, each of them short. A page may end early; `next` tells.
+const LOOKS_MAX: usize = 40;
+
+pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
+    let (query, sort) = match read(&uri)? {
+        Asked::One { subscription, key } => return shown(&api, subscription, key).await,
+        Asked::Many(query, sort) => (query, sort),
+    };
+    if let Some(name) = query.subscription.clone() {
+        api.query(move |engine| engine.subscription_id(&name).map(drop)).await??;
+    }
+    let list = match sort {
+        Some(sort) => ranked(&api, Ranking::new(sort, query.subscription, query.state), query.limit).await?,
+        None => by_key(&api, query).await?,
+    };
+    Ok(Json(list).into_response())
+}
+
+enum Asked {
+    /// `?subscription=&key=`: for keys that a path cannot hold.
+    One { subscription: String, key: String },
+    Many(LaneQuery, Option<Sort>),
+}
+
+fn read(uri: &Uri) -> Result<Asked, Problem> {
+    let params = Params::read(uri, &["subscription", "key", "state", "sort", "limit", "cursor"]);
+    let subscription = params.owned("subscription");
+    if let Some(key) = params.owned("key") {
+        return one(&params, subscription, key);
+    }
+    let state = params.parsed("state", state);
+    let sort = params.parsed("sort", sort);
+    let limit = params.limit();
+    let after = params.parsed("cursor", |text| {
+        let (name, key) = text.split_once('/').ok_or("is no cursor of this list")?;
+        Ok((name.to_owned(), key.to_owned()))
+    });
+    if sort.is_some() && params.text("cursor").is_some() {
+        params.fault("cursor", "a sorted list is one page: the first hundred");
+    }
+    params.finish()?;
+    Ok(Asked::Many(LaneQuery { subscription, state, after, limit }, sort))
+}
+
+fn one(params: &Params, subscription: Option<String>, key: String) -> Result<Asked, Problem> {
+    for name in ["state", "sort", "limit", "cursor"] {
+        if params.text(name).is_some() {
+            params.fault(name, "has no meaning beside key, which names one lane");
+        }
+    }
+    if subscription.is_none() {
+        params.fault("subscription", "is missing: key names a lane of a subscription");
+    }
+    params.finish()?;
+    Ok(Asked::One { subscription: subscription.unwrap_or_default(), key })
+}
+
+fn state(text: &str) -> Result<State, String> {
+    let names = State::ALL.map(State::name);
+    let state = State::ALL.into_iter().find(|state| state.name() == text);
+    state.ok_or_else(|| unknown("state", text, &names))
+}
+
+fn sort(text: &str) -> Result<Sort, String> {
+    match text {
+        "depth" => Ok(Sort::Depth),
+        "age" => Ok(Sort::Age),
+        "rate" => Ok(Sort::Rate),
+        other => Err(unknown("order", other, &["depth", "age", "rate"])),
+    }
+}
+
+async fn by_key(api: &Api, query: LaneQuery) -> Result<List, Problem> {
+    let (limit, mut after) = (query.limit, query.after.clone());
+    let mut items = Vec::new();
+    for _ in 0..LOOKS_MAX {
+        let query = LaneQuery { after, limit: limit - items.len(), ..query.clone() };
+        let page = api.query(move |engine| engine.view_lanes(&query)).await??;
+        items.extend(page.items);
+        after = page.after;
+        if after.is_none() || items.len() == limit {
+            break;
+        }
+    }
+    let items = resolve(api, items).await?;
+    Ok(List { items, next: after.map(|(name, key)| format!("{name}/{key}")), partial: false })
+}
+
+async fn ranked(api: &Api, mut ranking: Ranking, limit: usize) -> Result<List, Problem> {
+    loop {
+        let (more, back) = api
+            .query(move |engine| {
+                let more = engine.rank_lanes(&mut ranking);
+                (more, ranking)
+            })
+            .await?;
+        ranking = back;
+        if !more? {
+            break;
+        }
+    }
+    let partial = ranking.is_partial();
+    let mut items = ranking.into_lanes();
+    items.truncate(limit);
+    Ok(List { items: resolve(api, items).await?, next: None, partial })
+}
+
+/// Reads what a view left to be read from the log.
+async fn resolve(api: &Api, mut lanes: Vec<Lane>) -> Result<Vec<Lane>, Problem> {
+    api.blocking(move |history| {
+        lanes.iter_mut().for_each(|lane| lane.resolve(history.reader()));
+        lanes
+    })
+    .await
+}
+
+// ---- one lane -------------------------------------------------------------------------------------------------
+
+pub async fn show(
+    api: Api,
+    uri: Uri,
+    Path((subscription, key)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    Params::none(&uri)?;
+    shown(&api, subscription, key).await
+}
+
+async fn shown(api: &Api, subscription: String, key: String) -> Result<Response, Problem> {
+    let lane = api.query(move |engine| view(engine, &subscription, &key)).await??;
+    answer(api, lane).await
+}
+
+fn view(engine: &Engine, name: &str, key: &str) -> Result<Lane, Refused> {
+    engine.subscription_id(name)?;
+    let lane = engine.view_lane(name, key)?;
+    lane.ok_or_else(|| Refused::NotFound(format!("subscription {name:?} has no lane {key:?}")))
+}
+
+async fn answer(api: &Api, lane: Lane) -> Result<Response, Problem> {
+    let lanes = resolve(api, vec![lane]).await?;
+    Ok(Json(lanes.into_iter().next()).into_response())
+}
+
+// ---- actions --------------------------------------------------------------------------------------------------
+
+pub async fn act(
+    api: Api,
+    uri: Uri,
+    Path((subscription, key, action)): Path<(String, String, String)>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    Params::none(&uri)?;
+    acted(&api, subscription, key, &action, &body).await
+}
+
+/// `POST /api/v1/lanes/{action}?subscription=&key=`.
+pub async fn act_on_query(
+    api: Api,
+    uri: Uri,
+    Path(action): Path<String>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["subscription", "key"]);
+    for name in ["subscription", "key"] {
+        if params.text(name).is_none() {
+            params.fault(name, "is missing");
+        }
+    }
+    params.finish()?;
+    let (subscription, key) = (params.owned("subscription"), params.owned("key"));
+    acted(&api, subscription.unwrap_or_default(), key.unwrap_or_default(), &action, &body).await
+}
+
+async fn acted(
+    api: &Api,
+    subscription: String,
+    key: String,
+    action: &str,
+    body: &Bytes,
+) -> Result<Response, Problem> {
+    let action = read_action(action, body)?;
+    let done = move |engine: &mut Engine| {
+        engine.act_on_lane(&subscription, &key, action)?;
+        view(engine, &subscription, &key)
+    };
+    let lane = api.command(done).await??;
+    answer(api, lane).await
+}
+
+fn read_action(action: &str, body: &Bytes) -> Result<LaneAction, Problem> {
+    let body = members::parse(body)?;
+    let faults = Faults::default();
+    let read = match action {
+        "resume" => LaneAction::Resume,
+        "skip" => LaneAction::Skip,
+        "purge" => LaneAction::Purge,
+        "pause" => LaneAction::Pause,
+        "reset" => {
+            let members = Members::of(&body, &["expected"], &faults);
+            if !members.has("expected") {
+                members.fault("expected", "is missing: the sequence that comes next");
+            }
+            let expected = members.number("expected", 0..=u64::MAX).unwrap_or_default();
+            faults.finish(Problem::invalid_body)?;
+            return Ok(LaneAction::Reset { expected: Sequence(expected) });
+        }
+        other => {
+            let known = ["resume", "skip", "purge", "pause", "reset"];
+            return Err(Problem::not_found(unknown("action", other, &known)));
+        }
+    };
+    Members::of(&body, &[], &faults);
+    faults.finish(Problem::invalid_body)?;
+    Ok(read)
+}

@@ -1,0 +1,243 @@
+//! `/metrics`: everything that is counted. Labels are subscription, type, reason and result; never a key.
+
+mod text;
+
+use crate::api::Api;
+use crate::body::Budget;
+use crate::listener::Stats;
+use crate::problem::Problem;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, header};
+use klambda_dispatch::metrics::Histogram;
+use klambda_dispatch::views::{Sample, SubscriptionSample};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use text::{Buckets, Format, Text};
+
+pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let format = Format::accepted(accept);
+    let sample = api.query(|engine| engine.sample()).await?;
+    let mut text = Text::new(format);
+    accepting(&mut text, &sample);
+    ordering(&mut text, &sample);
+    delivering(&mut text, &sample);
+    dead_letters(&mut text, &sample);
+    storing(&mut text, &sample);
+    connections(&mut text, &api.stats, &api.budget);
+    Ok(([(header::CONTENT_TYPE, format.content_type())], text.finish()).into_response())
+}
+
+const SECONDS_OF_MICROS: Buckets = Buckets { first: 4, last: 24, unit: 1e-6, is_duration: true };
+const SECONDS_OF_MILLIS: Buckets = Buckets { first: 0, last: 17, unit: 1e-3, is_duration: true };
+const EVENTS: Buckets = Buckets { first: 1, last: 16, unit: 1.0, is_duration: false };
+
+fn accepting(text: &mut Text, sample: &Sample) {
+    let metrics = &sample.metrics;
+    text.counter("cloudevents_received_total", "Events received, by type and result: accepted, skipped or rejected.");
+    let received: BTreeMap<_, _> = metrics.received.iter().collect();
+    for ((kind, result), count) in received {
+        text.sample("cloudevents_received_total", &[("type", kind), ("result", result)], count);
+    }
+    single(text, "events_unmatched_total", "Events accepted that no subscription wanted.", metrics.unmatched);
+    per_subscription(
+        text,
+        sample,
+        "events_without_key_total",
+        "Events whose source is their key, as they name no other: all of a source share one lane.",
+        &metrics.without_key,
+    );
+    per_subscription(
+        text,
+        sample,
+        "klambda_backlog_rejected_total",
+        "Events turned away because a subscription's backlog was at a limit.",
+        &metrics.backlog_rejected,
+    );
+    histogram(
+        text,
+        "klambda_accept_duration_seconds",
+        "From a request's arrival to its durable answer.",
+        &metrics.accept_micros,
+        SECONDS_OF_MICROS,
+    );
+}
+
+fn ordering(text: &mut Text, sample: &Sample) {
+    let metrics = &sample.metrics;
+    per_subscription(
+        text,
+        sample,
+        "event_order_violations_total",
+        "Violations of event ordering: events that came after a later sequence of their key had passed.",
+        &metrics.order_violations,
+    );
+    per_subscription(
+        text,
+        sample,
+        "event_sequence_gaps_total",
+        "Gaps in event ordering: missing sequences that were waited for in vain.",
+        &metrics.gaps,
+    );
+    per_subscription(
+        text,
+        sample,
+        "events_early_total",
+        "Events that came before an earlier sequence of their key and were held back.",
+        &metrics.early,
+    );
+    let name = "duplicate_events_skipped_total";
+    text.counter(name, "Events skipped because the subscription knew them, by id or by the key's sequence.");
+    for subscription in &sample.subscriptions {
+        for reason in ["duplicate", "watermark"] {
+            let count = metrics.duplicates.get(&(subscription.name.clone(), reason)).copied().unwrap_or(0);
+            text.sample(name, &[("subscription", &subscription.name), ("reason", reason)], count);
+        }
+    }
+}
+
+fn delivering(text: &mut Text, sample: &Sample) {
+    let none = Default::default();
+    let of = |subscription: &SubscriptionSample| sample.metrics.processed.get(&subscription.name).unwrap_or(&none);
+    let name = "operator_event_processing_total";
+    text.counter(name, "Calls of targets, by result: delivered or failed.");
+    for subscription in &sample.subscriptions {
+        let done = of(subscription);
+        for (result, count) in [("delivered", done.delivered), ("failed", done.failed)] {
+            text.sample(name, &[("subscription", &subscription.name), ("result", result)], count);
+        }
+    }
+    let name = "operator_event_processing_duration_seconds";
+    text.histogram(name, "How long calls of targets took.");
+    for subscription in &sample.subscriptions {
+        text.buckets(name, &[("subscription", &subscription.name)], &of(subscription).took_ms, SECONDS_OF_MILLIS);
+    }
+    let gauges: [(&str, &str, fn(&SubscriptionSample) -> f64); 5] = [
+        ("operator_event_queue_depth", "Events that wait, in flight included.", |s| s.waiting as f64),
+        ("klambda_event_queue_bytes", "Bytes of the events that wait.", |s| s.waiting_bytes as f64),
+        ("klambda_events_in_flight", "Calls of targets that are open.", |s| f64::from(s.in_flight)),
+        ("klambda_oldest_event_age_seconds", "Age of the event that waits longest.", |s| s.oldest_age_ms as f64 / 1e3),
+        (
+            "operator_circuit_breaker_state",
+            "Breaker of the subscription's target: 0 closed, 1 open, 2 half-open.",
+            |s| f64::from(s.breaker),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        text.gauge(name, help);
+        for subscription in &sample.subscriptions {
+            text.sample(name, &[("subscription", &subscription.name)], value(subscription));
+        }
+    }
+    lanes(text, sample);
+}
+
+fn lanes(text: &mut Text, sample: &Sample) {
+    text.gauge("klambda_lanes", "Lanes with something waiting, and paused ones, by state.");
+    for subscription in &sample.subscriptions {
+        let lanes = &subscription.lanes;
+        for (state, count) in [
+            ("open", lanes.open),
+            ("running", lanes.running),
+            ("retrying", lanes.retrying),
+            ("gap", lanes.gap),
+            ("parked", lanes.parked),
+            ("paused", lanes.paused),
+        ] {
+            text.sample("klambda_lanes", &[("subscription", &subscription.name), ("state", state)], count);
+        }
+    }
+    gauge(text, "klambda_lanes_in_memory", "Lanes in memory; the others are on disk.", sample.lanes_in_memory as f64);
+    single(text, "klambda_breaker_opened_total", "Times a breaker opened.", sample.metrics.breaker_opened);
+}
+
+fn dead_letters(text: &mut Text, sample: &Sample) {
+    text.gauge("operator_dlq_depth", "Dead letters, those that hold their lanes included.");
+    for subscription in &sample.subscriptions {
+        text.sample("operator_dlq_depth", &[("subscription", &subscription.name)], subscription.dead_letters);
+    }
+    text.counter("operator_dlq_messages_total", "Events that became dead letters, by reason.");
+    for ((subscription, reason), count) in &sample.metrics.dead_letters {
+        let labels = [("subscription", subscription.as_str()), ("reason", reason.name())];
+        text.sample("operator_dlq_messages_total", &labels, count);
+    }
+    text.counter("operator_dlq_dropped_total", "Dead letters and waiting events that a limit removed, by reason.");
+    for ((subscription, reason), count) in &sample.metrics.dead_letters_dropped {
+        text.sample("operator_dlq_dropped_total", &[("subscription", subscription), ("reason", reason)], count);
+    }
+}
+
+fn storing(text: &mut Text, sample: &Sample) {
+    let metrics = &sample.metrics;
+    histogram(
+        text,
+        "klambda_commit_duration_seconds",
+        "How long syncs of the log took.",
+        &metrics.commit_micros,
+        SECONDS_OF_MICROS,
+    );
+    histogram(text, "klambda_commit_events", "Events that one sync made durable.", &metrics.commit_events, EVENTS);
+    gauge(text, "klambda_log_bytes", "Size of the log on disk.", sample.log_bytes as f64);
+    gauge(text, "klambda_table_bytes", "Size of the tables on disk.", sample.table_bytes as f64);
+    gauge(text, "klambda_marks", "Idempotency marks that are kept.", sample.marks as f64);
+    gauge(text, "klambda_memory_limit_bytes", "The configured memory.", sample.memory.limit_bytes as f64);
+    gauge(text, "klambda_memory_used_bytes", "What index and buffers take of it.", sample.memory.used_bytes as f64);
+    gauge(text, "klambda_disk_full", "1 while there is no room for new events.", f64::from(u8::from(sample.disk_full)));
+    if let Some(free) = sample.disk_free_bytes {
+        gauge(text, "klambda_disk_free_bytes", "Room that is left on the disk.", free as f64);
+    }
+    let failed = f64::from(u8::from(sample.failed));
+    gauge(text, "klambda_store_failed", "1 after the store failed: nothing is acknowledged until a restart.", failed);
+    for (name, help, count) in [
+        ("klambda_damaged_total", "Records that could not be read back.", metrics.damaged),
+        ("klambda_tail_cut_bytes_total", "Bytes of an unfinished write cut off at the start.", metrics.tail_cut),
+        ("klambda_marks_expired_early_total", "Marks dropped before their time, by their limit.", metrics.marks_expired_early),
+        ("klambda_checkpoints_total", "Checkpoints made.", metrics.checkpoints),
+        ("klambda_checkpoint_failures_total", "Chores on the tables that failed and were tried again.", metrics.checkpoint_failures),
+    ] {
+        single(text, name, help, count);
+    }
+}
+
+fn connections(text: &mut Text, stats: &Stats, budget: &Budget) {
+    let read = |counter: &AtomicU64| counter.load(Relaxed);
+    gauge(text, "klambda_connections_open", "Connections of clients that are open.", read(&stats.open) as f64);
+    gauge(text, "klambda_pending_bytes", "Bytes of requests that wait for their commit.", budget.held() as f64);
+    single(text, "klambda_connections_accepted_total", "Connections accepted.", read(&stats.accepted));
+    let name = "klambda_connections_ended_total";
+    text.counter(name, "Connections that the server ended, by reason.");
+    for (reason, counter) in [
+        ("refused", &stats.refused),
+        ("header-timeout", &stats.header_timeouts),
+        ("body-timeout", &stats.body_timeouts),
+        ("idle-timeout", &stats.idle_timeouts),
+        ("stalled", &stats.stalled),
+        ("tls", &stats.tls_failures),
+        ("shutdown", &stats.cut),
+    ] {
+        text.sample(name, &[("reason", reason)], read(counter));
+    }
+}
+
+fn per_subscription(text: &mut Text, sample: &Sample, name: &str, help: &str, counts: &BTreeMap<String, u64>) {
+    text.counter(name, help);
+    for subscription in &sample.subscriptions {
+        let count = counts.get(&subscription.name).copied().unwrap_or(0);
+        text.sample(name, &[("subscription", &subscription.name)], count);
+    }
+}
+
+fn single(text: &mut Text, name: &str, help: &str, count: u64) {
+    text.counter(name, help);
+    text.sample(name, &[], count);
+}
+
+fn gauge(text: &mut Text, name: &str, help: &str, value: f64) {
+    text.gauge(name, help);
+    text.sample(name, &[], value);
+}
+
+fn histogram(text: &mut Text, name: &str, help: &str, counts: &Histogram, buckets: Buckets) {
+    text.histogram(name, help);
+    text.buckets(name, &[], counts, buckets);
+}

@@ -1,0 +1,150 @@
+//! The two text formats that scrapers read: Prometheus 0.0.4 and OpenMetrics 1.0.
+
+use klambda_dispatch::metrics::Histogram;
+use std::fmt::{Display, Write};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Prometheus,
+    OpenMetrics,
+}
+
+pub struct Text {
+    format: Format,
+    out: String,
+}
+
+pub type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// How a histogram's powers of two are shown: which of them, and what one unit is.
+#[derive(Clone, Copy)]
+pub struct Buckets {
+    pub first: usize,
+    pub last: usize,
+    /// One unit in the metric's own; durations are counted in whole units, so a bucket ends where the next unit does.
+    pub unit: f64,
+    pub is_duration: bool,
+}
+
+impl Format {
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// OpenMetrics if the client names it, else what everybody reads.
+    pub fn accepted(accept: &str) -> Format {
+        let named = accept.split(',').any(|media| {
+            let (essence, rest) = media.split_once(';').unwrap_or((media, ""));
+            essence.trim().eq_ignore_ascii_case("application/openmetrics-text") && !rest.contains("q=0,")
+        });
+        if named { Format::OpenMetrics } else { Format::Prometheus }
+    }
+}
+
+impl Text {
+    pub fn new(format: Format) -> Text {
+        Text { format, out: String::with_capacity(16 << 10) }
+    }
+
+    /// `name` ends in `_total`.
+    pub fn counter(&mut self, name: &str, help: &str) {
+        let family = match self.format {
+            Format::Prometheus => name,
+            Format::OpenMetrics => name.strip_suffix("_total").unwrap_or(name),
+        };
+        self.head(family, "counter", help);
+    }
+
+    pub fn gauge(&mut self, name: &str, help: &str) {
+        self.head(name, "gauge", help);
+    }
+
+    pub fn histogram(&mut self, name: &str, help: &str) {
+        self.head(name, "histogram", help);
+    }
+
+    fn head(&mut self, family: &str, kind: &str, help: &str) {
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        self.line(format_args!("# HELP {family} {help}"));
+        self.line(format_args!("# TYPE {family} {kind}"));
+    }
+
+    pub fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
+        let labels = label_text(labels);
+        self.line(format_args!("{name}{labels} {value}"));
+    }
+
+    pub fn buckets(&mut self, name: &str, labels: Labels<'_>, counts: &Histogram, shown: Buckets) {
+        for (n, (bound, count)) in counts.cumulative().enumerate() {
+            if n >= shown.first && n <= shown.last {
+                let bound = if shown.is_duration { bound + 1 } else { bound };
+                self.bucket(name, labels, &format!("{:?}", bound as f64 * shown.unit), count);
+            }
+        }
+        self.bucket(name, labels, "+Inf", counts.count);
+        self.sample(&format!("{name}_sum"), labels, counts.sum as f64 * shown.unit);
+        self.sample(&format!("{name}_count"), labels, counts.count);
+    }
+
+    fn bucket(&mut self, name: &str, labels: Labels<'_>, bound: &str, count: u64) {
+        let labels: Vec<(&str, &str)> = labels.iter().copied().chain([("le", bound)]).collect();
+        self.sample(&format!("{name}_bucket"), &labels, count);
+    }
+
+    fn line(&mut self, text: std::fmt::Arguments<'_>) {
+        writeln!(self.out, "{text}").expect("a String takes every write");
+    }
+
+    pub fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.out.push_str("# EOF\n");
+        }
+        self.out
+    }
+}
+
+fn label_text(labels: Labels<'_>) -> String {
+    if labels.is_empty() {
+        return String::new();
+    }
+    let escape = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let pairs: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape(value))).collect();
+    format!("{{{}}}", pairs.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_format_names_counters_its_own_way() {
+        let write = |format| {
+            let mut text = Text::new(format);
+            text.counter("a_total", "how many\nof them");
+            text.sample("a_total", &[("type", "x\"y\\z\n")], 7);
+            text.finish()
+        };
+        assert_eq!(
+            write(Format::Prometheus),
+            "# HELP a_total how many\\nof them\n# TYPE a_total counter\na_total{type=\"x\\\"y\\\\z\\n\"} 7\n"
+        );
+        assert!(write(Format::OpenMetrics).starts_with("# HELP a how many"));
+        assert!(write(Format::OpenMetrics).ends_with("# EOF\n"));
+        assert_eq!(Format::accepted("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"), Format::OpenMetrics);
+        assert_eq!(Format::accepted("*/*"), Format::Prometheus);
+    }
+
+    #[test]
+    fn buckets_are_cumulative_and_end_in_infinity() {
+        let mut counts = Histogram::default();
+        [0, 1, 3, 1 << 40].into_iter().for_each(|value| counts.add(value));
+        let mut text = Text::new(Format::Prometheus);
+        text.buckets("d", &[], &counts, Buckets { first: 1, last: 2, unit: 0.001, is_duration: true });
+        let text = text.finish();
+        assert!(text.starts_with("d_bucket{le=\"0.002\"} 2\nd_bucket{le=\"0.004\"} 3\nd_bucket{le=\"+Inf\"} 4\n"), "{text}");
+        assert!(text.ends_with("d_count 4\n"), "{text}");
+    }
+}

@@ -1,0 +1,119 @@
+//! What the engine refuses, as problems.
+
+use crate::problem::Problem;
+use klambda_core::binding::Refusal;
+use klambda_dispatch::operate::Refused;
+use klambda_dispatch::{Failure, Rejection, history};
+use serde_json::json;
+use std::time::Duration;
+
+/// When a producer that is turned away should try again.
+const RETRY: Duration = Duration::from_secs(1);
+const RETRY_DISK: Duration = Duration::from_secs(10);
+
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Problem {
+        let detail = refused.to_string();
+        match refused {
+            Refused::NotFound(_) => Problem::not_found(detail),
+            Refused::EventsWaiting { waiting, .. } => Problem::events_waiting(detail).with("waiting", waiting),
+            Refused::LanesParked { lanes, .. } => Problem::lanes_parked(detail).with("lanes", lanes),
+            Refused::Conflict(_) => Problem::conflict(detail),
+            Refused::Immutable(_) => Problem::immutable(detail).fault("spec.from", "cannot change"),
+            Refused::Limit(_) => Problem::limit_reached(detail),
+            Refused::Invalid(faults) => Problem::invalid_selector(detail).faults(faults),
+            Refused::DiskFull => Problem::disk_full(detail).retry_after(RETRY_DISK),
+            Refused::Unavailable(_) => Problem::storage_failed(detail),
+        }
+    }
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Problem {
+        Problem::internal(format!("the store could not be read: {failure}"))
+    }
+}
+
+impl From<history::Error> for Problem {
+    fn from(error: history::Error) -> Problem {
+        match error {
+            history::Error::TooOld { oldest } => Problem::gone(format!(
+                "events that old are no longer kept: the oldest is at position {oldest}, and after=0 begins there"
+            ))
+            .with("oldest", oldest.0),
+            other => Problem::internal(format!("the log could not be read: {other}")),
+        }
+    }
+}
+
+/// One event that was not accepted.
+pub fn rejection(rejection: &Rejection) -> Problem {
+    match rejection {
+        Rejection::Invalid { faults, too_large } => {
+            let detail = match faults.as_slice() {
+                [one] => one.to_string(),
+                many => format!("{} things are wrong with the event", many.len()),
+            };
+            let problem = if *too_large { Problem::too_large(detail) } else { Problem::invalid_event(detail) };
+            problem.faults(faults.iter().cloned())
+        }
+        Rejection::Backlog { subscription, limit, deepest } => backlog(subscription, limit, deepest.as_ref()),
+        Rejection::DeadLetters { subscription } => Problem::backlog_full(format!(
+            "subscription {subscription} has as many dead letters as deadLetters.maxEvents allows, and its overflow \
+             is reject: replay or purge some"
+        ))
+        .with("subscription", subscription.as_str())
+        .retry_after(RETRY),
+        Rejection::TooLarge { limit } => {
+            Problem::too_large(format!("the event does not fit into a segment of the log (at most {limit} bytes)"))
+                .with("limit", *limit)
+        }
+        Rejection::DiskFull => Problem::disk_full(
+            "there is no room for new events; what was accepted is safe and goes on being delivered",
+        )
+        .retry_after(RETRY_DISK),
+        Rejection::Unavailable { why } => {
+            Problem::storage_failed(format!("nothing is accepted until the server is restarted: {why}"))
+        }
+    }
+}
+
+fn backlog(subscription: &str, limit: &str, deepest: Option<&(String, u64)>) -> Problem {
+    let name = match limit.contains('.') {
+        true => limit.to_owned(),
+        false => format!("backlog.{limit}"),
+    };
+    let mut detail = format!("subscription {subscription} is at its limit {name}");
+    if let Some((key, depth)) = deepest {
+        detail.push_str(&format!("; its deepest lane is {key:?} with {depth} events"));
+    }
+    let problem = Problem::backlog_full(detail)
+        .with("subscription", subscription)
+        .with("limit", name)
+        .retry_after(RETRY);
+    match deepest {
+        Some((key, depth)) => problem.with("deepestLane", json!({"key": key, "depth": depth})),
+        None => problem,
+    }
+}
+
+/// A request of which no event could be read.
+pub fn refusal(refusal: Refusal, is_batch: bool) -> Problem {
+    let detail = refusal.to_string();
+    match refusal {
+        Refusal::UnsupportedMediaType(_) => Problem::unsupported_media_type(detail),
+        Refusal::BadRequest(faults) => {
+            let detail = match faults.as_slice() {
+                [one] => one.to_string(),
+                _ => detail,
+            };
+            match is_batch {
+                true => Problem::invalid_batch(detail).faults(faults),
+                false => Problem::invalid_event(detail).faults(faults),
+            }
+        }
+        Refusal::TooLarge { limit, .. } => {
+            Problem::invalid_batch(format!("{detail} (limits.batchEvents)")).with("limit", limit)
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! `/api/v1/dlq/replays`: jobs that send dead letters back to their targets.
+
+use crate::api::Api;
+use crate::dead_letters::read_selector;
+use crate::extract::{Json, Path};
+use crate::members::{self, Faults, Members};
+use crate::params::Params;
+use crate::problem::Problem;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{StatusCode, Uri, header};
+use klambda_dispatch::Engine;
+use klambda_dispatch::operate::Refused;
+use klambda_dispatch::replay::Request;
+use klambda_dispatch::views::Replay;
+use serde_json::Value;
+
+const RATE_DEFAULT: u64 = 100;
+const RATE_MAX: u64 = 1_000_000;
+const PARALLELISM_DEFAULT: u64 = 16;
+const PARALLELISM_MAX: u64 = 4096;
+
+pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["limit", "cursor"]);
+    let limit = params.limit();
+    let before =
+        params.parsed("cursor", |text| Replay::parse_id(text).ok_or_else(|| "is no cursor of this list".into()));
+    params.finish()?;
+    let page = api.query(move |engine| engine.view_replays(before, limit)).await?;
+    Ok(Json(page).into_response())
+}
+
+pub async fn create(api: Api, uri: Uri, body: Bytes) -> Result<Response, Problem> {
+    Params::none(&uri)?;
+    let (request, dry_run) = read(&members::parse(&body)?)?;
+    if dry_run {
+        let dry = api.query(move |engine| engine.dry_run(request)).await??;
+        return Ok(Json(dry).into_response());
+    }
+    let created = move |engine: &mut Engine| {
+        let id = engine.create_replay(request)?;
+        view(engine, id)
+    };
+    let job = api.command(created).await??;
+    let location = format!("/api/v1/dlq/replays/{}", job.id.as_deref().unwrap_or_default());
+    Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(job)).into_response())
+}
+
+fn read(body: &Value) -> Result<(Request, bool), Problem> {
+    let faults = Faults::default();
+    let members = Members::of(body, &["selector", "dryRun", "ratePerSecond", "parallelism"], &faults);
+    let selector = read_selector(&members);
+    let dry_run = members.flag("dryRun").unwrap_or(false);
+    let rate = members.number("ratePerSecond", 1..=RATE_MAX).unwrap_or(RATE_DEFAULT);
+    let parallelism = members.number("parallelism", 1..=PARALLELISM_MAX).unwrap_or(PARALLELISM_DEFAULT);
+    faults.finish(Problem::invalid_selector)?;
+    let request = Request { selector, rate_per_second: rate as u32, parallelism: parallelism as u32 };
+    Ok((request, dry_run))
+}
+
+fn view(engine: &Engine, id: u64) -> Result<Replay, Refused> {
+    engine.view_replay(id).ok_or_else(|| Refused::NotFound(format!("there is no replay r{id}")))
+}
+
+fn parse_id(text: &str) -> Result<u64, Problem> {
+    Replay::parse_id(text).ok_or_else(|| Problem::not_found(format!("there is no replay {text:?}")))
+}
+
+pub async fn show(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response, Problem> {
+    Params::none(&uri)?;
+    let id = parse_id(&id)?;
+    Ok(Json(api.query(move |engine| view(engine, id)).await??).into_response())
+}
+
+/// What is in its lane already goes on; the rest stays as it is.
+pub async fn stop(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response, Problem> {
+    Params::none(&uri)?;
+    let id = parse_id(&id)?;
+    let stopped = move |engine: &mut Engine| {
+        engine.stop_replay(id)?;
+        view(engine, id)
+    };
+    Ok(Json(api.command(stopped).await??).into_response())
+}

@@ -1,0 +1,257 @@
+//! The whole server: opens the folder, recovers, serves, and ends in order.
+
+use crate::api::{About, Api, Gate, Inner, TAILS_MAX, resources};
+use crate::auth::Tokens;
+use crate::config::{self, Config};
+use crate::front::{self, Front, signals};
+use crate::shutdown::Shutdown;
+use crate::telemetry;
+use klambda_core::time::Millis;
+use klambda_core::{binding, breaker, kinds};
+use klambda_dispatch::client::{self, Client};
+use klambda_dispatch::history::History;
+use klambda_dispatch::runner::{Clock, Handle, Runner};
+use klambda_dispatch::{Engine, Failure};
+use klambda_store::real_disk::{self, RealDisk};
+use klambda_store::{log, recovery};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::{self, Runtime};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+/// A server that runs. It ends in order when it is stopped; dropped, it goes on until its runtime ends.
+pub struct Server {
+    address: SocketAddr,
+    url: String,
+    data_folder: String,
+    report: recovery::Report,
+    shutdown: Shutdown,
+    tokens: Option<Arc<Tokens>>,
+    serving: JoinHandle<()>,
+    running: JoinHandle<()>,
+    handle: Handle,
+    shutdown_timeout: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Folder(#[from] real_disk::Error),
+    #[error(transparent)]
+    Front(#[from] front::Error),
+    #[error("the data folder {folder} cannot be used: {source}")]
+    Store { folder: String, source: Failure },
+    #[error("there is no randomness to be had: {0}")]
+    Randomness(getrandom::Error),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// A machine with two cores runs the server on one thread, beside those for syncs and chores: handing work over costs
+/// more there than a second thread brings.
+pub fn runtime(config: &Config) -> io::Result<Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = match config.threads {
+        0 if cores <= 2 => 1,
+        0 => cores,
+        threads => threads,
+    };
+    let mut builder = match threads {
+        1 => runtime::Builder::new_current_thread(),
+        _ => runtime::Builder::new_multi_thread(),
+    };
+    if threads > 1 {
+        builder.worker_threads(threads);
+    }
+    builder.enable_all().thread_name("klambda").build()
+}
+
+/// Serves until it is told to stop by a signal.
+pub async fn run(config: Config) -> Result<(), Error> {
+    telemetry::init(&config.log);
+    let server = Server::start(config).await?;
+    let listening = tokio::spawn(signals(server.shutdown.clone(), server.tokens.clone()));
+    greet(&server)?;
+    server.ended().await;
+    listening.abort();
+    Ok(())
+}
+
+fn greet(server: &Server) -> io::Result<()> {
+    let recovered = match (server.report.records, server.report.cut) {
+        (0, None) => String::new(),
+        (records, None) => format!(" ({records} records read back)"),
+        (records, Some((_, bytes))) => {
+            format!(" ({records} records read back; an unfinished write of {bytes} bytes was cut off)")
+        }
+    };
+    let mut out = io::stdout().lock();
+    writeln!(out, "klambda {} listens on {}", env!("CARGO_PKG_VERSION"), server.url)?;
+    writeln!(out, "its data is in {}{recovered}", server.data_folder)?;
+    writeln!(out, "try: klambda apply -f subscription.yaml")?;
+    writeln!(out, "     klambda event send --type order.placed --key order-42 --data '{{\"total\": 7}}'")?;
+    writeln!(out, "     klambda status")?;
+    out.flush()
+}
+
+impl Server {
+    /// Answers when the engine has recovered and events are accepted.
+    pub async fn start(config: Config) -> Result<Server, Error> {
+        // The folder first: of a second server on it the first thing to say is who holds it.
+        let disk = RealDisk::open(&config.data)?;
+        let front = Front::open(&config)?;
+        let (address, url, stats, budget) = (front.address(), front.url(), front.stats(), front.budget());
+        let (tokens, shutdown) = (front.tokens(), Shutdown::new());
+        let gate = Gate::default();
+        let resources = resources(gate.clone());
+        let serving = tokio::spawn(front.serve(gate.clone(), resources, shutdown.clone()));
+
+        let data_folder = absolute(&config.data);
+        let clock = Clock::new();
+        let opened = open_engine(disk, &config, clock.now(), &data_folder).await;
+        let (engine, report) = opened.inspect_err(|_| shutdown.cut())?;
+        log_recovery(&report);
+        let history = History::new(engine.reader());
+        let (runner, handle) = Runner::new(engine, Client::new(client_options(&config)), clock);
+        let running = tokio::spawn(runner.run());
+        gate.open(Api::new(Inner {
+            handle: handle.clone(),
+            history,
+            limits: event_limits(&config),
+            shutdown: shutdown.clone(),
+            stats,
+            budget,
+            about: About { started: Instant::now(), data_folder: data_folder.clone(), url: url.clone() },
+            tails: Arc::new(Semaphore::new(TAILS_MAX)),
+            backups: Arc::new(Semaphore::new(1)),
+        }));
+        Ok(Server {
+            address,
+            url,
+            data_folder,
+            report,
+            shutdown,
+            tokens,
+            serving,
+            running,
+            handle,
+            shutdown_timeout: config.delivery.shutdown_timeout,
+        })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn report(&self) -> &recovery::Report {
+        &self.report
+    }
+
+    /// Asks it to end: nothing new is begun, what is open may finish.
+    pub fn stop(&self) {
+        self.shutdown.request();
+    }
+
+    /// Waits for the end, which `stop` or a signal brings about.
+    pub async fn ended(self) {
+        self.shutdown.requested().await;
+        tracing::info!("Stopping: what is open may finish.");
+        let deadline = Instant::now() + self.shutdown_timeout;
+        // Requests first, since they are answered by the engine; then deliveries, for as long as there is time.
+        let _ = self.serving.await;
+        self.handle.stop(deadline.saturating_duration_since(Instant::now()));
+        let _ = self.running.await;
+        tracing::info!("Stopped.");
+    }
+}
+
+async fn open_engine(
+    disk: RealDisk,
+    config: &Config,
+    now: Millis,
+    folder: &str,
+) -> Result<(Engine, recovery::Report), Error> {
+    let mut seed = [0; 16];
+    getrandom::fill(&mut seed).map_err(Error::Randomness)?;
+    let (disk, options) = (Arc::new(disk), engine_config(config));
+    let opened = tokio::task::spawn_blocking(move || Engine::open(disk, options, now, seed)).await;
+    let opened = opened.map_err(io::Error::other)?;
+    opened.map_err(|source| Error::Store { folder: folder.to_owned(), source })
+}
+
+fn log_recovery(report: &recovery::Report) {
+    match report.cut {
+        None => tracing::info!(records = report.records, "Recovered."),
+        Some((at, bytes)) => {
+            tracing::warn!(records = report.records, at = at.0, bytes, "Recovered; an unfinished write was cut off.");
+        }
+    }
+}
+
+fn absolute(folder: &Path) -> String {
+    let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    whole.to_string_lossy().into_owned()
+}
+
+fn engine_config(config: &Config) -> klambda_dispatch::Config {
+    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let memory = usize::try_from(config.memory).unwrap_or(usize::MAX);
+    let breaker = &config.delivery.breaker;
+    klambda_dispatch::Config {
+        memory_bytes: memory,
+        log: log::Options {
+            segment_bytes: config.store.segment_bytes,
+            reserve_bytes: config.store.reserve_bytes,
+            tail_bytes: memory / 8,
+        },
+        concurrency: u32::try_from(config.limits.concurrency).unwrap_or(u32::MAX),
+        retention_age_ms: ms(config.retention.age),
+        retention_bytes: config.retention.bytes,
+        marks_max: config.idempotency.max_marks,
+        subscriptions_max: config.limits.subscriptions,
+        breaker: breaker::Limits {
+            consecutive: breaker.consecutive,
+            ratio: breaker.ratio,
+            calls_min: breaker.minimum_calls,
+            window_ms: ms(breaker.window),
+            half_open_after_ms: ms(breaker.half_open_after),
+        },
+        strategies: config.replay.strategies.iter().map(|(kind, how)| (kind.clone(), strategy(*how))).collect(),
+        metric_types_max: config.limits.metric_types,
+    }
+}
+
+fn strategy(strategy: config::Strategy) -> kinds::Strategy {
+    match strategy {
+        config::Strategy::Ordered => kinds::Strategy::Ordered,
+        config::Strategy::Parallel => kinds::Strategy::Parallel,
+        config::Strategy::Manual => kinds::Strategy::Manual,
+        config::Strategy::Discard => kinds::Strategy::Discard,
+    }
+}
+
+fn client_options(config: &Config) -> client::Options {
+    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    client::Options {
+        connect_timeout_ms: ms(config.delivery.connect_timeout),
+        pool_idle_ms: ms(config.delivery.pool_idle),
+        ..client::Options::default()
+    }
+}
+
+fn event_limits(config: &Config) -> binding::Limits {
+    binding::Limits {
+        batch_events_max: config.limits.batch_events,
+        event_bytes_max: config.limits.event_bytes,
+        attributes_max: config.limits.attributes,
+        attribute_bytes_max: config.limits.attribute_bytes,
+    }
+}

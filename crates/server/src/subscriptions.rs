@@ -1,0 +1,133 @@
+//! `/api/v1/subscriptions`: who gets which events, and how that goes.
+
+use crate::api::Api;
+use crate::extract::{Json, Path};
+use crate::members;
+use crate::params::Params;
+use crate::problem::Problem;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode, Uri, header};
+use klambda_core::fault::{Fault, unknown};
+use klambda_core::subscription::Document;
+use klambda_dispatch::Engine;
+use klambda_dispatch::operate::{Leftover, Put, Refused};
+use klambda_dispatch::views::Subscription;
+use serde_json::Value;
+
+pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["limit", "cursor"]);
+    let (limit, cursor) = (params.limit(), params.owned("cursor"));
+    params.finish()?;
+    let page = api.query(move |engine| engine.view_subscriptions(cursor.as_deref(), limit)).await?;
+    Ok(Json(page).into_response())
+}
+
+pub async fn show(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Response, Problem> {
+    Params::none(&uri)?;
+    let shown = api.query(move |engine| view(engine, &name)).await??;
+    Ok(Json(shown).into_response())
+}
+
+fn view(engine: &Engine, name: &str) -> Result<Subscription, Refused> {
+    engine.view_subscription(name).ok_or_else(|| Refused::NotFound(format!("there is no subscription {name:?}")))
+}
+
+pub async fn put(
+    api: Api,
+    uri: Uri,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["discard"]);
+    let discard = params.flag("discard");
+    params.finish()?;
+    let document = read(&name, &members::parse(&body)?)?;
+    let only_new = headers.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == b"*");
+    let done = api.command(move |engine| create_or_change(engine, document, discard, only_new)).await?;
+    let (put, shown) = done?;
+    Ok(match put {
+        Put::Created => {
+            let location = [(header::LOCATION, format!("/api/v1/subscriptions/{name}"))];
+            (StatusCode::CREATED, location, Json(shown)).into_response()
+        }
+        Put::Changed | Put::Unchanged | Put::Draining => Json(shown).into_response(),
+    })
+}
+
+fn read(name: &str, body: &Value) -> Result<Document, Problem> {
+    let parsed = Document::parse(body);
+    let named = body["metadata"]["name"].as_str();
+    let mut faults = parsed.as_ref().err().cloned().unwrap_or_default();
+    if let Some(named) = named.filter(|named| *named != name) {
+        let message = format!("is `{named}`, but the request is for `{name}`");
+        faults.push(Fault::new("metadata.name", message));
+    }
+    match parsed {
+        Ok(document) if faults.is_empty() => Ok(document),
+        _ => {
+            let detail = match faults.as_slice() {
+                [one] => one.to_string(),
+                many => format!("{} things are wrong with the subscription", many.len()),
+            };
+            Err(Problem::invalid_subscription(detail).faults(faults))
+        }
+    }
+}
+
+fn create_or_change(
+    engine: &mut Engine,
+    document: Document,
+    discard: bool,
+    only_new: bool,
+) -> Result<(Put, Subscription), Problem> {
+    let name = document.name.clone();
+    if only_new && engine.subscription_id(&name).is_ok() {
+        return Err(Problem::exists(format!("there is a subscription {name:?} already")));
+    }
+    let put = engine.put_subscription(document, discard)?;
+    Ok((put, view(engine, &name)?))
+}
+
+pub async fn delete(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["drain", "discard"]);
+    let leftover = match (params.flag("drain"), params.flag("discard")) {
+        (false, false) => Leftover::Refuse,
+        (true, false) => Leftover::Drain,
+        (false, true) => Leftover::Discard,
+        (true, true) => {
+            params.fault("drain", "cannot be asked for together with discard");
+            Leftover::Refuse
+        }
+    };
+    params.finish()?;
+    let (gone, shown) = api.command(move |engine| remove(engine, &name, leftover)).await??;
+    let status = if gone { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, Json(shown)).into_response())
+}
+
+/// Whether it is gone, and how it was or is.
+fn remove(engine: &mut Engine, name: &str, leftover: Leftover) -> Result<(bool, Subscription), Refused> {
+    let before = view(engine, name)?;
+    let gone = engine.delete_subscription(name, leftover)?;
+    Ok(if gone { (true, before) } else { (false, view(engine, name)?) })
+}
+
+pub async fn act(
+    api: Api,
+    uri: Uri,
+    Path((name, action)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    Params::none(&uri)?;
+    let pause = match action.as_str() {
+        "pause" => true,
+        "resume" => false,
+        other => return Err(Problem::not_found(unknown("action", other, &["pause", "resume"]))),
+    };
+    let done = move |engine: &mut Engine| {
+        engine.pause_subscription(&name, pause)?;
+        view(engine, &name)
+    };
+    Ok(Json(api.command(done).await??).into_response())
+}

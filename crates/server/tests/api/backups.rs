@@ -1,0 +1,61 @@
+//! What survives: a restart, and a copy taken while the server runs.
+
+use crate::world::{World, ask, start};
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn a_restart_loses_nothing_and_repeats_nothing() {
+    let world = World::new().await;
+    world.target.answers(|event| if event.id() == "e2" { 422 } else { 200 });
+    world.subscribe("orders", json!({})).await;
+    for n in 1..=3 {
+        world.send(&format!("e{n}"), "k", &[]).await;
+    }
+    world.until("/api/v1/lanes/orders/k", |lane| lane["state"] == "parked").await;
+    let before = world.get("/api/v1/subscriptions/orders").await.json();
+    let world = world.restart().await;
+    assert_eq!(world.get("/api/v1/subscriptions/orders").await.json(), before);
+    assert_eq!(world.send("e1", "k", &[]).await["status"], "skipped");
+    let lane = world.get("/api/v1/lanes/orders/k").await.json();
+    assert_eq!((&lane["state"], &lane["head"]["id"], &lane["depth"]), (&json!("parked"), &json!("e2"), &json!(2)));
+    assert_eq!(lane["timeline"].as_array().unwrap().len(), 5, "{lane:#}");
+    world.target.answers(|_| 200);
+    let job = world.post("/api/v1/dlq/replays", json!({"selector": {"ids": ["orders.2"]}})).await;
+    assert_eq!(job.status, 202);
+    world.target.until(|all| all.len() == 3).await;
+    assert_eq!(world.target.ids(), ["e1", "e2", "e3"]);
+    world.until("/api/v1/dlq/replays/r1", |job| job["state"] == "succeeded").await;
+    let world = world.restart().await;
+    assert_eq!(world.get("/api/v1/dlq/replays").await.json()["items"][0]["state"], "succeeded");
+    assert_eq!(world.send("e4", "k", &[]).await["position"], 4);
+    world.target.until(|all| all.len() == 4).await;
+    assert_eq!(world.target.received()[3].headers["ce-lanesequence"], "4");
+}
+
+#[tokio::test]
+async fn a_backup_of_a_running_server_starts_anywhere() {
+    let world = World::new().await;
+    world.subscribe("orders", json!({"paused": true})).await;
+    for n in 1..=50 {
+        world.send(&format!("e{n}"), &format!("k{}", n % 5), &[]).await;
+    }
+    let copy = world.ask("POST", "/api/v1/backup", &[], "").await;
+    assert_eq!((copy.status, copy.headers["content-type"].as_str()), (200, "application/x-tar"));
+    world.send("after the copy", "k", &[]).await;
+
+    let folder = tempfile::tempdir().unwrap();
+    tar::Archive::new(copy.body.as_slice()).unpack(folder.path()).unwrap();
+    let restored = start(folder.path(), |_| {}).await;
+    let events = |answer: crate::world::Answer| answer.json()["items"].as_array().unwrap().clone();
+    let original: Vec<Value> = events(world.get("/api/v1/events").await);
+    let copied = events(ask(restored.address(), "GET", "/api/v1/events", &[], b"").await);
+    assert_eq!(copied, original[..50]);
+    let path = "/api/v1/subscriptions/orders/resume";
+    assert_eq!(ask(restored.address(), "POST", path, &[], b"").await.status, 200);
+    world.target.until(|all| all.len() == 50).await;
+    for key in 0..5 {
+        let of_key = world.target.received().into_iter().filter(|event| event.headers["ce-partitionkey"] == format!("k{key}"));
+        let numbers: Vec<u64> = of_key.map(|event| event.headers["ce-lanesequence"].parse().unwrap()).collect();
+        assert_eq!(numbers, (1..=10).collect::<Vec<u64>>());
+    }
+}

@@ -1,0 +1,12 @@
+//! The whole server through its HTTP API, against a target that does as it is told.
+
+#![allow(clippy::unwrap_used)]
+
+mod backups;
+mod events;
+mod failures;
+mod lanes;
+mod metrics;
+mod problems;
+mod subscriptions;
+mod world;

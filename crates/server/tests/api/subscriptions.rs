@@ -1,0 +1,100 @@
+//! Creating, changing, pausing and deleting subscriptions.
+
+use crate::world::World;
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn a_document_is_created_shown_changed_and_listed() {
+    let world = World::new().await;
+    let created = world.subscribe("orders", json!({"target": {"url": world.target.url(), "headers": {"x-api-key": "s3cret"}}})).await;
+    assert_eq!(created.headers["location"], "/api/v1/subscriptions/orders");
+    let shown = created.json();
+    assert_eq!((&shown["kind"], &shown["metadata"]["name"], &shown["status"]["phase"]), (&json!("Subscription"), &json!("orders"), &json!("active")));
+    assert!(shown["metadata"]["createdAt"].is_string() && !created.text().contains("s3cret"));
+    assert_eq!(shown["status"]["lanes"], json!({"open": 0, "running": 0, "retrying": 0, "gap": 0, "parked": 0, "paused": 0}));
+    assert_eq!(shown["status"]["breaker"], json!({"state": "closed", "nextProbe": null}));
+
+    let path = "/api/v1/subscriptions/orders";
+    let mut changed = world.document("orders", json!({"concurrency": 7}));
+    let answer = world.put(path, &changed).await;
+    assert_eq!((answer.status, &answer.json()["spec"]["concurrency"]), (200, &json!(7)));
+    // What the server shows may be sent back.
+    changed = answer.json();
+    assert_eq!(world.put(path, &changed).await.status, 200);
+    let only_new = [("if-none-match", "*"), ("content-type", "application/json")];
+    let exists = world.ask("PUT", path, &only_new, &changed.to_string()).await;
+    assert_eq!((exists.status, exists.problem()), (412, "exists".to_owned()));
+    changed["spec"]["from"] = json!("earliest");
+    let immutable = world.put(path, &changed).await;
+    assert_eq!((immutable.status, immutable.problem()), (422, "immutable".to_owned()));
+
+    for name in ["b", "c", "d"] {
+        world.subscribe(name, json!({})).await;
+    }
+    let first = world.get("/api/v1/subscriptions?limit=3").await.json();
+    assert_eq!((first["items"].as_array().unwrap().len(), &first["next"]), (3, &json!("d")));
+    let rest = world.get("/api/v1/subscriptions?limit=3&cursor=d").await.json();
+    assert_eq!((&rest["items"][0]["metadata"]["name"], &rest["next"]), (&json!("orders"), &Value::Null));
+}
+
+#[tokio::test]
+async fn deleting_asks_what_becomes_of_what_waits() {
+    let world = World::new().await;
+    world.subscribe("orders", json!({"paused": true})).await;
+    world.send("e1", "k", &[]).await;
+    let path = "/api/v1/subscriptions/orders";
+    let refused = world.delete(path).await;
+    assert_eq!((refused.status, refused.problem(), &refused.json()["waiting"]), (409, "events-waiting".to_owned(), &json!(1)));
+    assert_eq!(world.delete(&format!("{path}?drain=true&discard=true")).await.status, 400);
+    let draining = world.delete(&format!("{path}?drain=true")).await;
+    assert_eq!((draining.status, &draining.json()["status"]["phase"]), (202, &json!("draining")));
+    assert_eq!(world.post(&format!("{path}/resume"), json!({})).await.status, 200);
+    world.target.until(|all| all.len() == 1).await;
+    world.until(path, |shown| shown["status"] == 404).await;
+
+    world.subscribe("orders", json!({"paused": true})).await;
+    assert_eq!(world.send("e1", "k", &[]).await["status"], "accepted", "a new subscription knows no ids");
+    assert_eq!(world.delete(&format!("{path}?discard")).await.status, 200);
+    assert_eq!(world.get(path).await.status, 404);
+}
+
+#[tokio::test]
+async fn a_paused_subscription_takes_events_and_delivers_none() {
+    let world = World::new().await;
+    world.subscribe("orders", json!({})).await;
+    let paused = world.post("/api/v1/subscriptions/orders/pause", json!({})).await.json();
+    assert_eq!((&paused["status"]["phase"], &paused["spec"]["paused"]), (&json!("paused"), &json!(true)));
+    world.send("e1", "k", &[]).await;
+    let status = world.status("orders").await;
+    assert_eq!((&status["waiting"], &status["inFlight"]), (&json!(1), &json!(0)));
+    assert!(status["oldest"].is_string() && status["waitingBytes"].as_u64().unwrap() > 0);
+    let lane = world.get("/api/v1/lanes/orders/k").await.json();
+    assert!(lane["waitsFor"].as_str().unwrap().contains("subscription is paused"), "{lane}");
+    world.post("/api/v1/subscriptions/orders/resume", json!({})).await;
+    world.target.until(|all| all.len() == 1).await;
+    world.until("/api/v1/subscriptions/orders", |shown| shown["status"]["delivered"] == 1).await;
+}
+
+#[tokio::test]
+async fn history_flows_through_the_lanes_first() {
+    let world = World::new().await;
+    for n in 1..=3 {
+        world.send(&format!("e{n}"), "k", &[]).await;
+    }
+    world.subscribe("late", json!({"from": "earliest"})).await;
+    world.send("e4", "k", &[]).await;
+    world.target.until(|all| all.len() == 4).await;
+    assert_eq!(world.target.ids(), ["e1", "e2", "e3", "e4"]);
+    world.until("/api/v1/subscriptions/late", |shown| shown["status"]["phase"] == "active").await;
+}
+
+#[tokio::test]
+async fn an_owner_is_told_that_events_have_no_key() {
+    let world = World::new().await;
+    world.subscribe("orders", json!({})).await;
+    let headers = [("ce-specversion", "1.0"), ("ce-id", "e1"), ("ce-source", "/shop"), ("ce-type", "t")];
+    assert_eq!(world.ask("POST", "/api/v1/events", &headers, "").await.status, 202);
+    let messages = world.status("orders").await["messages"].clone();
+    assert!(messages[0].as_str().unwrap().contains("1 events"), "{messages}");
+    assert_eq!(world.metric("events_without_key_total{subscription=\"orders\"}").await, 1.0);
+}
