@@ -14,6 +14,10 @@ mod time;
 use clap::Parser;
 use std::process::ExitCode;
 
+/// Events come and go on one thread and are freed on it: half the cost of the system's allocator.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     match commands::run(args::Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,9 +2,353 @@
 
 mod support;
 
+use klambda_core::kinds;
+use klambda_core::subscription::Document;
+use klambda_server::config::{self, Config};
+use klambda_server::problem::KINDS;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+use support::generated::{section, table};
+use support::markdown::{blocks, links, rows};
+use support::process::{Server, agent};
 use support::session::follow;
+use support::{KLAMBDA, eventually, read, repository};
+
+// ---- commands -------------------------------------------------------------------------------------------------
 
 #[test]
 fn the_readme() {
     follow("README.md");
+}
+
+#[test]
+fn the_guide_on_sending() {
+    follow("docs/guide/sending.md");
+}
+
+#[test]
+fn the_guide_on_subscriptions() {
+    follow("docs/guide/subscriptions.md");
+}
+
+#[test]
+fn the_guide_on_sequences() {
+    follow("docs/guide/sequences.md");
+}
+
+#[test]
+fn the_guide_on_dead_letters() {
+    follow("docs/guide/dead-letters.md");
+}
+
+#[test]
+fn the_guide_on_receiving() {
+    follow("docs/guide/receiving.md");
+}
+
+#[test]
+fn the_reference_of_the_rest_api() {
+    follow("docs/reference/rest.md");
+}
+
+#[test]
+fn the_operations_guide() {
+    follow("docs/operations/backup.md");
+}
+
+/// A page with commands that no test above follows would never be run.
+#[test]
+fn every_page_with_commands_is_followed() {
+    let own = read("crates/cli/tests/docs.rs");
+    for page in pages() {
+        let runs = |block: &support::markdown::Block| block.language == "sh" && !block.has("skip");
+        if blocks(&read(&page)).iter().any(runs) {
+            assert!(own.contains(&format!("follow(\"{page}\")")), "{page} has commands and is not followed");
+        }
+    }
+}
+
+// ---- names ----------------------------------------------------------------------------------------------------
+
+#[test]
+fn problems() {
+    let rows = KINDS.iter().map(|kind| {
+        vec![format!("`{}`", kind.slug), kind.status.as_u16().to_string(), kind.title.into(), kind.about.into()]
+    });
+    let head = ["type", "status", "title", "what it means and what to do"];
+    section("docs/reference/problems.md", "problems", &table(&head, rows));
+}
+
+#[test]
+fn settings() {
+    section("docs/reference/configuration.md", "default file", &format!("```yaml\n{}```", config::DEFAULT_FILE));
+}
+
+#[test]
+fn strategies() {
+    let rows = kinds::TABLE.iter().map(|(kind, strategy, why)| {
+        vec![format!("`{kind}`"), format!("`{strategy}`"), (*why).to_owned()]
+    });
+    section("docs/guide/dead-letters.md", "strategies", &table(&["type", "strategy", "because"], rows));
+    let configured = Config::default().replay.strategies;
+    let configured: BTreeMap<_, _> = configured.iter().map(|(kind, how)| (kind.as_str(), format!("{how:?}"))).collect();
+    let documented = kinds::TABLE.iter().map(|(kind, how, _)| (*kind, format!("{how:?}"))).collect();
+    assert_eq!(configured, documented, "the default configuration differs from the documented table");
+}
+
+#[test]
+fn commands() {
+    let help = |words: &[&str]| {
+        let output = Command::new(KLAMBDA).args(words).arg("-h").env_remove("COLUMNS").output().expect("help");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let whole = help(&[]);
+    let (own, global) = whole.split_once("Global options:").expect("global options");
+    let global = global.split("Exit codes:").next().unwrap_or_default();
+    section("docs/reference/cli.md", "global", &format!("```text\n{}\n```", trimmed(global)));
+    let mut text = format!("```text\n{}\n```\n", trimmed(own));
+    let codes = whole.split_once("Exit codes:").map(|(_, codes)| codes).unwrap_or_default();
+    text.push_str(&format!("\n## Exit codes\n\n```text\n{}\n```\n", trimmed(codes)));
+    for command in subcommands(&whole) {
+        describe(&[&command], &help, &mut text);
+    }
+    section("docs/reference/cli.md", "commands", &text);
+}
+
+fn describe(words: &[&str], help: &dyn Fn(&[&str]) -> String, text: &mut String) {
+    let said = help(words);
+    let inner = subcommands(&said);
+    if inner.is_empty() {
+        let own = said.split("Global options:").next().unwrap_or_default();
+        text.push_str(&format!("\n## `klambda {}`\n\n```text\n{}\n```\n", words.join(" "), trimmed(own)));
+    }
+    for command in inner {
+        describe(&[words, &[command.as_str()]].concat(), help, text);
+    }
+}
+
+/// Lines without the blanks at their ends.
+fn trimmed(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    lines.join("\n").trim_matches('\n').to_owned()
+}
+
+fn subcommands(help: &str) -> Vec<String> {
+    let Some((_, list)) = help.split_once("Commands:\n") else { return Vec::new() };
+    let lines = list.lines().take_while(|line| line.starts_with("  "));
+    let names = lines.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+/// The table's defaults are those of a document that says nothing, and the example is a valid document.
+#[test]
+fn fields_of_a_subscription() {
+    let text = read("docs/reference/subscription.md");
+    let example = blocks(&text).into_iter().find(|block| block.language == "yaml").expect("an example");
+    let example: Value = serde_saphyr::from_str(&example.text).expect("YAML");
+    let full = Document::parse(&example).unwrap_or_else(|faults| panic!("{faults:?}"));
+
+    let documented: BTreeMap<String, String> =
+        rows(&text).into_iter().map(|row| (row[0].trim_matches('`').to_owned(), row[1].trim_matches('`').to_owned())).collect();
+    let minimal = json!({"apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "a"},
+        "spec": {"target": {"url": "http://h/"}, "ordering": "ordered"}});
+    let minimal = Document::parse(&minimal).expect("valid").to_json();
+    let mut defaults = BTreeMap::new();
+    leaves("", &minimal["spec"], &mut defaults);
+    for (path, value) in defaults {
+        let shown = documented.get(&path).unwrap_or_else(|| panic!("{path} is not in the table"));
+        let said = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        assert!(["target.url", "ordering"].contains(&path.as_str()) || *shown == said, "{path}: {shown}, but is {said}");
+    }
+    let mut used = BTreeMap::new();
+    leaves("", &full.to_json()["spec"], &mut used);
+    for path in documented.keys() {
+        let known = used.keys().any(|used| used == path || used.starts_with(&format!("{path}.")));
+        assert!(known, "{path} is in the table, but not in the example");
+    }
+    for path in used.keys() {
+        let named = documented.keys().any(|name| path == name || path.starts_with(&format!("{name}.")));
+        assert!(named, "{path} is in the example, but not in the table");
+    }
+}
+
+fn leaves(path: &str, value: &Value, found: &mut BTreeMap<String, Value>) {
+    match value {
+        Value::Object(members) => members.iter().for_each(|(name, value)| {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            leaves(&path, value, found);
+        }),
+        other => drop(found.insert(path.to_owned(), other.clone())),
+    }
+}
+
+#[test]
+fn resources() {
+    let routes = read("crates/server/src/api.rs");
+    let routes = routes.split(".route(").skip(1).filter_map(|rest| rest.split('"').nth(1));
+    let wanted: BTreeSet<&str> = routes.chain(["/healthz"]).collect();
+    let text = read("docs/reference/rest.md");
+    let codes = support::markdown::codes(&text);
+    let paths = codes.iter().filter_map(|code| code.split_once(' ')).filter_map(|(method, path)| {
+        let is_method = ["GET", "PUT", "POST", "DELETE"].contains(&method);
+        is_method.then(|| path.split('?').next().unwrap_or(path))
+    });
+    let told: BTreeSet<&str> = paths.collect();
+    let missing: Vec<_> = wanted.difference(&told).collect();
+    assert!(missing.is_empty(), "not in docs/reference/rest.md: {missing:?}");
+    let actions = ["/api/v1/subscriptions/{name}/pause"];
+    let unknown: Vec<_> = told.difference(&wanted).filter(|path| !actions.contains(path)).collect();
+    assert!(unknown.is_empty(), "in docs/reference/rest.md, but not in the server: {unknown:?}");
+}
+
+// ---- metrics --------------------------------------------------------------------------------------------------
+
+#[test]
+fn metrics() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::start(folder.path());
+    count_something(&server.url);
+    let text = eventually("every metric has a sample", || {
+        let text = scrape(&server.url);
+        let mut bare = families(&text).into_iter().filter(|family| !family.sampled);
+        bare.next().map_or(Ok(text.clone()), |family| Err(format!("{} has none", family.name)))
+    });
+    let rows = families(&text).into_iter().map(|family| {
+        let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+        vec![format!("`{}`", family.name), family.kind, labels.join(", "), family.help]
+    });
+    section("docs/reference/metrics.md", "metrics", &table(&["metric", "type", "labels", "meaning"], rows));
+    for name in named_metrics() {
+        let known = families(&text).iter().any(|family| name == family.name || is_part(&name, family));
+        assert!(known, "the documents name the metric {name}, which the server does not have");
+    }
+}
+
+/// Histograms have parts of their own name.
+fn is_part(name: &str, family: &Family) -> bool {
+    family.kind == "histogram" && ["_bucket", "_sum", "_count"].iter().any(|end| name == format!("{}{end}", family.name))
+}
+
+/// Words of the documents that can only be metrics.
+fn named_metrics() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for page in pages() {
+        let text = read(&page);
+        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let is_metric = |word: &&str| {
+            let ours = ["klambda_", "operator_", "event_", "events_", "cloudevents_", "duplicate_"];
+            ours.iter().any(|start| word.starts_with(start)) && !word.ends_with('_')
+        };
+        found.extend(words.filter(is_metric).map(str::to_owned));
+    }
+    found.retain(|word| !word.starts_with("klambda_core") && !["klambda_store", "klambda_dispatch"].contains(&word.as_str()));
+    found
+}
+
+struct Family {
+    name: String,
+    kind: String,
+    help: String,
+    labels: BTreeSet<String>,
+    sampled: bool,
+}
+
+fn families(text: &str) -> Vec<Family> {
+    let mut families: Vec<Family> = Vec::new();
+    for line in text.lines() {
+        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            let (kind, labels) = (String::new(), BTreeSet::new());
+            families.push(Family { name: name.into(), kind, help: help.into(), labels, sampled: false });
+        } else if let (Some(rest), Some(family)) = (line.strip_prefix("# TYPE "), families.last_mut()) {
+            family.kind = rest.split(' ').nth(1).unwrap_or_default().to_owned();
+        } else if let Some(family) = families.last_mut() {
+            family.sampled = true;
+            let labels = line.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or("", |(inner, _)| inner);
+            let names = labels.split("\",").filter_map(|label| label.split_once('=')).map(|(name, _)| name);
+            family.labels.extend(names.filter(|name| *name != "le").map(str::to_owned));
+        }
+    }
+    families
+}
+
+fn scrape(url: &str) -> String {
+    let mut answer = agent().get(format!("{url}/metrics")).call().expect("metrics");
+    answer.body_mut().read_to_string().expect("text")
+}
+
+/// Two dead letters where one is kept, so that everything that is counted by reason has been.
+fn count_something(url: &str) {
+    let document = json!({"apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "a"},
+        "spec": {"target": {"url": "http://127.0.0.1:9/"}, "ordering": "ordered",
+            "orderingPolicy": {"key": {"attribute": "partitionkey"}}, "deadLetters": {"maxEvents": 1}}});
+    let put = agent().put(format!("{url}/api/v1/subscriptions/a")).send_json(&document).expect("an answer");
+    assert_eq!(put.status(), 201);
+    for id in ["1", "2"] {
+        let event = json!({"specversion": "1.0", "type": "t", "source": "/s", "id": id});
+        let sent = agent()
+            .post(format!("{url}/api/v1/events"))
+            .content_type("application/cloudevents+json")
+            .send(event.to_string())
+            .expect("an answer");
+        assert_eq!(sent.status(), 202);
+    }
+}
+
+// ---- links and paths ------------------------------------------------------------------------------------------
+
+#[test]
+fn links_lead_somewhere() {
+    for page in pages() {
+        let folder = Path::new(&page).parent().unwrap_or(Path::new("")).to_owned();
+        for link in links(&read(&page)).iter().filter(|link| !link.contains("://")) {
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { repository().join(&page) } else { repository().join(&folder).join(path) };
+            assert!(target.exists(), "{page}: {link} leads nowhere");
+            if !anchor.is_empty() {
+                let text = std::fs::read_to_string(&target).expect("a page");
+                assert!(text.lines().any(|line| anchor_of(line) == anchor), "{page}: {link} has no such heading");
+            }
+        }
+    }
+}
+
+/// What a heading is called in links to it.
+fn anchor_of(line: &str) -> String {
+    let heading = line.trim_start_matches('#').trim().to_lowercase();
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+/// Every file of the code is named in the map of it, and every path there exists.
+#[test]
+fn the_architecture_names_every_file() {
+    let text = read("ARCHITECTURE.md");
+    for named in support::markdown::codes(&text).iter().filter(|code| code.starts_with("crates/")) {
+        assert!(repository().join(named).exists(), "ARCHITECTURE.md: {named} does not exist");
+    }
+    for name in ["core", "store", "dispatch", "server", "cli"] {
+        let map = text.split_once(&format!("### `crates/{name}`")).expect("a part of the map").1;
+        let map = map.split("\n### ").next().unwrap_or_default();
+        for entry in std::fs::read_dir(repository().join(format!("crates/{name}/src"))).expect("a folder") {
+            let file = entry.expect("an entry").file_name().into_string().expect("a name");
+            let stem = file.trim_end_matches(".rs");
+            let is_module = file.ends_with(".rs") && !["lib", "main"].contains(&stem);
+            assert!(!is_module || map.contains(&format!("`{stem}")), "ARCHITECTURE.md does not name {file} of {name}");
+        }
+    }
+}
+
+/// All pages, from the repository's folder.
+fn pages() -> Vec<String> {
+    let mut pages: Vec<String> = ["README.md", "ARCHITECTURE.md", "docs/README.md"].map(str::to_owned).to_vec();
+    for folder in ["docs/guide", "docs/reference", "docs/operations"] {
+        for entry in std::fs::read_dir(repository().join(folder)).expect("a folder") {
+            let name = entry.expect("an entry").file_name().into_string().expect("a name");
+            pages.extend(name.ends_with(".md").then(|| format!("{folder}/{name}")));
+        }
+    }
+    pages.sort();
+    pages
 }

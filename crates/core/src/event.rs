@@ -105,6 +105,12 @@ impl Attributes for Event {
     }
 }
 
+/// Whether the bytes are one JSON text.
+pub(crate) fn is_json(bytes: &[u8]) -> bool {
+    let text = std::str::from_utf8(bytes);
+    text.is_ok_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok())
+}
+
 /// JSON sent as `data_base64` is JSON all the same, if the event says so.
 pub(crate) fn holds_json<'a>(form: Form, content_type: impl FnOnce() -> Option<Cow<'a, str>>) -> bool {
     match form {
@@ -156,9 +162,13 @@ impl Data {
         let text = || String::from_utf8_lossy(&self.bytes).into_owned();
         match self.form {
             // A valid text may still name what `Value` cannot hold, such as 1e999: better a string than nothing.
-            Form::Json => ("data", serde_json::from_slice(&self.bytes).unwrap_or_else(|_| text().into())),
+            Form::Json if is_json(&self.bytes) => {
+                ("data", serde_json::from_slice(&self.bytes).unwrap_or_else(|_| text().into()))
+            }
             Form::Text => ("data", text().into()),
-            Form::Binary => ("data_base64", base64::prelude::BASE64_STANDARD.encode(&self.bytes).into()),
+            Form::Json | Form::Binary => {
+                ("data_base64", base64::prelude::BASE64_STANDARD.encode(&self.bytes).into())
+            }
         }
     }
 }

@@ -32,7 +32,7 @@ impl EventView<'_> {
     fn write_data(&self, out: &mut Vec<u8>) {
         match self.form() {
             None => {}
-            Some(Form::Json) => {
+            Some(Form::Json) if crate::event::is_json(self.data()) => {
                 out.extend_from_slice(b",\"data\":");
                 write_on_one_line(out, self.data());
             }
@@ -40,7 +40,7 @@ impl EventView<'_> {
                 out.extend_from_slice(b",\"data\":");
                 write_string(out, &String::from_utf8_lossy(self.data()));
             }
-            Some(Form::Binary) => {
+            Some(Form::Json | Form::Binary) => {
                 out.extend_from_slice(b",\"data_base64\":\"");
                 write_base64(out, self.data());
                 out.push(b'"');

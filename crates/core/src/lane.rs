@@ -1001,7 +1001,6 @@ impl Lane {
             .into_iter()
             .filter(|turn| running != Some(*turn))
             .for_each(|turn| self.end_turn(turn));
-        self.flag_loaded = false;
         self.flag_next = true;
     }
 

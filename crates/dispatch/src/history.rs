@@ -143,7 +143,9 @@ impl History {
         while let Some(frame) = self.reader.frame(page.cursor.at)? {
             let mut position = frame.first_position;
             for (_, range) in &frame.records {
-                let Record::Event { time, event, .. } = Record::decode(&frame.bytes[range.clone()])? else { continue };
+                let Record::Event { time, event, .. } = Record::decode(&frame.bytes[range.clone()])? else {
+                    continue;
+                };
                 let here = position;
                 position.0 += 1;
                 if here <= page.cursor.after {
@@ -196,11 +198,19 @@ impl History {
         while let Some(frame) = self.reader.frame(at)? {
             let mut position = frame.first_position;
             for (record_at, range) in &frame.records {
-                let Record::Event { time, event, .. } = Record::decode(&frame.bytes[range.clone()])? else { continue };
+                let Record::Event { time, event, .. } = Record::decode(&frame.bytes[range.clone()])? else {
+                    continue;
+                };
                 let view = EventView::decode(event).map_err(|_| klambda_core::wire::Malformed("event"))?;
                 if view.id() == id && source.is_none_or(|source| source == view.source()) {
                     let source = view.source().to_owned();
-                    found.push(Found { at: *record_at, position, accepted: time, source, event: event.to_vec() });
+                    found.push(Found {
+                        at: *record_at,
+                        position,
+                        accepted: time,
+                        source,
+                        event: event.to_vec(),
+                    });
                 }
                 position.0 += 1;
             }

@@ -57,13 +57,15 @@ async fn page(api: &Api, mut letters: Letters) -> Result<Page<DeadLetter>, Probl
             break;
         }
     }
-    let next = letters.next();
+    let next = letters.cut();
     Ok(Page { items: letters.items, next })
 }
 
 /// The id of the last one on the page before.
 fn cursor(text: &str) -> Result<(String, Position), String> {
-    let parts = text.rsplit_once('.').and_then(|(name, number)| Some((name.to_owned(), Position(number.parse().ok()?))));
+    let parts = text
+        .rsplit_once('.')
+        .and_then(|(name, number)| Some((name.to_owned(), Position(number.parse().ok()?))));
     parts.ok_or_else(|| "is no cursor of this list".to_owned())
 }
 
@@ -73,7 +75,8 @@ fn reason(text: &str) -> Result<Reason, String> {
 }
 
 fn time(text: &str) -> Result<Millis, String> {
-    Millis::parse_rfc3339(text).ok_or_else(|| format!("`{text}` is no RFC 3339 time, such as 2026-08-01T12:00:00Z"))
+    Millis::parse_rfc3339(text)
+        .ok_or_else(|| format!("`{text}` is no RFC 3339 time, such as 2026-08-01T12:00:00Z"))
 }
 
 /// A selector that names a subscription which is not there is a slip, not an empty list.

@@ -32,7 +32,8 @@ pub async fn list(api: Api, uri: Uri, headers: HeaderMap) -> Result<Response, Pr
     let limit = params.limit();
     params.finish()?;
     let limits = Limits { events: limit, bytes: PAGE_BYTES_MAX, scanned_bytes: SCANNED_BYTES_MAX };
-    let body = api.blocking(move |history| page(history, after.unwrap_or_default(), &filter, limits)).await??;
+    let body =
+        api.blocking(move |history| page(history, after.unwrap_or_default(), &filter, limits)).await??;
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 

@@ -45,7 +45,10 @@ pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
 
 enum Asked {
     /// `?subscription=&key=`: for keys that a path cannot hold.
-    One { subscription: String, key: String },
+    One {
+        subscription: String,
+        key: String,
+    },
     Many(LaneQuery, Option<Sort>),
 }
 

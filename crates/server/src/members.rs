@@ -23,7 +23,8 @@ pub fn parse(body: &Bytes) -> Result<Value, Problem> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Ok(Value::Object(Map::new()));
     }
-    serde_json::from_slice(body).map_err(|error| Problem::bad_request(format!("the body is no JSON: {error}")))
+    serde_json::from_slice(body)
+        .map_err(|error| Problem::bad_request(format!("the body is no JSON: {error}")))
 }
 
 impl Faults {
@@ -111,9 +112,8 @@ impl<'a> Members<'a> {
     pub fn number(&self, name: &str, range: RangeInclusive<u64>) -> Option<u64> {
         match self.get(name)?.as_u64().filter(|number| range.contains(number)) {
             Some(number) => Some(number),
-            None => {
-                self.wrong(name, format!("should be a whole number from {} to {}", range.start(), range.end()))
-            }
+            None => self
+                .wrong(name, format!("should be a whole number from {} to {}", range.start(), range.end())),
         }
     }
 

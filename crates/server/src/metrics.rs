@@ -28,13 +28,19 @@ pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
     Ok(([(header::CONTENT_TYPE, format.content_type())], text.finish()).into_response())
 }
 
+/// Name, help and value of a gauge that every subscription has.
+type Gauge = (&'static str, &'static str, fn(&SubscriptionSample) -> f64);
+
 const SECONDS_OF_MICROS: Buckets = Buckets { first: 4, last: 24, unit: 1e-6, is_duration: true };
 const SECONDS_OF_MILLIS: Buckets = Buckets { first: 0, last: 17, unit: 1e-3, is_duration: true };
 const EVENTS: Buckets = Buckets { first: 1, last: 16, unit: 1.0, is_duration: false };
 
 fn accepting(text: &mut Text, sample: &Sample) {
     let metrics = &sample.metrics;
-    text.counter("cloudevents_received_total", "Events received, by type and result: accepted, skipped or rejected.");
+    text.counter(
+        "cloudevents_received_total",
+        "Events received, by type and result: accepted, skipped or rejected.",
+    );
     let received: BTreeMap<_, _> = metrics.received.iter().collect();
     for ((kind, result), count) in received {
         text.sample("cloudevents_received_total", &[("type", kind), ("result", result)], count);
@@ -98,7 +104,8 @@ fn ordering(text: &mut Text, sample: &Sample) {
 
 fn delivering(text: &mut Text, sample: &Sample) {
     let none = Default::default();
-    let of = |subscription: &SubscriptionSample| sample.metrics.processed.get(&subscription.name).unwrap_or(&none);
+    let of =
+        |subscription: &SubscriptionSample| sample.metrics.processed.get(&subscription.name).unwrap_or(&none);
     let name = "operator_event_processing_total";
     text.counter(name, "Calls of targets, by result: delivered or failed.");
     for subscription in &sample.subscriptions {
@@ -110,13 +117,20 @@ fn delivering(text: &mut Text, sample: &Sample) {
     let name = "operator_event_processing_duration_seconds";
     text.histogram(name, "How long calls of targets took.");
     for subscription in &sample.subscriptions {
-        text.buckets(name, &[("subscription", &subscription.name)], &of(subscription).took_ms, SECONDS_OF_MILLIS);
+        text.buckets(
+            name,
+            &[("subscription", &subscription.name)],
+            &of(subscription).took_ms,
+            SECONDS_OF_MILLIS,
+        );
     }
-    let gauges: [(&str, &str, fn(&SubscriptionSample) -> f64); 5] = [
+    let gauges: [Gauge; 5] = [
         ("operator_event_queue_depth", "Events that wait, in flight included.", |s| s.waiting as f64),
         ("klambda_event_queue_bytes", "Bytes of the events that wait.", |s| s.waiting_bytes as f64),
         ("klambda_events_in_flight", "Calls of targets that are open.", |s| f64::from(s.in_flight)),
-        ("klambda_oldest_event_age_seconds", "Age of the event that waits longest.", |s| s.oldest_age_ms as f64 / 1e3),
+        ("klambda_oldest_event_age_seconds", "Age of the event that waits longest.", |s| {
+            s.oldest_age_ms as f64 / 1e3
+        }),
         (
             "operator_circuit_breaker_state",
             "Breaker of the subscription's target: 0 closed, 1 open, 2 half-open.",
@@ -147,7 +161,12 @@ fn lanes(text: &mut Text, sample: &Sample) {
             text.sample("klambda_lanes", &[("subscription", &subscription.name), ("state", state)], count);
         }
     }
-    gauge(text, "klambda_lanes_in_memory", "Lanes in memory; the others are on disk.", sample.lanes_in_memory as f64);
+    gauge(
+        text,
+        "klambda_lanes_in_memory",
+        "Lanes in memory; the others are on disk.",
+        sample.lanes_in_memory as f64,
+    );
     single(text, "klambda_breaker_opened_total", "Times a breaker opened.", sample.metrics.breaker_opened);
 }
 
@@ -161,9 +180,16 @@ fn dead_letters(text: &mut Text, sample: &Sample) {
         let labels = [("subscription", subscription.as_str()), ("reason", reason.name())];
         text.sample("operator_dlq_messages_total", &labels, count);
     }
-    text.counter("operator_dlq_dropped_total", "Dead letters and waiting events that a limit removed, by reason.");
+    text.counter(
+        "operator_dlq_dropped_total",
+        "Dead letters and waiting events that a limit removed, by reason.",
+    );
     for ((subscription, reason), count) in &sample.metrics.dead_letters_dropped {
-        text.sample("operator_dlq_dropped_total", &[("subscription", subscription), ("reason", reason)], count);
+        text.sample(
+            "operator_dlq_dropped_total",
+            &[("subscription", subscription), ("reason", reason)],
+            count,
+        );
     }
 }
 
@@ -176,24 +202,57 @@ fn storing(text: &mut Text, sample: &Sample) {
         &metrics.commit_micros,
         SECONDS_OF_MICROS,
     );
-    histogram(text, "klambda_commit_events", "Events that one sync made durable.", &metrics.commit_events, EVENTS);
+    histogram(
+        text,
+        "klambda_commit_events",
+        "Events that one sync made durable.",
+        &metrics.commit_events,
+        EVENTS,
+    );
     gauge(text, "klambda_log_bytes", "Size of the log on disk.", sample.log_bytes as f64);
     gauge(text, "klambda_table_bytes", "Size of the tables on disk.", sample.table_bytes as f64);
     gauge(text, "klambda_marks", "Idempotency marks that are kept.", sample.marks as f64);
     gauge(text, "klambda_memory_limit_bytes", "The configured memory.", sample.memory.limit_bytes as f64);
-    gauge(text, "klambda_memory_used_bytes", "What index and buffers take of it.", sample.memory.used_bytes as f64);
-    gauge(text, "klambda_disk_full", "1 while there is no room for new events.", f64::from(u8::from(sample.disk_full)));
+    gauge(
+        text,
+        "klambda_memory_used_bytes",
+        "What index and buffers take of it.",
+        sample.memory.used_bytes as f64,
+    );
+    gauge(
+        text,
+        "klambda_disk_full",
+        "1 while there is no room for new events.",
+        f64::from(u8::from(sample.disk_full)),
+    );
     if let Some(free) = sample.disk_free_bytes {
         gauge(text, "klambda_disk_free_bytes", "Room that is left on the disk.", free as f64);
     }
     let failed = f64::from(u8::from(sample.failed));
-    gauge(text, "klambda_store_failed", "1 after the store failed: nothing is acknowledged until a restart.", failed);
+    gauge(
+        text,
+        "klambda_store_failed",
+        "1 after the store failed: nothing is acknowledged until a restart.",
+        failed,
+    );
     for (name, help, count) in [
         ("klambda_damaged_total", "Records that could not be read back.", metrics.damaged),
-        ("klambda_tail_cut_bytes_total", "Bytes of an unfinished write cut off at the start.", metrics.tail_cut),
-        ("klambda_marks_expired_early_total", "Marks dropped before their time, by their limit.", metrics.marks_expired_early),
+        (
+            "klambda_tail_cut_bytes_total",
+            "Bytes of an unfinished write cut off at the start.",
+            metrics.tail_cut,
+        ),
+        (
+            "klambda_marks_expired_early_total",
+            "Marks dropped before their time, by their limit.",
+            metrics.marks_expired_early,
+        ),
         ("klambda_checkpoints_total", "Checkpoints made.", metrics.checkpoints),
-        ("klambda_checkpoint_failures_total", "Chores on the tables that failed and were tried again.", metrics.checkpoint_failures),
+        (
+            "klambda_checkpoint_failures_total",
+            "Chores on the tables that failed and were tried again.",
+            metrics.checkpoint_failures,
+        ),
     ] {
         single(text, name, help, count);
     }
@@ -201,8 +260,18 @@ fn storing(text: &mut Text, sample: &Sample) {
 
 fn connections(text: &mut Text, stats: &Stats, budget: &Budget) {
     let read = |counter: &AtomicU64| counter.load(Relaxed);
-    gauge(text, "klambda_connections_open", "Connections of clients that are open.", read(&stats.open) as f64);
-    gauge(text, "klambda_pending_bytes", "Bytes of requests that wait for their commit.", budget.held() as f64);
+    gauge(
+        text,
+        "klambda_connections_open",
+        "Connections of clients that are open.",
+        read(&stats.open) as f64,
+    );
+    gauge(
+        text,
+        "klambda_pending_bytes",
+        "Bytes of requests that wait for their commit.",
+        budget.held() as f64,
+    );
     single(text, "klambda_connections_accepted_total", "Connections accepted.", read(&stats.accepted));
     let name = "klambda_connections_ended_total";
     text.counter(name, "Connections that the server ended, by reason.");
@@ -219,7 +288,13 @@ fn connections(text: &mut Text, stats: &Stats, budget: &Budget) {
     }
 }
 
-fn per_subscription(text: &mut Text, sample: &Sample, name: &str, help: &str, counts: &BTreeMap<String, u64>) {
+fn per_subscription(
+    text: &mut Text,
+    sample: &Sample,
+    name: &str,
+    help: &str,
+    counts: &BTreeMap<String, u64>,
+) {
     text.counter(name, help);
     for subscription in &sample.subscriptions {
         let count = counts.get(&subscription.name).copied().unwrap_or(0);

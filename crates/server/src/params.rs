@@ -127,7 +127,9 @@ mod tests {
         let bad = read("kye=1&limit=0&limit=5&drain=maybe&x=%ff", &["key", "limit", "drain"]);
         assert_eq!((bad.limit(), bad.flag("drain")), (100, false));
         let json = String::from_utf8(bad.finish().unwrap_err().to_json()).unwrap();
-        for part in ["did you mean `key`?", "from 1 to 1000", "given twice", "neither true nor false", "UTF-8"] {
+        for part in
+            ["did you mean `key`?", "from 1 to 1000", "given twice", "neither true nor false", "UTF-8"]
+        {
             assert!(json.contains(part), "{part} not in {json}");
         }
     }

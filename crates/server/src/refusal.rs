@@ -16,7 +16,9 @@ impl From<Refused> for Problem {
         let detail = refused.to_string();
         match refused {
             Refused::NotFound(_) => Problem::not_found(detail),
-            Refused::EventsWaiting { waiting, .. } => Problem::events_waiting(detail).with("waiting", waiting),
+            Refused::EventsWaiting { waiting, .. } => {
+                Problem::events_waiting(detail).with("waiting", waiting)
+            }
             Refused::LanesParked { lanes, .. } => Problem::lanes_parked(detail).with("lanes", lanes),
             Refused::Conflict(_) => Problem::conflict(detail),
             Refused::Immutable(_) => Problem::immutable(detail).fault("spec.from", "cannot change"),

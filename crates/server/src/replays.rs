@@ -23,8 +23,8 @@ const PARALLELISM_MAX: u64 = 4096;
 pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
     let params = Params::read(&uri, &["limit", "cursor"]);
     let limit = params.limit();
-    let before =
-        params.parsed("cursor", |text| Replay::parse_id(text).ok_or_else(|| "is no cursor of this list".into()));
+    let before = params
+        .parsed("cursor", |text| Replay::parse_id(text).ok_or_else(|| "is no cursor of this list".into()));
     params.finish()?;
     let page = api.query(move |engine| engine.view_replays(before, limit)).await?;
     Ok(Json(page).into_response())

@@ -191,7 +191,12 @@ fn log_recovery(report: &recovery::Report) {
     match report.cut {
         None => tracing::info!(records = report.records, "Recovered."),
         Some((at, bytes)) => {
-            tracing::warn!(records = report.records, at = at.0, bytes, "Recovered; an unfinished write was cut off.");
+            tracing::warn!(
+                records = report.records,
+                at = at.0,
+                bytes,
+                "Recovered; an unfinished write was cut off."
+            );
         }
     }
 }
@@ -224,7 +229,12 @@ fn engine_config(config: &Config) -> klambda_dispatch::Config {
             window_ms: ms(breaker.window),
             half_open_after_ms: ms(breaker.half_open_after),
         },
-        strategies: config.replay.strategies.iter().map(|(kind, how)| (kind.clone(), strategy(*how))).collect(),
+        strategies: config
+            .replay
+            .strategies
+            .iter()
+            .map(|(kind, how)| (kind.clone(), strategy(*how)))
+            .collect(),
         metric_types_max: config.limits.metric_types,
     }
 }

@@ -40,8 +40,8 @@ pub async fn ready(api: Api) -> Result<Response, Problem> {
     }
     match api.query(|engine| engine.failure().map(str::to_owned)).await? {
         None => Ok("ready\n".into_response()),
-        Some(why) => {
-            Err(Problem::storage_failed(format!("nothing is acknowledged until the server is restarted: {why}")))
-        }
+        Some(why) => Err(Problem::storage_failed(format!(
+            "nothing is acknowledged until the server is restarted: {why}"
+        ))),
     }
 }

@@ -30,7 +30,9 @@ pub async fn show(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Respon
 }
 
 fn view(engine: &Engine, name: &str) -> Result<Subscription, Refused> {
-    engine.view_subscription(name).ok_or_else(|| Refused::NotFound(format!("there is no subscription {name:?}")))
+    engine
+        .view_subscription(name)
+        .ok_or_else(|| Refused::NotFound(format!("there is no subscription {name:?}")))
 }
 
 pub async fn put(

@@ -61,7 +61,7 @@ pub struct Args {
     #[arg(long, default_value_t = 10_000_000)]
     pub lanes: u64,
     /// Deliveries under way at once, where the scenario does not say
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub concurrency: u32,
     /// Servers to measure, in this order
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["ceiling", "klambda"])]

@@ -26,5 +26,6 @@ pub fn run(args: &Serve, token_file: Option<&Path>) -> anyhow::Result<()> {
     let served = runtime.block_on(klambda_server::run(config));
     // Whatever still blocks (a copy nobody reads, a name that does not resolve) ends with the process.
     runtime.shutdown_background();
-    Ok(served?)
+    // Its message names its cause already.
+    served.map_err(|error| anyhow::Error::msg(error.to_string()))
 }

@@ -9,11 +9,12 @@
 //! | `sh eventually` | run again and again until the `text` block after it fits |
 //! | `sh terminal=NAME` | started in a terminal of its own and left running |
 //! | `text` | what the block before it prints |
+//! | `json` | the same as JSON, whatever its layout |
 //! | `text terminal=NAME` | what that terminal has printed since the last such block, sooner or later |
 //!
 //! Ports 8080 and 9000 are replaced by free ones, and back in what is printed.
 
-use super::likeness::{difference, difference_within};
+use super::likeness::{difference, difference_of_json, difference_within};
 use super::markdown::{Block, blocks};
 use super::process::{Process, wait_until_ready};
 use super::{KLAMBDA, eventually, free_port, read, repository};
@@ -25,26 +26,32 @@ use tempfile::TempDir;
 pub fn follow(document: &str) {
     let mut session = Session::new(document);
     let blocks = blocks(&read(document));
-    let mut last: Option<(&Block, String)> = None;
+    let mut last: Option<String> = None;
     for (index, block) in blocks.iter().enumerate() {
         session.line = block.line;
         match (block.language.as_str(), block.value("terminal")) {
             ("sh", _) if block.has("skip") => last = None,
             ("sh", Some(name)) => session.open(name, &block.text),
             ("sh", None) if block.has("eventually") => {
-                let shown = &blocks[index + 1].text;
-                session.run_until(block, shown);
+                session.run_until(block, &blocks[index + 1]);
                 last = None;
             }
-            ("sh", None) => last = Some((block, session.run(block))),
+            ("sh", None) => last = Some(session.run(block)),
             ("text", Some(name)) => session.watch(name, &block.text),
-            ("text", None) => {
-                if let Some((_, printed)) = last.take() {
-                    session.compare(difference(&block.text, &printed));
+            ("text" | "json", None) => {
+                if let Some(printed) = last.take() {
+                    session.compare(differs(block, &printed));
                 }
             }
             _ => {}
         }
+    }
+}
+
+fn differs(shown: &Block, printed: &str) -> Option<String> {
+    match shown.language.as_str() {
+        "json" => difference_of_json(&shown.text, printed),
+        _ => difference(&shown.text, printed),
     }
 }
 
@@ -150,10 +157,10 @@ impl Session {
         (output.status.success(), printed)
     }
 
-    fn run_until(&self, block: &Block, shown: &str) {
+    fn run_until(&self, block: &Block, shown: &Block) {
         eventually(&format!("{}:{}", self.document, block.line), || {
             let (_, printed) = self.once(block);
-            difference(shown, &printed).map_or(Ok(()), Err)
+            differs(shown, &printed).map_or(Ok(()), Err)
         });
     }
 

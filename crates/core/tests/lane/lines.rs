@@ -393,10 +393,11 @@ fn line_14_a_reset_passes_what_is_buffered_below_it_in_memory_and_on_disk() {
         });
         world.send_all([1]);
         world.deliver_all();
-        world.send_all([3, 5, 7, 8]);
-        assert_eq!(world.machine.early.len(), 3);
+        world.send_all([3, 5, 7, 8, 11]);
+        assert_eq!(world.machine.early.len(), 4);
         world.must(Input::Reset { expected: Sequence(7) });
-        assert_eq!((world.expected(), world.machine.lane.buffered()), (Some(9), 0));
+        assert_eq!((world.expected(), world.machine.lane.buffered()), (Some(9), 1));
+        assert_eq!(world.machine.lane.gap_timer(), None, "there is something to deliver before the next gap");
         let late: Vec<u64> = world.letters.keys().map(|position| position.0).collect();
         let out: Vec<u64> = world.out().iter().map(|out| out.0).collect();
         let (letters, line): (&[u64], &[u64]) =

@@ -144,11 +144,11 @@ impl Comparison<'_> {
         if account.gone.remove(&position) {
             return true;
         }
-        let dropped = account.drops > 0;
-        let explained = dropped || position <= account.discarded_before;
+        let discarded = position <= account.discarded_before;
+        let dropped = !discarded && account.drops > 0;
         account.drops -= u64::from(dropped);
-        self.report.purged += u64::from(explained);
-        explained
+        self.report.purged += u64::from(discarded || dropped);
+        discarded || dropped
     }
 
     fn judge_unknown(&mut self, position: Position, account: &mut Account) {

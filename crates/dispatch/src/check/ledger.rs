@@ -72,6 +72,8 @@ pub(super) struct Account {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Aside {
     pub why: Why,
+    /// The hash of its key.
+    lane: u64,
     sequence: Option<Sequence>,
 }
 
@@ -164,7 +166,7 @@ impl Ledger {
                 account.alone.insert(position);
             }
             To::Invalid { .. } => {
-                account.aside.insert(position, Aside { why: Why::Invalid, sequence: None });
+                account.aside.insert(position, Aside { why: Why::Invalid, lane: 0, sequence: None });
             }
             To::Later => {}
         }
@@ -176,6 +178,7 @@ impl Ledger {
             Step::Replay { position, .. } => return self.replayed(id, key, *position),
             _ => {}
         }
+        let lane = self.hasher.hash_one(key);
         let account = self.subscriptions.entry(id).or_default();
         match step {
             Step::Failed { .. } | Step::Skip => account.line(key).failed = true,
@@ -183,8 +186,8 @@ impl Ledger {
                 account.line(key).drops += 1;
                 account.drops += 1;
             }
-            Step::Purge { events } => self.counts.purged += account.purge(key, *events),
-            Step::Reset { .. } => account.set_apart(key),
+            Step::Purge { events } => self.counts.purged += account.purge(key, lane, *events),
+            Step::Reset { .. } => account.set_apart(key, lane),
             _ => {}
         }
         account.forget_if_over(key);
@@ -205,7 +208,7 @@ impl Ledger {
             } else if account.gone.remove(&overtaken.position) {
                 continue;
             } else {
-                let aside = Aside { why: Why::Overtaken, sequence: overtaken.sequence() };
+                let aside = Aside { why: Why::Overtaken, lane, sequence: overtaken.sequence() };
                 account.aside.insert(overtaken.position, aside);
             }
         }
@@ -247,8 +250,14 @@ impl Ledger {
     }
 
     fn step_alone(&mut self, id: SubscriptionId, position: Position, step: &Step<'_>) {
+        let account = self.subscriptions.entry(id).or_default();
+        if let Step::Replay { .. } = step
+            && account.aside.remove(&position).is_some()
+        {
+            // It never had a lane, and its subscription has none any more.
+            account.alone.insert(position);
+        }
         if let Step::Delivered { .. } = step {
-            let account = self.subscriptions.entry(id).or_default();
             account.delivered += 1;
             self.counts.delivered += 1;
             if !account.alone.remove(&position) && account.aside.remove(&position).is_none() {
@@ -258,9 +267,12 @@ impl Ledger {
     }
 
     fn replayed(&mut self, id: SubscriptionId, key: &str, position: Position) {
-        let first_position = self.first_position;
+        let (first_position, lane) = (self.first_position, self.hasher.hash_one(key));
         let account = self.subscriptions.entry(id).or_default();
-        let waiting = account.lines.get_mut(key).and_then(|line| line.take(position));
+        let waiting = account.lines.get_mut(key).and_then(|line| {
+            line.failed = true;
+            line.take(position)
+        });
         account.forget_if_over(key);
         let survived = position <= account.purged_before && account.survivors > 0;
         let sequence = match (waiting, account.aside.get(&position)) {
@@ -277,7 +289,7 @@ impl Ledger {
                 return;
             }
         };
-        account.aside.insert(position, Aside { why: Why::Replayed, sequence });
+        account.aside.insert(position, Aside { why: Why::Replayed, lane, sequence });
     }
 
     fn gone(&mut self, id: SubscriptionId, position: Position) {
@@ -384,11 +396,16 @@ impl Account {
     }
 
     /// Everything in the line goes, as far as the record says. Answers how many that were.
-    fn purge(&mut self, key: &str, events: u64) -> u64 {
+    fn purge(&mut self, key: &str, lane: u64, events: u64) -> u64 {
+        let returned = self.aside.extract_if(|_, aside| aside.lane == lane && aside.why == Why::Replayed);
+        let mut went: Vec<Position> = returned.map(|(position, _)| position).collect();
         let line = self.line(key);
-        let waited = line.len() as u64;
-        let last = line.iter().last().map_or(Position(0), |waiting| waiting.position);
+        went.extend(line.iter().map(|waiting| waiting.position));
         line.clear();
+        let dropped = std::mem::take(&mut line.drops);
+        self.drops -= dropped;
+        let waited = (went.len() as u64).saturating_sub(dropped);
+        let last = went.iter().max().copied().unwrap_or_default();
         self.purged_before = self.purged_before.max(last);
         // One may have been in flight, and dead letters outside the lane are not purged with it.
         self.survivors += waited.saturating_sub(events) + 1;
@@ -396,13 +413,14 @@ impl Account {
     }
 
     /// A new expected sequence: what waits may be late by it.
-    fn set_apart(&mut self, key: &str) {
+    fn set_apart(&mut self, key: &str, lane: u64) {
         let Some(line) = self.lines.get_mut(key) else { return };
         for waiting in line.iter() {
-            let aside = Aside { why: Why::Replayed, sequence: waiting.sequence() };
+            let aside = Aside { why: Why::Replayed, lane, sequence: waiting.sequence() };
             self.aside.insert(waiting.position, aside);
         }
         line.clear();
+        line.drops = 0;
     }
 
     /// What was overtaken was dropped, if that is all that happened in its line.

@@ -32,7 +32,8 @@ pub(super) struct Line {
     waiting: VecDeque<Waiting>,
     /// Drops that the log recorded, without saying of which event.
     pub drops: u64,
-    /// An attempt failed or was skipped since the last delivery: what is overtaken may be a dead letter.
+    /// Something failed, was skipped or came back since the last delivery: what is overtaken may be a dead letter, and
+    /// what was dropped another one.
     pub failed: bool,
 }
 

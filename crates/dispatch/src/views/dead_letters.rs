@@ -50,8 +50,8 @@ impl Letters {
         Letters { selector, limit, after: after.unwrap_or_default(), items: Vec::new() }
     }
 
-    /// The id of the last one, if the list is full.
-    pub fn next(&mut self) -> Option<String> {
+    /// Cuts the list to its length; answers the id of the last one if there are more.
+    pub fn cut(&mut self) -> Option<String> {
         if self.items.len() <= self.limit {
             return None;
         }
@@ -62,7 +62,11 @@ impl Letters {
 
 impl Engine {
     /// One, with its event.
-    pub fn view_dead_letter(&self, id: SubscriptionId, position: Position) -> Result<Option<DeadLetter>, Failure> {
+    pub fn view_dead_letter(
+        &self,
+        id: SubscriptionId,
+        position: Position,
+    ) -> Result<Option<DeadLetter>, Failure> {
         let Some(letter) = self.find_dead_letter(id, position)? else { return Ok(None) };
         let record = self.read_event(letter.entry.at)?;
         let (_, event) = crate::apply::event_of(&record)?;

@@ -65,7 +65,12 @@ impl Engine {
     }
 
     /// The fate of the event that was written at these places, in every subscription that took one of them.
-    pub fn fates(&self, source: &str, id: &str, written: &[(Address, Position)]) -> Result<Vec<Fate>, Failure> {
+    pub fn fates(
+        &self,
+        source: &str,
+        id: &str,
+        written: &[(Address, Position)],
+    ) -> Result<Vec<Fate>, Failure> {
         let identity = self.identity(source, id);
         let mut fates = Vec::new();
         for (id, subscription) in &self.subscriptions {
@@ -246,7 +251,9 @@ impl Fate {
         (self.fate, self.reason) = match mark {
             Some(MarkState::Taken) => ("delivered", None),
             Some(MarkState::Released) => ("purged", None),
-            Some(MarkState::Later) => ("waiting", Some("the subscription reads the log and comes to it later".into())),
+            Some(MarkState::Later) => {
+                ("waiting", Some("the subscription reads the log and comes to it later".into()))
+            }
             None => ("unknown", Some("its id window is over, and it waits no longer".into())),
         };
     }

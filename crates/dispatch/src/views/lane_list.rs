@@ -158,9 +158,13 @@ impl Engine {
         wanted: impl Fn(&Resident) -> bool,
     ) -> Vec<&Resident> {
         let of_it = |resident: &&Resident| {
-            resident.subscription == id && !resident.key.is_empty() && *resident.key > *after && wanted(resident)
+            resident.subscription == id
+                && !resident.key.is_empty()
+                && *resident.key > *after
+                && wanted(resident)
         };
-        let mut found: Vec<&Resident> = self.lanes.iter().map(|(_, resident)| resident).filter(of_it).collect();
+        let mut found: Vec<&Resident> =
+            self.lanes.iter().map(|(_, resident)| resident).filter(of_it).collect();
         if found.len() > limit {
             found.select_nth_unstable_by(limit, |a, b| a.key.cmp(&b.key));
             found.truncate(limit);
@@ -202,7 +206,11 @@ impl Engine {
     }
 
     fn rank_resident(&self, ranking: &mut Ranking) -> Result<(), Failure> {
-        let busy = self.lanes.iter().map(|(_, resident)| resident).filter(|r| !r.key.is_empty() && r.lane.depth() > 0);
+        let busy = self
+            .lanes
+            .iter()
+            .map(|(_, resident)| resident)
+            .filter(|r| !r.key.is_empty() && r.lane.depth() > 0);
         for resident in busy {
             self.rank(ranking, resident)?;
         }
@@ -268,15 +276,7 @@ impl Sort {
 
 impl Ranking {
     pub fn new(sort: Sort, subscription: Option<String>, state: Option<State>) -> Ranking {
-        Ranking {
-            sort,
-            subscription,
-            state,
-            top: BTreeMap::new(),
-            begun: false,
-            cursor: None,
-            looked_at: 0,
-        }
+        Ranking { sort, subscription, state, top: BTreeMap::new(), begun: false, cursor: None, looked_at: 0 }
     }
 
     /// There are so many lanes on disk that not all were compared.

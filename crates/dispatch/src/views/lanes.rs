@@ -151,7 +151,8 @@ fn head_entry(resident: &Resident) -> Option<&Entry> {
 
 fn gap(resident: &Resident) -> Option<Gap> {
     let lane = &resident.lane;
-    let waits = lane.state() == State::Gap || (lane.state() == State::Parked && lane.hold() == Some(Hold::Gap));
+    let waits =
+        lane.state() == State::Gap || (lane.state() == State::Parked && lane.hold() == Some(Hold::Gap));
     waits.then(|| Gap {
         missing: lane.missing().map(|(from, to)| [from.0, to.0]),
         until: lane.gap_timer().map(Time),

@@ -47,7 +47,9 @@ const MARK_BYTES: usize = 56;
 
 impl Engine {
     pub fn view_status(&self) -> Status {
-        let sum = |count: fn(&crate::subscription::Subscription) -> u64| self.subscriptions.values().map(count).sum();
+        let sum = |count: fn(&crate::subscription::Subscription) -> u64| {
+            self.subscriptions.values().map(count).sum()
+        };
         Status {
             subscriptions: self.subscriptions.len(),
             waiting: sum(|s| s.tally.waiting),

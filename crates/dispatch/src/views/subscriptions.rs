@@ -71,7 +71,8 @@ impl Engine {
         let mut names: Vec<&str> = self.names.keys().map(String::as_str).collect();
         names.retain(|name| after.is_none_or(|after| *name > after));
         names.sort_unstable();
-        let next = (names.len() > limit).then(|| names[..limit].last().map(|name| (*name).to_owned())).flatten();
+        let next =
+            (names.len() > limit).then(|| names[..limit].last().map(|name| (*name).to_owned())).flatten();
         let items = names.iter().take(limit).filter_map(|name| self.view_subscription(name)).collect();
         Page { items, next }
     }
@@ -118,10 +119,14 @@ impl Engine {
         }
         match subscription.phase {
             Phase::Draining => {
-                messages.push(format!("it is being deleted and takes no new events: {waiting} are left to deliver"));
+                messages.push(format!(
+                    "it is being deleted and takes no new events: {waiting} are left to deliver"
+                ));
             }
             Phase::CatchingUp { .. } if subscription.next_document.is_some() => {
-                messages.push(format!("its new ordering rules begin when {waiting} events have drained under the old"));
+                messages.push(format!(
+                    "its new ordering rules begin when {waiting} events have drained under the old"
+                ));
             }
             Phase::CatchingUp { done, .. } => {
                 let last = self.log.next_position().0 - 1;

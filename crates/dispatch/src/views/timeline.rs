@@ -143,7 +143,9 @@ fn lane_step(at: Time, step: &record::Step<'_>) -> Step {
         record::Step::Delivered { position, .. } => (Some(position.0), None),
         record::Step::Failed { reason, error, .. } => (None, Some(format!("{error} ({})", reason.name()))),
         record::Step::Reset { expected, .. } => (None, Some(format!("expected {expected}"))),
-        record::Step::Replay { position, job, .. } if *job > 0 => (Some(position.0), Some(format!("replay r{job}"))),
+        record::Step::Replay { position, job, .. } if *job > 0 => {
+            (Some(position.0), Some(format!("replay r{job}")))
+        }
         record::Step::Replay { position, .. } => (Some(position.0), None),
         _ => (None, None),
     };

@@ -30,7 +30,8 @@ async fn accept(api: &Api, head: &Parts, body: Bytes) -> Result<Response<Body>, 
     let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let headers = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
     let (_, events) = binding::parse(content_type, headers, body, &api.limits).map_err(|refused| {
-        let is_batch = content_type.is_some_and(|text| text.to_ascii_lowercase().contains("cloudevents-batch"));
+        let is_batch =
+            content_type.is_some_and(|text| text.to_ascii_lowercase().contains("cloudevents-batch"));
         refusal::refusal(refused, is_batch)
     })?;
     let judged = api.handle.accept(events).await.map_err(|_| api.stopped())?;
@@ -114,7 +115,8 @@ mod tests {
         let status = response.status().as_u16();
         let mut body = std::pin::pin!(response.into_body());
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-        let std::task::Poll::Ready(Some(Ok(frame))) = hyper::body::Body::poll_frame(body.as_mut(), &mut cx) else {
+        let std::task::Poll::Ready(Some(Ok(frame))) = hyper::body::Body::poll_frame(body.as_mut(), &mut cx)
+        else {
             panic!("the body is whole")
         };
         (status, serde_json::from_slice(&frame.into_data().unwrap()).unwrap())

@@ -111,7 +111,8 @@ fn label_text(labels: Labels<'_>) -> String {
         return String::new();
     }
     let escape = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    let pairs: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape(value))).collect();
+    let pairs: Vec<String> =
+        labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escape(value))).collect();
     format!("{{{}}}", pairs.join(","))
 }
 
@@ -133,7 +134,10 @@ mod tests {
         );
         assert!(write(Format::OpenMetrics).starts_with("# HELP a how many"));
         assert!(write(Format::OpenMetrics).ends_with("# EOF\n"));
-        assert_eq!(Format::accepted("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"), Format::OpenMetrics);
+        assert_eq!(
+            Format::accepted("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"),
+            Format::OpenMetrics
+        );
         assert_eq!(Format::accepted("*/*"), Format::Prometheus);
     }
 
@@ -144,7 +148,10 @@ mod tests {
         let mut text = Text::new(Format::Prometheus);
         text.buckets("d", &[], &counts, Buckets { first: 1, last: 2, unit: 0.001, is_duration: true });
         let text = text.finish();
-        assert!(text.starts_with("d_bucket{le=\"0.002\"} 2\nd_bucket{le=\"0.004\"} 3\nd_bucket{le=\"+Inf\"} 4\n"), "{text}");
+        assert!(
+            text.starts_with("d_bucket{le=\"0.002\"} 2\nd_bucket{le=\"0.004\"} 3\nd_bucket{le=\"+Inf\"} 4\n"),
+            "{text}"
+        );
         assert!(text.ends_with("d_count 4\n"), "{text}");
     }
 }

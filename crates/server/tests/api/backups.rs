@@ -17,7 +17,10 @@ async fn a_restart_loses_nothing_and_repeats_nothing() {
     assert_eq!(world.get("/api/v1/subscriptions/orders").await.json(), before);
     assert_eq!(world.send("e1", "k", &[]).await["status"], "skipped");
     let lane = world.get("/api/v1/lanes/orders/k").await.json();
-    assert_eq!((&lane["state"], &lane["head"]["id"], &lane["depth"]), (&json!("parked"), &json!("e2"), &json!(2)));
+    assert_eq!(
+        (&lane["state"], &lane["head"]["id"], &lane["depth"]),
+        (&json!("parked"), &json!("e2"), &json!(2))
+    );
     assert_eq!(lane["timeline"].as_array().unwrap().len(), 5, "{lane:#}");
     world.target.answers(|_| 200);
     let job = world.post("/api/v1/dlq/replays", json!({"selector": {"ids": ["orders.2"]}})).await;
@@ -54,8 +57,13 @@ async fn a_backup_of_a_running_server_starts_anywhere() {
     assert_eq!(ask(restored.address(), "POST", path, &[], b"").await.status, 200);
     world.target.until(|all| all.len() == 50).await;
     for key in 0..5 {
-        let of_key = world.target.received().into_iter().filter(|event| event.headers["ce-partitionkey"] == format!("k{key}"));
-        let numbers: Vec<u64> = of_key.map(|event| event.headers["ce-lanesequence"].parse().unwrap()).collect();
+        let of_key = world
+            .target
+            .received()
+            .into_iter()
+            .filter(|event| event.headers["ce-partitionkey"] == format!("k{key}"));
+        let numbers: Vec<u64> =
+            of_key.map(|event| event.headers["ce-lanesequence"].parse().unwrap()).collect();
         assert_eq!(numbers, (1..=10).collect::<Vec<u64>>());
     }
 }

@@ -27,7 +27,8 @@ async fn all_three_modes_are_accepted_and_delivered_in_order() {
     let answer = world.ask("POST", "/api/v1/events", &media, &batch.to_string()).await;
     assert_eq!(answer.status, 202);
     let results = answer.json()["results"].clone();
-    let statuses: Vec<&str> = results.as_array().unwrap().iter().map(|r| r["status"].as_str().unwrap()).collect();
+    let statuses: Vec<&str> =
+        results.as_array().unwrap().iter().map(|r| r["status"].as_str().unwrap()).collect();
     assert_eq!(statuses, ["accepted", "skipped", "rejected", "accepted"]);
     assert_eq!(results[1]["reason"], "duplicate");
     assert_eq!(results[2]["problem"]["status"], 400);
@@ -46,7 +47,10 @@ async fn all_three_modes_are_accepted_and_delivered_in_order() {
 
     let again = world.offer("e1", "k", &[]).await;
     assert_eq!((again.status, &again.json()["results"][0]["status"]), (200, &json!("skipped")));
-    assert_eq!(world.metric("duplicate_events_skipped_total{subscription=\"orders\",reason=\"duplicate\"}").await, 2.0);
+    assert_eq!(
+        world.metric("duplicate_events_skipped_total{subscription=\"orders\",reason=\"duplicate\"}").await,
+        2.0
+    );
 }
 
 #[tokio::test]
@@ -62,7 +66,12 @@ async fn the_log_is_read_by_page_and_type() {
     assert!(page["items"][0]["acceptedAt"].as_str().unwrap().ends_with('Z'));
     let rest = world.get("/api/v1/events?after=2").await.json();
     let ids = |page: &Value| -> Vec<String> {
-        page["items"].as_array().unwrap().iter().map(|item| item["event"]["id"].as_str().unwrap().to_owned()).collect()
+        page["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|item| item["event"]["id"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!((ids(&rest), &rest["next"]), (vec!["e3".into(), "e4".into(), "e5".into()], &Value::Null));
     assert_eq!(ids(&world.get("/api/v1/events?type=order.paid").await.json()), ["e2", "e4"]);
@@ -120,12 +129,16 @@ async fn an_event_tells_its_fate_in_every_subscription() {
     let fates = async |id: &str, source: &str| {
         let found = world.get(&format!("/api/v1/events/{id}{source}")).await.json();
         let fates = found["fates"].as_array().unwrap_or_else(|| panic!("{found}")).clone();
-        let of = |name: &str| fates.iter().find(|fate| fate["subscription"] == name).cloned().unwrap_or_default();
+        let of =
+            |name: &str| fates.iter().find(|fate| fate["subscription"] == name).cloned().unwrap_or_default();
         assert_eq!(fates.len(), 2, "{fates:?}");
         (of("orders"), of("audit"), found["position"].as_u64().unwrap())
     };
     let (orders, audit, position) = fates("good", "?source=/shop").await;
-    assert_eq!((&orders["fate"], &orders["key"], &audit["fate"], position), (&json!("delivered"), &json!("k"), &json!("waiting"), 1));
+    assert_eq!(
+        (&orders["fate"], &orders["key"], &audit["fate"], position),
+        (&json!("delivered"), &json!("k"), &json!("waiting"), 1)
+    );
     let (orders, _, position) = fates("bad", "").await;
     assert_eq!((&orders["fate"], &orders["laneSequence"], position), (&json!("deadLetter"), &json!(2), 2));
     assert_eq!((&orders["attempts"], &orders["deadLetter"]), (&json!(1), &json!("orders.2")));

@@ -52,9 +52,18 @@ async fn both_formats_parse_and_name_everything() {
             assert!(types.contains_key(family), "{family} is missing");
         }
     }
-    assert_eq!(world.metric("cloudevents_received_total{type=\"odd\\\\type\",result=\"accepted\"}").await, 1.0);
-    assert_eq!(world.metric("operator_event_processing_total{subscription=\"orders\",result=\"delivered\"}").await, 1.0);
-    assert_eq!(world.metric("operator_dlq_messages_total{subscription=\"orders\",reason=\"poison\"}").await, 1.0);
+    assert_eq!(
+        world.metric("cloudevents_received_total{type=\"odd\\\\type\",result=\"accepted\"}").await,
+        1.0
+    );
+    assert_eq!(
+        world.metric("operator_event_processing_total{subscription=\"orders\",result=\"delivered\"}").await,
+        1.0
+    );
+    assert_eq!(
+        world.metric("operator_dlq_messages_total{subscription=\"orders\",reason=\"poison\"}").await,
+        1.0
+    );
     assert_eq!(world.metric("operator_dlq_depth{subscription=\"orders\"}").await, 1.0);
     assert_eq!(world.metric("klambda_lanes{subscription=\"orders\",state=\"parked\"}").await, 1.0);
     assert_eq!(world.metric("klambda_accept_duration_seconds_count").await, 2.0);
@@ -98,6 +107,8 @@ async fn the_status_sums_up() {
     assert_eq!((&status["subscriptions"], &status["waiting"]), (&json!(1), &json!(1)));
     assert_eq!(status["positions"], json!({"first": 1, "last": 1}));
     assert_eq!((&status["disk"]["full"], &status["listening"]), (&json!(false), &json!(world.server.url())));
-    assert!(status["memory"]["usedBytes"].as_u64().unwrap() < status["memory"]["limitBytes"].as_u64().unwrap());
+    assert!(
+        status["memory"]["usedBytes"].as_u64().unwrap() < status["memory"]["limitBytes"].as_u64().unwrap()
+    );
     assert!(status["version"].is_string() && status["uptimeSeconds"].is_u64() && status["logBytes"].is_u64());
 }

@@ -3,6 +3,8 @@
 use crate::world::World;
 use serde_json::json;
 
+type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a str, u16, &'a str, &'a str);
+
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 #[tokio::test]
@@ -22,7 +24,7 @@ async fn whatever_is_wrong_is_named() {
     let other = world.document("other", json!({})).to_string();
     let bad_document = "{\"kind\":\"Subscription\",\"spec\":{\"targt\":{},\"retry\":{\"attempts\":0}}}";
     #[rustfmt::skip]
-    let cases: &[(&str, &str, &[(&str, &str)], &str, u16, &str, &str)] = &[
+    let cases: &[Case<'_>] = &[
         ("POST", "/api/v1/events", &[], "", 415, "unsupported-media-type", "application/cloudevents+json"),
         ("POST", "/api/v1/events", &[JSON], "{}", 415, "unsupported-media-type", "ce-specversion"),
         ("POST", "/api/v1/events", &[("ce-id", "x")], "", 400, "invalid-event", "specversion"),
@@ -72,7 +74,12 @@ async fn whatever_is_wrong_is_named() {
     ];
     for (method, path, headers, body, status, slug, part) in cases {
         let answer = world.ask(method, path, headers, body).await;
-        assert_eq!((answer.status, answer.problem().as_str()), (*status, *slug), "{method} {path}: {}", answer.text());
+        assert_eq!(
+            (answer.status, answer.problem().as_str()),
+            (*status, *slug),
+            "{method} {path}: {}",
+            answer.text()
+        );
         assert!(answer.text().contains(part), "{method} {path}: {part} not in {}", answer.text());
     }
     assert_eq!(world.get("/readyz").await.text(), "ready\n");

@@ -6,12 +6,23 @@ use serde_json::{Value, json};
 #[tokio::test]
 async fn a_document_is_created_shown_changed_and_listed() {
     let world = World::new().await;
-    let created = world.subscribe("orders", json!({"target": {"url": world.target.url(), "headers": {"x-api-key": "s3cret"}}})).await;
+    let created = world
+        .subscribe(
+            "orders",
+            json!({"target": {"url": world.target.url(), "headers": {"x-api-key": "s3cret"}}}),
+        )
+        .await;
     assert_eq!(created.headers["location"], "/api/v1/subscriptions/orders");
     let shown = created.json();
-    assert_eq!((&shown["kind"], &shown["metadata"]["name"], &shown["status"]["phase"]), (&json!("Subscription"), &json!("orders"), &json!("active")));
+    assert_eq!(
+        (&shown["kind"], &shown["metadata"]["name"], &shown["status"]["phase"]),
+        (&json!("Subscription"), &json!("orders"), &json!("active"))
+    );
     assert!(shown["metadata"]["createdAt"].is_string() && !created.text().contains("s3cret"));
-    assert_eq!(shown["status"]["lanes"], json!({"open": 0, "running": 0, "retrying": 0, "gap": 0, "parked": 0, "paused": 0}));
+    assert_eq!(
+        shown["status"]["lanes"],
+        json!({"open": 0, "running": 0, "retrying": 0, "gap": 0, "parked": 0, "paused": 0})
+    );
     assert_eq!(shown["status"]["breaker"], json!({"state": "closed", "nextProbe": null}));
 
     let path = "/api/v1/subscriptions/orders";
@@ -44,7 +55,10 @@ async fn deleting_asks_what_becomes_of_what_waits() {
     world.send("e1", "k", &[]).await;
     let path = "/api/v1/subscriptions/orders";
     let refused = world.delete(path).await;
-    assert_eq!((refused.status, refused.problem(), &refused.json()["waiting"]), (409, "events-waiting".to_owned(), &json!(1)));
+    assert_eq!(
+        (refused.status, refused.problem(), &refused.json()["waiting"]),
+        (409, "events-waiting".to_owned(), &json!(1))
+    );
     assert_eq!(world.delete(&format!("{path}?drain=true&discard=true")).await.status, 400);
     let draining = world.delete(&format!("{path}?drain=true")).await;
     assert_eq!((draining.status, &draining.json()["status"]["phase"]), (202, &json!("draining")));

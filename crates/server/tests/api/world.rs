@@ -172,7 +172,11 @@ impl Answer {
 
     /// The slug of the problem it is.
     pub fn problem(&self) -> String {
-        assert_eq!(self.headers.get("content-type").map(String::as_str), Some("application/problem+json"), "{self:?}");
+        assert_eq!(
+            self.headers.get("content-type").map(String::as_str),
+            Some("application/problem+json"),
+            "{self:?}"
+        );
         let json = self.json();
         assert_eq!(json["status"], self.status, "{json}");
         assert!(json["title"].is_string() && json["detail"].is_string(), "{json}");

@@ -19,7 +19,7 @@ impl LogReader {
             if at >= self.synced() {
                 break;
             }
-            if !walk.as_ref().is_some_and(|walk| at < walk.segment.end()) {
+            if walk.as_ref().is_none_or(|walk| at >= walk.segment.end()) {
                 walk = self.segment_of(at).map(Walk::new);
             }
             let Some(walk) = &mut walk else { continue };
