@@ -49,7 +49,7 @@ pub enum ValueRef<'a> {
 impl Event {
     /// Appends the encoding of this event.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.reserve(self.encoded_len_estimate());
+        out.reserve(self.encoded_len_max());
         out.push(VERSION);
         out.push(form_byte(self.data.as_ref().map(|data| data.form)));
         for text in [&self.id, &self.source, &self.kind] {
@@ -72,11 +72,12 @@ impl Event {
         }
     }
 
-    fn encoded_len_estimate(&self) -> usize {
+    /// No encoding of this event is longer.
+    pub fn encoded_len_max(&self) -> usize {
         let attributes: usize =
-            self.attributes.iter().map(|a| a.name.len() + 24 + string_len(&a.value)).sum();
+            self.attributes.iter().map(|a| a.name.len() + 32 + string_len(&a.value)).sum();
         let data = self.data.as_ref().map_or(0, |data| data.bytes.len());
-        24 + self.id.len() + self.source.len() + self.kind.len() + attributes + data
+        64 + self.id.len() + self.source.len() + self.kind.len() + attributes + data
     }
 }
 

@@ -1056,11 +1056,10 @@ impl Lane {
         if entry.number == LaneNumber(0) {
             self.place(entry);
         } else {
-            // Among themselves in the lane's order; the one that began its turn keeps it.
-            let begun = usize::from(self.turn == Some(Turn::Aside));
-            let before = |other: &&Entry| other.number < entry.number;
-            let place = begun + self.aside.iter().skip(begun).take_while(before).count();
-            self.aside.insert(place, entry);
+            // Among themselves in the lane's order; one that was tried stays first.
+            let begun = self.turn == Some(Turn::Aside) || self.aside_attempts_total > 0;
+            let lower = self.aside.iter().rposition(|other| other.number < entry.number);
+            self.aside.insert(lower.map_or(usize::from(begun), |lower| lower + 1), entry);
         }
     }
 

@@ -11,7 +11,7 @@ use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
 use klambda_core::key::{self, Key};
 use klambda_core::subscription::{OnFull, Overflow};
 use klambda_store::marks::{Identity, State as MarkState};
-use klambda_store::record::{Record, Route, Step, To};
+use klambda_store::record::{Route, Step, To, encode_event_head};
 use std::borrow::Cow;
 
 /// What became of one event of a request.
@@ -41,6 +41,9 @@ pub enum Rejection {
     /// The store stopped.
     Unavailable { why: String },
 }
+
+/// The longest route: a key of 1024 bytes and a few numbers.
+const ROUTE_BYTES_MAX: usize = 1100;
 
 /// Where a subscription wants an event, before it is written down.
 pub(crate) enum Wanted<'a> {
@@ -126,8 +129,8 @@ impl Engine {
             }
             self.metrics.unmatched += 1;
         }
-        let routes = wanted.iter().map(|(id, place)| self.route(*id, place)).collect();
-        self.append_event(event, routes)
+        let routes: Vec<Route<'_>> = wanted.iter().map(|(id, place)| self.route(*id, place)).collect();
+        self.append_event(event, &routes, identity)
     }
 
     pub(crate) fn route<'a>(&self, subscription: SubscriptionId, wanted: &'a Wanted<'_>) -> Route<'a> {
@@ -150,22 +153,26 @@ impl Engine {
         slot.and_then(|slot| self.lanes.get(slot)).map_or(Address(0), |resident| resident.last_step)
     }
 
-    fn append_event(&mut self, event: &Event, routes: Vec<Route<'_>>) -> Result<Status, Failure> {
-        let mut bytes = std::mem::take(&mut self.event_bytes);
-        bytes.clear();
-        event.encode(&mut bytes);
-        let length = bytes.len() + 64 + routes.len() * 1100;
-        let status = if length > self.log.record_bytes_max() {
-            Ok(Status::Rejected(Rejection::TooLarge { limit: self.log.record_bytes_max() }))
-        } else if !self.log.has_room_for_events(length) {
-            Ok(Status::Rejected(Rejection::DiskFull))
-        } else {
-            let position = self.log.next_position();
-            let record = Record::Event { time: self.now, routes, event: &bytes };
-            self.commit(&record).map(|_| Status::Accepted { position })
-        };
-        self.event_bytes = bytes;
-        status
+    /// The event is encoded once, into the frame that is written.
+    fn append_event(&mut self, event: &Event, routes: &[Route<'_>], identity: Identity) -> Result<Status, Failure> {
+        let length_max = event.encoded_len_max() + 32 + routes.len() * ROUTE_BYTES_MAX;
+        if length_max > self.log.record_bytes_max() {
+            return Ok(Status::Rejected(Rejection::TooLarge { limit: self.log.record_bytes_max() }));
+        }
+        if !self.log.has_room_for_events(length_max) {
+            return Ok(Status::Rejected(Rejection::DiskFull));
+        }
+        let (time, position) = (self.now, self.log.next_position());
+        let mut length = 0;
+        let at = self.log.append_with(length_max, true, &mut |out| {
+            encode_event_head(out, time, routes);
+            let start = out.len();
+            event.encode(out);
+            length = out.len() - start;
+        })?;
+        self.dirty_since.get_or_insert(time);
+        self.place_event(at, position, time, routes, identity, length)?;
+        Ok(Status::Accepted { position })
     }
 
     /// Whether and how a subscription takes an event that its filters let through.

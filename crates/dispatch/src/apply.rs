@@ -11,7 +11,7 @@ use klambda_core::outcome::Reason;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
-use klambda_store::marks::{Mark, State as MarkState};
+use klambda_store::marks::{Identity, Mark, State as MarkState};
 use klambda_store::record::{Change, Gone, LaneRef, Record, ReplayChange, Route, Step, To};
 
 impl Engine {
@@ -65,11 +65,24 @@ impl Engine {
     ) -> Result<(), Failure> {
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
         let identity = self.identity(view.source(), view.id());
+        self.place_event(at, position, time, routes, identity, event.len())
+    }
+
+    /// What an accepted event does, once it is in the log.
+    pub(crate) fn place_event(
+        &mut self,
+        at: Address,
+        position: Position,
+        time: Millis,
+        routes: &[Route<'_>],
+        identity: Identity,
+        length: usize,
+    ) -> Result<(), Failure> {
         if routes.is_empty() {
             let mark = Mark { at, time, state: MarkState::Taken };
             self.marks.put(identity, SubscriptionId(0), mark);
         }
-        let entry = entry(position, at, time, event.len());
+        let entry = entry(position, at, time, length);
         for route in routes {
             let state = if route.to == To::Later { MarkState::Later } else { MarkState::Taken };
             self.marks.put(identity, route.subscription, Mark { at, time, state });

@@ -148,7 +148,9 @@ fn read_log(
         });
         match decode(&body) {
             Ok(record) => ledger.read(&record, position, findings),
-            Err(what) => findings.add(Kind::Damage, None, format!("the record at address {at} says nothing: {what}")),
+            Err(what) => {
+                findings.add(Kind::Damage, None, format!("the record at address {at} says nothing: {what}"))
+            }
         }
         let done = at.0 - start.0;
         if done >= next_shown {

@@ -184,7 +184,6 @@ pub struct Engine {
     // Reused so that a step allocates nothing.
     pub(crate) actions: Vec<Action>,
     pub(crate) body: Vec<u8>,
-    pub(crate) event_bytes: Vec<u8>,
 }
 
 /// Acknowledgements alone wait this long for company before they are synced.
@@ -291,7 +290,6 @@ impl Engine {
             rotation: SubscriptionId(0),
             actions: Vec::new(),
             body: Vec::new(),
-            event_bytes: Vec::new(),
         }
     }
 

@@ -22,6 +22,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, oneshot};
 
+/// Tells whoever asked.
+type Answering = Box<dyn FnOnce() + Send>;
+
 /// Something for the engine, from anywhere.
 enum Input {
     Accept { events: Vec<Result<Event, Rejected>>, answer: oneshot::Sender<Vec<Judged>>, since: Instant },
@@ -30,7 +33,7 @@ enum Input {
     Prepared(io::Result<Arc<dyn File>>),
     ChoreDone(Result<Done, table::Error>),
     /// Changes state, then waits until that is durable.
-    Command(Box<dyn FnOnce(&mut Engine) -> Box<dyn FnOnce() + Send> + Send>),
+    Command(Box<dyn FnOnce(&mut Engine) -> Answering + Send>),
     /// Only looks.
     Query(Box<dyn FnOnce(&mut Engine) + Send>),
     Stop { deadline: Instant },
@@ -150,7 +153,7 @@ pub struct Runner {
     syncs: threads::Sender<SyncJob>,
     chores: threads::Sender<ThreadJob>,
     accepts: HashMap<Token, (oneshot::Sender<Vec<Judged>>, Instant)>,
-    commands: HashMap<Token, Box<dyn FnOnce() + Send>>,
+    commands: HashMap<Token, Answering>,
     held: Vec<Input>,
     next_token: u64,
     stopping: Option<Instant>,

@@ -124,7 +124,7 @@ mod tests {
         assert_eq!((good.limit(), good.flag("drain")), (7, true));
         assert!(good.finish().is_ok());
 
-        let bad = read("kye=1&limit=0&limit=5&drain=maybe&x=%ff", &["key", "limit", "drain"]);
+        let bad = read("keey=1&limit=0&limit=5&drain=maybe&x=%ff", &["key", "limit", "drain"]);
         assert_eq!((bad.limit(), bad.flag("drain")), (100, false));
         let json = String::from_utf8(bad.finish().unwrap_err().to_json()).unwrap();
         for part in

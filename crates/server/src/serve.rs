@@ -161,14 +161,20 @@ impl Server {
     }
 
     /// Waits for the end, which `stop` or a signal brings about.
-    pub async fn ended(self) {
+    pub async fn ended(mut self) {
         self.shutdown.requested().await;
         tracing::info!("Stopping: what is open may finish.");
         let deadline = Instant::now() + self.shutdown_timeout;
         // Requests first, since they are answered by the engine; then deliveries, for as long as there is time.
         let _ = self.serving.await;
         self.handle.stop(deadline.saturating_duration_since(Instant::now()));
-        let _ = self.running.await;
+        tokio::select! {
+            _ = &mut self.running => {}
+            () = self.shutdown.cut_off() => {
+                self.handle.stop(Duration::ZERO);
+                let _ = self.running.await;
+            }
+        }
         tracing::info!("Stopped.");
     }
 }

@@ -47,6 +47,11 @@ impl Shutdown {
         self.reached(DRAINING).await;
     }
 
+    /// Ends once what is still open is to end at once.
+    pub async fn cut_off(&self) {
+        self.reached(CUT).await;
+    }
+
     /// Ends at the next change of stage. Registered from the moment it is first polled.
     pub(crate) fn changed(&self) -> impl Future<Output = ()> + '_ {
         self.0.changed.notified()

@@ -35,7 +35,11 @@ pub struct Tail {
 }
 
 /// Reads all there is. `on_record` sees the records up to the first damage and no further; an error of its own ends it.
-pub fn inspect(disk: &dyn Disk, checkpoint: Checkpoint, on_record: &mut OnRecord<'_>) -> Result<Census, Error> {
+pub fn inspect(
+    disk: &dyn Disk,
+    checkpoint: Checkpoint,
+    on_record: &mut OnRecord<'_>,
+) -> Result<Census, Error> {
     let listed = match Listed::read(disk, checkpoint) {
         Ok(listed) => listed,
         Err(damage @ Error::Damaged { .. }) => return inspect_pieces(disk, damage),
@@ -73,7 +77,8 @@ fn tail(listed: &Listed, scan: &Scan) -> Result<Option<Tail>, Error> {
     let Some(segment) = listed.segments.get(scan.segment) else { return Ok(None) };
     let junk = recovery::unsynced_tail(segment, scan.at)?;
     let later = listed.segments.iter().skip(scan.segment + 1).chain(&listed.unsynced);
-    let bytes = junk.iter().map(|range| range.1).sum::<u64>() + later.map(|later| later.capacity).sum::<u64>();
+    let bytes =
+        junk.iter().map(|range| range.1).sum::<u64>() + later.map(|later| later.capacity).sum::<u64>();
     let (file, offset) = (Segment::name(segment.base), segment.offset(scan.at));
     Ok((bytes > 0).then_some(Tail { file, offset, bytes }))
 }

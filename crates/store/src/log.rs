@@ -227,21 +227,37 @@ impl Log {
         end.next_multiple_of(segment::FRAME_ALIGN) <= self.active.end().0
     }
 
-    /// Appends to the frame in memory. `is_event`: the record takes the next position.
+    /// Appends a record that is there already.
     pub fn append(&mut self, body: &[u8], is_event: bool) -> Result<Address, Error> {
+        self.append_with(body.len(), is_event, &mut |out| out.extend_from_slice(body))
+    }
+
+    /// Appends a record that is encoded straight into the frame in memory: no copy is made of it before the write.
+    /// It may be no longer than `length_max`. `is_event`: it takes the next position.
+    pub fn append_with(
+        &mut self,
+        length_max: usize,
+        is_event: bool,
+        encode: &mut dyn FnMut(&mut Vec<u8>),
+    ) -> Result<Address, Error> {
         if self.poisoned {
             return Err(Error::Poisoned);
         }
-        if !self.fits(body.len()) {
-            if body.len() > self.record_bytes_max() {
+        if !self.fits(length_max) {
+            if length_max > self.record_bytes_max() {
                 return Err(Error::Full);
             }
             self.roll()?;
         }
-        let at = Address(self.frame_start.0 + self.frame.len() as u64);
-        self.frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
-        self.frame.extend_from_slice(&segment::checksum(at, body).to_le_bytes());
-        self.frame.extend_from_slice(body);
+        let start = self.frame.len();
+        let at = Address(self.frame_start.0 + start as u64);
+        self.frame.extend_from_slice(&[0; RECORD_HEADER]);
+        encode(&mut self.frame);
+        let (_, record) = self.frame.split_at_mut(start);
+        let (header, body) = record.split_at_mut(RECORD_HEADER);
+        assert!(body.len() <= length_max, "a record is longer than was said");
+        header[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
+        header[4..].copy_from_slice(&segment::checksum(at, body).to_le_bytes());
         self.frame_count += 1;
         self.next_position.0 += u64::from(is_event);
         Ok(at)
@@ -289,10 +305,8 @@ impl Log {
         self.frame[..FRAME_HEADER].copy_from_slice(&header.encode(self.frame_start));
         let offset = self.active.offset(self.frame_start);
         self.active.file.write_at(&self.frame, offset).map_err(|source| self.poison(source))?;
-        let mut next = Vec::with_capacity(self.frame.len().clamp(4096, 1 << 20));
-        next.resize(FRAME_HEADER, 0);
-        let written = std::mem::replace(&mut self.frame, next);
-        self.tail.push(self.frame_start, written);
+        self.tail.push(self.frame_start, Bytes::copy_from_slice(&self.frame));
+        self.frame.truncate(FRAME_HEADER);
         self.frame_start = Address(self.frame_start.0 + header.stride());
         self.frame_count = 0;
         self.frame_position = self.next_position;
@@ -434,27 +448,25 @@ fn write(segments: &RwLock<VecDeque<Segment>>) -> std::sync::RwLockWriteGuard<'_
 
 /// The newest frames, as they were written: what is delivered soon after it arrived is never read from disk.
 struct Tail {
-    /// Address, bytes and what they take up in memory.
-    frames: VecDeque<(Address, Bytes, usize)>,
+    frames: VecDeque<(Address, Bytes)>,
     bytes: usize,
     bytes_max: usize,
 }
 
 impl Tail {
-    fn push(&mut self, at: Address, frame: Vec<u8>) {
-        let size = frame.capacity();
-        self.bytes += size;
-        self.frames.push_back((at, Bytes::from(frame), size));
+    fn push(&mut self, at: Address, frame: Bytes) {
+        self.bytes += frame.len();
+        self.frames.push_back((at, frame));
         while self.bytes > self.bytes_max
-            && let Some((_, _, size)) = self.frames.pop_front()
+            && let Some((_, oldest)) = self.frames.pop_front()
         {
-            self.bytes -= size;
+            self.bytes -= oldest.len();
         }
     }
 
     fn read(&self, at: Address) -> Option<Bytes> {
-        let index = self.frames.partition_point(|(start, ..)| *start <= at).checked_sub(1)?;
-        let (start, frame, _) = &self.frames[index];
+        let index = self.frames.partition_point(|(start, _)| *start <= at).checked_sub(1)?;
+        let (start, frame) = &self.frames[index];
         let offset = usize::try_from(at.0 - start.0).ok()?;
         let length = segment::u32_at(frame.get(offset..offset + RECORD_HEADER)?, 0) as usize;
         let body = offset + RECORD_HEADER;

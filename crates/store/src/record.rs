@@ -104,13 +104,18 @@ pub fn is_event(body: &[u8]) -> bool {
     body.first() == Some(&EVENT)
 }
 
+/// What stands before the event's own bytes in its record.
+pub fn encode_event_head(out: &mut Vec<u8>, time: Millis, routes: &[Route<'_>]) {
+    out.push(EVENT);
+    put_varint(out, time.0);
+    put_routes(out, routes);
+}
+
 impl<'a> Record<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Record::Event { time, routes, event } => {
-                out.push(EVENT);
-                put_varint(out, time.0);
-                put_routes(out, routes);
+                encode_event_head(out, *time, routes);
                 out.extend_from_slice(event);
             }
             Record::Routed { time, position, at, accepted, bytes, route } => {

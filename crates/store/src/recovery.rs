@@ -93,7 +93,9 @@ impl Listed {
         let covered = listed.segments.iter().any(|s| s.base <= from.address && from.address <= s.end());
         match covered || is_new {
             true => Ok(listed),
-            false => Err(damaged(&Segment::name(from.address), 0, "the segment with the checkpoint is missing")),
+            false => {
+                Err(damaged(&Segment::name(from.address), 0, "the segment with the checkpoint is missing"))
+            }
         }
     }
 }
@@ -133,7 +135,13 @@ impl Scan {
     pub(crate) fn new(segments: &VecDeque<Segment>, from: Checkpoint) -> Scan {
         let segment = segments.partition_point(|s| s.base <= from.address).saturating_sub(1);
         let at = segments.get(segment).map_or(from.address, |s| from.address.max(s.start()));
-        Scan { segment, at, next_position: from.next_position, report: Report::default(), synced: from.address }
+        Scan {
+            segment,
+            at,
+            next_position: from.next_position,
+            report: Report::default(),
+            synced: from.address,
+        }
     }
 
     /// Reads to the log's end. Afterwards `at` is where it ends.

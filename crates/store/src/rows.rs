@@ -12,6 +12,9 @@ use std::sync::Arc;
 /// Key to value, or to nothing if the row is deleted.
 pub type Changed = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
 
+/// Key and value.
+pub type Row = (Vec<u8>, Vec<u8>);
+
 /// What a row costs in memory beside its key and value.
 const ROW_OVERHEAD: usize = 64;
 
@@ -60,7 +63,7 @@ impl Rows {
     }
 
     /// Up to `limit` rows whose keys begin with `prefix`, from `from` on, in order.
-    pub fn scan(&self, prefix: &[u8], from: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+    pub fn scan(&self, prefix: &[u8], from: &[u8], limit: usize) -> Result<Vec<Row>, Error> {
         let from = from.max(prefix);
         let mut newest = memory_rows(&self.changed, from).peekable();
         let empty = Changed::new();

@@ -13,7 +13,10 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Act {
-    Append { event: bool, length: usize },
+    Append {
+        event: bool,
+        length: usize,
+    },
     /// Up to the last byte of the segment.
     Fill,
     Flush,
@@ -25,11 +28,22 @@ enum Act {
     Retire,
     Fail(Op, u64),
     Kill,
-    Crash { seed: u64, kept: u64 },
+    Crash {
+        seed: u64,
+        kept: u64,
+    },
 }
 
 fn act() -> impl Strategy<Value = Act> {
-    let op = prop::sample::select(vec![Op::Read, Op::Write, Op::Sync, Op::SyncNames, Op::Create, Op::Rename, Op::Remove]);
+    let op = prop::sample::select(vec![
+        Op::Read,
+        Op::Write,
+        Op::Sync,
+        Op::SyncNames,
+        Op::Create,
+        Op::Rename,
+        Op::Remove,
+    ]);
     prop_oneof![
         12 => (any::<bool>(), 1..3000_usize).prop_map(|(event, length)| Act::Append { event, length }),
         2 => Just(Act::Fill),
@@ -81,7 +95,8 @@ fn durable_log() -> (MemoryDisk, Vec<Vec<u8>>, usize) {
     for group in 0..40_u64 {
         before_last = bodies.len();
         for n in 0..3 {
-            let body = body(group % 2 == 0, group * 3 + n, 40 + (group as usize * 61 + n as usize * 17) % 900);
+            let body =
+                body(group % 2 == 0, group * 3 + n, 40 + (group as usize * 61 + n as usize * 17) % 900);
             append(&mut log, &body);
             bodies.push(body);
         }
@@ -93,7 +108,9 @@ fn durable_log() -> (MemoryDisk, Vec<Vec<u8>>, usize) {
 }
 
 fn append(log: &mut Log, body: &[u8]) -> Address {
-    if !log.has_room_for_steps(body.len()) || log.next_address(body.len()) > Address(log.active_base().0 + SEGMENT_BYTES) {
+    if !log.has_room_for_steps(body.len())
+        || log.next_address(body.len()) > Address(log.active_base().0 + SEGMENT_BYTES)
+    {
         prepare(log);
     }
     log.append(body, body[0] == 1).expect("has room")
@@ -149,7 +166,15 @@ fn open_damaged(disk: &MemoryDisk, bodies: &[Vec<u8>], before_last: usize) -> Op
 fn a_flipped_bit_is_named_with_file_and_offset() {
     let (disk, bodies, before_last) = durable_log();
     for (name, offset, length, records) in frames(&disk) {
-        for byte in [offset, offset + 9, offset + 17, offset + 33, offset + 39, offset + length / 2, offset + length - 1] {
+        for byte in [
+            offset,
+            offset + 9,
+            offset + 17,
+            offset + 33,
+            offset + 39,
+            offset + length / 2,
+            offset + length - 1,
+        ] {
             let image = disk.clone_image();
             image.flip_bit(&name, byte * 8 + byte % 8);
             let error = open_damaged(&image, &bodies, before_last);
@@ -262,7 +287,8 @@ fn a_crash_while_the_first_segment_is_made_leaves_a_folder_that_opens() {
                 bits = bits.rotate_right(1);
                 bits % n
             });
-            let (mut log, found) = (0..4).find_map(|_| open(&disk, BEGINNING).ok()).expect("opens in the end");
+            let (mut log, found) =
+                (0..4).find_map(|_| open(&disk, BEGINNING).ok()).expect("opens in the end");
             assert_eq!(found.len(), 0);
             append(&mut log, &body(true, 1, 10));
             log.flush().expect("flushes");
@@ -416,7 +442,9 @@ fn a_reader_beside_the_writer_sees_only_what_is_synced() {
         let from = log.reader().seek(Position(position)).expect("finds");
         let frame = log.reader().frame(from).expect("whole").expect("a frame");
         let wanted = Position(position + 1);
-        assert!(frame.first_position <= wanted && wanted.0 < frame.first_position.0 + frame.records.len() as u64);
+        assert!(
+            frame.first_position <= wanted && wanted.0 < frame.first_position.0 + frame.records.len() as u64
+        );
     }
     // The old handle outlives the log that wrote: it answers errors after a crash, it does not invent.
     disk.crash(&mut |_| 0);

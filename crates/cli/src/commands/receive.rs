@@ -144,8 +144,11 @@ impl Answers {
 
     /// Reads the file again. One that is missing, empty or half-written changes nothing: it is about to be whole.
     fn look(&mut self) {
-        let Some(text) = self.file.as_ref().and_then(|file| std::fs::read_to_string(file).ok()) else { return };
-        let lines: Option<Vec<_>> = text.lines().filter(|line| !line.trim().is_empty()).map(parse_line).collect();
+        let Some(text) = self.file.as_ref().and_then(|file| std::fs::read_to_string(file).ok()) else {
+            return;
+        };
+        let lines: Option<Vec<_>> =
+            text.lines().filter(|line| !line.trim().is_empty()).map(parse_line).collect();
         let Some(lines) = lines.filter(|lines| !lines.is_empty()) else { return };
         self.of_keys.clear();
         for (status, key) in lines {
@@ -239,7 +242,10 @@ fn write_line(out: &mut dyn Write, format: Format, delivery: &Delivery) -> anyho
     Ok(())
 }
 
-fn write_cells(out: &mut dyn Write, [number, key, kind, id, order, status]: &[String; 6]) -> anyhow::Result<()> {
+fn write_cells(
+    out: &mut dyn Write,
+    [number, key, kind, id, order, status]: &[String; 6],
+) -> anyhow::Result<()> {
     writeln!(out, "{number:<12}  {key:<16}  {kind:<20}  {id:<36}  {order:<11}  {status}")?;
     Ok(())
 }
@@ -252,8 +258,7 @@ mod tests {
     fn the_file_decides_and_a_key_has_its_own_answer() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let write = |text: &str| std::fs::write(file.path(), text).expect("written");
-        let mut answers =
-            Answers::new(StatusCode::OK, vec!["sick".to_owned()], Some(file.path().to_owned()));
+        let mut answers = Answers::new(StatusCode::OK, vec!["sick".to_owned()], Some(file.path().to_owned()));
         let mut to = |key: &str| answers.to(key).as_u16();
         assert_eq!((to("a"), to("sick")), (200, 500));
         write("503\n");

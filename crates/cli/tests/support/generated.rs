@@ -7,7 +7,8 @@ use super::{read, repository};
 pub fn section(document: &str, name: &str, wanted: &str) {
     let text = read(document);
     let (begin, end) = (format!("<!-- begin {name} -->\n"), format!("<!-- end {name} -->"));
-    let (before, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("{document} has no section {name}"));
+    let (before, rest) =
+        text.split_once(&begin).unwrap_or_else(|| panic!("{document} has no section {name}"));
     let (found, after) = rest.split_once(&end).unwrap_or_else(|| panic!("{document}: {name} has no end"));
     let wanted = format!("\n{}\n\n", wanted.trim());
     if found == wanted {
@@ -18,7 +19,9 @@ pub fn section(document: &str, name: &str, wanted: &str) {
         std::fs::write(repository().join(document), whole).expect("written");
         return;
     }
-    panic!("{document}: the section {name} is not what the code says; KLAMBDA_WRITE_DOCS=1 writes it anew\n{wanted}");
+    panic!(
+        "{document}: the section {name} is not what the code says; KLAMBDA_WRITE_DOCS=1 writes it anew\n{wanted}"
+    );
 }
 
 pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {

@@ -63,18 +63,19 @@ fn cells(line: &str) -> Vec<String> {
     inner.split('|').map(|cell| cell.trim().replace('\u{0}', "|")).collect()
 }
 
-/// What stands between backticks, in the order of the text, blocks left out.
+/// What stands between backticks, in the order of the text, blocks left out. It may go on in the next line.
 pub fn codes(text: &str) -> Vec<String> {
     let mut fenced = false;
-    let mut codes = Vec::new();
+    let mut prose = String::new();
     for line in text.lines() {
         if line.trim_start().starts_with("```") {
             fenced = !fenced;
         } else if !fenced {
-            codes.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+            prose.push_str(line.trim());
+            prose.push(' ');
         }
     }
-    codes
+    prose.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
 /// Targets of links `[text](target)`.

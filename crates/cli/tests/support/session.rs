@@ -147,7 +147,11 @@ impl Session {
     fn run(&self, block: &Block) -> String {
         let (succeeded, printed) = self.once(block);
         let wanted = !block.has("fails");
-        assert_eq!(succeeded, wanted, "{}:{}:\n{}\nprinted:\n{printed}", self.document, block.line, block.text);
+        assert_eq!(
+            succeeded, wanted,
+            "{}:{}:\n{}\nprinted:\n{printed}",
+            self.document, block.line, block.text
+        );
         printed
     }
 

@@ -525,9 +525,20 @@ impl Model {
         if entry.number == LaneNumber(0) {
             return self.place(entry);
         }
-        let begun = self.turn.filter(|(turn, _)| *turn == Turn::Aside).map(|(_, position)| position);
-        self.aside.push(entry);
-        self.aside.sort_by_key(|entry| (Some(entry.position) != begun, entry.number));
+        // Behind all that come before it in the lane, and never before one that was tried.
+        let mut place = self.aside.len();
+        while place > 0
+            && self.aside[place - 1].number > entry.number
+            && !(place == 1 && self.is_first_aside_begun())
+        {
+            place -= 1;
+        }
+        self.aside.insert(place, entry);
+    }
+
+    fn is_first_aside_begun(&self) -> bool {
+        let tried = self.aside.first().is_some_and(|first| self.attempts_of(first.position).1 > 0);
+        tried || self.turn.is_some_and(|(turn, _)| turn == Turn::Aside)
     }
 
     fn drop_oldest(&mut self, actions: &mut Vec<Action>) {

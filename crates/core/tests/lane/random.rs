@@ -185,7 +185,7 @@ fn cases(wanted: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(3000))]
+    #![proptest_config(cases(2000))]
 
     #[test]
     fn the_machine_is_the_model(policy in any_policy(), ops in vec(any_op(), 1..120)) {

@@ -43,7 +43,8 @@ pub(super) fn compare(
         report.dead_letters += (held.dead.len() + held.holders.len()) as u64;
         let account = ledger.subscriptions.remove(id).unwrap_or_default();
         held.prove_counters(*id, &subscription.tally, &account, findings);
-        Comparison { id: *id, first_position: ledger.first_position, held: &held, report, findings }.run(account);
+        Comparison { id: *id, first_position: ledger.first_position, held: &held, report, findings }
+            .run(account);
     }
     for id in ledger.subscriptions.keys() {
         findings.add(Kind::State, Some(*id), "the log knows it and the state does not".into());
@@ -59,7 +60,11 @@ impl Held {
             waiting.extend(subscription.singles.keys());
         }
         waiting.sort_unstable();
-        Ok(Held { waiting, dead: positions(engine, rows::DEAD, id)?, holders: positions(engine, rows::HELD, id)? })
+        Ok(Held {
+            waiting,
+            dead: positions(engine, rows::DEAD, id)?,
+            holders: positions(engine, rows::HELD, id)?,
+        })
     }
 
     fn prove_counters(&self, id: SubscriptionId, tally: &Tally, account: &Account, findings: &mut Findings) {
@@ -81,7 +86,11 @@ impl Held {
         }
         let lost = self.holders.iter().find(|position| self.waiting.binary_search(position).is_err());
         if let Some(position) = lost {
-            findings.add(Kind::State, Some(id), format!("dead letter {position} holds a lane that it is not in"));
+            findings.add(
+                Kind::State,
+                Some(id),
+                format!("dead letter {position} holds a lane that it is not in"),
+            );
         }
     }
 }
@@ -113,15 +122,16 @@ impl Comparison<'_> {
     fn run(mut self, mut account: Account) {
         let mut open = open_events(&mut account);
         open.sort_unstable();
-        for event in &open {
-            let waits = self.held.waiting.binary_search(&event.position).is_ok();
-            let is_dead = self.held.dead.binary_search(&event.position).is_ok();
-            self.judge(event, waits, is_dead, &mut account);
-        }
-        let is_open = |position: &Position| open.binary_search_by_key(position, |event| event.position).is_ok();
+        let is_open =
+            |position: &Position| open.binary_search_by_key(position, |event| event.position).is_ok();
         let held = self.held;
         for position in held.waiting.iter().chain(&held.dead).filter(|position| !is_open(position)) {
             self.judge_unknown(*position, &mut account);
+        }
+        for event in &open {
+            let waits = held.waiting.binary_search(&event.position).is_ok();
+            let is_dead = held.dead.binary_search(&event.position).is_ok();
+            self.judge(event, waits, is_dead, &mut account);
         }
     }
 
@@ -129,9 +139,13 @@ impl Comparison<'_> {
         let position = event.position;
         let problem = match (waits, is_dead, event.place) {
             (true, true, _) => Some((Kind::State, "both waits and is a dead letter outside its lane")),
-            (true, _, Place::Overtaken) => Some((Kind::OrderViolation, "still waits in its lane, which went on without it")),
+            (true, _, Place::Overtaken) => {
+                Some((Kind::OrderViolation, "still waits in its lane, which went on without it"))
+            }
             (true, _, Place::Invalid) => Some((Kind::State, "has no key or sequence and waits in a lane")),
-            (false, false, _) if !self.is_explained(position, account) => Some((Kind::Lost, "is neither delivered nor waiting nor a dead letter")),
+            (false, false, _) if !self.is_explained(position, account) => {
+                Some((Kind::Lost, "is neither delivered nor waiting nor a dead letter"))
+            }
             _ => None,
         };
         if let Some((kind, what)) = problem {
@@ -154,11 +168,12 @@ impl Comparison<'_> {
     fn judge_unknown(&mut self, position: Position, account: &mut Account) {
         if position < self.first_position {
             self.report.before_log += 1;
-        } else if position <= account.purged_before && account.survivors > 0 {
-            account.survivors -= 1;
+        } else if account.is_back(position) {
             self.report.purged = self.report.purged.saturating_sub(1);
         } else {
-            let text = format!("event {position} waits or is a dead letter, although the log says that it left or never came");
+            let text = format!(
+                "event {position} waits or is a dead letter, although the log says that it left or never came"
+            );
             self.findings.add(Kind::Unaccounted, Some(self.id), text);
         }
     }

@@ -54,6 +54,9 @@ pub(super) struct Account {
     pub gone: HashSet<Position>,
     /// Drops that the log recorded without naming the event.
     pub drops: u64,
+    /// Overtaken events that were taken for the dropped ones, so as not to keep them. If one turns out to be a dead letter,
+    /// another was dropped.
+    pub assumed: u64,
     /// Up to here a purge took what waited, except this many: what was in flight, and dead letters outside the lane.
     pub purged_before: Position,
     pub survivors: u64,
@@ -203,7 +206,7 @@ impl Ledger {
             return self.delivered_aside(id, key, position, findings);
         };
         for overtaken in overtaken {
-            if account.is_dropped(key) {
+            if overtaken.position > account.discarded_before && account.is_dropped(key) {
                 self.counts.purged += 1;
             } else if account.gone.remove(&overtaken.position) {
                 continue;
@@ -222,14 +225,22 @@ impl Ledger {
     }
 
     /// Not in its line: it came back, or it was gone.
-    fn delivered_aside(&mut self, id: SubscriptionId, key: &str, position: Position, findings: &mut Findings) {
+    fn delivered_aside(
+        &mut self,
+        id: SubscriptionId,
+        key: &str,
+        position: Position,
+        findings: &mut Findings,
+    ) {
         let lane = self.hasher.hash_one(key);
         let account = self.subscriptions.entry(id).or_default();
         let Some(aside) = account.aside.remove(&position) else {
             return self.acknowledged_unknown(id, position);
         };
         if aside.why != Why::Replayed {
-            let text = format!("event {position} of key {key:?} was overtaken in its lane and delivered after all, without a replay");
+            let text = format!(
+                "event {position} of key {key:?} was overtaken in its lane and delivered after all, without a replay"
+            );
             findings.add(Kind::OrderViolation, Some(id), text);
         }
         let (late, gap) = account.pass(lane, aside.sequence);
@@ -241,8 +252,7 @@ impl Ledger {
         let account = self.subscriptions.entry(id).or_default();
         if position < self.first_position {
             self.counts.before_log += 1;
-        } else if position <= account.purged_before && account.survivors > 0 {
-            account.survivors -= 1;
+        } else if position <= account.purged_before && account.is_back(position) {
             self.counts.purged = self.counts.purged.saturating_sub(1);
         } else {
             self.suspects.insert((id, position), false);
@@ -274,20 +284,16 @@ impl Ledger {
             line.take(position)
         });
         account.forget_if_over(key);
-        let survived = position <= account.purged_before && account.survivors > 0;
-        let sequence = match (waiting, account.aside.get(&position)) {
+        let sequence = match (waiting, account.aside.get(&position).copied()) {
             (Some(waiting), _) => waiting.sequence(),
             (None, Some(aside)) => aside.sequence,
-            (None, None) if survived => {
-                account.survivors -= 1;
-                None
-            }
-            // Its delivery will be judged.
-            (None, None) if position >= first_position => return,
-            (None, None) => {
+            (None, None) if position < first_position => {
                 self.counts.before_log += 1;
                 return;
             }
+            (None, None) if account.is_back(position) => None,
+            // Its delivery will be judged.
+            (None, None) => return,
         };
         account.aside.insert(position, Aside { why: Why::Replayed, lane, sequence });
     }
@@ -295,12 +301,22 @@ impl Ledger {
     fn gone(&mut self, id: SubscriptionId, position: Position) {
         let Some(account) = self.subscriptions.get_mut(&id) else { return };
         self.counts.purged += 1;
-        if account.aside.remove(&position).is_none() && !account.alone.remove(&position) && position >= self.first_position {
+        if account.aside.remove(&position).is_none()
+            && !account.alone.remove(&position)
+            && position >= self.first_position
+        {
             account.gone.insert(position);
         }
     }
 
-    fn change(&mut self, time: Millis, id: SubscriptionId, change: &Change<'_>, next: Position, findings: &mut Findings) {
+    fn change(
+        &mut self,
+        time: Millis,
+        id: SubscriptionId,
+        change: &Change<'_>,
+        next: Position,
+        findings: &mut Findings,
+    ) {
         match change {
             Change::Put { document, discard } => {
                 let parsed = serde_json::from_str(document).ok().and_then(|json| Document::parse(&json).ok());
@@ -309,7 +325,11 @@ impl Ledger {
                 if let Some(document) = parsed {
                     account.is_whole |= is_new && self.is_whole;
                     let begins_later = matches!(document.spec.from, From::Time(from) if from > time);
-                    account.rules = if account.is_whole && is_new && !begins_later { Rules::AsCreated } else { Rules::Changed };
+                    account.rules = if account.is_whole && is_new && !begins_later {
+                        Rules::AsCreated
+                    } else {
+                        Rules::Changed
+                    };
                     findings.name_subscriptions(std::iter::once((id, document.name)));
                 }
                 if *discard {
@@ -332,7 +352,9 @@ impl Ledger {
         let account = self.subscriptions.entry(id).or_default();
         for position in account.later.drain() {
             if account.rules == Rules::AsCreated {
-                let text = format!("event {position} was put off until the subscription had caught up and never taken");
+                let text = format!(
+                    "event {position} was put off until the subscription had caught up and never taken"
+                );
                 findings.add(Kind::Lost, Some(id), text);
             }
         }
@@ -363,8 +385,13 @@ impl Ledger {
         suspects.sort_unstable();
         for ((id, position), routed) in suspects {
             let (kind, text) = match routed {
-                true => (Kind::DuplicateAcknowledgement, format!("event {position} was acknowledged twice, or after it had left")),
-                false => (Kind::Unaccounted, format!("event {position} was acknowledged and never routed there")),
+                true => (
+                    Kind::DuplicateAcknowledgement,
+                    format!("event {position} was acknowledged twice, or after it had left"),
+                ),
+                false => {
+                    (Kind::Unaccounted, format!("event {position} was acknowledged and never routed there"))
+                }
             };
             findings.add(kind, Some(id), text);
         }
@@ -402,9 +429,8 @@ impl Account {
         let line = self.line(key);
         went.extend(line.iter().map(|waiting| waiting.position));
         line.clear();
-        let dropped = std::mem::take(&mut line.drops);
-        self.drops -= dropped;
-        let waited = (went.len() as u64).saturating_sub(dropped);
+        line.drops = 0;
+        let waited = went.len() as u64;
         let last = went.iter().max().copied().unwrap_or_default();
         self.purged_before = self.purged_before.max(last);
         // One may have been in flight, and dead letters outside the lane are not purged with it.
@@ -425,10 +451,27 @@ impl Account {
 
     /// What was overtaken was dropped, if that is all that happened in its line.
     fn is_dropped(&mut self, key: &str) -> bool {
-        let Some(line) = self.lines.get_mut(key).filter(|line| line.drops > 0 && !line.failed) else { return false };
+        let Some(line) = self.lines.get_mut(key).filter(|line| line.drops > 0 && !line.failed) else {
+            return false;
+        };
         line.drops -= 1;
         self.drops -= 1;
+        self.assumed += 1;
         true
+    }
+
+    /// An event that was taken for purged or dropped is there after all.
+    pub fn is_back(&mut self, position: Position) -> bool {
+        if position <= self.purged_before && self.survivors > 0 {
+            self.survivors -= 1;
+            true
+        } else if self.assumed > 0 {
+            self.assumed -= 1;
+            self.drops += 1;
+            true
+        } else {
+            false
+        }
     }
 
     /// Whether this delivery came after a higher sequence, and whether it skipped one.

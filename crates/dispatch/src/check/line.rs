@@ -78,7 +78,8 @@ impl Line {
         let mut is_late = false;
         if self.waiting.iter().take(n).any(|waiting| waiting.comes_before(&event)) {
             // A sequence that another event had already is late: it goes out at once, before those that wait for a gap.
-            is_late = event.sequence().is_some() && self.waiting.iter().take(n).any(|w| w.sequence == event.sequence);
+            is_late = event.sequence().is_some()
+                && self.waiting.iter().take(n).any(|w| w.sequence == event.sequence);
             if !is_late {
                 overtaken.extend(self.waiting.iter().filter(|waiting| waiting.comes_before(&event)));
                 self.waiting.retain(|waiting| !waiting.comes_before(&event));

@@ -1,7 +1,58 @@
 //! What survives: a restart, and a copy taken while the server runs.
 
-use crate::world::{World, ask, start};
+use crate::world::{NEVER, World, ask, start};
 use serde_json::{Value, json};
+
+#[tokio::test]
+async fn what_waits_outlives_its_segment() {
+    let world = World::with(|config| {
+        config.store.segment_bytes = 2 << 20;
+        config.store.reserve_bytes = 64 << 10;
+        config.retention.bytes = 1;
+    })
+    .await;
+    world.subscribe("orders", json!({"paused": true})).await;
+    world.send("waits", "k", &[]).await;
+    let filler = "x".repeat(10_000);
+    for n in 0..60 {
+        let batch: Vec<Value> = (0..10)
+            .map(|i| {
+                json!({"specversion": "1.0", "id": format!("{n}-{i}"), "source": "/s", "type": "t", "subject": "other",
+                    "data": filler})
+            })
+            .collect();
+        let media = [("content-type", "application/cloudevents-batch+json")];
+        assert_eq!(world.ask("POST", "/api/v1/events", &media, &json!(batch).to_string()).await.status, 202);
+    }
+    world.post("/api/v1/lanes/orders/other/purge", json!({})).await;
+    // A clean stop makes a checkpoint: only what it covers may be retired.
+    let world = world.restart().await;
+    let status = world.until("/api/v1/status", |status| status["logBytes"] == 2 << 20).await;
+    let first = status["positions"]["first"].as_u64().unwrap();
+
+    let gone = world.get("/api/v1/events?after=1").await;
+    assert_eq!(
+        (gone.status, gone.problem(), &gone.json()["oldest"]),
+        (410, "gone".to_owned(), &json!(first))
+    );
+    let page = world.get("/api/v1/events?limit=1").await.json();
+    assert_eq!(page["items"][0]["position"], first);
+    let lane = world.get("/api/v1/lanes/orders/k").await.json();
+    assert_eq!(
+        (&lane["depth"], &lane["head"]["id"], &lane["head"]["position"]),
+        (&json!(1), &json!("waits"), &json!(1)),
+        "{lane:#}"
+    );
+    let traced = world.get("/api/v1/events/waits?source=/shop").await.json();
+    assert_eq!(
+        (&traced["position"], &traced["fates"][0]["fate"]),
+        (&json!(1), &json!("waiting")),
+        "{traced:#}"
+    );
+    world.post("/api/v1/subscriptions/orders/resume", json!({})).await;
+    world.target.until(|all| all.len() == 1).await;
+    assert_eq!(world.target.ids(), ["waits"]);
+}
 
 #[tokio::test]
 async fn a_restart_loses_nothing_and_repeats_nothing() {
@@ -66,4 +117,20 @@ async fn a_backup_of_a_running_server_starts_anywhere() {
             of_key.map(|event| event.headers["ce-lanesequence"].parse().unwrap()).collect();
         assert_eq!(numbers, (1..=10).collect::<Vec<u64>>());
     }
+}
+
+#[tokio::test]
+async fn a_target_that_hangs_does_not_hold_the_end_up() {
+    let world =
+        World::with(|config| config.delivery.shutdown_timeout = std::time::Duration::from_millis(300)).await;
+    world.target.answers(|_| NEVER);
+    world.subscribe("orders", json!({})).await;
+    world.send("e1", "k", &[]).await;
+    world.until("/api/v1/lanes/orders/k", |lane| lane["state"] == "running").await;
+    let world = world.restart().await;
+    world.target.answers(|_| 200);
+    // The call that was given up counts as not made.
+    world.target.until(|all| all.len() == 1).await;
+    let lane = world.until("/api/v1/lanes/orders/k", |lane| lane["depth"] == 0).await;
+    assert!(lane["timeline"].as_array().unwrap().iter().all(|step| step["step"] != "failed"), "{lane:#}");
 }

@@ -20,6 +20,7 @@ pub struct World {
     pub address: SocketAddr,
     pub folder: TempDir,
     pub target: Target,
+    change: fn(&mut Config),
 }
 
 impl World {
@@ -27,19 +28,20 @@ impl World {
         World::with(|_| {}).await
     }
 
-    pub async fn with(change: impl FnOnce(&mut Config)) -> World {
+    pub async fn with(change: fn(&mut Config)) -> World {
         let folder = tempfile::tempdir().unwrap();
         let target = Target::start().await;
         let server = start(folder.path(), change).await;
-        World { address: server.address(), server, folder, target }
+        World { address: server.address(), server, folder, target, change }
     }
 
     /// Stops in order and starts on the same folder.
     pub async fn restart(self) -> World {
         self.server.stop();
-        timeout(PATIENCE, self.server.ended()).await.expect("the server ends");
-        let server = start(self.folder.path(), |_| {}).await;
-        World { address: server.address(), server, folder: self.folder, target: self.target }
+        let World { server, folder, target, change, .. } = self;
+        timeout(PATIENCE, server.ended()).await.expect("the server ends");
+        let server = start(folder.path(), change).await;
+        World { address: server.address(), server, folder, target, change }
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -259,6 +261,9 @@ impl Received {
     }
 }
 
+/// A script that says this hangs.
+pub const NEVER: u16 = 0;
+
 type Script = Box<dyn Fn(&Received) -> u16 + Send>;
 
 /// Takes events and answers as its script says; 204 to begin with.
@@ -334,6 +339,9 @@ impl Target {
                 stream.read_exact(&mut body).await.ok()?;
                 let event = Received { headers, body: String::from_utf8(body).unwrap() };
                 let status = (*self.script.lock().unwrap())(&event);
+                if status == NEVER {
+                    return std::future::pending().await;
+                }
                 if (200..300).contains(&status) {
                     self.received.lock().unwrap().push(event);
                 }

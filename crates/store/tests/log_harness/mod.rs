@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub const SEGMENT_BYTES: u64 = 16 << 10;
-pub const OPTIONS: Options = Options { segment_bytes: SEGMENT_BYTES, reserve_bytes: 2 << 10, tail_bytes: 4 << 10 };
+pub const OPTIONS: Options =
+    Options { segment_bytes: SEGMENT_BYTES, reserve_bytes: 2 << 10, tail_bytes: 4 << 10 };
 pub const BEGINNING: Checkpoint = Checkpoint { address: Address(0), next_position: Position(1) };
 
 /// A record that says which one it is. The first byte tells events from steps, as in every record.
@@ -74,7 +75,8 @@ impl Harness {
     }
 
     fn below(&mut self, n: u64) -> u64 {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 33) % n
     }
 
@@ -126,7 +128,8 @@ impl Harness {
         match log.sync_done(job.up_to, result) {
             Ok(()) => {
                 self.synced = covered;
-                let checkpoint = Checkpoint { address: job.up_to, next_position: self.position_after(covered) };
+                let checkpoint =
+                    Checkpoint { address: job.up_to, next_position: self.position_after(covered) };
                 self.checkpoints.push((checkpoint, covered));
             }
             Err(error) => self.died(&error),
@@ -267,7 +270,10 @@ impl Harness {
         };
         let end = before + found.len();
         assert!(end >= self.synced, "{end} records of {} that were synced", self.synced);
-        assert!(expected.is_none_or(|expected| end == expected), "a process that stops loses nothing it has written");
+        assert!(
+            expected.is_none_or(|expected| end == expected),
+            "a process that stops loses nothing it has written"
+        );
         assert!(end <= self.written.len(), "more than was written");
         for (found, (_, written)) in found.iter().zip(&self.written[before..]) {
             assert_eq!(found, written, "a prefix of what was written");

@@ -1,0 +1,102 @@
+//! `check`: the proof of a data folder, of a stopped server or a copy.
+
+use crate::args::Check;
+use crate::output::{Format, Sheet, bytes, one_line, write_raw};
+use anyhow::{Context as _, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use klambda_dispatch::check::{self, Progress, Report, Stage};
+use klambda_store::real_disk::{Error, RealDisk};
+use std::io::Write;
+use std::sync::Arc;
+
+pub fn run(out: &mut dyn Write, format: Format, args: &Check) -> anyhow::Result<()> {
+    let disk = match RealDisk::read_only(&args.folder) {
+        Err(error @ Error::Held { .. }) => {
+            bail!("{error}; stop the server, or check a copy that klambda backup makes of it")
+        }
+        other => other?,
+    };
+    let bar = progress_bar();
+    let checked = check::check(Arc::new(disk), &mut |progress| show(&bar, progress));
+    bar.finish_and_clear();
+    let report = checked.with_context(|| args.folder.display().to_string())?;
+    if !write_raw(out, format, &serde_json::to_value(&report)?)? {
+        print(out, &report)?;
+    }
+    match report.problems.count {
+        0 => Ok(()),
+        count => bail!("{}: {}", args.folder.display(), problems(count)),
+    }
+}
+
+/// Hidden by itself when stderr is no terminal.
+fn progress_bar() -> ProgressBar {
+    let bar = ProgressBar::new(0);
+    let template = "{msg:7} [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
+fn show(bar: &ProgressBar, progress: Progress) {
+    bar.set_message(match progress.stage {
+        Stage::Tables => "tables",
+        Stage::Log => "log",
+        Stage::State => "state",
+    });
+    if progress.total > 0 {
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+    }
+}
+
+fn print(out: &mut dyn Write, report: &Report) -> anyhow::Result<()> {
+    sheet(report).write(out)?;
+    for problem in &report.problems.listed {
+        writeln!(out, "{}", one_line(&problem.text))?;
+    }
+    let count = report.problems.count;
+    let unlisted = count - report.problems.listed.len() as u64;
+    if unlisted > 0 {
+        writeln!(out, "and {unlisted} more")?;
+    }
+    let verdict = if count == 0 { "ok".to_owned() } else { problems(count) };
+    writeln!(out, "{verdict}")?;
+    Ok(())
+}
+
+fn problems(count: u64) -> String {
+    format!("{count} problem{}", if count == 1 { "" } else { "s" })
+}
+
+fn sheet(report: &Report) -> Sheet {
+    let mut sheet = Sheet::default();
+    sheet.line("Segments", format!("{}, {}", report.segments, bytes(report.bytes)));
+    sheet.line("Tables", format!("{}, {}", report.tables, bytes(report.table_bytes)));
+    sheet.line("Frames", report.frames);
+    sheet.line("Records", report.records);
+    sheet.line("Events", report.events);
+    sheet.line("Subscriptions", report.subscriptions);
+    sheet.line("Lanes touched", report.lanes);
+    sheet.line("Delivered", report.delivered);
+    sheet.line("Waiting", report.waiting);
+    sheet.line("Dead letters", report.dead_letters);
+    sheet.line("Purged or dropped", report.purged);
+    sheet.line("Late", report.late);
+    sheet.line("Gaps", report.gaps);
+    sheet.line_opt("Before the log", Some(report.before_log).filter(|count| *count > 0));
+    sheet.line("Duplicate acknowledgements", report.duplicate_acknowledgements);
+    sheet.line("Order violations", report.order_violations);
+    sheet.line("Lost", report.lost);
+    sheet.line("Unsynced tail", tail(report));
+    sheet
+}
+
+/// Writes that a crash cut off before any sync: nobody was told of them, and the next start removes them.
+fn tail(report: &Report) -> String {
+    match &report.cut {
+        None => "none".to_owned(),
+        Some(cut) => format!("{} bytes in {} at offset {}, cut off at the next start", cut.bytes, cut.file, cut.offset),
+    }
+}
