@@ -88,6 +88,8 @@ pub enum Command {
     Status,
     /// Copy the data of a running server
     Backup(Backup),
+    /// Prove from a data folder that order, no loss and no double acknowledgement hold
+    Check(Check),
     /// Measure this machine: rates, latencies, CPU and memory, beside a bare ceiling
     Bench(bench::Args),
     /// Print the whole default configuration, commented

@@ -283,15 +283,12 @@ impl Engine {
 
     /// Drops the oldest event of the subscription that neither is in flight nor holds its lane.
     fn drop_oldest(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
-        let droppable = |resident: &&Resident| {
-            let blocked = u64::from(resident.lane.in_flight() || resident.lane.hold().is_some());
-            resident.subscription == id && resident.lane.depth() > blocked
-        };
+        let droppable = |resident: &&Resident| resident.subscription == id && resident.lane.droppable() > 0;
         let lanes = self.lanes.iter().map(|(_, resident)| resident).filter(droppable);
         let oldest = lanes.min_by_key(|resident| resident.lane.first_waiting().map(|entry| entry.position));
         let Some(key) = oldest.map(|resident| resident.key.clone()) else { return Ok(false) };
         let name = self.subscriptions.get(&id).map(|s| s.name().to_owned()).unwrap_or_default();
-        self.metrics.dead_letter_dropped(&name, "backlog");
+        self.metrics.dead_letter_dropped(&name, "overflow");
         tracing::warn!(subscription = %name, "Backlog full: the oldest event is dropped.");
         self.step_lane(id, &key, Step::DropOldest)?;
         Ok(true)

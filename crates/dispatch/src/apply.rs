@@ -6,7 +6,7 @@ use crate::rows;
 use crate::subscription::{Phase, Single, Subscription};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
-use klambda_core::lane::{Action, Count, Entry, Flag, Input, Why};
+use klambda_core::lane::{Action, Count, Entry, Flag, Input, Turn, Why};
 use klambda_core::outcome::Reason;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
@@ -27,12 +27,15 @@ impl Engine {
                 let entry = entry(*position, *event_at, *accepted, *bytes as usize);
                 self.apply_routed(at, *time, entry, route)
             }
-            Record::Step { time, subscription, lane, step, .. } => {
+            Record::Step { time, subscription, lane, running, step, .. } => {
                 if !self.subscriptions.contains_key(subscription) {
                     return Ok(());
                 }
                 match lane {
-                    LaneRef::Key(key) => self.apply_step(at, *time, *subscription, key, step),
+                    LaneRef::Key(key) => {
+                        self.restore_running(*subscription, key, *running)?;
+                        self.apply_step(at, *time, *subscription, key, step)
+                    }
                     LaneRef::Alone(position) => self.apply_single(*time, *subscription, *position, step),
                 }
             }
@@ -53,6 +56,18 @@ impl Engine {
                 Ok(())
             }
         }
+    }
+
+    /// After a crash: what a step met in flight when it was made first.
+    fn restore_running(&mut self, id: SubscriptionId, key: &str, running: Option<Turn>) -> Result<(), Failure> {
+        if self.live {
+            return Ok(());
+        }
+        let slot = self.resident(id, key)?;
+        if let Some(resident) = self.lanes.get_mut(slot) {
+            resident.lane.set_running(running);
+        }
+        Ok(())
     }
 
     fn apply_event(
@@ -203,6 +218,9 @@ impl Engine {
         // It is pinned already as a dead letter.
         subscription.tally.unpin(letter.entry.at);
         subscription.tally.arrived(&letter.entry);
+        if let Some(resident) = self.lanes.get_mut(slot) {
+            resident.earlier.push((position, letter.attempts));
+        }
         self.step(slot, Input::Requeue { entry: letter.entry }, time, at)
     }
 
@@ -213,6 +231,11 @@ impl Engine {
         let before = resident.lane.resident();
         let mut actions = std::mem::take(&mut self.actions);
         actions.clear();
+        let attempts = match &input {
+            Input::Failed { .. } => resident.lane.attempts_total() + 1,
+            Input::Skip => resident.lane.attempts_total(),
+            _ => 0,
+        };
         let is_decision = !matches!(input, Input::Arrived { .. } | Input::Delivered | Input::Failed { .. });
         // Operators' inputs are checked before they are logged; a refusal here changes nothing.
         let _ = resident.lane.apply(input, &subscription.policy, time, &mut actions);
@@ -225,7 +248,7 @@ impl Engine {
         let after = resident.lane.resident();
         self.lanes.entries = self.lanes.entries + after - before;
         for action in &actions {
-            self.act(slot, *action, time, at)?;
+            self.act(slot, *action, attempts, time, at)?;
         }
         self.actions = actions;
         self.settle_queue(slot)?;
@@ -233,7 +256,14 @@ impl Engine {
         Ok(())
     }
 
-    fn act(&mut self, slot: Slot, action: Action, time: Millis, at: Address) -> Result<(), Failure> {
+    pub(crate) fn act(
+        &mut self,
+        slot: Slot,
+        action: Action,
+        attempts: u32,
+        time: Millis,
+        at: Address,
+    ) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
         let id = resident.subscription;
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
@@ -255,6 +285,7 @@ impl Engine {
                 subscription.tally.unpin(entry.at);
                 subscription.tally.delivered += 1;
                 resident.passed(&entry);
+                resident.take_earlier(entry.position);
                 self.forget_copy(&entry);
                 self.replays.delivered(id, entry.position, entry.number);
                 Ok(())
@@ -268,7 +299,7 @@ impl Engine {
             Action::Hold(entry) => {
                 subscription.tally.held += 1;
                 let (key, reason) = (resident.key.clone(), resident.last_reason);
-                let (error, attempts) = (resident.last_error.clone(), resident.lane.attempts_total());
+                let error = resident.last_error.clone();
                 let previous = resident.previous.clone();
                 self.replays.failed(id, entry.position);
                 self.put_dead_letter(rows::HELD, id, Some(&key), entry, reason, &error, attempts, time, previous)
@@ -281,7 +312,8 @@ impl Engine {
             Action::DeadLetter { entry, why } => {
                 resident.barrier = Address(at.0 + 1);
                 subscription.tally.left(&entry);
-                let (key, attempts) = (resident.key.clone(), resident.lane.attempts_total());
+                let key = resident.key.clone();
+                let attempts = attempts + resident.take_earlier(entry.position);
                 let (reason, error) = match why {
                     Why::Late => (Reason::Late, String::from("its sequence was passed already")),
                     Why::Failed => (resident.last_reason, resident.last_error.clone()),
@@ -340,6 +372,9 @@ impl Engine {
             return self.apply_single_replay(id, position, *job);
         }
         self.take_single(id, position)?;
+        if let Step::Purge { .. } = step {
+            return self.drop_single(id, position, time);
+        }
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
         let Some(single) = subscription.singles.get_mut(&position) else { return Ok(()) };
         single.in_flight = false;
@@ -353,7 +388,7 @@ impl Engine {
                 self.forget_copy(&entry);
                 self.replays.delivered(id, position, LaneNumber(0));
             }
-            Step::Failed { fatal, retry_at, reason, error } => {
+            Step::Failed { fatal, retry_at, reason, error, .. } => {
                 single.attempts += 1;
                 single.attempts_total += 1;
                 single.error.clear();
@@ -395,6 +430,15 @@ impl Engine {
             self.single_timers.push(std::cmp::Reverse((now, id, position)));
         }
         Ok(())
+    }
+
+    fn drop_single(&mut self, id: SubscriptionId, position: Position, time: Millis) -> Result<(), Failure> {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(entry) = subscription.singles.get(&position).map(|single| single.entry) else { return Ok(()) };
+        subscription.tally.left(&entry);
+        subscription.tally.unpin(entry.at);
+        self.forget_single(id, position);
+        self.release(id, &entry, time)
     }
 
     /// Makes sure that the event is among those on their way: all before it in the queue are too.
@@ -443,13 +487,18 @@ impl Engine {
         position: Position,
     ) -> Result<(), Failure> {
         match change {
-            Change::Put { document, discard } => {
+            Change::Put { document } => {
                 let parsed = serde_json::from_str(document).ok().and_then(|json| Document::parse(&json).ok());
                 let document = parsed.ok_or(Malformed("subscription document"))?;
-                self.apply_put(at, time, id, document, *discard, position)
+                self.apply_put(at, time, id, document, position)
             }
             Change::Pause | Change::Resume => {
-                self.change_document(id, |document| document.spec.paused = *change == Change::Pause);
+                let paused = *change == Change::Pause;
+                self.change_document(id, |document| document.spec.paused = paused);
+                let next = self.subscriptions.get_mut(&id).and_then(|s| s.next_document.as_mut());
+                if let Some(next) = next {
+                    next.spec.paused = paused;
+                }
                 Ok(())
             }
             Change::Drain => {
@@ -475,7 +524,6 @@ impl Engine {
         time: Millis,
         id: SubscriptionId,
         document: Document,
-        discard: bool,
         next_position: Position,
     ) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get(&id) else {
@@ -491,9 +539,6 @@ impl Engine {
         if !subscription.document.epoch_differs(&document) {
             self.change_document(id, |old| *old = document);
             return Ok(());
-        }
-        if discard {
-            self.discard_waiting(id, time)?;
         }
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
         if subscription.tally.waiting == 0 {

@@ -99,7 +99,7 @@ impl Engine {
             }
             let document = document.to_stored_json().to_string();
             self.begin_epoch(id);
-            let change = Change::Put { document: &document, discard: false };
+            let change = Change::Put { document: &document };
             self.commit(&Record::Subscription { time: self.now, subscription: id, change })?;
             return Ok(());
         }

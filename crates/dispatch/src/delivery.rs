@@ -108,9 +108,10 @@ impl Engine {
         step: Step<'_>,
     ) -> Result<Address, Failure> {
         let slot = self.resident(id, key)?;
-        let previous = self.lanes.get(slot).map_or(Address(0), |resident| resident.last_step);
+        let Some(resident) = self.lanes.get(slot) else { return Ok(Address(0)) };
+        let (previous, running) = (resident.last_step, resident.lane.running());
         let record =
-            Record::Step { time: self.now, subscription: id, lane: LaneRef::Key(key), previous, step };
+            Record::Step { time: self.now, subscription: id, lane: LaneRef::Key(key), previous, running, step };
         self.commit(&record)
     }
 
@@ -410,14 +411,18 @@ impl Engine {
     }
 
     fn record_delivery(&mut self, flight: InFlight) -> Result<(), Failure> {
-        let position = match flight.who {
+        let position = self.position_of(&flight);
+        self.log_step(flight, Step::Delivered { position })
+    }
+
+    fn position_of(&self, flight: &InFlight) -> Position {
+        match flight.who {
             Who::Alone(position) => position,
             Who::Lane(slot) => {
                 let head = self.lanes.get(slot).and_then(|resident| resident.lane.head());
                 head.map_or(Position(0), |(_, entry)| entry.position)
             }
-        };
-        self.log_step(flight, Step::Delivered { position })
+        }
     }
 
     fn record_failure(
@@ -429,7 +434,8 @@ impl Engine {
         retry_at: Millis,
     ) -> Result<(), Failure> {
         tracing::debug!(subscription = flight.subscription.0, error, "Delivery failed.");
-        self.log_step(flight, Step::Failed { fatal, retry_at, reason, error })
+        let position = self.position_of(&flight);
+        self.log_step(flight, Step::Failed { position, fatal, retry_at, reason, error })
     }
 
     fn log_step(&mut self, flight: InFlight, step: Step<'_>) -> Result<(), Failure> {
@@ -446,6 +452,7 @@ impl Engine {
                     subscription: id,
                     lane: LaneRef::Alone(position),
                     previous: Address(0),
+                    running: None,
                     step,
                 };
                 self.commit(&record).map(|_| ())

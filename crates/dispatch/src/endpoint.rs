@@ -35,10 +35,6 @@ impl Endpoints {
         &mut self.breakers[endpoint].1
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Breaker)> {
-        self.breakers.iter().map(|(name, breaker)| (name.as_str(), breaker))
-    }
-
     /// The next time an open breaker lets a probe through.
     pub fn next_probe(&self) -> Option<Millis> {
         let probes = self.breakers.iter().filter_map(|(_, breaker)| match breaker.state() {

@@ -78,8 +78,11 @@ impl Engine {
         if self.keeping.next_round <= self.now {
             self.keeping.next_round = self.now + ROUND_MS;
             self.round()?;
+            self.retire()?;
+        } else if self.keeping.retiring.is_some() {
+            self.retire()?;
         }
-        self.retire()
+        Ok(())
     }
 
     fn round(&mut self) -> Result<(), Failure> {
@@ -375,7 +378,7 @@ impl Engine {
     // ---- retention ----------------------------------------------------------------------------------------
 
     /// The oldest segment, if it is past its time or the log past its size, and nothing needs it whole.
-    fn retirable(&self) -> Option<Segment> {
+    fn retirable(&mut self) -> Option<Segment> {
         let segments = self.log.segments();
         let (oldest, next) = (segments.first()?, segments.get(1)?);
         let reading = self.subscriptions.values().filter_map(|s| match s.phase {
@@ -386,7 +389,12 @@ impl Engine {
         let too_old = self.now.since(next.created) >= self.config.retention_age_ms;
         let limit = self.config.retention_bytes;
         let too_much = limit > 0 && self.log.bytes() > limit;
-        ((too_old || too_much) && needed >= oldest.end()).then(|| oldest.clone())
+        let wanted = too_old || too_much;
+        if wanted && self.manifest.checkpoint < oldest.end() {
+            // Only what a checkpoint has left behind can go.
+            self.keeping.wants_checkpoint = true;
+        }
+        (wanted && needed >= oldest.end()).then(|| oldest.clone())
     }
 
     /// Goes on with the segment that retires: what still waits in it is copied forward, then it goes.

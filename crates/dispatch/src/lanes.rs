@@ -3,7 +3,7 @@
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
-use klambda_core::ids::{Address, LaneNumber, SubscriptionId};
+use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Lane, State};
 use klambda_core::outcome::Reason;
 use klambda_core::time::Millis;
@@ -25,6 +25,8 @@ pub struct Resident {
     /// The newest step, where the chain of steps begins.
     pub last_step: Address,
     pub last_error: String,
+    /// Attempts of replayed dead letters from before their replay.
+    pub earlier: Vec<(Position, u32)>,
     pub last_reason: Reason,
     /// Differs from its row.
     pub dirty: bool,
@@ -199,6 +201,7 @@ impl Resident {
             current_id: String::new(),
             last_step: Address(0),
             last_error: String::new(),
+            earlier: Vec::new(),
             last_reason: Reason::RetriesExhausted,
             dirty: false,
             indexed: Indexed::No,
@@ -208,6 +211,12 @@ impl Resident {
             listed_idle: false,
             rate: Rate::default(),
         }
+    }
+
+    /// The attempts of a replayed dead letter from before its replay, once.
+    pub fn take_earlier(&mut self, position: Position) -> u32 {
+        let known = self.earlier.iter().position(|earlier| earlier.0 == position);
+        known.map_or(0, |n| self.earlier.swap_remove(n).1)
     }
 
     /// The index its row belongs in, as it is now.

@@ -5,11 +5,11 @@ use crate::dead_letters::Selector;
 use crate::engine::{Engine, Failure};
 use crate::subscription::Phase;
 use klambda_core::fault::Fault;
-use klambda_core::ids::{Position, Sequence, SubscriptionId};
+use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
 use klambda_core::lane::{Hold, Input, State};
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
-use klambda_store::record::{Change, Gone, Record, Step};
+use klambda_store::record::{Change, Gone, LaneRef, Record, Step};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
@@ -96,10 +96,16 @@ impl Engine {
         if put.1 == Put::Unchanged {
             return Ok(Put::Unchanged);
         }
+        if discard && put.1 != Put::Created && self.is_new_epoch(put.0, &document) {
+            self.discard_waiting(put.0)?;
+        }
         let text = document.to_stored_json().to_string();
-        let change = Change::Put { document: &text, discard };
-        self.commit_change(put.0, change)?;
+        self.commit_change(put.0, Change::Put { document: &text })?;
         Ok(put.1)
+    }
+
+    fn is_new_epoch(&self, id: SubscriptionId, document: &Document) -> bool {
+        self.subscriptions.get(&id).is_some_and(|s| s.document.epoch_differs(document))
     }
 
     fn check_change(&self, id: SubscriptionId, document: &Document, discard: bool) -> Result<Put, Refused> {
@@ -188,41 +194,40 @@ impl Engine {
         Ok(keys)
     }
 
-    /// All that waits goes, as when ordering rules change with `discard`.
-    pub(crate) fn discard_waiting(&mut self, id: SubscriptionId, time: Millis) -> Result<(), Failure> {
-        let mut keys: Vec<String> = self
-            .lanes
-            .iter()
-            .filter(|(_, resident)| resident.subscription == id)
-            .map(|(_, resident)| resident.key.to_string())
-            .collect();
+    /// All that waits goes, lane by lane, except what is in flight.
+    fn discard_waiting(&mut self, id: SubscriptionId) -> Result<(), Refused> {
+        for key in self.waiting_keys(id)? {
+            self.must_write()?;
+            let slot = self.resident(id, &key)?;
+            let events = self.lanes.get(slot).map_or(0, |resident| resident.lane.depth());
+            self.step_lane(id, &key, Step::Purge { events })?;
+        }
+        let subscription = self.subscriptions.get(&id);
+        let singles: Vec<Position> = subscription
+            .map(|s| s.singles.values().filter(|single| !single.in_flight).map(|single| single.entry.position).collect())
+            .unwrap_or_default();
+        for position in singles {
+            self.must_write()?;
+            let (lane, step) = (LaneRef::Alone(position), Step::Purge { events: 1 });
+            let previous = Address(0);
+            self.commit(&Record::Step { time: self.now, subscription: id, lane, previous, running: None, step })?;
+        }
+        Ok(())
+    }
+
+    /// The keys of all lanes in which something waits.
+    fn waiting_keys(&self, id: SubscriptionId) -> Result<Vec<String>, Failure> {
+        let resident = self.lanes.iter().filter(|(_, r)| r.subscription == id && r.lane.depth() > 0);
+        let mut keys: Vec<String> = resident.map(|(_, resident)| resident.key.to_string()).collect();
         for letter in [crate::rows::WAITING, crate::rows::PARKED] {
             let prefix = crate::rows::of_subscription(letter, id);
             let rows = self.rows.scan(&prefix, &prefix, usize::MAX)?;
-            keys.extend(rows.iter().map(|(row, _)| crate::rows::lane_of(row).to_owned()));
+            let cold = rows.iter().map(|(row, _)| crate::rows::lane_of(row));
+            keys.extend(cold.filter(|key| self.lanes.find(id, key).is_none()).map(str::to_owned));
         }
         keys.sort_unstable();
         keys.dedup();
-        for key in keys {
-            let slot = self.resident(id, &key)?;
-            self.drop_spilled(slot)?;
-            let at = self.lanes.get(slot).map_or(Default::default(), |resident| resident.last_step);
-            self.step(slot, Input::Purge, time, at)?;
-        }
-        let singles: Vec<_> = self
-            .subscriptions
-            .get(&id)
-            .map(|s| s.singles.values().filter(|single| !single.in_flight).map(|single| single.entry).collect())
-            .unwrap_or_default();
-        for entry in singles {
-            if let Some(subscription) = self.subscriptions.get_mut(&id) {
-                subscription.tally.left(&entry);
-                subscription.tally.unpin(entry.at);
-            }
-            self.forget_single(id, entry.position);
-            self.release(id, &entry, time)?;
-        }
-        Ok(())
+        Ok(keys)
     }
 
     // ---- lanes --------------------------------------------------------------------------------------------

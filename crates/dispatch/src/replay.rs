@@ -478,7 +478,9 @@ impl Engine {
             None => {
                 let lane = LaneRef::Alone(position);
                 let previous = klambda_core::ids::Address(0);
-                self.commit(&Record::Step { time: self.now, subscription: id, lane, previous, step }).map(|_| ())
+                let record =
+                    Record::Step { time: self.now, subscription: id, lane, previous, running: None, step };
+                self.commit(&record).map(|_| ())
             }
         }
     }

@@ -67,6 +67,9 @@ impl Engine {
         };
         resident.last_reason = Reason::from_code(r.u8()?).ok_or(Malformed("reason"))?;
         resident.last_error = r.text()?.to_owned();
+        for _ in 0..r.varint()? {
+            resident.earlier.push((Position(r.varint()?), r.u32()?));
+        }
         resident.lane = Lane::decode(r)?;
         resident.dirty = false;
         resident.indexed = resident.index_kind();
@@ -215,9 +218,10 @@ impl Engine {
             let now = self.now;
             let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
             let before = resident.lane.resident();
-            resident.lane.load_early(entries, &policy, now);
-            let after = resident.lane.resident();
-        self.lanes.entries = self.lanes.entries + after - before;
+            let actions = resident.lane.load_early(entries, &policy, now);
+            let (after, at) = (resident.lane.resident(), resident.last_step);
+            self.lanes.entries = self.lanes.entries + after - before;
+            actions.into_iter().try_for_each(|action| self.act(slot, action, 0, now, at))?;
         }
         Ok(())
     }
@@ -356,7 +360,13 @@ impl Engine {
     pub(crate) fn go_live(&mut self) -> Result<(), Failure> {
         self.live = true;
         let slots: Vec<Slot> = self.lanes.iter().map(|(slot, _)| slot).collect();
+        let now = self.now;
         for slot in slots {
+            if let Some(resident) = self.lanes.get_mut(slot)
+                && resident.lane.in_flight()
+            {
+                resident.lane.abandoned(now);
+            }
             self.clamp(slot);
             self.touch(slot);
         }
@@ -437,6 +447,11 @@ impl Resident {
         put_bytes(&mut row, previous.as_bytes());
         row.push(self.last_reason.code());
         put_bytes(&mut row, self.last_error.as_bytes());
+        put_varint(&mut row, self.earlier.len() as u64);
+        for (position, attempts) in &self.earlier {
+            put_varint(&mut row, position.0);
+            put_varint(&mut row, u64::from(*attempts));
+        }
         self.lane.encode(&mut row);
         row
     }

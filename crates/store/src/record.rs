@@ -4,6 +4,7 @@
 //! by following the chain, and nothing in memory has to remember it.
 
 use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_core::lane::Turn;
 use klambda_core::outcome::Reason;
 use klambda_core::time::Millis;
 use klambda_core::wire::{Malformed, Reader, put_bytes, put_option, put_varint};
@@ -14,7 +15,15 @@ pub enum Record<'a> {
     Event { time: Millis, routes: Vec<Route<'a>>, event: &'a [u8] },
     /// An event of the past goes to a subscription that catches up.
     Routed { time: Millis, position: Position, at: Address, accepted: Millis, bytes: u32, route: Route<'a> },
-    Step { time: Millis, subscription: SubscriptionId, lane: LaneRef<'a>, previous: Address, step: Step<'a> },
+    /// `running`: what the lane's open request delivered at that moment. Some steps depend on it, and a crash forgets it.
+    Step {
+        time: Millis,
+        subscription: SubscriptionId,
+        lane: LaneRef<'a>,
+        previous: Address,
+        running: Option<Turn>,
+        step: Step<'a>,
+    },
     Subscription { time: Millis, subscription: SubscriptionId, change: Change<'a> },
     /// Dead letters outside lanes that are gone.
     DeadLetterGone { time: Millis, subscription: SubscriptionId, position: Position, why: Gone },
@@ -52,7 +61,7 @@ pub enum LaneRef<'a> {
 pub enum Step<'a> {
     /// Names its event, so that a reader of the log needs nothing else to see who was acknowledged.
     Delivered { position: Position },
-    Failed { fatal: bool, retry_at: Millis, reason: Reason, error: &'a str },
+    Failed { position: Position, fatal: bool, retry_at: Millis, reason: Reason, error: &'a str },
     GapExpired,
     Resume,
     Skip,
@@ -68,7 +77,7 @@ pub enum Step<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     /// Created or changed: the whole document as JSON.
-    Put { document: &'a str, discard: bool },
+    Put { document: &'a str },
     Pause,
     Resume,
     /// No new events; removed when nothing waits.
@@ -127,12 +136,17 @@ impl<'a> Record<'a> {
                 put_varint(out, u64::from(*bytes));
                 put_route(out, route);
             }
-            Record::Step { time, subscription, lane, previous, step } => {
+            Record::Step { time, subscription, lane, previous, running, step } => {
                 out.push(STEP);
                 put_varint(out, time.0);
                 put_varint(out, u64::from(subscription.0));
                 put_varint(out, previous.0);
                 put_lane(out, *lane);
+                out.push(match running {
+                    None => 0,
+                    Some(Turn::Queue) => 1,
+                    Some(Turn::Aside) => 2,
+                });
                 step.encode(out);
             }
             Record::Subscription { time, subscription, change } => {
@@ -190,6 +204,12 @@ impl<'a> Record<'a> {
                 subscription: SubscriptionId(r.u32()?),
                 previous: Address(r.varint()?),
                 lane: take_lane(r)?,
+                running: match r.u8()? {
+                    0 => None,
+                    1 => Some(Turn::Queue),
+                    2 => Some(Turn::Aside),
+                    _ => return Err(Malformed("turn")),
+                },
                 step: Step::decode(r)?,
             },
             SUBSCRIPTION => Record::Subscription {
@@ -314,8 +334,9 @@ impl<'a> Step<'a> {
                 out.push(0);
                 put_varint(out, position.0);
             }
-            Step::Failed { fatal, retry_at, reason, error } => {
+            Step::Failed { position, fatal, retry_at, reason, error } => {
                 out.push(1);
+                put_varint(out, position.0);
                 out.push(u8::from(*fatal));
                 put_varint(out, retry_at.0);
                 out.push(reason.code());
@@ -346,6 +367,7 @@ impl<'a> Step<'a> {
         Ok(match r.u8()? {
             0 => Step::Delivered { position: Position(r.varint()?) },
             1 => Step::Failed {
+                position: Position(r.varint()?),
                 fatal: r.u8()? != 0,
                 retry_at: Millis(r.varint()?),
                 reason: Reason::from_code(r.u8()?).ok_or(Malformed("reason"))?,
@@ -382,9 +404,8 @@ impl<'a> Step<'a> {
 impl<'a> Change<'a> {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Change::Put { document, discard } => {
+            Change::Put { document } => {
                 out.push(0);
-                out.push(u8::from(*discard));
                 put_bytes(out, document.as_bytes());
             }
             Change::Pause => out.push(1),
@@ -400,7 +421,7 @@ impl<'a> Change<'a> {
 
     fn decode(r: &mut Reader<'a>) -> Result<Change<'a>, Malformed> {
         Ok(match r.u8()? {
-            0 => Change::Put { discard: r.u8()? != 0, document: r.text()? },
+            0 => Change::Put { document: r.text()? },
             1 => Change::Pause,
             2 => Change::Resume,
             3 => Change::Drain,

@@ -188,6 +188,13 @@ pub struct Backup {
 }
 
 #[derive(Debug, Args)]
+pub struct Check {
+    /// The data folder of a stopped server, or a copy
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+}
+
+#[derive(Debug, Args)]
 pub struct Completion {
     pub shell: clap_complete::Shell,
 }

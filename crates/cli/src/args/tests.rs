@@ -50,6 +50,8 @@ fn every_documented_form_parses() {
         "sub resume orders",
         "status --timeout 2s",
         "backup b.tar",
+        "check data",
+        "-o json check data",
         "bench",
         "config",
         "bench -o json --rounds 3",

@@ -2,7 +2,7 @@
 
 use crate::args::Check;
 use crate::output::{Format, Sheet, bytes, one_line, write_raw};
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use klambda_dispatch::check::{self, Progress, Report, Stage};
 use klambda_store::real_disk::{Error, RealDisk};
@@ -14,7 +14,8 @@ pub fn run(out: &mut dyn Write, format: Format, args: &Check) -> anyhow::Result<
         Err(error @ Error::Held { .. }) => {
             bail!("{error}; stop the server, or check a copy that klambda backup makes of it")
         }
-        other => other?,
+        // Its text names the cause, which a chain of causes would repeat.
+        other => other.map_err(|error| anyhow!("{error}"))?,
     };
     let bar = progress_bar();
     let checked = check::check(Arc::new(disk), &mut |progress| show(&bar, progress));
@@ -97,6 +98,49 @@ fn sheet(report: &Report) -> Sheet {
 fn tail(report: &Report) -> String {
     match &report.cut {
         None => "none".to_owned(),
-        Some(cut) => format!("{} bytes in {} at offset {}, cut off at the next start", cut.bytes, cut.file, cut.offset),
+        Some(cut) => {
+            format!("{} bytes in {} at offset {}, cut off at the next start", cut.bytes, cut.file, cut.offset)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use klambda_core::time::Millis;
+    use klambda_dispatch::{Config, Engine};
+    use klambda_store::log::Options;
+
+    fn checked(folder: &std::path::Path, format: Format) -> (String, anyhow::Result<()>) {
+        let mut out = Vec::new();
+        let result = run(&mut out, format, &Check { folder: folder.to_owned() });
+        (String::from_utf8(out).expect("text"), result)
+    }
+
+    #[test]
+    fn the_verdict_is_the_last_line_and_the_exit_code() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (_, empty) = checked(folder.path(), Format::Table);
+        assert!(empty.expect_err("no data").to_string().contains(&folder.path().display().to_string()));
+
+        let disk = Arc::new(RealDisk::open(folder.path()).expect("free"));
+        let log = Options { segment_bytes: 64 << 10, reserve_bytes: 4 << 10, tail_bytes: 4 << 10 };
+        let opened = Engine::open(disk, Config { log, ..Config::default() }, Millis(1), [1; 16]);
+        drop(opened.expect("a new folder"));
+        let (text, good) = checked(folder.path(), Format::Table);
+        good.expect("nothing wrong");
+        assert!(text.starts_with("Segments:") && text.ends_with("\nok\n"), "{text}");
+
+        std::fs::write(folder.path().join("manifest"), "00000000\n{}").expect("written");
+        let (text, bad) = checked(folder.path(), Format::Table);
+        assert_eq!(crate::exit::code(&bad.expect_err("damage")), 1);
+        assert!(
+            text.ends_with("the manifest is damaged: its checksum does not match\n1 problem\n"),
+            "{text}"
+        );
+        let (json, _) = checked(folder.path(), Format::Json);
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(json["problems"]["count"], 1);
+        assert_eq!(json["problems"]["listed"][0]["kind"], "damage");
     }
 }

@@ -2,6 +2,7 @@
 
 mod apply;
 mod backup;
+mod check;
 mod completion;
 mod compose;
 mod config;
@@ -61,6 +62,7 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Subscription(action) => subscription::run(&mut context(out)?, action),
         Command::Status => status::run(&mut context(out)?),
         Command::Backup(args) => backup::run(&mut context(out)?, args),
+        Command::Check(args) => check::run(out, cli.global.output, args),
         Command::Bench(args) => run_bench(args, cli.global.output),
         Command::Config => config::run(out),
         Command::Completion(args) => completion::run(out, args),

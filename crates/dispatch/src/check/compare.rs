@@ -158,11 +158,10 @@ impl Comparison<'_> {
         if account.gone.remove(&position) {
             return true;
         }
-        let discarded = position <= account.discarded_before;
-        let dropped = !discarded && account.drops > 0;
+        let dropped = account.drops > 0;
         account.drops -= u64::from(dropped);
-        self.report.purged += u64::from(discarded || dropped);
-        discarded || dropped
+        self.report.purged += u64::from(dropped);
+        dropped
     }
 
     fn judge_unknown(&mut self, position: Position, account: &mut Account) {

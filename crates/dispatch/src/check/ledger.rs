@@ -60,8 +60,6 @@ pub(super) struct Account {
     /// Up to here a purge took what waited, except this many: what was in flight, and dead letters outside the lane.
     pub purged_before: Position,
     pub survivors: u64,
-    /// Up to here a change of rules may have discarded what waited.
-    pub discarded_before: Position,
     pub delivered: u64,
     /// Created within this log, so that all of its history is known.
     pub is_whole: bool,
@@ -189,6 +187,8 @@ impl Ledger {
                 account.line(key).drops += 1;
                 account.drops += 1;
             }
+            // Of an unordered queue: who was in it still, and who was on its way, it does not say.
+            Step::Purge { events } if key.is_empty() => account.drops += events,
             Step::Purge { events } => self.counts.purged += account.purge(key, lane, *events),
             Step::Reset { .. } => account.set_apart(key, lane),
             _ => {}
@@ -206,7 +206,7 @@ impl Ledger {
             return self.delivered_aside(id, key, position, findings);
         };
         for overtaken in overtaken {
-            if overtaken.position > account.discarded_before && account.is_dropped(key) {
+            if account.is_dropped(key) {
                 self.counts.purged += 1;
             } else if account.gone.remove(&overtaken.position) {
                 continue;
@@ -267,6 +267,11 @@ impl Ledger {
             // It never had a lane, and its subscription has none any more.
             account.alone.insert(position);
         }
+        if let Step::Purge { .. } = step
+            && account.alone.remove(&position)
+        {
+            self.counts.purged += 1;
+        }
         if let Step::Delivered { .. } = step {
             account.delivered += 1;
             self.counts.delivered += 1;
@@ -318,7 +323,7 @@ impl Ledger {
         findings: &mut Findings,
     ) {
         match change {
-            Change::Put { document, discard } => {
+            Change::Put { document } => {
                 let parsed = serde_json::from_str(document).ok().and_then(|json| Document::parse(&json).ok());
                 let is_new = !self.subscriptions.contains_key(&id);
                 let account = self.subscriptions.entry(id).or_default();
@@ -331,9 +336,6 @@ impl Ledger {
                         Rules::Changed
                     };
                     findings.name_subscriptions(std::iter::once((id, document.name)));
-                }
-                if *discard {
-                    account.discarded_before = Position(next.0.saturating_sub(1));
                 }
             }
             Change::Caught { up_to } if up_to.0 + 1 == next.0 => self.caught_up(id, findings),

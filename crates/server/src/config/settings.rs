@@ -269,26 +269,5 @@ fn strategy(name: &str, text: &str) -> Result<Strategy, String> {
 
 /// What is safe for the seventeen lifecycle types.
 pub(super) fn default_strategies() -> BTreeMap<String, Strategy> {
-    use Strategy::{Discard, Manual, Ordered, Parallel};
-    [
-        ("lambda.function.created", Ordered),
-        ("lambda.function.updated", Ordered),
-        ("lambda.function.deleted", Manual),
-        ("lambda.build.started", Ordered),
-        ("lambda.build.completed", Ordered),
-        ("lambda.build.failed", Ordered),
-        ("lambda.build.timeout", Ordered),
-        ("lambda.build.cancelled", Ordered),
-        ("lambda.build.stopped", Ordered),
-        ("lambda.service.created", Ordered),
-        ("lambda.service.updated", Ordered),
-        ("lambda.service.deleted", Manual),
-        ("lambda.status.updated", Ordered),
-        ("lambda.health.check", Discard),
-        ("lambda.parser.started", Parallel),
-        ("lambda.parser.completed", Parallel),
-        ("lambda.parser.failed", Parallel),
-    ]
-    .map(|(name, strategy)| (name.to_owned(), strategy))
-    .into()
+    klambda_core::kinds::TABLE.iter().map(|(name, strategy, _)| ((*name).to_owned(), *strategy)).collect()
 }
