@@ -11,7 +11,7 @@ use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
 use klambda_core::key::{self, Key};
 use klambda_core::subscription::{OnFull, Overflow};
 use klambda_store::marks::{Identity, State as MarkState};
-use klambda_store::record::{Route, Step, To, encode_event_head};
+use klambda_store::record::{LaneRef, Record, Route, Step, To, encode_event_head};
 use std::borrow::Cow;
 
 /// What became of one event of a request.
@@ -286,12 +286,37 @@ impl Engine {
         let droppable = |resident: &&Resident| resident.subscription == id && resident.lane.droppable() > 0;
         let lanes = self.lanes.iter().map(|(_, resident)| resident).filter(droppable);
         let oldest = lanes.min_by_key(|resident| resident.lane.first_waiting().map(|entry| entry.position));
-        let Some(key) = oldest.map(|resident| resident.key.clone()) else { return Ok(false) };
-        let name = self.subscriptions.get(&id).map(|s| s.name().to_owned()).unwrap_or_default();
+        let key = oldest.map(|resident| resident.key.clone());
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
+        let name = subscription.name().to_owned();
+        let single = self.oldest_single(id)?;
+        let step = Step::DropOldest;
+        match (single, key) {
+            (Some(position), _) => {
+                let (lane, previous) = (LaneRef::Alone(position), Address(0));
+                self.commit(&Record::Step { time: self.now, subscription: id, lane, previous, running: None, step })?;
+            }
+            (None, Some(key)) => {
+                self.step_lane(id, &key, step)?;
+            }
+            (None, None) => return Ok(false),
+        }
         self.metrics.dead_letter_dropped(&name, "overflow");
         tracing::warn!(subscription = %name, "Backlog full: the oldest event is dropped.");
-        self.step_lane(id, &key, Step::DropOldest)?;
         Ok(true)
+    }
+
+    /// The oldest event of an unordered subscription that is not in flight.
+    fn oldest_single(&mut self, id: SubscriptionId) -> Result<Option<Position>, Failure> {
+        let Some(subscription) = self.subscriptions.get(&id).filter(|s| !s.is_ordered()) else { return Ok(None) };
+        let resting = |s: &Subscription| {
+            s.singles.iter().find(|(_, single)| !single.in_flight).map(|(position, _)| *position)
+        };
+        if let Some(position) = resting(subscription) {
+            return Ok(Some(position));
+        }
+        self.take_next_single(id, None)?;
+        Ok(self.subscriptions.get(&id).and_then(resting))
     }
 
     /// The deepest lane in memory: the one to name to a producer that is turned away. Looked for once a second.

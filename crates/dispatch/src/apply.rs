@@ -158,6 +158,9 @@ impl Engine {
         key: &str,
         step: &Step<'_>,
     ) -> Result<(), Failure> {
+        if let (Step::Purge { after, .. }, "") = (step, key) {
+            while self.take_next_single(id, Some(*after))? {}
+        }
         let slot = self.resident(id, key)?;
         if let Step::Purge { .. } = step {
             self.drop_spilled(slot)?;
@@ -372,11 +375,13 @@ impl Engine {
             return self.apply_single_replay(id, position, *job);
         }
         self.take_single(id, position)?;
-        if let Step::Purge { .. } = step {
+        if let Step::Purge { .. } | Step::DropOldest = step {
             return self.drop_single(id, position, time);
         }
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
-        let Some(single) = subscription.singles.get_mut(&position) else { return Ok(()) };
+        let Some(single) = subscription.singles.get_mut(&position) else {
+            return Err(Failure::State(format!("event {position} had an outcome and was not on its way")));
+        };
         single.in_flight = false;
         match step {
             Step::Delivered { .. } => {

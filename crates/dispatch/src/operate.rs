@@ -199,8 +199,10 @@ impl Engine {
         for key in self.waiting_keys(id)? {
             self.must_write()?;
             let slot = self.resident(id, &key)?;
-            let events = self.lanes.get(slot).map_or(0, |resident| resident.lane.depth());
-            self.step_lane(id, &key, Step::Purge { events })?;
+            let Some(resident) = self.lanes.get(slot) else { continue };
+            let first = resident.lane.head().map_or(Position(1), |(_, entry)| entry.position);
+            let step = Step::Purge { events: resident.lane.depth(), after: Position(first.0.saturating_sub(1)) };
+            self.step_lane(id, &key, step)?;
         }
         let subscription = self.subscriptions.get(&id);
         let singles: Vec<Position> = subscription
@@ -208,7 +210,7 @@ impl Engine {
             .unwrap_or_default();
         for position in singles {
             self.must_write()?;
-            let (lane, step) = (LaneRef::Alone(position), Step::Purge { events: 1 });
+            let (lane, step) = (LaneRef::Alone(position), Step::Purge { events: 1, after: Position(0) });
             let previous = Address(0);
             self.commit(&Record::Step { time: self.now, subscription: id, lane, previous, running: None, step })?;
         }
@@ -240,7 +242,7 @@ impl Engine {
         let (step, input) = match action {
             LaneAction::Resume => (Step::Resume, Input::Resume),
             LaneAction::Skip => (Step::Skip, Input::Skip),
-            LaneAction::Purge => (Step::Purge { events: depth }, Input::Purge),
+            LaneAction::Purge => (Step::Purge { events: depth, after: Position(0) }, Input::Purge),
             LaneAction::Pause => (Step::Pause, Input::Pause),
             LaneAction::Reset { expected } => (Step::Reset { expected }, Input::Reset { expected }),
         };

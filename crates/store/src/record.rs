@@ -65,8 +65,8 @@ pub enum Step<'a> {
     GapExpired,
     Resume,
     Skip,
-    /// With how many went.
-    Purge { events: u64 },
+    /// With how many went. Of an unordered subscription only what stands after this position: the rest was on its way.
+    Purge { events: u64, after: Position },
     Pause,
     Reset { expected: Sequence },
     /// The dead letter at `position` is tried again for a replay job (0: for a person).
@@ -345,9 +345,10 @@ impl<'a> Step<'a> {
             Step::GapExpired => out.push(2),
             Step::Resume => out.push(3),
             Step::Skip => out.push(4),
-            Step::Purge { events } => {
+            Step::Purge { events, after } => {
                 out.push(5);
                 put_varint(out, *events);
+                put_varint(out, after.0);
             }
             Step::Pause => out.push(6),
             Step::Reset { expected } => {
@@ -376,7 +377,7 @@ impl<'a> Step<'a> {
             2 => Step::GapExpired,
             3 => Step::Resume,
             4 => Step::Skip,
-            5 => Step::Purge { events: r.varint()? },
+            5 => Step::Purge { events: r.varint()?, after: Position(r.varint()?) },
             6 => Step::Pause,
             7 => Step::Reset { expected: Sequence(r.varint()?) },
             8 => Step::Replay { position: Position(r.varint()?), job: r.varint()? },

@@ -188,8 +188,8 @@ impl Ledger {
                 account.drops += 1;
             }
             // Of an unordered queue: who was in it still, and who was on its way, it does not say.
-            Step::Purge { events } if key.is_empty() => account.drops += events,
-            Step::Purge { events } => self.counts.purged += account.purge(key, lane, *events),
+            Step::Purge { events, .. } if key.is_empty() => account.drops += events,
+            Step::Purge { events, .. } => self.counts.purged += account.purge(key, lane, *events),
             Step::Reset { .. } => account.set_apart(key, lane),
             _ => {}
         }

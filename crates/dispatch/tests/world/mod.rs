@@ -7,7 +7,7 @@ use klambda_core::ids::SubscriptionId;
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
-use klambda_dispatch::{Answer, Config, Delivery, Engine, Status, Token};
+use klambda_dispatch::{Answer, Config, Delivery, Engine, Rejection, Status, Token};
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log;
 use std::collections::{BTreeMap, BTreeSet};
@@ -153,7 +153,7 @@ impl World {
             {
                 match &judged[0].status {
                     Status::Accepted { .. } => self.accepted.entry(key).or_default().push(id),
-                    Status::Skipped { .. } => {}
+                    Status::Skipped { .. } | Status::Rejected(Rejection::Backlog { .. }) => {}
                     other => panic!("{other:?}"),
                 }
             }
