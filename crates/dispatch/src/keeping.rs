@@ -182,7 +182,7 @@ impl Engine {
             && self.keeping.retry_at <= self.now
             && (self.keeping.wants_checkpoint
                 || self.rows.changed_bytes() > memory / 10
-                || self.marks.recent_len() * 56 > memory / 14
+                || self.marks.recent_len() * 56 > memory / 32
                 || self.log.written().0 - self.manifest.checkpoint.0 > REPLAY_BYTES_MAX)
     }
 

@@ -22,6 +22,7 @@ pub mod seed;
 pub mod snapshot;
 mod subscription;
 pub mod views;
+mod workers;
 
 pub use accept::{Judged, Rejection, Status};
 pub use engine::{Answer, Config, Delivery, Engine, Failure, Place, Ticket, Token};

@@ -1,4 +1,4 @@
-//! Drives the engine: one task on tokio, a thread for syncs, a thread for chores.
+//! Drives the engine: one task on tokio, and a thread each for syncs, for preparing segments and for chores.
 //!
 //! Inputs gather in a shared inbox; the task takes them all at once, so that under load one write and one sync serve
 //! many, and a lone request waits for nobody.
@@ -6,6 +6,7 @@
 use crate::accept::Judged;
 use crate::client::Client;
 use crate::engine::{Answer, Engine, Ticket, Token};
+use crate::workers::Workers;
 use hashbrown::HashMap;
 use klambda_core::binding::Rejected;
 use klambda_core::event::Event;
@@ -140,18 +141,15 @@ impl Default for Clock {
     }
 }
 
-enum ThreadJob {
-    Prepare(PrepareJob),
-    Chore(Box<Chore>),
-}
 
 pub struct Runner {
     engine: Engine,
-    client: Client,
+    workers: Workers<Box<dyn Fn(Ticket, Outcome) + Send + Sync>>,
     clock: Clock,
     inbox: Arc<Inbox>,
     syncs: threads::Sender<SyncJob>,
-    chores: threads::Sender<ThreadJob>,
+    prepares: threads::Sender<PrepareJob>,
+    chores: threads::Sender<Chore>,
     accepts: HashMap<Token, (oneshot::Sender<Vec<Judged>>, Instant)>,
     commands: HashMap<Token, Answering>,
     held: Vec<Input>,
@@ -166,12 +164,19 @@ impl Runner {
         let handle = Handle { inbox: inbox.clone() };
         let syncs = sync_thread(inbox.clone());
         let chores = chore_thread(inbox.clone());
+        let prepares = prepare_thread(inbox.clone());
+        let outcomes = inbox.clone();
+        let workers = Workers::new(
+            client,
+            Box::new(move |ticket, outcome| outcomes.push(Input::Outcome { ticket, outcome })) as Box<_>,
+        );
         let runner = Runner {
             engine,
-            client,
+            workers,
             clock,
             inbox,
             syncs,
+            prepares,
             chores,
             accepts: HashMap::new(),
             commands: HashMap::new(),
@@ -282,20 +287,16 @@ impl Runner {
             self.commands.clear();
         }
         for delivery in self.engine.take_deliveries() {
-            let (client, inbox) = (self.client.clone(), self.inbox.clone());
-            tokio::spawn(async move {
-                let outcome = client.call(&delivery).await;
-                inbox.push(Input::Outcome { ticket: delivery.ticket, outcome });
-            });
+            self.workers.deliver(delivery);
         }
         if let Some(job) = self.engine.sync_job() {
             let _ = self.syncs.send(job);
         }
         if let Some(job) = self.engine.prepare_job() {
-            let _ = self.chores.send(ThreadJob::Prepare(job));
+            let _ = self.prepares.send(job);
         }
         if let Some(chore) = self.engine.chore() {
-            let _ = self.chores.send(ThreadJob::Chore(Box::new(chore)));
+            let _ = self.chores.send(chore);
         }
     }
 }
@@ -312,16 +313,16 @@ fn sync_thread(inbox: Arc<Inbox>) -> threads::Sender<SyncJob> {
     sender
 }
 
-fn chore_thread(inbox: Arc<Inbox>) -> threads::Sender<ThreadJob> {
-    let (sender, jobs) = threads::channel::<ThreadJob>();
-    spawn("klambda-chores", move || {
-        for job in jobs {
-            inbox.push(match job {
-                ThreadJob::Prepare(job) => Input::Prepared(job.run()),
-                ThreadJob::Chore(chore) => Input::ChoreDone(chore.run()),
-            });
-        }
-    });
+/// Apart from chores: a long merge must not keep the log from its next segment.
+fn prepare_thread(inbox: Arc<Inbox>) -> threads::Sender<PrepareJob> {
+    let (sender, jobs) = threads::channel::<PrepareJob>();
+    spawn("klambda-prepare", move || jobs.into_iter().for_each(|job| inbox.push(Input::Prepared(job.run()))));
+    sender
+}
+
+fn chore_thread(inbox: Arc<Inbox>) -> threads::Sender<Chore> {
+    let (sender, jobs) = threads::channel::<Chore>();
+    spawn("klambda-chores", move || jobs.into_iter().for_each(|chore| inbox.push(Input::ChoreDone(chore.run()))));
     sender
 }
 

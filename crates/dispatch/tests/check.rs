@@ -187,6 +187,22 @@ fn a_log_whose_beginning_is_gone_passes() {
     assert_eq!(report.lanes, 41 - 1, "the parked lane was not touched since");
 }
 
+/// What was in flight when the oldest of the queue was dropped is not what a restart drops.
+#[test]
+fn drops_of_an_unordered_queue_are_the_same_after_a_restart() {
+    let mut world = World::new(5);
+    world.put(subscription("heap", json!({"concurrency": 2, "backlog": {"maxEvents": 10, "onFull": "drop"}})));
+    for _ in 0..14 {
+        world.send("k", None);
+        world.settle();
+    }
+    assert_eq!(world.engine.waiting(), 10);
+    check_is_ok(&world.disk, "dropped");
+    world.drain();
+    let report = check_is_ok(&world.disk, "drained");
+    assert_eq!((report.delivered, report.purged, report.waiting), (10, 4, 0));
+}
+
 // ---- wrongs ---------------------------------------------------------------------------------------------------
 
 /// Ten events of one key, all delivered, as of a checkpoint: the engine will not read these steps again.

@@ -60,7 +60,7 @@ impl Tokens {
     /// Whether the request carries one of the tokens.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
         self.look_again();
-        let Some(given) = bearer(headers) else {
+        let Some(given) = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
             return Err(Problem::unauthorized("this server needs a token: Authorization: Bearer <token>"));
         };
         if self.knows(given) {
@@ -68,6 +68,12 @@ impl Tokens {
         } else {
             Err(Problem::unauthorized("the token is not one of this server's"))
         }
+    }
+
+    /// The same for a header that is held as bare bytes.
+    pub(crate) fn admits(&self, authorization: Option<&[u8]>) -> bool {
+        self.look_again();
+        authorization.and_then(bearer).is_some_and(|given| self.knows(given))
     }
 
     /// Reads the file now. A file that cannot be used leaves the tokens as they were, since a half-written file
@@ -141,9 +147,8 @@ impl Stamp {
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
-    let (scheme, token) = value.split_at_checked(7)?;
+fn bearer(authorization: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = authorization.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 

@@ -132,11 +132,38 @@ impl Budget {
     }
 }
 
+/// Bytes that count against the budget for as long as this lives.
+pub(crate) struct Hold<'a> {
+    bytes: usize,
+    budget: &'a Budget,
+}
+
+impl<'a> Hold<'a> {
+    pub(crate) fn none(budget: &'a Budget) -> Hold<'a> {
+        Hold { bytes: 0, budget }
+    }
+
+    /// False if the budget has no room for so many more.
+    #[must_use]
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+        let fits = self.budget.take(bytes);
+        self.bytes += if fits { bytes } else { 0 };
+        fits
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.budget.give_back(self.bytes);
+        }
+    }
+}
+
 /// A request's body in one piece. Keep it until the answer is known: the budget is given back when it goes.
 pub struct Received<'a> {
     bytes: Bytes,
-    held: usize,
-    budget: &'a Budget,
+    held: Hold<'a>,
 }
 
 impl<'a> Received<'a> {
@@ -147,7 +174,7 @@ impl<'a> Received<'a> {
         budget: &'a Budget,
         connection: &Connection,
     ) -> Result<Received<'a>, Problem> {
-        let mut received = Received { bytes: Bytes::new(), held: 0, budget };
+        let mut received = Received { bytes: Bytes::new(), held: Hold::none(budget) };
         if body.is_end_stream() {
             return Ok(received);
         }
@@ -195,22 +222,13 @@ impl<'a> Received<'a> {
     }
 
     fn admit(&mut self, bytes: usize, limit: usize) -> Result<(), Problem> {
-        if self.held + bytes > limit {
+        if self.held.bytes + bytes > limit {
             return Err(too_large(limit));
         }
-        if !self.budget.take(bytes) {
+        if !self.held.grow(bytes) {
             return Err(overloaded());
         }
-        self.held += bytes;
         Ok(())
-    }
-}
-
-impl Drop for Received<'_> {
-    fn drop(&mut self) {
-        if self.held > 0 {
-            self.budget.give_back(self.held);
-        }
     }
 }
 

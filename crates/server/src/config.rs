@@ -6,7 +6,8 @@
 mod settings;
 mod sources;
 
-pub use settings::{Strategy, names};
+pub use klambda_core::kinds::Strategy;
+pub use settings::names;
 pub use sources::{Error, Overrides};
 
 use std::collections::BTreeMap;

@@ -122,7 +122,7 @@ impl Connection {
     }
 
     /// The next phase of the same request, whose time runs on: no look at the clock.
-    fn go_on(&self, phase: Phase) {
+    pub(crate) fn go_on(&self, phase: Phase) {
         self.phase.store(self.phase().1 << PHASE_BITS | phase as u64, Relaxed);
     }
 
@@ -161,7 +161,7 @@ impl Connection {
         let allowed = match phase {
             Phase::New | Phase::Head => Some(self.timeouts.header),
             Phase::Idle => Some(self.timeouts.idle),
-            Phase::Body if self.body_late.load(Relaxed) => None,
+            Phase::Body if self.is_body_late() => None,
             Phase::Body => Some(self.timeouts.body),
             Phase::Linger => Some(LINGER),
             Phase::Busy => None,
@@ -172,9 +172,13 @@ impl Connection {
         phase_due.into_iter().chain(stalled_due).min_by_key(|(at, _)| *at)
     }
 
+    pub(crate) fn is_body_late(&self) -> bool {
+        self.body_late.load(Relaxed)
+    }
+
     /// A body that came too late ends its connection, however that went on to close.
     fn closed(&self) -> End {
-        if self.body_late.load(Relaxed) { End::TimedOut(Phase::Body) } else { End::Closed }
+        if self.is_body_late() { End::TimedOut(Phase::Body) } else { End::Closed }
     }
 
     fn at(&self, ms: u64) -> Instant {
@@ -194,7 +198,7 @@ impl Receiving<'_> {
     fn poll_data(&self, body: &mut Incoming, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Problem>> {
         loop {
             let frame = match Pin::new(&mut *body).poll_frame(cx) {
-                Poll::Pending if self.0.body_late.load(Relaxed) => return Poll::Ready(Err(self.late())),
+                Poll::Pending if self.0.is_body_late() => return Poll::Ready(Err(self.late())),
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(Ok(None)),
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(broken(&error))),
@@ -226,20 +230,18 @@ fn broken(error: &hyper::Error) -> Problem {
 }
 
 /// Serves a connection until either side ends it, it takes too long, or the server stops.
-///
-/// Must be the outermost future of its task: it relies on being woken by one and the same waker.
 pub(crate) async fn serve<T, S>(
     io: T,
-    connection: Connection,
+    connection: Arc<Connection>,
     service: Arc<S>,
     http: &http1::Builder,
+    watch: &mut Watch,
     shutdown: &Shutdown,
 ) -> End
 where
     T: AsyncRead + AsyncWrite + Unpin,
     S: Service,
 {
-    let connection = Arc::new(connection);
     // One reference count per request is touched, and only by this connection: the service's own count is
     // shared by all cores.
     let serving = Arc::new((service, Arc::clone(&connection)));
@@ -254,18 +256,36 @@ where
         }
     });
     let io = TokioIo::new(Socket::new(io, Arc::clone(&connection)));
-    let mut http = pin!(http.serve_connection(io, requests));
-    let mut watch = Watch::new(&connection);
+    let http = pin!(http.serve_connection(io, requests));
+    match watched(http, &connection, watch, shutdown, |http| http.graceful_shutdown()).await {
+        Ok(ended) => {
+            if let Err(error) = ended {
+                tracing::debug!(peer = %connection.peer, %error, "Connection broke.");
+            }
+            connection.closed()
+        }
+        Err(end) => end,
+    }
+}
+
+/// Goes on with a conversation until it ends by itself, or else takes too long or is cut off. `drain` tells it once
+/// that the server stops; then it is polled again.
+///
+/// Must be the outermost future of its task: it relies on being woken by one and the same waker.
+pub(crate) async fn watched<F: Future>(
+    mut conversation: Pin<&mut F>,
+    connection: &Connection,
+    watch: &mut Watch,
+    shutdown: &Shutdown,
+    drain: impl Fn(Pin<&mut F>),
+) -> Result<F::Output, End> {
     let mut stopping = pin!(shutdown.changed());
     let mut draining = false;
     let mut registered = false;
     poll_fn(|cx| {
         loop {
-            if let Poll::Ready(ended) = http.as_mut().poll(cx) {
-                if let Err(error) = ended {
-                    tracing::debug!(peer = %connection.peer, %error, "Connection broke.");
-                }
-                return Poll::Ready(connection.closed());
+            if let Poll::Ready(ended) = conversation.as_mut().poll(cx) {
+                return Poll::Ready(Ok(ended));
             }
             if !registered {
                 registered = stopping.as_mut().poll(cx).is_pending();
@@ -275,19 +295,19 @@ where
                 }
             }
             if shutdown.is_cut() {
-                return Poll::Ready(End::Cut);
+                return Poll::Ready(Err(End::Cut));
             }
             if shutdown.is_requested() && !draining {
                 draining = true;
                 registered = false;
                 stopping.set(shutdown.changed());
-                http.as_mut().graceful_shutdown();
+                drain(conversation.as_mut());
                 continue;
             }
-            match ready!(watch.poll_due(&connection, cx)) {
+            match ready!(watch.poll_due(connection, cx)) {
                 // The service answers this one itself, with a problem that says why.
                 End::TimedOut(Phase::Body) => connection.body_late.store(true, Relaxed),
-                end => return Poll::Ready(end),
+                end => return Poll::Ready(Err(end)),
             }
         }
     })
@@ -295,12 +315,12 @@ where
 }
 
 /// The one timer of a connection.
-struct Watch {
+pub(crate) struct Watch {
     sleep: Pin<Box<Sleep>>,
 }
 
 impl Watch {
-    fn new(connection: &Connection) -> Watch {
+    pub(crate) fn new(connection: &Connection) -> Watch {
         let first = connection.due().map_or_else(Instant::now, |(at, _)| at);
         Watch { sleep: Box::pin(sleep_until(first)) }
     }

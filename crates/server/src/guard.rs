@@ -61,6 +61,12 @@ impl Guard {
         }
     }
 
+    /// The same for a request that names nobody in its first line, with the only `Host` and `Origin` it has.
+    pub(crate) fn admits(&self, host: &str, origin: Option<&str>, local: IpAddr) -> bool {
+        let Ok(host) = self.known(host, local) else { return false };
+        origin.is_none_or(|origin| self.is_own_origin(origin, host))
+    }
+
     fn host<'a>(
         &self,
         uri: &'a Uri,

@@ -1,5 +1,6 @@
 //! The HTTP server: configuration, limits, safety at the door, and one file per resource behind it.
 
+mod answer;
 mod api;
 pub mod auth;
 mod backup;
@@ -9,6 +10,7 @@ pub mod connection;
 mod dead_letters;
 mod events;
 pub mod extract;
+mod fast;
 pub mod front;
 pub mod guard;
 mod lanes;
@@ -29,6 +31,7 @@ mod subscriptions;
 pub mod telemetry;
 pub mod tls;
 
+pub use answer::Answer;
 pub use config::Config;
 pub use front::{Error, Front};
 pub use problem::Problem;

@@ -2,8 +2,10 @@
 //! header size, and time for every part of a conversation.
 
 use crate::body::Body;
-use crate::connection::{self, Connection, End, Phase, Timeouts};
+use crate::connection::{self, Connection, End, Phase, Timeouts, Watch};
+use crate::fast::{self, Ended, Rewind};
 use crate::problem::Problem;
+use crate::router::{Accept, App};
 use crate::shutdown::Shutdown;
 use bytes::Bytes;
 use http::{Request, Response};
@@ -75,16 +77,16 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Serves until shutdown is requested, then finishes what is open within the deadline.
-pub async fn serve<S: Service>(listener: TcpListener, service: S, options: Options, shutdown: Shutdown) {
-    let server = Arc::new(Server::new(service, options, shutdown));
+pub async fn serve<A: Accept>(listener: TcpListener, app: App<A>, options: Options, shutdown: Shutdown) {
+    let server = Arc::new(Server::new(app, options, shutdown));
     server.accept(&listener).await;
     // From here on nobody can connect: a client learns at once that it must go elsewhere.
     drop(listener);
     server.drain().await;
 }
 
-struct Server<S> {
-    service: Arc<S>,
+struct Server<A> {
+    app: Arc<App<A>>,
     options: Options,
     shutdown: Shutdown,
     http: http1::Builder,
@@ -93,10 +95,10 @@ struct Server<S> {
     refusal: Bytes,
 }
 
-impl<S: Service> Server<S> {
-    fn new(service: S, options: Options, shutdown: Shutdown) -> Server<S> {
+impl<A: Accept> Server<A> {
+    fn new(app: App<A>, options: Options, shutdown: Shutdown) -> Server<A> {
         Server {
-            service: Arc::new(service),
+            app: Arc::new(app),
             http: http(&options),
             open: Arc::new(Semaphore::new(options.connections)),
             refusals: Arc::new(Semaphore::new(REFUSALS)),
@@ -135,23 +137,40 @@ impl<S: Service> Server<S> {
         let Ok(local) = stream.local_addr() else { return };
         // Answers are small and awaited: Nagle would only delay them.
         let _ = stream.set_nodelay(true);
-        let connection = Connection::new(peer, local.ip(), self.options.timeouts);
+        let connection = Arc::new(Connection::new(peer, local.ip(), self.options.timeouts));
         let _open = Open::new(self.stats());
         let end = match &self.options.tls {
-            None => self.serve(stream, connection).await,
+            None => self.serve_plain(stream, connection).await,
             Some(tls) => match self.handshake(tls, stream).await {
-                Some(stream) => Box::pin(self.serve(stream, connection)).await,
+                Some(stream) => {
+                    let watch = Watch::new(&connection);
+                    Box::pin(self.serve(stream, connection, watch)).await
+                }
                 None => return,
             },
         };
         self.stats().count(end);
     }
 
-    async fn serve<T>(&self, io: T, connection: Connection) -> End
+    /// The short way first; what it does not take goes on with all of HTTP, from the first byte not yet answered.
+    async fn serve_plain(&self, mut stream: TcpStream, connection: Arc<Connection>) -> End {
+        let mut watch = Watch::new(&connection);
+        let header_bytes = self.options.header_bytes;
+        match fast::serve(&mut stream, &connection, &self.app, header_bytes, &mut watch, &self.shutdown).await {
+            Ok(Ended::HandOver(read)) => {
+                // Boxed: a connection that never leaves the short way need not have room for it.
+                Box::pin(self.serve(Rewind::new(read, stream), connection, watch)).await
+            }
+            Ok(Ended::Closed) => End::Closed,
+            Err(end) => end,
+        }
+    }
+
+    async fn serve<T>(&self, io: T, connection: Arc<Connection>, mut watch: Watch) -> End
     where
         T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
     {
-        connection::serve(io, connection, Arc::clone(&self.service), &self.http, &self.shutdown).await
+        connection::serve(io, connection, Arc::clone(&self.app), &self.http, &mut watch, &self.shutdown).await
     }
 
     async fn handshake(

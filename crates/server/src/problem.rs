@@ -3,6 +3,7 @@
 //! [`KINDS`] is the whole table of them; the documentation quotes it. One constructor per kind, so that a
 //! status and a title can never disagree.
 
+use crate::answer::Answer;
 use crate::body::Body;
 use axum::response::IntoResponse;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 /// Where the kinds are described; a slug completes it.
 pub const TYPE_BASE: &str = "https://knative-lambda.dev/problems/";
+const CONTENT_TYPE: &str = "application/problem+json";
 
 /// One kind of trouble, with the status and title every problem of it shares.
 #[derive(Debug, PartialEq, Eq)]
@@ -168,14 +170,26 @@ impl Problem {
         response
     }
 
+    /// For answers that are written by hand; a challenge for a token is never among them.
+    pub fn into_answer(self) -> Answer {
+        Answer {
+            status: self.status(),
+            content_type: CONTENT_TYPE,
+            retry_after: self.retry_seconds(),
+            body: self.to_json(),
+        }
+    }
+
+    /// Whole seconds only, and never "at once": a wait shorter than a second is still a wait.
+    fn retry_seconds(&self) -> Option<u64> {
+        self.retry_after.map(|wait| wait.as_millis().div_ceil(1000).max(1) as u64)
+    }
+
     fn headers(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
-        let content = HeaderValue::from_static("application/problem+json");
+        let content = HeaderValue::from_static(CONTENT_TYPE);
         let challenge = (self.status() == StatusCode::UNAUTHORIZED)
             .then(|| (header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"klambda\"")));
-        // Whole seconds only, and never "at once": a wait shorter than a second is still a wait.
-        let retry = self.retry_after.map(|wait| {
-            (header::RETRY_AFTER, HeaderValue::from(wait.as_millis().div_ceil(1000).max(1) as u64))
-        });
+        let retry = self.retry_seconds().map(|wait| (header::RETRY_AFTER, HeaderValue::from(wait)));
         [Some((header::CONTENT_TYPE, content)), challenge, retry].into_iter().flatten()
     }
 }

@@ -3,11 +3,14 @@
 //! `POST /api/v1/events` is the hot path: one comparison of method and path, one collected body, one call.
 //! Everything else goes through an axum [`Router`], one file per resource.
 
+use crate::answer::Answer;
 use crate::auth::Tokens;
 use crate::body::{Body, Budget, Received};
 use crate::connection::Connection;
+use crate::fast::Post;
 use crate::guard::Guard;
 use crate::listener::Service;
+use crate::params::Params;
 use crate::problem::Problem;
 use axum::Router;
 use axum::response::IntoResponse;
@@ -16,6 +19,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, header};
 use hyper::body::{Body as _, Incoming};
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::Arc;
 use tower::ServiceExt;
 
@@ -24,9 +28,20 @@ pub const EVENTS: &str = "/api/v1/events";
 const HEALTH: &str = "/healthz";
 const READY: &str = "/readyz";
 
-/// Takes the body of a `POST /api/v1/events`; answers when its events are committed.
+/// Takes a `POST /api/v1/events`, in two steps: the headers need not outlive the first.
 pub trait Accept: Send + Sync + 'static {
-    fn accept(&self, head: &Parts, body: Bytes) -> impl Future<Output = Response<Body>> + Send;
+    type Events: Send;
+
+    /// Takes the request apart, or says why it cannot.
+    fn read<'a>(
+        &self,
+        content_type: Option<&str>,
+        headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+        body: Bytes,
+    ) -> Result<Self::Events, Answer>;
+
+    /// Answers when the events are committed.
+    fn commit(&self, events: Self::Events) -> impl Future<Output = Answer> + Send;
 }
 
 pub struct App<A> {
@@ -82,6 +97,28 @@ impl<A: Accept> App<A> {
         Ok(Admitted::Request)
     }
 
+    /// Whether a post on the short way may go on there: the same as [`App::admit`], without the reasons.
+    pub(crate) fn admits(&self, post: &Post<'_, '_>, local: IpAddr) -> bool {
+        self.guard.admits(post.host, post.origin, local)
+            && self.tokens.as_ref().is_none_or(|tokens| tokens.admits(post.authorization))
+    }
+
+    async fn post(&self, head: &Parts, body: Bytes) -> Answer {
+        match self.read(head, body) {
+            Ok(events) => self.accept.commit(events).await,
+            Err(answer) => answer,
+        }
+    }
+
+    fn read(&self, head: &Parts, body: Bytes) -> Result<A::Events, Answer> {
+        if head.uri.query().is_some() {
+            Params::none(&head.uri).map_err(Problem::into_answer)?;
+        }
+        let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let headers = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        self.accept.read(content_type, headers, body)
+    }
+
     async fn answer(&self, head: Parts, body: Incoming, connection: &Connection) -> Response<Body> {
         // Held to the end of this function: its bytes count until the answer is known.
         let mut received = match Received::collect(body, self.body_bytes, &self.budget, connection).await {
@@ -89,7 +126,7 @@ impl<A: Accept> App<A> {
             Err(problem) => return closing(problem.into_http()),
         };
         if head.method == Method::POST && head.uri.path() == EVENTS {
-            return self.accept.accept(&head, received.take()).await;
+            return self.post(&head, received.take()).await.into();
         }
         let request = Request::from_parts(head, axum::body::Body::from(received.take()));
         // Boxed, since the future of a connection should be no larger than the hot path needs.

@@ -2,12 +2,12 @@
 
 use crate::api::{About, Api, Gate, Inner, TAILS_MAX, resources};
 use crate::auth::Tokens;
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::front::{self, Front, signals};
 use crate::shutdown::Shutdown;
 use crate::telemetry;
 use klambda_core::time::Millis;
-use klambda_core::{binding, breaker, kinds};
+use klambda_core::{binding, breaker};
 use klambda_dispatch::client::{self, Client};
 use klambda_dispatch::history::History;
 use klambda_dispatch::runner::{Clock, Handle, Runner};
@@ -221,7 +221,7 @@ fn engine_config(config: &Config) -> klambda_dispatch::Config {
         log: log::Options {
             segment_bytes: config.store.segment_bytes,
             reserve_bytes: config.store.reserve_bytes,
-            tail_bytes: memory / 8,
+            tail_bytes: memory / 16,
         },
         concurrency: u32::try_from(config.limits.concurrency).unwrap_or(u32::MAX),
         retention_age_ms: ms(config.retention.age),
@@ -239,18 +239,9 @@ fn engine_config(config: &Config) -> klambda_dispatch::Config {
             .replay
             .strategies
             .iter()
-            .map(|(kind, how)| (kind.clone(), strategy(*how)))
+            .map(|(kind, how)| (kind.clone(), *how))
             .collect(),
         metric_types_max: config.limits.metric_types,
-    }
-}
-
-fn strategy(strategy: config::Strategy) -> kinds::Strategy {
-    match strategy {
-        config::Strategy::Ordered => kinds::Strategy::Ordered,
-        config::Strategy::Parallel => kinds::Strategy::Parallel,
-        config::Strategy::Manual => kinds::Strategy::Manual,
-        config::Strategy::Discard => kinds::Strategy::Discard,
     }
 }
 

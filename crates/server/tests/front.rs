@@ -5,13 +5,11 @@
 use axum::Router;
 use axum::routing::get;
 use bytes::Bytes;
-use http::Response;
-use http::request::Parts;
-use klambda_server::body::Body;
+use http::StatusCode;
 use klambda_server::config::Tls;
 use klambda_server::listener::Stats;
 use klambda_server::router::Accept;
-use klambda_server::{Config, Front, Shutdown};
+use klambda_server::{Answer, Config, Front, Shutdown};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,17 +20,32 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Answers with the length of the body, once the gate lets it.
+/// Answers with the length of the body, once the gate lets it; to a flood, with more than a socket takes.
 struct Gated {
     gate: Arc<Semaphore>,
     arrived: mpsc::UnboundedSender<()>,
 }
 
 impl Accept for Gated {
-    async fn accept(&self, _head: &Parts, body: Bytes) -> Response<Body> {
+    type Events = Vec<u8>;
+
+    fn read<'a>(
+        &self,
+        content_type: Option<&str>,
+        headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+        body: Bytes,
+    ) -> Result<Vec<u8>, Answer> {
+        if content_type == Some("flood") {
+            return Ok(vec![b'x'; 64 << 20]);
+        }
+        let id = headers.filter(|(name, _)| *name == "ce-id").map(|(_, value)| value).next().unwrap_or_default();
+        Ok([b"took ", body.len().to_string().as_bytes(), id].concat())
+    }
+
+    async fn commit(&self, body: Vec<u8>) -> Answer {
         let _ = self.arrived.send(());
         self.gate.acquire().await.unwrap().forget();
-        Response::new(Body::from(format!("took {}", body.len())))
+        Answer { status: StatusCode::ACCEPTED, content_type: "text/plain", retry_after: None, body }
     }
 }
 
@@ -166,6 +179,100 @@ async fn answers_on_one_connection_as_often_as_asked() {
 }
 
 #[tokio::test]
+async fn requests_in_one_piece_are_answered_one_by_one() {
+    let mut running = start_gated(0, |_| {}).await;
+    let mut stream = connect(&running).await;
+    let half = post("third").len() / 2;
+    let all = post("1") + &post("22") + &post("third");
+    stream.write_all(&all.as_bytes()[..all.len() - half]).await.unwrap();
+    for expected in ["took 1", "took 2"] {
+        running.arrived.recv().await.unwrap();
+        assert!(running.arrived.try_recv().is_err(), "one at a time");
+        running.gate.add_permits(1);
+        let answered = answer(&mut stream).await;
+        assert!(answered.starts_with("HTTP/1.1 202 Accepted\r\n") && answered.ends_with(expected), "{answered}");
+        assert!(answered.contains("\r\ndate: ") && !answered.contains("connection:"), "{answered}");
+    }
+    stream.write_all(&all.as_bytes()[all.len() - half..]).await.unwrap();
+    running.gate.add_permits(1);
+    assert!(answer(&mut stream).await.ends_with("took 5"));
+}
+
+#[tokio::test]
+async fn a_request_may_come_in_any_pieces() {
+    let running = start(|_| {}).await;
+    let mut stream = connect(&running).await;
+    stream.set_nodelay(true).unwrap();
+    let request = post("drip").replace("host:", "ce-id:  of it \r\nHost:");
+    for bytes in [1, 7] {
+        for piece in request.as_bytes().chunks(bytes) {
+            stream.write_all(piece).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        assert!(answer(&mut stream).await.ends_with("took 4of it"));
+    }
+    // A body of many reads, and the next request right behind it.
+    let large = post(&"x".repeat(1 << 20)) + &post("next");
+    stream.write_all(large.as_bytes()).await.unwrap();
+    assert!(answer(&mut stream).await.ends_with("took 1048576"));
+    assert!(answer(&mut stream).await.ends_with("took 4"));
+}
+
+#[tokio::test]
+async fn whatever_follows_events_is_answered_in_its_place() {
+    let running = start(|_| {}).await;
+    let event = post("hello");
+    let chunked = "POST /api/v1/events HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n\
+                   3\r\nabc\r\n0\r\n\r\n";
+    let query = event.replace("/events", "/events?");
+    let odd = [
+        (get_with("/api/v1/status", "host: localhost\r\n"), "200", "fine"),
+        (chunked.to_owned(), "202", "took 3"),
+        (query, "202", "took 5"),
+        (event.replace("host:", "connection: close\r\nhost:"), "202", "took 5"),
+        (event.replace("HTTP/1.1", "HTTP/1.0"), "202", "took 5"),
+        (event.replace("localhost", "evil.example"), "421", ""),
+        (event.replace("host:", "content-length: 4\r\nhost:"), "400", ""),
+        (event.replace("host:", "host : x\r\nhost:"), "400", ""),
+        (event.replace("host:", "x: y\r\n folded\r\nhost:"), "400", ""),
+        ("nonsense\r\n\r\n".to_owned(), "400", ""),
+    ];
+    for (request, status, body) in odd {
+        let mut stream = connect(&running).await;
+        stream.write_all((event.clone() + &request).as_bytes()).await.unwrap();
+        assert!(answer(&mut stream).await.ends_with("took 5"));
+        let answered = answer(&mut stream).await;
+        let (_, code) = answered.split_once(' ').unwrap();
+        assert!(code.starts_with(status) && answered.ends_with(body), "{request}: {answered}");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_to_be_told_to_go_on_is_told() {
+    let running = start(|_| {}).await;
+    let mut stream = connect(&running).await;
+    let request = post("hello").replace("host:", "expect: 100-continue\r\nhost:");
+    let (head, body) = request.split_at(request.len() - 5);
+    stream.write_all(head.as_bytes()).await.unwrap();
+    assert!(answer(&mut stream).await.starts_with("HTTP/1.1 100"));
+    stream.write_all(body.as_bytes()).await.unwrap();
+    assert!(answer(&mut stream).await.ends_with("took 5"));
+}
+
+#[tokio::test]
+async fn half_a_request_is_no_request() {
+    let mut running = start(|_| {}).await;
+    for cut in [10, 50, post("hello").len() - 1] {
+        let mut stream = connect(&running).await;
+        stream.write_all(&post("hello").as_bytes()[..cut]).await.unwrap();
+        stream.shutdown().await.unwrap();
+        closed(&mut stream).await;
+    }
+    until(&running.stats.open, 0).await;
+    assert!(running.arrived.try_recv().is_err());
+}
+
+#[tokio::test]
 async fn what_is_not_there_is_a_problem() {
     let running = start(|_| {}).await;
     let missing = ask(&running, &get_with("/api/v1/nothing", "host: localhost\r\n")).await;
@@ -216,6 +323,12 @@ async fn a_second_request_gets_no_longer_than_the_first() {
     closed(&mut stream).await;
     assert!(began.elapsed() < Duration::from_secs(5), "the idle timeout must not apply");
     until(&running.stats.header_timeouts, 1).await;
+    // Nor does one that came along with the first.
+    let mut stream = connect(&running).await;
+    stream.write_all((post("x") + "POST /api/v1/events HTTP/1.1\r\nhost").as_bytes()).await.unwrap();
+    answer(&mut stream).await;
+    closed(&mut stream).await;
+    until(&running.stats.header_timeouts, 2).await;
 }
 
 #[tokio::test]
@@ -283,6 +396,10 @@ async fn bodies_in_memory_are_bounded_over_all_connections() {
     let mut first = connect(&running).await;
     first.write_all(post(&"x".repeat(1000)).as_bytes()).await.unwrap();
     running.arrived.recv().await.unwrap();
+    // One that is announced and does not come takes nothing from those that do.
+    let mut announced = connect(&running).await;
+    announced.write_all(&post(&"z".repeat(1000)).as_bytes()[..80]).await.unwrap();
+    assert!(ask(&running, &get_with("/healthz", "")).await.starts_with("HTTP/1.1 200"));
     let refused = ask(&running, &post(&"y".repeat(100))).await;
     assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: 1"), "{refused}");
     running.gate.add_permits(2);
@@ -314,6 +431,11 @@ async fn a_client_that_will_not_read_is_let_go() {
     stream.write_all(get_with("/endless", "host: localhost\r\n").as_bytes()).await.unwrap();
     until(&running.stats.stalled, 1).await;
     until(&running.stats.open, 0).await;
+    let mut stream = connect(&running).await;
+    let flood = post("x").replace("host:", "content-type: flood\r\nhost:");
+    stream.write_all(flood.as_bytes()).await.unwrap();
+    until(&running.stats.stalled, 2).await;
+    until(&running.stats.open, 0).await;
 }
 
 #[tokio::test]
@@ -342,6 +464,9 @@ async fn with_a_token_file_only_its_tokens_open() {
     let running = start(|config| config.token_file = Some(file.path().to_owned())).await;
     let none = ask(&running, &post("x")).await;
     assert!(none.starts_with("HTTP/1.1 401") && none.contains("www-authenticate: Bearer"), "{none}");
+    let allowed = post("x").replace("host:", "authorization: Bearer s3cret\r\nhost:");
+    assert!(ask(&running, &allowed).await.ends_with("took 1"));
+    assert!(ask(&running, &allowed.replace("s3cret", "secret")).await.starts_with("HTTP/1.1 401"));
     let status = |token: &str| {
         get_with("/api/v1/status", &format!("host: localhost\r\nauthorization: Bearer {token}\r\n"))
     };
@@ -410,16 +535,26 @@ async fn shutdown_finishes_what_is_open_and_begins_nothing() {
     let mut idle = connect(&running).await;
     idle.write_all(get_with("/api/v1/status", "host: localhost\r\n").as_bytes()).await.unwrap();
     answer(&mut idle).await;
+    let mut silent = connect(&running).await;
+    let mut begun = connect(&running).await;
+    begun.write_all(&post("begun").as_bytes()[..60]).await.unwrap();
+    until(&running.stats.open, 3).await;
     let mut open = connect(&running).await;
     open.write_all(post("last").as_bytes()).await.unwrap();
     running.arrived.recv().await.unwrap();
 
     running.shutdown.request();
     assert!(closed(&mut idle).await, "an idle connection ends at once");
+    assert!(closed(&mut silent).await, "and so does one that never said a word");
+    begun.write_all(&post("begun").as_bytes()[60..]).await.unwrap();
+    running.arrived.recv().await.unwrap();
     assert!(!running.server.is_finished());
-    running.gate.add_permits(1);
-    assert!(answer(&mut open).await.ends_with("took 4"));
-    assert!(closed(&mut open).await);
+    running.gate.add_permits(2);
+    for (stream, expected) in [(&mut open, "took 4"), (&mut begun, "took 5")] {
+        let last = answer(stream).await;
+        assert!(last.ends_with(expected) && last.contains("\r\nconnection: close\r\n"), "{last}");
+        assert!(closed(stream).await);
+    }
     timeout(Duration::from_secs(10), &mut running.server).await.expect("ends").unwrap();
     assert!(TcpStream::connect(running.address).await.is_err());
     assert_eq!(running.stats.cut.load(Ordering::Relaxed), 0);

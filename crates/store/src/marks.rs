@@ -94,7 +94,9 @@ impl Marks {
 
     pub fn freeze(&mut self) -> Arc<Recent> {
         assert!(self.frozen.is_none(), "one checkpoint at a time");
-        let frozen = Arc::new(std::mem::take(&mut self.recent));
+        // As many will come again before the next time: no growing on the way.
+        let next = Recent::with_capacity_and_hasher(self.recent.len(), Default::default());
+        let frozen = Arc::new(std::mem::replace(&mut self.recent, next));
         self.frozen = Some(frozen.clone());
         frozen
     }

@@ -187,8 +187,9 @@ impl Ledger {
                 account.line(key).drops += 1;
                 account.drops += 1;
             }
-            // Of an unordered queue: who was in it still, and who was on its way, it does not say.
-            Step::Purge { events, .. } if key.is_empty() => account.drops += events,
+            Step::Purge { after, .. } if key.is_empty() => {
+                self.counts.purged += account.alone.extract_if(|position| position > after).count() as u64;
+            }
             Step::Purge { events, .. } => self.counts.purged += account.purge(key, lane, *events),
             Step::Reset { .. } => account.set_apart(key, lane),
             _ => {}
@@ -267,7 +268,7 @@ impl Ledger {
             // It never had a lane, and its subscription has none any more.
             account.alone.insert(position);
         }
-        if let Step::Purge { .. } = step
+        if let Step::Purge { .. } | Step::DropOldest = step
             && account.alone.remove(&position)
         {
             self.counts.purged += 1;

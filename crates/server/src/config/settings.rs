@@ -2,6 +2,7 @@
 
 use super::{Config, LogFormat};
 use crate::telemetry;
+use klambda_core::kinds::Strategy;
 use klambda_core::quantity;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -10,20 +11,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
-
-/// How dead letters of an event type are replayed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
-pub enum Strategy {
-    /// One after another within a key.
-    Ordered,
-    /// As they come; in an ordered lane the same as `Ordered`.
-    Parallel,
-    /// Only when selected by id.
-    Manual,
-    /// Never: a replay removes them.
-    Discard,
-}
 
 /// Name and environment variable of every setting, in the order of the default file.
 pub fn names() -> impl Iterator<Item = (&'static str, String)> {

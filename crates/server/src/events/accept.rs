@@ -1,45 +1,51 @@
 //! `POST /api/v1/events`: the hot path. One parse, one hand-over to the engine, one answer written by hand.
 
-use crate::api::{Api, Gate};
-use crate::body::Body;
-use crate::params::Params;
+use crate::answer::Answer;
+use crate::api::Gate;
 use crate::problem::Problem;
 use crate::refusal;
 use crate::router::Accept;
 use bytes::Bytes;
-use http::request::Parts;
-use http::{HeaderValue, Response, StatusCode, header};
-use klambda_core::binding;
+use http::StatusCode;
+use klambda_core::binding::{self, Rejected};
+use klambda_core::event::Event;
 use klambda_dispatch::{Judged, Status};
 use serde_json::{Value, json};
 use std::io::Write;
 
 impl Accept for Gate {
-    async fn accept(&self, head: &Parts, body: Bytes) -> Response<Body> {
+    type Events = Vec<Result<Event, Rejected>>;
+
+    fn read<'a>(
+        &self,
+        content_type: Option<&str>,
+        headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+        body: Bytes,
+    ) -> Result<Self::Events, Answer> {
+        let api = self.api().map_err(Problem::into_answer)?;
+        match binding::parse(content_type, headers, body, &api.limits) {
+            Ok((_, events)) => Ok(events),
+            Err(refused) => Err(refusal::refusal(refused, is_batch(content_type)).into_answer()),
+        }
+    }
+
+    async fn commit(&self, events: Self::Events) -> Answer {
         match self.api() {
-            Ok(api) => accept(api, head, body).await.unwrap_or_else(Problem::into_http),
-            Err(problem) => problem.into_http(),
+            Ok(api) => match api.handle.accept(events).await {
+                Ok(judged) => answer(&judged),
+                Err(_) => api.stopped().into_answer(),
+            },
+            Err(problem) => problem.into_answer(),
         }
     }
 }
 
-async fn accept(api: &Api, head: &Parts, body: Bytes) -> Result<Response<Body>, Problem> {
-    if head.uri.query().is_some() {
-        Params::none(&head.uri)?;
-    }
-    let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let headers = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    let (_, events) = binding::parse(content_type, headers, body, &api.limits).map_err(|refused| {
-        let is_batch =
-            content_type.is_some_and(|text| text.to_ascii_lowercase().contains("cloudevents-batch"));
-        refusal::refusal(refused, is_batch)
-    })?;
-    let judged = api.handle.accept(events).await.map_err(|_| api.stopped())?;
-    Ok(answer(&judged))
+fn is_batch(content_type: Option<&str>) -> bool {
+    content_type.is_some_and(|text| text.to_ascii_lowercase().contains("cloudevents-batch"))
 }
 
 /// Any accepted: 202; else any skipped: 200; else what the worst of them says.
-fn answer(judged: &[Judged]) -> Response<Body> {
+fn answer(judged: &[Judged]) -> Answer {
     let any = |wanted: fn(&Status) -> bool| judged.iter().any(|one| wanted(&one.status));
     if any(|status| matches!(status, Status::Accepted { .. })) {
         return results(judged, StatusCode::ACCEPTED);
@@ -53,10 +59,10 @@ fn answer(judged: &[Judged]) -> Response<Body> {
     });
     let worst = problems.max_by_key(|problem| problem.status().as_u16());
     let worst = worst.unwrap_or_else(|| Problem::internal("no event was judged"));
-    worst.with("results", judged.iter().map(result).collect::<Vec<Value>>()).into_http()
+    worst.with("results", judged.iter().map(result).collect::<Vec<Value>>()).into_answer()
 }
 
-fn results(judged: &[Judged], status: StatusCode) -> Response<Body> {
+fn results(judged: &[Judged], status: StatusCode) -> Answer {
     let mut body = Vec::with_capacity(32 + judged.len() * 128);
     body.extend_from_slice(b"{\"results\":[");
     for (n, one) in judged.iter().enumerate() {
@@ -66,10 +72,7 @@ fn results(judged: &[Judged], status: StatusCode) -> Response<Body> {
         write_result(&mut body, one);
     }
     body.extend_from_slice(b"]}");
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
+    Answer { status, content_type: "application/json", retry_after: None, body }
 }
 
 fn write_result(out: &mut Vec<u8>, one: &Judged) {
@@ -111,15 +114,8 @@ mod tests {
         Judged { id: Some("e\"1".into()), source: Some("/shop".into()), status }
     }
 
-    fn body(response: Response<Body>) -> (u16, Value) {
-        let status = response.status().as_u16();
-        let mut body = std::pin::pin!(response.into_body());
-        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-        let std::task::Poll::Ready(Some(Ok(frame))) = hyper::body::Body::poll_frame(body.as_mut(), &mut cx)
-        else {
-            panic!("the body is whole")
-        };
-        (status, serde_json::from_slice(&frame.into_data().unwrap()).unwrap())
+    fn body(answer: Answer) -> (u16, Value) {
+        (answer.status.as_u16(), serde_json::from_slice(&answer.body).unwrap())
     }
 
     #[test]

@@ -1,0 +1,109 @@
+//! A whole answer to posted events, whichever way it goes out: as a response of the HTTP library, or written by hand.
+
+use crate::body::Body;
+use http::{HeaderValue, Response, StatusCode, header};
+use httpdate::HttpDate;
+use std::cell::RefCell;
+use std::io::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub content_type: &'static str,
+    /// In seconds.
+    pub retry_after: Option<u64>,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// Appends the answer as HTTP/1.1 has it. After a `last` one the connection is closed.
+    pub(crate) fn write(&self, last: bool, out: &mut Vec<u8>) {
+        const WRITES: &str = "a Vec takes every write";
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(self.status.as_str().as_bytes());
+        out.push(b' ');
+        out.extend_from_slice(self.status.canonical_reason().unwrap_or_default().as_bytes());
+        out.extend_from_slice(b"\r\ncontent-type: ");
+        out.extend_from_slice(self.content_type.as_bytes());
+        write!(out, "\r\ncontent-length: {}", self.body.len()).expect(WRITES);
+        if let Some(seconds) = self.retry_after {
+            write!(out, "\r\nretry-after: {seconds}").expect(WRITES);
+        }
+        if last {
+            out.extend_from_slice(b"\r\nconnection: close");
+        }
+        out.extend_from_slice(b"\r\ndate: ");
+        write_date(out, SystemTime::now());
+        out.extend_from_slice(b"\r\n\r\n");
+        out.extend_from_slice(&self.body);
+    }
+}
+
+impl From<Answer> for Response<Body> {
+    fn from(answer: Answer) -> Response<Body> {
+        let mut response = Response::new(Body::from(answer.body));
+        *response.status_mut() = answer.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
+        if let Some(seconds) = answer.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// The date changes once in a second, answers go out more often.
+fn write_date(out: &mut Vec<u8>, now: SystemTime) {
+    thread_local! {
+        static WRITTEN: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
+    }
+    let second = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    WRITTEN.with_borrow_mut(|(at, text)| {
+        if *at != second || text.is_empty() {
+            (*at, *text) = (second, HttpDate::from(now).to_string());
+        }
+        out.extend_from_slice(text.as_bytes());
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn is_written_in_one_piece() {
+        let answer = Answer {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            content_type: "text/plain",
+            retry_after: Some(3),
+            body: b"later".to_vec(),
+        };
+        let mut out = Vec::new();
+        answer.write(true, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        let lines: Vec<_> = head.split("\r\n").collect();
+        assert_eq!(
+            lines[..5],
+            [
+                "HTTP/1.1 503 Service Unavailable",
+                "content-type: text/plain",
+                "content-length: 5",
+                "retry-after: 3",
+                "connection: close",
+            ]
+        );
+        assert_eq!(body, "later");
+    }
+
+    #[test]
+    fn the_date_follows_the_clock() {
+        for (second, date) in [(0, "Thu, 01 Jan 1970 00:00:00 GMT"), (784111777, "Sun, 06 Nov 1994 08:49:37 GMT")] {
+            let mut out = Vec::new();
+            write_date(&mut out, UNIX_EPOCH + Duration::from_secs(second));
+            assert_eq!(String::from_utf8(out).unwrap(), date);
+        }
+    }
+}

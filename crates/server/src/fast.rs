@@ -1,0 +1,335 @@
+//! The short way of `POST /api/v1/events` over plain TCP: bytes in, events to the engine, one write out.
+//!
+//! Only what is beyond doubt is taken here: a whole, plain, admitted post. Whatever else comes (another resource, odd
+//! framing, a refusal, a body that is late) is handed over to the HTTP library with every byte that was not answered
+//! yet, and the connection stays there. So there is one place for every rare case, and it is not this one.
+//!
+//! The buffers belong to the thread: a connection between two requests holds none.
+
+mod head;
+mod rewind;
+
+pub(crate) use head::Post;
+pub(crate) use rewind::Rewind;
+
+use crate::answer::Answer;
+use crate::body::Hold;
+use crate::connection::{Connection, End, Phase, Watch, watched};
+use crate::router::{Accept, App};
+use crate::shutdown::Shutdown;
+use bytes::{Buf, Bytes, BytesMut};
+use head::{Slots, Verdict};
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+
+/// How a connection left the short way.
+pub(crate) enum Ended {
+    Closed,
+    /// These bytes were read and not answered.
+    HandOver(Bytes),
+}
+
+const READ_BYTES: usize = 16 << 10;
+const WRITE_BYTES_KEPT_MAX: usize = 64 << 10;
+
+thread_local! {
+    static IN: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static OUT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Serves posts of events until the connection ends or brings something else.
+pub(crate) async fn serve<A: Accept>(
+    stream: &mut TcpStream,
+    connection: &Connection,
+    app: &App<A>,
+    header_bytes: usize,
+    watch: &mut Watch,
+    shutdown: &Shutdown,
+) -> Result<Ended, End> {
+    let head_bytes_max = header_bytes.min(READ_BYTES);
+    let held = BytesMut::new();
+    let mut conversation = Conversation { stream, connection, app, shutdown, head_bytes_max, held, body: None };
+    // Nothing to tell it when the server stops: it looks by itself.
+    watched(pin!(conversation.run()), connection, watch, shutdown, |_| {}).await
+}
+
+struct Conversation<'a, A: Accept> {
+    stream: &'a mut TcpStream,
+    connection: &'a Connection,
+    app: &'a App<A>,
+    shutdown: &'a Shutdown,
+    head_bytes_max: usize,
+    /// What was read and is not taken yet. While a body comes in: its head, and nothing else.
+    held: BytesMut,
+    body: Option<Body<'a>>,
+}
+
+/// A body of which more is to come.
+struct Body<'a> {
+    bytes: Vec<u8>,
+    length: usize,
+    hold: Hold<'a>,
+}
+
+enum Next<'a, E> {
+    Post(Taken<'a, E>),
+    HandOver,
+    Closed,
+}
+
+/// A post that was read whole. Its bytes count until its answer is known.
+struct Taken<'a, E> {
+    events: Result<E, Answer>,
+    _hold: Hold<'a>,
+}
+
+/// What bytes turn out to be.
+enum Found<'a, E> {
+    /// The beginning of a head.
+    Part,
+    Other,
+    /// A head of so many bytes that waits for its body.
+    Head {
+        bytes: usize,
+        length: usize,
+    },
+    /// A whole post of so many bytes.
+    Whole(Taken<'a, E>, usize),
+}
+
+impl<'a, A: Accept> Conversation<'a, A> {
+    async fn run(&mut self) -> Ended {
+        loop {
+            let taken = match self.next().await {
+                Next::Post(taken) => taken,
+                Next::HandOver => return Ended::HandOver(self.unanswered()),
+                Next::Closed => return Ended::Closed,
+            };
+            let answer = self.answer(taken).await;
+            let last = self.shutdown.is_requested();
+            if self.write(&answer, last).await.is_err() {
+                return Ended::Closed;
+            }
+            if last {
+                let _ = self.stream.shutdown().await;
+                return Ended::Closed;
+            }
+            self.connection.answered();
+        }
+    }
+
+    async fn answer(&self, taken: Taken<'a, A::Events>) -> Answer {
+        match taken.events {
+            Ok(events) => self.app.accept.commit(events).await,
+            Err(answer) => answer,
+        }
+    }
+
+    fn unanswered(&mut self) -> Bytes {
+        let mut bytes = std::mem::take(&mut self.held);
+        if let Some(body) = self.body.take() {
+            bytes.extend_from_slice(&body.bytes);
+        }
+        bytes.freeze()
+    }
+
+    // ---- reading ------------------------------------------------------------------------------------------
+
+    async fn next(&mut self) -> Next<'a, A::Events> {
+        if !self.held.is_empty() {
+            // The client did not wait for its answer: the next request has begun already.
+            self.connection.read_some();
+            if let Some(next) = self.take_held() {
+                return next;
+            }
+        }
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next<'a, A::Events>> {
+        let mut buffer = IN.take();
+        buffer.resize(READ_BYTES, 0);
+        let next = self.poll_read(cx, &mut buffer);
+        IN.set(buffer);
+        match next {
+            Poll::Pending => self.poll_waiting(),
+            ready => ready,
+        }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Next<'a, A::Events>> {
+        loop {
+            let mut piece = ReadBuf::new(buffer);
+            let read = ready!(Pin::new(&mut *self.stream).poll_read(cx, &mut piece));
+            match (read, piece.filled()) {
+                (Err(_), _) => return Poll::Ready(Next::Closed),
+                (Ok(()), []) if self.is_between() => return Poll::Ready(Next::Closed),
+                (Ok(()), []) => return Poll::Ready(Next::HandOver),
+                (Ok(()), bytes) => {
+                    self.connection.read_some();
+                    if let Some(next) = self.take(bytes) {
+                        return Poll::Ready(next);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nothing has come: is it worth waiting for more?
+    fn poll_waiting(&self) -> Poll<Next<'a, A::Events>> {
+        if self.is_between() && self.shutdown.is_requested() {
+            return Poll::Ready(Next::Closed);
+        }
+        if self.body.is_some() && self.connection.is_body_late() {
+            return Poll::Ready(Next::HandOver);
+        }
+        Poll::Pending
+    }
+
+    /// Between two requests.
+    fn is_between(&self) -> bool {
+        self.held.is_empty() && self.body.is_none()
+    }
+
+    /// Takes the next piece; none if more must come.
+    fn take(&mut self, bytes: &[u8]) -> Option<Next<'a, A::Events>> {
+        if self.body.is_some() {
+            return self.take_body(bytes);
+        }
+        if self.held.is_empty() {
+            let found = self.find(bytes);
+            self.held.extend_from_slice(&bytes[found.used()..]);
+            return self.go_on(found);
+        }
+        self.held.extend_from_slice(bytes);
+        // Nothing new can be told of a head before its next line ends; parsing at every byte would be quadratic.
+        if !bytes.contains(&b'\n') && self.held.len() <= self.head_bytes_max {
+            return None;
+        }
+        self.take_held()
+    }
+
+    fn take_held(&mut self) -> Option<Next<'a, A::Events>> {
+        let found = self.find(&self.held);
+        self.held.advance(found.used());
+        if self.held.is_empty() {
+            self.held = BytesMut::new();
+        }
+        self.go_on(found)
+    }
+
+    fn find(&self, bytes: &[u8]) -> Found<'a, A::Events> {
+        let mut slots = Slots::new();
+        let post = match slots.read(bytes, self.head_bytes_max) {
+            Verdict::Part => return Found::Part,
+            Verdict::Other => return Found::Other,
+            Verdict::Post(post) => post,
+        };
+        if post.length > self.app.body_bytes || !self.app.admits(&post, self.connection.local) {
+            return Found::Other;
+        }
+        let (end, length) = (post.bytes + post.length, post.length);
+        let Some(body) = bytes.get(post.bytes..end) else { return Found::Head { bytes: post.bytes, length } };
+        let mut hold = Hold::none(&self.app.budget);
+        if !hold.grow(length) {
+            return Found::Other;
+        }
+        Found::Whole(self.taken(&post, Bytes::copy_from_slice(body), hold), end)
+    }
+
+    fn go_on(&mut self, found: Found<'a, A::Events>) -> Option<Next<'a, A::Events>> {
+        match found {
+            Found::Part => None,
+            Found::Other => Some(Next::HandOver),
+            Found::Whole(taken, _) => Some(Next::Post(taken)),
+            Found::Head { bytes, length } => {
+                self.connection.go_on(Phase::Body);
+                let mut body =
+                    Body { bytes: Vec::with_capacity(length), length, hold: Hold::none(&self.app.budget) };
+                body.bytes.extend_from_slice(&self.held[bytes..]);
+                self.held.truncate(bytes);
+                let fits = body.hold.grow(body.bytes.len());
+                self.body = Some(body);
+                (!fits).then_some(Next::HandOver)
+            }
+        }
+    }
+
+    fn take_body(&mut self, bytes: &[u8]) -> Option<Next<'a, A::Events>> {
+        let mut body = self.body.take()?;
+        let (ours, rest) = bytes.split_at(bytes.len().min(body.length - body.bytes.len()));
+        if !body.hold.grow(ours.len()) {
+            body.bytes.extend_from_slice(bytes);
+            self.body = Some(body);
+            return Some(Next::HandOver);
+        }
+        body.bytes.extend_from_slice(ours);
+        if body.bytes.len() < body.length {
+            self.body = Some(body);
+            return None;
+        }
+        let head = std::mem::replace(&mut self.held, BytesMut::from(rest));
+        let mut slots = Slots::new();
+        match slots.read(&head, self.head_bytes_max) {
+            Verdict::Post(post) => Some(Next::Post(self.taken(&post, body.bytes.into(), body.hold))),
+            // It was a post before, and is the same bytes still.
+            Verdict::Part | Verdict::Other => Some(Next::Closed),
+        }
+    }
+
+    fn taken(&self, post: &Post<'_, '_>, body: Bytes, hold: Hold<'a>) -> Taken<'a, A::Events> {
+        self.connection.go_on(Phase::Busy);
+        let headers = post.headers.iter().map(|header| (header.name, header.value));
+        Taken { events: self.app.accept.read(post.content_type, headers, body), _hold: hold }
+    }
+
+    // ---- writing ------------------------------------------------------------------------------------------
+
+    async fn write(&mut self, answer: &Answer, last: bool) -> io::Result<()> {
+        let mut rest = poll_fn(|cx| Poll::Ready(self.write_first(cx, answer, last))).await?;
+        while !rest.is_empty() {
+            match poll_fn(|cx| self.poll_write(cx, &rest)).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                written => rest.advance(written),
+            }
+        }
+        Ok(())
+    }
+
+    /// Head and body in one write, straight from the thread's buffer; answers with what the socket did not take.
+    fn write_first(&mut self, cx: &mut Context<'_>, answer: &Answer, last: bool) -> io::Result<Bytes> {
+        let mut out = OUT.take();
+        out.clear();
+        answer.write(last, &mut out);
+        let rest = match self.poll_write(cx, &out) {
+            Poll::Ready(Ok(written)) => Ok(Bytes::copy_from_slice(&out[written..])),
+            Poll::Ready(Err(error)) => Err(error),
+            Poll::Pending => Ok(Bytes::copy_from_slice(&out)),
+        };
+        if out.capacity() <= WRITE_BYTES_KEPT_MAX {
+            OUT.set(out);
+        }
+        rest
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut *self.stream).poll_write(cx, bytes);
+        self.connection.wrote(&polled);
+        polled
+    }
+}
+
+impl<E> Found<'_, E> {
+    /// How many bytes need not be kept.
+    fn used(&self) -> usize {
+        match self {
+            Found::Whole(_, bytes) => *bytes,
+            Found::Part | Found::Other | Found::Head { .. } => 0,
+        }
+    }
+}

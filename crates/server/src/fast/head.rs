@@ -1,0 +1,205 @@
+//! Tells a plain post of events from everything else. Pure: bytes in, a verdict out.
+//!
+//! Strict, since whatever two readers could understand in two ways lets one request be taken for two: in any doubt it
+//! is not ours.
+
+use httparse::{Header, ParserConfig, Request, Status};
+use std::mem::MaybeUninit;
+
+/// The head of a `POST /api/v1/events` without anything unusual about it.
+#[derive(Debug)]
+pub(crate) struct Post<'h, 'b> {
+    pub headers: &'h [Header<'b>],
+    pub host: &'b str,
+    pub origin: Option<&'b str>,
+    pub authorization: Option<&'b [u8]>,
+    pub content_type: Option<&'b str>,
+    /// Of the body.
+    pub length: usize,
+    /// Of the head.
+    pub bytes: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum Verdict<'h, 'b> {
+    /// May become a post.
+    Part,
+    Post(Post<'h, 'b>),
+    Other,
+}
+
+/// Room for the headers of one head.
+pub(super) struct Slots<'b>([MaybeUninit<Header<'b>>; HEADERS_MAX]);
+
+const HEADERS_MAX: usize = 64;
+const FIRST_LINE: &[u8] = b"POST /api/v1/events HTTP/1.1\r\n";
+
+impl<'b> Slots<'b> {
+    pub fn new() -> Slots<'b> {
+        Slots([const { MaybeUninit::uninit() }; HEADERS_MAX])
+    }
+
+    /// Reads the head that `bytes` begin with; of one that is longer than `bytes_max` others decide.
+    pub fn read<'h>(&'h mut self, bytes: &'b [u8], bytes_max: usize) -> Verdict<'h, 'b> {
+        let first = bytes.len().min(FIRST_LINE.len());
+        if bytes[..first] != FIRST_LINE[..first] {
+            return Verdict::Other;
+        }
+        let mut request = Request::new(&mut []);
+        let parsed =
+            ParserConfig::default().parse_request_with_uninit_headers(&mut request, bytes, &mut self.0);
+        match parsed {
+            Ok(Status::Complete(length)) if length <= bytes_max => {
+                Plain::read(request.headers).and_then(|plain| plain.post(request.headers, length))
+            }
+            Ok(Status::Partial) if bytes.len() < bytes_max => Some(Verdict::Part),
+            _ => None,
+        }
+        .unwrap_or(Verdict::Other)
+    }
+}
+
+/// The headers that decide.
+#[derive(Default)]
+struct Plain<'b> {
+    host: Option<&'b [u8]>,
+    origin: Option<&'b [u8]>,
+    authorization: Option<&'b [u8]>,
+    content_type: Option<&'b [u8]>,
+    content_length: Option<&'b [u8]>,
+}
+
+impl<'b> Plain<'b> {
+    /// None if there is one among them that a plain post has not, or has but once.
+    fn read(headers: &[Header<'b>]) -> Option<Plain<'b>> {
+        let mut plain = Plain::default();
+        for Header { name, value } in headers {
+            // Lengths first: most names of a post are none of ours.
+            let place = match name.len() {
+                4 if name.eq_ignore_ascii_case("host") => &mut plain.host,
+                6 if name.eq_ignore_ascii_case("origin") => &mut plain.origin,
+                6 if name.eq_ignore_ascii_case("expect") => return None,
+                7 if name.eq_ignore_ascii_case("upgrade") => return None,
+                10 if name.eq_ignore_ascii_case("connection") => {
+                    value.eq_ignore_ascii_case(b"keep-alive").then_some(())?;
+                    continue;
+                }
+                12 if name.eq_ignore_ascii_case("content-type") => &mut plain.content_type,
+                13 if name.eq_ignore_ascii_case("authorization") => &mut plain.authorization,
+                14 if name.eq_ignore_ascii_case("content-length") => &mut plain.content_length,
+                17 if name.eq_ignore_ascii_case("transfer-encoding") => return None,
+                _ => continue,
+            };
+            if place.replace(value).is_some() {
+                return None;
+            }
+        }
+        Some(plain)
+    }
+
+    fn post<'h>(self, headers: &'h [Header<'b>], bytes: usize) -> Option<Verdict<'h, 'b>> {
+        let optional = |value: Option<&'b [u8]>| match value {
+            Some(value) => text(value).map(Some),
+            None => Some(None),
+        };
+        Some(Verdict::Post(Post {
+            headers,
+            host: text(self.host?)?,
+            origin: optional(self.origin)?,
+            authorization: self.authorization,
+            content_type: optional(self.content_type)?,
+            length: number(self.content_length?)?,
+            bytes,
+        }))
+    }
+}
+
+fn text(value: &[u8]) -> Option<&str> {
+    let plain = value.iter().all(|byte| matches!(byte, b' '..=b'~'));
+    plain.then(|| std::str::from_utf8(value).ok()).flatten()
+}
+
+/// Digits and nothing else.
+fn number(value: &[u8]) -> Option<usize> {
+    let digits = !value.is_empty() && value.len() <= 18 && value.iter().all(u8::is_ascii_digit);
+    digits.then(|| value.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: usize = 1000;
+
+    fn verdict(head: &str) -> String {
+        match Slots::new().read(head.as_bytes(), MAX) {
+            Verdict::Part => "part".into(),
+            Verdict::Other => "other".into(),
+            Verdict::Post(post) => format!("{} of {}", post.length, post.bytes),
+        }
+    }
+
+    fn with(headers: &str) -> String {
+        verdict(&format!("POST /api/v1/events HTTP/1.1\r\nHost: a\r\n{headers}\r\n"))
+    }
+
+    #[test]
+    fn a_plain_post_is_ours_once_it_is_whole() {
+        let head = "POST /api/v1/events HTTP/1.1\r\nhost: a\r\nConnection: Keep-Alive\r\nce-id: \u{fc}\r\n\
+                    Content-Length: 012\r\n\r\n";
+        for (end, _) in head.char_indices() {
+            assert_eq!(verdict(&head[..end]), "part", "{end}");
+        }
+        assert_eq!(verdict(head), format!("12 of {}", head.len()));
+        assert_eq!(verdict(&format!("{head}0123456789abPOST")), format!("12 of {}", head.len()));
+    }
+
+    #[test]
+    fn in_doubt_it_is_not_ours() {
+        for other in [
+            "",
+            "content-length: 1\r\ncontent-length: 1\r\n",
+            "content-length: 1, 1\r\n",
+            "content-length: +1\r\n",
+            "content-length: -1\r\n",
+            "content-length: 0x1\r\n",
+            "content-length:\r\n",
+            "content-length: 9999999999999999999\r\n",
+            "content-length : 1\r\n",
+            "content-length: 1\r\n continued: 1\r\n",
+            "content-length: 1\r\nx: a\rb\r\n",
+            "content-length: 1\r\nx: a\0b\r\n",
+            "content-length: 1\r\ntransfer-encoding: chunked\r\n",
+            "content-length: 1\r\nTransfer-Encoding: identity\r\n",
+            "content-length: 1\r\nexpect: 100-continue\r\n",
+            "content-length: 1\r\nupgrade: h2c\r\n",
+            "content-length: 1\r\nconnection: close\r\n",
+            "content-length: 1\r\nconnection: keep-alive, upgrade\r\n",
+            "content-length: 1\r\nhost: b\r\n",
+            "content-length: 1\r\norigin: http://a\r\norigin: http://a\r\n",
+            "content-length: 1\r\nauthorization: a\r\nauthorization: b\r\n",
+            "content-length: 1\r\ncontent-type: \u{fc}\r\n",
+        ] {
+            assert_eq!(with(other), "other", "{other:?}");
+        }
+        assert_eq!(with(&format!("content-length: 1\r\n{}", "x: y\r\n".repeat(63))), "other");
+        assert_eq!(with(&format!("content-length: 1\r\nx: {}\r\n", "y".repeat(MAX))), "other");
+    }
+
+    #[test]
+    fn another_first_line_shows_at_once() {
+        for other in [
+            "G",
+            "POST /api/v1/events?",
+            "POST /api/v1/events/",
+            "POST /api/v1/events HTTP/1.0",
+            "POST /api/v1/events HTTP/1.1\n",
+            "POST  /",
+            "\r\n",
+            "post",
+        ] {
+            assert_eq!(verdict(other), "other", "{other:?}");
+        }
+        assert_eq!(verdict(""), "part");
+    }
+}
