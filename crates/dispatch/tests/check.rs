@@ -44,7 +44,7 @@ fn subscription(name: &str, spec: serde_json::Value) -> serde_json::Value {
 }
 
 /// All kinds of subscriptions.
-const NAMES: [&str; 6] = ["parks", "skips", "sequenced", "strict", "unordered", "small"];
+const NAMES: [&str; 7] = ["parks", "skips", "sequenced", "strict", "unordered", "small", "heap"];
 
 fn document(name: &str) -> serde_json::Value {
     let sequence = |strict: bool, action: &str| {
@@ -59,6 +59,7 @@ fn document(name: &str) -> serde_json::Value {
         "strict" => sequence(true, "park"),
         "unordered" => json!({}),
         "small" => json!({"ordering": "ordered", "backlog": {"maxEvents": 20, "onFull": "drop"}}),
+        "heap" => json!({"concurrency": 3, "backlog": {"maxEvents": 20, "onFull": "drop"}}),
         _ => json!({"ordering": "ordered"}),
     };
     subscription(name, spec)
@@ -66,9 +67,9 @@ fn document(name: &str) -> serde_json::Value {
 
 /// Some person does something, sensible or not.
 fn operate(world: &mut World, rng: &mut Rng) {
-    let name = NAMES[rng.below(6) as usize];
+    let name = NAMES[rng.below(7) as usize];
     let key = format!("k{}", rng.below(5));
-    let other = document(NAMES[rng.below(6) as usize]);
+    let other = document(NAMES[rng.below(7) as usize]);
     let engine = &mut world.engine;
     // What does not fit the state is refused, which is fine.
     match rng.below(17) {
