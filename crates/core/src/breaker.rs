@@ -25,7 +25,9 @@ impl Default for Limits {
 pub enum State {
     Closed,
     /// No call starts before `probe_at`.
-    Open { probe_at: Millis },
+    Open {
+        probe_at: Millis,
+    },
     /// One probe is under way.
     HalfOpen,
 }

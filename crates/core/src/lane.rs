@@ -972,7 +972,8 @@ impl Lane {
                 self.open_at(lowest);
                 self.drain_early();
             } else {
-                actions.push(Action::Count(Count::Gap));
+                // A gap that is parked was counted when it was.
+                actions.extend((!self.gap_parked).then_some(Action::Count(Count::Gap)));
                 self.skip_gap(actions);
             }
         } else {

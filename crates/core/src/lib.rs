@@ -2,25 +2,25 @@
 //!
 //! Nothing here reads a clock, touches a disk or waits: every function is given what it needs and says what follows.
 
-pub mod breaker;
-pub mod ids;
-pub mod lane;
-pub mod outcome;
-pub mod retry;
-pub mod time;
-pub mod lane_row;
-pub mod wire;
 pub mod binding;
+pub mod breaker;
 pub mod event;
 pub mod event_codec;
 mod event_out;
 pub mod fault;
 pub mod filter;
+pub mod ids;
 mod json;
 pub mod key;
 pub mod kinds;
+pub mod lane;
+pub mod lane_row;
+pub mod outcome;
 pub mod quantity;
+pub mod retry;
 pub mod subscription;
+pub mod time;
+pub mod wire;
 
 pub use event_out::header_value;
 

@@ -5,7 +5,11 @@ use serde::{Deserialize, Serialize};
 /// How one call of a target ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    Status { code: u16, retry_after_ms: Option<u64>, detail: String },
+    Status {
+        code: u16,
+        retry_after_ms: Option<u64>,
+        detail: String,
+    },
     Refused(String),
     /// Reset, closed before the answer, or an answer that is no HTTP.
     Broken(String),

@@ -2,6 +2,7 @@
 
 use crate::engine::{Answer, Engine, Failure, Token};
 use crate::lanes::Resident;
+use crate::rows;
 use crate::subscription::{Phase, Subscription};
 use klambda_core::binding::Rejected;
 use klambda_core::event::Event;
@@ -24,22 +25,39 @@ pub struct Judged {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Status {
-    Accepted { position: Position },
+    Accepted {
+        position: Position,
+    },
     /// Every subscription that wants it knows it.
-    Skipped { reason: &'static str },
+    Skipped {
+        reason: &'static str,
+    },
     Rejected(Rejection),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rejection {
-    Invalid { faults: Vec<Fault>, too_large: bool },
+    Invalid {
+        faults: Vec<Fault>,
+        too_large: bool,
+    },
     /// A subscription's backlog is at a limit.
-    Backlog { subscription: String, limit: &'static str, deepest: Option<(String, u64)> },
-    DeadLetters { subscription: String },
-    TooLarge { limit: usize },
+    Backlog {
+        subscription: String,
+        limit: &'static str,
+        deepest: Option<(String, u64)>,
+    },
+    DeadLetters {
+        subscription: String,
+    },
+    TooLarge {
+        limit: usize,
+    },
     DiskFull,
     /// The store stopped.
-    Unavailable { why: String },
+    Unavailable {
+        why: String,
+    },
 }
 
 /// The longest route: a key of 1024 bytes and a few numbers.
@@ -72,7 +90,11 @@ impl Engine {
             Err(rejected) => {
                 self.metrics.received("", "rejected");
                 let Rejected { id, source, faults, too_large } = rejected;
-                return Judged { id, source, status: Status::Rejected(Rejection::Invalid { faults, too_large }) };
+                return Judged {
+                    id,
+                    source,
+                    status: Status::Rejected(Rejection::Invalid { faults, too_large }),
+                };
             }
         };
         let status = match &self.failed {
@@ -154,7 +176,12 @@ impl Engine {
     }
 
     /// The event is encoded once, into the frame that is written.
-    fn append_event(&mut self, event: &Event, routes: &[Route<'_>], identity: Identity) -> Result<Status, Failure> {
+    fn append_event(
+        &mut self,
+        event: &Event,
+        routes: &[Route<'_>],
+        identity: Identity,
+    ) -> Result<Status, Failure> {
         let length_max = event.encoded_len_max() + 32 + routes.len() * ROUTE_BYTES_MAX;
         if length_max > self.log.record_bytes_max() {
             return Ok(Status::Rejected(Rejection::TooLarge { limit: self.log.record_bytes_max() }));
@@ -270,7 +297,9 @@ impl Engine {
         wanted: Vec<(SubscriptionId, Wanted<'_>)>,
         identity: Identity,
     ) -> Result<Status, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return self.settle(event, &wanted, None, identity) };
+        let Some(subscription) = self.subscriptions.get(&id) else {
+            return self.settle(event, &wanted, None, identity);
+        };
         let name = subscription.name().to_owned();
         let drops = subscription.document.spec.backlog.on_full == OnFull::Drop;
         if !drops || limit == "deadLetters.maxEvents" || !self.drop_oldest(id)? {
@@ -286,7 +315,10 @@ impl Engine {
         let droppable = |resident: &&Resident| resident.subscription == id && resident.lane.droppable() > 0;
         let lanes = self.lanes.iter().map(|(_, resident)| resident).filter(droppable);
         let oldest = lanes.min_by_key(|resident| resident.lane.first_waiting().map(|entry| entry.position));
-        let key = oldest.map(|resident| resident.key.clone());
+        let mut key = oldest.map(|resident| resident.key.clone());
+        if key.is_none() {
+            key = self.droppable_on_disk(id)?;
+        }
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
         let name = subscription.name().to_owned();
         let single = self.oldest_single(id)?;
@@ -294,7 +326,14 @@ impl Engine {
         match (single, key) {
             (Some(position), _) => {
                 let (lane, previous) = (LaneRef::Alone(position), Address(0));
-                self.commit(&Record::Step { time: self.now, subscription: id, lane, previous, running: None, step })?;
+                self.commit(&Record::Step {
+                    time: self.now,
+                    subscription: id,
+                    lane,
+                    previous,
+                    running: None,
+                    step,
+                })?;
             }
             (None, Some(key)) => {
                 self.step_lane(id, &key, step)?;
@@ -306,9 +345,28 @@ impl Engine {
         Ok(true)
     }
 
+    /// A lane that is on disk alone and has something to drop: brought in.
+    fn droppable_on_disk(&mut self, id: SubscriptionId) -> Result<Option<Box<str>>, Failure> {
+        const LOOKED_AT: usize = 64;
+        for letter in [rows::WAITING, rows::PARKED] {
+            let prefix = rows::of_subscription(letter, id);
+            for (row, _) in self.rows.scan(&prefix, &prefix, LOOKED_AT)? {
+                let slot = self.resident(id, rows::lane_of(&row))?;
+                self.touch(slot);
+                if let Some(resident) = self.lanes.get(slot).filter(|resident| resident.lane.droppable() > 0)
+                {
+                    return Ok(Some(resident.key.clone()));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// The oldest event of an unordered subscription that is not in flight.
     fn oldest_single(&mut self, id: SubscriptionId) -> Result<Option<Position>, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id).filter(|s| !s.is_ordered()) else { return Ok(None) };
+        let Some(subscription) = self.subscriptions.get(&id).filter(|s| !s.is_ordered()) else {
+            return Ok(None);
+        };
         let resting = |s: &Subscription| {
             s.singles.iter().find(|(_, single)| !single.in_flight).map(|(position, _)| *position)
         };
@@ -325,7 +383,8 @@ impl Engine {
         if let Some((_, key, depth)) = known.filter(|known| self.now.since(known.0) < 1000) {
             return Some((key.clone(), *depth));
         }
-        let lanes = self.lanes.iter().filter(|(_, resident)| resident.subscription == id && !resident.key.is_empty());
+        let lanes =
+            self.lanes.iter().filter(|(_, resident)| resident.subscription == id && !resident.key.is_empty());
         let (_, deepest) = lanes.max_by_key(|(_, resident)| resident.lane.depth())?;
         let (key, depth) = (deepest.key.to_string(), deepest.lane.depth());
         self.subscriptions.get_mut(&id)?.deepest = Some((self.now, key.clone(), depth));
@@ -365,7 +424,11 @@ pub(crate) fn place<'a>(subscription: &Subscription, event: &'a impl filter::Att
         None => None,
         Some(source) => match key::sequence(source, event) {
             Some(sequence) => Some(Sequence(sequence)),
-            None => return Wanted::Invalid("the event has no readable sequence where the subscription names one"),
+            None => {
+                return Wanted::Invalid(
+                    "the event has no readable sequence where the subscription names one",
+                );
+            }
         },
     };
     Wanted::Lane { key, sequence, from_source }

@@ -59,7 +59,12 @@ impl Engine {
     }
 
     /// After a crash: what a step met in flight when it was made first.
-    fn restore_running(&mut self, id: SubscriptionId, key: &str, running: Option<Turn>) -> Result<(), Failure> {
+    fn restore_running(
+        &mut self,
+        id: SubscriptionId,
+        key: &str,
+        running: Option<Turn>,
+    ) -> Result<(), Failure> {
         if self.live {
             return Ok(());
         }
@@ -106,7 +111,13 @@ impl Engine {
         Ok(())
     }
 
-    fn apply_routed(&mut self, at: Address, time: Millis, entry: Entry, route: &Route<'_>) -> Result<(), Failure> {
+    fn apply_routed(
+        &mut self,
+        at: Address,
+        time: Millis,
+        entry: Entry,
+        route: &Route<'_>,
+    ) -> Result<(), Failure> {
         let record = self.read_event(entry.at)?;
         let (_, event) = event_of(&record)?;
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
@@ -118,7 +129,13 @@ impl Engine {
         self.apply_route(at, time, entry, route)
     }
 
-    fn apply_route(&mut self, at: Address, time: Millis, entry: Entry, route: &Route<'_>) -> Result<(), Failure> {
+    fn apply_route(
+        &mut self,
+        at: Address,
+        time: Millis,
+        entry: Entry,
+        route: &Route<'_>,
+    ) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get_mut(&route.subscription) else { return Ok(()) };
         let id = route.subscription;
         match &route.to {
@@ -228,7 +245,13 @@ impl Engine {
     }
 
     /// Applies one input to a resident lane and does what follows from it.
-    pub(crate) fn step(&mut self, slot: Slot, input: Input, time: Millis, at: Address) -> Result<(), Failure> {
+    pub(crate) fn step(
+        &mut self,
+        slot: Slot,
+        input: Input,
+        time: Millis,
+        at: Address,
+    ) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
         let Some(subscription) = self.subscriptions.get(&resident.subscription) else { return Ok(()) };
         let before = resident.lane.resident();
@@ -305,7 +328,17 @@ impl Engine {
                 let error = resident.last_error.clone();
                 let previous = resident.previous.clone();
                 self.replays.failed(id, entry.position);
-                self.put_dead_letter(rows::HELD, id, Some(&key), entry, reason, &error, attempts, time, previous)
+                self.put_dead_letter(
+                    rows::HELD,
+                    id,
+                    Some(&key),
+                    entry,
+                    reason,
+                    &error,
+                    attempts,
+                    time,
+                    previous,
+                )
             }
             Action::Unhold(entry) => {
                 subscription.tally.held -= 1;
@@ -418,7 +451,12 @@ impl Engine {
         Ok(())
     }
 
-    fn apply_single_replay(&mut self, id: SubscriptionId, position: Position, job: u64) -> Result<(), Failure> {
+    fn apply_single_replay(
+        &mut self,
+        id: SubscriptionId,
+        position: Position,
+        job: u64,
+    ) -> Result<(), Failure> {
         let Some(letter) = self.dead_letter(rows::DEAD, id, position)? else { return Ok(()) };
         self.rows.delete(&rows::at_position(rows::DEAD, id, position));
         self.replays.started(job, id, position, "");
@@ -439,7 +477,9 @@ impl Engine {
 
     fn drop_single(&mut self, id: SubscriptionId, position: Position, time: Millis) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
-        let Some(entry) = subscription.singles.get(&position).map(|single| single.entry) else { return Ok(()) };
+        let Some(entry) = subscription.singles.get(&position).map(|single| single.entry) else {
+            return Ok(());
+        };
         subscription.tally.left(&entry);
         subscription.tally.unpin(entry.at);
         self.forget_single(id, position);
@@ -457,7 +497,11 @@ impl Engine {
     }
 
     /// Moves the first of the queue out to be called. Answers whether there was one (not beyond `up_to`).
-    pub(crate) fn take_next_single(&mut self, id: SubscriptionId, up_to: Option<Position>) -> Result<bool, Failure> {
+    pub(crate) fn take_next_single(
+        &mut self,
+        id: SubscriptionId,
+        up_to: Option<Position>,
+    ) -> Result<bool, Failure> {
         let slot = self.resident(id, "")?;
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(false) };
         let beyond = |entry: &Entry| up_to.is_some_and(|up_to| entry.position > up_to);
@@ -572,8 +616,12 @@ impl Engine {
         let Some(subscription) = self.subscriptions.remove(&id) else { return };
         self.names.remove(subscription.name());
         self.metrics.forget(subscription.name());
-        let slots: Vec<Slot> =
-            self.lanes.iter().filter(|(_, resident)| resident.subscription == id).map(|(slot, _)| slot).collect();
+        let slots: Vec<Slot> = self
+            .lanes
+            .iter()
+            .filter(|(_, resident)| resident.subscription == id)
+            .map(|(slot, _)| slot)
+            .collect();
         slots.into_iter().for_each(|slot| {
             self.lanes.remove(slot);
         });

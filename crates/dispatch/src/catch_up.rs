@@ -197,11 +197,13 @@ impl Engine {
     fn go_live_if_caught(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
         let Phase::CatchingUp { done, .. } = subscription.phase else { return Ok(()) };
-        let remembered = subscription.later_trimmed == Position(u64::MAX) || subscription.later_trimmed <= done;
+        let remembered =
+            subscription.later_trimmed == Position(u64::MAX) || subscription.later_trimmed <= done;
         if !remembered {
             return Ok(());
         }
-        let left: Vec<Entry> = subscription.later.iter().filter(|entry| entry.position > done).copied().collect();
+        let left: Vec<Entry> =
+            subscription.later.iter().filter(|entry| entry.position > done).copied().collect();
         for entry in left {
             let record = self.read_event(entry.at)?;
             let (_, event) = crate::apply::event_of(&record)?;

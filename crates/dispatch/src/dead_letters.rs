@@ -91,7 +91,8 @@ pub mod rfc3339 {
 
 impl Selector {
     pub fn matches(&self, letter: &DeadLetter, name: &str) -> bool {
-        let is = |wanted: &Option<String>, given: &str| wanted.as_deref().is_none_or(|wanted| wanted == given);
+        let is =
+            |wanted: &Option<String>, given: &str| wanted.as_deref().is_none_or(|wanted| wanted == given);
         is(&self.subscription, name)
             && self.key.as_deref().is_none_or(|key| letter.key.as_deref() == Some(key))
             && is(&self.kind, &letter.kind)
@@ -184,7 +185,11 @@ impl Engine {
     }
 
     /// Either kind.
-    pub fn find_dead_letter(&self, id: SubscriptionId, position: Position) -> Result<Option<DeadLetter>, Failure> {
+    pub fn find_dead_letter(
+        &self,
+        id: SubscriptionId,
+        position: Position,
+    ) -> Result<Option<DeadLetter>, Failure> {
         match self.dead_letter(rows::DEAD, id, position)? {
             Some(letter) => Ok(Some(letter)),
             None => self.dead_letter(rows::HELD, id, position),
@@ -270,7 +275,12 @@ impl Engine {
     }
 }
 
-pub(crate) fn decode(letter: u8, id: SubscriptionId, position: Position, row: &[u8]) -> Result<DeadLetter, Failure> {
+pub(crate) fn decode(
+    letter: u8,
+    id: SubscriptionId,
+    position: Position,
+    row: &[u8],
+) -> Result<DeadLetter, Failure> {
     let row: Row = from_json(row)?;
     Ok(DeadLetter {
         subscription: id,

@@ -87,7 +87,8 @@ impl Engine {
 
     fn fire(&mut self, slot: Slot) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
-        let gap_is_over = !resident.lane.in_flight() && resident.lane.gap_timer().is_some_and(|at| at <= self.now);
+        let gap_is_over =
+            !resident.lane.in_flight() && resident.lane.gap_timer().is_some_and(|at| at <= self.now);
         if gap_is_over && resident.lane.head().is_none() {
             let (id, key) = (resident.subscription, resident.key.clone());
             if self.log.has_room_for_steps(STEP_BYTES_MAX) {
@@ -110,8 +111,14 @@ impl Engine {
         let slot = self.resident(id, key)?;
         let Some(resident) = self.lanes.get(slot) else { return Ok(Address(0)) };
         let (previous, running) = (resident.last_step, resident.lane.running());
-        let record =
-            Record::Step { time: self.now, subscription: id, lane: LaneRef::Key(key), previous, running, step };
+        let record = Record::Step {
+            time: self.now,
+            subscription: id,
+            lane: LaneRef::Key(key),
+            previous,
+            running,
+            step,
+        };
         self.commit(&record)
     }
 
@@ -259,7 +266,9 @@ impl Engine {
         if let Some(position) = subscription.ready_singles.pop_front() {
             return Ok(Some(position));
         }
-        if subscription.singles.len() >= SINGLES_MAX || subscription.tally.waiting <= subscription.singles.len() as u64 {
+        if subscription.singles.len() >= SINGLES_MAX
+            || subscription.tally.waiting <= subscription.singles.len() as u64
+        {
             return Ok(None);
         }
         let slot = self.resident(id, "")?;
@@ -307,7 +316,9 @@ impl Engine {
                 self.metrics.damaged += 1;
                 let flight = self.close(ticket);
                 match flight {
-                    Some(flight) => self.record_failure(flight, true, Reason::Poison, &failure.to_string(), Millis::ZERO),
+                    Some(flight) => {
+                        self.record_failure(flight, true, Reason::Poison, &failure.to_string(), Millis::ZERO)
+                    }
                     None => Ok(()),
                 }
             }
@@ -372,8 +383,13 @@ impl Engine {
         let retry = subscription.document.spec.retry.clone();
         let failures = self.attempts_of(&flight) + 1;
         let random = self.next_random();
-        let delay =
-            retry::delay_ms(failures, retry.backoff_ms, retry.max_backoff_ms, outcome.retry_after_ms(), random);
+        let delay = retry::delay_ms(
+            failures,
+            retry.backoff_ms,
+            retry.max_backoff_ms,
+            outcome.retry_after_ms(),
+            random,
+        );
         let retry_at = self.now + delay;
         let mut error = outcome.describe();
         error.truncate(error.floor_char_boundary(ERROR_BYTES_MAX));

@@ -28,6 +28,8 @@ pub struct Keeping {
     next_round: Millis,
     next_sweep: Millis,
     remove: Vec<String>,
+    /// Given to a chore; given again if it fails.
+    removing: Vec<String>,
     /// Marks older than this are in no one's window and those still needed are written anew.
     marks_refreshed: Option<Millis>,
     /// The segment that retention goes through, and how far it is.
@@ -102,13 +104,17 @@ impl Engine {
     /// Too many dead letters are not waited with.
     fn limit_overflowing(&mut self) -> Result<(), Failure> {
         let is_over = |s: &Subscription| s.tally.dead > s.document.spec.dead_letters.events_max;
-        let over: Vec<SubscriptionId> = self.subscriptions.values().filter(|s| is_over(s)).map(|s| s.id).collect();
+        let over: Vec<SubscriptionId> =
+            self.subscriptions.values().filter(|s| is_over(s)).map(|s| s.id).collect();
         over.into_iter().try_for_each(|id| self.limit_dead_letters(id))
     }
 
     fn finish_draining(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
-        if subscription.phase == Phase::Draining && subscription.tally.waiting == 0 && subscription.in_flight == 0 {
+        if subscription.phase == Phase::Draining
+            && subscription.tally.waiting == 0
+            && subscription.in_flight == 0
+        {
             self.commit(&Record::Subscription { time: self.now, subscription: id, change: Change::Remove })?;
         }
         Ok(())
@@ -150,10 +156,14 @@ impl Engine {
     }
 
     fn shed_waiting(&mut self, budget: usize) -> Result<(), Failure> {
-        let ready: Vec<Slot> = self.subscriptions.values_mut().flat_map(|s| {
-            let keep = s.ready.len().min(256);
-            s.ready.drain(keep..).collect::<Vec<Slot>>()
-        }).collect();
+        let ready: Vec<Slot> = self
+            .subscriptions
+            .values_mut()
+            .flat_map(|s| {
+                let keep = s.ready.len().min(256);
+                s.ready.drain(keep..).collect::<Vec<Slot>>()
+            })
+            .collect();
         for slot in ready {
             if let Some(resident) = self.lanes.get_mut(slot) {
                 resident.queued = false;
@@ -162,7 +172,9 @@ impl Engine {
         let candidates: Vec<Slot> = self
             .lanes
             .iter()
-            .filter(|(_, resident)| !resident.queued && !resident.lane.in_flight() && !resident.key.is_empty())
+            .filter(|(_, resident)| {
+                !resident.queued && !resident.lane.in_flight() && !resident.key.is_empty()
+            })
             .map(|(slot, _)| slot)
             .collect();
         for slot in candidates {
@@ -234,7 +246,9 @@ impl Engine {
             return Some((Kind::Checkpoint, Work::Checkpoint { changed, recent, address, next_position }));
         }
         if !self.keeping.remove.is_empty() {
-            return Some((Kind::Remove, Work::RemoveFiles { names: std::mem::take(&mut self.keeping.remove) }));
+            let names = std::mem::take(&mut self.keeping.remove);
+            self.keeping.removing = names.clone();
+            return Some((Kind::Remove, Work::RemoveFiles { names }));
         }
         if let Some(names) = self.marks_to_drop() {
             return Some((Kind::Marks, Work::DropMarks { names }));
@@ -254,6 +268,11 @@ impl Engine {
                 tracing::warn!(%error, "A chore on the tables failed and will be tried again.");
                 self.metrics.checkpoint_failures += 1;
                 self.keeping.retry_at = self.now + 1000;
+                if kind == Some(Kind::Remove) {
+                    let later = std::mem::take(&mut self.keeping.remove);
+                    self.keeping.remove = std::mem::take(&mut self.keeping.removing);
+                    self.keeping.remove.extend(later);
+                }
                 if kind == Some(Kind::Checkpoint) {
                     self.keeping.checkpoint = None;
                     self.keeping.wants_checkpoint = true;
@@ -346,7 +365,11 @@ impl Engine {
     }
 
     /// Every event that waits in a lane of the subscription, in memory or not.
-    pub(crate) fn for_each_waiting(&self, id: SubscriptionId, f: &mut dyn FnMut(&Entry)) -> Result<(), Failure> {
+    pub(crate) fn for_each_waiting(
+        &self,
+        id: SubscriptionId,
+        f: &mut dyn FnMut(&Entry),
+    ) -> Result<(), Failure> {
         for (_, resident) in self.lanes.iter().filter(|(_, resident)| resident.subscription == id) {
             resident.lane.entries().for_each(&mut *f);
         }
@@ -465,7 +488,9 @@ impl Engine {
         };
         let mut needed = Vec::new();
         for route in routes {
-            if self.is_pinned_by(route.subscription, from) && self.is_waiting(route.subscription, from, Some(position))? {
+            if self.is_pinned_by(route.subscription, from)
+                && self.is_waiting(route.subscription, from, Some(position))?
+            {
                 needed.push(route);
             }
         }

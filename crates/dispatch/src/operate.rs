@@ -87,7 +87,9 @@ impl Engine {
             None => {
                 if self.subscriptions.len() >= self.config.subscriptions_max {
                     let max = self.config.subscriptions_max;
-                    return Err(Refused::Limit(format!("there are {max} subscriptions already (limits.subscriptions)")));
+                    return Err(Refused::Limit(format!(
+                        "there are {max} subscriptions already (limits.subscriptions)"
+                    )));
                 }
                 (self.next_subscription, Put::Created)
             }
@@ -156,7 +158,8 @@ impl Engine {
             Leftover::Drain if waiting > 0 => {
                 let lanes = self.parked_lanes(id, 10)?;
                 if !lanes.is_empty() {
-                    let detail = "parked lanes do not drain; resume, skip or purge them, or delete with ?discard=true";
+                    let detail =
+                        "parked lanes do not drain; resume, skip or purge them, or delete with ?discard=true";
                     return Err(Refused::LanesParked { detail: detail.into(), lanes });
                 }
                 self.commit_change(id, Change::Drain)?;
@@ -201,18 +204,32 @@ impl Engine {
             let slot = self.resident(id, &key)?;
             let Some(resident) = self.lanes.get(slot) else { continue };
             let first = resident.lane.head().map_or(Position(1), |(_, entry)| entry.position);
-            let step = Step::Purge { events: resident.lane.depth(), after: Position(first.0.saturating_sub(1)) };
+            let step =
+                Step::Purge { events: resident.lane.depth(), after: Position(first.0.saturating_sub(1)) };
             self.step_lane(id, &key, step)?;
         }
         let subscription = self.subscriptions.get(&id);
         let singles: Vec<Position> = subscription
-            .map(|s| s.singles.values().filter(|single| !single.in_flight).map(|single| single.entry.position).collect())
+            .map(|s| {
+                s.singles
+                    .values()
+                    .filter(|single| !single.in_flight)
+                    .map(|single| single.entry.position)
+                    .collect()
+            })
             .unwrap_or_default();
         for position in singles {
             self.must_write()?;
             let (lane, step) = (LaneRef::Alone(position), Step::Purge { events: 1, after: Position(0) });
             let previous = Address(0);
-            self.commit(&Record::Step { time: self.now, subscription: id, lane, previous, running: None, step })?;
+            self.commit(&Record::Step {
+                time: self.now,
+                subscription: id,
+                lane,
+                previous,
+                running: None,
+                step,
+            })?;
         }
         Ok(())
     }
@@ -263,7 +280,12 @@ impl Engine {
         Ok(())
     }
 
-    fn known_lane(&mut self, id: SubscriptionId, name: &str, key: &str) -> Result<crate::lanes::Slot, Refused> {
+    fn known_lane(
+        &mut self,
+        id: SubscriptionId,
+        name: &str,
+        key: &str,
+    ) -> Result<crate::lanes::Slot, Refused> {
         let unknown = || Refused::NotFound(format!("subscription {name:?} has no lane {key:?}"));
         if key.is_empty() || !self.subscriptions.get(&id).is_some_and(|s| s.is_ordered()) {
             return Err(unknown());
@@ -338,9 +360,15 @@ impl Engine {
             State::Gap => format!("sequence {} until {}", missing(lane), until(lane.gap_timer())),
             _ if breaker != klambda_core::breaker::State::Closed => match breaker {
                 klambda_core::breaker::State::Open { probe_at } => {
-                    format!("the breaker of {}: next probe {}", subscription.document.spec.target.url, probe_at.rfc3339())
+                    format!(
+                        "the breaker of {}: next probe {}",
+                        subscription.document.spec.target.url,
+                        probe_at.rfc3339()
+                    )
                 }
-                _ => format!("the breaker of {}: a probe is under way", subscription.document.spec.target.url),
+                _ => {
+                    format!("the breaker of {}: a probe is under way", subscription.document.spec.target.url)
+                }
             },
             State::Retrying => format!("the next attempt at {}", until(lane.retry_at())),
             State::Open => "a free slot".into(),

@@ -238,7 +238,8 @@ impl Engine {
     }
 
     pub fn stop_replay(&mut self, id: u64) -> Result<(), Refused> {
-        let job = self.replays.get(id).ok_or_else(|| Refused::NotFound(format!("there is no replay r{id}")))?;
+        let job =
+            self.replays.get(id).ok_or_else(|| Refused::NotFound(format!("there is no replay r{id}")))?;
         if job.state != State::Running {
             return Ok(());
         }
@@ -326,7 +327,8 @@ impl Engine {
             Some(name) => self.names.get(name.as_str()).copied().into_iter().collect(),
             None => self.subscriptions.keys().copied().collect(),
         };
-        let mut groups: BTreeMap<(SubscriptionId, Option<String>, Position), Vec<DeadLetter>> = BTreeMap::new();
+        let mut groups: BTreeMap<(SubscriptionId, Option<String>, Position), Vec<DeadLetter>> =
+            BTreeMap::new();
         let mut left_out = Vec::new();
         for id in ids {
             for letter in self.select_dead_letters(id, selector, Position(0), usize::MAX)? {
@@ -360,7 +362,8 @@ impl Engine {
                     number => (number.0, letter.entry.position),
                 };
                 letters.sort_by_key(order);
-                let letters = letters.iter().map(|letter| (letter.entry.position, letter.entry.number)).collect();
+                let letters =
+                    letters.iter().map(|letter| (letter.entry.position, letter.entry.number)).collect();
                 (oldest, Queue { subscription, key, letters, current: None })
             })
             .collect();
@@ -399,9 +402,10 @@ impl Engine {
         let queue = &mut work.active[n];
         let subscription = queue.subscription;
         if let Some(current) = queue.current {
-            let open = self.replays.get(id).is_some_and(|job| {
-                job.open.iter().any(|open| open.0 == subscription && open.1 == current)
-            });
+            let open = self
+                .replays
+                .get(id)
+                .is_some_and(|job| job.open.iter().any(|open| open.0 == subscription && open.1 == current));
             if open {
                 return Ok(true);
             }

@@ -77,7 +77,8 @@ impl Engine {
         if self.live
             && let Some(subscription) = self.subscriptions.get(&id)
         {
-            let backoff = subscription.document.spec.retry.max_backoff_ms.max(klambda_core::retry::RETRY_AFTER_MS_MAX);
+            let backoff =
+                subscription.document.spec.retry.max_backoff_ms.max(klambda_core::retry::RETRY_AFTER_MS_MAX);
             resident.lane.clamp_timers(&subscription.policy, backoff, self.now);
         }
         Ok(resident)
@@ -172,7 +173,8 @@ impl Engine {
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
         let Some(chunk) = resident.lane.wanted_chunk() else { return Ok(()) };
         let row = rows::chunk(resident.subscription, &resident.key, chunk);
-        let stored = self.rows.get(&row)?.ok_or_else(|| missing("a chunk of a lane's queue", &resident.key))?;
+        let stored =
+            self.rows.get(&row)?.ok_or_else(|| missing("a chunk of a lane's queue", &resident.key))?;
         let entries = take_entries(&mut Reader::new(&stored))?;
         self.lanes.entries += entries.len();
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
@@ -187,7 +189,11 @@ impl Engine {
         self.rows.put(row, &value);
     }
 
-    pub(crate) fn is_sequence_spilled(&self, slot: Slot, sequence: Option<Sequence>) -> Result<bool, Failure> {
+    pub(crate) fn is_sequence_spilled(
+        &self,
+        slot: Slot,
+        sequence: Option<Sequence>,
+    ) -> Result<bool, Failure> {
         let Some(resident) = self.lanes.get(slot) else { return Ok(false) };
         match sequence {
             Some(sequence) if resident.lane.has_spilled_early() => {
@@ -426,9 +432,11 @@ impl Engine {
         subscription.cold_seen_due = subscription.cold_seen_due.min(next_due);
         if wrapped {
             subscription.cold_cursor.clear();
-            subscription.cold_due = std::mem::replace(&mut subscription.cold_seen_due, Millis::NEVER).max(now + 1);
+            subscription.cold_due =
+                std::mem::replace(&mut subscription.cold_seen_due, Millis::NEVER).max(now + 1);
         } else {
-            subscription.cold_cursor = found.last().map(|(row, _)| [row.as_slice(), &[0]].concat()).unwrap_or_default();
+            subscription.cold_cursor =
+                found.last().map(|(row, _)| [row.as_slice(), &[0]].concat()).unwrap_or_default();
         }
         Ok(())
     }

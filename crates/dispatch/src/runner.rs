@@ -28,16 +28,29 @@ type Answering = Box<dyn FnOnce() + Send>;
 
 /// Something for the engine, from anywhere.
 enum Input {
-    Accept { events: Vec<Result<Event, Rejected>>, answer: oneshot::Sender<Vec<Judged>>, since: Instant },
-    Outcome { ticket: Ticket, outcome: Outcome },
-    Synced { up_to: Address, result: io::Result<()>, took: Duration },
+    Accept {
+        events: Vec<Result<Event, Rejected>>,
+        answer: oneshot::Sender<Vec<Judged>>,
+        since: Instant,
+    },
+    Outcome {
+        ticket: Ticket,
+        outcome: Outcome,
+    },
+    Synced {
+        up_to: Address,
+        result: io::Result<()>,
+        took: Duration,
+    },
     Prepared(io::Result<Arc<dyn File>>),
     ChoreDone(Result<Done, table::Error>),
     /// Changes state, then waits until that is durable.
     Command(Box<dyn FnOnce(&mut Engine) -> Answering + Send>),
     /// Only looks.
     Query(Box<dyn FnOnce(&mut Engine) + Send>),
-    Stop { deadline: Instant },
+    Stop {
+        deadline: Instant,
+    },
 }
 
 #[derive(Default)]
@@ -140,7 +153,6 @@ impl Default for Clock {
         Clock::new()
     }
 }
-
 
 pub struct Runner {
     engine: Engine,
@@ -322,10 +334,15 @@ fn prepare_thread(inbox: Arc<Inbox>) -> threads::Sender<PrepareJob> {
 
 fn chore_thread(inbox: Arc<Inbox>) -> threads::Sender<Chore> {
     let (sender, jobs) = threads::channel::<Chore>();
-    spawn("klambda-chores", move || jobs.into_iter().for_each(|chore| inbox.push(Input::ChoreDone(chore.run()))));
+    spawn("klambda-chores", move || {
+        jobs.into_iter().for_each(|chore| inbox.push(Input::ChoreDone(chore.run())))
+    });
     sender
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
-    std::thread::Builder::new().name(name.into()).spawn(work).expect("a process that starts can start a thread");
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(work)
+        .expect("a process that starts can start a thread");
 }

@@ -45,7 +45,10 @@ pub struct Subscription {
 pub enum Phase {
     Live,
     /// Reads the log from here; events that arrive meanwhile are read there too.
-    CatchingUp { cursor: Address, done: Position },
+    CatchingUp {
+        cursor: Address,
+        done: Position,
+    },
     /// Takes no new events and goes when nothing waits.
     Draining,
 }

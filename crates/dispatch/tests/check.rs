@@ -192,7 +192,8 @@ fn a_log_whose_beginning_is_gone_passes() {
 #[test]
 fn drops_of_an_unordered_queue_are_the_same_after_a_restart() {
     let mut world = World::new(5);
-    world.put(subscription("heap", json!({"concurrency": 2, "backlog": {"maxEvents": 10, "onFull": "drop"}})));
+    world
+        .put(subscription("heap", json!({"concurrency": 2, "backlog": {"maxEvents": 10, "onFull": "drop"}})));
     for _ in 0..14 {
         world.send("k", None);
         world.settle();

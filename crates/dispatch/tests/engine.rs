@@ -55,7 +55,8 @@ fn a_shuffled_producer_is_put_in_order() {
         let mut rng = Rng(seed);
         let mut world = World::new(seed);
         let mut document = ordered("orders");
-        document["spec"]["orderingPolicy"] = json!({"sequence": {"attribute": "sequence"}, "gap": {"timeout": "60s"}});
+        document["spec"]["orderingPolicy"] =
+            json!({"sequence": {"attribute": "sequence"}, "gap": {"timeout": "60s"}});
         world.put(document);
         let mut events: Vec<(String, u64)> =
             (0..4).flat_map(|key| (1..=30).map(move |n| (format!("k{key}"), n))).collect();
@@ -271,7 +272,8 @@ fn a_replay_keeps_the_order_of_each_key_and_survives_crashes() {
         let mut world = World::new(seed);
         let mut document = ordered("orders");
         document["spec"]["retry"] = json!({"attempts": 1});
-        document["spec"]["orderingPolicy"] = json!({"onFailure": if seed % 2 == 0 { "park" } else { "skip" }});
+        document["spec"]["orderingPolicy"] =
+            json!({"onFailure": if seed % 2 == 0 { "park" } else { "skip" }});
         world.put(document);
         for n in 0..60 {
             world.send(&format!("k{}", n % 6), None);
@@ -285,7 +287,8 @@ fn a_replay_keeps_the_order_of_each_key_and_survives_crashes() {
             world.engine.when_durable(klambda_dispatch::Token(0));
             world.settle();
             for _ in 0..2000 {
-                world.step(&mut rng, |rng, _| if rng.below(6) == 0 { world::error(500) } else { world::ok() });
+                world
+                    .step(&mut rng, |rng, _| if rng.below(6) == 0 { world::error(500) } else { world::ok() });
                 if rng.below(50) == 0 {
                     world.crash(&mut rng);
                 }

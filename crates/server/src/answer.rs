@@ -100,7 +100,9 @@ mod tests {
 
     #[test]
     fn the_date_follows_the_clock() {
-        for (second, date) in [(0, "Thu, 01 Jan 1970 00:00:00 GMT"), (784111777, "Sun, 06 Nov 1994 08:49:37 GMT")] {
+        for (second, date) in
+            [(0, "Thu, 01 Jan 1970 00:00:00 GMT"), (784111777, "Sun, 06 Nov 1994 08:49:37 GMT")]
+        {
             let mut out = Vec::new();
             write_date(&mut out, UNIX_EPOCH + Duration::from_secs(second));
             assert_eq!(String::from_utf8(out).unwrap(), date);

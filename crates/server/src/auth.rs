@@ -60,7 +60,8 @@ impl Tokens {
     /// Whether the request carries one of the tokens.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
         self.look_again();
-        let Some(given) = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes())) else {
+        let Some(given) = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()))
+        else {
             return Err(Problem::unauthorized("this server needs a token: Authorization: Bearer <token>"));
         };
         if self.knows(given) {

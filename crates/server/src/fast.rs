@@ -53,7 +53,8 @@ pub(crate) async fn serve<A: Accept>(
 ) -> Result<Ended, End> {
     let head_bytes_max = header_bytes.min(READ_BYTES);
     let held = BytesMut::new();
-    let mut conversation = Conversation { stream, connection, app, shutdown, head_bytes_max, held, body: None };
+    let mut conversation =
+        Conversation { stream, connection, app, shutdown, head_bytes_max, held, body: None };
     // Nothing to tell it when the server stops: it looks by itself.
     watched(pin!(conversation.run()), connection, watch, shutdown, |_| {}).await
 }

@@ -156,7 +156,8 @@ impl<A: Accept> Server<A> {
     async fn serve_plain(&self, mut stream: TcpStream, connection: Arc<Connection>) -> End {
         let mut watch = Watch::new(&connection);
         let header_bytes = self.options.header_bytes;
-        match fast::serve(&mut stream, &connection, &self.app, header_bytes, &mut watch, &self.shutdown).await {
+        match fast::serve(&mut stream, &connection, &self.app, header_bytes, &mut watch, &self.shutdown).await
+        {
             Ok(Ended::HandOver(read)) => {
                 // Boxed: a connection that never leaves the short way need not have room for it.
                 Box::pin(self.serve(Rewind::new(read, stream), connection, watch)).await

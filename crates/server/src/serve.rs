@@ -92,7 +92,7 @@ fn greet(server: &Server) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "klambda {} listens on {}", env!("CARGO_PKG_VERSION"), server.url)?;
     writeln!(out, "its data is in {}{recovered}", server.data_folder)?;
-    writeln!(out, "try: klambda apply -f subscription.yaml")?;
+    writeln!(out, "try: klambda apply -f examples/orders.yaml")?;
     writeln!(out, "     klambda event send --type order.placed --key order-42 --data '{{\"total\": 7}}'")?;
     writeln!(out, "     klambda status")?;
     out.flush()
@@ -235,12 +235,7 @@ fn engine_config(config: &Config) -> klambda_dispatch::Config {
             window_ms: ms(breaker.window),
             half_open_after_ms: ms(breaker.half_open_after),
         },
-        strategies: config
-            .replay
-            .strategies
-            .iter()
-            .map(|(kind, how)| (kind.clone(), *how))
-            .collect(),
+        strategies: config.replay.strategies.iter().map(|(kind, how)| (kind.clone(), *how)).collect(),
         metric_types_max: config.limits.metric_types,
     }
 }

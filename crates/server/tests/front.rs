@@ -38,7 +38,8 @@ impl Accept for Gated {
         if content_type == Some("flood") {
             return Ok(vec![b'x'; 64 << 20]);
         }
-        let id = headers.filter(|(name, _)| *name == "ce-id").map(|(_, value)| value).next().unwrap_or_default();
+        let id =
+            headers.filter(|(name, _)| *name == "ce-id").map(|(_, value)| value).next().unwrap_or_default();
         Ok([b"took ", body.len().to_string().as_bytes(), id].concat())
     }
 
@@ -190,7 +191,10 @@ async fn requests_in_one_piece_are_answered_one_by_one() {
         assert!(running.arrived.try_recv().is_err(), "one at a time");
         running.gate.add_permits(1);
         let answered = answer(&mut stream).await;
-        assert!(answered.starts_with("HTTP/1.1 202 Accepted\r\n") && answered.ends_with(expected), "{answered}");
+        assert!(
+            answered.starts_with("HTTP/1.1 202 Accepted\r\n") && answered.ends_with(expected),
+            "{answered}"
+        );
         assert!(answered.contains("\r\ndate: ") && !answered.contains("connection:"), "{answered}");
     }
     stream.write_all(&all.as_bytes()[all.len() - half..]).await.unwrap();

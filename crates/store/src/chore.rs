@@ -9,6 +9,7 @@ use crate::table::{Error, Options, Table, Times, Writer};
 use crate::tables::{MergePlan, TableSet};
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::time::Millis;
+use std::io;
 use std::sync::Arc;
 
 pub struct Chore {
@@ -53,7 +54,8 @@ impl Chore {
                 }
                 if !recent.is_empty() {
                     let name = manifest.take_table_name("marks");
-                    marks = marks.with_new(removing_failed(disk, &name, || write_marks(disk, &name, &recent))?);
+                    marks =
+                        marks.with_new(removing_failed(disk, &name, || write_marks(disk, &name, &recent))?);
                 }
                 manifest.checkpoint = address;
                 manifest.next_position = next_position;
@@ -68,8 +70,7 @@ impl Chore {
             }
             Work::MergeMarks { plan, before } => {
                 let name = manifest.take_table_name("marks");
-                let keep =
-                    |_: &[u8], value: &[u8]| Mark::decode(value).is_ok_and(|mark| mark.time >= before);
+                let keep = |_: &[u8], value: &[u8]| Mark::decode(value).is_ok_and(|mark| mark.time >= before);
                 let merged = plan.run(disk, &name, &keep)?;
                 obsolete = plan.names();
                 obsolete.extend((merged.rows() == 0).then_some(name));
@@ -80,8 +81,11 @@ impl Chore {
                 obsolete = names;
             }
             Work::RemoveFiles { names } => {
-                // No table changes: on a full disk this must not need room for a new manifest.
-                remove(disk, &names);
+                // No table changes: on a full disk this must not need room for a new manifest. Oldest first and no
+                // further than the first failure, so that the log never has a hole.
+                for name in names {
+                    remove_segment(disk, &name)?;
+                }
                 return Ok(Done { manifest, rows, marks });
             }
         }
@@ -90,6 +94,15 @@ impl Chore {
         manifest.save(disk).map_err(|source| Error::Io { file: "manifest".into(), source })?;
         remove(disk, &obsolete);
         Ok(Done { manifest, rows, marks })
+    }
+}
+
+fn remove_segment(disk: &dyn Disk, name: &str) -> Result<(), Error> {
+    match disk.remove(name) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(Error::Io { file: name.to_owned(), source })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -273,7 +273,8 @@ impl Log {
             first_position: self.next_position,
             created: self.now,
         };
-        let segment = Segment::begin(&*self.disk, SPARE, file, header).map_err(|source| self.poison(source))?;
+        let segment =
+            Segment::begin(&*self.disk, SPARE, file, header).map_err(|source| self.poison(source))?;
         self.spare = None;
         self.unsynced.push(segment.file.clone());
         self.names_unsynced = true;
@@ -401,7 +402,11 @@ impl Log {
     }
 
     fn damaged(&self, at: Address, what: &str) -> Error {
-        Error::Damaged { file: Segment::name(self.active.base), offset: self.active.offset(at), what: what.into() }
+        Error::Damaged {
+            file: Segment::name(self.active.base),
+            offset: self.active.offset(at),
+            what: what.into(),
+        }
     }
 
     /// For other threads: sees only what is durable.
@@ -565,7 +570,8 @@ impl LogReader {
         let file = || Segment::name(segment.base);
         let offset = segment.offset(at);
         let mut header = [0; FRAME_HEADER];
-        let n = segment.file.read_at(&mut header, offset).map_err(|source| Error::Io { file: file(), source })?;
+        let n =
+            segment.file.read_at(&mut header, offset).map_err(|source| Error::Io { file: file(), source })?;
         let Some(header) = FrameHeader::decode(&header[..n], at) else { return Ok(None) };
         let mut bytes = vec![0; FRAME_HEADER + header.length as usize];
         crate::disk::read_exact_at(&*segment.file, &mut bytes, offset)
@@ -584,7 +590,8 @@ impl LogReader {
         let wanted = Position(position.0 + 1);
         let segment = {
             let segments = read(&self.segments);
-            let index = segments.partition_point(|segment| segment.first_position <= wanted).saturating_sub(1);
+            let index =
+                segments.partition_point(|segment| segment.first_position <= wanted).saturating_sub(1);
             segments.get(index).cloned()
         };
         let Some(segment) = segment else { return Ok(Address(0)) };

@@ -53,7 +53,8 @@ impl Manifest {
     pub fn key(&self) -> [u8; 16] {
         let mut key = [0; 16];
         for (n, byte) in key.iter_mut().enumerate() {
-            *byte = self.key.get(2 * n..2 * n + 2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).unwrap_or(0);
+            *byte =
+                self.key.get(2 * n..2 * n + 2).and_then(|hex| u8::from_str_radix(hex, 16).ok()).unwrap_or(0);
         }
         key
     }

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const LOCK: &str = "lock";
 
@@ -14,6 +15,7 @@ pub struct RealDisk {
     /// Open for as long as the disk is used: syncing it makes names durable.
     handle: fs::File,
     writable: bool,
+    names_failed: AtomicBool,
     /// Holds the lock until it is closed, which the kernel also does for a killed process.
     _lock: fs::File,
 }
@@ -46,7 +48,13 @@ impl RealDisk {
         let failed = |source| io_error(folder, source);
         let handle = fs::File::open(folder).map_err(failed)?;
         let lock = take_lock(folder)?;
-        Ok(RealDisk { folder: folder.to_owned(), handle, writable, _lock: lock })
+        Ok(RealDisk {
+            folder: folder.to_owned(),
+            handle,
+            writable,
+            names_failed: AtomicBool::new(false),
+            _lock: lock,
+        })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -100,7 +108,11 @@ impl Disk for RealDisk {
 
     fn sync_names(&self) -> io::Result<()> {
         self.must_be_writable()?;
-        self.handle.sync_all()
+        // The kernel tells of a failure once; whoever asks later must hear of it too.
+        if self.names_failed.load(Ordering::Acquire) {
+            return Err(io::Error::other("an earlier sync of the folder failed"));
+        }
+        self.handle.sync_all().inspect_err(|_| self.names_failed.store(true, Ordering::Release))
     }
 
     fn free_bytes(&self) -> Option<u64> {

@@ -12,9 +12,20 @@ use klambda_core::wire::{Malformed, Reader, put_bytes, put_option, put_varint};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     /// An accepted event and where it goes. Takes the next position.
-    Event { time: Millis, routes: Vec<Route<'a>>, event: &'a [u8] },
+    Event {
+        time: Millis,
+        routes: Vec<Route<'a>>,
+        event: &'a [u8],
+    },
     /// An event of the past goes to a subscription that catches up.
-    Routed { time: Millis, position: Position, at: Address, accepted: Millis, bytes: u32, route: Route<'a> },
+    Routed {
+        time: Millis,
+        position: Position,
+        at: Address,
+        accepted: Millis,
+        bytes: u32,
+        route: Route<'a>,
+    },
     /// `running`: what the lane's open request delivered at that moment. Some steps depend on it, and a crash forgets it.
     Step {
         time: Millis,
@@ -24,12 +35,31 @@ pub enum Record<'a> {
         running: Option<Turn>,
         step: Step<'a>,
     },
-    Subscription { time: Millis, subscription: SubscriptionId, change: Change<'a> },
+    Subscription {
+        time: Millis,
+        subscription: SubscriptionId,
+        change: Change<'a>,
+    },
     /// Dead letters outside lanes that are gone.
-    DeadLetterGone { time: Millis, subscription: SubscriptionId, position: Position, why: Gone },
-    Replay { time: Millis, id: u64, change: ReplayChange<'a> },
+    DeadLetterGone {
+        time: Millis,
+        subscription: SubscriptionId,
+        position: Position,
+        why: Gone,
+    },
+    Replay {
+        time: Millis,
+        id: u64,
+        change: ReplayChange<'a>,
+    },
     /// A copy of an event that still waits, made before its segment is removed.
-    Kept { from: Address, time: Millis, position: Position, routes: Vec<Route<'a>>, event: &'a [u8] },
+    Kept {
+        from: Address,
+        time: Millis,
+        position: Position,
+        routes: Vec<Route<'a>>,
+        event: &'a [u8],
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,11 +71,16 @@ pub struct Route<'a> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum To<'a> {
-    Lane { key: &'a str, sequence: Option<Sequence> },
+    Lane {
+        key: &'a str,
+        sequence: Option<Sequence>,
+    },
     /// Unordered: on its own.
     Alone,
     /// No key or sequence where the policy names one: a dead letter beside the lanes.
-    Invalid { what: &'a str },
+    Invalid {
+        what: &'a str,
+    },
     /// The subscription is busy with its past and will come to this event later.
     Later,
 }
@@ -60,31 +95,51 @@ pub enum LaneRef<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
     /// Names its event, so that a reader of the log needs nothing else to see who was acknowledged.
-    Delivered { position: Position },
-    Failed { position: Position, fatal: bool, retry_at: Millis, reason: Reason, error: &'a str },
+    Delivered {
+        position: Position,
+    },
+    Failed {
+        position: Position,
+        fatal: bool,
+        retry_at: Millis,
+        reason: Reason,
+        error: &'a str,
+    },
     GapExpired,
     Resume,
     Skip,
     /// With how many went. Of an unordered subscription only what stands after this position: the rest was on its way.
-    Purge { events: u64, after: Position },
+    Purge {
+        events: u64,
+        after: Position,
+    },
     Pause,
-    Reset { expected: Sequence },
+    Reset {
+        expected: Sequence,
+    },
     /// The dead letter at `position` is tried again for a replay job (0: for a person).
-    Replay { position: Position, job: u64 },
+    Replay {
+        position: Position,
+        job: u64,
+    },
     DropOldest,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     /// Created or changed: the whole document as JSON.
-    Put { document: &'a str },
+    Put {
+        document: &'a str,
+    },
     Pause,
     Resume,
     /// No new events; removed when nothing waits.
     Drain,
     Remove,
     /// The cursor of a subscription that catches up.
-    Caught { up_to: Position },
+    Caught {
+        up_to: Position,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,9 +243,7 @@ impl<'a> Record<'a> {
         let mut r = Reader::new(body);
         let r = &mut r;
         Ok(match r.u8()? {
-            EVENT => {
-                Record::Event { time: Millis(r.varint()?), routes: take_routes(r)?, event: r.rest() }
-            }
+            EVENT => Record::Event { time: Millis(r.varint()?), routes: take_routes(r)?, event: r.rest() },
             ROUTED => Record::Routed {
                 time: Millis(r.varint()?),
                 position: Position(r.varint()?),

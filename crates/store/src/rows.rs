@@ -77,7 +77,9 @@ impl Rows {
                 frozen.peek().map(|row| row.0),
                 stored.as_ref().map(|row| row.0.as_slice()),
             ];
-            let Some(key) = next.into_iter().flatten().min().filter(|key| key.starts_with(prefix)) else { break };
+            let Some(key) = next.into_iter().flatten().min().filter(|key| key.starts_with(prefix)) else {
+                break;
+            };
             let key = key.to_vec();
             let mut value: Option<Option<Vec<u8>>> = None;
             if let Some(row) = newest.next_if(|row| row.0 == key) {

@@ -187,7 +187,11 @@ impl FrameHeader {
 }
 
 /// The records of a frame: address and body of each. `None` as soon as something does not fit.
-pub fn records(frame: &[u8], at: Address, header: &FrameHeader) -> Option<Vec<(Address, std::ops::Range<usize>)>> {
+pub fn records(
+    frame: &[u8],
+    at: Address,
+    header: &FrameHeader,
+) -> Option<Vec<(Address, std::ops::Range<usize>)>> {
     let end = FRAME_HEADER + header.length as usize;
     let mut offset = FRAME_HEADER;
     let mut found = Vec::with_capacity(header.count as usize);

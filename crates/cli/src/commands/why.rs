@@ -59,8 +59,10 @@ fn reason(lane: &Value, now: Millis) -> String {
         Some("open") => "its next event is ready and waits for a free slot or for its target".to_owned(),
         Some("running") => "its head is being delivered".to_owned(),
         Some("retrying") => {
-            let next = text(lane, "/head/nextAttempt")
-                .map(|at| format!("; it is tried again {}", relative(&at, now)));
+            let is_ahead = |at: &String| Millis::parse_rfc3339(at).is_some_and(|at| at > now);
+            let next = text(lane, "/head/nextAttempt").filter(is_ahead);
+            let next = next.map(|at| format!("; it is tried again {}", relative(&at, now)));
+            let next = next.or_else(|| text(lane, "/waitsFor").map(|what| format!("; it waits for {what}")));
             format!("the target did not take its head ({}){}", error(), next.unwrap_or_default())
         }
         Some("gap") => {

@@ -5,7 +5,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 /// A process in a group of its own, with all it prints in one file. Killed by its id when dropped.
@@ -36,6 +36,18 @@ impl Process {
         String::from_utf8_lossy(&std::fs::read(&self.printed).unwrap_or_default()).into_owned()
     }
 
+    /// Asks it to end, and waits until it has.
+    pub fn stop(mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.child.wait().expect("an exit status")
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
     pub fn has_ended(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
@@ -43,10 +55,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if !self.has_ended()
-            && let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
-        {
-            let _ = kill_process_group(group, Signal::KILL);
+        if !self.has_ended() {
+            self.signal(Signal::KILL);
         }
         let _ = self.child.wait();
     }

@@ -475,7 +475,8 @@ impl Model {
             self.open_at(lowest, now);
             self.drain(now);
         } else {
-            actions.push(Action::Count(Count::Gap));
+            // Counted already when it was parked.
+            actions.extend((!self.gap_parked).then_some(Action::Count(Count::Gap)));
             self.tombstone(now, actions);
         }
         Ok(())

@@ -141,7 +141,7 @@ impl Walk {
 fn lane_step(at: Time, step: &record::Step<'_>) -> Step {
     let (position, detail) = match step {
         record::Step::Delivered { position, .. } => (Some(position.0), None),
-        record::Step::Failed { position, reason, error, .. } => (Some(position.0), Some(format!("{error} ({})", reason.name()))),
+        record::Step::Failed { position, error, .. } => (Some(position.0), Some((*error).to_owned())),
         record::Step::Reset { expected, .. } => (None, Some(format!("expected {expected}"))),
         record::Step::Replay { position, job, .. } if *job > 0 => {
             (Some(position.0), Some(format!("replay r{job}")))

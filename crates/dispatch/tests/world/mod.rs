@@ -101,11 +101,17 @@ impl World {
     }
 
     pub fn send_as(&mut self, key: &str, sequence: Option<u64>, id: &str) {
-        let attribute = |name: &str, value: String| Attribute { name: name.into(), value: Value::String(value) };
+        let attribute =
+            |name: &str, value: String| Attribute { name: name.into(), value: Value::String(value) };
         let mut attributes = vec![attribute("partitionkey", key.into())];
         attributes.extend(sequence.map(|n| attribute("sequence", n.to_string())));
-        let event =
-            Event { id: id.into(), source: "/test".into(), kind: "order.placed".into(), attributes, data: None };
+        let event = Event {
+            id: id.into(),
+            source: "/test".into(),
+            kind: "order.placed".into(),
+            attributes,
+            data: None,
+        };
         while !self.engine.is_accepting() {
             self.engine.flush();
             self.collect();
@@ -236,7 +242,7 @@ impl World {
                 self.delivered(key).into_iter().filter(|id| known.insert(id.clone())).collect();
             let wanted: Vec<String> = first.iter().filter(|id| accepted.contains(id)).cloned().collect();
             let mut sorted = wanted.clone();
-            sorted.sort_by_key(|id| id[1..].parse::<u64>().unwrap());
+            sorted.sort_by_key(|id| id[1..].parse::<u64>().expect("ids are numbered"));
             assert_eq!(wanted, sorted, "seed {seed} key {key}: out of order");
             for id in accepted {
                 assert!(known.contains(id), "seed {seed} key {key}: {id} lost");

@@ -50,7 +50,8 @@ fn drive(events: u64) -> u64 {
             flag: Flag::None,
         };
         actions.clear();
-        let _ = lane.apply(Input::Arrived { entry, sequence: None, taken: false }, &policy, now, &mut actions);
+        let _ =
+            lane.apply(Input::Arrived { entry, sequence: None, taken: false }, &policy, now, &mut actions);
         if lane.is_ready(now) {
             lane.started(now);
             actions.clear();
