@@ -98,6 +98,10 @@ pub struct PrepareJob {
     bytes: u64,
 }
 
+/// A frame of this size is written, whatever else comes: the newest frames stay in memory, and pieces of a modest size
+/// are what an allocator can use again.
+const FRAME_BYTES_FULL: usize = 64 << 10;
+
 const SPARE: &str = "spare";
 const SPARE_UNFINISHED: &str = "spare-unfinished";
 
@@ -248,6 +252,8 @@ impl Log {
                 return Err(Error::Full);
             }
             self.roll()?;
+        } else if self.frame.len() >= FRAME_BYTES_FULL {
+            self.flush()?;
         }
         let start = self.frame.len();
         let at = Address(self.frame_start.0 + start as u64);
