@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 const DISK: &str = "48m";
 const BALLAST: usize = 16 << 20;
+/// The reserve holds the acknowledgements of all that fits on the disk: its events are large.
 const CONFIG: &str = "
 memory: 16Mi
 limits: {bodyBytes: 1Mi}
@@ -40,6 +41,7 @@ fn a_full_disk_refuses_events_and_still_drains() {
         problem["type"].as_str().is_some_and(|kind| kind.ends_with("/disk-full")) && problem["status"] == 507,
         "{problem}"
     );
+    producer.send(&server).expect_err("all of it is refused");
     assert_eq!(server.status()["disk"]["full"], true);
     server.wait_for("flows", |status| status["waiting"] == 0);
 
@@ -234,6 +236,9 @@ impl Producer {
             if result["status"] == "accepted" {
                 self.accepted.push(result["id"].as_str().expect("an id").to_owned());
             }
+        }
+        if results.iter().all(|result| result["status"] == "rejected") {
+            assert_eq!(status, 507, "{body}");
         }
         match results.iter().find(|result| result["status"] == "rejected") {
             None => assert!(status.is_success(), "{status}: {body}"),

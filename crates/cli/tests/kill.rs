@@ -66,6 +66,10 @@ fn nothing_is_lost_or_reordered_by_kills() {
         victim.epoch,
         sent.len()
     );
+    assert!(
+        victim.files("rows-") > 0 && victim.files("log-") > 1,
+        "neither checkpoints nor new segments were met"
+    );
     victim.stop();
     victim.check();
 }
@@ -192,6 +196,12 @@ impl Victim {
     fn stop(&mut self) {
         let status = self.process.take().expect("it runs").stop();
         assert!(status.success(), "{status}: {}", std::fs::read_to_string(self.log()).unwrap_or_default());
+    }
+
+    fn files(&self, prefix: &str) -> usize {
+        let entries = std::fs::read_dir(self.data()).expect("the data folder");
+        let names = entries.map(|entry| entry.expect("an entry").file_name());
+        names.filter(|name| name.to_string_lossy().starts_with(prefix)).count()
     }
 
     /// The folder proves itself.

@@ -25,6 +25,12 @@ pub struct Manifest {
     pub next_table: u64,
 }
 
+/// What the manifest of any format says.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("manifest: {0}")]
@@ -91,10 +97,11 @@ impl Manifest {
         if crc != format!("{:08x}", crc32fast::hash(json.as_bytes())) {
             return Err(damaged());
         }
-        let manifest: Manifest =
-            serde_json::from_str(json).map_err(|error| Error::Damaged(error.to_string()))?;
-        match manifest.format {
-            FORMAT => Ok(manifest),
+        let unreadable = |error: serde_json::Error| Error::Damaged(error.to_string());
+        // First: another format may have other fields.
+        let Format { format } = serde_json::from_str(json).map_err(unreadable)?;
+        match format {
+            FORMAT => serde_json::from_str(json).map_err(unreadable),
             other => Err(Error::Format(other)),
         }
     }

@@ -177,8 +177,11 @@ async fn converse(stream: Arc<TcpStream>, book: Arc<Mutex<Book>>) -> io::Result<
         bytes.drain(..length);
         let lane = call.lane();
         let verdict = lock(&book).begin(call, &stream);
-        while verdict == Verdict::Hung {
-            read(&stream, &mut bytes).await?;
+        if verdict == Verdict::Hung {
+            // Until the caller gives up.
+            loop {
+                read(&stream, &mut bytes).await?;
+            }
         }
         lock(&book).end(&lane, &stream);
         let status = if verdict == Verdict::Refused { "503 Service Unavailable" } else { "200 OK" };
