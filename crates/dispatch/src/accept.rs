@@ -60,6 +60,9 @@ pub enum Rejection {
     },
 }
 
+/// About what an acknowledgement takes in the log.
+const ACKNOWLEDGEMENT_BYTES: usize = 64;
+
 /// The longest route: a key of 1024 bytes and a few numbers.
 const ROUTE_BYTES_MAX: usize = 1100;
 
@@ -186,7 +189,9 @@ impl Engine {
         if length_max > self.log.record_bytes_max() {
             return Ok(Status::Rejected(Rejection::TooLarge { limit: self.log.record_bytes_max() }));
         }
-        if !self.log.has_room_for_events(length_max) {
+        // Once the disk is full, the room that is left belongs to the acknowledgements of what waits.
+        let owed = if self.disk_full { self.waiting() as usize * ACKNOWLEDGEMENT_BYTES } else { 0 };
+        if !self.log.has_room_for_events(length_max + owed) {
             return Ok(Status::Rejected(Rejection::DiskFull));
         }
         let (time, position) = (self.now, self.log.next_position());

@@ -403,7 +403,7 @@ impl Engine {
     /// The oldest segment, if it is past its time or the log past its size, and nothing needs it whole.
     fn retirable(&mut self) -> Option<Segment> {
         let segments = self.log.segments();
-        let (oldest, next) = (segments.first()?, segments.get(1)?);
+        let (oldest, next) = (segments.first()?.clone(), segments.get(1)?);
         let reading = self.subscriptions.values().filter_map(|s| match s.phase {
             Phase::CatchingUp { cursor, .. } => Some(cursor),
             _ => None,
@@ -412,12 +412,18 @@ impl Engine {
         let too_old = self.now.since(next.created) >= self.config.retention_age_ms;
         let limit = self.config.retention_bytes;
         let too_much = limit > 0 && self.log.bytes() > limit;
-        let wanted = too_old || too_much;
+        let wanted = too_old || too_much || self.is_stuck(&oldest);
         if wanted && self.manifest.checkpoint < oldest.end() {
             // Only what a checkpoint has left behind can go.
             self.keeping.wants_checkpoint = true;
         }
-        (wanted && needed >= oldest.end()).then(|| oldest.clone())
+        (wanted && needed >= oldest.end()).then_some(oldest)
+    }
+
+    /// The disk is so full that not even acknowledgements find room. Then history goes before its time: what is in
+    /// this segment is done with, and a server that cannot acknowledge would stand still for good.
+    fn is_stuck(&self, oldest: &Segment) -> bool {
+        self.disk_full && !self.log.has_room_for_steps(16 << 10) && self.first_pin() >= oldest.end()
     }
 
     /// Goes on with the segment that retires: what still waits in it is copied forward, then it goes.

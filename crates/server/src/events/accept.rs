@@ -13,8 +13,16 @@ use klambda_dispatch::{Judged, Status};
 use serde_json::{Value, json};
 use std::io::Write;
 
+/// The events of a request. Reading a large batch takes a while: it is put off, to another thread.
+pub enum Events {
+    Read(Vec<Result<Event, Rejected>>),
+    Batch { content_type: String, body: Bytes },
+}
+
+const LARGE_BATCH: usize = 32 << 10;
+
 impl Accept for Gate {
-    type Events = Vec<Result<Event, Rejected>>;
+    type Events = Events;
 
     fn read<'a>(
         &self,
@@ -23,20 +31,48 @@ impl Accept for Gate {
         body: Bytes,
     ) -> Result<Self::Events, Answer> {
         let api = self.api().map_err(Problem::into_answer)?;
-        match binding::parse(content_type, headers, body, &api.limits) {
-            Ok((_, events)) => Ok(events),
-            Err(refused) => Err(refusal::refusal(refused, is_batch(content_type)).into_answer()),
+        if let Some(content_type) = content_type
+            && body.len() >= LARGE_BATCH
+            && is_batch(Some(content_type))
+        {
+            return Ok(Events::Batch { content_type: content_type.to_owned(), body });
         }
+        parse(content_type, headers, body, &api.limits).map(Events::Read)
     }
 
     async fn commit(&self, events: Self::Events) -> Answer {
-        match self.api() {
-            Ok(api) => match api.handle.accept(events).await {
-                Ok(judged) => answer(&judged),
-                Err(_) => api.stopped().into_answer(),
-            },
-            Err(problem) => problem.into_answer(),
+        let api = match self.api() {
+            Ok(api) => api,
+            Err(problem) => return problem.into_answer(),
+        };
+        let events = match events {
+            Events::Read(events) => events,
+            Events::Batch { content_type, body } => {
+                let limits = api.limits.clone();
+                let read = move || parse(Some(&content_type), std::iter::empty(), body, &limits);
+                match tokio::task::spawn_blocking(read).await {
+                    Ok(Ok(events)) => events,
+                    Ok(Err(answer)) => return answer,
+                    Err(_) => return Problem::internal("the batch could not be read").into_answer(),
+                }
+            }
+        };
+        match api.handle.accept(events).await {
+            Ok(judged) => answer(&judged),
+            Err(_) => api.stopped().into_answer(),
         }
+    }
+}
+
+fn parse<'a>(
+    content_type: Option<&str>,
+    headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+    body: Bytes,
+    limits: &binding::Limits,
+) -> Result<Vec<Result<Event, Rejected>>, Answer> {
+    match binding::parse(content_type, headers, body, limits) {
+        Ok((_, events)) => Ok(events),
+        Err(refused) => Err(refusal::refusal(refused, is_batch(content_type)).into_answer()),
     }
 }
 
