@@ -4,6 +4,7 @@ use crate::engine::{Answer, Engine, Failure, Token};
 use crate::lanes::Resident;
 use crate::rows;
 use crate::subscription::{Phase, Subscription};
+use crate::trail::{correlation_id, trace_id};
 use klambda_core::binding::Rejected;
 use klambda_core::event::Event;
 use klambda_core::fault::Fault;
@@ -265,7 +266,11 @@ impl Engine {
     fn count_duplicate(&mut self, id: SubscriptionId, reason: &'static str, event: &Event) {
         let Some(subscription) = self.subscriptions.get(&id) else { return };
         self.metrics.duplicate(subscription.name(), reason);
-        tracing::debug!(subscription = %subscription.name(), id = %event.id, source = %event.source, reason, "Duplicate skipped.");
+        tracing::info!(
+            subscription = %subscription.name(), id = %event.id, source = %event.source, reason,
+            trace_id = trace_id(event), correlation_id = correlation_id(event).as_deref(),
+            "Duplicate skipped."
+        );
     }
 
     fn count_without_key(&mut self, id: SubscriptionId) {

@@ -5,6 +5,7 @@ use crate::engine::{Engine, Failure};
 use crate::lanes::Previous;
 use crate::residency::{from_json, to_json};
 use crate::rows;
+use crate::trail::{correlation_id, trace_id};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag};
@@ -169,7 +170,11 @@ impl Engine {
         {
             let (name, holds) = (subscription.name(), letter == rows::HELD);
             self.metrics.dead_letter(name, reason);
-            tracing::warn!(subscription = %name, key, id = %row.id, reason = reason.name(), error, holds, "Dead letter.");
+            tracing::warn!(
+                subscription = %name, key, id = %row.id, source = %row.source, reason = reason.name(), error, holds,
+                trace_id = trace_id(&view), correlation_id = correlation_id(&view).as_deref(),
+                "Dead letter."
+            );
         }
         Ok(())
     }

@@ -449,8 +449,13 @@ impl Engine {
         error: &str,
         retry_at: Millis,
     ) -> Result<(), Failure> {
-        tracing::debug!(subscription = flight.subscription.0, error, "Delivery failed.");
         let position = self.position_of(&flight);
+        tracing::debug!(
+            subscription = flight.subscription.0,
+            position = position.0,
+            error,
+            "Delivery failed."
+        );
         self.log_step(flight, Step::Failed { position, fatal, retry_at, reason, error })
     }
 

@@ -21,6 +21,7 @@ pub mod runner;
 pub mod seed;
 pub mod snapshot;
 mod subscription;
+mod trail;
 pub mod views;
 mod workers;
 
