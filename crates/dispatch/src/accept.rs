@@ -13,7 +13,7 @@ use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
 use klambda_core::key::{self, Key};
 use klambda_core::subscription::{OnFull, Overflow};
 use klambda_store::marks::{Identity, State as MarkState};
-use klambda_store::record::{LaneRef, Record, Route, Step, To, encode_event_head};
+use klambda_store::record::{Route, Step, To, encode_event_head};
 use std::borrow::Cow;
 
 /// What became of one event of a request.
@@ -335,15 +335,7 @@ impl Engine {
         let step = Step::DropOldest;
         match (single, key) {
             (Some(position), _) => {
-                let (lane, previous) = (LaneRef::Alone(position), Address(0));
-                self.commit(&Record::Step {
-                    time: self.now,
-                    subscription: id,
-                    lane,
-                    previous,
-                    running: None,
-                    step,
-                })?;
+                self.step_single(id, position, step)?;
             }
             (None, Some(key)) => {
                 self.step_lane(id, &key, step)?;

@@ -122,6 +122,17 @@ impl Engine {
         self.commit(&record)
     }
 
+    /// Logs and applies one step of an event of an unordered subscription.
+    pub(crate) fn step_single(
+        &mut self,
+        id: SubscriptionId,
+        position: Position,
+        step: Step<'_>,
+    ) -> Result<Address, Failure> {
+        let (lane, previous) = (LaneRef::Alone(position), Address(0));
+        self.commit(&Record::Step { time: self.now, subscription: id, lane, previous, running: None, step })
+    }
+
     // ---- starting -----------------------------------------------------------------------------------------
 
     /// Starts whatever may start, one of each subscription in turn.
@@ -467,17 +478,7 @@ impl Engine {
                 let key = resident.key.clone();
                 self.step_lane(id, &key, step).map(|_| ())
             }
-            Who::Alone(position) => {
-                let record = Record::Step {
-                    time: self.now,
-                    subscription: id,
-                    lane: LaneRef::Alone(position),
-                    previous: Address(0),
-                    running: None,
-                    step,
-                };
-                self.commit(&record).map(|_| ())
-            }
+            Who::Alone(position) => self.step_single(id, position, step).map(|_| ()),
         }
     }
 }

@@ -5,11 +5,11 @@ use crate::dead_letters::Selector;
 use crate::engine::{Engine, Failure};
 use crate::subscription::Phase;
 use klambda_core::fault::Fault;
-use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_core::ids::{Position, Sequence, SubscriptionId};
 use klambda_core::lane::{Hold, Input, State};
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
-use klambda_store::record::{Change, Gone, LaneRef, Record, Step};
+use klambda_store::record::{Change, Gone, Record, Step};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
@@ -220,16 +220,7 @@ impl Engine {
             .unwrap_or_default();
         for position in singles {
             self.must_write()?;
-            let (lane, step) = (LaneRef::Alone(position), Step::Purge { events: 1, after: Position(0) });
-            let previous = Address(0);
-            self.commit(&Record::Step {
-                time: self.now,
-                subscription: id,
-                lane,
-                previous,
-                running: None,
-                step,
-            })?;
+            self.step_single(id, position, Step::Purge { events: 1, after: Position(0) })?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::kinds::{self, Strategy};
 use klambda_core::lane::Hold;
 use klambda_core::time::Millis;
-use klambda_store::record::{Gone, LaneRef, Record, ReplayChange, Step};
+use klambda_store::record::{Gone, Record, ReplayChange, Step};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -479,13 +479,7 @@ impl Engine {
         let step = Step::Replay { position, job };
         match key {
             Some(key) => self.step_lane(id, key, step).map(|_| ()),
-            None => {
-                let lane = LaneRef::Alone(position);
-                let previous = klambda_core::ids::Address(0);
-                let record =
-                    Record::Step { time: self.now, subscription: id, lane, previous, running: None, step };
-                self.commit(&record).map(|_| ())
-            }
+            None => self.step_single(id, position, step).map(|_| ()),
         }
     }
 }

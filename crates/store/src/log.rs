@@ -376,10 +376,6 @@ impl Log {
         Ok(())
     }
 
-    pub fn is_preparing(&self) -> bool {
-        self.preparing
-    }
-
     /// The body of one record, checked.
     pub fn read(&self, at: Address) -> Result<Bytes, Error> {
         if at >= self.frame_start {
