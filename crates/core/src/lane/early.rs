@@ -2,6 +2,7 @@
 
 use super::{Action, Count, Entry, Flag, Lane, Policy, Why};
 use crate::ids::Sequence;
+use crate::planted::{self, Bug};
 use crate::subscription::Start;
 use crate::time::Millis;
 
@@ -36,7 +37,9 @@ impl Lane {
         let Some(expected) = self.expected else {
             return self.buffer(entry, sequence, taken, policy, actions);
         };
-        if sequence == expected {
+        if sequence == expected
+            || (planted::is_on(Bug::GapIgnored) && sequence.0 == expected.0 + 1 && self.early.is_empty())
+        {
             self.take(entry, sequence);
         } else if sequence > expected {
             self.buffer(entry, sequence, taken, policy, actions);
@@ -105,6 +108,9 @@ impl Lane {
         if taken || self.early.contains_key(&sequence) {
             return self.late(entry, policy, actions);
         }
+        if planted::is_on(Bug::BufferDrops) && self.buffered() + 1 >= policy.buffer_events_max {
+            return;
+        }
         if self.expected.is_some() {
             actions.push(Action::Count(Count::Early));
         }
@@ -152,7 +158,7 @@ impl Lane {
 
     pub(super) fn late(&mut self, mut entry: Entry, policy: &Policy, actions: &mut Vec<Action>) {
         actions.push(Action::Count(Count::Late));
-        entry.flag = Flag::Late;
+        entry.flag = if planted::is_on(Bug::LateUnflagged) { Flag::None } else { Flag::Late };
         if policy.strict {
             actions.push(Action::DeadLetter { entry, why: Why::Late });
         } else {

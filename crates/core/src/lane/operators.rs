@@ -4,9 +4,16 @@ use super::early::SpilledEarly;
 use super::queue::Spilled;
 use super::{Action, Count, Entry, Flag, Lane, Policy, Refused, Turn};
 use crate::ids::{LaneNumber, Sequence};
+use crate::planted::{self, Bug};
 
 impl Lane {
     pub(super) fn resume(&mut self, actions: &mut Vec<Action>) {
+        if planted::is_on(Bug::TwoOpen) {
+            self.in_flight = false;
+        }
+        if planted::is_on(Bug::ResumeSkipsHead) && self.paused && self.retry_at.is_some() {
+            self.queue.pop_front();
+        }
         self.paused = false;
         // The timer starts anew, once nothing deliverable is left before the gap.
         self.gap_closed();
@@ -121,6 +128,10 @@ impl Lane {
         if entry.number == LaneNumber(0) {
             self.place(entry);
         } else {
+            if planted::is_on(Bug::ReplayOvertakes) {
+                self.in_flight = false;
+                self.turn = None;
+            }
             // Among themselves in the lane's order; one that was tried stays first.
             let begun = self.turn == Some(Turn::Aside) || self.aside_attempts_total > 0;
             let lower = self.aside.iter().rposition(|other| other.number < entry.number);

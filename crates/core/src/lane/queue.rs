@@ -1,6 +1,7 @@
 //! The queue: its front in memory, its middle in chunks on disk, its back in memory.
 
 use super::{Entry, Flag, Lane};
+use crate::planted::{self, Bug};
 
 /// The most entries a lane keeps in memory at each end before the middle goes to disk.
 pub const FRONT_MAX: usize = 256;
@@ -29,6 +30,10 @@ impl Lane {
             self.back.push(entry);
         } else {
             self.queue.push_back(entry);
+        }
+        if planted::is_on(Bug::Swapped) && entry.number.0 % 7 == 0 && self.queue.len() > 2 {
+            let last = self.queue.len() - 1;
+            self.queue.swap(last - 1, last);
         }
     }
 

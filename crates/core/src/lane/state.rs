@@ -2,6 +2,7 @@
 
 use super::{Entry, Lane, Policy, Spilled, Turn};
 use crate::ids::{LaneNumber, Sequence};
+use crate::planted::{self, Bug};
 use crate::time::Millis;
 
 /// The state a person sees; exactly one at a time.
@@ -85,7 +86,8 @@ impl Lane {
             return None;
         }
         // What can still be delivered comes before the gap: its timer is looked at when that is done.
-        let gap_timer = self.gap_timer().filter(|_| self.head().is_none());
+        let gap_timer =
+            self.gap_timer().filter(|_| self.head().is_none() && !planted::is_on(Bug::GapNeverWoken));
         match (self.retry_at.filter(|_| !self.paused), gap_timer) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

@@ -1,6 +1,7 @@
 //! The turn: one event at a time is delivered, tried again, or given up.
 
 use super::{Action, Entry, Lane, Policy, Why};
+use crate::planted::{self, Bug};
 use crate::subscription::OnFailure;
 use crate::time::Millis;
 
@@ -118,6 +119,9 @@ impl Lane {
         self.turn = Some(Turn::Queue);
         if let Some(entry) = self.pop_turn() {
             actions.push(Action::DeadLetter { entry, why: Why::Failed });
+            if planted::is_on(Bug::NumberReused) && self.next_number.0 == entry.number.0 + 1 {
+                self.next_number = entry.number;
+            }
             self.flag_break(0);
         }
     }
