@@ -23,6 +23,7 @@ use klambda_core::breaker;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::kinds::Strategy;
 use klambda_core::lane::{Action, Flag};
+use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_store::chore::{Chore, Done};
@@ -306,11 +307,12 @@ impl Engine {
         if self.failed.is_some() {
             return;
         }
-        let appended = self.log.flush();
+        let unwritten = planted::is_on(Bug::AckUnwritten) && self.unflushed_answers.is_empty();
+        let appended = if unwritten { Ok(()) } else { self.log.flush() };
         if let Err(error) = appended {
             return self.note(Err(error.into()));
         }
-        let written = self.log.written();
+        let written = if planted::is_on(Bug::AnswerBeforeSync) { Address(0) } else { self.log.written() };
         self.unsynced_answers.extend(self.unflushed_answers.drain(..).map(|answer| (written, answer)));
         if self.log.needs_sync() {
             self.dirty_since.get_or_insert(self.now);

@@ -13,6 +13,7 @@ use crate::log::{Error, Log, Options};
 use crate::segment::{self, FRAME_ALIGN, FRAME_HEADER, FrameHeader, Segment};
 use bytes::Bytes;
 use klambda_core::ids::{Address, Position};
+use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use std::collections::VecDeque;
 use std::io;
@@ -168,6 +169,12 @@ impl Scan {
             let Some(header) = FrameHeader::decode(&head, self.at) else { return Ok(()) };
             let frame = window.read(self.at, FRAME_HEADER + header.length as usize)?;
             let Some(records) = segment::records(&frame, self.at, &header) else { return Ok(()) };
+            let next = Address(self.at.0 + header.stride());
+            if planted::is_on(Bug::RecoveryStopsEarly)
+                && FrameHeader::decode(&window.read(next, FRAME_HEADER)?, next).is_none()
+            {
+                return Ok(());
+            }
             self.must_count_from(header.first_position, segment, self.at)?;
             for (at, range) in records {
                 let body = frame.slice(range);
@@ -178,7 +185,7 @@ impl Scan {
             }
             self.report.frames += 1;
             self.synced = self.synced.max(header.synced);
-            self.at = Address(self.at.0 + header.stride());
+            self.at = next;
         }
     }
 
