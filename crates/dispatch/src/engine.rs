@@ -392,7 +392,8 @@ impl Engine {
         if self.failed.is_some() || self.keeping.prepare_after > self.now {
             return None;
         }
-        self.log.prepare_job()
+        let job = self.log.prepare_job()?;
+        Some(job.after_uncaching(self.spent_segments()))
     }
 
     pub fn prepare_done(&mut self, result: io::Result<Arc<dyn klambda_store::disk::File>>) {

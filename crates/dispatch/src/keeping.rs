@@ -11,6 +11,7 @@ use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::chore::{Chore, Done, Work};
+use klambda_store::disk::File;
 use klambda_store::log;
 use klambda_store::marks::{Mark, Recent, State as MarkState};
 use klambda_store::record::{Change, Record, To};
@@ -473,6 +474,18 @@ impl Engine {
     fn first_pin(&self) -> Address {
         let pins = self.subscriptions.values().filter_map(|s| s.tally.pins.keys().next());
         Address(pins.min().map_or(u64::MAX, |bucket| bucket << PIN_SHIFT))
+    }
+
+    /// The newest of the full segments in which nothing waits any more: history, that is seldom read.
+    pub(crate) fn spent_segments(&self) -> Vec<Arc<dyn File>> {
+        const LOOKED_AT: usize = 4;
+        let full = self.log.segments().into_iter().rev().skip(1).take(LOOKED_AT);
+        full.filter(|segment| !self.has_pins(segment)).map(|segment| segment.file).collect()
+    }
+
+    fn has_pins(&self, segment: &Segment) -> bool {
+        let buckets = segment.base.0 >> PIN_SHIFT..=segment.end().0 >> PIN_SHIFT;
+        self.subscriptions.values().any(|s| s.tally.pins.range(buckets.clone()).next().is_some())
     }
 
     fn drop_segment(&mut self) -> Result<(), Failure> {

@@ -124,7 +124,8 @@ impl Log {
 
     /// The first segment of a new folder.
     pub(crate) fn first_segment(disk: &Arc<dyn Disk>, options: &Options, now: Millis) -> io::Result<Segment> {
-        let file = PrepareJob { disk: disk.clone(), bytes: options.segment_bytes }.run()?;
+        let file =
+            PrepareJob { disk: disk.clone(), bytes: options.segment_bytes, spent: Vec::new() }.run()?;
         let header = SegmentHeader {
             base: Address(0),
             capacity: options.segment_bytes,
@@ -324,7 +325,7 @@ impl Log {
             return None;
         }
         self.preparing = true;
-        Some(PrepareJob { disk: self.disk.clone(), bytes: self.options.segment_bytes })
+        Some(PrepareJob { disk: self.disk.clone(), bytes: self.options.segment_bytes, spent: Vec::new() })
     }
 
     /// Answers whether the disk had room.

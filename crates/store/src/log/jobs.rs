@@ -33,10 +33,19 @@ const SPARE_UNFINISHED: &str = "spare-unfinished";
 pub struct PrepareJob {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) bytes: u64,
+    pub(super) spent: Vec<Arc<dyn File>>,
 }
 
 impl PrepareJob {
+    /// The memory that caches these files is given back first. It is what the new blocks are then written into:
+    /// memory that was in use a moment ago costs a fraction of memory that the machine has to find.
+    pub fn after_uncaching(mut self, spent: Vec<Arc<dyn File>>) -> PrepareJob {
+        self.spent = spent;
+        self
+    }
+
     pub fn run(&self) -> io::Result<Arc<dyn File>> {
+        self.spent.iter().for_each(|file| file.uncache());
         let result = self.write_zeros();
         if result.is_err() {
             // What was written of it takes up the room others need.

@@ -42,7 +42,14 @@ fn run(rig: &Rig, args: &Args, case: &Case) -> anyhow::Result<Report> {
     }
     let share = |one: &Found| one.rate / (f64::from(case.keys) / (one.work_us / 1e6));
     let shares = spread(found.iter().map(share));
-    let mut table = Table::new(&["medians", "events/s", "work time", "ack to next p50", "p99", "share of keys ÷ work time"]);
+    let mut table = Table::new(&[
+        "medians",
+        "events/s",
+        "work time",
+        "ack to next p50",
+        "p99",
+        "share of keys ÷ work time",
+    ]);
     table.row([
         "klambda".to_owned(),
         figure(median(found.iter().map(|one| one.rate))),
