@@ -31,7 +31,7 @@ impl Lane {
         } else {
             self.queue.push_back(entry);
         }
-        if planted::is_on(Bug::Swapped) && entry.number.0 % 7 == 0 && self.queue.len() > 2 {
+        if planted::is_on(Bug::Swapped) && entry.number.0.is_multiple_of(7) && self.queue.len() > 2 {
             let last = self.queue.len() - 1;
             self.queue.swap(last - 1, last);
         }
