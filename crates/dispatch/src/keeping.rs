@@ -34,6 +34,8 @@ pub struct Keeping {
     marks_refreshed: Option<Millis>,
     /// The segment that retention goes through, and how far it is.
     retiring: Option<(Address, Address)>,
+    /// A segment with damage, of which not everything that waits can be copied: it stays, and so does all after it.
+    irremovable: Option<Address>,
     /// The last copy made: it must be durable before what it was made of goes.
     copied: Address,
     wants_checkpoint: bool,
@@ -330,7 +332,15 @@ impl Engine {
             return Ok(());
         }
         for (id, at) in self.waiting_before(before)? {
-            let record = self.read_event(at)?;
+            let record = match self.read_event(at) {
+                Ok(record) => record,
+                Err(failure @ Failure::Log(log::Error::Damaged { .. })) => {
+                    tracing::error!(%failure, "An event that waits cannot be read back: its id will be forgotten.");
+                    self.metrics.damaged += 1;
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
             let (_, event) = crate::apply::event_of(&record)?;
             let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
             let identity = self.identity(view.source(), view.id());
@@ -436,6 +446,9 @@ impl Engine {
         if self.first_pin() >= segment.end() {
             return self.drop_segment();
         }
+        if self.keeping.irremovable == Some(segment.base) {
+            return Ok(());
+        }
         let reader = self.log.reader();
         let mut at = at;
         for _ in 0..FRAMES_AT_ONCE {
@@ -456,7 +469,9 @@ impl Engine {
                 Err(error @ log::Error::Damaged { .. }) => {
                     tracing::error!(%error, "A damaged segment is kept: what it holds cannot be copied.");
                     self.metrics.damaged += 1;
-                    at = segment.end();
+                    self.keeping.irremovable = Some(segment.base);
+                    self.keeping.retiring = None;
+                    return Ok(());
                 }
                 Err(error) => return Err(error.into()),
             }
