@@ -1,14 +1,18 @@
 //! An engine under load, and what its producers were told and its target has seen.
 
+use crate::mirror::Mirror;
 use bytes::Bytes;
 use klambda_core::event::{Attribute, Data, Event, Form, Value};
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
+use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::LaneAction;
+use klambda_dispatch::views::Letters;
 use klambda_dispatch::{Answer, Config, Delivery, Engine, Failure, Status, Token};
 use klambda_store::disk::Disk;
+use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log::{self, SyncJob};
 use klambda_store::recovery::Report;
 use serde_json::json;
@@ -86,6 +90,9 @@ impl Default for Told {
 }
 
 pub struct Load {
+    mirror: Arc<Mirror>,
+    /// Each with what was told when it was taken.
+    pub pictures: Vec<(MemoryDisk, Told)>,
     pub engine: Engine,
     pub now: Millis,
     pub told: Told,
@@ -127,10 +134,12 @@ pub fn answer(code: u16) -> Outcome {
 }
 
 impl Load {
-    pub fn start(disk: Arc<dyn Disk>) -> Load {
+    pub fn start(mirror: Arc<Mirror>) -> Load {
         let now = Millis(1_700_000_000_000);
-        let engine = open(disk, now).expect("a new folder").0;
+        let engine = open(mirror.clone(), now).expect("a new folder").0;
         let mut load = Load {
+            mirror,
+            pictures: Vec::new(),
             engine,
             now,
             told: Told::default(),
@@ -197,7 +206,13 @@ impl Load {
         self.next_token += 1;
     }
 
+    /// Before anything more is told.
+    fn look(&mut self) {
+        self.pictures.extend(self.mirror.pictures().into_iter().map(|picture| (picture, self.told.clone())));
+    }
+
     fn end(&mut self, delivery: &Delivery, rng: &mut Rng) {
+        self.look();
         let (name, is_alone, is_right) = read(delivery);
         assert!(is_right, "{name:?}");
         let code = match rng.below(10) {
@@ -216,6 +231,7 @@ impl Load {
     }
 
     fn collect(&mut self) {
+        self.look();
         for answer in self.engine.take_answers() {
             if let Answer::Events(Token(token), judged) = answer {
                 let (key, number) = self.pending.remove(&token).expect("a request");
@@ -253,6 +269,7 @@ impl Load {
     fn finish_sync(&mut self) {
         let Some(job) = self.syncing.take().or_else(|| self.engine.sync_job()) else { return };
         let result = job.run();
+        self.look();
         self.engine.sync_done(job.up_to, result);
         for (is_alone, name) in self.covered.drain(..) {
             match is_alone {
@@ -288,14 +305,17 @@ pub struct Drained {
     /// Delivered with other bytes than were sent.
     pub wrong: Vec<Name>,
     pub failure: Option<String>,
+    /// What failed at its turn, with why, and how many wait, some behind those.
+    pub parked: Vec<String>,
+    pub waiting: u64,
 }
 
 /// Delivers everything there is, to a target that takes it all.
 pub fn drain(mut engine: Engine, mut now: Millis) -> Drained {
     const ROUNDS_MAX: usize = 20_000;
+    const STILL_MAX: usize = 5;
+    let mut still = 0;
     let mut drained = Drained { lanes: vec![Vec::new(); KEYS], ..Drained::default() };
-    // Not parked in every folder: then there is nothing to do.
-    drop(engine.act_on_lane("lanes", &format!("k{SICK}"), LaneAction::Resume));
     for _ in 0..ROUNDS_MAX {
         now = now + 20;
         engine.tick(now);
@@ -303,17 +323,32 @@ pub fn drain(mut engine: Engine, mut now: Millis) -> Drained {
         let deliveries = engine.take_deliveries();
         drop(engine.take_answers());
         let is_quiet = deliveries.is_empty() && engine.is_idle() && engine.waiting() == 0;
+        let is_stuck = deliveries.is_empty() && engine.is_idle() && engine.waiting() > 0;
+        still = if is_stuck { still + 1 } else { 0 };
+        if still == 1 {
+            // Not parked in every folder: then there is nothing to do.
+            drop(engine.act_on_lane("lanes", &format!("k{SICK}"), LaneAction::Resume));
+        }
         for delivery in deliveries {
             drained.note(&delivery);
             engine.outcome(delivery.ticket, answer(200));
         }
         run_all_jobs(&mut engine);
         drained.failure = engine.failure().map(str::to_owned);
-        if is_quiet || drained.failure.is_some() {
+        if is_quiet || drained.failure.is_some() || still > STILL_MAX {
+            drained.parked = dead_letters(&engine);
+            drained.waiting = engine.waiting();
             return drained;
         }
     }
     panic!("it does not drain: {} wait", engine.waiting());
+}
+
+fn dead_letters(engine: &Engine) -> Vec<String> {
+    let mut letters = Letters::new(Selector::default(), None, 1000);
+    // What cannot be listed shows as what waits.
+    while engine.list_dead_letters(&mut letters).unwrap_or(false) {}
+    letters.items.into_iter().map(|letter| format!("{}: {}", letter.id, letter.last_error)).collect()
 }
 
 fn run_all_jobs(engine: &mut Engine) {
