@@ -33,7 +33,7 @@ use klambda_store::marks::{Identity, Marks};
 use klambda_store::record::Record;
 use klambda_store::rows::Rows;
 use klambda_store::tables::TableSet;
-use klambda_store::{recovery, table};
+use klambda_store::{recovery, table, witness};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io;
@@ -201,6 +201,7 @@ impl Engine {
             Some(manifest) => manifest,
             None => {
                 let manifest = Manifest::new(seed);
+                witness::forget(&*disk)?;
                 manifest.save(&*disk)?;
                 manifest
             }

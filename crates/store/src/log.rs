@@ -11,6 +11,7 @@ mod locate;
 
 use crate::disk::{Disk, File};
 use crate::segment::{self, FRAME_HEADER, FrameHeader, HEADER, RECORD_HEADER, Segment, SegmentHeader};
+use crate::witness::Witness;
 use bytes::Bytes;
 use klambda_core::ids::{Address, Position};
 use klambda_core::time::Millis;
@@ -69,6 +70,7 @@ pub struct Log {
     /// Files that a sync must cover: the active one and those before it since the last sync.
     unsynced: Vec<Arc<dyn File>>,
     names_unsynced: bool,
+    witness: Witness,
     tail: Tail,
     poisoned: bool,
     /// When the next segment begins, should it begin now.
@@ -80,11 +82,15 @@ pub struct SyncJob {
     disk: Arc<dyn Disk>,
     files: Vec<Arc<dyn File>>,
     names: bool,
+    witness: Witness,
+    /// Where the group begins that this makes durable.
+    from: Address,
     pub up_to: Address,
 }
 
 impl SyncJob {
     pub fn run(&self) -> io::Result<()> {
+        self.witness.write(self.from);
         if self.names {
             self.disk.sync_names()?;
         }
@@ -148,6 +154,7 @@ impl Log {
     ) -> Option<Log> {
         let active = segments.back()?.clone();
         Some(Log {
+            witness: Witness::open(&*disk),
             disk,
             options,
             segments: Arc::new(RwLock::new(segments)),
@@ -345,7 +352,8 @@ impl Log {
         self.syncing = true;
         let names = std::mem::take(&mut self.names_unsynced);
         let files = std::mem::replace(&mut self.unsynced, vec![self.active.file.clone()]);
-        Some(SyncJob { disk: self.disk.clone(), files, names, up_to: self.written() })
+        let (disk, witness) = (self.disk.clone(), self.witness.clone());
+        Some(SyncJob { disk, files, names, witness, from: self.synced(), up_to: self.written() })
     }
 
     pub fn sync_done(&mut self, up_to: Address, result: io::Result<()>) -> Result<(), Error> {
