@@ -129,7 +129,7 @@ impl Case {
         let answered = AtomicU64::new(0);
         let mut producer = self.producer(&victim, random.split(), &answered);
         let (sent, outcome) = match self.subscribe(&victim, &target) {
-            true => self.send_until_it_fails(&mut victim, &mut producer, &told),
+            true => self.send_until_it_fails(&mut producer, &told),
             false => (Vec::new(), Outcome::Stopped),
         };
         assert!(told.exists(), "{self:?}: nothing failed: {}", victim.printed());
@@ -163,12 +163,7 @@ impl Case {
     }
 
     /// Every batch is sent until it is answered, or nothing is any more.
-    fn send_until_it_fails(
-        &self,
-        victim: &mut Victim,
-        producer: &mut Producer<'_>,
-        told: &Path,
-    ) -> (Vec<Sent>, Outcome) {
+    fn send_until_it_fails(&self, producer: &mut Producer<'_>, told: &Path) -> (Vec<Sent>, Outcome) {
         let (mut sent, mut after) = (Vec::new(), 0);
         let deadline = Instant::now() + PATIENCE;
         while after < BATCHES_AFTER {

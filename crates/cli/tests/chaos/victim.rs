@@ -4,10 +4,12 @@ use crate::random::Random;
 use crate::support::process::{Process, agent};
 use crate::support::{KLAMBDA, PATIENCE, eventually};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -32,9 +34,12 @@ pub fn klambda() -> Command {
 /// A port that nobody listens on, and that no connection of ours is given as its own while nobody does: servers and
 /// targets come back to theirs.
 pub fn quiet_port(random: &mut Random) -> u16 {
+    /// By tests that run beside this one, and may not listen yet.
+    static TAKEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {
         let port = 10_000 + random.below(20_000) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        let is_free = TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if is_free && TAKEN.lock().expect("no one panics with it in hand").insert(port) {
             return port;
         }
     }
