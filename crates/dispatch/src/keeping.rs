@@ -239,6 +239,12 @@ impl Engine {
     }
 
     fn next_work(&mut self) -> Option<(Kind, Work)> {
+        // First: it needs no room, and may make what a checkpoint needs.
+        if !self.keeping.remove.is_empty() {
+            let names = std::mem::take(&mut self.keeping.remove);
+            self.keeping.removing = names.clone();
+            return Some((Kind::Remove, Work::RemoveFiles { names }));
+        }
         if let Some(frozen) = &self.keeping.checkpoint {
             if self.log.synced() < frozen.address {
                 return None;
@@ -246,11 +252,6 @@ impl Engine {
             let (changed, recent) = (frozen.changed.clone(), frozen.recent.clone());
             let (address, next_position) = (frozen.address, frozen.next_position);
             return Some((Kind::Checkpoint, Work::Checkpoint { changed, recent, address, next_position }));
-        }
-        if !self.keeping.remove.is_empty() {
-            let names = std::mem::take(&mut self.keeping.remove);
-            self.keeping.removing = names.clone();
-            return Some((Kind::Remove, Work::RemoveFiles { names }));
         }
         if let Some(names) = self.marks_to_drop() {
             return Some((Kind::Marks, Work::DropMarks { names }));

@@ -71,6 +71,7 @@ pub struct Log {
     unsynced: Vec<Arc<dyn File>>,
     names_unsynced: bool,
     witness: Witness,
+    keep_free_bytes: u64,
     tail: Tail,
     poisoned: bool,
     /// When the next segment begins, should it begin now.
@@ -102,6 +103,8 @@ impl SyncJob {
 pub struct PrepareJob {
     disk: Arc<dyn Disk>,
     bytes: u64,
+    /// The disk counts as full if it would have less than this left.
+    keep_free_bytes: u64,
 }
 
 /// A frame of this size is written, whatever else comes: the newest frames stay in memory, and pieces of a modest size
@@ -122,6 +125,9 @@ impl PrepareJob {
     }
 
     fn write_zeros(&self) -> io::Result<Arc<dyn File>> {
+        if self.disk.free_bytes().is_some_and(|free| free < self.bytes + self.keep_free_bytes) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let zeros = vec![0; 1 << 20];
         let file = self.disk.create(SPARE_UNFINISHED)?;
         let mut offset = 0;
@@ -155,6 +161,7 @@ impl Log {
         let active = segments.back()?.clone();
         Some(Log {
             witness: Witness::open(&*disk),
+            keep_free_bytes: 0,
             disk,
             options,
             segments: Arc::new(RwLock::new(segments)),
@@ -178,7 +185,8 @@ impl Log {
 
     /// The first segment of a new folder.
     pub(crate) fn first_segment(disk: &Arc<dyn Disk>, options: &Options, now: Millis) -> io::Result<Segment> {
-        let file = PrepareJob { disk: disk.clone(), bytes: options.segment_bytes }.run()?;
+        let file =
+            PrepareJob { disk: disk.clone(), bytes: options.segment_bytes, keep_free_bytes: 0 }.run()?;
         let header = SegmentHeader {
             base: Address(0),
             capacity: options.segment_bytes,
@@ -369,7 +377,13 @@ impl Log {
             return None;
         }
         self.preparing = true;
-        Some(PrepareJob { disk: self.disk.clone(), bytes: self.options.segment_bytes })
+        let (disk, bytes) = (self.disk.clone(), self.options.segment_bytes);
+        Some(PrepareJob { disk, bytes, keep_free_bytes: self.keep_free_bytes })
+    }
+
+    /// No segment is prepared from the last of the disk: so much is left to those who write other files.
+    pub fn set_keep_free(&mut self, bytes: u64) {
+        self.keep_free_bytes = bytes;
     }
 
     /// Answers whether the disk had room.
