@@ -1,6 +1,6 @@
 //! A disk that is really full: events are refused, what was accepted is delivered, and room is enough to go on.
 
-use crate::history::{Receiver, Verdicts};
+use crate::history::{End, Receiver, Verdicts};
 use crate::producer::Sent;
 use crate::random::Random;
 use crate::support::eventually;
@@ -207,7 +207,7 @@ impl Producer {
 
     /// Every accepted event came to all of them, once and in order.
     fn verify(&self, target: &Target, receivers: &[Receiver]) -> Verdicts {
-        let verdicts = Verdicts::of(&self.accepted, target, receivers, &[]);
+        let verdicts = Verdicts::of(&self.accepted, target, receivers, End::Killed, &[]);
         verdicts.assert_clean();
         assert_eq!(verdicts.repeats, 0, "{verdicts}");
         verdicts

@@ -1,6 +1,7 @@
 //! Judges a history: what producers were told, and what the target saw. It knows nothing of how the server works, only
 //! what it promises: every event that was answered arrives; a lane's events arrive in order, one call open at a time;
-//! what was acknowledged comes again only where the server or the target was disturbed in between.
+//! what was acknowledged comes again only where the server or the target was disturbed in between. After a loss of
+//! power, and only then, a lane may go back: what was acknowledged since the last sync comes again, in order.
 
 use crate::producer::Sent;
 use crate::target::{Call, Target, Verdict};
@@ -20,6 +21,15 @@ pub struct Receiver {
 pub struct Disturbance {
     pub from: u64,
     pub to: u64,
+}
+
+/// How servers ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// What the kernel was given, it has.
+    Killed,
+    /// What was not synced may be lost.
+    PowerLost,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +64,7 @@ impl Verdicts {
         sent: &[Sent],
         target: &Target,
         receivers: &[Receiver],
+        end: End,
         disturbances: &[Disturbance],
     ) -> Verdicts {
         let calls = target.calls();
@@ -76,7 +87,7 @@ impl Verdicts {
             let seen = calls.iter().filter(|call| call.subscription == receiver.subscription);
             let (wanted, seen): (Vec<&Sent>, Vec<&Call>) = (wanted.collect(), seen.collect());
             match receiver.is_ordered {
-                true => verdicts.judge_lanes(&wanted, &seen, disturbances),
+                true => verdicts.judge_lanes(&wanted, &seen, end, disturbances),
                 false => verdicts.judge_singles(&wanted, &seen, disturbances),
             }
         }
@@ -109,25 +120,30 @@ impl Verdicts {
         }
     }
 
-    fn judge_lanes(&mut self, wanted: &[&Sent], seen: &[&Call], disturbances: &[Disturbance]) {
+    fn judge_lanes(&mut self, wanted: &[&Sent], seen: &[&Call], end: End, disturbances: &[Disturbance]) {
         let mut lanes: BTreeMap<&str, (Vec<&Sent>, Vec<&Call>)> = BTreeMap::new();
         wanted.iter().for_each(|event| lanes.entry(&event.key).or_default().0.push(event));
         seen.iter().for_each(|call| lanes.entry(&call.key).or_default().1.push(call));
         for (events, calls) in lanes.values_mut() {
             // Its producer sent a key's events in order of their numbers, or said that this is the order.
             events.sort_by_key(|event| event.sequence);
-            self.judge_lane(events, calls, disturbances);
+            self.judge_lane(events, calls, end, disturbances);
         }
     }
 
     /// Each call is for the event of the call before it, which was not acknowledged or was disturbed, or for the one
     /// that follows it.
-    fn judge_lane(&mut self, events: &[&Sent], calls: &[&Call], disturbances: &[Disturbance]) {
+    fn judge_lane(&mut self, events: &[&Sent], calls: &[&Call], end: End, disturbances: &[Disturbance]) {
         let mut place = 0;
         let mut last: Option<&Call> = None;
         for call in calls {
             let is_same = last.is_some_and(|last| last.id == call.id);
             place += usize::from(!is_same);
+            if end == End::PowerLost && last.is_some_and(|last| last.epoch < call.epoch) {
+                let back = events.iter().take(place).position(|event| event.id == call.id);
+                self.repeats += back.map_or(0, |back| place - 1 - back);
+                place = back.map_or(place, |back| back + 1);
+            }
             let previous =
                 (place > 1).then(|| events.get(place - 2).map(|event| event.id.as_str())).flatten();
             let is_in_turn = events.get(place - 1).is_some_and(|event| event.id == call.id)

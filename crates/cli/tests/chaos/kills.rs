@@ -1,7 +1,7 @@
 //! The server is killed with -9 again and again while it takes events in and delivers them: at random moments, inside
 //! recovery, twice in a row.
 
-use crate::history::{Receiver, Verdicts};
+use crate::history::{End, Receiver, Verdicts};
 use crate::is_long;
 use crate::producer::{Producer, Sent};
 use crate::random::Random;
@@ -75,7 +75,7 @@ fn run(random: &mut Random) {
     assert!(victim.files("rows-") > 0 && victim.files("log-") > 1, "no checkpoints or no segments were met");
     victim.stop();
     victim.check();
-    let verdicts = Verdicts::of(&sent, &target, &RECEIVERS, &[]);
+    let verdicts = Verdicts::of(&sent, &target, &RECEIVERS, End::Killed, &[]);
     let Kills { kills, in_recovery, in_a_row } = kills;
     println!(
         "kills: {kills} kills ({in_recovery} inside recovery, {in_a_row} right after another), {verdicts} ({} s)",

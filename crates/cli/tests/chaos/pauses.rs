@@ -1,6 +1,6 @@
 //! Server and target are stopped for a while, in the middle of whatever they do, and the target is killed.
 
-use crate::history::{Disturbance, Receiver, Verdicts};
+use crate::history::{Disturbance, End, Receiver, Verdicts};
 use crate::is_long;
 use crate::producer::{Producer, Sent};
 use crate::random::Random;
@@ -65,7 +65,7 @@ fn nothing_is_lost_or_reordered_by_pauses_and_dying_targets() {
     victim.drain();
     victim.stop();
     victim.check();
-    let verdicts = Verdicts::of(&sent, &target, &RECEIVERS, &disturbances);
+    let verdicts = Verdicts::of(&sent, &target, &RECEIVERS, End::Killed, &disturbances);
     println!(
         "pauses: {} pauses of server and target, {} kills of the target, {verdicts} ({} s)",
         disturbances.len() as u64 - target.lives,

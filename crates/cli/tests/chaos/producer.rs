@@ -102,6 +102,9 @@ impl<'a> Producer<'a> {
     pub fn try_send(&self, batch: &mut [Sent]) -> Result<(), String> {
         let results = self.post(batch)?;
         assert_eq!(results.len(), batch.len());
+        if let Some(full) = results.iter().find(|result| result["problem"]["status"] == 507) {
+            return Err(full["problem"].to_string());
+        }
         for (event, result) in batch.iter_mut().zip(&results) {
             assert_eq!(result["id"], event.id.as_str());
             event.position = match result["status"].as_str() {
