@@ -36,6 +36,8 @@ pub struct Keeping {
     marks_refreshed: Option<Millis>,
     /// The segment that retention goes through, and how far it is.
     retiring: Option<(Address, Address)>,
+    /// A segment with damage, of which not everything that waits can be copied: it stays, and so does all after it.
+    irremovable: Option<Address>,
     /// The last copy made: it must be durable before what it was made of goes.
     copied: Address,
     wants_checkpoint: bool,
@@ -239,6 +241,12 @@ impl Engine {
     }
 
     fn next_work(&mut self) -> Option<(Kind, Work)> {
+        // First: it needs no room, and may make what a checkpoint needs.
+        if !self.keeping.remove.is_empty() {
+            let names = std::mem::take(&mut self.keeping.remove);
+            self.keeping.removing = names.clone();
+            return Some((Kind::Remove, Work::RemoveFiles { names }));
+        }
         if let Some(frozen) = &self.keeping.checkpoint {
             if self.log.synced() < frozen.address {
                 return None;
@@ -246,11 +254,6 @@ impl Engine {
             let (changed, recent) = (frozen.changed.clone(), frozen.recent.clone());
             let (address, next_position) = (frozen.address, frozen.next_position);
             return Some((Kind::Checkpoint, Work::Checkpoint { changed, recent, address, next_position }));
-        }
-        if !self.keeping.remove.is_empty() {
-            let names = std::mem::take(&mut self.keeping.remove);
-            self.keeping.removing = names.clone();
-            return Some((Kind::Remove, Work::RemoveFiles { names }));
         }
         if let Some(names) = self.marks_to_drop() {
             return Some((Kind::Marks, Work::DropMarks { names }));
@@ -332,7 +335,15 @@ impl Engine {
             return Ok(());
         }
         for (id, at) in self.waiting_before(before)? {
-            let record = self.read_event(at)?;
+            let record = match self.read_event(at) {
+                Ok(record) => record,
+                Err(failure @ Failure::Log(log::Error::Damaged { .. })) => {
+                    tracing::error!(%failure, "An event that waits cannot be read back: its id will be forgotten.");
+                    self.metrics.damaged += 1;
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
             let (_, event) = crate::apply::event_of(&record)?;
             let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
             let identity = self.identity(view.source(), view.id());
@@ -438,6 +449,9 @@ impl Engine {
         if self.first_pin() >= segment.end() {
             return self.drop_segment();
         }
+        if self.keeping.irremovable == Some(segment.base) {
+            return Ok(());
+        }
         let reader = self.log.reader();
         let mut at = at;
         for _ in 0..FRAMES_AT_ONCE {
@@ -458,7 +472,9 @@ impl Engine {
                 Err(error @ log::Error::Damaged { .. }) => {
                     tracing::error!(%error, "A damaged segment is kept: what it holds cannot be copied.");
                     self.metrics.damaged += 1;
-                    at = segment.end();
+                    self.keeping.irremovable = Some(segment.base);
+                    self.keeping.retiring = None;
+                    return Ok(());
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -7,6 +7,7 @@ use crate::disk::Disk;
 use crate::log::Error;
 use crate::recovery::{self, Checkpoint, Listed, OnRecord, Scan};
 use crate::segment::{self, FRAME_ALIGN, FRAME_HEADER, FrameHeader, Segment};
+use crate::witness;
 use klambda_core::ids::{Address, Position};
 
 /// What a log consists of.
@@ -47,7 +48,8 @@ pub fn inspect(
     };
     let Some(oldest) = listed.segments.front() else { return Ok(Census::default()) };
     let from = Checkpoint { address: oldest.base, next_position: oldest.first_position };
-    let mut scan = Scan::new(&listed.segments, from);
+    let durable = checkpoint.address.max(witness::read(disk));
+    let mut scan = Scan::new(&listed.segments, from, durable);
     let outcome = scan.run(&listed, on_record);
     let mut census = Census {
         segments: listed.segments.len() as u64,

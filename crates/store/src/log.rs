@@ -21,6 +21,7 @@ use tail::Tail;
 
 use crate::disk::{Disk, File};
 use crate::segment::{self, FRAME_HEADER, FrameHeader, HEADER, RECORD_HEADER, Segment, SegmentHeader};
+use crate::witness::Witness;
 use bytes::Bytes;
 use klambda_core::ids::{Address, Position};
 use klambda_core::time::Millis;
@@ -79,6 +80,8 @@ pub struct Log {
     /// Files that a sync must cover: the active one and those before it since the last sync.
     unsynced: Vec<Arc<dyn File>>,
     names_unsynced: bool,
+    witness: Witness,
+    keep_free_bytes: u64,
     tail: Tail,
     poisoned: bool,
     /// When the next segment begins, should it begin now.
@@ -101,6 +104,8 @@ impl Log {
     ) -> Option<Log> {
         let active = segments.back()?.clone();
         Some(Log {
+            witness: Witness::open(&*disk),
+            keep_free_bytes: 0,
             disk,
             options,
             segments: Arc::new(RwLock::new(segments)),
@@ -124,8 +129,7 @@ impl Log {
 
     /// The first segment of a new folder.
     pub(crate) fn first_segment(disk: &Arc<dyn Disk>, options: &Options, now: Millis) -> io::Result<Segment> {
-        let file =
-            PrepareJob { disk: disk.clone(), bytes: options.segment_bytes, spent: Vec::new() }.run()?;
+        let file = PrepareJob::new(disk.clone(), options.segment_bytes, 0).run()?;
         let header = SegmentHeader {
             base: Address(0),
             capacity: options.segment_bytes,
@@ -306,7 +310,8 @@ impl Log {
         self.syncing = true;
         let names = std::mem::take(&mut self.names_unsynced);
         let files = std::mem::replace(&mut self.unsynced, vec![self.active.file.clone()]);
-        Some(SyncJob { disk: self.disk.clone(), files, names, up_to: self.written() })
+        let (disk, witness) = (self.disk.clone(), self.witness.clone());
+        Some(SyncJob { disk, files, names, witness, from: self.synced(), up_to: self.written() })
     }
 
     pub fn sync_done(&mut self, up_to: Address, result: io::Result<()>) -> Result<(), Error> {
@@ -325,7 +330,12 @@ impl Log {
             return None;
         }
         self.preparing = true;
-        Some(PrepareJob { disk: self.disk.clone(), bytes: self.options.segment_bytes, spent: Vec::new() })
+        Some(PrepareJob::new(self.disk.clone(), self.options.segment_bytes, self.keep_free_bytes))
+    }
+
+    /// No segment is prepared from the last of the disk: so much is left to those who write other files.
+    pub fn set_keep_free(&mut self, bytes: u64) {
+        self.keep_free_bytes = bytes;
     }
 
     /// Answers whether the disk had room.

@@ -1,8 +1,8 @@
 //! Opening a log after anything at all.
 //!
 //! Frames are read from the checkpoint to the first one that is not whole. Then one question decides: was that place
-//! durable once? A later frame that says so (`synced`), in this segment or a later one, proves damage, and the log is
-//! refused. Otherwise it is the tail of writes that no sync ever covered: it is cut, by removing later segments (newest
+//! durable once? A later frame that says so (`synced`), in this segment or a later one, proves damage, and so does the
+//! checkpoint or the `witness`: the log is refused. Otherwise it is the tail of writes that no sync ever covered: it is cut, by removing later segments (newest
 //! first) and zeroing the rest, before anything new is written, so that nothing of it can come back.
 //!
 //! What is found beyond the last sync that is proven is written once more and synced: after a sync that failed, the
@@ -11,6 +11,7 @@
 use crate::disk::Disk;
 use crate::log::{Error, Log, Options};
 use crate::segment::{self, FRAME_ALIGN, FRAME_HEADER, FrameHeader, Segment};
+use crate::witness;
 use bytes::Bytes;
 use klambda_core::ids::{Address, Position};
 use klambda_core::planted::{self, Bug};
@@ -46,7 +47,8 @@ pub fn open(
     on_record: &mut OnRecord<'_>,
 ) -> Result<(Log, Report), Error> {
     let mut listed = Listed::read(&*disk, from)?;
-    let mut scan = Scan::new(&listed.segments, from);
+    let durable = from.address.max(witness::read(&*disk));
+    let mut scan = Scan::new(&listed.segments, from, durable);
     scan.run(&listed, on_record)?;
     if listed.segments.is_empty() {
         let first = Log::first_segment(&disk, &options, now)
@@ -128,21 +130,16 @@ pub(crate) struct Scan {
     pub(crate) at: Address,
     pub(crate) next_position: Position,
     pub(crate) report: Report,
-    /// The furthest any frame so far says was durable.
+    /// The furthest anything so far says was durable.
     synced: Address,
 }
 
 impl Scan {
-    pub(crate) fn new(segments: &VecDeque<Segment>, from: Checkpoint) -> Scan {
+    /// `durable`: what is known to have been so, without reading the log.
+    pub(crate) fn new(segments: &VecDeque<Segment>, from: Checkpoint, durable: Address) -> Scan {
         let segment = segments.partition_point(|s| s.base <= from.address).saturating_sub(1);
         let at = segments.get(segment).map_or(from.address, |s| from.address.max(s.start()));
-        Scan {
-            segment,
-            at,
-            next_position: from.next_position,
-            report: Report::default(),
-            synced: from.address,
-        }
+        Scan { segment, at, next_position: from.next_position, report: Report::default(), synced: durable }
     }
 
     /// Reads to the log's end. Afterwards `at` is where it ends.

@@ -203,18 +203,56 @@ fn a_lost_page_never_shortens_the_log_in_silence() {
                 frame.0 == name && frame.1 < range.end && frame.1 + frame.2 > range.start
             };
             let hit: Vec<_> = covered.iter().filter(is_hit).collect();
-            // Where the last group's frame is hit too, nothing is left that says that the one before it was durable.
-            let last_is_hit = hit.iter().any(|frame| frame.3 == before_last);
-            let kept = if last_is_hit { hit[0].3 } else { before_last };
-            match (open_damaged(&image, &bodies, kept), hit.first()) {
+            match (open_damaged(&image, &bodies, before_last), hit.first()) {
                 (Some(error), _) if page == 0 => assert_named(&error, &name, 0),
                 (Some(error), Some((_, offset, ..))) => assert_named(&error, &name, *offset),
                 (Some(error), None) => panic!("{name}, page {page}: {error}"),
-                (None, Some(_)) => assert!(last_is_hit, "{name}, page {page}"),
+                (None, Some(first)) => assert!(first.3 >= before_last, "{name}, page {page}"),
                 (None, None) => {}
             }
         }
     }
+}
+
+/// The last group is written while the group before it is being synced: its frame cannot say that that one is durable.
+#[test]
+fn the_group_before_the_last_is_never_cut() {
+    let disk = MemoryDisk::new();
+    let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
+    append(&mut log, &body(true, 1, 100));
+    log.flush().expect("flushes");
+    let first = log.sync_job().expect("something to sync");
+    append(&mut log, &body(true, 2, 100));
+    log.flush().expect("flushes");
+    log.sync_done(first.up_to, first.run()).expect("syncs");
+    sync(&mut log).expect("syncs");
+    let name = Segment::name(Address(0));
+
+    disk.flip_bit(&name, 8 * (HEADER + 60));
+    assert_named(&open(&disk.clone_image(), BEGINNING).err().expect("refused"), &name, HEADER);
+    let census = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+    assert_named(&census.damage[0], &name, HEADER);
+    disk.flip_bit(&name, 8 * (HEADER + 60));
+
+    let second = first.up_to.0;
+    disk.flip_bit(&name, 8 * (second + 60));
+    assert_eq!(open(&disk, BEGINNING).expect("the last group is cut").1.len(), 1);
+}
+
+/// Recovery does not read what lies before a checkpoint; whoever reads all of it knows that it was durable.
+#[test]
+fn damage_before_the_checkpoint_is_no_torn_tail() {
+    let mut harness = Harness::new(3);
+    harness.append(true, 500);
+    harness.flush();
+    harness.begin_sync();
+    harness.end_sync();
+    let checkpoint = harness.checkpoints.last().expect("synced").0;
+    let name = Segment::name(Address(0));
+    harness.disk.flip_bit(&name, 8 * (HEADER + 100));
+    let census = inspect::inspect(&harness.disk, checkpoint, &mut |_, _, _| Ok(())).expect("reads");
+    assert_eq!(census.cut, None);
+    assert_named(&census.damage[0], &name, HEADER);
 }
 
 fn segments(disk: &MemoryDisk) -> Vec<String> {
