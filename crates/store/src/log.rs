@@ -7,7 +7,16 @@
 //! - After a failed sync nothing is written any more (`Error::Poisoned`): only a restart tells what the disk kept.
 //! - A segment's blocks are written before it is used, so a full disk shows when a segment is prepared.
 
+mod jobs;
 mod locate;
+mod reader;
+mod tail;
+
+pub use jobs::{PrepareJob, SyncJob};
+pub use reader::{Frame, LogReader};
+
+use jobs::{NamesLost, SPARE};
+use tail::Tail;
 
 use crate::disk::{Disk, File};
 use crate::segment::{self, FRAME_HEADER, FrameHeader, HEADER, RECORD_HEADER, Segment, SegmentHeader};
@@ -75,66 +84,9 @@ pub struct Log {
     now: Millis,
 }
 
-/// Makes everything written so far durable. Runs on any thread.
-pub struct SyncJob {
-    disk: Arc<dyn Disk>,
-    files: Vec<Arc<dyn File>>,
-    names: bool,
-    pub up_to: Address,
-}
-
-impl SyncJob {
-    pub fn run(&self) -> io::Result<()> {
-        if self.names {
-            self.disk.sync_names()?;
-        }
-        self.files.iter().try_for_each(|file| file.sync())
-    }
-}
-
-/// Writes the blocks of the next segment. Runs on any thread.
-pub struct PrepareJob {
-    disk: Arc<dyn Disk>,
-    bytes: u64,
-}
-
 /// A frame of this size is written, whatever else comes: the newest frames stay in memory, and pieces of a modest size
 /// are what an allocator can use again.
 const FRAME_BYTES_FULL: usize = 64 << 10;
-
-const SPARE: &str = "spare";
-const SPARE_UNFINISHED: &str = "spare-unfinished";
-
-impl PrepareJob {
-    pub fn run(&self) -> io::Result<Arc<dyn File>> {
-        let result = self.write_zeros();
-        if result.is_err() {
-            // What was written of it takes up the room others need.
-            let _ = self.disk.remove(SPARE_UNFINISHED);
-        }
-        result
-    }
-
-    fn write_zeros(&self) -> io::Result<Arc<dyn File>> {
-        let zeros = vec![0; 1 << 20];
-        let file = self.disk.create(SPARE_UNFINISHED)?;
-        let mut offset = 0;
-        while offset < self.bytes {
-            let n = (self.bytes - offset).min(zeros.len() as u64);
-            file.write_at(&zeros[..n as usize], offset)?;
-            offset += n;
-        }
-        file.sync()?;
-        self.disk.rename(SPARE_UNFINISHED, SPARE)?;
-        self.disk.sync_names().map_err(|source| io::Error::other(NamesLost(source)))?;
-        Ok(file)
-    }
-}
-
-/// Names of the log may be lost with it, and the next sync of names would not say so: no way to go on.
-#[derive(Debug, thiserror::Error)]
-#[error("names could not be made durable: {0}")]
-struct NamesLost(#[source] io::Error);
 
 impl Log {
     /// Where recovery ended is where writing goes on. `segments` must not be empty unless the folder is new.
@@ -451,164 +403,4 @@ fn read(segments: &RwLock<VecDeque<Segment>>) -> std::sync::RwLockReadGuard<'_, 
 
 fn write(segments: &RwLock<VecDeque<Segment>>) -> std::sync::RwLockWriteGuard<'_, VecDeque<Segment>> {
     segments.write().expect("no one panics while holding the segment list")
-}
-
-/// The newest frames, as they were written: what is delivered soon after it arrived is never read from disk.
-struct Tail {
-    frames: VecDeque<(Address, Bytes)>,
-    bytes: usize,
-    bytes_max: usize,
-}
-
-impl Tail {
-    fn push(&mut self, at: Address, frame: Bytes) {
-        self.bytes += frame.len();
-        self.frames.push_back((at, frame));
-        while self.bytes > self.bytes_max
-            && let Some((_, oldest)) = self.frames.pop_front()
-        {
-            self.bytes -= oldest.len();
-        }
-    }
-
-    fn read(&self, at: Address) -> Option<Bytes> {
-        let index = self.frames.partition_point(|(start, _)| *start <= at).checked_sub(1)?;
-        let (start, frame) = &self.frames[index];
-        let offset = usize::try_from(at.0 - start.0).ok()?;
-        let length = segment::u32_at(frame.get(offset..offset + RECORD_HEADER)?, 0) as usize;
-        let body = offset + RECORD_HEADER;
-        (body + length <= frame.len()).then(|| frame.slice(body..body + length))
-    }
-}
-
-/// Reads the durable part of the log from any thread.
-#[derive(Clone)]
-pub struct LogReader {
-    segments: Arc<RwLock<VecDeque<Segment>>>,
-    synced: Arc<AtomicU64>,
-}
-
-/// One frame of the log as read back.
-pub struct Frame {
-    pub first_position: Position,
-    pub bytes: Bytes,
-    pub records: Vec<(Address, std::ops::Range<usize>)>,
-    pub next: Address,
-}
-
-impl LogReader {
-    pub fn synced(&self) -> Address {
-        Address(self.synced.load(Ordering::Acquire))
-    }
-
-    pub fn oldest(&self) -> Option<Segment> {
-        read(&self.segments).front().cloned()
-    }
-
-    /// The segment that holds this address.
-    pub fn segment_of(&self, at: Address) -> Option<Segment> {
-        let segments = read(&self.segments);
-        let index = segments.partition_point(|segment| segment.base <= at).checked_sub(1)?;
-        segments.get(index).filter(|segment| at < segment.end()).cloned()
-    }
-
-    pub fn read(&self, at: Address) -> Result<Bytes, Error> {
-        const GUESS: usize = 2048;
-        let segment = self.segment_of(at).ok_or(Error::Gone(at))?;
-        let io = |source| Error::Io { file: Segment::name(segment.base), source };
-        let offset = segment.offset(at);
-        let mut bytes = vec![0; GUESS];
-        let n = segment.file.read_at(&mut bytes, offset).map_err(io)?;
-        bytes.truncate(n);
-        let length = bytes.first_chunk::<4>().map_or(0, |head| u32::from_le_bytes(*head) as usize);
-        let total = RECORD_HEADER + length;
-        if total > bytes.len() && offset + total as u64 <= segment.capacity {
-            bytes.resize(total, 0);
-            let more = segment.file.read_at(&mut bytes[n..], offset + n as u64).map_err(io)?;
-            bytes.truncate(n + more);
-        }
-        match segment::record_body(&bytes, at) {
-            Some(_) => Ok(Bytes::from(bytes).slice(RECORD_HEADER..total)),
-            None => Err(Error::Damaged {
-                file: Segment::name(segment.base),
-                offset,
-                what: "a record's checksum does not match".into(),
-            }),
-        }
-    }
-
-    /// The frame at `at`, or the first one after it if a segment ends there; `None` at the durable end.
-    pub fn frame(&self, at: Address) -> Result<Option<Frame>, Error> {
-        let mut at = at;
-        loop {
-            if at >= self.synced() {
-                return Ok(None);
-            }
-            let segment = self.segment_of(at).ok_or(Error::Gone(at))?;
-            let at_start = at.max(segment.start());
-            if at_start >= self.synced() {
-                return Ok(None);
-            }
-            if let Some(frame) = self.frame_in(&segment, at_start)? {
-                return Ok(Some(frame));
-            }
-            at = self.next_segment(&segment, at_start)?;
-        }
-    }
-
-    fn next_segment(&self, segment: &Segment, at: Address) -> Result<Address, Error> {
-        let segments = read(&self.segments);
-        match segments.iter().find(|next| next.base > segment.base) {
-            Some(next) if next.previous_end == at => Ok(next.start()),
-            _ => Err(Error::Damaged {
-                file: Segment::name(segment.base),
-                offset: segment.offset(at),
-                what: "a frame is missing or its header is damaged".into(),
-            }),
-        }
-    }
-
-    fn frame_in(&self, segment: &Segment, at: Address) -> Result<Option<Frame>, Error> {
-        let file = || Segment::name(segment.base);
-        let offset = segment.offset(at);
-        let mut header = [0; FRAME_HEADER];
-        let n =
-            segment.file.read_at(&mut header, offset).map_err(|source| Error::Io { file: file(), source })?;
-        let Some(header) = FrameHeader::decode(&header[..n], at) else { return Ok(None) };
-        let mut bytes = vec![0; FRAME_HEADER + header.length as usize];
-        crate::disk::read_exact_at(&*segment.file, &mut bytes, offset)
-            .map_err(|source| Error::Io { file: file(), source })?;
-        let records = segment::records(&bytes, at, &header).ok_or_else(|| Error::Damaged {
-            file: file(),
-            offset,
-            what: "a record's checksum does not match".into(),
-        })?;
-        let next = Address(at.0 + header.stride());
-        Ok(Some(Frame { first_position: header.first_position, bytes: bytes.into(), records, next }))
-    }
-
-    /// Where to begin reading to see every event after `position`: the frame that holds the one that follows it.
-    pub fn seek(&self, position: Position) -> Result<Address, Error> {
-        let wanted = Position(position.0 + 1);
-        let segment = {
-            let segments = read(&self.segments);
-            let index =
-                segments.partition_point(|segment| segment.first_position <= wanted).saturating_sub(1);
-            segments.get(index).cloned()
-        };
-        let Some(segment) = segment else { return Ok(Address(0)) };
-        let mut at = segment.start();
-        let mut header = [0; FRAME_HEADER];
-        let mut found = at;
-        while at < self.synced() && at < segment.end() {
-            let n = segment.file.read_at(&mut header, segment.offset(at)).unwrap_or(0);
-            let Some(frame) = FrameHeader::decode(&header[..n], at) else { break };
-            if frame.first_position > wanted {
-                break;
-            }
-            found = at;
-            at = Address(at.0 + frame.stride());
-        }
-        Ok(found)
-    }
 }
