@@ -275,6 +275,34 @@ fn headers_that_never_became_durable_are_no_damage() {
     assert_named(&open(&disk, BEGINNING).err().expect("refused"), &second, 0);
 }
 
+/// The first header is the one that no other segment vouches for: the frames behind it do.
+#[test]
+fn damage_of_the_first_header_is_named_by_opening_and_by_inspection() {
+    let (disk, _, _) = durable_log();
+    let first = Segment::name(Address(0));
+    for byte in [0, 4, 9, 40, 63] {
+        let image = disk.clone_image();
+        image.flip_bit(&first, byte * 8);
+        assert_named(&open(&image.clone_image(), BEGINNING).err().expect("refused"), &first, 0);
+        let census = inspect::inspect(&image, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+        assert_eq!(census.damage.len(), 1, "{:?}", census.damage);
+        assert_named(&census.damage[0], &first, 0);
+    }
+}
+
+/// Nothing in it was ever durable: inspection tells what opening will cut.
+#[test]
+fn a_first_segment_without_a_durable_frame_is_cut_as_a_whole() {
+    let disk = MemoryDisk::new();
+    drop(open(&disk, BEGINNING).expect("a new log"));
+    disk.flip_bit(&Segment::name(Address(0)), 3);
+    let census = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+    assert!(census.damage.is_empty(), "{:?}", census.damage);
+    assert_eq!(census.cut.map(|cut| (cut.offset, cut.bytes)), Some((0, SEGMENT_BYTES)));
+    let (_, found) = open(&disk, BEGINNING).expect("begins anew");
+    assert_eq!(found.len(), 0);
+}
+
 #[test]
 fn a_crash_while_the_first_segment_is_made_leaves_a_folder_that_opens() {
     for survivors in 0..64_u64 {
