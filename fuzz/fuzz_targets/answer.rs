@@ -15,7 +15,8 @@ use klambda_core::outcome::Outcome;
 use klambda_fuzz::input::Input;
 use libfuzzer_sys::fuzz_target;
 
-const BODY_BYTES_MAX: usize = 256;
+/// More than is ever shown of a body, as everywhere.
+const BODY_BYTES_MAX: usize = 1100;
 
 fuzz_target!(|data: &[u8]| {
     let mut input = Input::new(data);

@@ -19,7 +19,8 @@ fn setting(input: &mut Input<'_>) {
     let all: Vec<(&str, String)> = names().collect();
     let (name, variable) = &all[input.below(all.len())];
     let Ok(value) = std::str::from_utf8(input.rest()) else { return };
-    if value.is_empty() {
+    // YAML has no control characters, quoted or not.
+    if value.is_empty() || value.contains(|c: char| c.is_control() || !is_yaml(c)) {
         return;
     }
     let quoted = serde_json::Value::from(value).to_string();
@@ -35,6 +36,11 @@ fn setting(input: &mut Input<'_>) {
             panic!("{name}: {value:?} in the file {file:?}, in {variable} {environment:?}")
         }
     }
+}
+
+/// What YAML calls printable.
+fn is_yaml(c: char) -> bool {
+    !matches!(c, '\u{feff}' | '\u{fffe}' | '\u{ffff}' | '\u{2028}' | '\u{2029}')
 }
 
 fn read(file: Option<&[u8]>, variables: &[(&str, &str)]) -> Result<Config, Error> {
