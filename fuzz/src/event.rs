@@ -112,7 +112,7 @@ fn data(event: &Event) -> Option<Vec<u8>> {
     }
     let flat: Vec<u8> =
         data.bytes.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }).collect();
-    let is_json = serde_json::from_slice::<&RawValue>(&flat).is_ok();
+    let is_json = serde_json::from_slice::<&RawValue>(&data.bytes).is_ok();
     match (is_json, flat.trim_ascii()) {
         (false, _) => Some(data.bytes.to_vec()),
         (true, b"null") => None,
