@@ -50,13 +50,16 @@ pub fn open(
     let durable = from.address.max(witness::read(&*disk));
     let mut scan = Scan::new(&listed.segments, from, durable);
     scan.run(&listed, on_record)?;
+    listed.segments.truncate(scan.segment + 1);
+    let removed =
+        remove_after(&*disk, &listed.segments).map_err(|source| Error::Io { file: "log".into(), source })?;
     if listed.segments.is_empty() {
         let first = Log::first_segment(&disk, &options, now)
             .map_err(|source| Error::Io { file: "log".into(), source })?;
         scan.at = first.start();
         listed.segments.push_back(first);
     }
-    clean_end(&*disk, &mut listed.segments, &mut scan)?;
+    clean_end(&*disk, &listed.segments, &mut scan, removed)?;
     let Scan { at, next_position, report, .. } = scan;
     let log = Log::resume(disk, options, listed.segments, at, next_position, now)
         .ok_or_else(|| Error::Damaged { file: "log".into(), offset: 0, what: "no segment".into() })?;
@@ -303,11 +306,15 @@ impl Window<'_> {
     }
 }
 
-/// Makes the end of the log clean and durable: no later segment, zeros after it, and no doubt before it.
-fn clean_end(disk: &dyn Disk, segments: &mut VecDeque<Segment>, scan: &mut Scan) -> Result<(), Error> {
+/// Makes the end of the log clean and durable: zeros after it, and no doubt before it. `removed` is what was cut already.
+fn clean_end(
+    disk: &dyn Disk,
+    segments: &VecDeque<Segment>,
+    scan: &mut Scan,
+    removed: u64,
+) -> Result<(), Error> {
     let io = |source| Error::Io { file: "log".into(), source };
-    segments.truncate(scan.segment + 1);
-    let mut bytes = remove_after(disk, segments).map_err(io)?;
+    let mut bytes = removed;
     let Some(segment) = segments.back() else { return Ok(()) };
     for (offset, length) in unsynced_tail(segment, scan.at)? {
         segment.file.write_at(&vec![0; length as usize], offset).map_err(io)?;

@@ -195,7 +195,8 @@ pub fn records(
 ) -> Option<Vec<(Address, std::ops::Range<usize>)>> {
     let end = FRAME_HEADER + header.length as usize;
     let mut offset = FRAME_HEADER;
-    let mut found = Vec::with_capacity(header.count as usize);
+    // A wrong count must not reserve memory.
+    let mut found = Vec::with_capacity(header.count.min(header.length / RECORD_HEADER as u32) as usize);
     while offset < end {
         let address = Address(at.0 + offset as u64);
         let body = record_body(frame.get(offset..end)?, address)?;

@@ -3,13 +3,16 @@
 mod log_harness;
 
 use klambda_core::ids::{Address, Position};
+use klambda_core::time::Millis;
 use klambda_store::disk::{Disk, read_exact_at};
 use klambda_store::faulty_disk::{MemoryDisk, Op};
 use klambda_store::inspect;
 use klambda_store::log::{Error, Log};
+use klambda_store::recovery;
 use klambda_store::segment::{FRAME_HEADER, FrameHeader, HEADER, Segment};
 use log_harness::{BEGINNING, Harness, OPTIONS, SEGMENT_BYTES, body, open, sync};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 enum Act {
@@ -311,6 +314,35 @@ fn headers_that_never_became_durable_are_no_damage() {
     }
     disk.zero(&second, 0..HEADER as usize);
     assert_named(&open(&disk, BEGINNING).err().expect("refused"), &second, 0);
+}
+
+/// The first header is the one that no other segment vouches for: the frames behind it do.
+#[test]
+fn damage_of_the_first_header_is_named_by_opening_and_by_inspection() {
+    let (disk, _, _) = durable_log();
+    let first = Segment::name(Address(0));
+    for byte in [0, 4, 9, 40, 63] {
+        let image = disk.clone_image();
+        image.flip_bit(&first, byte * 8);
+        assert_named(&open(&image.clone_image(), BEGINNING).err().expect("refused"), &first, 0);
+        let census = inspect::inspect(&image, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+        assert_eq!(census.damage.len(), 1, "{:?}", census.damage);
+        assert_named(&census.damage[0], &first, 0);
+    }
+}
+
+/// Nothing in it was ever durable: inspection tells what opening will cut.
+#[test]
+fn a_first_segment_without_a_durable_frame_is_cut_as_a_whole() {
+    let disk = MemoryDisk::new();
+    drop(open(&disk, BEGINNING).expect("a new log"));
+    disk.flip_bit(&Segment::name(Address(0)), 3);
+    let census = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+    assert!(census.damage.is_empty(), "{:?}", census.damage);
+    assert_eq!(census.cut.map(|cut| (cut.offset, cut.bytes)), Some((0, SEGMENT_BYTES)));
+    let opened = recovery::open(Arc::new(disk), OPTIONS, BEGINNING, Millis(1), &mut |_, _, _| Ok(()));
+    let (_, report) = opened.expect("begins anew");
+    assert_eq!((report.records, report.cut.map(|cut| cut.1)), (0, Some(SEGMENT_BYTES)));
 }
 
 #[test]
