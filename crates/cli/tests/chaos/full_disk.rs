@@ -62,7 +62,7 @@ fn a_full_disk_refuses_events_and_still_drains() {
     server.drain();
     server.stop();
     server.check();
-    println!("full disk: room again, {}", producer.verify(&target, &[FLOWS, WAITS]));
+    crate::summarize(&format!("full disk: room again, {}", producer.verify(&target, &[FLOWS, WAITS])));
 }
 
 /// Killed while its disk is full, it starts again, delivers what it had accepted and goes on refusing.
@@ -84,7 +84,7 @@ fn a_server_killed_on_a_full_disk_starts_again() {
     server.drain();
     server.stop();
     server.check();
-    println!("full disk: killed, {}", producer.verify(&target, &[WAITS]));
+    crate::summarize(&format!("full disk: killed, {}", producer.verify(&target, &[WAITS])));
 }
 
 /// The events are small and so many that what is kept for acknowledgements is far too little for all of them: history
@@ -109,7 +109,7 @@ fn a_backlog_larger_than_the_reserve_drains_on_a_full_disk() {
     server.drain();
     server.stop();
     server.check();
-    println!("full disk: {segments} segments of small events, {verdicts}");
+    crate::summarize(&format!("full disk: {segments} segments of small events, {verdicts}"));
     producer.verify(&target, &[WAITS]);
 }
 
