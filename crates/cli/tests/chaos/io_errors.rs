@@ -56,11 +56,11 @@ fn a_failed_fsync_write_or_rename_loses_nothing() {
     });
     let Total { refused_to_start, stopped, went_on, events } =
         total.into_inner().expect("no worker has failed");
-    println!(
+    crate::summarize(&format!(
         "io errors: {} failed operations ({refused_to_start} ended a start, {stopped} stopped the server, {went_on} it did without), {events} events: 0 lost, 0 doubled, 0 disordered ({} s)",
         cases.len(),
         began.elapsed().as_secs()
-    );
+    ));
     assert!(stopped > 0 && went_on > 0 && refused_to_start > 0);
 }
 

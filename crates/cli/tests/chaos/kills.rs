@@ -77,10 +77,10 @@ fn run(random: &mut Random) {
     victim.check();
     let verdicts = Verdicts::of(&sent, &target, &RECEIVERS, End::Killed, &[]);
     let Kills { kills, in_recovery, in_a_row } = kills;
-    println!(
+    crate::summarize(&format!(
         "kills: {kills} kills ({in_recovery} inside recovery, {in_a_row} right after another), {verdicts} ({} s)",
         began.elapsed().as_secs()
-    );
+    ));
     verdicts.assert_clean();
     let lanes = PRODUCERS * KEYS * 3;
     assert!(verdicts.repeats as u64 <= kills * (lanes + CONCURRENCY), "more repeats than were in flight");

@@ -17,6 +17,17 @@ mod random;
 mod target;
 mod victim;
 
+use std::io::Write as _;
+
 fn is_long() -> bool {
     std::env::var("KLAMBDA_CHAOS").is_ok_and(|value| value == "long")
+}
+
+/// The one line that a harness comes to: printed, and kept where `KLAMBDA_SUMMARY` says.
+fn summarize(line: &str) {
+    println!("{line}");
+    if let Some(path) = std::env::var_os("KLAMBDA_SUMMARY") {
+        let mut file = std::fs::File::options().create(true).append(true).open(path).expect("the summary");
+        file.write_all(format!("{line}\n").as_bytes()).expect("written");
+    }
 }

@@ -66,12 +66,12 @@ fn nothing_is_lost_or_reordered_by_pauses_and_dying_targets() {
     victim.stop();
     victim.check();
     let verdicts = Verdicts::of(&sent, &target, &RECEIVERS, End::Killed, &disturbances);
-    println!(
+    crate::summarize(&format!(
         "pauses: {} pauses of server and target, {} kills of the target, {verdicts} ({} s)",
         disturbances.len() as u64 - target.lives,
         target.lives,
         began.elapsed().as_secs()
-    );
+    ));
     verdicts.assert_clean();
 }
 

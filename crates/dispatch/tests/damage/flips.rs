@@ -121,9 +121,9 @@ fn damage_is_named_and_never_delivered() {
         }
     }
     let Tally { refused, cut, named, harmless } = tally;
-    println!(
+    crate::summarize(&format!(
         "damage: {flips} bit flips and {zeroed} zeroed sectors and pages: {refused} refused, {cut} cut off in the last commit group, {named} named by check, {harmless} in bytes without meaning: 0 silent, 0 wrong bytes delivered"
-    );
+    ));
     assert!(refused > 0 && cut > 0 && named > 0, "{refused} {cut} {named}");
 }
 
@@ -211,6 +211,8 @@ fn damage_under_a_running_engine_is_never_delivered() {
             done += 1;
         }
     }
-    println!("damage: {done} times under a running engine, {stopped} met and named: 0 wrong bytes delivered");
+    crate::summarize(&format!(
+        "damage: {done} times under a running engine, {stopped} met and named: 0 wrong bytes delivered"
+    ));
     assert!(stopped > 0);
 }

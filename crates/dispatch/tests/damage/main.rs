@@ -12,6 +12,8 @@ mod load;
 mod mirror;
 mod verdict;
 
+use std::io::Write as _;
+
 /// How much is tried: once, or as the long version says.
 fn times(n: usize) -> usize {
     if std::env::var("KLAMBDA_CHAOS").is_ok_and(|value| value == "long") { 20 * n } else { n }
@@ -24,4 +26,13 @@ fn seed() -> u64 {
     let seed = given.unwrap_or(now.as_millis() as u64);
     println!("KLAMBDA_SEED={seed}");
     seed
+}
+
+/// The one line that a harness comes to: printed, and kept where `KLAMBDA_SUMMARY` says.
+fn summarize(line: &str) {
+    println!("{line}");
+    if let Some(path) = std::env::var_os("KLAMBDA_SUMMARY") {
+        let mut file = std::fs::File::options().create(true).append(true).open(path).expect("the summary");
+        file.write_all(format!("{line}\n").as_bytes()).expect("written");
+    }
 }
