@@ -55,7 +55,7 @@ impl World {
         let busy = self.engine.open_requests() > 0
             || !self.engine.is_idle()
             || !self.unanswered.is_empty()
-            || !self.producer.is_done(&self.mix) && !self.is_turned_away()
+            || !self.producer.is_done(&self.mix)
             || self.network.open(self.life) > 0
             || (1..=self.replays_made).any(|id| self.is_replaying(id));
         if busy {
@@ -79,14 +79,9 @@ impl World {
         self.names.values().any(|sub| self.outside.sub(*sub).rules.paused)
     }
 
-    /// What is left to send waits for a subscription that is full and that somebody must attend to.
-    fn is_turned_away(&self) -> bool {
-        self.producer.made >= self.mix.events && self.producer.has_left() && self.engine.waiting() > 0
-    }
-
     /// People look after everything that waits for them. Answers whether there was nothing.
     fn tidy(&mut self) -> Result<bool, crate::checkers::Violation> {
-        let mut nothing = !self.producer.has_left();
+        let mut nothing = !self.producer.tries_again(self.round + 1);
         let paused: Vec<(String, SubNo)> = self.names.iter().map(|(name, sub)| (name.clone(), *sub)).collect();
         for (name, sub) in paused {
             if self.outside.sub(sub).rules.paused {

@@ -103,6 +103,8 @@ pub enum Decision {
     /// `discards`: what waited went; `drains`: the new ordering waits for what is there.
     Changed { sub: SubNo, discards: bool, drains: bool, new_epoch: bool },
     Removed { sub: SubNo },
+    /// A change that discards was refused half-way.
+    DiscardedMaybe { sub: SubNo },
     Draining { sub: SubNo },
     Paused { sub: SubNo, paused: bool },
     Resume { sub: SubNo, key: String },
@@ -192,6 +194,7 @@ impl Decision {
             Decision::Created { sub }
             | Decision::Changed { sub, .. }
             | Decision::Removed { sub }
+            | Decision::DiscardedMaybe { sub }
             | Decision::Draining { sub }
             | Decision::Paused { sub, .. } => lane.is_none_or(|lane| lane.0 == *sub),
         }

@@ -84,8 +84,9 @@ impl World {
         let put = match self.engine.put_subscription(rules.document(), discard) {
             Ok(put) => put,
             Err(why) => {
-                // What was discarded on the way to a refusal is discarded.
-                return self.refused("change", &why);
+                self.refused("change", &why)?;
+                let sure = !discard || matches!(why, Refused::LanesParked { .. } | Refused::Conflict(_));
+                return if sure { Ok(()) } else { self.note(Entry::Decided(Decision::DiscardedMaybe { sub })) };
             }
         };
         if put == Put::Unchanged {

@@ -177,10 +177,19 @@ impl Outside {
             Entry::Seen { sub, there } => self.sub_mut(*sub).there = *there,
             Entry::Switched { sub } => self.switched(*sub),
             Entry::Dropped { sub, count } => self.sub_mut(*sub).dropped += count,
-            Entry::Opened { now, .. } => self.now = self.now.max(*now),
+            Entry::Opened { now, .. } => self.time_is(*now),
             Entry::Calm => self.calm = true,
             _ => {}
         }
+    }
+
+    /// The engine's clock. An idle lane forgets its producer's sequence after a day.
+    pub fn time_is(&mut self, now: u64) {
+        const LONG_MS: u64 = 12 * 3_600_000;
+        if now.saturating_sub(self.now) > LONG_MS {
+            self.subs.iter_mut().flat_map(|sub| sub.lanes.values_mut()).for_each(Lane::forget_sequences);
+        }
+        self.now = self.now.max(now);
     }
 
     /// What was not written, or with the power not synced, may be gone.

@@ -14,6 +14,7 @@ pub struct Producer {
     /// By the round in which they are sent.
     outbox: BTreeMap<(u64, u64), EventNo>,
     next: u64,
+    turned_away: Vec<EventNo>,
     /// What was made, by source and id.
     ids: BTreeMap<(usize, String), EventNo>,
 }
@@ -28,8 +29,17 @@ impl Producer {
         self.made >= mix.events && self.outbox.is_empty()
     }
 
-    pub fn has_left(&self) -> bool {
-        !self.outbox.is_empty()
+    /// Turned away: it waits until somebody has seen to that.
+    pub fn gives_up(&mut self, event: EventNo) {
+        self.turned_away.push(event);
+    }
+
+    /// Sends again what was turned away. Answers whether there was something.
+    pub fn tries_again(&mut self, round: u64) -> bool {
+        let events = std::mem::take(&mut self.turned_away);
+        let some = !events.is_empty();
+        events.into_iter().for_each(|event| self.later(event, round));
+        some
     }
 
     pub fn later(&mut self, event: EventNo, round: u64) {

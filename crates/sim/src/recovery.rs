@@ -61,7 +61,6 @@ impl World {
         };
         self.engine = engine;
         self.note(Entry::Opened { now: self.engine.now().0, cut: report.cut.map_or(0, |(_, bytes)| bytes) })?;
-        self.outside.now = self.engine.now().0;
         self.see_subscriptions()?;
         if self.rng.one_in(40) {
             detection::folder_is_sound(&self.disk)?;

@@ -226,7 +226,9 @@ impl World {
             match answer {
                 Said::Accepted { .. } => self.accepted += 1,
                 Said::Skipped { .. } => {}
-                Said::Rejected | Said::Unavailable => self.producer.later(event, self.round + self.rng.between(1, 30)),
+                Said::Rejected if self.outside.calm => self.producer.gives_up(event),
+                Said::Rejected => self.producer.later(event, self.round + self.rng.between(10, 150)),
+                Said::Unavailable => self.producer.later(event, self.round + self.rng.between(1, 30)),
             }
             if self.mix.has(Trouble::Duplicates) && self.rng.one_in(20) {
                 self.producer.later(event, self.round + self.rng.below(100));
@@ -321,7 +323,7 @@ impl World {
 
     fn tick(&mut self) -> Verdict {
         self.engine.tick(self.clock());
-        self.outside.now = self.engine.now().0;
+        self.outside.time_is(self.engine.now().0);
         self.look_at_subscriptions()
     }
 

@@ -11,8 +11,11 @@ use crate::outside::{Outside, State};
 const NAME: &str = "attempts";
 
 pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
-    let Entry::Started(request) = entry else { return Ok(()) };
-    started(outside, request)
+    match entry {
+        // What a limit dropped and a producer sent again begins anew, unseen.
+        Entry::Started(request) if !outside.sub(request.sub).drops => started(outside, request),
+        _ => Ok(()),
+    }
 }
 
 fn started(outside: &Outside, request: &Request) -> Verdict {

@@ -56,19 +56,19 @@ fn in_turn(outside: &Outside, request: &Request, lane: &Lane, sequence: u64) -> 
         let text = format!("sequence {sequence} starts before {lower} ({id}), which came in time");
         return wrong(outside, request, &text);
     }
-    let Some(last) = lane.last_sequence.filter(|_| !lane.disturbed) else { return Ok(()) };
-    if sequence <= last {
-        let text = format!("sequence {sequence} starts after {last} and is not flagged late");
+    let Some(expected) = lane.expected.filter(|_| !lane.disturbed) else { return Ok(()) };
+    if sequence < expected {
+        let text = format!("sequence {sequence} starts although {expected} is next, and is not flagged late");
         return wrong(outside, request, &text);
     }
-    if sequence == last + 1 {
+    if sequence == expected {
         return Ok(());
     }
     if request.flag != OrderStatus::Gap {
-        return wrong(outside, request, &format!("sequence {sequence} follows {last} and is not flagged"));
+        return wrong(outside, request, &format!("sequence {sequence} starts, {expected} is next, and it is not flagged"));
     }
     if !lane.gap_may_be_over(request.now, rules.gap_timeout_ms, rules.buffer_max) {
-        let text = format!("sequence {sequence} follows {last} before the gap's time is over");
+        let text = format!("sequence {sequence} starts before the time of the gap from {expected} on is over");
         return wrong(outside, request, &text);
     }
     Ok(())

@@ -88,8 +88,9 @@ fn turns(outside: &Outside, request: &Request, lane: &Lane, pair: &Pair, number:
     }
     let before = lane.numbers.range(..number).next_back();
     let Some((_, event)) = before.filter(|(before, _)| **before + 1 == number) else { return Ok(()) };
-    let broken = match outside.sub(request.sub).pair(*event).state {
-        State::Waiting => {
+    let previous = outside.sub(request.sub).pair(*event);
+    let broken = match previous.state {
+        State::Waiting if previous.number == Some(number - 1) => {
             let text = format!("{} is before it and still waits", outside.made(*event).id);
             return wrong(outside, request, &text);
         }

@@ -19,10 +19,9 @@ impl Outside {
                 self.sub_mut(*sub).lanes.values_mut().for_each(|lane| lane.disturbed = true);
             }
             Decision::Removed { sub } => {
-                let sub = self.sub_mut(*sub);
-                sub.there = false;
-                sub.pairs.iter_mut().for_each(|pair| pair.owed = false);
+                self.sub_mut(*sub).there = false;
             }
+            Decision::DiscardedMaybe { sub } => self.maybe_discarded(*sub),
             Decision::Draining { sub } => self.sub_mut(*sub).draining = true,
             Decision::Paused { sub, paused } => {
                 self.sub_mut(*sub).rules.paused = *paused;
@@ -40,14 +39,11 @@ impl Outside {
     }
 
     fn created(&mut self, sub: SubNo) {
-        let op = self.op;
         let sub = &mut self.subs[sub as usize];
         if sub.rules.earliest {
             for made in &self.events {
                 if sub.rules.matches(made) {
-                    let pair = sub.pair_mut(made.no);
-                    pair.taken = Taken::Maybe;
-                    pair.sent_op = op;
+                    sub.pair_mut(made.no).taken = Taken::Maybe;
                 }
             }
         }
@@ -74,6 +70,7 @@ impl Outside {
         let (op, events) = (self.op, &self.events);
         let sub = &mut self.subs[sub as usize];
         let ordering = [Some(sub.rules.ordering), sub.next_rules.as_ref().map(|rules| rules.ordering)];
+        let unsettled = sub.catching_up || sub.next_rules.is_some();
         for (n, pair) in sub.pairs.iter_mut().enumerate() {
             if pair.open || pair.taken == Taken::No || !is_in_lane(&ordering, &events[n], key) {
                 continue;
@@ -83,8 +80,7 @@ impl Outside {
                     && pair.state != State::DeadMaybe
                     && !pair.revived
                     && !pair.may_be_late
-                    && !sub.catching_up
-                    && sub.next_rules.is_none();
+                    && !unsettled;
                 pair.release(op, sure);
             }
         }
@@ -109,6 +105,20 @@ impl Outside {
         }
     }
 
+    /// It was refused half-way: nobody knows what is left.
+    fn maybe_discarded(&mut self, sub: SubNo) {
+        let op = self.op;
+        let sub = &mut self.subs[sub as usize];
+        for pair in sub.pairs.iter_mut().filter(|pair| !pair.open && !pair.is_settled() && pair.taken != Taken::No) {
+            pair.release(op, false);
+        }
+        for lane in sub.lanes.values_mut() {
+            lane.waiting.clear();
+            lane.parked_on = None;
+            lane.forget_sequences();
+        }
+    }
+
     fn skipped(&mut self, sub: SubNo, key: &str) {
         let op = self.op;
         let made = &self.events;
@@ -123,7 +133,6 @@ impl Outside {
         let sure = matches!(pair.state, State::Dead { held: true })
             || (pair.state == State::Waiting && pair.failures_sure > 0 && !pair.revived);
         pair.set(if sure { State::Dead { held: false } } else { State::DeadMaybe }, op);
-        pair.failed_ops.clear();
         pair.failures_sure = 0;
         let (position, came) = (pair.position, pair.taken_at);
         let sequence = made[event as usize].readable_sequence();
@@ -161,6 +170,7 @@ impl Sub {
         for pair in &mut self.pairs {
             if matches!(pair.state, State::Dead { .. } | State::DeadMaybe) || pair.may_be_late {
                 pair.revived = true;
+                pair.failures_sure = 0;
             }
         }
         for lane in self.lanes.values_mut() {

@@ -124,11 +124,13 @@ pub struct Lane {
     pub paused: Option<u64>,
     /// Events that certainly wait, by position: what goes in order of arrival.
     pub waiting: BTreeMap<u64, EventNo>,
-    /// Events that came in time, by sequence, and when each came.
+    /// Events that were taken in time, by sequence.
     pub by_sequence: BTreeSet<(u64, EventNo)>,
+    /// Events that may wait here, by sequence, and by when they came.
+    pub offered: BTreeSet<(u64, EventNo)>,
     pub arrivals: BTreeSet<(u64, EventNo)>,
-    /// The highest sequence that began its turn, not counting late ones. None: not known.
-    pub last_sequence: Option<u64>,
+    /// The sequence after the highest that began its turn, not counting late ones. None: not known.
+    pub expected: Option<u64>,
     /// A person or a limit did something to its sequence since then.
     pub disturbed: bool,
     /// When its first event came.
@@ -145,10 +147,16 @@ impl Lane {
     }
 
     pub fn forget_sequences(&mut self) {
-        self.last_sequence = None;
+        self.expected = None;
         self.by_sequence.clear();
-        self.arrivals.clear();
         self.disturbed = true;
+    }
+
+    /// It waits for its sequence no longer.
+    pub fn leaves(&mut self, event: EventNo, sequence: u64, came: u64) {
+        self.by_sequence.remove(&(sequence, event));
+        self.offered.remove(&(sequence, event));
+        self.arrivals.remove(&(came, event));
     }
 
     pub fn settle(&mut self, event: EventNo, position: Option<u64>, sequence: Option<u64>, came: u64) {
@@ -156,8 +164,7 @@ impl Lane {
             self.waiting.remove(&position);
         }
         if let Some(sequence) = sequence {
-            self.by_sequence.remove(&(sequence, event));
-            self.arrivals.remove(&(came, event));
+            self.leaves(event, sequence, came);
         }
         if self.current == Some(event) {
             self.current = None;

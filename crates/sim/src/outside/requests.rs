@@ -7,7 +7,7 @@ use crate::rules::Place;
 
 impl Outside {
     pub(super) fn started(&mut self, request: &Request) {
-        self.now = self.now.max(request.now);
+        self.time_is(request.now);
         let sub = &mut self.subs[request.sub as usize];
         sub.open += 1;
         let pair = sub.pair_mut(request.event);
@@ -48,10 +48,9 @@ impl Outside {
         }
         lane.turn = lane.turn.max(number);
         if let Some(sequence) = sequence {
-            lane.by_sequence.remove(&(sequence, request.event));
-            lane.arrivals.remove(&(came, request.event));
+            lane.leaves(request.event, sequence, came);
             if first && request.flag != OrderStatus::Late {
-                lane.last_sequence = Some(sequence);
+                lane.expected = Some(sequence.saturating_add(1));
                 lane.disturbed = false;
             }
         }
@@ -128,8 +127,6 @@ impl super::Pair {
         let held = parks && !self.aside;
         if fatal || attempts_max.is_some_and(|max| least >= max) {
             self.set(State::Dead { held }, op);
-            self.failed_ops.clear();
-            self.failures_sure = 0;
             true
         } else if attempts_max.is_some_and(|max| most >= max) {
             self.set(State::DeadMaybe, op);

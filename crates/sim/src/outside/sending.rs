@@ -65,12 +65,11 @@ impl Sub {
             pair.begins_anew(op, now);
             if let Some(Place::Lane { key, sequence: Some(sequence) }) = &place {
                 let lane = self.lane_mut(key);
+                lane.opens_with(*sequence);
                 let may_be_late = lane.may_be_passed(*sequence, now, timeout_ms, buffer_max);
                 lane.first_at.get_or_insert(now);
                 lane.arrivals.insert((now, made.no));
-                if !may_be_late {
-                    lane.by_sequence.insert((*sequence, made.no));
-                }
+                lane.offered.insert((*sequence, made.no));
                 self.pair_mut(made.no).may_be_late = may_be_late;
             }
         } else if pair.state == State::GoneMaybe || pair.taken == Taken::Maybe || (drops && !within) {
@@ -89,10 +88,14 @@ impl Sub {
             return;
         }
         pair.position = Some(position);
-        if let Some(Place::Lane { key, sequence: None }) = place {
-            let lane = self.lane_mut(&key);
-            lane.first_at.get_or_insert(0);
-            lane.waiting.insert(position, made.no);
+        let (came, may_be_late) = (pair.taken_at, pair.may_be_late);
+        let Some(Place::Lane { key, sequence }) = place else { return };
+        let lane = self.lane_mut(&key);
+        lane.first_at.get_or_insert(came);
+        match sequence {
+            None => drop(lane.waiting.insert(position, made.no)),
+            Some(sequence) if !may_be_late => drop(lane.by_sequence.insert((sequence, made.no))),
+            Some(_) => {}
         }
     }
 
@@ -112,7 +115,9 @@ impl Sub {
         pair.taken = Taken::No;
         let came = pair.taken_at;
         if let Some(Place::Lane { key, sequence }) = place {
-            self.lane_mut(&key).settle(made.no, None, sequence, came);
+            let lane = self.lane_mut(&key);
+            lane.disturbed = true;
+            lane.settle(made.no, None, sequence, came);
         }
     }
 }
@@ -125,12 +130,19 @@ impl Pair {
 }
 
 impl super::Lane {
+    /// 0 or 1 opens a new lane at once.
+    fn opens_with(&mut self, sequence: u64) {
+        if self.first_at.is_none() && sequence <= 1 {
+            self.expected = Some(sequence);
+        }
+    }
+
     /// Whether the lane may have gone past this sequence already, by a decision that is not seen from outside.
     pub fn may_be_passed(&self, sequence: u64, now: u64, timeout_ms: u64, buffer_max: u64) -> bool {
         self.disturbed
-            || self.last_sequence.is_none_or(|last| sequence <= last)
+            || self.expected.is_none_or(|expected| sequence < expected)
             || self.gap_may_be_over(now, timeout_ms, buffer_max)
-            || self.by_sequence.range((sequence, 0)..=(sequence, EventNo::MAX)).next().is_some()
+            || self.offered.range((sequence, 0)..=(sequence, EventNo::MAX)).next().is_some()
     }
 
     /// A gap may have been given up: its time is over since the first event came that waits, or the buffer is full.
