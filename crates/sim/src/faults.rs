@@ -16,6 +16,8 @@ pub struct Faults {
 /// Something that happened and that is worth a line in the history.
 pub enum Fault {
     DiskFull(bool),
+    /// The n-th operation of this kind from now fails.
+    DiskError { op: &'static str, n: u64 },
     /// Milliseconds by which the clock is wrong from now on.
     Clock(i64),
 }
@@ -23,7 +25,7 @@ pub enum Fault {
 impl Faults {
     pub fn round(&mut self, mix: &Mix, disk: &MemoryDisk, round: u64, rng: &mut Rng) -> Option<Fault> {
         if mix.has(Trouble::DiskError) && rng.one_in(150) {
-            disk.fail_nth(*rng.pick(&OPS), rng.between(1, 60));
+            return Some(fail(disk, 60, rng));
         }
         if let Some(until) = self.full_until
             && (round >= until || !mix.has(Trouble::FullDisk))
@@ -44,8 +46,26 @@ impl Faults {
     }
 
     /// Before a recovery: it may be cut short.
-    pub fn recovery(&self, disk: &MemoryDisk, rng: &mut Rng) {
-        disk.fail_nth(*rng.pick(&OPS), rng.between(1, 40));
+    pub fn recovery(&self, disk: &MemoryDisk, rng: &mut Rng) -> Fault {
+        fail(disk, 40, rng)
+    }
+}
+
+fn fail(disk: &MemoryDisk, n_max: u64, rng: &mut Rng) -> Fault {
+    let (op, n) = (*rng.pick(&OPS), rng.between(1, n_max));
+    disk.fail_nth(op, n);
+    Fault::DiskError { op: name(op), n }
+}
+
+fn name(op: Op) -> &'static str {
+    match op {
+        Op::Read => "read",
+        Op::Write => "write",
+        Op::Sync => "sync",
+        Op::SyncNames => "sync of the folder",
+        Op::Create => "creation",
+        Op::Rename => "rename",
+        Op::Remove => "removal",
     }
 }
 

@@ -19,7 +19,8 @@ impl World {
         self.mix.calm();
         self.disk.set_capacity(None);
         self.come_to_rest()?;
-        for _ in 0..12 {
+        // Behind each gap there can be another one.
+        for _ in 0..1000 {
             if self.tidy()? {
                 break;
             }

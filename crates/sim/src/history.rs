@@ -43,6 +43,8 @@ pub enum Entry {
     Switched { sub: SubNo },
     ClockSet { to: u64 },
     DiskFull { full: bool },
+    /// The n-th operation of this kind from now fails.
+    DiskError { op: &'static str, n: u64 },
     /// A limit dropped so many of a subscription's events or dead letters, as its metrics say.
     Dropped { sub: SubNo, count: u64 },
     Calm,
@@ -172,7 +174,8 @@ impl Entry {
             }
             Entry::Ended { event: e, .. } | Entry::EndedUnheard { event: e, .. } => Some(*e) == event,
             Entry::Decided(decision) => decision.concerns(event, lane),
-            Entry::Crashed { .. } | Entry::Failed | Entry::Opened { .. } | Entry::Calm => true,
+            Entry::Crashed { .. } | Entry::Failed | Entry::NotOpened | Entry::Opened { .. } => true,
+            Entry::DiskFull { .. } | Entry::DiskError { .. } | Entry::ClockSet { .. } | Entry::Calm => true,
             Entry::Seen { sub, .. } | Entry::Switched { sub } | Entry::Dropped { sub, .. } => {
                 lane.is_none_or(|lane| lane.0 == *sub)
             }

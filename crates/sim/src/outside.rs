@@ -57,6 +57,8 @@ pub struct Sub {
     pub open: u32,
     /// Replay jobs that were asked for.
     pub replays: u32,
+    /// When the last one was: it takes what failed up to then.
+    pub replayed_at: u64,
     /// Rules with limits that drop were in force at some time.
     pub drops: bool,
     /// Dropped by a limit, as its metrics say.
@@ -82,6 +84,7 @@ impl Sub {
             lanes: BTreeMap::new(),
             open: 0,
             replays: 0,
+            replayed_at: 0,
             drops,
             dropped: 0,
             changes: 0,

@@ -52,7 +52,8 @@ impl World {
         let (engine, report) = loop {
             let cut_short = self.mix.has(Trouble::CrashInRecovery) && self.rng.one_in(3);
             if cut_short {
-                self.faults.recovery(&self.disk, &mut self.rng);
+                let fault = self.faults.recovery(&self.disk, &mut self.rng);
+                self.happened(fault)?;
             }
             match open(&self.disk, &self.config, self.clock(), &mut self.rng) {
                 Ok(opened) => break opened,

@@ -51,7 +51,7 @@ fn live(world: &mut World) -> Result<(), Violation> {
 fn lines(world: &World, violation: &Violation) -> Vec<String> {
     let lane = violation.lane.as_ref().map(|(sub, key)| (*sub, key.as_str()));
     let entries = world.history.entries();
-    let about = |entry: &&Entry| violation.event.is_none() && lane.is_none() || entry.concerns(violation.event, lane);
+    let about = |entry: &&Entry| entry.concerns(violation.event, lane);
     let mut lines: Vec<String> = entries.iter().filter(about).map(|entry| format!("{entry:?}")).collect();
     let cut = lines.len().saturating_sub(LINES_MAX);
     lines.drain(..cut);

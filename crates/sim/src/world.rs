@@ -164,13 +164,18 @@ impl World {
 
     fn trouble_below(&mut self) -> Verdict {
         self.network.weather(&self.mix, self.time, &mut self.rng);
-        match self.faults.round(&self.mix, &self.disk, self.round, &mut self.rng) {
-            Some(Fault::DiskFull(full)) => self.note(Entry::DiskFull { full }),
-            Some(Fault::Clock(by)) => {
+        let fault = self.faults.round(&self.mix, &self.disk, self.round, &mut self.rng);
+        fault.map_or(Ok(()), |fault| self.happened(fault))
+    }
+
+    pub fn happened(&mut self, fault: Fault) -> Verdict {
+        match fault {
+            Fault::DiskFull(full) => self.note(Entry::DiskFull { full }),
+            Fault::DiskError { op, n } => self.note(Entry::DiskError { op, n }),
+            Fault::Clock(by) => {
                 self.clock_error += by;
                 self.note(Entry::ClockSet { to: self.clock().0 })
             }
-            None => Ok(()),
         }
     }
 
@@ -418,8 +423,8 @@ fn config(mix: &Mix) -> Config {
         memory_bytes: mix.memory_bytes,
         log: log::Options { segment_bytes: mix.segment_bytes, reserve_bytes: 8 << 10, tail_bytes: 16 << 10 },
         concurrency: mix.concurrency,
-        retention_age_ms: if retention { 3_000 } else { 100 * 365 * 86_400_000 },
-        retention_bytes: if retention { mix.segment_bytes * 3 } else { 0 },
+        retention_age_ms: if retention { 8_000 } else { 100 * 365 * 86_400_000 },
+        retention_bytes: if retention { 4 << 20 } else { 0 },
         breaker: breaker::Limits { half_open_after_ms: 150, window_ms: 2000, ..breaker::Limits::default() },
         ..Config::default()
     }

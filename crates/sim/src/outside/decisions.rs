@@ -155,8 +155,10 @@ impl Outside {
     }
 
     fn replayed(&mut self, only: Option<SubNo>) {
+        let now = self.now;
         for (n, sub) in self.subs.iter_mut().enumerate() {
             if only.is_none_or(|only| only == n as SubNo) {
+                sub.replayed_at = now;
                 sub.revive();
             }
         }
@@ -171,6 +173,7 @@ impl Sub {
             if matches!(pair.state, State::Dead { .. } | State::DeadMaybe) || pair.may_be_late {
                 pair.revived = true;
                 pair.failures_sure = 0;
+                pair.retry_after = 0;
             }
         }
         for lane in self.lanes.values_mut() {

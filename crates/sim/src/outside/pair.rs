@@ -141,7 +141,6 @@ impl Lane {
     pub fn crashed(&mut self, kept: u64) {
         self.open = None;
         self.turn = 0;
-        self.current = None;
         // A pause that was not durable may be gone.
         self.paused = self.paused.filter(|op| *op <= kept);
     }

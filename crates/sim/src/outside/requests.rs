@@ -79,7 +79,7 @@ impl Outside {
         let made = self.events[event as usize].clone();
         let sub = &mut self.subs[sub as usize];
         sub.open = sub.open.saturating_sub(1);
-        let attempts_max = sub.rules.attempts;
+        let (attempts_max, replayed_at) = (sub.rules.attempts, sub.replayed_at);
         let parks = sub.rules.ordering.is_ordered() && !sub.rules.failure_skips;
         let pair = sub.pair_mut(event);
         pair.open = false;
@@ -91,7 +91,10 @@ impl Outside {
             }
             _ => pair.failed(op, ending == Ending::Fatal, attempts_max, parks),
         };
-        if ending == Ending::Retry {
+        if dead && replayed_at == now {
+            pair.revived = true;
+            pair.failures_sure = 0;
+        } else if ending == Ending::Retry {
             pair.retry_after = now + retry_after_ms;
         }
         let pair = sub.pair(event);
