@@ -6,6 +6,7 @@ use crate::event::EventNo;
 use crate::history::{Decision, Entry, SubNo};
 use crate::mix::Trouble;
 use crate::outside::Sub;
+use crate::recovery::catching_up;
 use crate::rules::Rules;
 use crate::world::World;
 use klambda_core::ids::{Position, Sequence};
@@ -61,16 +62,16 @@ impl World {
         }
         let Ok(id) = self.engine.subscription_id(name) else { return Ok(()) };
         let sub = self.outside.subs.len() as SubNo;
-        let catching_up = self.phase(name) == "catchingUp";
-        self.outside.subs.push(Sub::new(rules.clone(), self.outside.op + 1, catching_up));
+        let (drains, reads) = self.catching_up(name);
+        self.outside.subs.push(Sub::new(rules.clone(), self.outside.op + 1, drains || reads));
         self.names.insert(name.to_owned(), sub);
         self.ids.insert(id, sub);
         self.rules_given.insert(sub, vec![rules]);
         self.note(Entry::Decided(Decision::Created { sub }))
     }
 
-    fn phase(&self, name: &str) -> &'static str {
-        self.engine.view_subscription(name).map_or("", |view| view.status.phase)
+    fn catching_up(&self, name: &str) -> (bool, bool) {
+        self.engine.view_subscription(name).map_or((false, false), |view| catching_up(&view))
     }
 
     fn change(&mut self) -> Verdict {
@@ -93,7 +94,7 @@ impl World {
             return Ok(());
         }
         let new_epoch = old.ordering != rules.ordering;
-        let drains = self.phase(&name) == "catchingUp";
+        let (drains, _) = self.catching_up(&name);
         self.rules_given.entry(sub).or_default().push(rules.clone());
         self.outside.sub_mut(sub).given(rules, drains);
         self.note(Entry::Decided(Decision::Changed { sub, discards: discard && new_epoch, drains, new_epoch }))

@@ -7,6 +7,7 @@ use crate::rng::Rng;
 use crate::rules::Rules;
 use crate::world::World;
 use klambda_core::time::Millis;
+use klambda_dispatch::views::Subscription;
 use klambda_dispatch::{Config, Engine, Failure};
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::recovery::Report;
@@ -130,6 +131,7 @@ impl World {
         let name = self.outside.sub(sub).rules.name.clone();
         let Some(view) = self.engine.view_subscription(&name) else { return Ok(()) };
         let (phase, json) = (view.status.phase, serde_json::to_value(&view).unwrap_or_default());
+        let (drains, reads) = catching_up(&view);
         let shown = &json["spec"];
         let paused = shown["paused"] == true;
         let is_it = |rules: &&Rules| Rules { paused, ..(*rules).clone() }.document().to_json()["spec"] == *shown;
@@ -139,7 +141,7 @@ impl World {
         let found = Rules { paused, ..found.clone() };
         let known = self.outside.sub_mut(sub);
         known.draining = phase == "draining";
-        if phase == "catchingUp" && known.rules.ordering != found.ordering {
+        if drains {
             known.next_rules = Some(found);
         } else {
             let switched = known.rules.ordering != found.ordering;
@@ -150,7 +152,7 @@ impl World {
             }
         }
         self.outside.sub_mut(sub).rules.paused = paused;
-        self.outside.sub_mut(sub).catching_up = phase == "catchingUp";
+        self.outside.sub_mut(sub).catching_up = drains || reads;
         Ok(())
     }
 
@@ -163,17 +165,21 @@ impl World {
         let changing: Vec<SubNo> = self.names.values().copied().filter(waiting).collect();
         for sub in changing {
             let name = self.outside.sub(sub).rules.name.clone();
-            match self.engine.view_subscription(&name).map(|view| view.status.phase) {
-                None => {
-                    self.names.remove(&name);
-                    self.note(Entry::Decided(Decision::Removed { sub }))?;
-                }
-                Some("catchingUp" | "draining") => {}
-                // A pause hides what it does besides.
-                Some("paused") => {}
-                Some(_) => self.note(Entry::Switched { sub })?,
+            let Some(view) = self.engine.view_subscription(&name) else {
+                self.names.remove(&name);
+                self.note(Entry::Decided(Decision::Removed { sub }))?;
+                continue;
+            };
+            if view.status.phase != "draining" && catching_up(&view) == (false, false) {
+                self.note(Entry::Switched { sub })?;
             }
         }
         Ok(())
     }
+}
+
+/// Whether new ordering rules wait for what is there to drain, and whether it reads the log; a pause hides neither.
+pub fn catching_up(view: &Subscription) -> (bool, bool) {
+    let says = |text: &str| view.status.messages.iter().any(|message| message.contains(text));
+    (says("its new ordering rules begin"), says("it reads the log"))
 }

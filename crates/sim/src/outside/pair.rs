@@ -45,6 +45,8 @@ pub struct Pair {
     pub position: Option<u64>,
     pub taken_at: u64,
     pub number: Option<u64>,
+    /// The lane in which it was called last.
+    pub lane: Option<String>,
     pub open: bool,
     pub starts: u32,
     /// The last change of `state`.

@@ -36,6 +36,7 @@ impl Outside {
         let first = pair.number != Some(number);
         let (aside, came) = (pair.aside, pair.taken_at);
         pair.number = Some(number);
+        pair.lane = Some(key.to_owned());
         let lane = sub.lane_mut(key);
         lane.open = Some(request.event);
         lane.current = Some(request.event);
@@ -98,15 +99,12 @@ impl Outside {
             pair.retry_after = now + retry_after_ms;
         }
         let pair = sub.pair(event);
-        for ordering in [Some(sub.rules.ordering), sub.next_rules.as_ref().map(|rules| rules.ordering)] {
-            let Some(Place::Lane { key, sequence }) = ordering.map(|ordering| ordering.place(&made)) else { continue };
-            let Some(lane) = sub.lanes.get_mut(&key).filter(|lane| lane.open == Some(event)) else { continue };
-            lane.open = None;
-            if pair.is_settled() {
-                lane.settle(event, pair.position, sequence, pair.taken_at);
-            } else if dead && !pair.aside {
-                lane.parked_on = Some(event);
-            }
+        let Some(lane) = pair.lane.as_ref().and_then(|key| sub.lanes.get_mut(key)) else { return };
+        lane.open = None;
+        if pair.is_settled() {
+            lane.settle(event, pair.position, made.readable_sequence(), pair.taken_at);
+        } else if dead && !pair.aside {
+            lane.parked_on = Some(event);
         }
     }
 
