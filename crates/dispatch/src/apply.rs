@@ -589,6 +589,7 @@ impl Engine {
             self.change_document(id, |old| *old = document);
             return Ok(());
         }
+        let cursor = self.first_frame(at);
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
         if subscription.tally.waiting == 0 {
             self.change_document(id, |old| *old = document);
@@ -597,7 +598,7 @@ impl Engine {
             subscription.next_document = Some(document);
             if subscription.phase == Phase::Live {
                 let done = Position(next_position.0 - 1);
-                subscription.phase = Phase::CatchingUp { cursor: at, done };
+                subscription.phase = Phase::CatchingUp { cursor, done };
             }
         }
         Ok(())

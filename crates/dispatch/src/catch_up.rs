@@ -70,6 +70,14 @@ impl Engine {
         (Phase::CatchingUp { cursor: segment.start(), done }, late.then_some(oldest.created))
     }
 
+    /// Where reading begins that is to come to the record at this address. A record stands within a frame, and frames
+    /// are found from their segment's beginning on.
+    pub(crate) fn first_frame(&self, at: Address) -> Address {
+        let segments = self.log.segments();
+        let after = segments.partition_point(|segment| segment.base <= at);
+        segments.get(after.saturating_sub(1)).map_or(at, |segment| segment.start())
+    }
+
     pub(crate) fn apply_caught(&mut self, id: SubscriptionId, up_to: Position, next: Position) {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
         if up_to.0 + 1 == next.0 && subscription.next_document.is_none() {
