@@ -213,6 +213,12 @@ impl Resident {
         }
     }
 
+    /// How far the log must be durable before the head may be delivered.
+    pub fn needs_synced(&self) -> Address {
+        let head = self.lane.head().map_or(Address(0), |(_, entry)| Address(entry.at.0 + 1));
+        head.max(self.barrier)
+    }
+
     /// The attempts of a replayed dead letter from before its replay, once.
     pub fn take_earlier(&mut self, position: Position) -> u32 {
         let known = self.earlier.iter().position(|earlier| earlier.0 == position);
