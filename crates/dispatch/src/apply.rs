@@ -585,13 +585,12 @@ impl Engine {
             self.next_subscription = self.next_subscription.max(SubscriptionId(id.0 + 1));
             return Ok(());
         };
-        if !subscription.document.epoch_differs(&document) {
-            self.change_document(id, |old| *old = document);
-            return Ok(());
-        }
         let cursor = self.first_frame(at);
+        let at_once = !subscription.document.epoch_differs(&document) || subscription.tally.waiting == 0;
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
-        if subscription.tally.waiting == 0 {
+        if at_once {
+            // Also of rules that still waited: what was asked for last holds.
+            subscription.next_document = None;
             self.change_document(id, |old| *old = document);
         } else {
             // What waits drains under the old rules; what arrives from here on is read from the log afterwards.

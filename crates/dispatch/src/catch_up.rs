@@ -106,7 +106,6 @@ impl Engine {
                 return Ok(());
             }
             let document = document.to_stored_json().to_string();
-            self.begin_epoch(id);
             let change = Change::Put { document: &document };
             self.commit(&Record::Subscription { time: self.now, subscription: id, change })?;
             return Ok(());
@@ -120,13 +119,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    /// The rules that waited begin: nothing of the old ones is left.
-    fn begin_epoch(&mut self, id: SubscriptionId) {
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
-            subscription.next_document = None;
-        }
     }
 
     fn may_route(&self, id: SubscriptionId) -> bool {
