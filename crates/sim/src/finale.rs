@@ -10,8 +10,10 @@ use klambda_dispatch::operate::LaneAction;
 use klambda_dispatch::replay::Request;
 use std::collections::BTreeSet;
 
-/// Rounds within which everything must have come to rest.
-const ROUNDS_MAX: u64 = 6_000;
+/// So many rounds without anything happening, and nothing will happen. A round is up to a second long when idle.
+const ROUNDS_MAX: u64 = 150;
+/// Something happens for ever: the rounds that each event may take to come to its end.
+const ROUNDS_PER_EVENT: u64 = 20;
 
 impl World {
     pub fn finale(&mut self) -> Verdict {
@@ -31,16 +33,20 @@ impl World {
 
     /// Rounds until nothing moves by itself.
     fn come_to_rest(&mut self) -> Verdict {
-        let first = self.round;
+        let end = self.round + 1000 + (self.producer.made + self.engine.waiting()) * ROUNDS_PER_EVENT;
+        let mut last = (self.round, self.steps);
         let mut quiet = 0;
         while quiet < 3 {
-            if self.round - first > ROUNDS_MAX {
+            if self.round > end || self.round > last.0 + ROUNDS_MAX {
                 let standing = liveness::standing(&self.engine)?;
-                return Err(liveness::stuck(&self.outside, &self.engine, &standing, ROUNDS_MAX));
+                return Err(liveness::stuck(&self.outside, &self.engine, &standing, self.round - last.0));
             }
             self.pass_idle_time();
             self.go_on()?;
             quiet = if self.is_quiet()? { quiet + 1 } else { 0 };
+            if self.steps > last.1 {
+                last = (self.round, self.steps);
+            }
         }
         Ok(())
     }
@@ -118,7 +124,7 @@ impl World {
         self.settle()?;
         let standing = liveness::standing(&self.engine)?;
         if self.engine.waiting() > 0 {
-            return Err(liveness::stuck(&self.outside, &self.engine, &standing, ROUNDS_MAX));
+            return Err(liveness::stuck(&self.outside, &self.engine, &standing, 0));
         }
         let letters: BTreeSet<(SubNo, EventNo)> = self
             .names

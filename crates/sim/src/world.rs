@@ -57,6 +57,8 @@ pub struct World {
     pub replays_made: u64,
     pub crashes: u64,
     pub accepted: u64,
+    /// Requests and answers so far: how one sees that something happens.
+    pub steps: u64,
 }
 
 /// Work that the engine gave out and that is not done.
@@ -102,12 +104,14 @@ impl World {
             replays_made: 0,
             crashes: 0,
             accepted: 0,
+            steps: 0,
         }
     }
 
     /// Checks an entry against what is known, takes it in and writes it down.
     pub fn note(&mut self, entry: Entry) -> Verdict {
         let verdict = checkers::look(&self.outside, &entry);
+        self.steps += u64::from(matches!(entry, Entry::Started(_) | Entry::Ended { .. } | Entry::Answered { .. }));
         self.outside.take(&entry);
         self.history.push(entry);
         verdict
