@@ -648,9 +648,14 @@ impl Engine {
 }
 
 impl crate::lanes::Resident {
-    /// The event has left its place: the next one names it as the one before.
+    /// The event has left its place: the next one names it as the one before. One that leaves from behind the head does
+    /// not come before the head: it is named by what follows the head.
     pub(crate) fn passed(&mut self, entry: &Entry) {
         if entry.number <= self.previous_number {
+            return;
+        }
+        if self.lane.front().is_some_and(|front| front.number < entry.number) {
+            self.behind = Some((entry.number, Previous::At(entry.at)));
             return;
         }
         self.previous_number = entry.number;
@@ -659,6 +664,9 @@ impl crate::lanes::Resident {
         } else {
             Previous::At(entry.at)
         };
+        if let Some((number, previous)) = self.behind.take_if(|behind| behind.0 > entry.number) {
+            (self.previous_number, self.previous) = (number, previous);
+        }
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Resident {
     /// The lane's event before the head.
     pub previous: Previous,
     pub previous_number: LaneNumber,
+    /// The last event that left from behind the head: the one before what follows the head.
+    pub behind: Option<(LaneNumber, Previous)>,
     /// The event in flight, to become `previous`.
     pub current_at: Address,
     pub current_id: String,
@@ -197,6 +199,7 @@ impl Resident {
             lane,
             previous: Previous::None,
             previous_number: LaneNumber(0),
+            behind: None,
             current_at: Address(0),
             current_id: String::new(),
             last_step: Address(0),
