@@ -4,6 +4,7 @@
 use crate::event::EventNo;
 use crate::rules::Place;
 use klambda_core::lane::Flag;
+use std::fmt;
 use std::hash::{Hash, Hasher};
 
 /// Names a subscription from its creation to its end; created again, it is another one.
@@ -160,6 +161,38 @@ impl Hasher for Fnv {
         for byte in bytes {
             self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Entry::Started(request) => request.fmt(f),
+            Entry::Decided(decision) => write!(f, "decided: {decision:?}"),
+            Entry::Sent { token, event } => write!(f, "sent event {event} in request {token}"),
+            Entry::Answered { token, event, answer } => write!(f, "answered event {event} of {token}: {answer:?}"),
+            Entry::Ended { sub, event, ending, acted, stalled, .. } => {
+                write!(f, "ended: subscription {sub} event {event}: {ending:?}")?;
+                f.write_str(if *acted { ", done" } else { "" })?;
+                f.write_str(if *stalled { ", not written yet" } else { "" })
+            }
+            other => write!(f, "{other:?}"),
+        }
+    }
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Request { sub, event, attempt, now, .. } = self;
+        write!(f, "started: subscription {sub} event {event} attempt {attempt}")?;
+        if let Place::Lane { key, sequence } = &self.place {
+            write!(f, " in {key} number {}", self.number.unwrap_or(0))?;
+            if let Some(sequence) = sequence {
+                write!(f, " sequence {sequence}")?;
+            }
+            write!(f, " after {:?} {:?}", self.previous, self.flag)?;
+        }
+        write!(f, " at {}", now % 100_000_000)
     }
 }
 

@@ -102,7 +102,7 @@ impl Sub {
             return;
         }
         if rules.ordering != self.rules.ordering {
-            self.lanes.values_mut().for_each(Lane::forget_sequences);
+            self.forget_all_sequences();
         }
         self.rules = rules;
     }
@@ -117,6 +117,19 @@ impl Sub {
             self.pairs.resize_with(at + 1, Pair::default);
         }
         &mut self.pairs[at]
+    }
+
+    /// The lane's sequence is another one now: what waits for its turn may be late by it.
+    pub fn forget_sequences(&mut self, key: &str) {
+        let lane = self.lane_mut(key);
+        lane.forget_sequences();
+        let offered: Vec<EventNo> = lane.offered.iter().map(|(_, event)| *event).collect();
+        offered.into_iter().for_each(|event| self.pair_mut(event).may_be_late = true);
+    }
+
+    pub fn forget_all_sequences(&mut self) {
+        let keys: Vec<String> = self.lanes.keys().cloned().collect();
+        keys.iter().for_each(|key| self.forget_sequences(key));
     }
 
     pub fn lane(&self, key: &str) -> Option<&Lane> {
@@ -190,7 +203,7 @@ impl Outside {
     pub fn time_is(&mut self, now: u64) {
         const LONG_MS: u64 = 12 * 3_600_000;
         if now.saturating_sub(self.now) > LONG_MS {
-            self.subs.iter_mut().flat_map(|sub| sub.lanes.values_mut()).for_each(Lane::forget_sequences);
+            self.subs.iter_mut().for_each(Sub::forget_all_sequences);
         }
         self.now = self.now.max(now);
     }
@@ -215,6 +228,6 @@ impl Outside {
             sub.rules = rules;
         }
         sub.catching_up = false;
-        sub.lanes.values_mut().for_each(Lane::forget_sequences);
+        sub.forget_all_sequences();
     }
 }

@@ -148,7 +148,7 @@ impl World {
             known.next_rules = None;
             known.rules = found;
             if switched {
-                known.lanes.values_mut().for_each(|lane| lane.forget_sequences());
+                known.forget_all_sequences();
             }
         }
         self.outside.sub_mut(sub).rules.paused = paused;

@@ -52,7 +52,7 @@ fn lines(world: &World, violation: &Violation) -> Vec<String> {
     let lane = violation.lane.as_ref().map(|(sub, key)| (*sub, key.as_str()));
     let entries = world.history.entries();
     let about = |entry: &&Entry| entry.concerns(violation.event, lane);
-    let mut lines: Vec<String> = entries.iter().filter(about).map(|entry| format!("{entry:?}")).collect();
+    let mut lines: Vec<String> = entries.iter().filter(about).map(|entry| entry.to_string()).collect();
     let cut = lines.len().saturating_sub(LINES_MAX);
     lines.drain(..cut);
     lines

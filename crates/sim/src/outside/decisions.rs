@@ -31,7 +31,7 @@ impl Outside {
             Decision::Skip { sub, key } => self.skipped(*sub, key),
             Decision::Purge { sub, key } => self.purged(*sub, key),
             Decision::PauseLane { sub, key } => self.sub_mut(*sub).lane_mut(key).paused = Some(op),
-            Decision::Reset { sub, key, .. } => self.sub_mut(*sub).lane_mut(key).forget_sequences(),
+            Decision::Reset { sub, key, .. } => self.sub_mut(*sub).forget_sequences(key),
             Decision::LetterDeleted { sub, event } => self.letter_deleted(*sub, *event),
             Decision::Replay { sub } => self.replayed(*sub),
             Decision::ReplayStopped => {}
