@@ -9,7 +9,7 @@
 
 mod locate;
 
-use crate::disk::{Disk, File};
+use crate::disk::{Disk, File, are_names_lost, sync_names};
 use crate::segment::{self, FRAME_HEADER, FrameHeader, HEADER, RECORD_HEADER, Segment, SegmentHeader};
 use bytes::Bytes;
 use klambda_core::ids::{Address, Position};
@@ -126,15 +126,10 @@ impl PrepareJob {
         }
         file.sync()?;
         self.disk.rename(SPARE_UNFINISHED, SPARE)?;
-        self.disk.sync_names().map_err(|source| io::Error::other(NamesLost(source)))?;
+        sync_names(&*self.disk)?;
         Ok(file)
     }
 }
-
-/// Names of the log may be lost with it, and the next sync of names would not say so: no way to go on.
-#[derive(Debug, thiserror::Error)]
-#[error("names could not be made durable: {0}")]
-struct NamesLost(#[source] io::Error);
 
 impl Log {
     /// Where recovery ended is where writing goes on. `segments` must not be empty unless the folder is new.
@@ -368,7 +363,7 @@ impl Log {
     pub fn prepare_done(&mut self, result: io::Result<Arc<dyn File>>) -> io::Result<()> {
         self.preparing = false;
         if let Err(error) = &result
-            && error.get_ref().is_some_and(|source| source.is::<NamesLost>())
+            && are_names_lost(error)
         {
             self.poisoned = true;
         }
