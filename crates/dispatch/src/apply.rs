@@ -595,19 +595,19 @@ impl Engine {
             self.next_subscription = self.next_subscription.max(SubscriptionId(id.0 + 1));
             return Ok(());
         };
-        if !subscription.document.epoch_differs(&document) {
-            self.change_document(id, |old| *old = document);
-            return Ok(());
-        }
+        let cursor = self.first_frame(at);
+        let at_once = !subscription.document.epoch_differs(&document) || subscription.tally.waiting == 0;
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
-        if subscription.tally.waiting == 0 {
+        if at_once {
+            // Also of rules that still waited: what was asked for last holds.
+            subscription.next_document = None;
             self.change_document(id, |old| *old = document);
         } else {
             // What waits drains under the old rules; what arrives from here on is read from the log afterwards.
             subscription.next_document = Some(document);
             if subscription.phase == Phase::Live {
                 let done = Position(next_position.0 - 1);
-                subscription.phase = Phase::CatchingUp { cursor: at, done };
+                subscription.phase = Phase::CatchingUp { cursor, done };
             }
         }
         Ok(())
@@ -661,9 +661,14 @@ impl Engine {
 }
 
 impl crate::lanes::Resident {
-    /// The event has left its place: the next one names it as the one before.
+    /// The event has left its place: the next one names it as the one before. One that leaves from behind the head does
+    /// not come before the head: it is named by what follows the head.
     pub(crate) fn passed(&mut self, entry: &Entry) {
         if entry.number <= self.previous_number {
+            return;
+        }
+        if self.lane.front().is_some_and(|front| front.number < entry.number) {
+            self.behind = Some((entry.number, Previous::At(entry.at)));
             return;
         }
         self.previous_number = entry.number;
@@ -672,6 +677,9 @@ impl crate::lanes::Resident {
         } else {
             Previous::At(entry.at)
         };
+        if let Some((number, previous)) = self.behind.take_if(|behind| behind.0 > entry.number) {
+            (self.previous_number, self.previous) = (number, previous);
+        }
     }
 }
 

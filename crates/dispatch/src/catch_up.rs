@@ -71,6 +71,14 @@ impl Engine {
         (Phase::CatchingUp { cursor: segment.start(), done }, late.then_some(oldest.created))
     }
 
+    /// Where reading begins that is to come to the record at this address. A record stands within a frame, and frames
+    /// are found from their segment's beginning on.
+    pub(crate) fn first_frame(&self, at: Address) -> Address {
+        let segments = self.log.segments();
+        let after = segments.partition_point(|segment| segment.base <= at);
+        segments.get(after.saturating_sub(1)).map_or(at, |segment| segment.start())
+    }
+
     pub(crate) fn apply_caught(&mut self, id: SubscriptionId, up_to: Position, next: Position) {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
         if up_to.0 + 1 == next.0 && subscription.next_document.is_none() {
@@ -99,7 +107,6 @@ impl Engine {
                 return Ok(());
             }
             let document = document.to_stored_json().to_string();
-            self.begin_epoch(id);
             let change = Change::Put { document: &document };
             self.commit(&Record::Subscription { time: self.now, subscription: id, change })?;
             return Ok(());
@@ -113,13 +120,6 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    /// The rules that waited begin: nothing of the old ones is left.
-    fn begin_epoch(&mut self, id: SubscriptionId) {
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
-            subscription.next_document = None;
-        }
     }
 
     fn may_route(&self, id: SubscriptionId) -> bool {

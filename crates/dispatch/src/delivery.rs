@@ -42,10 +42,8 @@ impl Engine {
         if resident.lane.is_ready(self.now) {
             if !resident.queued {
                 resident.queued = true;
-                let needs = resident.lane.head().map_or(Address(0), |(_, entry)| Address(entry.at.0 + 1));
-                let needs =
-                    if planted::is_on(Bug::DecisionUnsynced) { needs } else { needs.max(resident.barrier) };
-                if needs > self.log.synced() && !planted::is_on(Bug::DeliveryBeforeSync) {
+                let needs = resident.needs_synced();
+                if needs > self.log.synced() {
                     self.unsynced_lanes.push_back((needs, slot));
                 } else {
                     subscription.ready.push_back(slot);
@@ -221,7 +219,8 @@ impl Engine {
         let now = self.now;
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(false) };
         resident.queued = false;
-        if !resident.lane.is_ready(now) {
+        // Since it was queued its head may have become another, or a decision may have been made about it.
+        if !resident.lane.is_ready(now) || resident.needs_synced() > self.log.synced() {
             self.touch(slot);
             return Ok(false);
         }

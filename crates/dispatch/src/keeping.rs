@@ -269,6 +269,7 @@ impl Engine {
         let kind = self.keeping.running.take();
         let done = match result {
             Ok(done) => done,
+            Err(error) if error.are_names_lost() => return self.note(Err(error.into())),
             Err(error) => {
                 tracing::warn!(%error, "A chore on the tables failed and will be tried again.");
                 self.metrics.checkpoint_failures += 1;

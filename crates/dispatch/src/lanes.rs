@@ -6,6 +6,7 @@ use hashbrown::HashTable;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Lane, State};
 use klambda_core::outcome::Reason;
+use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use std::hash::{BuildHasher, Hasher};
 
@@ -19,6 +20,8 @@ pub struct Resident {
     /// The lane's event before the head.
     pub previous: Previous,
     pub previous_number: LaneNumber,
+    /// The last event that left from behind the head: the one before what follows the head.
+    pub behind: Option<(LaneNumber, Previous)>,
     /// The event in flight, to become `previous`.
     pub current_at: Address,
     pub current_id: String,
@@ -197,6 +200,7 @@ impl Resident {
             lane,
             previous: Previous::None,
             previous_number: LaneNumber(0),
+            behind: None,
             current_at: Address(0),
             current_id: String::new(),
             last_step: Address(0),
@@ -210,6 +214,16 @@ impl Resident {
             counted: None,
             listed_idle: false,
             rate: Rate::default(),
+        }
+    }
+
+    /// How far the log must be durable before the head may be delivered.
+    pub fn needs_synced(&self) -> Address {
+        let head = self.lane.head().map_or(Address(0), |(_, entry)| Address(entry.at.0 + 1));
+        match () {
+            () if planted::is_on(Bug::DeliveryBeforeSync) => Address(0),
+            () if planted::is_on(Bug::DecisionUnsynced) => head,
+            () => head.max(self.barrier),
         }
     }
 

@@ -72,6 +72,9 @@ impl Engine {
             resident.earlier.push((Position(r.varint()?), r.u32()?));
         }
         resident.lane = Lane::decode(r)?;
+        if !r.is_empty() {
+            resident.behind = Some((LaneNumber(r.varint()?), Previous::Id(r.text()?.to_owned())));
+        }
         resident.dirty = false;
         resident.indexed = resident.index_kind();
         resident.counted = resident.count_kind();
@@ -143,18 +146,31 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks the id of the lane's previous event up, so that the event itself may go.
+    /// Looks the ids of the lane's previous events up, so that the events themselves may go.
     pub(crate) fn resolve_previous(&mut self, slot: Slot) -> Result<(), Failure> {
-        let Some(Previous::At(at)) = self.lanes.get(slot).map(|resident| &resident.previous) else {
-            return Ok(());
+        let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
+        let previous = self.resolved(&resident.previous)?;
+        let behind = match &resident.behind {
+            Some((number, behind)) => self.resolved(behind)?.map(|id| (*number, id)),
+            None => None,
         };
-        let record = self.read_event(*at)?;
-        let (_, event) = crate::apply::event_of(&record)?;
-        let id = EventView::decode(event).map_err(|_| Malformed("event"))?.id().to_owned();
-        if let Some(resident) = self.lanes.get_mut(slot) {
-            resident.previous = Previous::Id(id);
+        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
+        if let Some(previous) = previous {
+            resident.previous = previous;
+        }
+        if behind.is_some() {
+            resident.behind = behind;
         }
         Ok(())
+    }
+
+    /// The id, if it was not looked up yet.
+    fn resolved(&self, previous: &Previous) -> Result<Option<Previous>, Failure> {
+        let Previous::At(at) = previous else { return Ok(None) };
+        let record = self.read_event(*at)?;
+        let (_, event) = crate::apply::event_of(&record)?;
+        let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
+        Ok(Some(Previous::Id(view.id().to_owned())))
     }
 
     // ---- long queues --------------------------------------------------------------------------------------
@@ -467,6 +483,10 @@ impl Resident {
             put_varint(&mut row, u64::from(*attempts));
         }
         self.lane.encode(&mut row);
+        if let Some((number, Previous::Id(id))) = &self.behind {
+            put_varint(&mut row, number.0);
+            put_bytes(&mut row, id.as_bytes());
+        }
         row
     }
 }

@@ -42,7 +42,8 @@ pub struct Done {
 }
 
 impl Chore {
-    /// On failure the manifest on disk is the one from before, and so is all it names.
+    /// On failure the manifest on disk is the one from before, and so is all it names; unless names were lost: then only
+    /// a restart can tell.
     pub fn run(self) -> Result<Done, Error> {
         let Chore { disk, mut manifest, mut rows, mut marks, work } = self;
         let disk = &*disk;

@@ -41,3 +41,17 @@ pub fn read_exact_at(file: &dyn File, buf: &mut [u8], offset: u64) -> io::Result
         _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
+
+/// Names may be lost with this, and the next sync of names would not say so: no way to go on without a restart.
+#[derive(Debug, thiserror::Error)]
+#[error("names could not be made durable: {0}")]
+struct NamesLost(#[source] io::Error);
+
+/// As `Disk::sync_names`, with an error that `are_names_lost` knows.
+pub fn sync_names(disk: &dyn Disk) -> io::Result<()> {
+    disk.sync_names().map_err(|source| io::Error::other(NamesLost(source)))
+}
+
+pub fn are_names_lost(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|source| source.is::<NamesLost>())
+}

@@ -15,11 +15,11 @@ mod tail;
 pub use jobs::{PrepareJob, SyncJob};
 pub use reader::{Frame, LogReader};
 
-use jobs::{NamesLost, SPARE};
+use jobs::SPARE;
 use klambda_core::planted::{self, Bug};
 use tail::Tail;
 
-use crate::disk::{Disk, File};
+use crate::disk::{Disk, File, are_names_lost};
 use crate::segment::{self, FRAME_HEADER, FrameHeader, HEADER, RECORD_HEADER, Segment, SegmentHeader};
 use crate::witness::Witness;
 use bytes::Bytes;
@@ -342,7 +342,7 @@ impl Log {
     pub fn prepare_done(&mut self, result: io::Result<Arc<dyn File>>) -> io::Result<()> {
         self.preparing = false;
         if let Err(error) = &result
-            && error.get_ref().is_some_and(|source| source.is::<NamesLost>())
+            && are_names_lost(error)
         {
             self.poisoned = true;
         }

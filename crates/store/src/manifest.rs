@@ -1,7 +1,7 @@
 //! The one small file that says what the data folder is: its format, its key, where the tables leave off and which
 //! tables there are. Replaced as a whole by a rename, so it is always one version or the other.
 
-use crate::disk::{Disk, read_exact_at};
+use crate::disk::{Disk, read_exact_at, sync_names};
 use crate::recovery::Checkpoint;
 use klambda_core::ids::{Address, Position};
 use klambda_core::planted::{self, Bug};
@@ -113,6 +113,7 @@ impl Manifest {
         Ok(format!("{:08x}\n{json}", crc32fast::hash(json.as_bytes())).into_bytes())
     }
 
+    /// If names are lost over it, either manifest may be the one on disk.
     pub fn save(&self, disk: &dyn Disk) -> io::Result<()> {
         let file = disk.create(NEW_NAME)?;
         file.write_at(&self.encode()?, 0)?;
@@ -120,7 +121,7 @@ impl Manifest {
             file.sync()?;
         }
         disk.rename(NEW_NAME, NAME)?;
-        disk.sync_names()
+        sync_names(disk)
     }
 
     /// Removes what no manifest names: leftovers of chores that a crash cut off.

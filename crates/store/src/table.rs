@@ -60,6 +60,13 @@ pub enum Error {
     Io { file: String, source: io::Error },
 }
 
+impl Error {
+    /// The folder is in a state that only a restart finds out.
+    pub fn are_names_lost(&self) -> bool {
+        matches!(self, Error::Io { source, .. } if crate::disk::are_names_lost(source))
+    }
+}
+
 /// The span of time a table's rows belong to, as its writer said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {

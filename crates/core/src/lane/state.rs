@@ -194,6 +194,11 @@ impl Lane {
             .or_else(|| self.early.values().next())
     }
 
+    /// The first of the queue, whatever holds it.
+    pub fn front(&self) -> Option<&Entry> {
+        self.queue.front()
+    }
+
     /// Every entry that is in memory, in the order of its turn.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.aside.iter().chain(&self.queue).chain(&self.back).chain(self.early.values())

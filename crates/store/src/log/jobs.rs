@@ -1,6 +1,6 @@
 //! What the log has done by other threads: syncs, and the blocks of the next segment.
 
-use crate::disk::{Disk, File};
+use crate::disk::{Disk, File, sync_names};
 use crate::witness::Witness;
 use klambda_core::ids::Address;
 use klambda_core::planted::{self, Bug};
@@ -79,12 +79,7 @@ impl PrepareJob {
         }
         file.sync()?;
         self.disk.rename(SPARE_UNFINISHED, SPARE)?;
-        self.disk.sync_names().map_err(|source| io::Error::other(NamesLost(source)))?;
+        sync_names(&*self.disk)?;
         Ok(file)
     }
 }
-
-/// Names of the log may be lost with it, and the next sync of names would not say so: no way to go on.
-#[derive(Debug, thiserror::Error)]
-#[error("names could not be made durable: {0}")]
-pub(super) struct NamesLost(#[source] io::Error);

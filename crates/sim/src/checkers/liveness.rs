@@ -1,0 +1,72 @@
+//! Liveness: after the troubles stop, everything drains within a bound, or stands parked with a reason that the lane's
+//! description names.
+//!
+//! Semantics: 12 (gap timers end), 15 (no lane waits for ever for a slot), 17 (retries go on), 19 (breakers close), 22
+//! (only a failed head parks a lane), 24 (a pause is lifted by a person), 29 (a full disk drains).
+
+use super::Violation;
+use crate::outside::Outside;
+use klambda_dispatch::Engine;
+use klambda_dispatch::views::LaneQuery;
+
+const NAME: &str = "liveness";
+
+/// What still stands, and what each lane says it waits for.
+pub struct Standing {
+    /// Lanes that go on by themselves.
+    pub moving: Vec<String>,
+    /// Lanes that wait for a person: subscription, key, whether at a gap.
+    pub parked: Vec<(String, String, bool)>,
+}
+
+pub fn standing(engine: &Engine) -> Result<Standing, Violation> {
+    let mut standing = Standing { moving: Vec::new(), parked: Vec::new() };
+    let mut query = LaneQuery { subscription: None, state: None, after: None, limit: 100 };
+    loop {
+        let page = engine.view_lanes(&query).map_err(|failure| Violation::new(NAME, failure.to_string()))?;
+        for lane in page.items.iter().filter(|lane| lane.depth > 0) {
+            let reason = lane.waits_for.as_deref().unwrap_or_default();
+            let line = format!(
+                "{} {}: {} ({} waiting) for {reason:?}",
+                lane.subscription, lane.key, lane.state, lane.depth
+            );
+            if reason.is_empty() {
+                return Err(Violation::new(NAME, format!("a lane stands without a reason: {line}")));
+            }
+            match lane.state {
+                "parked" | "paused" => {
+                    let gap = lane.gap.is_some() && reason.contains("sequence");
+                    standing.parked.push((lane.subscription.clone(), lane.key.clone(), gap));
+                }
+                _ if reason.contains("paused") => {
+                    standing.parked.push((lane.subscription.clone(), lane.key.clone(), false));
+                }
+                _ => standing.moving.push(line),
+            }
+        }
+        match page.after {
+            Some(after) => query.after = Some(after),
+            None => return Ok(standing),
+        }
+    }
+}
+
+/// The bound is reached and something still moves, or should.
+pub fn stuck(outside: &Outside, engine: &Engine, standing: &Standing, rounds: u64) -> Violation {
+    let mut text = format!(
+        "after {rounds} rounds without trouble {} events wait, {} requests are open, catching up: {}",
+        engine.waiting(),
+        engine.open_requests(),
+        engine.is_catching_up(),
+    );
+    for line in standing.moving.iter().take(5) {
+        text.push_str("\n  ");
+        text.push_str(line);
+    }
+    for sub in outside.subs.iter().filter(|sub| sub.there) {
+        if let Some(view) = engine.view_subscription(&sub.rules.name) {
+            text.push_str(&format!("\n  {}: {:?}", sub.rules.name, view.status));
+        }
+    }
+    Violation::new(NAME, text)
+}

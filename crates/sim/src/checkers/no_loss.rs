@@ -1,0 +1,77 @@
+//! No loss: every accepted event is delivered, or waits, or is a dead letter, or was purged, skipped or dropped by a
+//! recorded decision or limit. A producer is told `skipped` only of what is known. A start after anything but damage
+//! opens the folder.
+//!
+//! Semantics: 1 (accepted means synced), 2 and 3 (what is skipped is known), 4 and 10 (the watermark), 6 and 8 (what has
+//! no key or sequence becomes a dead letter), 27 (retention removes nothing that waits), 28 (limits are counted).
+
+use super::{Verdict, Violation};
+use crate::event::EventNo;
+use crate::history::{Entry, Said, SubNo};
+use crate::outside::{Outside, State, Sub, Taken};
+use crate::rules::Place;
+
+const NAME: &str = "no loss";
+
+pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
+    let Entry::Answered { token, event, answer: Said::Skipped { .. } } = entry else { return Ok(()) };
+    for before in outside.before(*token, *event) {
+        let sub = outside.sub(before.sub);
+        if before.taken == Taken::No && !may_be_below_watermark(outside, sub, *event) {
+            let (id, name) = (&outside.made(*event).id, &sub.rules.name);
+            let text = format!("event {id} was skipped although subscription {name} does not know it");
+            return Err(Violation::of_event(NAME, *event, text));
+        }
+    }
+    Ok(())
+}
+
+/// Passed longer ago than the id window: only in a lane that is that old.
+fn may_be_below_watermark(outside: &Outside, sub: &Sub, event: EventNo) -> bool {
+    const WINDOW_MS: u64 = 24 * 3_600_000;
+    let ordering = sub.next_rules.as_ref().map_or(sub.rules.ordering, |rules| rules.ordering);
+    let Place::Lane { key, sequence: Some(_) } = ordering.place(outside.made(event)) else { return false };
+    let first = sub.lane(&key).and_then(|lane| lane.first_at);
+    first.is_some_and(|first| outside.now.saturating_sub(first) >= WINDOW_MS)
+}
+
+/// When all lanes are empty: what was accepted is delivered, decided about, or among the dead letters.
+pub fn at_end(outside: &Outside, letters: &dyn Fn(SubNo, EventNo) -> bool) -> Verdict {
+    for (n, sub) in outside.subs.iter().enumerate().filter(|(_, sub)| sub.there) {
+        let mut missing = Vec::new();
+        for (event, pair) in sub.pairs.iter().enumerate() {
+            let event = event as EventNo;
+            let ended =
+                matches!(pair.state, State::Acked | State::AckedMaybe | State::Gone | State::GoneMaybe);
+            if pair.owed
+                && !ended
+                && !letters(n as SubNo, event)
+                && !may_be_below_watermark(outside, sub, event)
+            {
+                missing.push(event);
+            }
+        }
+        if missing.len() as u64 > sub.dropped {
+            return Err(lost(outside, n as SubNo, &missing));
+        }
+    }
+    Ok(())
+}
+
+fn lost(outside: &Outside, n: SubNo, missing: &[EventNo]) -> Violation {
+    let sub = outside.sub(n);
+    let event = missing[0];
+    let text = format!(
+        "subscription {}: {} accepted events are nowhere ({} were dropped by limits), the first is {} ({:?})",
+        sub.rules.name,
+        missing.len(),
+        sub.dropped,
+        outside.made(event).id,
+        sub.pair(event),
+    );
+    let lane = match sub.rules.ordering.place(outside.made(event)) {
+        Place::Lane { key, .. } => Some((n, key)),
+        _ => None,
+    };
+    Violation { lane, ..Violation::of_event(NAME, event, text) }
+}

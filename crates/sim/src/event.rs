@@ -1,0 +1,61 @@
+//! Events as producers make them. Whatever an event says follows from its number, so that what arrives can be held
+//! against what was sent.
+
+use crate::rng::Rng;
+use klambda_core::event::{Attribute, Data, Event, Form, Value};
+
+/// Names an event of this run.
+pub type EventNo = u32;
+
+pub const SOURCES: [&str; 3] = ["/shop", "/shop/eu", "/till"];
+pub const KINDS: [&str; 3] = ["order.placed", "order.paid", "parcel.sent"];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    pub no: EventNo,
+    pub id: String,
+    pub source: usize,
+    pub kind: usize,
+    pub key: Option<u64>,
+    pub subject: Option<u64>,
+    pub sequence: Option<String>,
+    pub data_len: usize,
+    /// Receivers refuse it as malformed, until the troubles are over.
+    pub poison: bool,
+}
+
+impl Made {
+    pub fn to_event(&self) -> Event {
+        let attribute =
+            |name: &str, value: String| Attribute { name: name.into(), value: Value::String(value) };
+        let mut attributes = Vec::new();
+        attributes.extend(self.key.map(|key| attribute("partitionkey", format!("k{key}"))));
+        attributes.extend(self.subject.map(|subject| attribute("subject", format!("s{subject}"))));
+        attributes.extend(self.sequence.clone().map(|text| attribute("sequence", text)));
+        // A producer's own words are not ours: they must not come out as our numbers.
+        if self.no % 50 == 7 {
+            attributes.push(attribute("lanesequence", "999999".into()));
+            attributes.push(attribute("previousid", "nobody".into()));
+        }
+        let data = (self.data_len > 0).then(|| Data { bytes: self.data().into(), form: Form::Text });
+        Event {
+            id: self.id.clone(),
+            source: SOURCES[self.source].into(),
+            kind: KINDS[self.kind].into(),
+            attributes,
+            data,
+        }
+    }
+
+    fn data(&self) -> Vec<u8> {
+        let mut rng = Rng::new(u64::from(self.no));
+        (0..self.data_len).map(|_| b'a' + rng.below(26) as u8).collect()
+    }
+
+    /// The producer's sequence, if it can be read as one.
+    pub fn readable_sequence(&self) -> Option<u64> {
+        let text = self.sequence.as_deref()?;
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse().ok().filter(|_| digits)
+    }
+}

@@ -1,0 +1,156 @@
+//! The end of a run. First the troubles stop: everything drains or stands parked with a reason. Then people tidy up:
+//! lanes are resumed, gaps skipped, dead letters replayed; now nothing may be left, and all accounts must balance.
+
+use crate::checkers::{Verdict, bounded, detection, liveness, no_loss, replay_order};
+use crate::event::EventNo;
+use crate::history::{Entry, SubNo};
+use crate::world::World;
+use klambda_dispatch::dead_letters::Selector;
+use klambda_dispatch::operate::LaneAction;
+use klambda_dispatch::replay::Request;
+use std::collections::BTreeSet;
+
+/// So many rounds without anything happening, and nothing will happen. A round is up to a second long when idle.
+const ROUNDS_MAX: u64 = 150;
+/// Something happens for ever: the rounds that each event may take to come to its end.
+const ROUNDS_PER_EVENT: u64 = 20;
+
+impl World {
+    pub fn finale(&mut self) -> Verdict {
+        self.note(Entry::Calm)?;
+        self.mix.calm();
+        self.disk.set_capacity(None);
+        self.come_to_rest()?;
+        // Behind each gap there can be another one.
+        for _ in 0..1000 {
+            if self.tidy()? {
+                break;
+            }
+            self.come_to_rest()?;
+        }
+        self.balance()
+    }
+
+    /// Rounds until nothing moves by itself.
+    fn come_to_rest(&mut self) -> Verdict {
+        let end = self.round + 1000 + (self.producer.made + self.engine.waiting()) * ROUNDS_PER_EVENT;
+        let mut last = (self.round, self.steps);
+        let mut quiet = 0;
+        while quiet < 3 {
+            if self.round > end || self.round > last.0 + ROUNDS_MAX {
+                let standing = liveness::standing(&self.engine)?;
+                return Err(liveness::stuck(&self.outside, &self.engine, &standing, self.round - last.0));
+            }
+            self.pass_idle_time();
+            self.go_on()?;
+            quiet = if self.is_quiet()? { quiet + 1 } else { 0 };
+            if self.steps > last.1 {
+                last = (self.round, self.steps);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody watches a clock when nothing is to be seen.
+    fn pass_idle_time(&mut self) {
+        let next = self.engine.wake_at().0.saturating_sub(self.engine.now().0);
+        let network = self.network.next_end().map_or(u64::MAX, |at| at.saturating_sub(self.time));
+        self.time += next.min(network).min(1000);
+    }
+
+    fn is_quiet(&mut self) -> Result<bool, crate::checkers::Violation> {
+        let busy = self.engine.open_requests() > 0
+            || !self.engine.is_idle()
+            || !self.unanswered.is_empty()
+            || !self.producer.is_done(&self.mix)
+            || self.network.open(self.life) > 0
+            || (1..=self.replays_made).any(|id| self.is_replaying(id));
+        if busy {
+            return Ok(false);
+        }
+        let standing = liveness::standing(&self.engine)?;
+        let unordered = self.names.iter().any(|(name, sub)| {
+            let rules = &self.outside.sub(*sub).rules;
+            let waiting = self.engine.view_subscription(name).map_or(0, |view| view.status.waiting);
+            !rules.ordering.is_ordered() && waiting > 0 && !rules.paused
+        });
+        let catching_up =
+            self.engine.is_catching_up() && standing.parked.is_empty() && !self.is_anything_paused();
+        Ok(standing.moving.is_empty() && !unordered && !catching_up)
+    }
+
+    fn is_replaying(&self, id: u64) -> bool {
+        self.engine.replay(id).is_some_and(|job| job.state == klambda_dispatch::replay::State::Running)
+    }
+
+    fn is_anything_paused(&self) -> bool {
+        self.names.values().any(|sub| self.outside.sub(*sub).rules.paused)
+    }
+
+    /// People look after everything that waits for them. Answers whether there was nothing.
+    fn tidy(&mut self) -> Result<bool, crate::checkers::Violation> {
+        let mut nothing = !self.producer.tries_again(self.round + 1);
+        let paused: Vec<(String, SubNo)> =
+            self.names.iter().map(|(name, sub)| (name.clone(), *sub)).collect();
+        for (name, sub) in paused {
+            if self.outside.sub(sub).rules.paused {
+                nothing = false;
+                self.set_paused(&name, sub, false)?;
+            }
+        }
+        for (name, key, gap) in liveness::standing(&self.engine)?.parked {
+            nothing = false;
+            let Some(sub) = self.names.get(&name).copied() else { continue };
+            if gap {
+                self.lane_action(&name, sub, &key, LaneAction::Skip)?;
+            }
+            self.lane_action(&name, sub, &key, LaneAction::Resume)?;
+        }
+        if self.has_letters_to_replay() {
+            nothing = false;
+            let request = Request { selector: Selector::default(), rate_per_second: 0, parallelism: 8 };
+            self.start_replay(request, None)?;
+        }
+        Ok(nothing)
+    }
+
+    /// Dead letters that had a place, or could have one.
+    fn has_letters_to_replay(&self) -> bool {
+        self.names.iter().any(|(name, sub)| {
+            let ordered = self.outside.sub(*sub).rules.ordering.is_ordered();
+            self.letters(name).iter().any(|letter| letter.key.is_some() || !ordered)
+        })
+    }
+
+    fn balance(&mut self) -> Verdict {
+        self.settle()?;
+        let standing = liveness::standing(&self.engine)?;
+        if self.engine.waiting() > 0 {
+            return Err(liveness::stuck(&self.outside, &self.engine, &standing, 0));
+        }
+        let letters: BTreeSet<(SubNo, EventNo)> = self
+            .names
+            .iter()
+            .flat_map(|(name, sub)| self.letters(name).into_iter().map(|letter| (*sub, letter)))
+            .filter_map(|(sub, letter)| Some((sub, self.event_of(&letter)?)))
+            .collect();
+        no_loss::at_end(&self.outside, &|sub, event| letters.contains(&(sub, event)))?;
+        replay_order::at_end(&self.engine, self.replays_made)?;
+        bounded::at_end(&self.outside, &self.engine)?;
+        let report = detection::folder_is_sound(&self.disk)?;
+        for _ in 0..3 {
+            detection::damage_shows(&self.disk, &report, &self.config, self.clock(), &mut self.rng)?;
+        }
+        Ok(())
+    }
+
+    /// Everything is written and synced.
+    fn settle(&mut self) -> Verdict {
+        self.mix.calm();
+        for _ in 0..4 {
+            self.time += 60;
+            self.go_on()?;
+        }
+        Ok(())
+    }
+}

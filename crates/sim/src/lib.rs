@@ -1,0 +1,22 @@
+//! The simulator: the real engine, store and lane machine on a simulated disk, network and clock. One seed decides
+//! everything; the invariants are in `checkers`, one file each.
+
+#[cfg(feature = "planted")]
+pub mod bugs;
+pub mod checkers;
+mod event;
+mod faults;
+mod finale;
+mod history;
+pub mod many;
+pub mod mix;
+mod network;
+mod operator;
+mod outside;
+mod producer;
+mod recovery;
+mod rng;
+mod rules;
+pub mod run;
+pub mod shrink;
+mod world;

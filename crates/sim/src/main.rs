@@ -1,0 +1,160 @@
+//! `sim`: runs seeds of the simulator and says what they came to.
+
+use clap::Parser;
+use sim::many::Many;
+use sim::mix::Knobs;
+use sim::run::{Failed, Outcome, run};
+use sim::shrink::shrink;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+#[derive(Parser)]
+#[command(about = "Runs the engine on a simulated disk, network and clock, and checks its invariants")]
+struct Args {
+    /// One seed, exactly
+    #[arg(long)]
+    seed: Option<u64>,
+    /// So many seeds
+    #[arg(long)]
+    seeds: Option<u64>,
+    /// The first of them
+    #[arg(long, default_value_t = 1)]
+    from: u64,
+    /// Runs at the same time
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+    /// Seeds from a new place until told to stop
+    #[arg(long)]
+    nightly: bool,
+    /// With --nightly: stop after this long, such as 90s, 10m or 8h
+    #[arg(long = "for", value_parser = duration)]
+    duration: Option<Duration>,
+    /// Print the whole history of --seed
+    #[arg(long)]
+    print: bool,
+    /// Do not look for a shorter run that fails
+    #[arg(long)]
+    no_shrink: bool,
+    /// Plant this bug and run seeds until it is caught
+    #[cfg(feature = "planted")]
+    #[arg(long)]
+    bug: Option<u32>,
+    /// Plant each bug in turn
+    #[cfg(feature = "planted")]
+    #[arg(long)]
+    bugs: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    #[cfg(feature = "planted")]
+    if args.bugs || args.bug.is_some() {
+        return sim::bugs::hunt(args.bug, args.from, args.seeds.unwrap_or(1000), args.jobs);
+    }
+    if args.nightly {
+        return nightly(&args);
+    }
+    match args.seed {
+        Some(seed) => one(&args, seed),
+        None => many(&args),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    klambda_core::quantity::parse_duration_ms(text).map(Duration::from_millis)
+}
+
+fn one(args: &Args, seed: u64) -> ExitCode {
+    let outcome = run(Knobs::of_seed(seed));
+    if outcome.violation.is_some() {
+        return report(args, outcome);
+    }
+    let Outcome { events, crashes, hash, .. } = outcome;
+    println!("seed {seed}: {events} events, {crashes} crashes, hash {hash:016x}, ok");
+    ExitCode::SUCCESS
+}
+
+fn many(args: &Args) -> ExitCode {
+    let started = Instant::now();
+    let many = Many::new(args.from, args.seeds.unwrap_or(200));
+    many.run(args.jobs);
+    finish(args, &many, started)
+}
+
+fn finish(args: &Args, many: &Many, started: Instant) -> ExitCode {
+    let (total, seconds) = (many.total(), started.elapsed().as_secs_f64());
+    let failed = many.take_failed();
+    println!(
+        "{} seeds: {} events, {} requests, {} crashes, {} in {seconds:.1} s",
+        total.seeds,
+        total.events,
+        total.requests,
+        total.crashes,
+        if failed.is_some() { "FAILED" } else { "ok" },
+    );
+    failed.map_or(ExitCode::SUCCESS, |outcome| report(args, outcome))
+}
+
+fn nightly(args: &Args) -> ExitCode {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let from = now.as_secs() * 1000;
+    println!("nightly: seeds from {from}");
+    let started = Instant::now();
+    let many = Arc::new(Many::new(from, u64::MAX));
+    let runs = {
+        let (many, jobs) = (Arc::clone(&many), args.jobs);
+        std::thread::spawn(move || many.run(jobs))
+    };
+    watch(&many, &runs, started, args.duration);
+    many.stop();
+    runs.join().expect("the runs end");
+    finish(args, &many, started)
+}
+
+/// Prints a running total until a signal, the end of the time or a failure.
+fn watch(many: &Many, runs: &std::thread::JoinHandle<()>, started: Instant, duration: Option<Duration>) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime for signals");
+    runtime.block_on(async {
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+            .expect("signals can be listened to");
+        let mut shown = Instant::now();
+        loop {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => return,
+                _ = terminate.recv() => return,
+                () = tokio::time::sleep(Duration::from_millis(200)) => {}
+            }
+            if runs.is_finished() || duration.is_some_and(|duration| started.elapsed() >= duration) {
+                return;
+            }
+            if shown.elapsed() >= Duration::from_secs(10) {
+                shown = Instant::now();
+                let total = many.total();
+                let seconds = started.elapsed().as_secs();
+                println!(
+                    "{seconds} s: {} seeds, {} events, {} crashes",
+                    total.seeds, total.events, total.crashes
+                );
+            }
+        }
+    });
+}
+
+fn report(args: &Args, outcome: Outcome) -> ExitCode {
+    let seed = outcome.knobs.seed;
+    let shorter = if args.no_shrink { outcome } else { shrink(outcome) };
+    let Some(Failed { violation, lines }) = &shorter.violation else { return ExitCode::FAILURE };
+    println!("seed {seed}: VIOLATION of {}", violation.invariant);
+    println!("  {}", violation.text);
+    println!(
+        "shortest run found: {:?}, {} events, {} crashes",
+        shorter.knobs, shorter.events, shorter.crashes
+    );
+    println!("the last of its history that concerns it:");
+    for line in lines {
+        println!("  {line}");
+    }
+    ExitCode::FAILURE
+}

@@ -1,0 +1,83 @@
+//! Many seeds, over threads. Each run is one thread's alone; only which thread runs which seed is left to chance.
+
+use crate::mix::Knobs;
+use crate::run::{Outcome, run};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Total {
+    pub seeds: u64,
+    pub events: u64,
+    pub requests: u64,
+    pub crashes: u64,
+}
+
+pub struct Many {
+    next: AtomicU64,
+    end: u64,
+    stop: AtomicBool,
+    total: Mutex<Total>,
+    failed: Mutex<Option<Outcome>>,
+}
+
+impl Many {
+    /// Seeds from `from`, `count` of them.
+    pub fn new(from: u64, count: u64) -> Many {
+        Many {
+            next: AtomicU64::new(from),
+            end: from.saturating_add(count),
+            stop: AtomicBool::new(false),
+            total: Mutex::default(),
+            failed: Mutex::default(),
+        }
+    }
+
+    /// Runs until all are done, one fails or `stop` is called.
+    pub fn run(&self, jobs: usize) {
+        std::thread::scope(|scope| {
+            for _ in 0..jobs.max(1) {
+                scope.spawn(|| self.work());
+            }
+        });
+    }
+
+    fn work(&self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let seed = self.next.fetch_add(1, Ordering::Relaxed);
+            if seed >= self.end {
+                return;
+            }
+            let outcome = run(Knobs::of_seed(seed));
+            self.count(&outcome);
+            if outcome.violation.is_some() {
+                self.stop();
+                let mut failed = self.failed.lock().expect("no thread panics with it");
+                if failed.as_ref().is_none_or(|other| other.knobs.seed > seed) {
+                    *failed = Some(outcome);
+                }
+            }
+        }
+    }
+
+    fn count(&self, outcome: &Outcome) {
+        let mut total = self.total.lock().expect("no thread panics with it");
+        total.seeds += 1;
+        total.events += outcome.events;
+        total.requests += outcome.requests;
+        total.crashes += outcome.crashes;
+    }
+
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub fn total(&self) -> Total {
+        *self.total.lock().expect("no thread panics with it")
+    }
+
+    /// The failure of the lowest seed that was found.
+    pub fn take_failed(&self) -> Option<Outcome> {
+        self.failed.lock().expect("no thread panics with it").take()
+    }
+}

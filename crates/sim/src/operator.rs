@@ -1,0 +1,256 @@
+//! People: they make, change, pause and delete subscriptions, act on lanes, delete and replay dead letters, sensibly or
+//! not. What does not fit is refused, which is fine.
+
+use crate::checkers::Verdict;
+use crate::event::EventNo;
+use crate::history::{Decision, Entry, SubNo};
+use crate::mix::Trouble;
+use crate::outside::Sub;
+use crate::recovery::catching_up;
+use crate::rules::Rules;
+use crate::world::World;
+use klambda_core::ids::{Position, Sequence};
+use klambda_core::lane::State as LaneState;
+use klambda_dispatch::dead_letters::{DeadLetter, Selector};
+use klambda_dispatch::operate::{LaneAction, Leftover, Put, Refused};
+use klambda_dispatch::replay::Request;
+use klambda_dispatch::views::LaneQuery;
+
+impl World {
+    pub fn operate(&mut self) -> Verdict {
+        let missing = (0..self.mix.subscriptions)
+            .map(|n| format!("sub{n}"))
+            .find(|name| !self.names.contains_key(name));
+        if let Some(name) = missing
+            && (self.round < 3 || self.rng.one_in(30))
+        {
+            return self.create(&name);
+        }
+        if self.names.is_empty() || !self.rng.one_in(self.mix.operator_every) {
+            return Ok(());
+        }
+        match self.rng.below(12) {
+            0..=4 if self.mix.has(Trouble::LaneActions) => self.act_on_lane(),
+            5 if self.mix.has(Trouble::PolicyChanges) => self.change(),
+            6 if self.mix.has(Trouble::Deletions) && self.rng.one_in(4) => self.delete(),
+            7 if self.mix.has(Trouble::Pauses) => self.pause(),
+            8 | 9 if self.mix.has(Trouble::Replays) => self.replay(),
+            10 if self.mix.has(Trouble::LetterDeletions) => self.delete_letters(),
+            11 => {
+                self.engine.request_checkpoint();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn some_subscription(&mut self) -> (String, SubNo) {
+        let at = self.rng.below(self.names.len() as u64) as usize;
+        let (name, sub) = self.names.iter().nth(at).expect("there is one");
+        (name.clone(), *sub)
+    }
+
+    pub fn refused(&mut self, what: &'static str, _why: &Refused) -> Verdict {
+        self.note(Entry::Refused { what })
+    }
+
+    // ---- subscriptions ------------------------------------------------------------------------------------
+
+    fn create(&mut self, name: &str) -> Verdict {
+        let rules = Rules::random(name, &self.mix, &mut self.rng);
+        match self.engine.put_subscription(rules.document(), false) {
+            Ok(_) => {}
+            Err(why) => return self.refused("create", &why),
+        }
+        let Ok(id) = self.engine.subscription_id(name) else { return Ok(()) };
+        let sub = self.outside.subs.len() as SubNo;
+        let (drains, reads) = self.catching_up(name);
+        self.outside.subs.push(Sub::new(rules.clone(), self.outside.op + 1, drains || reads));
+        self.names.insert(name.to_owned(), sub);
+        self.ids.insert(id, sub);
+        self.rules_given.insert(sub, vec![rules]);
+        self.note(Entry::Decided(Decision::Created { sub }))
+    }
+
+    fn catching_up(&self, name: &str) -> (bool, bool) {
+        self.engine.view_subscription(name).map_or((false, false), |view| catching_up(&view))
+    }
+
+    fn change(&mut self) -> Verdict {
+        let (name, sub) = self.some_subscription();
+        let known = self.outside.sub(sub);
+        if known.next_rules.is_some() || known.catching_up || known.draining || known.rules.paused {
+            return Ok(());
+        }
+        let (old, rules) = (known.rules.clone(), known.rules.changed(&self.mix, &mut self.rng));
+        let discard = self.rng.one_in(3);
+        let put = match self.engine.put_subscription(rules.document(), discard) {
+            Ok(put) => put,
+            Err(why) => {
+                self.refused("change", &why)?;
+                let sure = !discard || matches!(why, Refused::LanesParked { .. } | Refused::Conflict(_));
+                return if sure {
+                    Ok(())
+                } else {
+                    self.note(Entry::Decided(Decision::DiscardedMaybe { sub }))
+                };
+            }
+        };
+        if put == Put::Unchanged {
+            return Ok(());
+        }
+        let new_epoch = old.ordering != rules.ordering;
+        let (drains, _) = self.catching_up(&name);
+        self.rules_given.entry(sub).or_default().push(rules.clone());
+        self.outside.sub_mut(sub).given(rules, drains);
+        self.note(Entry::Decided(Decision::Changed {
+            sub,
+            discards: discard && new_epoch,
+            drains,
+            new_epoch,
+        }))
+    }
+
+    fn delete(&mut self) -> Verdict {
+        let (name, sub) = self.some_subscription();
+        let leftover = *self.rng.pick(&[Leftover::Refuse, Leftover::Drain, Leftover::Discard]);
+        match self.engine.delete_subscription(&name, leftover) {
+            Ok(true) => {
+                self.names.remove(&name);
+                self.note(Entry::Decided(Decision::Removed { sub }))
+            }
+            Ok(false) => self.note(Entry::Decided(Decision::Draining { sub })),
+            Err(why) => self.refused("delete", &why),
+        }
+    }
+
+    fn pause(&mut self) -> Verdict {
+        let (name, sub) = self.some_subscription();
+        let paused = !self.outside.sub(sub).rules.paused;
+        self.set_paused(&name, sub, paused)
+    }
+
+    pub fn set_paused(&mut self, name: &str, sub: SubNo, paused: bool) -> Verdict {
+        match self.engine.pause_subscription(name, paused) {
+            Ok(()) => self.note(Entry::Decided(Decision::Paused { sub, paused })),
+            Err(why) => self.refused("pause", &why),
+        }
+    }
+
+    // ---- lanes --------------------------------------------------------------------------------------------
+
+    fn act_on_lane(&mut self) -> Verdict {
+        let (name, sub) = self.some_subscription();
+        let Some(key) = self.some_lane(&name, sub) else { return Ok(()) };
+        let expected = self.rng.below(200);
+        let action = match self.rng.below(12) {
+            0..=3 => LaneAction::Resume,
+            4..=6 => LaneAction::Skip,
+            7 => LaneAction::Purge,
+            8 | 9 => LaneAction::Pause,
+            10 => LaneAction::Reset { expected: Sequence(expected) },
+            _ => LaneAction::Resume,
+        };
+        self.lane_action(&name, sub, &key, action)
+    }
+
+    /// Rather one that waits for somebody.
+    fn some_lane(&mut self, name: &str, sub: SubNo) -> Option<String> {
+        let state =
+            *self.rng.pick(&[Some(LaneState::Parked), Some(LaneState::Paused), Some(LaneState::Gap), None]);
+        let query = LaneQuery { subscription: Some(name.to_owned()), state, after: None, limit: 20 };
+        let page = self.engine.view_lanes(&query).ok()?;
+        let keys: Vec<String> = page.items.into_iter().map(|lane| lane.key).collect();
+        if !keys.is_empty() {
+            return Some(self.rng.pick(&keys).clone());
+        }
+        let lanes = &self.outside.sub(sub).lanes;
+        let at = self.rng.below(lanes.len() as u64) as usize;
+        lanes.keys().nth(at).cloned()
+    }
+
+    pub fn lane_action(&mut self, name: &str, sub: SubNo, key: &str, action: LaneAction) -> Verdict {
+        if let Err(why) = self.engine.act_on_lane(name, key, action) {
+            return self.refused("lane", &why);
+        }
+        let key = key.to_owned();
+        self.note(Entry::Decided(match action {
+            LaneAction::Resume => Decision::Resume { sub, key },
+            LaneAction::Skip => Decision::Skip { sub, key },
+            LaneAction::Purge => Decision::Purge { sub, key },
+            LaneAction::Pause => Decision::PauseLane { sub, key },
+            LaneAction::Reset { expected } => Decision::Reset { sub, key, expected: expected.0 },
+        }))
+    }
+
+    // ---- dead letters -------------------------------------------------------------------------------------
+
+    pub fn letters(&self, name: &str) -> Vec<DeadLetter> {
+        let Ok(id) = self.engine.subscription_id(name) else { return Vec::new() };
+        let found = self.engine.select_dead_letters(id, &Selector::default(), Position(0), usize::MAX);
+        found.unwrap_or_default()
+    }
+
+    fn delete_letters(&mut self) -> Verdict {
+        let (name, sub) = self.some_subscription();
+        let before = self.letters(&name);
+        if before.is_empty() {
+            return Ok(());
+        }
+        let result = if self.rng.one_in(8) {
+            let selector = Selector { subscription: Some(name.clone()), ..Selector::default() };
+            let holders = self.rng.one_in(2);
+            self.engine.purge_dead_letters(&selector, holders).map(|_| ())
+        } else {
+            let id = self.rng.pick(&before).id(&name);
+            self.engine.delete_dead_letter(&id)
+        };
+        if let Err(why) = &result {
+            self.refused("delete letters", why)?;
+        }
+        let left: Vec<Position> = self.letters(&name).iter().map(|letter| letter.entry.position).collect();
+        for letter in before.iter().filter(|letter| !left.contains(&letter.entry.position)) {
+            if let Some(event) = self.event_of(letter) {
+                self.note(Entry::Decided(Decision::LetterDeleted { sub, event }))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn event_of(&self, letter: &DeadLetter) -> Option<EventNo> {
+        self.producer.find(&letter.source, &letter.event_id)
+    }
+
+    fn replay(&mut self) -> Verdict {
+        let only = self.rng.one_in(2).then(|| self.some_subscription());
+        let (name, sub) = only.unzip();
+        let request = Request {
+            selector: Selector { subscription: name, ..Selector::default() },
+            rate_per_second: *self.rng.pick(&[0, 0, 20, 200]),
+            parallelism: self.rng.between(1, 4) as u32,
+        };
+        match self.rng.below(6) {
+            // A dry run changes nothing.
+            0 => drop(self.engine.preview_replay(&request)),
+            1 if self.replays_made > 0 => {
+                let id = self.rng.between(1, self.replays_made);
+                return match self.engine.stop_replay(id) {
+                    Ok(()) => self.note(Entry::Decided(Decision::ReplayStopped)),
+                    Err(why) => self.refused("stop", &why),
+                };
+            }
+            _ => return self.start_replay(request, sub),
+        }
+        Ok(())
+    }
+
+    pub fn start_replay(&mut self, request: Request, sub: Option<SubNo>) -> Verdict {
+        match self.engine.create_replay(request) {
+            Ok(id) => {
+                self.replays_made = self.replays_made.max(id);
+                self.note(Entry::Decided(Decision::Replay { sub }))
+            }
+            Err(why) => self.refused("replay", &why),
+        }
+    }
+}

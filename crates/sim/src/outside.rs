@@ -1,0 +1,235 @@
+//! What someone outside can know, from the history alone: of every event and subscription how far it is, and how sure
+//! that is. A crash makes things unsure that were not durable; what is seen afterwards makes them sure again.
+//!
+//! Checkers look at an entry with this knowledge from before it; then the entry is taken in.
+
+mod decisions;
+mod pair;
+mod requests;
+mod sending;
+
+pub use pair::{Lane, Pair, State, Taken};
+
+use crate::event::{EventNo, Made};
+use crate::history::{Entry, SubNo};
+use crate::rules::{Place, Rules};
+use std::collections::BTreeMap;
+
+#[derive(Default)]
+pub struct Outside {
+    pub events: Vec<Made>,
+    pub subs: Vec<Sub>,
+    /// Numbers everything that changes the engine.
+    pub op: u64,
+    pub flushed: u64,
+    pub durable: u64,
+    /// As the engine has it: it never goes back within a life.
+    pub now: u64,
+    pub calm: bool,
+    /// Of each event that was sent and not answered: what was known when it was sent.
+    pending: BTreeMap<(u64, EventNo), Vec<Before>>,
+    positions: BTreeMap<u64, EventNo>,
+}
+
+/// What was known of a subscription and an event when the event was sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Before {
+    pub sub: SubNo,
+    pub taken: Taken,
+    generation: u32,
+    pub known_for_sure: bool,
+}
+
+/// One subscription from its creation to its end.
+pub struct Sub {
+    pub rules: Rules,
+    /// The rules that begin when what waits has drained.
+    pub next_rules: Option<Rules>,
+    pub there: bool,
+    /// Takes no new events and goes when nothing waits.
+    pub draining: bool,
+    /// It reads the log: what it takes and when is not seen from outside.
+    pub catching_up: bool,
+    pub created_op: u64,
+    pub paused_op: u64,
+    pub pairs: Vec<Pair>,
+    pub lanes: BTreeMap<String, Lane>,
+    pub open: u32,
+    /// Replay jobs that were asked for.
+    pub replays: u32,
+    /// When the last one was: it takes what failed up to then.
+    pub replayed_at: u64,
+    /// Rules with limits that drop were in force at some time.
+    pub drops: bool,
+    /// Dropped by a limit, as its metrics say.
+    pub dropped: u64,
+    /// The rules changed so many times.
+    pub changes: u32,
+    /// The highest that was allowed while requests are open that began then.
+    pub concurrency_before: u32,
+}
+
+impl Sub {
+    pub fn new(rules: Rules, op: u64, catching_up: bool) -> Sub {
+        let drops = rules.drops();
+        Sub {
+            rules,
+            next_rules: None,
+            there: true,
+            draining: false,
+            catching_up,
+            created_op: op,
+            paused_op: 0,
+            pairs: Vec::new(),
+            lanes: BTreeMap::new(),
+            open: 0,
+            replays: 0,
+            replayed_at: 0,
+            drops,
+            dropped: 0,
+            changes: 0,
+            concurrency_before: 0,
+        }
+    }
+
+    /// It was given other rules, at once or once what waits has drained.
+    pub fn given(&mut self, rules: Rules, drains: bool) {
+        self.changes += 1;
+        self.drops |= rules.drops();
+        self.concurrency_before = self.concurrency_before.max(self.rules.concurrency);
+        if drains {
+            self.next_rules = Some(rules);
+            return;
+        }
+        if rules.ordering != self.rules.ordering {
+            self.forget_all_sequences();
+        }
+        self.rules = rules;
+    }
+
+    pub fn pair(&self, event: EventNo) -> Pair {
+        self.pairs.get(event as usize).cloned().unwrap_or_default()
+    }
+
+    pub fn pair_mut(&mut self, event: EventNo) -> &mut Pair {
+        let at = event as usize;
+        if self.pairs.len() <= at {
+            self.pairs.resize_with(at + 1, Pair::default);
+        }
+        &mut self.pairs[at]
+    }
+
+    /// The lane's sequence is another one now: what waits for its turn may be late by it.
+    pub fn forget_sequences(&mut self, key: &str) {
+        let lane = self.lane_mut(key);
+        lane.forget_sequences();
+        let offered: Vec<EventNo> = lane.offered.iter().map(|(_, event)| *event).collect();
+        offered.into_iter().for_each(|event| self.pair_mut(event).may_be_late = true);
+    }
+
+    pub fn forget_all_sequences(&mut self) {
+        let keys: Vec<String> = self.lanes.keys().cloned().collect();
+        keys.iter().for_each(|key| self.forget_sequences(key));
+    }
+
+    pub fn lane(&self, key: &str) -> Option<&Lane> {
+        self.lanes.get(key)
+    }
+
+    pub fn lane_mut(&mut self, key: &str) -> &mut Lane {
+        if !self.lanes.contains_key(key) {
+            self.lanes.insert(key.to_owned(), Lane::default());
+        }
+        self.lanes.get_mut(key).expect("just made")
+    }
+
+    /// The place of an event by the rules in force; none while another ordering is on its way.
+    pub fn place(&self, event: &Made) -> Option<Place> {
+        (self.next_rules.is_none() && !self.catching_up).then(|| self.rules.ordering.place(event))
+    }
+}
+
+impl Outside {
+    pub fn at(now: u64) -> Outside {
+        Outside { now, ..Outside::default() }
+    }
+
+    pub fn sub(&self, sub: SubNo) -> &Sub {
+        &self.subs[sub as usize]
+    }
+
+    pub fn sub_mut(&mut self, sub: SubNo) -> &mut Sub {
+        &mut self.subs[sub as usize]
+    }
+
+    pub fn made(&self, event: EventNo) -> &Made {
+        &self.events[event as usize]
+    }
+
+    pub fn before(&self, token: u64, event: EventNo) -> &[Before] {
+        self.pending.get(&(token, event)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The dead letter at this position had a number when it left its lane: replayed, it goes before the queue.
+    pub fn has_number_outside(&self, sub: SubNo, position: u64) -> bool {
+        let pairs = self.positions.get(&position).map(|event| self.sub(sub).pair(*event));
+        pairs.is_some_and(|pair| {
+            pair.number.is_some() && pair.position == Some(position) && pair.failed_outside
+        })
+    }
+
+    /// Takes an entry in.
+    pub fn take(&mut self, entry: &Entry) {
+        match entry {
+            Entry::Sent { token, event } => self.sent(*token, *event),
+            Entry::Answered { token, event, answer } => self.answered(*token, *event, *answer),
+            Entry::Started(request) => self.started(request),
+            Entry::Ended { sub, event, ending, retry_after_ms, stalled, .. } => {
+                self.ended(*sub, *event, *ending, *retry_after_ms, *stalled);
+            }
+            Entry::Unstalled { sub, event } => self.unstalled(*sub, *event),
+            Entry::Decided(decision) => self.decided(decision),
+            Entry::Flushed => self.flushed = self.op,
+            Entry::Synced { up_to } => self.durable = self.durable.max(*up_to),
+            Entry::Crashed { power } => self.crashed(*power),
+            Entry::Seen { sub, there } => self.sub_mut(*sub).there = *there,
+            Entry::Switched { sub } => self.switched(*sub),
+            Entry::Dropped { sub, count } => self.sub_mut(*sub).dropped += count,
+            Entry::Opened { now, .. } => self.time_is(*now),
+            Entry::Calm => self.calm = true,
+            _ => {}
+        }
+    }
+
+    /// The engine's clock. An idle lane forgets its producer's sequence after a day.
+    pub fn time_is(&mut self, now: u64) {
+        const LONG_MS: u64 = 12 * 3_600_000;
+        if now.saturating_sub(self.now) > LONG_MS {
+            self.subs.iter_mut().for_each(Sub::forget_all_sequences);
+        }
+        self.now = self.now.max(now);
+    }
+
+    /// What was not written, or with the power not synced, may be gone.
+    fn crashed(&mut self, power: bool) {
+        let kept = if power { self.durable } else { self.flushed };
+        self.pending.clear();
+        for sub in &mut self.subs {
+            sub.open = 0;
+            sub.pairs.iter_mut().for_each(|pair| pair.crashed(kept));
+            sub.lanes.values_mut().for_each(|lane| lane.crashed(kept));
+        }
+        // What recovery finds is durable before anything new happens.
+        self.flushed = self.op;
+        self.durable = self.op;
+    }
+
+    fn switched(&mut self, sub: SubNo) {
+        let sub = self.sub_mut(sub);
+        if let Some(rules) = sub.next_rules.take() {
+            sub.rules = rules;
+        }
+        sub.catching_up = false;
+        sub.forget_all_sequences();
+    }
+}

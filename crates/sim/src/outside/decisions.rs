@@ -1,0 +1,198 @@
+//! People decide.
+
+use super::{Lane, Outside, State, Sub, Taken};
+use crate::event::{EventNo, Made};
+use crate::history::{Decision, SubNo};
+use crate::rules::{Ordering, Place};
+
+impl Outside {
+    pub(super) fn decided(&mut self, decision: &Decision) {
+        self.op += 1;
+        let op = self.op;
+        match decision {
+            Decision::Created { sub } => self.created(*sub),
+            Decision::Changed { sub, discards, .. } => {
+                if *discards {
+                    self.discarded(*sub);
+                }
+                // A timer that runs under other rules now is not followed.
+                self.sub_mut(*sub).lanes.values_mut().for_each(|lane| lane.disturbed = true);
+            }
+            Decision::Removed { sub } => {
+                self.sub_mut(*sub).there = false;
+            }
+            Decision::DiscardedMaybe { sub } => self.maybe_discarded(*sub),
+            Decision::Draining { sub } => self.sub_mut(*sub).draining = true,
+            Decision::Paused { sub, paused } => {
+                self.sub_mut(*sub).rules.paused = *paused;
+                self.sub_mut(*sub).paused_op = op;
+            }
+            Decision::Resume { sub, key } => self.resumed(*sub, key),
+            Decision::Skip { sub, key } => self.skipped(*sub, key),
+            Decision::Purge { sub, key } => self.purged(*sub, key),
+            Decision::PauseLane { sub, key } => self.sub_mut(*sub).lane_mut(key).paused = Some(op),
+            Decision::Reset { sub, key, .. } => self.sub_mut(*sub).forget_sequences(key),
+            Decision::LetterDeleted { sub, event } => self.letter_deleted(*sub, *event),
+            Decision::Replay { sub } => self.replayed(*sub),
+            Decision::ReplayStopped => {}
+        }
+    }
+
+    fn created(&mut self, sub: SubNo) {
+        let sub = &mut self.subs[sub as usize];
+        if sub.rules.earliest {
+            for made in &self.events {
+                if sub.rules.matches(made) {
+                    sub.pair_mut(made.no).taken = Taken::Maybe;
+                }
+            }
+        }
+    }
+
+    fn discarded(&mut self, sub: SubNo) {
+        let op = self.op;
+        let sub = &mut self.subs[sub as usize];
+        for pair in &mut sub.pairs {
+            if !pair.open && !pair.is_settled() && pair.taken != Taken::No {
+                // What was a dead letter outside its lane stays one.
+                let sure = pair.state != State::DeadMaybe && !pair.revived && pair.taken == Taken::Yes;
+                pair.release(op, sure);
+            }
+        }
+        for lane in sub.lanes.values_mut() {
+            lane.waiting.clear();
+            lane.parked_on = None;
+            lane.forget_sequences();
+        }
+    }
+
+    fn purged(&mut self, sub: SubNo, key: &str) {
+        let (op, events) = (self.op, &self.events);
+        let sub = &mut self.subs[sub as usize];
+        let ordering = [Some(sub.rules.ordering), sub.next_rules.as_ref().map(|rules| rules.ordering)];
+        let unsettled = sub.catching_up || sub.next_rules.is_some();
+        for (n, pair) in sub.pairs.iter_mut().enumerate() {
+            if pair.open || pair.taken == Taken::No || !is_in_lane(&ordering, &events[n], key) {
+                continue;
+            }
+            if !pair.is_settled() || (pair.revived && pair.state == State::Dead { held: false }) {
+                let sure = pair.taken == Taken::Yes
+                    && pair.state != State::DeadMaybe
+                    && !pair.revived
+                    && !pair.may_be_late
+                    && !unsettled;
+                pair.release(op, sure);
+            }
+        }
+        let lane = sub.lane_mut(key);
+        lane.waiting.clear();
+        lane.parked_on = None;
+        lane.current = lane.open;
+        lane.forget_sequences();
+    }
+
+    fn resumed(&mut self, sub: SubNo, key: &str) {
+        let sub = &mut self.subs[sub as usize];
+        let lane = sub.lane_mut(key);
+        lane.paused = None;
+        // A gap waits one more timeout.
+        let events = [lane.current, lane.parked_on.take()];
+        for event in events.into_iter().flatten() {
+            let pair = sub.pair_mut(event);
+            pair.failures_sure = 0;
+            pair.retry_after = 0;
+            pair.revived = true;
+        }
+    }
+
+    /// It was refused half-way: nobody knows what is left.
+    fn maybe_discarded(&mut self, sub: SubNo) {
+        let op = self.op;
+        let sub = &mut self.subs[sub as usize];
+        for pair in
+            sub.pairs.iter_mut().filter(|pair| !pair.open && !pair.is_settled() && pair.taken != Taken::No)
+        {
+            pair.release(op, false);
+        }
+        for lane in sub.lanes.values_mut() {
+            lane.waiting.clear();
+            lane.parked_on = None;
+            lane.forget_sequences();
+        }
+    }
+
+    fn skipped(&mut self, sub: SubNo, key: &str) {
+        let op = self.op;
+        let made = &self.events;
+        let sub = &mut self.subs[sub as usize];
+        let lane = sub.lane_mut(key);
+        lane.disturbed = true;
+        // What was tried last and waits to be tried again, else what holds the lane; else a gap is skipped.
+        let tried = lane.current.filter(|event| Some(*event) != lane.parked_on);
+        let parked = lane.parked_on;
+        let Some(event) = tried.or(parked) else { return };
+        let pair = sub.pair_mut(event);
+        let sure = matches!(pair.state, State::Dead { held: true })
+            || (pair.state == State::Waiting && pair.failures_sure > 0 && !pair.revived);
+        pair.set(if sure { State::Dead { held: false } } else { State::DeadMaybe }, op);
+        pair.failures_sure = 0;
+        let (position, came) = (pair.position, pair.taken_at);
+        let sequence = made[event as usize].readable_sequence();
+        sub.lane_mut(key).settle(event, position, sequence, came);
+    }
+
+    fn letter_deleted(&mut self, sub: SubNo, event: EventNo) {
+        let op = self.op;
+        let made = self.events[event as usize].clone();
+        let sub = &mut self.subs[sub as usize];
+        let pair = sub.pair_mut(event);
+        let (position, came) = (pair.position, pair.taken_at);
+        pair.release(op, true);
+        let places = [Some(sub.rules.ordering), sub.next_rules.as_ref().map(|rules| rules.ordering)];
+        for ordering in places.into_iter().flatten() {
+            if let Place::Lane { key, sequence } = ordering.place(&made) {
+                sub.lane_mut(&key).settle(event, position, sequence, came);
+            }
+        }
+    }
+
+    fn replayed(&mut self, only: Option<SubNo>) {
+        let now = self.now;
+        for (n, sub) in self.subs.iter_mut().enumerate() {
+            if only.is_none_or(|only| only == n as SubNo) {
+                sub.replayed_at = now;
+                sub.revive();
+            }
+        }
+    }
+}
+
+impl Sub {
+    /// A job may take up every dead letter there is.
+    fn revive(&mut self) {
+        self.replays += 1;
+        for pair in &mut self.pairs {
+            if matches!(pair.state, State::Dead { .. } | State::DeadMaybe) || pair.may_be_late {
+                pair.revived = true;
+                pair.failures_sure = 0;
+                pair.retry_after = 0;
+            }
+        }
+        for lane in self.lanes.values_mut() {
+            // A dead letter that holds its lane goes on in its place.
+            lane.parked_on = None;
+        }
+    }
+}
+
+fn is_in_lane(orderings: &[Option<Ordering>], made: &Made, key: &str) -> bool {
+    let here =
+        |ordering: &Ordering| matches!(ordering.place(made), Place::Lane { key: other, .. } if other == key);
+    orderings.iter().flatten().any(here)
+}
+
+impl Lane {
+    pub fn is_parked(&self) -> bool {
+        self.parked_on.is_some()
+    }
+}

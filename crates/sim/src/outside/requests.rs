@@ -1,0 +1,147 @@
+//! Receivers are called, and answer.
+
+use super::{Outside, State, Taken};
+use crate::event::EventNo;
+use crate::history::{Ending, OrderStatus, Request, SubNo};
+use crate::rules::Place;
+
+impl Outside {
+    pub(super) fn started(&mut self, request: &Request) {
+        self.time_is(request.now);
+        let sub = &mut self.subs[request.sub as usize];
+        sub.open += 1;
+        let pair = sub.pair_mut(request.event);
+        let outside =
+            matches!(pair.state, State::Dead { held: false } | State::DeadMaybe) && pair.number.is_some();
+        pair.aside = pair.aside || (outside && request.flag == OrderStatus::Late);
+        pair.taken = Taken::Yes;
+        pair.owed = true;
+        pair.open = true;
+        pair.starts += 1;
+        if pair.state != State::Waiting {
+            pair.set(State::Waiting, 0);
+        }
+        pair.revived = false;
+        pair.failed_ops.truncate(request.attempt as usize - 1);
+        pair.failures_sure = request.attempt - 1;
+        pair.retry_after = 0;
+        if let (Place::Lane { key, sequence }, Some(number)) = (&request.place, request.number) {
+            let key = key.clone();
+            self.started_in_lane(request, &key, *sequence, number);
+        }
+    }
+
+    fn started_in_lane(&mut self, request: &Request, key: &str, sequence: Option<u64>, number: u64) {
+        let sub = &mut self.subs[request.sub as usize];
+        let pair = sub.pair_mut(request.event);
+        let first = pair.number != Some(number);
+        let (aside, came) = (pair.aside, pair.taken_at);
+        pair.number = Some(number);
+        pair.lane = Some(key.to_owned());
+        let lane = sub.lane_mut(key);
+        lane.open = Some(request.event);
+        lane.current = Some(request.event);
+        lane.numbers.insert(number, request.event);
+        if lane.parked_on == Some(request.event) {
+            lane.parked_on = None;
+        }
+        if aside {
+            return;
+        }
+        lane.turn = lane.turn.max(number);
+        if let Some(sequence) = sequence {
+            lane.leaves(request.event, sequence, came);
+            if first && request.flag != OrderStatus::Late {
+                lane.expected = Some(sequence.saturating_add(1));
+                lane.disturbed = false;
+            }
+        }
+        self.certain_before(request.sub, key, number);
+    }
+
+    /// A lane only goes on when everything before is settled: acknowledgements that a crash made unsure were kept.
+    fn certain_before(&mut self, sub: SubNo, key: &str, number: u64) {
+        let sub = &mut self.subs[sub as usize];
+        let Some(lane) = sub.lanes.get(key) else { return };
+        for event in lane.numbers.range(..number).rev().map(|(_, event)| *event) {
+            let pair = &mut sub.pairs[event as usize];
+            match pair.state {
+                State::AckedMaybe => pair.state = State::Acked,
+                State::GoneMaybe | State::DeadMaybe => {}
+                _ => break,
+            }
+        }
+    }
+
+    pub(super) fn ended(
+        &mut self,
+        sub: SubNo,
+        event: EventNo,
+        ending: Ending,
+        retry_after_ms: u64,
+        stalled: bool,
+    ) {
+        self.op += 1;
+        // What could not be written is not made durable by any sync.
+        let op = if stalled { u64::MAX } else { self.op };
+        let now = self.now;
+        let made = self.events[event as usize].clone();
+        let sub = &mut self.subs[sub as usize];
+        sub.open = sub.open.saturating_sub(1);
+        let (attempts_max, replayed_at) = (sub.rules.attempts, sub.replayed_at);
+        let parks = sub.rules.ordering.is_ordered() && !sub.rules.failure_skips;
+        let pair = sub.pair_mut(event);
+        pair.open = false;
+        let dead = match ending {
+            Ending::Delivered => {
+                pair.set(State::Acked, op);
+                pair.acked_at = now;
+                false
+            }
+            _ => pair.failed(op, ending == Ending::Fatal, attempts_max, parks),
+        };
+        if dead && replayed_at == now {
+            pair.revived = true;
+            pair.failures_sure = 0;
+        } else if ending == Ending::Retry {
+            pair.retry_after = now + retry_after_ms;
+        }
+        let pair = sub.pair(event);
+        let Some(lane) = pair.lane.as_ref().and_then(|key| sub.lanes.get_mut(key)) else { return };
+        lane.open = None;
+        if pair.is_settled() {
+            lane.settle(event, pair.position, made.readable_sequence(), pair.taken_at);
+        } else if dead && !pair.aside {
+            lane.parked_on = Some(event);
+        }
+    }
+
+    pub(super) fn unstalled(&mut self, sub: SubNo, event: EventNo) {
+        self.op += 1;
+        let op = self.op;
+        let pair = self.subs[sub as usize].pair_mut(event);
+        if pair.state_op == u64::MAX {
+            pair.state_op = op;
+        }
+        pair.failed_ops.iter_mut().filter(|failed| **failed == u64::MAX).for_each(|failed| *failed = op);
+    }
+}
+
+impl super::Pair {
+    /// An attempt failed. Answers whether that was the last, or may have been.
+    fn failed(&mut self, op: u64, fatal: bool, attempts_max: Option<u32>, parks: bool) -> bool {
+        self.failed_ops.push(op);
+        self.failures_sure += 1;
+        let (least, most) = (self.failures_sure, self.failed_ops.len() as u32);
+        let held = parks && !self.aside;
+        if fatal || attempts_max.is_some_and(|max| least >= max) {
+            self.set(State::Dead { held }, op);
+            true
+        } else if attempts_max.is_some_and(|max| most >= max) {
+            self.set(State::DeadMaybe, op);
+            true
+        } else {
+            false
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Producers hand events in and are told what became of them.
+
+use super::{Before, Outside, Pair, State, Sub, Taken};
+use crate::event::{EventNo, Made};
+use crate::history::{Said, SubNo};
+use crate::rules::Place;
+
+/// How long an id is known after its event was taken: nothing is set, so the default.
+pub const WINDOW_MS: u64 = 24 * 3_600_000;
+
+impl Outside {
+    pub(super) fn sent(&mut self, token: u64, event: EventNo) {
+        self.op += 1;
+        let (op, now) = (self.op, self.now);
+        let made = self.events[event as usize].clone();
+        let mut befores = Vec::new();
+        for (n, sub) in self.subs.iter_mut().enumerate() {
+            if sub.there && !sub.draining && sub.rules.matches(&made) {
+                befores.push(sub.offered(n as SubNo, &made, op, now));
+            }
+        }
+        self.pending.insert((token, event), befores);
+    }
+
+    pub(super) fn answered(&mut self, token: u64, event: EventNo, answer: Said) {
+        let made = self.events[event as usize].clone();
+        if let Said::Accepted { position } = answer {
+            self.positions.insert(position, event);
+        }
+        for before in self.pending.remove(&(token, event)).unwrap_or_default() {
+            let sub = &mut self.subs[before.sub as usize];
+            let pair = sub.pair_mut(event);
+            pair.pending = pair.pending.saturating_sub(1);
+            if pair.generation != before.generation {
+                continue;
+            }
+            match answer {
+                Said::Accepted { position } => sub.accepted(&made, before, position),
+                Said::Skipped { .. } if before.taken == Taken::No => sub.untaken(&made),
+                Said::Skipped { .. } => sub.owes(event),
+                Said::Rejected if before.taken == Taken::No => sub.untaken(&made),
+                Said::Rejected | Said::Unavailable => {}
+            }
+        }
+    }
+}
+
+impl Sub {
+    /// Its filters let the event through; whether it takes it is told by the answer.
+    fn offered(&mut self, no: SubNo, made: &Made, op: u64, now: u64) -> Before {
+        let place = self.place(made);
+        let (timeout_ms, buffer_max) = (self.rules.gap_timeout_ms, self.rules.buffer_max);
+        let drops = self.drops;
+        let pair = self.pair_mut(made.no);
+        let within = matches!(pair.state, State::Acked | State::AckedMaybe)
+            && now - pair.taken_at.min(now) < WINDOW_MS;
+        let waits = matches!(pair.state, State::Waiting | State::Dead { .. }) && !drops;
+        let before = Before {
+            sub: no,
+            taken: pair.taken,
+            generation: pair.generation,
+            known_for_sure: pair.taken == Taken::Yes && pair.pending == 0 && (within || waits),
+        };
+        pair.pending += 1;
+        if pair.taken == Taken::No {
+            pair.begins_anew(op, now);
+            if let Some(Place::Lane { key, sequence: Some(sequence) }) = &place {
+                let lane = self.lane_mut(key);
+                lane.opens_with(*sequence);
+                let may_be_late = lane.may_be_passed(*sequence, now, timeout_ms, buffer_max);
+                lane.first_at.get_or_insert(now);
+                lane.arrivals.insert((now, made.no));
+                lane.offered.insert((*sequence, made.no));
+                self.pair_mut(made.no).may_be_late = may_be_late;
+            }
+        } else if pair.state == State::GoneMaybe || pair.taken == Taken::Maybe || (drops && !within) {
+            // It may be another one of the same name from here on.
+            pair.number = None;
+            pair.may_be_late = true;
+        }
+        before
+    }
+
+    fn accepted(&mut self, made: &Made, before: Before, position: u64) {
+        self.owes(made.no);
+        let place = self.place(made);
+        let pair = self.pair_mut(made.no);
+        if before.taken != Taken::No || pair.position.is_some() {
+            return;
+        }
+        pair.position = Some(position);
+        let (came, may_be_late) = (pair.taken_at, pair.may_be_late);
+        let Some(Place::Lane { key, sequence }) = place else { return };
+        let lane = self.lane_mut(&key);
+        lane.first_at.get_or_insert(came);
+        match sequence {
+            None => drop(lane.waiting.insert(position, made.no)),
+            Some(sequence) if !may_be_late => drop(lane.by_sequence.insert((sequence, made.no))),
+            Some(_) => {}
+        }
+    }
+
+    fn owes(&mut self, event: EventNo) {
+        let pair = self.pair_mut(event);
+        pair.taken = Taken::Yes;
+        pair.owed = !matches!(pair.state, State::Gone | State::GoneMaybe);
+    }
+
+    /// It was not taken after all.
+    fn untaken(&mut self, made: &Made) {
+        let place = self.place(made);
+        let pair = self.pair_mut(made.no);
+        if pair.pending > 0 || pair.taken == Taken::Yes {
+            return;
+        }
+        pair.taken = Taken::No;
+        let came = pair.taken_at;
+        if let Some(Place::Lane { key, sequence }) = place {
+            let lane = self.lane_mut(&key);
+            lane.disturbed = true;
+            lane.settle(made.no, None, sequence, came);
+        }
+    }
+}
+
+impl Pair {
+    fn begins_anew(&mut self, op: u64, now: u64) {
+        let kept = Pair { generation: self.generation, pending: self.pending, ..Pair::default() };
+        *self = Pair { taken: Taken::Maybe, sent_op: op, taken_at: now, state_op: op, ..kept };
+    }
+}
+
+impl super::Lane {
+    /// 0 or 1 opens a new lane at once.
+    fn opens_with(&mut self, sequence: u64) {
+        if self.first_at.is_none() && sequence <= 1 {
+            self.expected = Some(sequence);
+        }
+    }
+
+    /// Whether the lane may have gone past this sequence already, by a decision that is not seen from outside.
+    pub fn may_be_passed(&self, sequence: u64, now: u64, timeout_ms: u64, buffer_max: u64) -> bool {
+        self.disturbed
+            || self.expected.is_none_or(|expected| sequence < expected)
+            || self.gap_may_be_over(now, timeout_ms, buffer_max)
+            || self.offered.range((sequence, 0)..=(sequence, EventNo::MAX)).next().is_some()
+    }
+
+    /// A gap may have been given up: its time is over since the first event came that waits, or the buffer is full.
+    pub fn gap_may_be_over(&self, now: u64, timeout_ms: u64, buffer_max: u64) -> bool {
+        let waited = self.arrivals.first().is_some_and(|(came, _)| now.saturating_sub(*came) >= timeout_ms);
+        waited || self.arrivals.len() as u64 >= buffer_max
+    }
+}

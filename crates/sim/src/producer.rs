@@ -1,0 +1,117 @@
+//! Producers: they make events, send them late, twice, shuffled and in batches, leave some out, and send again what was
+//! not answered or turned away.
+
+use crate::event::{EventNo, KINDS, Made, SOURCES};
+use crate::mix::{Mix, Trouble};
+use crate::rng::Rng;
+use std::collections::BTreeMap;
+
+#[derive(Default)]
+pub struct Producer {
+    /// Made so far.
+    pub made: u64,
+    next_sequence: BTreeMap<u64, u64>,
+    /// By the round in which they are sent.
+    outbox: BTreeMap<(u64, u64), EventNo>,
+    next: u64,
+    turned_away: Vec<EventNo>,
+    /// What was made, by source and id.
+    ids: BTreeMap<(usize, String), EventNo>,
+}
+
+impl Producer {
+    pub fn find(&self, source: &str, id: &str) -> Option<EventNo> {
+        let source = SOURCES.iter().position(|name| *name == source)?;
+        self.ids.get(&(source, id.to_owned())).copied()
+    }
+
+    pub fn is_done(&self, mix: &Mix) -> bool {
+        self.made >= mix.events && self.outbox.is_empty()
+    }
+
+    /// Turned away: it waits until somebody has seen to that.
+    pub fn gives_up(&mut self, event: EventNo) {
+        self.turned_away.push(event);
+    }
+
+    /// Sends again what was turned away. Answers whether there was something.
+    pub fn tries_again(&mut self, round: u64) -> bool {
+        let events = std::mem::take(&mut self.turned_away);
+        let some = !events.is_empty();
+        events.into_iter().for_each(|event| self.later(event, round));
+        some
+    }
+
+    pub fn later(&mut self, event: EventNo, round: u64) {
+        self.outbox.insert((round, self.next), event);
+        self.next += 1;
+    }
+
+    /// Makes new events and puts them in the outbox.
+    pub fn make(&mut self, mix: &Mix, round: u64, events: &mut Vec<Made>, rng: &mut Rng) {
+        for _ in 0..rng.below(mix.pace + 1) {
+            if self.made >= mix.events {
+                return;
+            }
+            self.made += 1;
+            let made = self.one(mix, events.len() as EventNo, events, rng);
+            let no = made.no;
+            self.ids.insert((made.source, made.id.clone()), no);
+            events.push(made);
+            let due = if mix.has(Trouble::Shuffle) { round + rng.below(5) } else { round };
+            self.later(no, due);
+            if mix.has(Trouble::Duplicates) && rng.one_in(6) {
+                self.later(no, round + rng.below(60));
+            }
+        }
+    }
+
+    fn one(&mut self, mix: &Mix, no: EventNo, events: &[Made], rng: &mut Rng) -> Made {
+        // Some keys are busier than others.
+        let key = if rng.one_in(3) { rng.below(mix.keys.min(3)) } else { rng.below(mix.keys) };
+        let next = self.next_sequence.entry(key).or_insert(1);
+        if mix.has(Trouble::Gaps) && rng.one_in(25) {
+            *next += rng.between(1, 3);
+        }
+        let sequence = *next;
+        *next += 1;
+        let source = rng.below(SOURCES.len() as u64) as usize;
+        Made {
+            no,
+            id: self.id(no, source, events, rng),
+            source,
+            kind: rng.below(KINDS.len() as u64) as usize,
+            key: (!rng.one_in(150)).then_some(key),
+            subject: (!rng.one_in(60)).then_some(key % 7),
+            sequence: sequence_text(sequence, rng),
+            data_len: rng.below(mix.data_max + 1) as usize,
+            poison: rng.one_in(80),
+        }
+    }
+
+    /// Ids are the producer's: two producers may use the same.
+    fn id(&self, no: EventNo, source: usize, events: &[Made], rng: &mut Rng) -> String {
+        if !events.is_empty() && rng.one_in(30) {
+            let other = rng.pick(events);
+            if other.source != source && !self.ids.contains_key(&(source, other.id.clone())) {
+                return other.id.clone();
+            }
+        }
+        format!("e{no}")
+    }
+
+    /// What is sent in this round.
+    pub fn due(&mut self, round: u64) -> Vec<EventNo> {
+        let later = self.outbox.split_off(&(round + 1, 0));
+        std::mem::replace(&mut self.outbox, later).into_values().collect()
+    }
+}
+
+fn sequence_text(sequence: u64, rng: &mut Rng) -> Option<String> {
+    match rng.below(120) {
+        0 => None,
+        1 => Some("soon".into()),
+        2 => Some(format!("{sequence:012}")),
+        _ => Some(sequence.to_string()),
+    }
+}

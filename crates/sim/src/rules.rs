@@ -1,0 +1,202 @@
+//! A subscription as its owner in the simulation thinks of it: enough to write the document, and to say of every event
+//! whether it matches and in which lane it belongs, without asking the program under test.
+
+use crate::event::{KINDS, Made, SOURCES};
+use crate::mix::{Mix, Trouble};
+use crate::rng::Rng;
+use klambda_core::subscription::Document;
+use serde_json::{Value, json};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    pub name: String,
+    pub host: u64,
+    /// Only events of this type.
+    pub kind: Option<usize>,
+    pub ordering: Ordering,
+    pub strict: bool,
+    pub gap_timeout_ms: u64,
+    pub gap_parks: bool,
+    pub buffer_max: u64,
+    pub failure_skips: bool,
+    /// Calls in all; none: unlimited.
+    pub attempts: Option<u32>,
+    pub backoff_ms: u64,
+    pub max_backoff_ms: u64,
+    pub timeout_ms: u64,
+    pub concurrency: u32,
+    /// How many may wait, and whether the oldest makes room.
+    pub backlog: Option<(u64, bool)>,
+    pub letters_max: u64,
+    pub earliest: bool,
+    pub paused: bool,
+}
+
+/// What makes an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ordering {
+    None,
+    Ordered { by_subject: bool, sequenced: bool },
+}
+
+/// Where an event belongs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    Alone,
+    Lane { key: String, sequence: Option<u64> },
+    Invalid,
+}
+
+impl Ordering {
+    pub fn is_ordered(self) -> bool {
+        self != Ordering::None
+    }
+
+    pub fn is_sequenced(self) -> bool {
+        matches!(self, Ordering::Ordered { sequenced: true, .. })
+    }
+
+    pub fn place(self, event: &Made) -> Place {
+        let Ordering::Ordered { by_subject, sequenced } = self else { return Place::Alone };
+        let subject = event.subject.map(|subject| format!("s{subject}"));
+        let key = match by_subject {
+            true => subject,
+            false => {
+                let key = event.key.map(|key| format!("k{key}"));
+                Some(key.or(subject).unwrap_or_else(|| SOURCES[event.source].into()))
+            }
+        };
+        match (key, sequenced, event.readable_sequence()) {
+            (None, ..) | (_, true, None) => Place::Invalid,
+            (Some(key), true, sequence) => Place::Lane { key, sequence },
+            (Some(key), false, _) => Place::Lane { key, sequence: None },
+        }
+    }
+
+    fn random(rng: &mut Rng) -> Ordering {
+        match rng.below(10) {
+            0 | 1 => Ordering::None,
+            2..=5 => Ordering::Ordered { by_subject: false, sequenced: false },
+            6 => Ordering::Ordered { by_subject: true, sequenced: false },
+            _ => Ordering::Ordered { by_subject: false, sequenced: true },
+        }
+    }
+}
+
+impl Rules {
+    pub fn random(name: &str, mix: &Mix, rng: &mut Rng) -> Rules {
+        let backoff_ms = *rng.pick(&[5, 20, 100]);
+        Rules {
+            name: name.into(),
+            host: rng.below(mix.hosts),
+            kind: rng.one_in(3).then(|| rng.below(KINDS.len() as u64) as usize),
+            ordering: Ordering::random(rng),
+            strict: rng.one_in(3),
+            gap_timeout_ms: *rng.pick(&[30, 200, 2000]),
+            gap_parks: rng.one_in(3),
+            buffer_max: *rng.pick(&[3, 10, 1000]),
+            failure_skips: rng.one_in(2),
+            attempts: *rng.pick(&[None, Some(1), Some(2), Some(3), Some(5)]),
+            backoff_ms,
+            max_backoff_ms: backoff_ms * rng.between(1, 8),
+            timeout_ms: *rng.pick(&[50, 300]),
+            concurrency: *rng.pick(&[1, 3, 256]),
+            backlog: Rules::random_backlog(mix, rng),
+            letters_max: if mix.has(Trouble::TightLimits) && rng.one_in(3) {
+                rng.between(1, 20)
+            } else {
+                50_000
+            },
+            earliest: rng.one_in(4),
+            paused: false,
+        }
+    }
+
+    fn random_backlog(mix: &Mix, rng: &mut Rng) -> Option<(u64, bool)> {
+        (mix.has(Trouble::TightLimits) && rng.one_in(4)).then(|| (*rng.pick(&[5, 40, 300]), rng.one_in(2)))
+    }
+
+    /// Another set of rules for the same subscription: now and then with another ordering.
+    pub fn changed(&self, mix: &Mix, rng: &mut Rng) -> Rules {
+        let fresh = Rules::random(&self.name, mix, rng);
+        if rng.one_in(2) {
+            return Rules { ordering: fresh.ordering, ..self.clone() };
+        }
+        Rules { ordering: self.ordering, earliest: self.earliest, paused: self.paused, ..fresh }
+    }
+
+    /// Limits of it let events or dead letters go.
+    pub fn drops(&self) -> bool {
+        self.backlog.is_some_and(|(_, drops)| drops) || self.letters_max < 50_000
+    }
+
+    pub fn matches(&self, event: &Made) -> bool {
+        self.kind.is_none_or(|kind| kind == event.kind)
+    }
+
+    pub fn document(&self) -> Document {
+        Document::parse(&self.json()).expect("the simulation writes good documents")
+    }
+
+    pub fn json(&self) -> Value {
+        let mut spec = json!({
+            "target": {"url": format!("http://10.0.0.{}/", self.host + 1)},
+            "retry": {
+                "backoff": format!("{}ms", self.backoff_ms), "maxBackoff": format!("{}ms", self.max_backoff_ms),
+                "timeout": format!("{}ms", self.timeout_ms),
+                "attempts": self.attempts.map_or(json!("unlimited"), |n| json!(n)),
+            },
+            "concurrency": self.concurrency,
+            "deadLetters": {"maxEvents": self.letters_max, "ttl": "3650d"},
+            "paused": self.paused,
+        });
+        if let Some(kind) = self.kind {
+            spec["filters"] = json!([{"exact": {"type": KINDS[kind]}}]);
+        }
+        if let Some((events, drops)) = self.backlog {
+            spec["backlog"] = json!({"maxEvents": events, "onFull": if drops { "drop" } else { "reject" }});
+        }
+        if self.earliest {
+            spec["from"] = json!("earliest");
+        }
+        if let Ordering::Ordered { by_subject, sequenced } = self.ordering {
+            spec["ordering"] = json!("ordered");
+            spec["orderingPolicy"] = self.policy(by_subject, sequenced);
+        }
+        json!({
+            "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription",
+            "metadata": {"name": self.name}, "spec": spec,
+        })
+    }
+
+    fn policy(&self, by_subject: bool, sequenced: bool) -> Value {
+        let action = if self.gap_parks { "park" } else { "skip" };
+        let mut policy = json!({
+            "strict": self.strict,
+            "gap": {"timeout": format!("{}ms", self.gap_timeout_ms), "action": action},
+            "buffer": {"maxEvents": self.buffer_max},
+            "onFailure": if self.failure_skips { "skip" } else { "park" },
+        });
+        if by_subject {
+            policy["key"] = json!({"attribute": "subject"});
+        }
+        if sequenced {
+            policy["sequence"] = json!({"attribute": "sequence"});
+        }
+        policy
+    }
+
+    /// Reads back what the program says its rules are.
+    pub fn ordering_of(document: &Document) -> Ordering {
+        use klambda_core::key::Source;
+        use klambda_core::subscription::Ordering as Theirs;
+        let policy = &document.spec.policy;
+        match document.spec.ordering {
+            Theirs::Unordered => Ordering::None,
+            Theirs::Ordered => Ordering::Ordered {
+                by_subject: policy.key != Source::Default,
+                sequenced: policy.sequence.is_some(),
+            },
+        }
+    }
+}

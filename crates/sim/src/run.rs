@@ -1,0 +1,60 @@
+//! One seed, from the first round to the last check.
+
+use crate::checkers::Violation;
+use crate::history::Entry;
+use crate::mix::Knobs;
+use crate::world::World;
+
+/// What a seed came to.
+pub struct Outcome {
+    pub knobs: Knobs,
+    pub events: u64,
+    pub crashes: u64,
+    pub requests: u64,
+    pub hash: u64,
+    pub violation: Option<Failed>,
+}
+
+pub struct Failed {
+    pub violation: Violation,
+    /// The entries that have to do with it, as lines.
+    pub lines: Vec<String>,
+}
+
+const LINES_MAX: usize = 60;
+
+pub fn run(knobs: Knobs) -> Outcome {
+    let mut world = World::new(knobs);
+    let result = live(&mut world);
+    let requests =
+        world.history.entries().iter().filter(|entry| matches!(entry, Entry::Started(_))).count() as u64;
+    Outcome {
+        knobs,
+        events: world.accepted,
+        crashes: world.crashes,
+        requests,
+        hash: world.history.hash(),
+        violation: result.err().map(|violation| Failed { lines: lines(&world, &violation), violation }),
+    }
+}
+
+fn live(world: &mut World) -> Result<(), Violation> {
+    while world.producer.made < world.mix.events {
+        world.go_on()?;
+    }
+    for _ in 0..20 {
+        world.go_on()?;
+    }
+    world.finale()
+}
+
+/// The last entries that concern the event and the lane of a violation.
+fn lines(world: &World, violation: &Violation) -> Vec<String> {
+    let lane = violation.lane.as_ref().map(|(sub, key)| (*sub, key.as_str()));
+    let entries = world.history.entries();
+    let about = |entry: &&Entry| entry.concerns(violation.event, lane);
+    let mut lines: Vec<String> = entries.iter().filter(about).map(|entry| entry.to_string()).collect();
+    let cut = lines.len().saturating_sub(LINES_MAX);
+    lines.drain(..cut);
+    lines
+}

@@ -1,0 +1,455 @@
+//! One run's world: the engine on its simulated disk, producers, receivers and people around it, and the history of what
+//! they saw. Every entry is checked as it is written.
+
+use crate::checkers::{self, Verdict, Violation};
+use crate::event::{EventNo, SOURCES};
+use crate::faults::{Fault, Faults};
+use crate::history::{Ending, Entry, History, Request, Said, SubNo};
+use crate::mix::{Knobs, Mix, Trouble};
+use crate::network::{Call, Network};
+use crate::outside::Outside;
+use crate::producer::Producer;
+use crate::rng::Rng;
+use crate::rules::Rules;
+use klambda_core::breaker;
+use klambda_core::event_codec::EventView;
+use klambda_core::ids::SubscriptionId;
+use klambda_core::outcome::{Outcome, Verdict as Meaning};
+use klambda_core::retry::RETRY_AFTER_MS_MAX;
+use klambda_core::time::Millis;
+use klambda_dispatch::{Answer, Config, Delivery, Engine, Judged, Rejection, Status, Token};
+use klambda_store::chore::Chore;
+use klambda_store::faulty_disk::MemoryDisk;
+use klambda_store::log::{self, PrepareJob, SyncJob};
+use std::collections::BTreeMap;
+
+pub struct World {
+    pub mix: Mix,
+    pub rng: Rng,
+    pub config: Config,
+    pub disk: MemoryDisk,
+    pub engine: Engine,
+    /// Counts starts of the process.
+    pub life: u64,
+    pub round: u64,
+    /// Real time: it only goes on.
+    pub time: u64,
+    /// By how much the wall clock differs from it.
+    pub clock_error: i64,
+    pub outside: Outside,
+    pub history: History,
+    pub network: Network,
+    pub producer: Producer,
+    pub faults: Faults,
+    /// The subscriptions that are there, by name and by their number in the engine.
+    pub names: BTreeMap<String, SubNo>,
+    pub ids: BTreeMap<SubscriptionId, SubNo>,
+    /// Rules that a subscription had or was given: what a restart may find.
+    pub rules_given: BTreeMap<SubNo, Vec<Rules>>,
+    /// Requests that were not answered.
+    pub unanswered: BTreeMap<u64, Vec<EventNo>>,
+    next_token: u64,
+    pub jobs: Jobs,
+    /// Outcomes that the engine keeps for lack of room in the log.
+    stalled: Vec<(SubNo, EventNo)>,
+    /// Drops that metrics told of, by name: they begin at zero in each life.
+    drops_told: BTreeMap<String, u64>,
+    pub replays_made: u64,
+    pub crashes: u64,
+    pub accepted: u64,
+    /// Requests and answers so far: how one sees that something happens.
+    pub steps: u64,
+}
+
+/// Work that the engine gave out and that is not done.
+#[derive(Default)]
+pub struct Jobs {
+    pub sync: Option<(SyncJob, u64)>,
+    pub prepare: Option<PrepareJob>,
+    pub chore: Option<Chore>,
+}
+
+pub const START: u64 = 1_700_000_000_000;
+
+impl World {
+    pub fn new(knobs: Knobs) -> World {
+        let mut rng = Rng::new(knobs.seed);
+        let mix = Mix::new(knobs, &mut rng);
+        let config = config(&mix);
+        let disk = MemoryDisk::new();
+        let engine =
+            crate::recovery::open(&disk, &config, Millis(START), &mut rng).expect("a new folder opens").0;
+        World {
+            mix,
+            rng,
+            config,
+            disk,
+            engine,
+            life: 1,
+            round: 0,
+            time: START,
+            clock_error: 0,
+            outside: Outside::at(START),
+            history: History::default(),
+            network: Network::default(),
+            producer: Producer::default(),
+            faults: Faults::default(),
+            names: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            rules_given: BTreeMap::new(),
+            unanswered: BTreeMap::new(),
+            next_token: 1,
+            jobs: Jobs::default(),
+            stalled: Vec::new(),
+            drops_told: BTreeMap::new(),
+            replays_made: 0,
+            crashes: 0,
+            accepted: 0,
+            steps: 0,
+        }
+    }
+
+    /// Checks an entry against what is known, takes it in and writes it down.
+    pub fn note(&mut self, entry: Entry) -> Verdict {
+        let verdict = checkers::look(&self.outside, &entry);
+        self.steps +=
+            u64::from(matches!(entry, Entry::Started(_) | Entry::Ended { .. } | Entry::Answered { .. }));
+        self.outside.take(&entry);
+        self.history.push(entry);
+        verdict
+    }
+
+    pub fn clock(&self) -> Millis {
+        Millis(self.time.saturating_add_signed(self.clock_error))
+    }
+
+    /// Time goes on by a round, and everybody does something. A crash comes between any two of these.
+    pub fn go_on(&mut self) -> Verdict {
+        self.round += 1;
+        self.time += self.rng.between(1, self.mix.round_ms);
+        self.trouble_below()?;
+        let crash_at = self.crash_point();
+        for step in 0..8 {
+            if crash_at == Some(step) {
+                return self.crash();
+            }
+            self.step(step)?;
+            if self.engine.failure().is_some() {
+                return self.store_failed();
+            }
+        }
+        let bounds = self.bounds();
+        checkers::bounded::round(&self.outside, &self.engine, &bounds)
+    }
+
+    fn step(&mut self, step: u64) -> Verdict {
+        match step {
+            0 => self.produce(),
+            1 => self.operate(),
+            2 => self.end_calls(),
+            3 => self.tick(),
+            4 => self.flush(),
+            5 => self.sync(),
+            6 => self.keep_house(),
+            _ => self.collect(),
+        }
+    }
+
+    fn bounds(&self) -> checkers::bounded::Bounds {
+        checkers::bounded::Bounds {
+            concurrency: self.config.concurrency,
+            // What is in flight or just arrived stays, and shedding waits for the next tick.
+            lanes_max: self.config.memory_bytes * 3 / 10 / 560 * 5 / 4 + 256 * (self.names.len() + 1) + 1000,
+        }
+    }
+
+    fn crash_point(&mut self) -> Option<u64> {
+        let some = self.mix.has(Trouble::PowerCut) || self.mix.has(Trouble::Kill);
+        (some && self.rng.one_in(self.mix.crash_every)).then(|| self.rng.below(8))
+    }
+
+    fn trouble_below(&mut self) -> Verdict {
+        self.network.weather(&self.mix, self.time, &mut self.rng);
+        let fault = self.faults.round(&self.mix, &self.disk, self.round, &mut self.rng);
+        fault.map_or(Ok(()), |fault| self.happened(fault))
+    }
+
+    pub fn happened(&mut self, fault: Fault) -> Verdict {
+        match fault {
+            Fault::DiskFull(full) => self.note(Entry::DiskFull { full }),
+            Fault::DiskError { op, n } => self.note(Entry::DiskError { op, n }),
+            Fault::Clock(by) => {
+                self.clock_error += by;
+                self.note(Entry::ClockSet { to: self.clock().0 })
+            }
+        }
+    }
+
+    // ---- producers ----------------------------------------------------------------------------------------
+
+    fn produce(&mut self) -> Verdict {
+        self.producer.make(&self.mix, self.round, &mut self.outside.events, &mut self.rng);
+        if !self.engine.is_accepting() {
+            return Ok(());
+        }
+        let due = self.producer.due(self.round);
+        let mut rest = due.as_slice();
+        while !rest.is_empty() {
+            let n = if self.rng.one_in(3) { self.rng.between(1, 20) as usize } else { 1 };
+            let (batch, left) = rest.split_at(n.min(rest.len()));
+            self.send(batch)?;
+            rest = left;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, batch: &[EventNo]) -> Verdict {
+        let token = self.next_token;
+        self.next_token += 1;
+        let mut events = Vec::new();
+        for event in batch {
+            self.note(Entry::Sent { token, event: *event })?;
+            events.push(Ok(self.outside.made(*event).to_event()));
+        }
+        self.unanswered.insert(token, batch.to_vec());
+        self.engine.accept(Token(token), events);
+        Ok(())
+    }
+
+    pub fn collect(&mut self) -> Verdict {
+        for answer in self.engine.take_answers() {
+            if let Answer::Events(Token(token), judged) = answer {
+                self.answered(token, &judged)?;
+            }
+        }
+        for delivery in self.engine.take_deliveries() {
+            self.deliver(delivery)?;
+        }
+        self.look_at_subscriptions()?;
+        self.look_at_drops()
+    }
+
+    fn answered(&mut self, token: u64, judged: &[Judged]) -> Verdict {
+        let events = self.unanswered.remove(&token).unwrap_or_default();
+        for (event, judged) in events.into_iter().zip(judged) {
+            let answer = said(&judged.status);
+            self.note(Entry::Answered { token, event, answer })?;
+            match answer {
+                Said::Accepted { .. } => self.accepted += 1,
+                Said::Skipped { .. } => {}
+                Said::Rejected if self.outside.calm => self.producer.gives_up(event),
+                Said::Rejected => self.producer.later(event, self.round + self.rng.between(10, 150)),
+                Said::Unavailable => self.producer.later(event, self.round + self.rng.between(1, 30)),
+            }
+            if self.mix.has(Trouble::Duplicates) && self.rng.one_in(20) {
+                self.producer.later(event, self.round + self.rng.below(100));
+            }
+        }
+        Ok(())
+    }
+
+    // ---- receivers ----------------------------------------------------------------------------------------
+
+    fn deliver(&mut self, delivery: Delivery) -> Verdict {
+        let name = delivery.document.name.as_str();
+        let Some(sub) = self.names.get(name).copied() else {
+            let text = format!("a request was made for subscription {name}, which is not there");
+            return Err(Violation::new("no invention", text));
+        };
+        let request = self.request(sub, &delivery)?;
+        checkers::replay_order::waits_behind(&self.outside, &request, &self.replayed_beside())?;
+        self.note(Entry::Started(request.clone()))?;
+        let made = self.outside.made(request.event);
+        let rules = &self.outside.sub(sub).rules;
+        let (outcome, acts, took) = self.network.call(&self.mix, rules, made, self.time, &mut self.rng);
+        let call =
+            Call { sub, event: request.event, ticket: delivery.ticket, life: self.life, outcome, acts };
+        self.network.start(call, self.time + took);
+        Ok(())
+    }
+
+    fn request(&self, sub: SubNo, delivery: &Delivery) -> Result<Request, Violation> {
+        let invented = |text: String| Violation::new("no invention", text);
+        let view = EventView::decode(&delivery.record[delivery.event.clone()])
+            .map_err(|_| invented("an event that cannot be read was delivered".into()))?;
+        let event = self.producer.find(view.source(), view.id());
+        let event = event.ok_or_else(|| invented(format!("event {} was never made", view.id())))?;
+        let made = self.outside.made(event);
+        let place = delivery.place.as_ref();
+        Ok(Request {
+            sub,
+            event,
+            ticket: delivery.ticket.0,
+            place: Rules::ordering_of(&delivery.document).place(made),
+            number: place.map(|place| place.number.0),
+            previous: place.and_then(|place| place.previous_id.clone()),
+            flag: place.map_or(klambda_core::lane::Flag::None, |place| place.flag).into(),
+            attempt: delivery.attempt,
+            now: self.engine.now().0,
+            unchanged: SOURCES[made.source] == view.source() && made.to_event() == view.to_event(),
+        })
+    }
+
+    /// Dead letters that are replayed from outside their lanes right now.
+    fn replayed_beside(&self) -> Vec<(SubNo, u64, String)> {
+        let mut open = Vec::new();
+        let jobs = (1..=self.replays_made).rev().take(8).filter_map(|id| self.engine.replay(id));
+        for (id, position, key) in jobs.flat_map(|job| &job.open) {
+            let Some(sub) = self.ids.get(id).copied() else { continue };
+            if self.outside.has_number_outside(sub, position.0) {
+                open.push((sub, position.0, key.clone()));
+            }
+        }
+        open
+    }
+
+    fn end_calls(&mut self) -> Verdict {
+        while let Some(call) = self.network.ended(self.time) {
+            let Call { sub, event, ticket, life, outcome, acts } = call;
+            if life != self.life {
+                self.note(Entry::EndedUnheard { sub, event, acted: acts })?;
+                continue;
+            }
+            let ending = ending(&outcome);
+            let retry_after_ms = self.delay_least(sub, &outcome);
+            let open = self.engine.open_requests();
+            self.engine.outcome(ticket, outcome);
+            // If the store fails over it, nobody knows what became of it: as if it could not be written.
+            let stalled = self.engine.open_requests() == open || self.engine.failure().is_some();
+            if stalled {
+                self.stalled.push((sub, event));
+            }
+            let ticket = ticket.0;
+            self.note(Entry::Ended { sub, event, ticket, ending, retry_after_ms, acted: acts, stalled })?;
+        }
+        Ok(())
+    }
+
+    fn delay_least(&self, sub: SubNo, outcome: &Outcome) -> u64 {
+        let rules = &self.outside.sub(sub).rules;
+        let asked = outcome.retry_after_ms().unwrap_or(0).min(RETRY_AFTER_MS_MAX);
+        asked.max(rules.backoff_ms.min(rules.max_backoff_ms) / 2)
+    }
+
+    // ---- the engine's round -------------------------------------------------------------------------------
+
+    fn tick(&mut self) -> Verdict {
+        self.engine.tick(self.clock());
+        self.outside.time_is(self.engine.now().0);
+        self.look_at_subscriptions()
+    }
+
+    pub fn flush(&mut self) -> Verdict {
+        self.engine.flush();
+        if self.engine.failure().is_none() {
+            self.note(Entry::Flushed)?;
+        }
+        self.collect()
+    }
+
+    /// A sync is taken, run and reported, at once or one after the other.
+    fn sync(&mut self) -> Verdict {
+        if self.jobs.sync.is_none() {
+            self.jobs.sync = self.engine.sync_job().map(|job| (job, self.outside.flushed));
+        }
+        if self.is_slow(4) {
+            return Ok(());
+        }
+        let Some((job, up_to)) = self.jobs.sync.take() else { return Ok(()) };
+        let result = job.run();
+        if result.is_ok() {
+            self.note(Entry::Synced { up_to })?;
+        }
+        self.engine.sync_done(job.up_to, result);
+        Ok(())
+    }
+
+    fn keep_house(&mut self) -> Verdict {
+        self.jobs.prepare = self.jobs.prepare.take().or_else(|| self.engine.prepare_job());
+        if !self.is_slow(3)
+            && let Some(job) = self.jobs.prepare.take()
+        {
+            let result = job.run();
+            self.engine.prepare_done(result);
+            self.look_at_stalled()?;
+        }
+        self.jobs.chore = self.jobs.chore.take().or_else(|| self.engine.chore());
+        if !self.is_slow(3)
+            && let Some(chore) = self.jobs.chore.take()
+        {
+            let result = chore.run();
+            self.engine.chore_done(result);
+        }
+        Ok(())
+    }
+
+    fn is_slow(&mut self, n: u64) -> bool {
+        self.mix.has(Trouble::SlowJobs) && self.rng.below(n) > 0
+    }
+
+    fn look_at_stalled(&mut self) -> Verdict {
+        if self.stalled.is_empty() || self.engine.failure().is_some() {
+            return Ok(());
+        }
+        if self.engine.open_requests() == self.network.open(self.life) {
+            for (sub, event) in std::mem::take(&mut self.stalled) {
+                self.note(Entry::Unstalled { sub, event })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What limits dropped, as the metrics tell.
+    pub fn look_at_drops(&mut self) -> Verdict {
+        let mut news = Vec::new();
+        for ((name, reason), count) in &self.engine.metrics().dead_letters_dropped {
+            let told = self.drops_told.entry(format!("{name} {reason}")).or_default();
+            if *count > *told {
+                news.push((name.clone(), *count - *told));
+            }
+            *told = *count;
+        }
+        for (name, count) in news {
+            if let Some(sub) = self.names.get(&name).copied() {
+                self.note(Entry::Dropped { sub, count })?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn forget_process(&mut self) {
+        self.jobs = Jobs::default();
+        self.stalled.clear();
+        self.drops_told.clear();
+    }
+}
+
+fn config(mix: &Mix) -> Config {
+    let retention = mix.has(Trouble::Retention);
+    Config {
+        memory_bytes: mix.memory_bytes,
+        log: log::Options { segment_bytes: mix.segment_bytes, reserve_bytes: 8 << 10, tail_bytes: 16 << 10 },
+        concurrency: mix.concurrency,
+        retention_age_ms: if retention { 8_000 } else { 100 * 365 * 86_400_000 },
+        retention_bytes: if retention { 4 << 20 } else { 0 },
+        breaker: breaker::Limits { half_open_after_ms: 150, window_ms: 2000, ..breaker::Limits::default() },
+        ..Config::default()
+    }
+}
+
+fn said(status: &Status) -> Said {
+    match status {
+        Status::Accepted { position } => Said::Accepted { position: position.0 },
+        Status::Skipped { reason } => Said::Skipped { by_watermark: *reason == "watermark" },
+        Status::Rejected(Rejection::Unavailable { .. }) => Said::Unavailable,
+        Status::Rejected(_) => Said::Rejected,
+    }
+}
+
+fn ending(outcome: &Outcome) -> Ending {
+    match outcome.verdict() {
+        Meaning::Delivered => Ending::Delivered,
+        Meaning::Retry => Ending::Retry,
+        Meaning::Fatal => Ending::Fatal,
+    }
+}
