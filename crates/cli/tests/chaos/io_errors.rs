@@ -198,7 +198,7 @@ impl Case {
         victim.drain();
         victim.stop();
         victim.check();
-        let verdicts = Verdicts::of(&sent, target, &RECEIVERS, End::PowerLost, &[]);
+        let verdicts = Verdicts::of(&sent, &target.calls(), &RECEIVERS, End::PowerLost, &[]);
         verdicts.assert_clean();
         sent.len()
     }
