@@ -246,7 +246,7 @@ mod tests {
         // Two steps back: more than was in flight.
         let back = [(0, 1), (0, 2), (1, 1), (1, 2), (1, 3)];
         assert!(killed(&back)[2] > 0);
-        assert_eq!(judge(&back, End::PowerLost, &[]), [0, 0, 0, 1]);
+        assert_eq!(judge(&back, End::PowerLost, &[]), [0, 0, 0, 2]);
         let repeat = [(0, 1), (0, 1), (0, 2), (0, 3)];
         assert_eq!(judge(&repeat, End::Killed, &[Disturbance { from: 0, to: 1 }]), [0, 0, 0, 1]);
         assert_eq!(judge(&repeat, End::Killed, &[Disturbance { from: 2, to: 9 }]), [0, 1, 0, 0]);
