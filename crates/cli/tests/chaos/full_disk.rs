@@ -213,7 +213,7 @@ impl Producer {
 
     /// Every accepted event came to all of them, once and in order.
     fn verify(&self, target: &Target, receivers: &[Receiver]) -> Verdicts {
-        let verdicts = Verdicts::of(&self.accepted, target, receivers, End::Killed, &[]);
+        let verdicts = Verdicts::of(&self.accepted, &target.calls(), receivers, End::Killed, &[]);
         verdicts.assert_clean();
         assert_eq!(verdicts.repeats, 0, "{verdicts}");
         verdicts

@@ -4,7 +4,7 @@
 //! power, and only then, a lane may go back: what was acknowledged since the last sync comes again, in order.
 
 use crate::producer::Sent;
-use crate::target::{Call, Target, Verdict};
+use crate::target::{Call, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who was to receive what.
@@ -62,12 +62,11 @@ impl std::fmt::Display for Verdicts {
 impl Verdicts {
     pub fn of(
         sent: &[Sent],
-        target: &Target,
+        calls: &[Call],
         receivers: &[Receiver],
         end: End,
         disturbances: &[Disturbance],
     ) -> Verdicts {
-        let calls = target.calls();
         let count = |verdict| calls.iter().filter(|call| call.verdict == verdict).count();
         let mut verdicts = Verdicts {
             events: sent.len(),
@@ -77,7 +76,7 @@ impl Verdicts {
             ..Verdicts::default()
         };
         let known: BTreeSet<&str> = receivers.iter().map(|receiver| receiver.subscription).collect();
-        for call in &calls {
+        for call in calls {
             if call.overlaps || call.order_status.is_some() || !known.contains(call.subscription.as_str()) {
                 verdicts.disorder(format!("{call:?}"));
             }
@@ -195,4 +194,69 @@ impl Verdicts {
 
 fn acknowledged<'a>(calls: &'a [&Call]) -> impl Iterator<Item = &'a str> {
     calls.iter().filter(|call| call.verdict == Verdict::Acknowledged).map(|call| call.id.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LANES: [Receiver; 1] = [Receiver { subscription: "lanes", kind: None, is_ordered: true }];
+
+    fn sent(sequence: u64) -> Sent {
+        let (id, key) = (format!("e{sequence}"), "k".to_owned());
+        Sent { id, kind: "event", key, sequence, position: Some(sequence) }
+    }
+
+    fn call(at: u64, epoch: u64, number: u64, verdict: Verdict) -> Call {
+        Call {
+            at,
+            epoch,
+            subscription: "lanes".into(),
+            key: "k".into(),
+            id: format!("e{number}"),
+            lane_sequence: Some(number),
+            previous_id: (number > 1).then(|| format!("e{}", number - 1)),
+            order_status: None,
+            verdict,
+            overlaps: false,
+        }
+    }
+
+    /// Lost, doubled, disordered and repeats of three events that were called for in this order, each by the server
+    /// of that epoch.
+    fn judge(calls: &[(u64, u64)], end: End, disturbances: &[Disturbance]) -> [usize; 4] {
+        let sent: Vec<Sent> = (1..=3).map(sent).collect();
+        let calls: Vec<Call> = calls
+            .iter()
+            .enumerate()
+            .map(|(at, (epoch, number))| call(at as u64, *epoch, *number, Verdict::Acknowledged))
+            .collect();
+        let found = Verdicts::of(&sent, &calls, &LANES, end, disturbances);
+        [found.lost, found.doubled, found.disordered, found.repeats]
+    }
+
+    #[test]
+    fn what_is_wrong_is_seen() {
+        let killed = |calls: &[(u64, u64)]| judge(calls, End::Killed, &[]);
+        assert_eq!(killed(&[(0, 1), (0, 2), (0, 3)]), [0, 0, 0, 0]);
+        assert_eq!(killed(&[(0, 1), (0, 2)]), [1, 0, 0, 0]);
+        assert_eq!(killed(&[(0, 1), (0, 2), (0, 2), (0, 3)]), [0, 1, 0, 0]);
+        assert_eq!(killed(&[(0, 1), (0, 2), (1, 2), (1, 3)]), [0, 0, 0, 1]);
+        assert!(killed(&[(0, 1), (0, 3), (0, 2)])[2] > 0);
+        // Two steps back: more than was in flight.
+        let back = [(0, 1), (0, 2), (1, 1), (1, 2), (1, 3)];
+        assert!(killed(&back)[2] > 0);
+        assert_eq!(judge(&back, End::PowerLost, &[]), [0, 0, 0, 2]);
+        let repeat = [(0, 1), (0, 1), (0, 2), (0, 3)];
+        assert_eq!(judge(&repeat, End::Killed, &[Disturbance { from: 0, to: 1 }]), [0, 0, 0, 1]);
+        assert_eq!(judge(&repeat, End::Killed, &[Disturbance { from: 2, to: 9 }]), [0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn two_calls_open_at_once_are_seen() {
+        let mut calls = vec![call(0, 0, 1, Verdict::Hung), call(1, 0, 1, Verdict::Acknowledged)];
+        calls[1].overlaps = true;
+        let found = Verdicts::of(&[sent(1)], &calls, &LANES, End::Killed, &[]);
+        assert_eq!((found.disordered, found.lost, found.hung), (1, 0, 1));
+    }
 }

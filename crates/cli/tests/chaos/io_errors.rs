@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const OPERATIONS: [&str; 3] = ["fsync", "write", "rename"];
 const K_MAX: u64 = 200;
 /// Of each operation, unless all are tried.
 const SAMPLE: usize = 12;
@@ -36,11 +35,25 @@ log: {level: warn}
 const RECEIVERS: [Receiver; 1] = [Receiver { subscription: "lanes", kind: None, is_ordered: true }];
 
 #[test]
-fn a_failed_fsync_write_or_rename_loses_nothing() {
+fn a_failed_fsync_loses_nothing() {
+    fail_each("fsync");
+}
+
+#[test]
+fn a_failed_write_loses_nothing() {
+    fail_each("write");
+}
+
+#[test]
+fn a_failed_rename_loses_nothing() {
+    fail_each("rename");
+}
+
+fn fail_each(operation: &'static str) {
     let mut random = Random::from_environment();
     let began = Instant::now();
     let library = Library::compile();
-    let cases: Vec<Case> = OPERATIONS.iter().flat_map(|operation| cases(operation, &mut random)).collect();
+    let cases = cases(operation, &mut random);
     let next = AtomicUsize::new(0);
     let total = Mutex::new(Total::default());
     std::thread::scope(|scope| {
@@ -57,11 +70,11 @@ fn a_failed_fsync_write_or_rename_loses_nothing() {
     let Total { refused_to_start, stopped, went_on, events } =
         total.into_inner().expect("no worker has failed");
     crate::summarize(&format!(
-        "io errors: {} failed operations ({refused_to_start} ended a start, {stopped} stopped the server, {went_on} it did without), {events} events: 0 lost, 0 doubled, 0 disordered ({} s)",
+        "io errors: {} times a {operation} failed ({refused_to_start} ended a start, {stopped} stopped the server, {went_on} it did without), {events} events: 0 lost, 0 doubled, 0 disordered ({} s)",
         cases.len(),
         began.elapsed().as_secs()
     ));
-    assert!(stopped > 0 && went_on > 0 && refused_to_start > 0);
+    assert!(refused_to_start > 0 && stopped + went_on > 0);
 }
 
 fn cases(operation: &'static str, random: &mut Random) -> Vec<Case> {
@@ -198,7 +211,7 @@ impl Case {
         victim.drain();
         victim.stop();
         victim.check();
-        let verdicts = Verdicts::of(&sent, target, &RECEIVERS, End::PowerLost, &[]);
+        let verdicts = Verdicts::of(&sent, &target.calls(), &RECEIVERS, End::PowerLost, &[]);
         verdicts.assert_clean();
         sent.len()
     }

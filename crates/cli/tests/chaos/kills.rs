@@ -75,7 +75,7 @@ fn run(random: &mut Random) {
     assert!(victim.files("rows-") > 0 && victim.files("log-") > 1, "no checkpoints or no segments were met");
     victim.stop();
     victim.check();
-    let verdicts = Verdicts::of(&sent, &target, &RECEIVERS, End::Killed, &[]);
+    let verdicts = Verdicts::of(&sent, &target.calls(), &RECEIVERS, End::Killed, &[]);
     let Kills { kills, in_recovery, in_a_row } = kills;
     crate::summarize(&format!(
         "kills: {kills} kills ({in_recovery} inside recovery, {in_a_row} right after another), {verdicts} ({} s)",

@@ -65,7 +65,7 @@ fn nothing_is_lost_or_reordered_by_pauses_and_dying_targets() {
     victim.drain();
     victim.stop();
     victim.check();
-    let verdicts = Verdicts::of(&sent, &target, &RECEIVERS, End::Killed, &disturbances);
+    let verdicts = Verdicts::of(&sent, &target.calls(), &RECEIVERS, End::Killed, &disturbances);
     crate::summarize(&format!(
         "pauses: {} pauses of server and target, {} kills of the target, {verdicts} ({} s)",
         disturbances.len() as u64 - target.lives,
