@@ -348,6 +348,21 @@ fn line_13_at_the_limit_park_parks_and_later_events_queue_on_disk() {
     assert_eq!(world.machine.lane.missing(), Some((Sequence(6), Sequence(6))));
 }
 
+/// What is beyond the limit in bytes goes to disk, the highest first; what is just within it stays.
+#[test]
+fn line_13_the_limit_in_bytes_bounds_memory_too() {
+    for (last, on_disk) in [(4, 0), (5, 1), (9, 1)] {
+        let mut world = world(|policy| (policy.gap_action, policy.buffer_bytes_max) = (GapAction::Park, 10));
+        world.send_all([1]);
+        world.deliver_all();
+        world.send((3, 0), 6);
+        assert_eq!((world.state(), world.machine.early.len()), (State::Gap, 0), "there is room");
+        world.send((4, 0), last);
+        assert_eq!((world.state(), world.machine.early.len()), (State::Parked, on_disk), "6 + {last} bytes");
+        assert_eq!(world.machine.lane.buffered(), 2);
+    }
+}
+
 #[test]
 fn line_14_an_idle_lane_forgets_the_producers_sequence_and_keeps_our_own() {
     let mut world = world(|policy| policy.sequence_ttl_ms = 1000);
