@@ -6,6 +6,7 @@
 use crate::dead_letters::{DeadLetter, Selector, rfc3339};
 use crate::engine::{Engine, Failure};
 use crate::operate::Refused;
+use crate::subscription::Subscription;
 use hashbrown::{HashMap, HashSet};
 use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::kinds::{self, Strategy};
@@ -348,9 +349,10 @@ impl Engine {
                     }
                     _ => {}
                 }
-                let alone = letter.key.is_none() && strategy != Strategy::Ordered;
+                let key = self.lane_of_letter(id, &letter)?;
+                let alone = key.is_none() && strategy != Strategy::Ordered;
                 let own = if alone { letter.entry.position } else { Position(0) };
-                groups.entry((id, letter.key.clone(), own)).or_default().push(letter);
+                groups.entry((id, key, own)).or_default().push(letter);
             }
         }
         let mut queues: Vec<(Millis, Queue)> = groups
@@ -373,6 +375,16 @@ impl Engine {
             .collect();
         queues.sort_by_key(|(oldest, _)| *oldest);
         Ok((queues.into_iter().map(|(_, queue)| queue).collect(), left_out))
+    }
+
+    /// The lane that a dead letter goes back to. One from before its subscription was ordered never had a place in any:
+    /// its key by the rules of now, if it has one.
+    fn lane_of_letter(&self, id: SubscriptionId, letter: &DeadLetter) -> Result<Option<String>, Failure> {
+        let is_ordered = self.subscriptions.get(&id).is_some_and(Subscription::is_ordered);
+        if letter.key.is_some() || !is_ordered {
+            return Ok(letter.key.clone());
+        }
+        self.key_by_rules(id, &self.read_event(letter.entry.at)?)
     }
 
     fn strategy(&self, kind: &str) -> Strategy {

@@ -4,6 +4,8 @@
 mod world;
 
 use klambda_core::outcome::Outcome;
+use klambda_dispatch::dead_letters::Selector;
+use klambda_dispatch::replay::Request;
 use serde_json::json;
 use world::{Rng, World};
 
@@ -224,6 +226,31 @@ fn new_ordering_rules_wait_for_what_is_there() {
         world.drain();
         world.check_order(seed);
     }
+}
+
+#[test]
+fn a_dead_letter_from_before_the_subscription_was_ordered_is_replayed_into_its_lane() {
+    let mut rng = Rng(5);
+    let mut world = World::new(5);
+    let mut document = ordered("orders");
+    document["spec"].as_object_mut().expect("a spec").remove("ordering");
+    world.put(document);
+    world.send("k", None);
+    for _ in 0..20 {
+        world.step(&mut rng, |_, _| world::error(422));
+    }
+    assert_eq!(world.engine.dead_letters(), 1);
+    world.put(ordered("orders"));
+    world.send("k", None);
+    world.drain();
+    let request = Request { selector: Selector::default(), rate_per_second: 0, parallelism: 1 };
+    let job = world.engine.create_replay(request).expect("a job");
+    world.settle();
+    world.crash(&mut rng);
+    world.drain();
+    let job = world.engine.replay(job).expect("a job");
+    assert_eq!((job.selected, job.replayed, world.engine.dead_letters()), (1, 1, 0), "{job:?}");
+    assert_eq!(world.delivered("k"), ["e2", "e1"]);
 }
 
 #[test]
