@@ -242,6 +242,8 @@ impl Ledger {
         let sequence = match (waiting, account.aside.get(&position).copied()) {
             (Some(waiting), _) => waiting.sequence(),
             (None, Some(aside)) => aside.sequence,
+            // It failed before its subscription had lanes.
+            (None, None) if account.alone.remove(&position) => None,
             (None, None) if position < first_position => {
                 self.counts.before_log += 1;
                 return;
