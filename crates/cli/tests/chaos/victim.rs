@@ -83,7 +83,7 @@ impl Victim {
         assert!(is_ready, "the server ended: {}", self.printed());
     }
 
-    /// Looks often. False if it has ended instead.
+    /// Looks often. False if it has ended instead, or its store has failed so early that it never was.
     pub fn wait_until_ready(&mut self) -> bool {
         let agent = agent();
         let url = format!("{}/readyz", self.url());
@@ -92,7 +92,7 @@ impl Victim {
             if agent.get(&url).call().is_ok_and(|answer| answer.status() == 200) {
                 return true;
             }
-            if self.has_ended() {
+            if self.has_ended() || self.printed().contains("The store failed") {
                 return false;
             }
             assert!(Instant::now() < deadline, "it does not start: {}", self.printed());
