@@ -8,7 +8,7 @@ use klambda_store::disk::{Disk, read_exact_at};
 use klambda_store::faulty_disk::{MemoryDisk, Op};
 use klambda_store::inspect;
 use klambda_store::log::{Error, Log};
-use klambda_store::recovery;
+use klambda_store::recovery::{self, Checkpoint};
 use klambda_store::segment::{FRAME_HEADER, FrameHeader, HEADER, Segment};
 use log_harness::{BEGINNING, Harness, OPTIONS, SEGMENT_BYTES, body, open, sync};
 use proptest::prelude::*;
@@ -325,6 +325,9 @@ fn damage_of_the_first_header_is_named_by_opening_and_by_inspection() {
         let image = disk.clone_image();
         image.flip_bit(&first, byte * 8);
         assert_named(&open(&image.clone_image(), BEGINNING).err().expect("refused"), &first, 0);
+        // Before a checkpoint no frame is needed to prove it.
+        let later = Checkpoint { address: Address(HEADER), next_position: Position(1) };
+        assert_named(&open(&image.clone_image(), later).err().expect("refused"), &first, 0);
         let census = inspect::inspect(&image, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
         assert_eq!(census.damage.len(), 1, "{:?}", census.damage);
         assert_named(&census.damage[0], &first, 0);

@@ -159,6 +159,22 @@ fn line_10_passed_within_the_window_is_late_and_longer_ago_is_known() {
     assert_eq!(world.machine.lane.depth(), 0);
 }
 
+/// The windows follow each other without a gap: one that is over to the millisecond is over.
+#[test]
+fn line_10_a_window_ends_when_its_time_is_up() {
+    let mut world = world(|policy| policy.strict = true);
+    world.send_all(1..=3);
+    world.deliver_all();
+    for (at, sequence) in [(10_000, 4), (15_000, 5)] {
+        world.now = START + at;
+        world.send_all([sequence]);
+        world.deliver_all();
+    }
+    world.now = START + 20_000;
+    world.send((2, 1), 1);
+    assert_eq!(world.fates[&Position(6)], Fate::Known, "passed a window and more ago");
+}
+
 #[test]
 fn line_10_what_a_person_or_a_timer_passed_just_now_is_late_however_long_the_lane_slept() {
     let mut world = world(|policy| policy.gap_action = GapAction::Park);
@@ -361,6 +377,34 @@ fn line_13_the_limit_in_bytes_bounds_memory_too() {
         assert_eq!((world.state(), world.machine.early.len()), (State::Parked, on_disk), "6 + {last} bytes");
         assert_eq!(world.machine.lane.buffered(), 2);
     }
+}
+
+/// With early events in memory and higher ones on disk, none overtakes: what comes above memory goes to disk too.
+#[test]
+fn line_13_early_events_in_memory_and_on_disk_are_one_order() {
+    let mut world = world(|policy| (policy.gap_action, policy.buffer_events_max) = (GapAction::Park, 2));
+    world.send_all([1]);
+    world.deliver_all();
+    assert!(!world.machine.lane.has_spilled_early());
+    world.send_all([9, 3, 5, 7]);
+    assert!(world.machine.lane.has_spilled_early());
+    world.send_all([2]);
+    assert_eq!(world.out().len(), 2);
+    world.send_all([11, 4, 6, 8, 10]);
+    assert_eq!(world.out().iter().map(|out| out.0).collect::<Vec<_>>(), [8, 4, 9, 5, 10, 2, 11, 7]);
+    assert!(!world.machine.lane.has_spilled_early() && world.machine.lane.is_idle());
+}
+
+/// A purge passes everything that waited, the highest on disk too, in whatever order it went there.
+#[test]
+fn line_24_a_purge_goes_on_after_the_highest_that_waited() {
+    let mut world = world(|policy| (policy.gap_action, policy.buffer_events_max) = (GapAction::Park, 2));
+    world.send_all([1]);
+    world.deliver_all();
+    world.send_all([3, 4, 9, 7]);
+    assert_eq!(world.machine.early.len(), 2);
+    world.must(Input::Purge);
+    assert_eq!(world.expected(), Some(10));
 }
 
 #[test]
