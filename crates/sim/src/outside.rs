@@ -50,6 +50,8 @@ pub struct Sub {
     pub draining: bool,
     /// It reads the log: what it takes and when is not seen from outside.
     pub catching_up: bool,
+    /// It did so once: when its events came to it is not known.
+    pub read_history: bool,
     pub created_op: u64,
     pub paused_op: u64,
     pub pairs: Vec<Pair>,
@@ -78,6 +80,7 @@ impl Sub {
             there: true,
             draining: false,
             catching_up,
+            read_history: catching_up,
             created_op: op,
             paused_op: 0,
             pairs: Vec::new(),
@@ -97,6 +100,7 @@ impl Sub {
         self.changes += 1;
         self.drops |= rules.drops();
         self.concurrency_before = self.concurrency_before.max(self.rules.concurrency);
+        self.read_history |= drains;
         if drains {
             self.next_rules = Some(rules);
             return;

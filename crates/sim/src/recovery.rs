@@ -31,7 +31,8 @@ impl World {
     pub fn store_failed(&mut self) -> Verdict {
         self.must_be_silent()?;
         self.note(Entry::Failed)?;
-        let power = self.mix.has(Trouble::PowerCut) && self.rng.one_in(2);
+        let chosen = self.mix.has(Trouble::PowerCut) && self.rng.one_in(2);
+        let power = self.faults.names_at_risk || chosen;
         self.restart(power)
     }
 
@@ -97,7 +98,7 @@ impl World {
         }
         self.note(Entry::NotOpened)?;
         self.disk.set_capacity(None);
-        if self.mix.has(Trouble::PowerCut) && self.rng.one_in(2) {
+        if self.faults.names_at_risk || (self.mix.has(Trouble::PowerCut) && self.rng.one_in(2)) {
             self.crashes += 1;
             let rng = &mut self.rng;
             self.disk.crash(&mut |n| rng.below(n));
@@ -152,7 +153,9 @@ impl World {
             }
         }
         self.outside.sub_mut(sub).rules.paused = paused;
-        self.outside.sub_mut(sub).catching_up = drains || reads;
+        let known = self.outside.sub_mut(sub);
+        known.catching_up = drains || reads;
+        known.read_history |= known.catching_up;
         Ok(())
     }
 

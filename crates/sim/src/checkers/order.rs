@@ -76,7 +76,7 @@ fn is_outside(pair: &Pair) -> bool {
 }
 
 fn turns(outside: &Outside, request: &Request, lane: &Lane, pair: &Pair, number: u64) -> Verdict {
-    if is_outside(pair) || (pair.may_be_late && pair.revived) {
+    if is_outside(pair) || (pair.may_be_late && pair.revived > 0) {
         return Ok(());
     }
     if number < lane.turn {
