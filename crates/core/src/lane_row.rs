@@ -2,6 +2,7 @@
 
 use crate::ids::{Address, LaneNumber, Position, Sequence};
 use crate::lane::{Entry, Flag, Lane, Spilled, SpilledEarly, Turn, Watermark};
+use crate::planted::{self, Bug};
 use crate::time::Millis;
 use crate::wire::{Malformed, Reader, put_option, put_varint};
 
@@ -64,6 +65,9 @@ impl Lane {
         lane.since = Millis(r.varint()?);
         lane.active_at = Millis(r.varint()?);
         lane.attempts = r.u32()?;
+        if planted::is_on(Bug::RetriesReset) {
+            lane.attempts = 0;
+        }
         lane.attempts_total = r.u32()?;
         lane.aside_attempts_total = r.u32()?;
         lane.retry_at = r.option()?.map(Millis);
@@ -112,7 +116,7 @@ impl Lane {
     fn set_bits(&mut self, bits: u8) {
         let on = |bit: u8| bits & bit != 0;
         self.opening = on(OPENING);
-        self.held = on(HELD);
+        self.held = on(HELD) && !planted::is_on(Bug::ParkedOpens);
         self.gap_parked = on(GAP_PARKED);
         self.paused = on(PAUSED);
         self.flag_next = on(FLAG_NEXT);

@@ -16,6 +16,7 @@ pub mod kinds;
 pub mod lane;
 pub mod lane_row;
 pub mod outcome;
+pub mod planted;
 pub mod quantity;
 pub mod retry;
 pub mod subscription;

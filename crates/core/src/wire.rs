@@ -18,10 +18,16 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// `None` as 0, `Some(n)` as n + 1.
+/// `None` as 0, `Some(n)` as n + 1, which for the largest number is one bit longer than a number.
 pub fn put_option(out: &mut Vec<u8>, n: Option<u64>) {
-    put_varint(out, n.map_or(0, |n| n.saturating_add(1)));
+    match n.map_or(Some(0), |n| n.checked_add(1)) {
+        Some(n) => put_varint(out, n),
+        None => out.extend_from_slice(&PAST_MAX),
+    }
 }
+
+/// 2^64 as a varint.
+const PAST_MAX: [u8; 10] = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 2];
 
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -56,7 +62,8 @@ impl<'a> Reader<'a> {
             let byte = self.u8()?;
             n |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
-                return Ok(n);
+                // Of the tenth byte one bit is left to mean anything.
+                return if shift < 63 || byte < 2 { Ok(n) } else { Err(Malformed("varint")) };
             }
         }
         Err(Malformed("varint"))
@@ -67,6 +74,10 @@ impl<'a> Reader<'a> {
     }
 
     pub fn option(&mut self) -> Result<Option<u64>, Malformed> {
+        if let Some(rest) = self.rest.strip_prefix(&PAST_MAX) {
+            self.rest = rest;
+            return Ok(Some(u64::MAX));
+        }
         Ok(self.varint()?.checked_sub(1))
     }
 
@@ -77,5 +88,51 @@ impl<'a> Reader<'a> {
 
     pub fn text(&mut self) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Malformed("text"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check(number: u64, option: Option<u64>, bytes: &[u8]) {
+        let mut out = Vec::new();
+        put_varint(&mut out, number);
+        put_option(&mut out, option);
+        put_bytes(&mut out, bytes);
+        let mut r = Reader::new(&out);
+        assert_eq!((r.varint(), r.option(), r.bytes()), (Ok(number), Ok(option), Ok(bytes)));
+        assert!(r.is_empty() && r.rest().is_empty());
+        // A byte less is too few, wherever it is missing.
+        let mut r = Reader::new(&out[..out.len() - 1]);
+        assert!(r.varint().is_err() || r.option().is_err() || r.bytes().is_err());
+    }
+
+    #[test]
+    fn every_number_comes_back_the_largest_too() {
+        for n in [0, 1, 126, 127, 128, u64::from(u32::MAX), 1 << 63, u64::MAX - 1, u64::MAX] {
+            check(n, Some(n), b"");
+            check(n, None, b"x");
+        }
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_malformed() {
+        let too_large = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2];
+        let too_long = [0x80; 11];
+        for bytes in [&too_large[..], &too_long, &PAST_MAX, &[0x80], &[]] {
+            assert!(Reader::new(bytes).varint().is_err(), "{bytes:?}");
+        }
+        assert!(Reader::new(&[0xff, 0xff, 0xff, 0xff, 0x10]).u32().is_err());
+        assert_eq!(Reader::new(&[0xff, 0xff, 0xff, 0xff, 0x0f]).u32(), Ok(u32::MAX));
+        assert!(Reader::new(&[1, 0xff]).text().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_and_bytes_come_back(n in any::<u64>(), shift in 0u32..64, option: Option<u64>, bytes: Vec<u8>) {
+            check(n >> shift, option.map(|n| n >> shift), &bytes);
+        }
     }
 }

@@ -11,8 +11,9 @@ use klambda_core::fault::Fault;
 use klambda_core::filter;
 use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
 use klambda_core::key::{self, Key};
+use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::{OnFull, Overflow};
-use klambda_store::marks::{Identity, State as MarkState};
+use klambda_store::marks::{Identity, Mark, State as MarkState};
 use klambda_store::record::{Route, Step, To, encode_event_head};
 use std::borrow::Cow;
 
@@ -219,6 +220,10 @@ impl Engine {
         if self.is_known(subscription, identity)? {
             return Ok(Taken::Known("duplicate"));
         }
+        if planted::is_on(Bug::MarkBeforeWork) {
+            let mark = Mark { at: self.log.written(), time: self.now, state: MarkState::Taken };
+            self.marks.put(identity, id, mark);
+        }
         if let Some(limit) = self.limit_reached(subscription) {
             return Ok(Taken::Full(limit));
         }
@@ -247,6 +252,10 @@ impl Engine {
     pub(crate) fn is_known(&self, subscription: &Subscription, identity: Identity) -> Result<bool, Failure> {
         let Some(mark) = self.marks.get(identity, subscription.id)? else { return Ok(false) };
         if mark.state == MarkState::Released {
+            return Ok(false);
+        }
+        let is_open = |at: Address| self.lanes.iter().any(|(_, r)| r.lane.in_flight() && r.current_at == at);
+        if planted::is_on(Bug::InFlightUnknown) && is_open(mark.at) {
             return Ok(false);
         }
         let ttl = subscription.document.spec.idempotency_ttl_ms;

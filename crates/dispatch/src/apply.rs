@@ -8,6 +8,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Action, Count, Entry, Flag, Input, Turn, Why};
 use klambda_core::outcome::Reason;
+use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
@@ -105,7 +106,9 @@ impl Engine {
         let entry = entry(position, at, time, length);
         for route in routes {
             let state = if route.to == To::Later { MarkState::Later } else { MarkState::Taken };
-            self.marks.put(identity, route.subscription, Mark { at, time, state });
+            if self.live || !planted::is_on(Bug::MarkNotRecovered) {
+                self.marks.put(identity, route.subscription, Mark { at, time, state });
+            }
             self.apply_route(at, time, entry, route)?;
         }
         Ok(())
@@ -263,9 +266,10 @@ impl Engine {
             _ => 0,
         };
         let is_decision = !matches!(input, Input::Arrived { .. } | Input::Delivered | Input::Failed { .. });
+        let is_unstored = planted::is_on(Bug::AckNotStored) && input == Input::Delivered;
         // Operators' inputs are checked before they are logged; a refusal here changes nothing.
         let _ = resident.lane.apply(input, &subscription.policy, time, &mut actions);
-        resident.dirty = true;
+        resident.dirty |= !is_unstored;
         resident.last_step = at;
         if is_decision {
             // A decision takes effect when it is durable.
@@ -355,7 +359,9 @@ impl Engine {
                     Why::Failed => (resident.last_reason, resident.last_error.clone()),
                 };
                 let previous = resident.previous.clone();
-                resident.passed(&entry);
+                if !planted::is_on(Bug::PreviousIdStale) {
+                    resident.passed(&entry);
+                }
                 self.replays.failed(id, entry.position);
                 self.add_dead_letter(id, Some(&key), entry, reason, &error, attempts, time, previous)
             }
@@ -374,6 +380,9 @@ impl Engine {
 
     /// An event that left without success may be sent again.
     pub(crate) fn release(&mut self, id: SubscriptionId, entry: &Entry, time: Millis) -> Result<(), Failure> {
+        if planted::is_on(Bug::PurgeKeepsIds) {
+            return Ok(());
+        }
         let record = self.read_event(entry.at)?;
         let (_, event) = event_of(&record)?;
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
@@ -520,7 +529,8 @@ impl Engine {
 
     pub(crate) fn forget_single(&mut self, id: SubscriptionId, position: Position) {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
-        if subscription.singles.remove(&position).is_some_and(|single| single.stored) {
+        let is_stored = subscription.singles.remove(&position).is_some_and(|single| single.stored);
+        if is_stored && !planted::is_on(Bug::SingleRowKept) {
             self.rows.delete(&rows::at_position(rows::SINGLE, id, position));
         }
     }
@@ -627,6 +637,9 @@ impl Engine {
         });
         self.rows.delete(&rows::of_subscription(rows::SUBSCRIPTION, id));
         self.removed.push(id);
+        if planted::is_on(Bug::SubscriptionReused) {
+            self.next_subscription = id;
+        }
     }
 
     // ---- dead letters -------------------------------------------------------------------------------------

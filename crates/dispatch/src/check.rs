@@ -9,6 +9,7 @@
 //! an event, once more while the two are compared), 16 bytes for each lane with a producer's sequence, and what was
 //! dropped by records that do not name their events.
 
+mod account;
 mod compare;
 mod ledger;
 mod line;

@@ -9,6 +9,7 @@ use crate::subscription::Subscription;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::outcome::{Outcome, Reason, Verdict};
+use klambda_core::planted::{self, Bug};
 use klambda_core::retry;
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
@@ -49,6 +50,9 @@ impl Engine {
                 }
             }
         } else if let Some(at) = resident.lane.wake_at() {
+            if planted::is_on(Bug::RetryNeverWoken) && resident.lane.attempts() == 2 {
+                return;
+            }
             self.timers.push(Reverse((at, slot)));
         } else if resident.lane.is_idle() && !resident.listed_idle {
             resident.listed_idle = true;
@@ -177,7 +181,8 @@ impl Engine {
 
     fn may_start(&self, subscription: &Subscription) -> bool {
         !subscription.is_paused()
-            && subscription.in_flight < subscription.document.spec.concurrency
+            && subscription.in_flight
+                < subscription.document.spec.concurrency + u32::from(planted::is_on(Bug::OneTooMany))
             && self.has_global_slot(subscription)
             && self.endpoints.breaker(subscription.endpoint).allows(self.now)
     }
@@ -229,12 +234,16 @@ impl Engine {
             _ => None,
         };
         let place = Place { number: entry.number, previous_id, flag: entry.flag };
+        let at = match planted::is_on(Bug::WrongBytes) && attempt > 1 {
+            true => resident.lane.entries().last().map_or(entry.at, |last| last.at),
+            false => entry.at,
+        };
         resident.lane.started(now);
         resident.current_at = entry.at;
         let (id, tag) = (resident.subscription, self.lanes.tag_of(slot));
         self.touch(slot);
         let ticket = self.open_call(id, Who::Lane(slot), tag);
-        match self.delivery(ticket, id, entry.at, Some(place), attempt) {
+        match self.delivery(ticket, id, at, Some(place), attempt) {
             Ok(delivery) => {
                 self.remember_current(slot, &delivery);
                 self.deliveries.push(delivery);
@@ -398,7 +407,7 @@ impl Engine {
             failures,
             retry.backoff_ms,
             retry.max_backoff_ms,
-            outcome.retry_after_ms(),
+            outcome.retry_after_ms().filter(|_| !planted::is_on(Bug::RetryAfterIgnored)),
             random,
         );
         let retry_at = self.now + delay;

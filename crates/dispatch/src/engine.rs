@@ -23,6 +23,7 @@ use klambda_core::breaker;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::kinds::Strategy;
 use klambda_core::lane::{Action, Flag};
+use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_store::chore::{Chore, Done};
@@ -33,7 +34,7 @@ use klambda_store::marks::{Identity, Marks};
 use klambda_store::record::Record;
 use klambda_store::rows::Rows;
 use klambda_store::tables::TableSet;
-use klambda_store::{recovery, table};
+use klambda_store::{recovery, table, witness};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io;
@@ -189,6 +190,9 @@ pub struct Engine {
 /// Acknowledgements alone wait this long for company before they are synced.
 pub const SYNC_DELAY_MS: u64 = 50;
 
+/// What a checkpoint may write, as a part of memory: a full disk must have room for one, or no segment could ever go.
+const CHECKPOINT_SHARE: u64 = 4;
+
 impl Engine {
     /// Opens the folder and recovers. `seed` drives jitter, and the folder's key if the folder is new.
     pub fn open(
@@ -201,6 +205,7 @@ impl Engine {
             Some(manifest) => manifest,
             None => {
                 let manifest = Manifest::new(seed);
+                witness::forget(&*disk)?;
                 manifest.save(&*disk)?;
                 manifest
             }
@@ -210,7 +215,8 @@ impl Engine {
         let marks = Marks::new(TableSet::open(&*disk, &manifest.marks)?);
         // Twice over the log: first to find its end and make it clean, then to apply it, frame by frame.
         let from = manifest.checkpoint();
-        let (log, report) = recovery::open(disk.clone(), config.log, from, now, &mut |_, _, _| Ok(()))?;
+        let (mut log, report) = recovery::open(disk.clone(), config.log, from, now, &mut |_, _, _| Ok(()))?;
+        log.set_keep_free(config.memory_bytes as u64 / CHECKPOINT_SHARE);
         let random = u64::from_le_bytes(seed[..8].try_into().unwrap_or_default());
         let mut engine = Engine::new(disk, config, log, rows, marks, manifest, now, random);
         engine.load_rows()?;
@@ -306,11 +312,12 @@ impl Engine {
         if self.failed.is_some() {
             return;
         }
-        let appended = self.log.flush();
+        let unwritten = planted::is_on(Bug::AckUnwritten) && self.unflushed_answers.is_empty();
+        let appended = if unwritten { Ok(()) } else { self.log.flush() };
         if let Err(error) = appended {
             return self.note(Err(error.into()));
         }
-        let written = self.log.written();
+        let written = if planted::is_on(Bug::AnswerBeforeSync) { Address(0) } else { self.log.written() };
         self.unsynced_answers.extend(self.unflushed_answers.drain(..).map(|answer| (written, answer)));
         if self.log.needs_sync() {
             self.dirty_since.get_or_insert(self.now);
@@ -390,7 +397,8 @@ impl Engine {
         if self.failed.is_some() || self.keeping.prepare_after > self.now {
             return None;
         }
-        self.log.prepare_job()
+        let job = self.log.prepare_job()?;
+        Some(job.after_uncaching(self.spent_segments()))
     }
 
     pub fn prepare_done(&mut self, result: io::Result<Arc<dyn klambda_store::disk::File>>) {

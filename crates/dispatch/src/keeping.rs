@@ -7,9 +7,11 @@ use crate::subscription::{PIN_SHIFT, Phase, Subscription};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::lane::Entry;
+use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::chore::{Chore, Done, Work};
+use klambda_store::disk::File;
 use klambda_store::log;
 use klambda_store::marks::{Mark, Recent, State as MarkState};
 use klambda_store::record::{Change, Record, To};
@@ -34,6 +36,8 @@ pub struct Keeping {
     marks_refreshed: Option<Millis>,
     /// The segment that retention goes through, and how far it is.
     retiring: Option<(Address, Address)>,
+    /// A segment with damage, of which not everything that waits can be copied: it stays, and so does all after it.
+    irremovable: Option<Address>,
     /// The last copy made: it must be durable before what it was made of goes.
     copied: Address,
     wants_checkpoint: bool,
@@ -136,7 +140,7 @@ impl Engine {
 
     /// Lanes that have nothing to do leave memory once it is short; if that is not enough, those that wait do too.
     fn shed_lanes(&mut self) -> Result<(), Failure> {
-        let budget = self.lanes_budget();
+        let budget = if planted::is_on(Bug::MemoryUnbounded) { usize::MAX / 8 } else { self.lanes_budget() };
         while self.lanes.memory_bytes() > budget
             && let Some(slot) = self.idle.pop_front()
         {
@@ -237,6 +241,12 @@ impl Engine {
     }
 
     fn next_work(&mut self) -> Option<(Kind, Work)> {
+        // First: it needs no room, and may make what a checkpoint needs.
+        if !self.keeping.remove.is_empty() {
+            let names = std::mem::take(&mut self.keeping.remove);
+            self.keeping.removing = names.clone();
+            return Some((Kind::Remove, Work::RemoveFiles { names }));
+        }
         if let Some(frozen) = &self.keeping.checkpoint {
             if self.log.synced() < frozen.address {
                 return None;
@@ -244,11 +254,6 @@ impl Engine {
             let (changed, recent) = (frozen.changed.clone(), frozen.recent.clone());
             let (address, next_position) = (frozen.address, frozen.next_position);
             return Some((Kind::Checkpoint, Work::Checkpoint { changed, recent, address, next_position }));
-        }
-        if !self.keeping.remove.is_empty() {
-            let names = std::mem::take(&mut self.keeping.remove);
-            self.keeping.removing = names.clone();
-            return Some((Kind::Remove, Work::RemoveFiles { names }));
         }
         if let Some(names) = self.marks_to_drop() {
             return Some((Kind::Marks, Work::DropMarks { names }));
@@ -331,7 +336,15 @@ impl Engine {
             return Ok(());
         }
         for (id, at) in self.waiting_before(before)? {
-            let record = self.read_event(at)?;
+            let record = match self.read_event(at) {
+                Ok(record) => record,
+                Err(failure @ Failure::Log(log::Error::Damaged { .. })) => {
+                    tracing::error!(%failure, "An event that waits cannot be read back: its id will be forgotten.");
+                    self.metrics.damaged += 1;
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            };
             let (_, event) = crate::apply::event_of(&record)?;
             let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
             let identity = self.identity(view.source(), view.id());
@@ -437,6 +450,9 @@ impl Engine {
         if self.first_pin() >= segment.end() {
             return self.drop_segment();
         }
+        if self.keeping.irremovable == Some(segment.base) {
+            return Ok(());
+        }
         let reader = self.log.reader();
         let mut at = at;
         for _ in 0..FRAMES_AT_ONCE {
@@ -457,7 +473,9 @@ impl Engine {
                 Err(error @ log::Error::Damaged { .. }) => {
                     tracing::error!(%error, "A damaged segment is kept: what it holds cannot be copied.");
                     self.metrics.damaged += 1;
-                    at = segment.end();
+                    self.keeping.irremovable = Some(segment.base);
+                    self.keeping.retiring = None;
+                    return Ok(());
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -473,6 +491,18 @@ impl Engine {
     fn first_pin(&self) -> Address {
         let pins = self.subscriptions.values().filter_map(|s| s.tally.pins.keys().next());
         Address(pins.min().map_or(u64::MAX, |bucket| bucket << PIN_SHIFT))
+    }
+
+    /// The newest of the full segments in which nothing waits any more: history, that is seldom read.
+    pub(crate) fn spent_segments(&self) -> Vec<Arc<dyn File>> {
+        const LOOKED_AT: usize = 4;
+        let full = self.log.segments().into_iter().rev().skip(1).take(LOOKED_AT);
+        full.filter(|segment| !self.has_pins(segment)).map(|segment| segment.file).collect()
+    }
+
+    fn has_pins(&self, segment: &Segment) -> bool {
+        let buckets = segment.base.0 >> PIN_SHIFT..=segment.end().0 >> PIN_SHIFT;
+        self.subscriptions.values().any(|s| s.tally.pins.range(buckets.clone()).next().is_some())
     }
 
     fn drop_segment(&mut self) -> Result<(), Failure> {
@@ -501,7 +531,7 @@ impl Engine {
                 needed.push(route);
             }
         }
-        if needed.is_empty() {
+        if needed.is_empty() || planted::is_on(Bug::RetentionForgets) {
             return Ok(());
         }
         let kept = Record::Kept { from, time, position, routes: needed, event };

@@ -6,6 +6,7 @@ use hashbrown::HashTable;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Lane, State};
 use klambda_core::outcome::Reason;
+use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use std::hash::{BuildHasher, Hasher};
 
@@ -219,7 +220,11 @@ impl Resident {
     /// How far the log must be durable before the head may be delivered.
     pub fn needs_synced(&self) -> Address {
         let head = self.lane.head().map_or(Address(0), |(_, entry)| Address(entry.at.0 + 1));
-        head.max(self.barrier)
+        match () {
+            () if planted::is_on(Bug::DeliveryBeforeSync) => Address(0),
+            () if planted::is_on(Bug::DecisionUnsynced) => head,
+            () => head.max(self.barrier),
+        }
     }
 
     /// The attempts of a replayed dead letter from before its replay, once.

@@ -23,7 +23,7 @@ pub mod snapshot;
 mod subscription;
 mod trail;
 pub mod views;
-mod workers;
+pub mod workers;
 
 pub use accept::{Judged, Rejection, Status};
 pub use engine::{Answer, Config, Delivery, Engine, Failure, Place, Ticket, Token};

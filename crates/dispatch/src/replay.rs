@@ -10,6 +10,7 @@ use hashbrown::{HashMap, HashSet};
 use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::kinds::{self, Strategy};
 use klambda_core::lane::Hold;
+use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_store::record::{Gone, Record, ReplayChange, Step};
 use serde::{Deserialize, Serialize};
@@ -362,6 +363,9 @@ impl Engine {
                     number => (number.0, letter.entry.position),
                 };
                 letters.sort_by_key(order);
+                if planted::is_on(Bug::ReplayBackwards) {
+                    letters.reverse();
+                }
                 let letters =
                     letters.iter().map(|letter| (letter.entry.position, letter.entry.number)).collect();
                 (oldest, Queue { subscription, key, letters, current: None })

@@ -10,6 +10,7 @@ use klambda_core::ids::{Address, LaneNumber, Position, Sequence, SubscriptionId}
 use klambda_core::lane::{Entry, Lane};
 use klambda_core::lane_row::{put_entries, put_entry, take_entries, take_entry};
 use klambda_core::outcome::Reason;
+use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::wire::{Malformed, Reader, put_bytes, put_option, put_varint};
 use serde::{Deserialize, Serialize};
@@ -136,6 +137,9 @@ impl Engine {
             && let Some(subscription) = self.subscriptions.get_mut(&resident.subscription)
         {
             subscription.cold += 1;
+            if planted::is_on(Bug::ColdNeverWoken) {
+                return Ok(());
+            }
             let due = resident.lane.wake_at().unwrap_or(Millis::ZERO);
             subscription.cold_due = subscription.cold_due.min(due);
         }
@@ -332,8 +336,10 @@ impl Engine {
 
     /// Everything that is only in memory becomes rows: the first step of a checkpoint.
     pub(crate) fn store_all(&mut self) -> Result<(), Failure> {
+        let is_left_out = |r: &Resident| planted::is_on(Bug::CheckpointSkipsBusy) && r.lane.in_flight();
+        let is_due = |resident: &Resident| resident.dirty && !is_left_out(resident);
         let dirty: Vec<Slot> =
-            self.lanes.iter().filter(|(_, resident)| resident.dirty).map(|(slot, _)| slot).collect();
+            self.lanes.iter().filter(|(_, resident)| is_due(resident)).map(|(slot, _)| slot).collect();
         dirty.into_iter().try_for_each(|slot| self.store_lane(slot))?;
         let ids: Vec<SubscriptionId> = self.subscriptions.keys().copied().collect();
         for id in ids {

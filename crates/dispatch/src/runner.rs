@@ -4,7 +4,7 @@
 //! many, and a lone request waits for nobody.
 
 use crate::accept::Judged;
-use crate::client::Client;
+use crate::client;
 use crate::engine::{Answer, Engine, Ticket, Token};
 use crate::workers::Workers;
 use hashbrown::HashMap;
@@ -156,7 +156,7 @@ impl Default for Clock {
 
 pub struct Runner {
     engine: Engine,
-    workers: Workers<Box<dyn Fn(Ticket, Outcome) + Send + Sync>>,
+    workers: Workers,
     clock: Clock,
     inbox: Arc<Inbox>,
     syncs: threads::Sender<SyncJob>,
@@ -170,18 +170,21 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// The engine and the handle to it. Nothing runs before `run` does.
-    pub fn new(engine: Engine, client: Client, clock: Clock) -> (Runner, Handle) {
+    /// The engine and the handle to it. Nothing runs before `run` does. Under load deliveries have threads of their own.
+    pub fn new(
+        engine: Engine,
+        client: client::Options,
+        clock: Clock,
+        delivery_threads: usize,
+    ) -> io::Result<(Runner, Handle)> {
         let inbox = Arc::new(Inbox::default());
         let handle = Handle { inbox: inbox.clone() };
         let syncs = sync_thread(inbox.clone());
         let chores = chore_thread(inbox.clone());
         let prepares = prepare_thread(inbox.clone());
         let outcomes = inbox.clone();
-        let workers = Workers::new(
-            client,
-            Box::new(move |ticket, outcome| outcomes.push(Input::Outcome { ticket, outcome })) as Box<_>,
-        );
+        let done = move |ticket, outcome| outcomes.push(Input::Outcome { ticket, outcome });
+        let workers = Workers::start(delivery_threads, client, Arc::new(done))?;
         let runner = Runner {
             engine,
             workers,
@@ -196,7 +199,7 @@ impl Runner {
             next_token: 1,
             stopping: None,
         };
-        (runner, handle)
+        Ok((runner, handle))
     }
 
     /// Runs until stopped; everything accepted is durable when it ends.
@@ -298,9 +301,7 @@ impl Runner {
             self.accepts.clear();
             self.commands.clear();
         }
-        for delivery in self.engine.take_deliveries() {
-            self.workers.deliver(delivery);
-        }
+        self.workers.deliver(self.engine.take_deliveries());
         if let Some(job) = self.engine.sync_job() {
             let _ = self.syncs.send(job);
         }

@@ -188,6 +188,35 @@ fn a_log_whose_beginning_is_gone_passes() {
     assert_eq!(report.lanes, 41 - 1, "the parked lane was not touched since");
 }
 
+/// What waits in a segment with damage cannot be copied as a whole: it is not removed, however old it is.
+#[test]
+fn a_damaged_segment_is_kept_with_what_waits_in_it() {
+    let mut rng = Rng(3);
+    let mut world = World::new(3);
+    world.put(subscription("orders", json!({"ordering": "ordered"})));
+    for key in ["one", "two"] {
+        world.engine.pause_subscription("orders", true).expect("paused");
+        world.send(key, None);
+        world.settle();
+    }
+    let damaged = last_byte(&world.disk, &Segment::name(Address(0))) - 40;
+    while world.engine.reader().segment_of(Address(2 << 20)).is_none() {
+        world.send("later", None);
+        world.step(&mut rng, |_, _| world::ok());
+    }
+    world.engine.request_checkpoint();
+    world.settle();
+    // The end of the second event: the first can still be read.
+    world.disk.flip_bit(&Segment::name(Address(0)), 8 * damaged);
+    for _ in 0..20 {
+        world.now = world.now + 24 * 3_600_000;
+        world.step(&mut rng, |_, _| world::ok());
+        world.settle();
+    }
+    assert!(world.disk.list().expect("lists").contains(&Segment::name(Address(0))), "it was removed");
+    assert_eq!(kinds(&check(&world.disk)), [Kind::Damage]);
+}
+
 /// What was in flight when the oldest of the queue was dropped is not what a restart drops.
 #[test]
 fn drops_of_an_unordered_queue_are_the_same_after_a_restart() {

@@ -17,14 +17,14 @@ use crate::body::Hold;
 use crate::connection::{Connection, End, Phase, Watch, watched};
 use crate::router::{Accept, App};
 use crate::shutdown::Shutdown;
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use head::{Slots, Verdict};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 /// How a connection left the short way.
@@ -75,6 +75,19 @@ struct Body<'a> {
     bytes: Vec<u8>,
     length: usize,
     hold: Hold<'a>,
+}
+
+impl Body<'_> {
+    /// Straight into its place, and never a byte of the request after it.
+    fn poll_read(&mut self, stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let missing = self.length - self.bytes.len();
+        let mut place = (&mut self.bytes).limit(missing);
+        pin!(stream.read_buf(&mut place)).poll(cx)
+    }
+
+    fn is_whole(&self) -> bool {
+        self.bytes.len() == self.length
+    }
 }
 
 enum Next<'a, E> {
@@ -165,6 +178,17 @@ impl<'a, A: Accept> Conversation<'a, A> {
 
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Next<'a, A::Events>> {
         loop {
+            if let Some(body) = &mut self.body {
+                let read = ready!(body.poll_read(self.stream, cx));
+                self.connection.read_some();
+                match read {
+                    Err(_) => return Poll::Ready(Next::Closed),
+                    Ok(0) => return Poll::Ready(Next::HandOver),
+                    Ok(count) if !body.hold.grow(count) => return Poll::Ready(Next::HandOver),
+                    Ok(_) if body.is_whole() => return Poll::Ready(self.take_body()),
+                    Ok(_) => continue,
+                }
+            }
             let mut piece = ReadBuf::new(buffer);
             let read = ready!(Pin::new(&mut *self.stream).poll_read(cx, &mut piece));
             match (read, piece.filled()) {
@@ -199,9 +223,6 @@ impl<'a, A: Accept> Conversation<'a, A> {
 
     /// Takes the next piece; none if more must come.
     fn take(&mut self, bytes: &[u8]) -> Option<Next<'a, A::Events>> {
-        if self.body.is_some() {
-            return self.take_body(bytes);
-        }
         if self.held.is_empty() {
             let found = self.find(bytes);
             self.held.extend_from_slice(&bytes[found.used()..]);
@@ -261,25 +282,15 @@ impl<'a, A: Accept> Conversation<'a, A> {
         }
     }
 
-    fn take_body(&mut self, bytes: &[u8]) -> Option<Next<'a, A::Events>> {
-        let mut body = self.body.take()?;
-        let (ours, rest) = bytes.split_at(bytes.len().min(body.length - body.bytes.len()));
-        if !body.hold.grow(ours.len()) {
-            body.bytes.extend_from_slice(bytes);
-            self.body = Some(body);
-            return Some(Next::HandOver);
-        }
-        body.bytes.extend_from_slice(ours);
-        if body.bytes.len() < body.length {
-            self.body = Some(body);
-            return None;
-        }
-        let head = std::mem::replace(&mut self.held, BytesMut::from(rest));
+    /// The body is whole.
+    fn take_body(&mut self) -> Next<'a, A::Events> {
+        let head = std::mem::take(&mut self.held);
+        let Some(body) = self.body.take() else { return Next::Closed };
         let mut slots = Slots::new();
         match slots.read(&head, self.head_bytes_max) {
-            Verdict::Post(post) => Some(Next::Post(self.taken(&post, body.bytes.into(), body.hold))),
+            Verdict::Post(post) => Next::Post(self.taken(&post, body.bytes.into(), body.hold)),
             // It was a post before, and is the same bytes still.
-            Verdict::Part | Verdict::Other => Some(Next::Closed),
+            Verdict::Part | Verdict::Other => Next::Closed,
         }
     }
 

@@ -38,7 +38,12 @@ impl Violation {
     }
 
     /// About a request that should not have been made, or not so.
-    pub fn of_request(invariant: &'static str, outside: &Outside, request: &Request, text: &str) -> Violation {
+    pub fn of_request(
+        invariant: &'static str,
+        outside: &Outside,
+        request: &Request,
+        text: &str,
+    ) -> Violation {
         let made = outside.made(request.event);
         let name = &outside.sub(request.sub).rules.name;
         let (place, lane) = match &request.place {
@@ -46,7 +51,10 @@ impl Violation {
             _ => (String::new(), None),
         };
         let number = request.number.map(|number| format!(" number {number}")).unwrap_or_default();
-        let text = format!("subscription {name}{place}: event {} (attempt {}{number}): {text}", made.id, request.attempt);
+        let text = format!(
+            "subscription {name}{place}: event {} (attempt {}{number}): {text}",
+            made.id, request.attempt
+        );
         Violation { invariant, text, event: Some(request.event), lane }
     }
 }

@@ -26,7 +26,8 @@ pub struct Made {
 
 impl Made {
     pub fn to_event(&self) -> Event {
-        let attribute = |name: &str, value: String| Attribute { name: name.into(), value: Value::String(value) };
+        let attribute =
+            |name: &str, value: String| Attribute { name: name.into(), value: Value::String(value) };
         let mut attributes = Vec::new();
         attributes.extend(self.key.map(|key| attribute("partitionkey", format!("k{key}"))));
         attributes.extend(self.subject.map(|subject| attribute("subject", format!("s{subject}"))));

@@ -20,7 +20,10 @@ pub struct Faults {
 pub enum Fault {
     DiskFull(bool),
     /// The n-th operation of this kind from now fails.
-    DiskError { op: &'static str, n: u64 },
+    DiskError {
+        op: &'static str,
+        n: u64,
+    },
     /// Milliseconds by which the clock is wrong from now on.
     Clock(i64),
 }

@@ -74,7 +74,8 @@ impl World {
             let waiting = self.engine.view_subscription(name).map_or(0, |view| view.status.waiting);
             !rules.ordering.is_ordered() && waiting > 0 && !rules.paused
         });
-        let catching_up = self.engine.is_catching_up() && standing.parked.is_empty() && !self.is_anything_paused();
+        let catching_up =
+            self.engine.is_catching_up() && standing.parked.is_empty() && !self.is_anything_paused();
         Ok(standing.moving.is_empty() && !unordered && !catching_up)
     }
 
@@ -89,7 +90,8 @@ impl World {
     /// People look after everything that waits for them. Answers whether there was nothing.
     fn tidy(&mut self) -> Result<bool, crate::checkers::Violation> {
         let mut nothing = !self.producer.tries_again(self.round + 1);
-        let paused: Vec<(String, SubNo)> = self.names.iter().map(|(name, sub)| (name.clone(), *sub)).collect();
+        let paused: Vec<(String, SubNo)> =
+            self.names.iter().map(|(name, sub)| (name.clone(), *sub)).collect();
         for (name, sub) in paused {
             if self.outside.sub(sub).rules.paused {
                 nothing = false;

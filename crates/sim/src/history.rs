@@ -13,48 +13,98 @@ pub type SubNo = u32;
 #[derive(Clone, Debug, Hash)]
 pub enum Entry {
     /// A producer hands in one event. `op` numbers everything that changes the engine.
-    Sent { token: u64, event: EventNo },
+    Sent {
+        token: u64,
+        event: EventNo,
+    },
     /// What the producer was told about it.
-    Answered { token: u64, event: EventNo, answer: Said },
+    Answered {
+        token: u64,
+        event: EventNo,
+        answer: Said,
+    },
     /// A request arrives at the receiver.
     Started(Request),
     /// The engine is told how a request ended. `acted`: the receiver did the work, whatever the answer says.
-    Ended { sub: SubNo, event: EventNo, ticket: u64, ending: Ending, retry_after_ms: u64, acted: bool, stalled: bool },
+    Ended {
+        sub: SubNo,
+        event: EventNo,
+        ticket: u64,
+        ending: Ending,
+        retry_after_ms: u64,
+        acted: bool,
+        stalled: bool,
+    },
     /// An outcome for which the log had no room is written at last.
-    Unstalled { sub: SubNo, event: EventNo },
+    Unstalled {
+        sub: SubNo,
+        event: EventNo,
+    },
     /// A request of a process that is no more ends: nobody is told.
-    EndedUnheard { sub: SubNo, event: EventNo, acted: bool },
+    EndedUnheard {
+        sub: SubNo,
+        event: EventNo,
+        acted: bool,
+    },
     /// A person decided something, and the engine took it or refused it.
     Decided(Decision),
-    Refused { what: &'static str },
+    Refused {
+        what: &'static str,
+    },
     /// Everything handed in up to here is with the kernel.
     Flushed,
     /// A sync ended well: everything that had been flushed when it began is durable.
-    Synced { up_to: u64 },
+    Synced {
+        up_to: u64,
+    },
     /// The process ended, with or without the power.
-    Crashed { power: bool },
+    Crashed {
+        power: bool,
+    },
     /// The store refused to go on, and so did the engine.
     Failed,
     /// Recovery did not get to its end.
     NotOpened,
-    Opened { now: u64, cut: u64 },
+    Opened {
+        now: u64,
+        cut: u64,
+    },
     /// A subscription is there, or no more, as seen after a start.
-    Seen { sub: SubNo, there: bool },
+    Seen {
+        sub: SubNo,
+        there: bool,
+    },
     /// New ordering rules begin to hold.
-    Switched { sub: SubNo },
-    ClockSet { to: u64 },
-    DiskFull { full: bool },
+    Switched {
+        sub: SubNo,
+    },
+    ClockSet {
+        to: u64,
+    },
+    DiskFull {
+        full: bool,
+    },
     /// The n-th operation of this kind from now fails.
-    DiskError { op: &'static str, n: u64 },
+    DiskError {
+        op: &'static str,
+        n: u64,
+    },
     /// A limit dropped so many of a subscription's events or dead letters, as its metrics say.
-    Dropped { sub: SubNo, count: u64 },
+    Dropped {
+        sub: SubNo,
+        count: u64,
+    },
     Calm,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Said {
-    Accepted { position: u64 },
-    Skipped { by_watermark: bool },
+    Accepted {
+        position: u64,
+    },
+    Skipped {
+        by_watermark: bool,
+    },
     /// The log was not touched.
     Rejected,
     /// The store stopped; what became of it is not known.
@@ -102,22 +152,59 @@ pub enum Ending {
 
 #[derive(Clone, Debug, Hash)]
 pub enum Decision {
-    Created { sub: SubNo },
+    Created {
+        sub: SubNo,
+    },
     /// `discards`: what waited went; `drains`: the new ordering waits for what is there.
-    Changed { sub: SubNo, discards: bool, drains: bool, new_epoch: bool },
-    Removed { sub: SubNo },
+    Changed {
+        sub: SubNo,
+        discards: bool,
+        drains: bool,
+        new_epoch: bool,
+    },
+    Removed {
+        sub: SubNo,
+    },
     /// A change that discards was refused half-way.
-    DiscardedMaybe { sub: SubNo },
-    Draining { sub: SubNo },
-    Paused { sub: SubNo, paused: bool },
-    Resume { sub: SubNo, key: String },
-    Skip { sub: SubNo, key: String },
-    Purge { sub: SubNo, key: String },
-    PauseLane { sub: SubNo, key: String },
-    Reset { sub: SubNo, key: String, expected: u64 },
-    LetterDeleted { sub: SubNo, event: EventNo },
+    DiscardedMaybe {
+        sub: SubNo,
+    },
+    Draining {
+        sub: SubNo,
+    },
+    Paused {
+        sub: SubNo,
+        paused: bool,
+    },
+    Resume {
+        sub: SubNo,
+        key: String,
+    },
+    Skip {
+        sub: SubNo,
+        key: String,
+    },
+    Purge {
+        sub: SubNo,
+        key: String,
+    },
+    PauseLane {
+        sub: SubNo,
+        key: String,
+    },
+    Reset {
+        sub: SubNo,
+        key: String,
+        expected: u64,
+    },
+    LetterDeleted {
+        sub: SubNo,
+        event: EventNo,
+    },
     /// A replay job over one subscription, or all.
-    Replay { sub: Option<SubNo> },
+    Replay {
+        sub: Option<SubNo>,
+    },
     ReplayStopped,
 }
 
@@ -170,7 +257,9 @@ impl fmt::Display for Entry {
             Entry::Started(request) => request.fmt(f),
             Entry::Decided(decision) => write!(f, "decided: {decision:?}"),
             Entry::Sent { token, event } => write!(f, "sent event {event} in request {token}"),
-            Entry::Answered { token, event, answer } => write!(f, "answered event {event} of {token}: {answer:?}"),
+            Entry::Answered { token, event, answer } => {
+                write!(f, "answered event {event} of {token}: {answer:?}")
+            }
             Entry::Ended { sub, event, ending, acted, stalled, .. } => {
                 write!(f, "ended: subscription {sub} event {event}: {ending:?}")?;
                 f.write_str(if *acted { ", done" } else { "" })?;

@@ -114,7 +114,8 @@ fn nightly(args: &Args) -> ExitCode {
 
 /// Prints a running total until a signal, the end of the time or a failure.
 fn watch(many: &Many, runs: &std::thread::JoinHandle<()>, started: Instant, duration: Option<Duration>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime for signals");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime for signals");
     runtime.block_on(async {
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
             .expect("signals can be listened to");
@@ -132,7 +133,10 @@ fn watch(many: &Many, runs: &std::thread::JoinHandle<()>, started: Instant, dura
                 shown = Instant::now();
                 let total = many.total();
                 let seconds = started.elapsed().as_secs();
-                println!("{seconds} s: {} seeds, {} events, {} crashes", total.seeds, total.events, total.crashes);
+                println!(
+                    "{seconds} s: {} seeds, {} events, {} crashes",
+                    total.seeds, total.events, total.crashes
+                );
             }
         }
     });
@@ -144,7 +148,10 @@ fn report(args: &Args, outcome: Outcome) -> ExitCode {
     let Some(Failed { violation, lines }) = &shorter.violation else { return ExitCode::FAILURE };
     println!("seed {seed}: VIOLATION of {}", violation.invariant);
     println!("  {}", violation.text);
-    println!("shortest run found: {:?}, {} events, {} crashes", shorter.knobs, shorter.events, shorter.crashes);
+    println!(
+        "shortest run found: {:?}, {} events, {} crashes",
+        shorter.knobs, shorter.events, shorter.crashes
+    );
     println!("the last of its history that concerns it:");
     for line in lines {
         println!("  {line}");

@@ -71,9 +71,20 @@ impl Network {
     }
 
     /// What calling the host with this event comes to: the outcome, whether the work is done, and how long it takes.
-    pub fn call(&self, mix: &Mix, rules: &Rules, made: &Made, time: u64, rng: &mut Rng) -> (Outcome, bool, u64) {
+    pub fn call(
+        &self,
+        mix: &Mix,
+        rules: &Rules,
+        made: &Made,
+        time: u64,
+        rng: &mut Rng,
+    ) -> (Outcome, bool, u64) {
         let took = rng.below(mix.round_ms * 2);
-        let health = self.hosts.get(&rules.host).filter(|(_, until)| *until > time).map_or(Health::Well, |host| host.0);
+        let health = self
+            .hosts
+            .get(&rules.host)
+            .filter(|(_, until)| *until > time)
+            .map_or(Health::Well, |host| host.0);
         if mix.has(Trouble::Outages) {
             match health {
                 Health::Well => {}

@@ -18,7 +18,9 @@ use klambda_dispatch::views::LaneQuery;
 
 impl World {
     pub fn operate(&mut self) -> Verdict {
-        let missing = (0..self.mix.subscriptions).map(|n| format!("sub{n}")).find(|name| !self.names.contains_key(name));
+        let missing = (0..self.mix.subscriptions)
+            .map(|n| format!("sub{n}"))
+            .find(|name| !self.names.contains_key(name));
         if let Some(name) = missing
             && (self.round < 3 || self.rng.one_in(30))
         {
@@ -87,7 +89,11 @@ impl World {
             Err(why) => {
                 self.refused("change", &why)?;
                 let sure = !discard || matches!(why, Refused::LanesParked { .. } | Refused::Conflict(_));
-                return if sure { Ok(()) } else { self.note(Entry::Decided(Decision::DiscardedMaybe { sub })) };
+                return if sure {
+                    Ok(())
+                } else {
+                    self.note(Entry::Decided(Decision::DiscardedMaybe { sub }))
+                };
             }
         };
         if put == Put::Unchanged {
@@ -97,7 +103,12 @@ impl World {
         let (drains, _) = self.catching_up(&name);
         self.rules_given.entry(sub).or_default().push(rules.clone());
         self.outside.sub_mut(sub).given(rules, drains);
-        self.note(Entry::Decided(Decision::Changed { sub, discards: discard && new_epoch, drains, new_epoch }))
+        self.note(Entry::Decided(Decision::Changed {
+            sub,
+            discards: discard && new_epoch,
+            drains,
+            new_epoch,
+        }))
     }
 
     fn delete(&mut self) -> Verdict {
@@ -145,7 +156,8 @@ impl World {
 
     /// Rather one that waits for somebody.
     fn some_lane(&mut self, name: &str, sub: SubNo) -> Option<String> {
-        let state = *self.rng.pick(&[Some(LaneState::Parked), Some(LaneState::Paused), Some(LaneState::Gap), None]);
+        let state =
+            *self.rng.pick(&[Some(LaneState::Parked), Some(LaneState::Paused), Some(LaneState::Gap), None]);
         let query = LaneQuery { subscription: Some(name.to_owned()), state, after: None, limit: 20 };
         let page = self.engine.view_lanes(&query).ok()?;
         let keys: Vec<String> = page.items.into_iter().map(|lane| lane.key).collect();

@@ -13,7 +13,12 @@ use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::recovery::Report;
 use std::sync::Arc;
 
-pub fn open(disk: &MemoryDisk, config: &Config, now: Millis, rng: &mut Rng) -> Result<(Engine, Report), Failure> {
+pub fn open(
+    disk: &MemoryDisk,
+    config: &Config,
+    now: Millis,
+    rng: &mut Rng,
+) -> Result<(Engine, Report), Failure> {
     let mut seed = [0; 16];
     seed[..8].copy_from_slice(&rng.next().to_le_bytes());
     Engine::open(Arc::new(disk.clone()), config.clone(), now, seed)
@@ -110,7 +115,8 @@ impl World {
 
     /// After a start: which subscriptions there are, and by which rules.
     fn see_subscriptions(&mut self) -> Verdict {
-        let all: Vec<(klambda_core::ids::SubscriptionId, SubNo)> = self.ids.iter().map(|(id, sub)| (*id, *sub)).collect();
+        let all: Vec<(klambda_core::ids::SubscriptionId, SubNo)> =
+            self.ids.iter().map(|(id, sub)| (*id, *sub)).collect();
         self.names.clear();
         for (id, sub) in all {
             let name = self.outside.sub(sub).rules.name.clone();
@@ -135,9 +141,13 @@ impl World {
         let (drains, reads) = catching_up(&view);
         let shown = &json["spec"];
         let paused = shown["paused"] == true;
-        let is_it = |rules: &&Rules| Rules { paused, ..(*rules).clone() }.document().to_json()["spec"] == *shown;
+        let is_it =
+            |rules: &&Rules| Rules { paused, ..(*rules).clone() }.document().to_json()["spec"] == *shown;
         let Some(found) = self.rules_given.get(&sub).and_then(|all| all.iter().rev().find(is_it)) else {
-            return Err(Violation::new("no invention", format!("{name} has rules that nobody gave it: {shown}")));
+            return Err(Violation::new(
+                "no invention",
+                format!("{name} has rules that nobody gave it: {shown}"),
+            ));
         };
         let found = Rules { paused, ..found.clone() };
         let known = self.outside.sub_mut(sub);

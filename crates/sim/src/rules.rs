@@ -102,7 +102,11 @@ impl Rules {
             timeout_ms: *rng.pick(&[50, 300]),
             concurrency: *rng.pick(&[1, 3, 256]),
             backlog: Rules::random_backlog(mix, rng),
-            letters_max: if mix.has(Trouble::TightLimits) && rng.one_in(3) { rng.between(1, 20) } else { 50_000 },
+            letters_max: if mix.has(Trouble::TightLimits) && rng.one_in(3) {
+                rng.between(1, 20)
+            } else {
+                50_000
+            },
             earliest: rng.one_in(4),
             paused: false,
         }

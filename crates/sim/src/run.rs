@@ -26,7 +26,8 @@ const LINES_MAX: usize = 60;
 pub fn run(knobs: Knobs) -> Outcome {
     let mut world = World::new(knobs);
     let result = live(&mut world);
-    let requests = world.history.entries().iter().filter(|entry| matches!(entry, Entry::Started(_))).count() as u64;
+    let requests =
+        world.history.entries().iter().filter(|entry| matches!(entry, Entry::Started(_))).count() as u64;
     Outcome {
         knobs,
         events: world.accepted,

@@ -4,7 +4,7 @@
 use crate::checkers::{self, Verdict, Violation};
 use crate::event::{EventNo, SOURCES};
 use crate::faults::{Fault, Faults};
-use crate::history::{Entry, Ending, History, Request, Said, SubNo};
+use crate::history::{Ending, Entry, History, Request, Said, SubNo};
 use crate::mix::{Knobs, Mix, Trouble};
 use crate::network::{Call, Network};
 use crate::outside::Outside;
@@ -77,7 +77,8 @@ impl World {
         let mix = Mix::new(knobs, &mut rng);
         let config = config(&mix);
         let disk = MemoryDisk::new();
-        let engine = crate::recovery::open(&disk, &config, Millis(START), &mut rng).expect("a new folder opens").0;
+        let engine =
+            crate::recovery::open(&disk, &config, Millis(START), &mut rng).expect("a new folder opens").0;
         World {
             mix,
             rng,
@@ -111,7 +112,8 @@ impl World {
     /// Checks an entry against what is known, takes it in and writes it down.
     pub fn note(&mut self, entry: Entry) -> Verdict {
         let verdict = checkers::look(&self.outside, &entry);
-        self.steps += u64::from(matches!(entry, Entry::Started(_) | Entry::Ended { .. } | Entry::Answered { .. }));
+        self.steps +=
+            u64::from(matches!(entry, Entry::Started(_) | Entry::Ended { .. } | Entry::Answered { .. }));
         self.outside.take(&entry);
         self.history.push(entry);
         verdict
@@ -260,7 +262,8 @@ impl World {
         let made = self.outside.made(request.event);
         let rules = &self.outside.sub(sub).rules;
         let (outcome, acts, took) = self.network.call(&self.mix, rules, made, self.time, &mut self.rng);
-        let call = Call { sub, event: request.event, ticket: delivery.ticket, life: self.life, outcome, acts };
+        let call =
+            Call { sub, event: request.event, ticket: delivery.ticket, life: self.life, outcome, acts };
         self.network.start(call, self.time + took);
         Ok(())
     }

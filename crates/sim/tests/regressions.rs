@@ -6,7 +6,12 @@ use sim::run::run;
 fn passes(knobs: Knobs) {
     let outcome = run(knobs);
     if let Some(failed) = &outcome.violation {
-        panic!("{knobs:?}: {}: {}\n{}", failed.violation.invariant, failed.violation.text, failed.lines.join("\n"));
+        panic!(
+            "{knobs:?}: {}: {}\n{}",
+            failed.violation.invariant,
+            failed.violation.text,
+            failed.lines.join("\n")
+        );
     }
 }
 

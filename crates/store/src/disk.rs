@@ -27,6 +27,8 @@ pub trait File: Send + Sync {
     /// Data and length are on the disk when this returns. After an error nothing may be assumed of any unsynced write.
     fn sync(&self) -> io::Result<()>;
     fn len(&self) -> io::Result<u64>;
+    /// Nobody will read this soon: the memory that caches it can be used for something else. A hint, no more.
+    fn uncache(&self) {}
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }

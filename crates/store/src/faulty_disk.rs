@@ -10,7 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a disk writes whole or not at all.
+/// What a disk writes whole or not at all, unless told otherwise.
 const SECTOR_BYTES: usize = 512;
 
 /// Clones are handles of the same disk; `clone_image` copies it.
@@ -49,13 +49,21 @@ struct NameChange {
     set: Option<(String, Arc<Inode>)>,
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Hardware {
     faults: Vec<(Op, u64)>,
     capacity_bytes: Option<u64>,
     used_bytes: u64,
+    sector_bytes: usize,
     /// Counts crashes: a handle from before one belongs to a process that is no more.
     epoch: u64,
+}
+
+impl Default for Hardware {
+    fn default() -> Hardware {
+        let faults = Vec::new();
+        Hardware { faults, capacity_bytes: None, used_bytes: 0, sector_bytes: SECTOR_BYTES, epoch: 0 }
+    }
 }
 
 struct Inode {
@@ -101,6 +109,12 @@ impl MemoryDisk {
         lock(&self.hardware).used_bytes
     }
 
+    /// What a crash leaves whole or not at all: 512 bytes, unless set.
+    pub fn set_sector_bytes(&self, bytes: usize) {
+        assert!(bytes > 0, "a sector holds something");
+        lock(&self.hardware).sector_bytes = bytes;
+    }
+
     /// A power cut. `choose(n)` answers a number below `n`. Of each unsynced write any subset of its sectors
     /// survives, of the unsynced name changes a prefix. Open files answer errors from here on.
     pub fn crash(&self, choose: &mut dyn FnMut(u64) -> u64) {
@@ -110,8 +124,9 @@ impl MemoryDisk {
         unsynced.drain(..kept).for_each(|change| change.apply(&mut names.durable));
 
         let epoch = self.next_epoch();
+        let sector_bytes = lock(&self.hardware).sector_bytes;
         let survivors = names.durable.iter().map(|(name, inode)| {
-            let content = lock(&inode.content).after_crash(choose);
+            let content = lock(&inode.content).after_crash(sector_bytes, choose);
             (name.clone(), self.new_inode(epoch, content))
         });
         let survivors: BTreeMap<_, _> = survivors.collect();
@@ -349,7 +364,7 @@ impl Content {
         }
     }
 
-    fn after_crash(&self, choose: &mut dyn FnMut(u64) -> u64) -> Content {
+    fn after_crash(&self, sector_bytes: usize, choose: &mut dyn FnMut(u64) -> u64) -> Content {
         let mut left = self.durable.clone();
         let mut written = &self.written[..];
         for change in &self.unsynced {
@@ -359,7 +374,7 @@ impl Content {
                 Change::Write { offset, len } => {
                     let (bytes, rest) = written.split_at(len);
                     written = rest;
-                    keep_some_sectors(&mut left, bytes, offset, choose);
+                    keep_some_sectors(&mut left, bytes, offset, sector_bytes, choose);
                 }
             }
         }
@@ -414,10 +429,11 @@ fn keep_some_sectors(
     left: &mut Vec<u8>,
     mut bytes: &[u8],
     mut offset: usize,
+    sector_bytes: usize,
     choose: &mut dyn FnMut(u64) -> u64,
 ) {
     while !bytes.is_empty() {
-        let in_sector = (SECTOR_BYTES - offset % SECTOR_BYTES).min(bytes.len());
+        let in_sector = (sector_bytes - offset % sector_bytes).min(bytes.len());
         if choose(2) == 1 {
             overwrite(left, &bytes[..in_sector], offset);
         }

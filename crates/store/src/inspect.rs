@@ -7,6 +7,7 @@ use crate::disk::Disk;
 use crate::log::Error;
 use crate::recovery::{self, Checkpoint, Listed, OnRecord, Scan};
 use crate::segment::{self, FRAME_ALIGN, FRAME_HEADER, FrameHeader, Segment};
+use crate::witness;
 use klambda_core::ids::{Address, Position};
 
 /// What a log consists of.
@@ -45,17 +46,19 @@ pub fn inspect(
         Err(damage @ Error::Damaged { .. }) => return inspect_pieces(disk, damage),
         Err(other) => return Err(other),
     };
-    let Some(oldest) = listed.segments.front() else { return Ok(Census::default()) };
-    let from = Checkpoint { address: oldest.base, next_position: oldest.first_position };
-    let mut scan = Scan::new(&listed.segments, from);
+    // Without a single header that can be read there may still be frames that say what was durable.
+    let oldest = |oldest: &Segment| Checkpoint { address: oldest.base, next_position: oldest.first_position };
+    let from = listed.segments.front().map_or(checkpoint, oldest);
+    let durable = checkpoint.address.max(witness::read(disk));
+    let mut scan = Scan::new(&listed.segments, from, durable);
     let outcome = scan.run(&listed, on_record);
     let mut census = Census {
         segments: listed.segments.len() as u64,
         bytes: listed.segments.iter().map(|segment| segment.capacity).sum(),
         frames: scan.report.frames,
         records: scan.report.records,
-        first: oldest.base,
-        first_position: oldest.first_position,
+        first: from.address,
+        first_position: from.next_position,
         next_position: scan.next_position,
         ..Census::default()
     };
@@ -74,12 +77,13 @@ pub fn inspect(
 
 /// What recovery would cut: from the log's end to the end of the last file.
 fn tail(listed: &Listed, scan: &Scan) -> Result<Option<Tail>, Error> {
-    let Some(segment) = listed.segments.get(scan.segment) else { return Ok(None) };
-    let junk = recovery::unsynced_tail(segment, scan.at)?;
     let later = listed.segments.iter().skip(scan.segment + 1).chain(&listed.unsynced);
-    let bytes =
-        junk.iter().map(|range| range.1).sum::<u64>() + later.map(|later| later.capacity).sum::<u64>();
-    let (file, offset) = (Segment::name(segment.base), segment.offset(scan.at));
+    let mut bytes: u64 = later.map(|later| later.capacity).sum();
+    let (mut file, mut offset) = (Segment::name(scan.at), 0);
+    if let Some(segment) = listed.segments.get(scan.segment) {
+        bytes += recovery::unsynced_tail(segment, scan.at)?.iter().map(|range| range.1).sum::<u64>();
+        (file, offset) = (Segment::name(segment.base), segment.offset(scan.at));
+    }
     Ok((bytes > 0).then_some(Tail { file, offset, bytes }))
 }
 

@@ -15,3 +15,4 @@ pub mod rows;
 pub mod segment;
 pub mod table;
 pub mod tables;
+pub mod witness;

@@ -7,10 +7,21 @@
 //! - After a failed sync nothing is written any more (`Error::Poisoned`): only a restart tells what the disk kept.
 //! - A segment's blocks are written before it is used, so a full disk shows when a segment is prepared.
 
+mod jobs;
 mod locate;
+mod reader;
+mod tail;
 
-use crate::disk::{Disk, File, are_names_lost, sync_names};
+pub use jobs::{PrepareJob, SyncJob};
+pub use reader::{Frame, LogReader};
+
+use jobs::SPARE;
+use klambda_core::planted::{self, Bug};
+use tail::Tail;
+
+use crate::disk::{Disk, File, are_names_lost};
 use crate::segment::{self, FRAME_HEADER, FrameHeader, HEADER, RECORD_HEADER, Segment, SegmentHeader};
+use crate::witness::Witness;
 use bytes::Bytes;
 use klambda_core::ids::{Address, Position};
 use klambda_core::time::Millis;
@@ -69,67 +80,17 @@ pub struct Log {
     /// Files that a sync must cover: the active one and those before it since the last sync.
     unsynced: Vec<Arc<dyn File>>,
     names_unsynced: bool,
+    witness: Witness,
+    keep_free_bytes: u64,
     tail: Tail,
     poisoned: bool,
     /// When the next segment begins, should it begin now.
     now: Millis,
 }
 
-/// Makes everything written so far durable. Runs on any thread.
-pub struct SyncJob {
-    disk: Arc<dyn Disk>,
-    files: Vec<Arc<dyn File>>,
-    names: bool,
-    pub up_to: Address,
-}
-
-impl SyncJob {
-    pub fn run(&self) -> io::Result<()> {
-        if self.names {
-            self.disk.sync_names()?;
-        }
-        self.files.iter().try_for_each(|file| file.sync())
-    }
-}
-
-/// Writes the blocks of the next segment. Runs on any thread.
-pub struct PrepareJob {
-    disk: Arc<dyn Disk>,
-    bytes: u64,
-}
-
 /// A frame of this size is written, whatever else comes: the newest frames stay in memory, and pieces of a modest size
 /// are what an allocator can use again.
 const FRAME_BYTES_FULL: usize = 64 << 10;
-
-const SPARE: &str = "spare";
-const SPARE_UNFINISHED: &str = "spare-unfinished";
-
-impl PrepareJob {
-    pub fn run(&self) -> io::Result<Arc<dyn File>> {
-        let result = self.write_zeros();
-        if result.is_err() {
-            // What was written of it takes up the room others need.
-            let _ = self.disk.remove(SPARE_UNFINISHED);
-        }
-        result
-    }
-
-    fn write_zeros(&self) -> io::Result<Arc<dyn File>> {
-        let zeros = vec![0; 1 << 20];
-        let file = self.disk.create(SPARE_UNFINISHED)?;
-        let mut offset = 0;
-        while offset < self.bytes {
-            let n = (self.bytes - offset).min(zeros.len() as u64);
-            file.write_at(&zeros[..n as usize], offset)?;
-            offset += n;
-        }
-        file.sync()?;
-        self.disk.rename(SPARE_UNFINISHED, SPARE)?;
-        sync_names(&*self.disk)?;
-        Ok(file)
-    }
-}
 
 impl Log {
     /// Where recovery ended is where writing goes on. `segments` must not be empty unless the folder is new.
@@ -143,6 +104,8 @@ impl Log {
     ) -> Option<Log> {
         let active = segments.back()?.clone();
         Some(Log {
+            witness: Witness::open(&*disk),
+            keep_free_bytes: 0,
             disk,
             options,
             segments: Arc::new(RwLock::new(segments)),
@@ -166,7 +129,7 @@ impl Log {
 
     /// The first segment of a new folder.
     pub(crate) fn first_segment(disk: &Arc<dyn Disk>, options: &Options, now: Millis) -> io::Result<Segment> {
-        let file = PrepareJob { disk: disk.clone(), bytes: options.segment_bytes }.run()?;
+        let file = PrepareJob::new(disk.clone(), options.segment_bytes, 0).run()?;
         let header = SegmentHeader {
             base: Address(0),
             capacity: options.segment_bytes,
@@ -266,6 +229,10 @@ impl Log {
 
     fn roll(&mut self) -> Result<(), Error> {
         let Some(file) = self.spare.clone() else { return Err(Error::Full) };
+        if planted::is_on(Bug::StepsLostAtSwitch) && self.frame_position == self.next_position {
+            self.frame.truncate(FRAME_HEADER);
+            self.frame_count = 0;
+        }
         self.flush()?;
         let header = SegmentHeader {
             base: self.active.end(),
@@ -277,6 +244,9 @@ impl Log {
         let segment =
             Segment::begin(&*self.disk, SPARE, file, header).map_err(|source| self.poison(source))?;
         self.spare = None;
+        if planted::is_on(Bug::OldSegmentUnsynced) {
+            self.unsynced.clear();
+        }
         self.unsynced.push(segment.file.clone());
         self.names_unsynced = true;
         self.frame_start = segment.start();
@@ -340,11 +310,15 @@ impl Log {
         self.syncing = true;
         let names = std::mem::take(&mut self.names_unsynced);
         let files = std::mem::replace(&mut self.unsynced, vec![self.active.file.clone()]);
-        Some(SyncJob { disk: self.disk.clone(), files, names, up_to: self.written() })
+        let (disk, witness) = (self.disk.clone(), self.witness.clone());
+        Some(SyncJob { disk, files, names, witness, from: self.synced(), up_to: self.written() })
     }
 
     pub fn sync_done(&mut self, up_to: Address, result: io::Result<()>) -> Result<(), Error> {
         self.syncing = false;
+        if planted::is_on(Bug::FailedSyncForgiven) && result.is_err() {
+            return Ok(());
+        }
         result.map_err(|source| self.poison(source))?;
         self.synced.store(up_to.0, Ordering::Release);
         Ok(())
@@ -356,7 +330,12 @@ impl Log {
             return None;
         }
         self.preparing = true;
-        Some(PrepareJob { disk: self.disk.clone(), bytes: self.options.segment_bytes })
+        Some(PrepareJob::new(self.disk.clone(), self.options.segment_bytes, self.keep_free_bytes))
+    }
+
+    /// No segment is prepared from the last of the disk: so much is left to those who write other files.
+    pub fn set_keep_free(&mut self, bytes: u64) {
+        self.keep_free_bytes = bytes;
     }
 
     /// Answers whether the disk had room.
@@ -446,164 +425,4 @@ fn read(segments: &RwLock<VecDeque<Segment>>) -> std::sync::RwLockReadGuard<'_, 
 
 fn write(segments: &RwLock<VecDeque<Segment>>) -> std::sync::RwLockWriteGuard<'_, VecDeque<Segment>> {
     segments.write().expect("no one panics while holding the segment list")
-}
-
-/// The newest frames, as they were written: what is delivered soon after it arrived is never read from disk.
-struct Tail {
-    frames: VecDeque<(Address, Bytes)>,
-    bytes: usize,
-    bytes_max: usize,
-}
-
-impl Tail {
-    fn push(&mut self, at: Address, frame: Bytes) {
-        self.bytes += frame.len();
-        self.frames.push_back((at, frame));
-        while self.bytes > self.bytes_max
-            && let Some((_, oldest)) = self.frames.pop_front()
-        {
-            self.bytes -= oldest.len();
-        }
-    }
-
-    fn read(&self, at: Address) -> Option<Bytes> {
-        let index = self.frames.partition_point(|(start, _)| *start <= at).checked_sub(1)?;
-        let (start, frame) = &self.frames[index];
-        let offset = usize::try_from(at.0 - start.0).ok()?;
-        let length = segment::u32_at(frame.get(offset..offset + RECORD_HEADER)?, 0) as usize;
-        let body = offset + RECORD_HEADER;
-        (body + length <= frame.len()).then(|| frame.slice(body..body + length))
-    }
-}
-
-/// Reads the durable part of the log from any thread.
-#[derive(Clone)]
-pub struct LogReader {
-    segments: Arc<RwLock<VecDeque<Segment>>>,
-    synced: Arc<AtomicU64>,
-}
-
-/// One frame of the log as read back.
-pub struct Frame {
-    pub first_position: Position,
-    pub bytes: Bytes,
-    pub records: Vec<(Address, std::ops::Range<usize>)>,
-    pub next: Address,
-}
-
-impl LogReader {
-    pub fn synced(&self) -> Address {
-        Address(self.synced.load(Ordering::Acquire))
-    }
-
-    pub fn oldest(&self) -> Option<Segment> {
-        read(&self.segments).front().cloned()
-    }
-
-    /// The segment that holds this address.
-    pub fn segment_of(&self, at: Address) -> Option<Segment> {
-        let segments = read(&self.segments);
-        let index = segments.partition_point(|segment| segment.base <= at).checked_sub(1)?;
-        segments.get(index).filter(|segment| at < segment.end()).cloned()
-    }
-
-    pub fn read(&self, at: Address) -> Result<Bytes, Error> {
-        const GUESS: usize = 2048;
-        let segment = self.segment_of(at).ok_or(Error::Gone(at))?;
-        let io = |source| Error::Io { file: Segment::name(segment.base), source };
-        let offset = segment.offset(at);
-        let mut bytes = vec![0; GUESS];
-        let n = segment.file.read_at(&mut bytes, offset).map_err(io)?;
-        bytes.truncate(n);
-        let length = bytes.first_chunk::<4>().map_or(0, |head| u32::from_le_bytes(*head) as usize);
-        let total = RECORD_HEADER + length;
-        if total > bytes.len() && offset + total as u64 <= segment.capacity {
-            bytes.resize(total, 0);
-            let more = segment.file.read_at(&mut bytes[n..], offset + n as u64).map_err(io)?;
-            bytes.truncate(n + more);
-        }
-        match segment::record_body(&bytes, at) {
-            Some(_) => Ok(Bytes::from(bytes).slice(RECORD_HEADER..total)),
-            None => Err(Error::Damaged {
-                file: Segment::name(segment.base),
-                offset,
-                what: "a record's checksum does not match".into(),
-            }),
-        }
-    }
-
-    /// The frame at `at`, or the first one after it if a segment ends there; `None` at the durable end.
-    pub fn frame(&self, at: Address) -> Result<Option<Frame>, Error> {
-        let mut at = at;
-        loop {
-            if at >= self.synced() {
-                return Ok(None);
-            }
-            let segment = self.segment_of(at).ok_or(Error::Gone(at))?;
-            let at_start = at.max(segment.start());
-            if at_start >= self.synced() {
-                return Ok(None);
-            }
-            if let Some(frame) = self.frame_in(&segment, at_start)? {
-                return Ok(Some(frame));
-            }
-            at = self.next_segment(&segment, at_start)?;
-        }
-    }
-
-    fn next_segment(&self, segment: &Segment, at: Address) -> Result<Address, Error> {
-        let segments = read(&self.segments);
-        match segments.iter().find(|next| next.base > segment.base) {
-            Some(next) if next.previous_end == at => Ok(next.start()),
-            _ => Err(Error::Damaged {
-                file: Segment::name(segment.base),
-                offset: segment.offset(at),
-                what: "a frame is missing or its header is damaged".into(),
-            }),
-        }
-    }
-
-    fn frame_in(&self, segment: &Segment, at: Address) -> Result<Option<Frame>, Error> {
-        let file = || Segment::name(segment.base);
-        let offset = segment.offset(at);
-        let mut header = [0; FRAME_HEADER];
-        let n =
-            segment.file.read_at(&mut header, offset).map_err(|source| Error::Io { file: file(), source })?;
-        let Some(header) = FrameHeader::decode(&header[..n], at) else { return Ok(None) };
-        let mut bytes = vec![0; FRAME_HEADER + header.length as usize];
-        crate::disk::read_exact_at(&*segment.file, &mut bytes, offset)
-            .map_err(|source| Error::Io { file: file(), source })?;
-        let records = segment::records(&bytes, at, &header).ok_or_else(|| Error::Damaged {
-            file: file(),
-            offset,
-            what: "a record's checksum does not match".into(),
-        })?;
-        let next = Address(at.0 + header.stride());
-        Ok(Some(Frame { first_position: header.first_position, bytes: bytes.into(), records, next }))
-    }
-
-    /// Where to begin reading to see every event after `position`: the frame that holds the one that follows it.
-    pub fn seek(&self, position: Position) -> Result<Address, Error> {
-        let wanted = Position(position.0 + 1);
-        let segment = {
-            let segments = read(&self.segments);
-            let index =
-                segments.partition_point(|segment| segment.first_position <= wanted).saturating_sub(1);
-            segments.get(index).cloned()
-        };
-        let Some(segment) = segment else { return Ok(Address(0)) };
-        let mut at = segment.start();
-        let mut header = [0; FRAME_HEADER];
-        let mut found = at;
-        while at < self.synced() && at < segment.end() {
-            let n = segment.file.read_at(&mut header, segment.offset(at)).unwrap_or(0);
-            let Some(frame) = FrameHeader::decode(&header[..n], at) else { break };
-            if frame.first_position > wanted {
-                break;
-            }
-            found = at;
-            at = Address(at.0 + frame.stride());
-        }
-        Ok(found)
-    }
 }

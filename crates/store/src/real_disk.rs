@@ -148,6 +148,10 @@ impl File for RealFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }
+
+    fn uncache(&self) {
+        let _ = rustix::fs::fadvise(&self.0, 0, None, rustix::fs::Advice::DontNeed);
+    }
 }
 
 fn take_lock(folder: &Path) -> Result<fs::File, Error> {

@@ -485,3 +485,6 @@ impl<'a> Change<'a> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,8 @@
 //! Opening a log after anything at all.
 //!
 //! Frames are read from the checkpoint to the first one that is not whole. Then one question decides: was that place
-//! durable once? A later frame that says so (`synced`), in this segment or a later one, proves damage, and the log is
-//! refused. Otherwise it is the tail of writes that no sync ever covered: it is cut, by removing later segments (newest
+//! durable once? A later frame that says so (`synced`), in this segment or a later one, proves damage, and so does the
+//! checkpoint or the `witness`: the log is refused. Otherwise it is the tail of writes that no sync ever covered: it is cut, by removing later segments (newest
 //! first) and zeroing the rest, before anything new is written, so that nothing of it can come back.
 //!
 //! What is found beyond the last sync that is proven is written once more and synced: after a sync that failed, the
@@ -11,8 +11,10 @@
 use crate::disk::Disk;
 use crate::log::{Error, Log, Options};
 use crate::segment::{self, FRAME_ALIGN, FRAME_HEADER, FrameHeader, Segment};
+use crate::witness;
 use bytes::Bytes;
 use klambda_core::ids::{Address, Position};
+use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use std::collections::VecDeque;
 use std::io;
@@ -45,15 +47,19 @@ pub fn open(
     on_record: &mut OnRecord<'_>,
 ) -> Result<(Log, Report), Error> {
     let mut listed = Listed::read(&*disk, from)?;
-    let mut scan = Scan::new(&listed.segments, from);
+    let durable = from.address.max(witness::read(&*disk));
+    let mut scan = Scan::new(&listed.segments, from, durable);
     scan.run(&listed, on_record)?;
+    listed.segments.truncate(scan.segment + 1);
+    let removed =
+        remove_after(&*disk, &listed.segments).map_err(|source| Error::Io { file: "log".into(), source })?;
     if listed.segments.is_empty() {
         let first = Log::first_segment(&disk, &options, now)
             .map_err(|source| Error::Io { file: "log".into(), source })?;
         scan.at = first.start();
         listed.segments.push_back(first);
     }
-    clean_end(&*disk, &mut listed.segments, &mut scan)?;
+    clean_end(&*disk, &listed.segments, &mut scan, removed)?;
     let Scan { at, next_position, report, .. } = scan;
     let log = Log::resume(disk, options, listed.segments, at, next_position, now)
         .ok_or_else(|| Error::Damaged { file: "log".into(), offset: 0, what: "no segment".into() })?;
@@ -127,21 +133,16 @@ pub(crate) struct Scan {
     pub(crate) at: Address,
     pub(crate) next_position: Position,
     pub(crate) report: Report,
-    /// The furthest any frame so far says was durable.
+    /// The furthest anything so far says was durable.
     synced: Address,
 }
 
 impl Scan {
-    pub(crate) fn new(segments: &VecDeque<Segment>, from: Checkpoint) -> Scan {
+    /// `durable`: what is known to have been so, without reading the log.
+    pub(crate) fn new(segments: &VecDeque<Segment>, from: Checkpoint, durable: Address) -> Scan {
         let segment = segments.partition_point(|s| s.base <= from.address).saturating_sub(1);
         let at = segments.get(segment).map_or(from.address, |s| from.address.max(s.start()));
-        Scan {
-            segment,
-            at,
-            next_position: from.next_position,
-            report: Report::default(),
-            synced: from.address,
-        }
+        Scan { segment, at, next_position: from.next_position, report: Report::default(), synced: durable }
     }
 
     /// Reads to the log's end. Afterwards `at` is where it ends.
@@ -168,6 +169,12 @@ impl Scan {
             let Some(header) = FrameHeader::decode(&head, self.at) else { return Ok(()) };
             let frame = window.read(self.at, FRAME_HEADER + header.length as usize)?;
             let Some(records) = segment::records(&frame, self.at, &header) else { return Ok(()) };
+            let next = Address(self.at.0 + header.stride());
+            if planted::is_on(Bug::RecoveryStopsEarly)
+                && FrameHeader::decode(&window.read(next, FRAME_HEADER)?, next).is_none()
+            {
+                return Ok(());
+            }
             self.must_count_from(header.first_position, segment, self.at)?;
             for (at, range) in records {
                 let body = frame.slice(range);
@@ -178,7 +185,7 @@ impl Scan {
             }
             self.report.frames += 1;
             self.synced = self.synced.max(header.synced);
-            self.at = Address(self.at.0 + header.stride());
+            self.at = next;
         }
     }
 
@@ -299,11 +306,15 @@ impl Window<'_> {
     }
 }
 
-/// Makes the end of the log clean and durable: no later segment, zeros after it, and no doubt before it.
-fn clean_end(disk: &dyn Disk, segments: &mut VecDeque<Segment>, scan: &mut Scan) -> Result<(), Error> {
+/// Makes the end of the log clean and durable: zeros after it, and no doubt before it. `removed` is what was cut already.
+fn clean_end(
+    disk: &dyn Disk,
+    segments: &VecDeque<Segment>,
+    scan: &mut Scan,
+    removed: u64,
+) -> Result<(), Error> {
     let io = |source| Error::Io { file: "log".into(), source };
-    segments.truncate(scan.segment + 1);
-    let mut bytes = remove_after(disk, segments).map_err(io)?;
+    let mut bytes = removed;
     let Some(segment) = segments.back() else { return Ok(()) };
     for (offset, length) in unsynced_tail(segment, scan.at)? {
         segment.file.write_at(&vec![0; length as usize], offset).map_err(io)?;

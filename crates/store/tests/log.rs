@@ -3,13 +3,16 @@
 mod log_harness;
 
 use klambda_core::ids::{Address, Position};
+use klambda_core::time::Millis;
 use klambda_store::disk::{Disk, read_exact_at};
 use klambda_store::faulty_disk::{MemoryDisk, Op};
 use klambda_store::inspect;
 use klambda_store::log::{Error, Log};
+use klambda_store::recovery;
 use klambda_store::segment::{FRAME_HEADER, FrameHeader, HEADER, Segment};
 use log_harness::{BEGINNING, Harness, OPTIONS, SEGMENT_BYTES, body, open, sync};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 enum Act {
@@ -203,18 +206,56 @@ fn a_lost_page_never_shortens_the_log_in_silence() {
                 frame.0 == name && frame.1 < range.end && frame.1 + frame.2 > range.start
             };
             let hit: Vec<_> = covered.iter().filter(is_hit).collect();
-            // Where the last group's frame is hit too, nothing is left that says that the one before it was durable.
-            let last_is_hit = hit.iter().any(|frame| frame.3 == before_last);
-            let kept = if last_is_hit { hit[0].3 } else { before_last };
-            match (open_damaged(&image, &bodies, kept), hit.first()) {
+            match (open_damaged(&image, &bodies, before_last), hit.first()) {
                 (Some(error), _) if page == 0 => assert_named(&error, &name, 0),
                 (Some(error), Some((_, offset, ..))) => assert_named(&error, &name, *offset),
                 (Some(error), None) => panic!("{name}, page {page}: {error}"),
-                (None, Some(_)) => assert!(last_is_hit, "{name}, page {page}"),
+                (None, Some(first)) => assert!(first.3 >= before_last, "{name}, page {page}"),
                 (None, None) => {}
             }
         }
     }
+}
+
+/// The last group is written while the group before it is being synced: its frame cannot say that that one is durable.
+#[test]
+fn the_group_before_the_last_is_never_cut() {
+    let disk = MemoryDisk::new();
+    let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
+    append(&mut log, &body(true, 1, 100));
+    log.flush().expect("flushes");
+    let first = log.sync_job().expect("something to sync");
+    append(&mut log, &body(true, 2, 100));
+    log.flush().expect("flushes");
+    log.sync_done(first.up_to, first.run()).expect("syncs");
+    sync(&mut log).expect("syncs");
+    let name = Segment::name(Address(0));
+
+    disk.flip_bit(&name, 8 * (HEADER + 60));
+    assert_named(&open(&disk.clone_image(), BEGINNING).err().expect("refused"), &name, HEADER);
+    let census = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+    assert_named(&census.damage[0], &name, HEADER);
+    disk.flip_bit(&name, 8 * (HEADER + 60));
+
+    let second = first.up_to.0;
+    disk.flip_bit(&name, 8 * (second + 60));
+    assert_eq!(open(&disk, BEGINNING).expect("the last group is cut").1.len(), 1);
+}
+
+/// Recovery does not read what lies before a checkpoint; whoever reads all of it knows that it was durable.
+#[test]
+fn damage_before_the_checkpoint_is_no_torn_tail() {
+    let mut harness = Harness::new(3);
+    harness.append(true, 500);
+    harness.flush();
+    harness.begin_sync();
+    harness.end_sync();
+    let checkpoint = harness.checkpoints.last().expect("synced").0;
+    let name = Segment::name(Address(0));
+    harness.disk.flip_bit(&name, 8 * (HEADER + 100));
+    let census = inspect::inspect(&harness.disk, checkpoint, &mut |_, _, _| Ok(())).expect("reads");
+    assert_eq!(census.cut, None);
+    assert_named(&census.damage[0], &name, HEADER);
 }
 
 fn segments(disk: &MemoryDisk) -> Vec<String> {
@@ -273,6 +314,35 @@ fn headers_that_never_became_durable_are_no_damage() {
     }
     disk.zero(&second, 0..HEADER as usize);
     assert_named(&open(&disk, BEGINNING).err().expect("refused"), &second, 0);
+}
+
+/// The first header is the one that no other segment vouches for: the frames behind it do.
+#[test]
+fn damage_of_the_first_header_is_named_by_opening_and_by_inspection() {
+    let (disk, _, _) = durable_log();
+    let first = Segment::name(Address(0));
+    for byte in [0, 4, 9, 40, 63] {
+        let image = disk.clone_image();
+        image.flip_bit(&first, byte * 8);
+        assert_named(&open(&image.clone_image(), BEGINNING).err().expect("refused"), &first, 0);
+        let census = inspect::inspect(&image, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+        assert_eq!(census.damage.len(), 1, "{:?}", census.damage);
+        assert_named(&census.damage[0], &first, 0);
+    }
+}
+
+/// Nothing in it was ever durable: inspection tells what opening will cut.
+#[test]
+fn a_first_segment_without_a_durable_frame_is_cut_as_a_whole() {
+    let disk = MemoryDisk::new();
+    drop(open(&disk, BEGINNING).expect("a new log"));
+    disk.flip_bit(&Segment::name(Address(0)), 3);
+    let census = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+    assert!(census.damage.is_empty(), "{:?}", census.damage);
+    assert_eq!(census.cut.map(|cut| (cut.offset, cut.bytes)), Some((0, SEGMENT_BYTES)));
+    let opened = recovery::open(Arc::new(disk), OPTIONS, BEGINNING, Millis(1), &mut |_, _, _| Ok(()));
+    let (_, report) = opened.expect("begins anew");
+    assert_eq!((report.records, report.cut.map(|cut| cut.1)), (0, Some(SEGMENT_BYTES)));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod ceiling;
 mod child;
+mod cores;
 mod histogram;
 mod interrupt;
 mod klambda;

@@ -7,10 +7,7 @@ pub mod generated;
 pub mod likeness;
 pub mod markdown;
 pub mod process;
-pub mod producer;
-pub mod random;
 pub mod session;
-pub mod target;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

@@ -42,7 +42,8 @@ impl Process {
         self.child.wait().expect("an exit status")
     }
 
-    fn signal(&self, signal: Signal) {
+    /// To it and to all it has started.
+    pub fn signal(&self, signal: Signal) {
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process_group(group, signal);
         }

@@ -9,7 +9,7 @@ use crate::json::{Scalar, scalar};
 use base64::Engine as _;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -27,25 +27,13 @@ pub(super) fn single(body: &Bytes, limits: &Limits) -> Result<Result<Event, Reje
 }
 
 pub(super) fn batch(body: &Bytes, limits: &Limits) -> Result<Vec<Result<Event, Rejected>>, Refusal> {
-    let elements: Elements<'_> = {
-        let mut json = serde_json::Deserializer::from_str(text(body)?);
-        let elements = ElementsSeed { max: limits.batch_events_max }.deserialize(&mut json);
-        elements.and_then(|elements| json.end().map(|()| elements)).map_err(|error| bad_json(&error))?
-    };
-    if elements.0.len() > limits.batch_events_max {
+    let mut json = serde_json::Deserializer::from_str(text(body)?);
+    let judged = BatchSeed { body, limits }.deserialize(&mut json);
+    let judged = judged.and_then(|judged| json.end().map(|()| judged)).map_err(|error| bad_json(&error))?;
+    if judged.len() > limits.batch_events_max {
         return Err(Refusal::TooLarge { what: "events in a batch", limit: limits.batch_events_max });
     }
-    Ok(elements.0.iter().enumerate().map(|(index, raw)| element(index, raw.get(), body, limits)).collect())
-}
-
-fn element(index: usize, raw: &str, body: &Bytes, limits: &Limits) -> Result<Event, Rejected> {
-    let mut draft = Draft::new(limits, Some(index));
-    let members = read_members(raw, &mut draft).unwrap_or_else(|error| {
-        draft.fault("", error.to_string());
-        Members::default()
-    });
-    let data = members.data(&mut draft, body);
-    draft.finish(data)
+    Ok(judged)
 }
 
 fn text(body: &Bytes) -> Result<&str, Refusal> {
@@ -170,35 +158,99 @@ fn set_attribute(draft: &mut Draft<'_>, name: &str, raw: &str) {
 #[derive(serde::Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// The raw texts of a batch, at most one more than allowed.
-struct Elements<'de>(Vec<&'de RawValue>);
-
-struct ElementsSeed {
-    max: usize,
+/// The events of a batch, each judged by itself; at most one more than allowed.
+struct BatchSeed<'b> {
+    body: &'b Bytes,
+    limits: &'b Limits,
 }
 
-impl<'de> DeserializeSeed<'de> for ElementsSeed {
-    type Value = Elements<'de>;
+impl<'de> DeserializeSeed<'de> for BatchSeed<'_> {
+    type Value = Vec<Result<Event, Rejected>>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Elements<'de>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_seq(self)
     }
 }
 
-impl<'de> Visitor<'de> for ElementsSeed {
-    type Value = Elements<'de>;
+impl<'de> Visitor<'de> for BatchSeed<'_> {
+    type Value = Vec<Result<Event, Rejected>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a batch as an array of CloudEvents")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Elements<'de>, A::Error> {
-        let mut elements = Vec::new();
-        while let Some(raw) = seq.next_element::<&RawValue>()? {
-            if elements.len() <= self.max {
-                elements.push(raw);
-            }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut judged = Vec::new();
+        while judged.len() <= self.limits.batch_events_max {
+            let mut draft = Draft::new(self.limits, Some(judged.len()));
+            let Some(members) = seq.next_element_seed(ElementSeed { draft: &mut draft })? else {
+                return Ok(judged);
+            };
+            let data = members.data(&mut draft, self.body);
+            judged.push(draft.finish(data));
         }
-        Ok(Elements(elements))
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(judged)
+    }
+}
+
+/// One element of a batch: an event, or a fault of its own if it is no object.
+struct ElementSeed<'d, 'l> {
+    draft: &'d mut Draft<'l>,
+}
+
+impl<'de> DeserializeSeed<'de> for ElementSeed<'_, '_> {
+    type Value = Members<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Members<'de>, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl ElementSeed<'_, '_> {
+    fn no_event<'de>(self, what: &str) -> Members<'de> {
+        self.draft.fault("", format!("is {what}, not a CloudEvent as an object"));
+        Members::default()
+    }
+}
+
+impl<'de> Visitor<'de> for ElementSeed<'_, '_> {
+    type Value = Members<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a CloudEvent as an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Members<'de>, A::Error> {
+        MembersSeed { draft: self.draft }.visit_map(map)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Members<'de>, A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(self.no_event("an array"))
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Members<'de>, E> {
+        Ok(self.no_event("a string"))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Members<'de>, E> {
+        Ok(self.no_event("a boolean"))
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Members<'de>, E> {
+        Ok(self.no_event("a number"))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Members<'de>, E> {
+        Ok(self.no_event("a number"))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Members<'de>, E> {
+        Ok(self.no_event("a number"))
+    }
+
+    fn visit_unit<E>(self) -> Result<Members<'de>, E> {
+        Ok(self.no_event("null"))
     }
 }

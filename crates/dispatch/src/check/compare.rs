@@ -1,6 +1,7 @@
 //! The ledger against the engine's state: what the log says has not left must be there, and nothing else.
 
-use super::ledger::{Account, Ledger, Why};
+use super::account::{Account, Why};
+use super::ledger::Ledger;
 use super::report::{Findings, Kind, Report};
 use crate::engine::{Engine, Failure};
 use crate::rows;

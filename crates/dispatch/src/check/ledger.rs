@@ -7,10 +7,11 @@
 //!
 //! History before the oldest kept segment is unknown: steps that concern it are counted, not judged.
 
-use super::line::{Delivered, Line, Waiting};
+use super::account::{Account, Aside, Rules, Why};
+use super::line::{Delivered, Waiting};
 use super::report::{Findings, Kind, Report};
 use hashbrown::{HashMap, HashSet};
-use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::subscription::{Document, From};
 use klambda_core::time::Millis;
 use klambda_store::record::{Change, LaneRef, Record, Route, Step, To};
@@ -40,58 +41,6 @@ struct Counts {
     late: u64,
     gaps: u64,
     before_log: u64,
-}
-
-/// What the log says of one subscription.
-#[derive(Default)]
-pub(super) struct Account {
-    pub lines: HashMap<String, Line>,
-    /// Unordered events that wait or are dead letters.
-    pub alone: HashSet<Position>,
-    /// Out of their line: overtaken, replayed, or never in one.
-    pub aside: HashMap<Position, Aside>,
-    /// Dead letters that are gone, while they stood in their line for all the log says.
-    pub gone: HashSet<Position>,
-    /// Drops that the log recorded without naming the event.
-    pub drops: u64,
-    /// Overtaken events that were taken for the dropped ones, so as not to keep them. If one turns out to be a dead letter,
-    /// another was dropped.
-    pub assumed: u64,
-    /// Up to here a purge took what waited, except this many: what was in flight, and dead letters outside the lane.
-    pub purged_before: Position,
-    pub survivors: u64,
-    pub delivered: u64,
-    /// Created within this log, so that all of its history is known.
-    pub is_whole: bool,
-    later: HashSet<Position>,
-    rules: Rules,
-    last_routed: Position,
-    /// By lane, the highest sequence that was delivered.
-    highest: HashMap<u64, Sequence>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Aside {
-    pub why: Why,
-    /// The hash of its key.
-    lane: u64,
-    sequence: Option<Sequence>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    Overtaken,
-    Replayed,
-    Invalid,
-}
-
-/// Whether an event that was put off until its subscription has caught up must be taken then.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Rules {
-    #[default]
-    Unknown,
-    AsCreated,
-    Changed,
 }
 
 impl Ledger {
@@ -410,92 +359,5 @@ impl Ledger {
         report.late = late;
         report.gaps = gaps;
         report.before_log = before_log;
-    }
-}
-
-impl Account {
-    fn line(&mut self, key: &str) -> &mut Line {
-        self.lines.entry_ref(key).or_default()
-    }
-
-    /// A line that nothing waits in is known to be in order: it costs nothing.
-    fn forget_if_over(&mut self, key: &str) {
-        if self.lines.get(key).is_some_and(Line::is_over) {
-            self.lines.remove(key);
-        }
-    }
-
-    /// Everything in the line goes, as far as the record says. Answers how many that were.
-    fn purge(&mut self, key: &str, lane: u64, events: u64) -> u64 {
-        let returned = self.aside.extract_if(|_, aside| aside.lane == lane && aside.why == Why::Replayed);
-        let mut went: Vec<Position> = returned.map(|(position, _)| position).collect();
-        let line = self.line(key);
-        went.extend(line.iter().map(|waiting| waiting.position));
-        line.clear();
-        line.drops = 0;
-        let waited = went.len() as u64;
-        let last = went.iter().max().copied().unwrap_or_default();
-        self.purged_before = self.purged_before.max(last);
-        // One may have been in flight, and dead letters outside the lane are not purged with it.
-        self.survivors += waited.saturating_sub(events) + 1;
-        waited.min(events)
-    }
-
-    /// A new expected sequence: what waits may be late by it.
-    fn set_apart(&mut self, key: &str, lane: u64) {
-        let Some(line) = self.lines.get_mut(key) else { return };
-        for waiting in line.iter() {
-            let aside = Aside { why: Why::Replayed, lane, sequence: waiting.sequence() };
-            self.aside.insert(waiting.position, aside);
-        }
-        line.clear();
-        line.drops = 0;
-    }
-
-    /// What was overtaken was dropped, if that is all that happened in its line.
-    fn is_dropped(&mut self, key: &str) -> bool {
-        let Some(line) = self.lines.get_mut(key).filter(|line| line.drops > 0 && !line.failed) else {
-            return false;
-        };
-        line.drops -= 1;
-        self.drops -= 1;
-        self.assumed += 1;
-        true
-    }
-
-    /// An event that was taken for purged or dropped is there after all.
-    pub fn is_back(&mut self, position: Position) -> bool {
-        if position <= self.purged_before && self.survivors > 0 {
-            self.survivors -= 1;
-            true
-        } else if self.assumed > 0 {
-            self.assumed -= 1;
-            self.drops += 1;
-            true
-        } else {
-            false
-        }
-    }
-
-    /// Whether this delivery came after a higher sequence, and whether it skipped one.
-    fn pass(&mut self, lane: u64, sequence: Option<Sequence>) -> (bool, bool) {
-        let Some(sequence) = sequence else { return (false, false) };
-        match self.highest.get_mut(&lane) {
-            Some(highest) if sequence < *highest => (true, false),
-            Some(highest) => {
-                let gap = sequence.0 > highest.0 + 1;
-                *highest = sequence;
-                (false, gap)
-            }
-            None => {
-                self.highest.insert(lane, sequence);
-                (false, false)
-            }
-        }
-    }
-
-    /// Everything that has not left.
-    fn open(&self) -> usize {
-        self.lines.values().map(Line::len).sum::<usize>() + self.alone.len() + self.aside.len()
     }
 }

@@ -166,6 +166,12 @@ impl Reading {
         if self.config.store.segment_bytes < limits.body_bytes as u64 {
             found.push(("store.segmentBytes", "is less than limits.bodyBytes, which one segment must hold"));
         }
+        if self.config.store.reserve_bytes > self.config.store.segment_bytes / 2 {
+            found.push((
+                "store.reserveBytes",
+                "is more than half of store.segmentBytes: a new segment would have no room for events",
+            ));
+        }
         if tls.cert.is_some() != tls.key.is_some() {
             found.push(("tls", "needs both a certificate and its key (--tls-cert and --tls-key)"));
         }
@@ -323,6 +329,9 @@ mod tests {
             found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
             ["limits.eventBytes", "limits.bodyBytes"]
         );
+        // Events would wait for room that a new segment does not have.
+        let found = wrong("limits: {bodyBytes: 1Mi}\nstore: {segmentBytes: 1Mi, reserveBytes: 1Mi}", &[]);
+        assert_eq!(found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["store.reserveBytes"]);
     }
 
     #[test]

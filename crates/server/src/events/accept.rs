@@ -117,9 +117,9 @@ fn write_result(out: &mut Vec<u8>, one: &Judged) {
         return serde_json::to_writer(out, &result(one)).expect(WRITES);
     }
     out.extend_from_slice(b"{\"id\":");
-    serde_json::to_writer(&mut *out, &one.id).expect(WRITES);
+    write_text(out, one.id.as_deref());
     out.extend_from_slice(b",\"source\":");
-    serde_json::to_writer(&mut *out, &one.source).expect(WRITES);
+    write_text(out, one.source.as_deref());
     match &one.status {
         Status::Accepted { position } => {
             write!(out, ",\"status\":\"accepted\",\"position\":{position}}}").expect(WRITES);
@@ -128,6 +128,20 @@ fn write_result(out: &mut Vec<u8>, one: &Judged) {
             write!(out, ",\"status\":\"skipped\",\"reason\":\"{reason}\"}}").expect(WRITES);
         }
         Status::Rejected(_) => {}
+    }
+}
+
+/// Plain text, which ids nearly always are, goes as it is.
+fn write_text(out: &mut Vec<u8>, text: Option<&str>) {
+    let is_plain =
+        |text: &str| text.bytes().fold(true, |plain, b| plain & (b >= b' ' && b != b'"' && b != b'\\'));
+    match text.filter(|text| is_plain(text)) {
+        Some(text) => {
+            out.push(b'"');
+            out.extend_from_slice(text.as_bytes());
+            out.push(b'"');
+        }
+        None => serde_json::to_writer(out, &text).expect("a Vec takes every write"),
     }
 }
 

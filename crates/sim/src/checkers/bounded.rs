@@ -35,7 +35,10 @@ pub fn round(outside: &Outside, engine: &Engine, bounds: &Bounds) -> Verdict {
     }
     let lanes = engine.lanes_in_memory();
     if lanes > bounds.lanes_max {
-        return Err(Violation::new(NAME, format!("{lanes} lanes are in memory, {} may be", bounds.lanes_max)));
+        return Err(Violation::new(
+            NAME,
+            format!("{lanes} lanes are in memory, {} may be", bounds.lanes_max),
+        ));
     }
     Ok(())
 }
@@ -46,7 +49,8 @@ pub fn at_end(outside: &Outside, engine: &Engine) -> Verdict {
         let Some(view) = engine.view_subscription(&sub.rules.name) else { continue };
         let outside_lanes = view.status.dead_letters.saturating_sub(view.status.lanes.parked);
         if outside_lanes > sub.rules.letters_max.max(sub.rules.letters_max) {
-            let text = format!("{}: {outside_lanes} dead letters, {} may be", sub.rules.name, sub.rules.letters_max);
+            let text =
+                format!("{}: {outside_lanes} dead letters, {} may be", sub.rules.name, sub.rules.letters_max);
             return Err(Violation::new(NAME, text));
         }
     }

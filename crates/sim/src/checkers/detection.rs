@@ -24,12 +24,19 @@ pub fn folder_is_sound(disk: &MemoryDisk) -> Result<Report, Violation> {
     if report.is_ok() {
         return Ok(report);
     }
-    let first: Vec<String> = report.problems.listed.iter().take(3).map(|problem| problem.text.clone()).collect();
+    let first: Vec<String> =
+        report.problems.listed.iter().take(3).map(|problem| problem.text.clone()).collect();
     Err(Violation::new(NAME, format!("check finds {} problems: {}", report.problems.count, first.join("; "))))
 }
 
 /// One bit is turned somewhere in a copy of the folder: refused and named, cut at the end, or without any effect.
-pub fn damage_shows(disk: &MemoryDisk, whole: &Report, config: &Config, now: Millis, rng: &mut Rng) -> Verdict {
+pub fn damage_shows(
+    disk: &MemoryDisk,
+    whole: &Report,
+    config: &Config,
+    now: Millis,
+    rng: &mut Rng,
+) -> Verdict {
     let copy = disk.clone_image();
     let names = copy.list().map_err(|error| Violation::new(NAME, error.to_string()))?;
     let name = rng.pick(&names).clone();
@@ -47,7 +54,10 @@ pub fn damage_shows(disk: &MemoryDisk, whole: &Report, config: &Config, now: Mil
         Ok((_, recovered)) => recovered.cut.is_none() && !named && !same(whole, checked.as_ref().ok()),
     };
     if silent || (opened.is_err() && !named) {
-        let text = format!("bit turned at byte {byte} of {name}: check says {checked:?}, open says {:?}", opened.err());
+        let text = format!(
+            "bit turned at byte {byte} of {name}: check says {checked:?}, open says {:?}",
+            opened.err()
+        );
         return Err(Violation::new(NAME, text));
     }
     Ok(())

@@ -37,7 +37,10 @@ fn late(outside: &Outside, request: &Request, pair: &Pair) -> Verdict {
     if !pair.may_be_late {
         return wrong(outside, request, "flagged late although it came in time");
     }
-    if outside.sub(request.sub).rules.strict && outside.sub(request.sub).replays == 0 && !is_unsettled(outside, request) {
+    if outside.sub(request.sub).rules.strict
+        && outside.sub(request.sub).replays == 0
+        && !is_unsettled(outside, request)
+    {
         return wrong(outside, request, "late and delivered although the subscription is strict");
     }
     Ok(())
@@ -65,10 +68,15 @@ fn in_turn(outside: &Outside, request: &Request, lane: &Lane, sequence: u64) -> 
         return Ok(());
     }
     if request.flag != OrderStatus::Gap {
-        return wrong(outside, request, &format!("sequence {sequence} starts, {expected} is next, and it is not flagged"));
+        return wrong(
+            outside,
+            request,
+            &format!("sequence {sequence} starts, {expected} is next, and it is not flagged"),
+        );
     }
     if !lane.gap_may_be_over(request.now, rules.gap_timeout_ms, rules.buffer_max) {
-        let text = format!("sequence {sequence} starts before the time of the gap from {expected} on is over");
+        let text =
+            format!("sequence {sequence} starts before the time of the gap from {expected} on is over");
         return wrong(outside, request, &text);
     }
     Ok(())

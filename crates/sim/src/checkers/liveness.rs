@@ -26,7 +26,10 @@ pub fn standing(engine: &Engine) -> Result<Standing, Violation> {
         let page = engine.view_lanes(&query).map_err(|failure| Violation::new(NAME, failure.to_string()))?;
         for lane in page.items.iter().filter(|lane| lane.depth > 0) {
             let reason = lane.waits_for.as_deref().unwrap_or_default();
-            let line = format!("{} {}: {} ({} waiting) for {reason:?}", lane.subscription, lane.key, lane.state, lane.depth);
+            let line = format!(
+                "{} {}: {} ({} waiting) for {reason:?}",
+                lane.subscription, lane.key, lane.state, lane.depth
+            );
             if reason.is_empty() {
                 return Err(Violation::new(NAME, format!("a lane stands without a reason: {line}")));
             }

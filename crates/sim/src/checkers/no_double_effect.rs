@@ -18,7 +18,9 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
             let before = outside.before(*token, *event);
             if !before.is_empty() && before.iter().all(|before| before.known_for_sure) {
                 let id = &outside.made(*event).id;
-                let text = format!("event {id} was accepted again although every subscription that wants it knows it");
+                let text = format!(
+                    "event {id} was accepted again although every subscription that wants it knows it"
+                );
                 return Err(Violation::of_event(NAME, *event, text));
             }
             Ok(())

@@ -41,8 +41,13 @@ pub fn at_end(outside: &Outside, letters: &dyn Fn(SubNo, EventNo) -> bool) -> Ve
         let mut missing = Vec::new();
         for (event, pair) in sub.pairs.iter().enumerate() {
             let event = event as EventNo;
-            let ended = matches!(pair.state, State::Acked | State::AckedMaybe | State::Gone | State::GoneMaybe);
-            if pair.owed && !ended && !letters(n as SubNo, event) && !may_be_below_watermark(outside, sub, event) {
+            let ended =
+                matches!(pair.state, State::Acked | State::AckedMaybe | State::Gone | State::GoneMaybe);
+            if pair.owed
+                && !ended
+                && !letters(n as SubNo, event)
+                && !may_be_below_watermark(outside, sub, event)
+            {
                 missing.push(event);
             }
         }

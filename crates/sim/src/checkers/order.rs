@@ -63,7 +63,9 @@ fn numbers(outside: &Outside, request: &Request, lane: &Lane, pair: &Pair, numbe
         (Some(known), Some(named)) if known != named => {
             wrong(outside, request, &format!("it names {named} as the one before, which is {known}"))
         }
-        (_, None) if number > 1 && number > lane.turn && !is_outside(pair) && request.flag != OrderStatus::Late => {
+        (_, None)
+            if number > 1 && number > lane.turn && !is_outside(pair) && request.flag != OrderStatus::Late =>
+        {
             wrong(outside, request, "it names no event before it")
         }
         _ => Ok(()),

@@ -33,7 +33,8 @@ pub fn waits_behind(outside: &Outside, request: &Request, open: &[(SubNo, u64, S
     let replayed = open.iter().find(|(sub, _, lane)| *sub == request.sub && lane == key);
     match replayed {
         Some((_, position, _)) if fresh && pair.position != Some(*position) => {
-            let text = format!("a live event started although position {position} is being replayed in its lane");
+            let text =
+                format!("a live event started although position {position} is being replayed in its lane");
             Err(Violation::of_request(NAME, outside, request, &text))
         }
         _ => Ok(()),
@@ -45,11 +46,15 @@ pub fn at_end(engine: &Engine, jobs: u64) -> Verdict {
     for id in 1..=jobs {
         let Some(job) = engine.replay(id) else { continue };
         if job.order_violations + job.duplicates > 0 {
-            let text = format!("job {id}: {} order violations, {} duplicates", job.order_violations, job.duplicates);
+            let text =
+                format!("job {id}: {} order violations, {} duplicates", job.order_violations, job.duplicates);
             return Err(Violation::new(NAME, text));
         }
         if job.state == JobState::Running {
-            return Err(Violation::new(NAME, format!("job {id} still runs although nothing is left to do: {job:?}")));
+            return Err(Violation::new(
+                NAME,
+                format!("job {id} still runs although nothing is left to do: {job:?}"),
+            ));
         }
     }
     Ok(())

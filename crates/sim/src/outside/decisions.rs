@@ -109,7 +109,9 @@ impl Outside {
     fn maybe_discarded(&mut self, sub: SubNo) {
         let op = self.op;
         let sub = &mut self.subs[sub as usize];
-        for pair in sub.pairs.iter_mut().filter(|pair| !pair.open && !pair.is_settled() && pair.taken != Taken::No) {
+        for pair in
+            sub.pairs.iter_mut().filter(|pair| !pair.open && !pair.is_settled() && pair.taken != Taken::No)
+        {
             pair.release(op, false);
         }
         for lane in sub.lanes.values_mut() {
@@ -184,7 +186,8 @@ impl Sub {
 }
 
 fn is_in_lane(orderings: &[Option<Ordering>], made: &Made, key: &str) -> bool {
-    let here = |ordering: &Ordering| matches!(ordering.place(made), Place::Lane { key: other, .. } if other == key);
+    let here =
+        |ordering: &Ordering| matches!(ordering.place(made), Place::Lane { key: other, .. } if other == key);
     orderings.iter().flatten().any(here)
 }
 

@@ -11,7 +11,8 @@ impl Outside {
         let sub = &mut self.subs[request.sub as usize];
         sub.open += 1;
         let pair = sub.pair_mut(request.event);
-        let outside = matches!(pair.state, State::Dead { held: false } | State::DeadMaybe) && pair.number.is_some();
+        let outside =
+            matches!(pair.state, State::Dead { held: false } | State::DeadMaybe) && pair.number.is_some();
         pair.aside = pair.aside || (outside && request.flag == OrderStatus::Late);
         pair.taken = Taken::Yes;
         pair.owed = true;
@@ -72,7 +73,14 @@ impl Outside {
         }
     }
 
-    pub(super) fn ended(&mut self, sub: SubNo, event: EventNo, ending: Ending, retry_after_ms: u64, stalled: bool) {
+    pub(super) fn ended(
+        &mut self,
+        sub: SubNo,
+        event: EventNo,
+        ending: Ending,
+        retry_after_ms: u64,
+        stalled: bool,
+    ) {
         self.op += 1;
         // What could not be written is not made durable by any sync.
         let op = if stalled { u64::MAX } else { self.op };

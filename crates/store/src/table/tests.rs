@@ -214,7 +214,7 @@ fn another_version_is_named() {
 #[test]
 fn a_million_rows_cost_little_memory() {
     let disk = MemoryDisk::new();
-    for (bloom, most) in [(false, 40 << 10), (true, 1_400 << 10)] {
+    for (bloom, most) in [(false, 40 << 10), (true, 1_800 << 10)] {
         let mut writer = Writer::new(&disk, "t", Options { bloom }).expect("creates");
         for n in 0..1_000_000_u64 {
             let key = format!("subscription/order-{:020}", n * 7_919);

@@ -50,16 +50,12 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
         figure(totals.refused as f64),
     ]);
     table.row(["without".into(), figure(median(pairs.iter().map(|pair| pair.without))), "0".into()]);
-    let detail = format!(
-        "95% interval {} to {}",
-        figure(loss.mean - loss.plus_minus),
-        figure(loss.mean + loss.plus_minus)
-    );
+    let detail = format!("95% interval {} to {}", figure(loss.low), figure(loss.high));
     Ok(Report {
         scenario: "poison",
         about: format!("one key that always fails among {KEYS}, {} pairs of turns on one server", args.pairs),
         table,
-        goals: vec![Goal::new("loss of the others, %", loss.mean, Bound::AtMost(1.0), detail)],
+        goals: vec![Goal::new("loss of the others, median %", loss.median, Bound::AtMost(1.0), detail)],
         faults: faults(accepted, &totals),
         rounds: pairs.iter().map(|pair| json!({"with": pair.with, "without": pair.without})).collect(),
     })

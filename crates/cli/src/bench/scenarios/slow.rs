@@ -6,11 +6,12 @@ use serde_json::json;
 
 use super::alternating::range;
 use super::backlogged::{Backlogged, Wanted};
+use crate::bench::histogram::Summary;
 use crate::bench::report::{Bound, Faults, Goal, Report, Table, figure, latency};
 use crate::bench::rig::{Rig, faults};
 use crate::bench::round::seconds;
 use crate::bench::stats::{median, spread};
-use crate::bench::{Args, interrupt};
+use crate::bench::{Args, cores, interrupt};
 
 struct Case {
     name: &'static str,
@@ -29,6 +30,7 @@ pub fn run_100ms(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
 struct Found {
     rate: f64,
     work_us: f64,
+    turn: Summary,
     faults: Faults,
 }
 
@@ -40,11 +42,20 @@ fn run(rig: &Rig, args: &Args, case: &Case) -> anyhow::Result<Report> {
     }
     let share = |one: &Found| one.rate / (f64::from(case.keys) / (one.work_us / 1e6));
     let shares = spread(found.iter().map(share));
-    let mut table = Table::new(&["medians", "events/s", "work time", "share of keys ÷ work time"]);
+    let mut table = Table::new(&[
+        "medians",
+        "events/s",
+        "work time",
+        "ack to next p50",
+        "p99",
+        "share of keys ÷ work time",
+    ]);
     table.row([
         "klambda".to_owned(),
         figure(median(found.iter().map(|one| one.rate))),
         latency(median(found.iter().map(|one| one.work_us))),
+        latency(median(found.iter().map(|one| one.turn.p50_us))),
+        latency(median(found.iter().map(|one| one.turn.p99_us))),
         figure(shares.median),
     ]);
     let mut faults = Faults::default();
@@ -74,6 +85,7 @@ fn measure(rig: &Rig, args: &Args, case: &Case) -> anyhow::Result<Found> {
     let delay_us = case.work.as_micros() as u64;
     let wanted = Wanted { keys: case.keys, per_key: per_key.ceil() as u32, delay_us, concurrency: case.keys };
     let mut backlogged = Backlogged::fill(rig, &wanted)?;
+    cores::keep_apart(backlogged.server.child.pid(), backlogged.sink.child.pid())?;
     backlogged.klambda.resume()?;
     interrupt::sleep(args.warm_up())?;
     let before = backlogged.sink.mark()?;
@@ -85,6 +97,7 @@ fn measure(rig: &Rig, args: &Args, case: &Case) -> anyhow::Result<Found> {
     Ok(Found {
         rate: delivered as f64 / seconds(before.at_ns, after.at_ns),
         work_us: after.work.mean_us,
+        turn: after.ack_to_next,
         faults: faults(backlogged.accepted, &totals),
     })
 }

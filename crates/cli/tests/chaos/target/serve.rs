@@ -1,128 +1,50 @@
-//! A target in the test's own process that records every call, and is not always well.
-//!
-//! It knows exactly which calls are open: a call whose caller has closed its connection, or died, is not, and the
-//! kernel says so at once, however late this process looks.
+//! The target's own process.
 
-use super::random::Random;
+use super::Trouble;
+use super::book::{Call, Verdict, now_micros};
+use crate::random::Random;
 use socket2::SockRef;
-use std::collections::{HashMap, HashSet};
-use std::io;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Runtime;
 
-/// One call, as it came in.
-#[derive(Clone, Debug)]
-pub struct Call {
-    /// Of the process that made it, which says so in `x-epoch`.
-    pub epoch: u64,
-    /// The path of the target's URL, without its slash.
-    pub subscription: String,
-    pub key: String,
-    pub id: String,
-    pub lane_sequence: Option<u64>,
-    pub previous_id: Option<String>,
-    pub order_status: Option<String>,
-    pub verdict: Verdict,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    Acknowledged,
-    /// Answered 503.
-    Refused,
-    /// Never answered.
-    Hung,
-    /// Its caller was gone before it could be answered.
-    Abandoned,
-}
-
-/// How often, in a thousand calls, something goes wrong.
-#[derive(Clone, Copy, Default)]
-pub struct Trouble {
-    pub refused: u64,
-    pub hung: u64,
-}
-
-pub struct Target {
-    pub url: String,
-    book: Arc<Mutex<Book>>,
-    _runtime: Runtime,
+#[test]
+#[ignore = "the process of a target: the other tests start it"]
+fn a_process_of_its_own() {
+    let Ok(settings) = std::env::var("KLAMBDA_TARGET") else { return };
+    let numbers: Vec<u64> = settings.split(' ').map(|text| text.parse().expect("a number")).collect();
+    let [port, refused, hung, seed] = numbers[..] else { panic!("{settings}") };
+    let record = std::env::var_os("KLAMBDA_TARGET_RECORD").expect("where to record");
+    let record = File::options().create(true).append(true).open(record).expect("the record");
+    let trouble = Trouble { refused, hung };
+    let book = Book { record, open: HashMap::new(), trouble, random: Random::new(seed) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let listener = TcpListener::bind(("127.0.0.1", port as u16)).await.expect("the port");
+        listen(listener, Arc::new(Mutex::new(book))).await;
+    });
 }
 
 struct Book {
-    calls: Vec<Call>,
-    acknowledged: HashSet<(String, String)>,
+    record: File,
     open: HashMap<(String, String), Arc<TcpStream>>,
-    overlaps: Vec<Call>,
     trouble: Trouble,
     random: Random,
-}
-
-impl Target {
-    pub fn start(trouble: Trouble, random: Random) -> Target {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let book = Arc::new(Mutex::new(Book {
-            calls: Vec::new(),
-            acknowledged: HashSet::new(),
-            open: HashMap::new(),
-            overlaps: Vec::new(),
-            trouble,
-            random,
-        }));
-        runtime.spawn(listen(listener, book.clone()));
-        Target { url, book, _runtime: runtime }
-    }
-
-    /// Subscriptions and ids that were acknowledged, each counted once.
-    pub fn acknowledged(&self) -> usize {
-        lock(&self.book).acknowledged.len()
-    }
-
-    /// All calls in the order of their epochs and, within one, of their arrival. What a dead process had sent may be
-    /// read after the first calls of the next.
-    pub fn calls(&self) -> Vec<Call> {
-        let mut calls = lock(&self.book).calls.clone();
-        calls.sort_by_key(|call| call.epoch);
-        calls
-    }
-
-    /// Calls that came in while another of their lane was open.
-    pub fn overlaps(&self) -> Vec<Call> {
-        lock(&self.book).overlaps.clone()
-    }
-}
-
-impl Call {
-    /// A call without a place in a lane is in order with no other.
-    fn lane(&self) -> (String, String) {
-        let name = if self.lane_sequence.is_some() { &self.key } else { &self.id };
-        (self.subscription.clone(), name.clone())
-    }
 }
 
 impl Book {
     fn begin(&mut self, mut call: Call, stream: &Arc<TcpStream>) -> Verdict {
         call.verdict = self.judge(stream);
+        call.at = now_micros();
         if call.verdict != Verdict::Abandoned {
             let before = self.open.insert(call.lane(), stream.clone());
-            if before.is_some_and(|before| !Arc::ptr_eq(&before, stream) && !is_closed(&before)) {
-                self.overlaps.push(call.clone());
-            }
+            call.overlaps = before.is_some_and(|before| !Arc::ptr_eq(&before, stream) && !is_closed(&before));
         }
-        if call.verdict == Verdict::Acknowledged {
-            self.acknowledged.insert((call.subscription.clone(), call.id.clone()));
-        }
-        let verdict = call.verdict;
-        self.calls.push(call);
-        verdict
+        self.record.write_all(call.line().as_bytes()).expect("recorded");
+        call.verdict
     }
 
     fn judge(&mut self, stream: &TcpStream) -> Verdict {
@@ -224,6 +146,7 @@ fn parse(bytes: &[u8]) -> Option<(Call, usize)> {
     let number = |name: &str| header(name).map(|text| text.parse::<u64>().expect("a number"));
     let length = head + number("content-length").unwrap_or(0) as usize;
     let call = Call {
+        at: 0,
         epoch: number("x-epoch").unwrap_or(0),
         subscription: request.path.unwrap_or_default().trim_start_matches('/').to_owned(),
         key: header("ce-partitionkey").unwrap_or_default(),
@@ -232,6 +155,7 @@ fn parse(bytes: &[u8]) -> Option<(Call, usize)> {
         previous_id: header("ce-previousid"),
         order_status: header("ce-orderstatus"),
         verdict: Verdict::Abandoned,
+        overlaps: false,
     };
     (bytes.len() >= length).then_some((call, length))
 }

@@ -1,0 +1,224 @@
+//! The producer's sequence: what is expected, what came early and waits for it, what came late.
+
+use super::{Action, Count, Entry, Flag, Lane, Policy, Why};
+use crate::ids::Sequence;
+use crate::planted::{self, Bug};
+use crate::subscription::Start;
+use crate::time::Millis;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SpilledEarly {
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+    /// The highest sequence among them.
+    pub(crate) highest: Sequence,
+}
+
+/// `expected` at the beginning of this id window and of the one before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Watermark {
+    pub(crate) window_start: Millis,
+    pub(crate) at_start: Sequence,
+    pub(crate) at_previous_start: Sequence,
+}
+
+impl Lane {
+    pub(super) fn arrived(
+        &mut self,
+        entry: Entry,
+        sequence: Sequence,
+        taken: bool,
+        policy: &Policy,
+        now: Millis,
+        actions: &mut Vec<Action>,
+    ) {
+        self.forget_if_idle(policy, now);
+        self.open_if_first(sequence, policy);
+        let Some(expected) = self.expected else {
+            return self.buffer(entry, sequence, taken, policy, actions);
+        };
+        if sequence == expected
+            || (planted::is_on(Bug::GapIgnored) && sequence.0 == expected.0 + 1 && self.early.is_empty())
+        {
+            self.take(entry, sequence);
+        } else if sequence > expected {
+            self.buffer(entry, sequence, taken, policy, actions);
+        } else if self.in_recorded_gap(sequence) || sequence >= self.watermark.at_previous_start {
+            self.late(entry, policy, actions);
+        } else {
+            actions.push(Action::Watermark);
+        }
+    }
+
+    fn forget_if_idle(&mut self, policy: &Policy, now: Millis) {
+        let ttl = policy.sequence_ttl_ms;
+        if ttl > 0 && self.is_idle() && now.since(self.active_at) >= ttl {
+            self.expected = None;
+            self.gaps.clear();
+            self.watermark.restart();
+        }
+    }
+
+    fn open_if_first(&mut self, sequence: Sequence, policy: &Policy) {
+        if self.expected.is_some() {
+            return;
+        }
+        let first = match policy.start {
+            Start::At(first) => Some(Sequence(first)),
+            Start::First => Some(sequence),
+            Start::Auto => (sequence.0 <= 1).then_some(sequence),
+        };
+        match first {
+            Some(first) => self.open_at(first),
+            None => self.opening = true,
+        }
+    }
+
+    pub(super) fn open_at(&mut self, first: Sequence) {
+        self.opening = false;
+        self.gap_until = None;
+        self.expected = Some(first);
+    }
+
+    fn take(&mut self, entry: Entry, sequence: Sequence) {
+        self.place(entry);
+        self.expected = Some(Sequence(sequence.0.saturating_add(1)));
+        self.gap_closed();
+        self.drain_early();
+    }
+
+    pub(super) fn drain_early(&mut self) {
+        while let Some(expected) = self.expected
+            && let Some(entry) = self.early.remove(&expected)
+        {
+            self.early_bytes -= u64::from(entry.bytes);
+            self.place(entry);
+            self.expected = Some(Sequence(expected.0.saturating_add(1)));
+        }
+    }
+
+    fn buffer(
+        &mut self,
+        entry: Entry,
+        sequence: Sequence,
+        taken: bool,
+        policy: &Policy,
+        actions: &mut Vec<Action>,
+    ) {
+        if taken || self.early.contains_key(&sequence) {
+            return self.late(entry, policy, actions);
+        }
+        if planted::is_on(Bug::BufferDrops) && self.buffered() + 1 >= policy.buffer_events_max {
+            return;
+        }
+        if self.expected.is_some() {
+            actions.push(Action::Count(Count::Early));
+        }
+        if self.beyond_early(sequence) {
+            self.spill_one(sequence, entry, actions);
+        } else {
+            self.early_bytes += u64::from(entry.bytes);
+            self.early.insert(sequence, entry);
+        }
+        while self.is_buffer_full(policy) && !self.gap_parked && !self.early.is_empty() {
+            self.gap_expired(policy, actions);
+        }
+        if self.gap_parked {
+            self.spill_early(policy, actions);
+        }
+    }
+
+    fn is_buffer_full(&self, policy: &Policy) -> bool {
+        self.buffered() >= policy.buffer_events_max
+            || self.early_bytes + self.early_spilled.bytes >= policy.buffer_bytes_max
+    }
+
+    /// A parked gap goes on queueing: what is beyond the buffer's limit waits on disk, the highest first.
+    fn spill_early(&mut self, policy: &Policy, actions: &mut Vec<Action>) {
+        while self.early.len() as u64 > policy.buffer_events_max || self.early_bytes > policy.buffer_bytes_max
+        {
+            let Some((sequence, entry)) = self.early.pop_last() else { return };
+            self.early_bytes -= u64::from(entry.bytes);
+            self.spill_one(sequence, entry, actions);
+        }
+    }
+
+    fn spill_one(&mut self, sequence: Sequence, entry: Entry, actions: &mut Vec<Action>) {
+        let spilled = &mut self.early_spilled;
+        spilled.highest = if spilled.entries == 0 { sequence } else { spilled.highest.max(sequence) };
+        spilled.entries += 1;
+        spilled.bytes += u64::from(entry.bytes);
+        actions.push(Action::SpillEarly { sequence, entry });
+    }
+
+    fn beyond_early(&self, sequence: Sequence) -> bool {
+        self.early_spilled.entries > 0
+            && self.early.keys().next_back().is_some_and(|highest| sequence > *highest)
+    }
+
+    pub(super) fn late(&mut self, mut entry: Entry, policy: &Policy, actions: &mut Vec<Action>) {
+        actions.push(Action::Count(Count::Late));
+        entry.flag = if planted::is_on(Bug::LateUnflagged) { Flag::None } else { Flag::Late };
+        if policy.strict {
+            actions.push(Action::DeadLetter { entry, why: Why::Late });
+        } else {
+            self.place(entry);
+        }
+    }
+
+    pub fn has_spilled_early(&self) -> bool {
+        self.early_spilled.entries > 0
+    }
+
+    /// Early events on disk must come back before the next step: none is left in memory.
+    pub fn wants_early(&self) -> bool {
+        self.early_spilled.entries > 0 && self.early.is_empty()
+    }
+
+    /// The lowest early events from disk, in order. Those that a reset has passed meanwhile are late: what follows from
+    /// that is to be done like the actions of a step.
+    pub fn load_early(
+        &mut self,
+        entries: Vec<(Sequence, Entry)>,
+        policy: &Policy,
+        now: Millis,
+    ) -> Vec<Action> {
+        let state = self.state();
+        let mut actions = Vec::new();
+        for (sequence, entry) in entries {
+            self.early_spilled.entries = self.early_spilled.entries.saturating_sub(1);
+            self.early_spilled.bytes = self.early_spilled.bytes.saturating_sub(u64::from(entry.bytes));
+            if self.expected.is_some_and(|expected| sequence < expected) {
+                self.late(entry, policy, &mut actions);
+            } else {
+                self.early_bytes += u64::from(entry.bytes);
+                self.early.insert(sequence, entry);
+            }
+        }
+        self.drain_early();
+        self.watch_gap(policy, now);
+        if self.state() != state {
+            self.since = now;
+        }
+        actions
+    }
+}
+
+impl Watermark {
+    pub(super) fn rotate(&mut self, expected: Sequence, window_ms: u64, now: Millis) {
+        let age_ms = now.since(self.window_start);
+        if age_ms < window_ms {
+            return;
+        }
+        let passed = age_ms / window_ms.max(1);
+        self.at_previous_start = if passed == 1 { self.at_start } else { expected };
+        self.at_start = expected;
+        self.window_start = self.window_start + passed.saturating_mul(window_ms.max(1));
+    }
+
+    /// Nothing was passed long ago: whatever comes below the expected sequence is late, no duplicate.
+    pub(super) fn restart(&mut self) {
+        self.at_start = Sequence(0);
+        self.at_previous_start = Sequence(0);
+    }
+}

@@ -1,0 +1,38 @@
+//! A real data folder after a power cut, and with damage in it.
+//!
+//! An engine works on a real folder under load. Beside it an image in memory follows every write, sync and rename, so
+//! that at any moment all that a power cut could leave can be tried, and damage can be done to any byte of any file.
+//! Each time the folder is opened, drained to the last event, and every delivered event compared byte for byte.
+//!
+//! `KLAMBDA_CHAOS=long` tries twenty times as much; `KLAMBDA_SEED` repeats a run.
+
+mod cut;
+mod flips;
+mod load;
+mod mirror;
+mod verdict;
+
+use std::io::Write as _;
+
+/// How much is tried: once, or as the long version says.
+fn times(n: usize) -> usize {
+    if std::env::var("KLAMBDA_CHAOS").is_ok_and(|value| value == "long") { 20 * n } else { n }
+}
+
+fn seed() -> u64 {
+    let given =
+        std::env::var("KLAMBDA_SEED").ok().map(|text| text.parse().expect("KLAMBDA_SEED is a number"));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    let seed = given.unwrap_or(now.as_millis() as u64);
+    println!("KLAMBDA_SEED={seed}");
+    seed
+}
+
+/// The one line that a harness comes to: printed, and kept where `KLAMBDA_SUMMARY` says.
+fn summarize(line: &str) {
+    println!("{line}");
+    if let Some(path) = std::env::var_os("KLAMBDA_SUMMARY") {
+        let mut file = std::fs::File::options().create(true).append(true).open(path).expect("the summary");
+        file.write_all(format!("{line}\n").as_bytes()).expect("written");
+    }
+}

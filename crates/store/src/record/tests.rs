@@ -1,0 +1,149 @@
+//! The format, byte by byte: what a log holds today must be read tomorrow.
+
+use super::*;
+
+const TIME: Millis = Millis(300);
+/// `TIME` as it is written.
+const T: [u8; 2] = [0xac, 0x02];
+
+fn route(to: To<'_>) -> Route<'_> {
+    Route { subscription: SubscriptionId(5), previous: Address(64), to }
+}
+
+fn step(step: Step<'_>) -> Record<'_> {
+    let (subscription, lane) = (SubscriptionId(5), LaneRef::Key("k"));
+    Record::Step { time: TIME, subscription, lane, previous: Address(64), running: None, step }
+}
+
+fn change(change: Change<'_>) -> Record<'_> {
+    Record::Subscription { time: TIME, subscription: SubscriptionId(5), change }
+}
+
+fn gone(why: Gone) -> Record<'static> {
+    Record::DeadLetterGone { time: TIME, subscription: SubscriptionId(5), position: Position(9), why }
+}
+
+/// The record has exactly these bytes, and they are this record; a byte less is none.
+fn check(record: &Record<'_>, parts: &[&[u8]]) {
+    let expected = parts.concat();
+    let mut bytes = vec![0xee];
+    record.encode(&mut bytes);
+    assert_eq!(bytes[1..], expected, "{record:?}");
+    assert_eq!(Record::decode(&expected).as_ref(), Ok(record));
+    assert_eq!(record.time(), TIME);
+    assert_eq!(is_event(&expected), matches!(record, Record::Event { .. }));
+    if !matches!(record, Record::Event { .. } | Record::Kept { .. }) {
+        for end in 0..expected.len() {
+            assert!(Record::decode(&expected[..end]).is_err(), "{record:?} cut at {end}");
+        }
+    }
+}
+
+fn check_step(one: Step<'_>, name: &str, bytes: &[u8]) {
+    assert_eq!(one.name(), name);
+    check(&step(one), &[&[3], &T, &[5, 64, 0, 1, b'k', 0], bytes]);
+}
+
+#[test]
+fn events_with_every_kind_of_route() {
+    let routes = vec![
+        route(To::Lane { key: "k", sequence: None }),
+        route(To::Lane { key: "", sequence: Some(Sequence(7)) }),
+        route(To::Alone),
+        route(To::Invalid { what: "no" }),
+        route(To::Later),
+    ];
+    let bytes: &[&[u8]] = &[
+        &[5],
+        &[5, 64, 0, 1, b'k', 0],
+        &[5, 64, 0, 0, 8],
+        &[5, 64, 1],
+        &[5, 64, 2, 2, b'n', b'o'],
+        &[5, 64, 3],
+    ];
+    let bytes = bytes.concat();
+    check(&Record::Event { time: TIME, routes: routes.clone(), event: b"e" }, &[&[1], &T, &bytes, b"e"]);
+    check(&Record::Event { time: TIME, routes: Vec::new(), event: b"" }, &[&[1], &T, &[0]]);
+    let (from, position) = (Address(32), Position(9));
+    check(
+        &Record::Kept { from, time: TIME, position, routes, event: b"e" },
+        &[&[7, 32], &T, &[9], &bytes, b"e"],
+    );
+    let (at, accepted, bytes) = (Address(32), Millis(2), 6);
+    check(
+        &Record::Routed { time: TIME, position, at, accepted, bytes, route: route(To::Alone) },
+        &[&[2], &T, &[9, 32, 2, 6, 5, 64, 1]],
+    );
+}
+
+#[test]
+fn every_step() {
+    check_step(Step::Delivered { position: Position(9) }, "delivered", &[0, 9]);
+    for (fatal, byte) in [(false, 0), (true, 1)] {
+        let failed = Step::Failed {
+            position: Position(9),
+            fatal,
+            retry_at: Millis(4),
+            reason: Reason::Timeout,
+            error: "x",
+        };
+        check_step(failed, "failed", &[1, 9, byte, 4, Reason::Timeout.code(), 1, b'x']);
+    }
+    check_step(Step::GapExpired, "gap expired", &[2]);
+    check_step(Step::Resume, "resumed", &[3]);
+    check_step(Step::Skip, "skipped", &[4]);
+    check_step(Step::Purge { events: 3, after: Position(9) }, "purged", &[5, 3, 9]);
+    check_step(Step::Pause, "paused", &[6]);
+    check_step(Step::Reset { expected: Sequence(8) }, "reset", &[7, 8]);
+    check_step(Step::Replay { position: Position(9), job: 2 }, "replayed", &[8, 9, 2]);
+    check_step(Step::DropOldest, "dropped", &[9]);
+}
+
+#[test]
+fn steps_of_single_events_and_of_open_requests() {
+    for (running, byte) in [(None, 0), (Some(Turn::Queue), 1), (Some(Turn::Aside), 2)] {
+        let (subscription, previous) = (SubscriptionId(5), Address(64));
+        let lane = LaneRef::Alone(Position(9));
+        let record = Record::Step { time: TIME, subscription, lane, previous, running, step: Step::Skip };
+        check(&record, &[&[3], &T, &[5, 64, 1, 9, byte, 4]]);
+    }
+}
+
+#[test]
+fn changes_dead_letters_and_replays() {
+    check(&change(Change::Put { document: "{}" }), &[&[4], &T, &[5, 0, 2, b'{', b'}']]);
+    for (plain, byte) in [(Change::Pause, 1), (Change::Resume, 2), (Change::Drain, 3), (Change::Remove, 4)] {
+        check(&change(plain), &[&[4], &T, &[5, byte]]);
+    }
+    check(&change(Change::Caught { up_to: Position(9) }), &[&[4], &T, &[5, 5, 9]]);
+    for (why, byte) in [(Gone::Deleted, 0), (Gone::Expired, 1), (Gone::Overflow, 2)] {
+        check(&gone(why), &[&[5], &T, &[5, 9, byte]]);
+    }
+    for (made, byte) in [(ReplayChange::Created { job: "j" }, 0), (ReplayChange::Ended { job: "j" }, 1)] {
+        check(&Record::Replay { time: TIME, id: 3, change: made }, &[&[6], &T, &[3, byte, 1, b'j']]);
+    }
+}
+
+#[test]
+fn what_nothing_writes_is_malformed() {
+    let unknown: [&[u8]; 11] = [
+        &[],
+        &[0],
+        &[8, 1],
+        &[1, 9, 1, 5, 64, 4],
+        // More routes than there are bytes left.
+        &[1, 9, 9, 5, 64, 1],
+        &[3, 9, 5, 64, 2, 9, 0, 4],
+        &[3, 9, 5, 64, 0, 0, 3, 4],
+        &[3, 9, 5, 64, 0, 0, 0, 10],
+        &[4, 9, 5, 6],
+        &[5, 9, 5, 9, 3],
+        &[6, 9, 3, 2, 0],
+    ];
+    for bytes in unknown {
+        assert!(Record::decode(bytes).is_err(), "{bytes:?}");
+    }
+    assert_eq!(Record::decode(&[1, 9, 9, 5, 64, 1]), Err(Malformed("route count")));
+    // As many routes as bytes are left is a matter of their bytes.
+    assert_eq!(Record::decode(&[1, 9, 3, 5, 64, 1]), Err(Malformed("length")));
+}

@@ -1,0 +1,86 @@
+//! The client's reader of answers: the same however it is cut, and never half an answer for a whole one.
+#![no_main]
+#![allow(dead_code)]
+
+// The client keeps these to itself: this is their source, not a copy.
+#[path = "../../crates/dispatch/src/client/answer.rs"]
+mod answer;
+#[path = "../../crates/dispatch/src/client/chunked.rs"]
+mod chunked;
+#[path = "../../crates/dispatch/src/client/reply.rs"]
+mod reply;
+
+use answer::{Answer, Progress};
+use klambda_core::outcome::Outcome;
+use klambda_fuzz::input::Input;
+use libfuzzer_sys::fuzz_target;
+
+/// More than is ever shown of a body, as everywhere.
+const BODY_BYTES_MAX: usize = 1100;
+
+fuzz_target!(|data: &[u8]| {
+    let mut input = Input::new(data);
+    let cuts: Vec<usize> = (0..input.byte() % 5).map(|_| usize::from(input.byte())).collect();
+    let bytes = input.rest();
+    let whole = read(&[bytes]);
+    assert_eq!(whole, read(&pieces(bytes, &cuts)), "in pieces {cuts:?}");
+    assert_eq!(whole, read(&bytes.chunks(1).collect::<Vec<_>>()), "byte by byte");
+    if let Some(read) = whole {
+        check(bytes, &read);
+    }
+});
+
+#[derive(Debug, PartialEq)]
+struct Read {
+    code: u16,
+    detail: String,
+    retries: bool,
+    /// A next answer may follow on its connection: so its end was certain.
+    by_framing: bool,
+}
+
+fn read(pieces: &[&[u8]]) -> Option<Read> {
+    let mut answer = Answer::new(BODY_BYTES_MAX);
+    for (n, piece) in pieces.iter().enumerate() {
+        if answer.read(piece).ok()? == Progress::Done {
+            // Bytes after the answer cost the connection, wherever they are cut.
+            let rest = pieces[n + 1..].iter().any(|piece| !piece.is_empty());
+            return Some(finish(answer, rest));
+        }
+    }
+    answer.end().ok()?;
+    Some(finish(answer, false))
+}
+
+fn finish(answer: Answer, rest: bool) -> Read {
+    let by_framing = answer.keeps_alive() && !rest;
+    match answer.into_reply().into_outcome() {
+        Outcome::Status { code, retry_after_ms, detail } => {
+            Read { code, detail, retries: retry_after_ms.is_some(), by_framing }
+        }
+        other => panic!("{other:?} is no answer"),
+    }
+}
+
+fn pieces<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
+    let (mut pieces, mut rest) = (Vec::new(), bytes);
+    for cut in cuts {
+        let (piece, after) = rest.split_at((*cut).min(rest.len()));
+        pieces.push(piece);
+        rest = after;
+    }
+    pieces.push(rest);
+    pieces
+}
+
+fn check(bytes: &[u8], whole: &Read) {
+    assert!((200..600).contains(&whole.code));
+    assert!(whole.detail.chars().count() <= 201 && !whole.detail.contains(char::is_control));
+    assert!(bytes.starts_with(b"HTTP/1.") || bytes.trim_ascii_start().starts_with(b"HTTP/1."));
+    // An answer whose end is certain is nothing before its last byte.
+    if whole.by_framing
+        && let Some((_, cut)) = bytes.split_last()
+    {
+        assert_eq!(read(&[cut]), None, "half an answer was taken for a whole one");
+    }
+}

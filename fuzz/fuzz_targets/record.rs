@@ -1,0 +1,155 @@
+//! Records of the log and the events in them: whatever decodes encodes to the same, and whatever is encoded decodes.
+#![no_main]
+
+use klambda_core::event_codec::EventView;
+use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_core::lane::Turn;
+use klambda_core::outcome::Reason;
+use klambda_core::time::Millis;
+use klambda_fuzz::event::check_encoding;
+use klambda_fuzz::input::Input;
+use klambda_store::record::{Change, Gone, LaneRef, Record, ReplayChange, Route, Step, To, is_event};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((mode, body)) = data.split_first() else { return };
+    match mode % 3 {
+        0 => decode(body),
+        1 => drop(encode(&record(&mut Input::new(body)))),
+        _ => event(body),
+    }
+});
+
+fn decode(body: &[u8]) {
+    let Ok(record) = Record::decode(body) else { return };
+    assert_eq!(is_event(body), matches!(record, Record::Event { .. }));
+    let bytes = encode(&record);
+    assert!(bytes.len() <= body.len(), "our own encoding is the shortest");
+    if let Record::Event { event: bytes, .. } | Record::Kept { event: bytes, .. } = record {
+        event(bytes);
+    }
+}
+
+fn encode(record: &Record<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    record.encode(&mut bytes);
+    assert_eq!(Record::decode(&bytes).as_ref(), Ok(record));
+    let decoded = Record::decode(&bytes).expect("decoded before");
+    assert_eq!(decoded.time(), record.time());
+    // A record that is cut off is refused, or ends in an event's bytes, which run to the end.
+    let ends_in_event = matches!(record, Record::Event { .. } | Record::Kept { .. });
+    if let Some((_, cut)) = bytes.split_last() {
+        assert!(ends_in_event || Record::decode(cut).is_err(), "half a record was read");
+    }
+    bytes
+}
+
+fn event(bytes: &[u8]) {
+    if let Ok(view) = EventView::decode(bytes) {
+        check_encoding(&view.to_event());
+    }
+}
+
+fn record<'a>(input: &mut Input<'a>) -> Record<'a> {
+    let time = Millis(input.number());
+    match input.byte() % 7 {
+        0 => Record::Event { time, routes: routes(input), event: input.rest() },
+        1 => Record::Routed {
+            time,
+            position: Position(input.number()),
+            at: Address(input.number()),
+            accepted: Millis(input.number()),
+            bytes: input.number() as u32,
+            route: route(input),
+        },
+        2 => Record::Step {
+            time,
+            subscription: subscription(input),
+            lane: lane(input),
+            previous: Address(input.number()),
+            running: [None, Some(Turn::Queue), Some(Turn::Aside)][input.below(3)],
+            step: step(input),
+        },
+        3 => Record::Subscription { time, subscription: subscription(input), change: change(input) },
+        4 => Record::DeadLetterGone {
+            time,
+            subscription: subscription(input),
+            position: Position(input.number()),
+            why: [Gone::Deleted, Gone::Expired, Gone::Overflow][input.below(3)],
+        },
+        5 => Record::Replay {
+            time,
+            id: input.number(),
+            change: match input.flag() {
+                true => ReplayChange::Created { job: input.text() },
+                false => ReplayChange::Ended { job: input.text() },
+            },
+        },
+        _ => Record::Kept {
+            from: Address(input.number()),
+            time,
+            position: Position(input.number()),
+            routes: routes(input),
+            event: input.rest(),
+        },
+    }
+}
+
+fn subscription(input: &mut Input<'_>) -> SubscriptionId {
+    SubscriptionId(input.number() as u32)
+}
+
+fn routes<'a>(input: &mut Input<'a>) -> Vec<Route<'a>> {
+    (0..input.byte() % 4).map(|_| route(input)).collect()
+}
+
+fn route<'a>(input: &mut Input<'a>) -> Route<'a> {
+    let (subscription, previous) = (subscription(input), Address(input.number()));
+    let to = match input.byte() % 5 {
+        0 => To::Lane { key: input.text(), sequence: None },
+        1 => To::Lane { key: input.text(), sequence: Some(Sequence(input.number())) },
+        2 => To::Alone,
+        3 => To::Invalid { what: input.text() },
+        _ => To::Later,
+    };
+    Route { subscription, previous, to }
+}
+
+fn lane<'a>(input: &mut Input<'a>) -> LaneRef<'a> {
+    match input.flag() {
+        true => LaneRef::Key(input.text()),
+        false => LaneRef::Alone(Position(input.number())),
+    }
+}
+
+fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
+    match input.byte() % 10 {
+        0 => Step::Delivered { position: Position(input.number()) },
+        1 => Step::Failed {
+            position: Position(input.number()),
+            fatal: input.flag(),
+            retry_at: Millis(input.number()),
+            reason: Reason::ALL[input.below(Reason::ALL.len())],
+            error: input.text(),
+        },
+        2 => Step::GapExpired,
+        3 => Step::Resume,
+        4 => Step::Skip,
+        5 => Step::Purge { events: input.number(), after: Position(input.number()) },
+        6 => Step::Pause,
+        7 => Step::Reset { expected: Sequence(input.number()) },
+        8 => Step::Replay { position: Position(input.number()), job: input.number() },
+        _ => Step::DropOldest,
+    }
+}
+
+fn change<'a>(input: &mut Input<'a>) -> Change<'a> {
+    match input.byte() % 6 {
+        0 => Change::Put { document: input.text() },
+        1 => Change::Pause,
+        2 => Change::Resume,
+        3 => Change::Drain,
+        4 => Change::Remove,
+        _ => Change::Caught { up_to: Position(input.number()) },
+    }
+}

@@ -1,0 +1,73 @@
+//! The short way's reader of request heads: what it takes, a plain reading by lines takes in the same way.
+#![no_main]
+#![allow(dead_code)]
+
+// The server keeps it to itself: this is its source, not a copy.
+#[path = "../../crates/server/src/fast/head.rs"]
+mod head;
+
+use head::{Post, Slots, Verdict};
+use libfuzzer_sys::fuzz_target;
+
+const BYTES_MAX: usize = 600;
+const FIRST: &[u8] = b"POST /api/v1/events HTTP/1.1\r\n";
+
+fuzz_target!(|data: &[u8]| {
+    let Some((mode, rest)) = data.split_first() else { return };
+    // Mostly past the first line, which has one form.
+    let bytes = if mode % 8 == 0 { rest.to_vec() } else { [FIRST, rest].concat() };
+    let mut slots = Slots::new();
+    match slots.read(&bytes, BYTES_MAX) {
+        Verdict::Post(post) => check_post(&bytes, &post),
+        Verdict::Part => check_part(&bytes),
+        Verdict::Other => {}
+    }
+});
+
+fn check_post(bytes: &[u8], post: &Post<'_, '_>) {
+    assert!(post.bytes <= bytes.len() && post.bytes <= BYTES_MAX);
+    let head = &bytes[..post.bytes];
+    assert!(head.starts_with(FIRST) && (head.ends_with(b"\n\r\n") || head.ends_with(b"\n\n")));
+    let lines = lines(head);
+    assert_eq!(lines.len(), post.headers.len(), "as many headers as lines");
+    for (line, header) in lines.iter().zip(post.headers) {
+        assert_eq!(*line, (header.name.as_bytes(), header.value.trim_ascii()));
+    }
+    let of = |name: &[u8]| -> Vec<&[u8]> {
+        lines.iter().filter(|(given, _)| given.eq_ignore_ascii_case(name)).map(|(_, value)| *value).collect()
+    };
+    assert!(of(b"transfer-encoding").is_empty() && of(b"expect").is_empty() && of(b"upgrade").is_empty());
+    assert_eq!(of(b"content-length").len(), 1);
+    let length = std::str::from_utf8(of(b"content-length")[0]).ok().and_then(|text| text.parse().ok());
+    assert_eq!(Some(post.length), length);
+    assert_eq!(of(b"host"), [post.host.trim().as_bytes()]);
+    assert_eq!(of(b"authorization").first().copied(), post.authorization.map(<[u8]>::trim_ascii));
+    assert!(of(b"origin").len() <= 1 && of(b"content-type").len() <= 1 && of(b"authorization").len() <= 1);
+    // However much of it has come, it is not taken for something else before it is whole.
+    for end in [0, 1, FIRST.len(), post.bytes / 2, post.bytes - 1] {
+        assert!(matches!(Slots::new().read(&bytes[..end], BYTES_MAX), Verdict::Part), "{end}");
+    }
+    let alone =
+        matches!(Slots::new().read(head, BYTES_MAX), Verdict::Post(alone) if alone.length == post.length);
+    assert!(alone, "what follows a head does not change it");
+}
+
+/// The headers, by a plain reading.
+fn lines(head: &[u8]) -> Vec<(&[u8], &[u8])> {
+    let mut lines = Vec::new();
+    for line in
+        head[FIRST.len()..].split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+    {
+        if line.is_empty() {
+            break;
+        }
+        let colon = line.iter().position(|byte| *byte == b':').expect("a header has a colon");
+        lines.push((&line[..colon], line[colon + 1..].trim_ascii()));
+    }
+    lines
+}
+
+fn check_part(bytes: &[u8]) {
+    assert!(bytes.len() < BYTES_MAX);
+    assert!(FIRST.starts_with(bytes) || bytes.starts_with(FIRST));
+}
