@@ -52,8 +52,6 @@ pub struct Sub {
     pub catching_up: bool,
     /// It did so once: when its events came to it is not known.
     pub read_history: bool,
-    pub created_op: u64,
-    pub paused_op: u64,
     pub pairs: Vec<Pair>,
     pub lanes: BTreeMap<String, Lane>,
     pub open: u32,
@@ -72,7 +70,7 @@ pub struct Sub {
 }
 
 impl Sub {
-    pub fn new(rules: Rules, op: u64, catching_up: bool) -> Sub {
+    pub fn new(rules: Rules, catching_up: bool) -> Sub {
         let drops = rules.drops();
         Sub {
             rules,
@@ -81,8 +79,6 @@ impl Sub {
             draining: false,
             catching_up,
             read_history: catching_up,
-            created_op: op,
-            paused_op: 0,
             pairs: Vec::new(),
             lanes: BTreeMap::new(),
             open: 0,
@@ -199,7 +195,11 @@ impl Outside {
             Entry::Seen { sub, there } => self.sub_mut(*sub).there = *there,
             Entry::Switched { sub } => self.switched(*sub),
             Entry::Dropped { sub, count } => self.sub_mut(*sub).dropped += count,
-            Entry::Opened { now, .. } => self.time_is(*now),
+            Entry::Opened { now, .. } => {
+                self.time_is(*now);
+                // What recovery finds is durable before anything new happens.
+                (self.flushed, self.durable) = (self.op, self.op);
+            }
             Entry::Calm => self.calm = true,
             _ => {}
         }
@@ -223,9 +223,6 @@ impl Outside {
             sub.pairs.iter_mut().for_each(|pair| pair.crashed(kept));
             sub.lanes.values_mut().for_each(|lane| lane.crashed(kept));
         }
-        // What recovery finds is durable before anything new happens.
-        self.flushed = self.op;
-        self.durable = self.op;
     }
 
     fn switched(&mut self, sub: SubNo) {

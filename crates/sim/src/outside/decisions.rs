@@ -24,8 +24,9 @@ impl Outside {
             Decision::DiscardedMaybe { sub } => self.maybe_discarded(*sub),
             Decision::Draining { sub } => self.sub_mut(*sub).draining = true,
             Decision::Paused { sub, paused } => {
-                self.sub_mut(*sub).rules.paused = *paused;
-                self.sub_mut(*sub).paused_op = op;
+                let sub = self.sub_mut(*sub);
+                sub.rules.paused = *paused;
+                sub.next_rules.iter_mut().for_each(|rules| rules.paused = *paused);
             }
             Decision::Resume { sub, key } => self.resumed(*sub, key),
             Decision::Skip { sub, key } => self.skipped(*sub, key),
