@@ -25,6 +25,7 @@ impl Engine {
         match record {
             Record::Event { time, routes, event } => self.apply_event(at, position, *time, routes, event),
             Record::Routed { time, position, at: event_at, accepted, bytes, route } => {
+                self.keeping.routed += 1;
                 let entry = entry(*position, *event_at, *accepted, *bytes as usize);
                 self.apply_routed(at, *time, entry, route)
             }

@@ -40,7 +40,22 @@ pub struct Keeping {
     irremovable: Option<Address>,
     /// The last copy made: it must be durable before what it was made of goes.
     copied: Address,
+    /// What of the log nothing needs from here on.
+    spent: Option<Spent>,
+    /// Events that were routed from the past so far: each may need an old segment again.
+    pub routed: u64,
     wants_checkpoint: bool,
+}
+
+/// A restart reads the log from the checkpoint on and does every step again, with the events it was about: until a
+/// checkpoint is past the last step about an event of a segment, the segment must stay.
+#[derive(Clone, Copy)]
+struct Spent {
+    /// Nothing before this is needed …
+    below: Address,
+    /// … since the log came to here.
+    since: Address,
+    routed: u64,
 }
 
 struct Frozen {
@@ -448,7 +463,7 @@ impl Engine {
             _ => segment.start(),
         };
         if self.first_pin() >= segment.end() {
-            return self.drop_segment();
+            return self.drop_segment(segment.end());
         }
         if self.keeping.irremovable == Some(segment.base) {
             return Ok(());
@@ -482,7 +497,7 @@ impl Engine {
         }
         self.keeping.retiring = Some((segment.base, at));
         if at >= segment.end() {
-            return self.drop_segment();
+            return self.drop_segment(segment.end());
         }
         Ok(())
     }
@@ -505,8 +520,11 @@ impl Engine {
         self.subscriptions.values().any(|s| s.tally.pins.range(buckets.clone()).next().is_some())
     }
 
-    fn drop_segment(&mut self) -> Result<(), Failure> {
+    fn drop_segment(&mut self, end: Address) -> Result<(), Failure> {
         if self.keeping.copied >= self.log.synced() && self.log.needs_sync() {
+            return Ok(());
+        }
+        if !self.is_spent(end)? {
             return Ok(());
         }
         self.keeping.retiring = None;
@@ -515,6 +533,28 @@ impl Engine {
             self.keeping.remove.push(name);
         }
         Ok(())
+    }
+
+    /// Whether a checkpoint is past all that was ever done with events before `end`, which nothing needs now.
+    fn is_spent(&mut self, end: Address) -> Result<bool, Failure> {
+        let routed = self.keeping.routed;
+        let spent = match self.keeping.spent.filter(|spent| end <= spent.below) {
+            Some(spent) if spent.routed != routed => {
+                // Someone read the past meanwhile: what is needed of the segment is to be looked for again.
+                self.keeping.spent = None;
+                self.keeping.retiring = None;
+                return Ok(false);
+            }
+            Some(spent) => spent,
+            None => {
+                self.log.flush()?;
+                Spent { below: end.max(self.first_pin()), since: self.log.written(), routed }
+            }
+        };
+        self.keeping.spent = Some(spent);
+        let is_past = self.manifest.checkpoint >= spent.since;
+        self.keeping.wants_checkpoint |= !is_past && self.keeping.checkpoint.is_none();
+        Ok(is_past)
     }
 
     fn keep_copy(&mut self, at: Address, body: &[u8], next: Position) -> Result<(), Failure> {

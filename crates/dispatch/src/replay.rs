@@ -427,7 +427,9 @@ impl Engine {
             }
             queue.current = None;
         }
-        let key = queue.key.clone();
+        // A lane that a change of ordering has left behind goes nowhere: its dead letters are replayed alone.
+        let ordered = self.subscriptions.get(&subscription).is_some_and(|s| s.is_ordered());
+        let key = work.active[n].key.clone().filter(|_| ordered);
         let name = (subscription, key.clone().unwrap_or_default());
         // Outcomes are noted under the job's number while its work is out of the table.
         let stopped = self.replays.work.get_mut(&id).is_some_and(|noted| noted.stopped.contains(&name));

@@ -143,6 +143,11 @@ impl Clock {
         Clock { wall_ms: wall.as_millis() as u64, start: Instant::now() }
     }
 
+    /// Set forward to this if it is behind: after a restart with a clock that was set back, the log's time goes on.
+    pub fn not_before(self, at: Millis) -> Clock {
+        Clock { wall_ms: self.wall_ms + at.since(self.now()), ..self }
+    }
+
     pub fn now(&self) -> Millis {
         Millis(self.wall_ms + self.start.elapsed().as_millis() as u64)
     }
@@ -185,6 +190,7 @@ impl Runner {
         let outcomes = inbox.clone();
         let done = move |ticket, outcome| outcomes.push(Input::Outcome { ticket, outcome });
         let workers = Workers::start(delivery_threads, client, Arc::new(done))?;
+        let clock = clock.not_before(engine.now());
         let runner = Runner {
             engine,
             workers,

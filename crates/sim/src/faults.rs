@@ -11,6 +11,9 @@ const OPS: [Op; 7] = [Op::Read, Op::Write, Op::Sync, Op::SyncNames, Op::Create, 
 pub struct Faults {
     /// The disk is full until this round.
     full_until: Option<u64>,
+    /// A sync of the folder is to fail. After that only a power cut shows what is there: a file system that cannot
+    /// write its names stops.
+    pub names_at_risk: bool,
 }
 
 /// Something that happened and that is worth a line in the history.
@@ -28,7 +31,7 @@ pub enum Fault {
 impl Faults {
     pub fn round(&mut self, mix: &Mix, disk: &MemoryDisk, round: u64, rng: &mut Rng) -> Option<Fault> {
         if mix.has(Trouble::DiskError) && rng.one_in(150) {
-            return Some(fail(disk, 60, rng));
+            return Some(self.fail(disk, 60, rng));
         }
         if let Some(until) = self.full_until
             && (round >= until || !mix.has(Trouble::FullDisk))
@@ -49,15 +52,16 @@ impl Faults {
     }
 
     /// Before a recovery: it may be cut short.
-    pub fn recovery(&self, disk: &MemoryDisk, rng: &mut Rng) -> Fault {
-        fail(disk, 40, rng)
+    pub fn recovery(&mut self, disk: &MemoryDisk, rng: &mut Rng) -> Fault {
+        self.fail(disk, 40, rng)
     }
-}
 
-fn fail(disk: &MemoryDisk, n_max: u64, rng: &mut Rng) -> Fault {
-    let (op, n) = (*rng.pick(&OPS), rng.between(1, n_max));
-    disk.fail_nth(op, n);
-    Fault::DiskError { op: name(op), n }
+    fn fail(&mut self, disk: &MemoryDisk, n_max: u64, rng: &mut Rng) -> Fault {
+        let (op, n) = (*rng.pick(&OPS), rng.between(1, n_max));
+        self.names_at_risk |= op == Op::SyncNames;
+        disk.fail_nth(op, n);
+        Fault::DiskError { op: name(op), n }
+    }
 }
 
 fn name(op: Op) -> &'static str {

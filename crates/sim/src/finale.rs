@@ -39,7 +39,14 @@ impl World {
         while quiet < 3 {
             if self.round > end || self.round > last.0 + ROUNDS_MAX {
                 let standing = liveness::standing(&self.engine)?;
-                return Err(liveness::stuck(&self.outside, &self.engine, &standing, self.round - last.0));
+                let mut stuck = liveness::stuck(&self.outside, &self.engine, &standing, self.round - last.0);
+                let replaying: Vec<u64> = (1..=self.replays_made).filter(|id| self.is_replaying(*id)).collect();
+                stuck.text.push_str(&format!(
+                    "\n  unanswered: {:?}, replaying: {replaying:?}, to send: {}",
+                    self.unanswered.keys(),
+                    !self.producer.is_done(&self.mix),
+                ));
+                return Err(stuck);
             }
             self.pass_idle_time();
             self.go_on()?;

@@ -78,9 +78,7 @@ pub enum Entry {
     Switched {
         sub: SubNo,
     },
-    ClockSet {
-        to: u64,
-    },
+    ClockSet { by: i64 },
     DiskFull {
         full: bool,
     },

@@ -65,7 +65,7 @@ impl World {
         let Ok(id) = self.engine.subscription_id(name) else { return Ok(()) };
         let sub = self.outside.subs.len() as SubNo;
         let (drains, reads) = self.catching_up(name);
-        self.outside.subs.push(Sub::new(rules.clone(), self.outside.op + 1, drains || reads));
+        self.outside.subs.push(Sub::new(rules.clone(), drains || reads));
         self.names.insert(name.to_owned(), sub);
         self.ids.insert(id, sub);
         self.rules_given.insert(sub, vec![rules]);

@@ -50,8 +50,8 @@ pub struct Sub {
     pub draining: bool,
     /// It reads the log: what it takes and when is not seen from outside.
     pub catching_up: bool,
-    pub created_op: u64,
-    pub paused_op: u64,
+    /// It did so once: when its events came to it is not known.
+    pub read_history: bool,
     pub pairs: Vec<Pair>,
     pub lanes: BTreeMap<String, Lane>,
     pub open: u32,
@@ -70,7 +70,7 @@ pub struct Sub {
 }
 
 impl Sub {
-    pub fn new(rules: Rules, op: u64, catching_up: bool) -> Sub {
+    pub fn new(rules: Rules, catching_up: bool) -> Sub {
         let drops = rules.drops();
         Sub {
             rules,
@@ -78,8 +78,7 @@ impl Sub {
             there: true,
             draining: false,
             catching_up,
-            created_op: op,
-            paused_op: 0,
+            read_history: catching_up,
             pairs: Vec::new(),
             lanes: BTreeMap::new(),
             open: 0,
@@ -97,6 +96,7 @@ impl Sub {
         self.changes += 1;
         self.drops |= rules.drops();
         self.concurrency_before = self.concurrency_before.max(self.rules.concurrency);
+        self.read_history |= drains;
         if drains {
             self.next_rules = Some(rules);
             return;
@@ -195,7 +195,11 @@ impl Outside {
             Entry::Seen { sub, there } => self.sub_mut(*sub).there = *there,
             Entry::Switched { sub } => self.switched(*sub),
             Entry::Dropped { sub, count } => self.sub_mut(*sub).dropped += count,
-            Entry::Opened { now, .. } => self.time_is(*now),
+            Entry::Opened { now, .. } => {
+                self.time_is(*now);
+                // What recovery finds is durable before anything new happens.
+                (self.flushed, self.durable) = (self.op, self.op);
+            }
             Entry::Calm => self.calm = true,
             _ => {}
         }
@@ -219,9 +223,6 @@ impl Outside {
             sub.pairs.iter_mut().for_each(|pair| pair.crashed(kept));
             sub.lanes.values_mut().for_each(|lane| lane.crashed(kept));
         }
-        // What recovery finds is durable before anything new happens.
-        self.flushed = self.op;
-        self.durable = self.op;
     }
 
     fn switched(&mut self, sub: SubNo) {

@@ -36,7 +36,8 @@ impl World {
     pub fn store_failed(&mut self) -> Verdict {
         self.must_be_silent()?;
         self.note(Entry::Failed)?;
-        let power = self.mix.has(Trouble::PowerCut) && self.rng.one_in(2);
+        let chosen = self.mix.has(Trouble::PowerCut) && self.rng.one_in(2);
+        let power = self.faults.names_at_risk || chosen;
         self.restart(power)
     }
 
@@ -67,6 +68,9 @@ impl World {
             }
         };
         self.engine = engine;
+        // As the runner does: a clock that was set back does not make time stand still.
+        let behind = self.engine.now().since(self.clock());
+        self.clock_error += i64::try_from(behind).unwrap_or(0);
         self.note(Entry::Opened { now: self.engine.now().0, cut: report.cut.map_or(0, |(_, bytes)| bytes) })?;
         self.see_subscriptions()?;
         if self.rng.one_in(40) {
@@ -78,6 +82,7 @@ impl World {
     fn end_process(&mut self, power: bool) -> Verdict {
         self.crashes += 1;
         self.life += 1;
+        self.clock_error += std::mem::take(&mut self.clock_jump);
         self.note(Entry::Crashed { power })?;
         self.forget_process();
         for (_, events) in std::mem::take(&mut self.unanswered) {
@@ -102,8 +107,9 @@ impl World {
         }
         self.note(Entry::NotOpened)?;
         self.disk.set_capacity(None);
-        if self.mix.has(Trouble::PowerCut) && self.rng.one_in(2) {
+        if self.faults.names_at_risk || (self.mix.has(Trouble::PowerCut) && self.rng.one_in(2)) {
             self.crashes += 1;
+            self.note(Entry::Crashed { power: true })?;
             let rng = &mut self.rng;
             self.disk.crash(&mut |n| rng.below(n));
         }
@@ -162,7 +168,9 @@ impl World {
             }
         }
         self.outside.sub_mut(sub).rules.paused = paused;
-        self.outside.sub_mut(sub).catching_up = drains || reads;
+        let known = self.outside.sub_mut(sub);
+        known.catching_up = drains || reads;
+        known.read_history |= known.catching_up;
         Ok(())
     }
 

@@ -36,6 +36,8 @@ pub struct World {
     pub time: u64,
     /// By how much the wall clock differs from it.
     pub clock_error: i64,
+    /// By how much it was set since; the process reads it only when it starts.
+    pub clock_jump: i64,
     pub outside: Outside,
     pub history: History,
     pub network: Network,
@@ -89,6 +91,7 @@ impl World {
             round: 0,
             time: START,
             clock_error: 0,
+            clock_jump: 0,
             outside: Outside::at(START),
             history: History::default(),
             network: Network::default(),
@@ -179,8 +182,8 @@ impl World {
             Fault::DiskFull(full) => self.note(Entry::DiskFull { full }),
             Fault::DiskError { op, n } => self.note(Entry::DiskError { op, n }),
             Fault::Clock(by) => {
-                self.clock_error += by;
-                self.note(Entry::ClockSet { to: self.clock().0 })
+                self.clock_jump += by;
+                self.note(Entry::ClockSet { by })
             }
         }
     }

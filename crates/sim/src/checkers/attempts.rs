@@ -23,7 +23,7 @@ fn started(outside: &Outside, request: &Request) -> Verdict {
     let wrong = |text: &str| Err(Violation::of_request(NAME, outside, request, text));
     let (least, most) = (pair.failures_sure, pair.failed_ops.len() as u32);
     let dead = matches!(pair.state, State::Dead { .. });
-    if dead && !pair.revived {
+    if dead && pair.revived == 0 {
         return wrong("called again although it had failed for good");
     }
     if !(least + 1..=most + 1).contains(&request.attempt) && !pair.is_settled() {

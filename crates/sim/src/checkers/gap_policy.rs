@@ -19,8 +19,8 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     let pair = sub.pair(request.event);
     let Some(lane) = sub.lane(key) else { return Ok(()) };
     // Only its first call says something about its turn; a replay has none.
-    let replayed = pair.revived || pair.aside || pair.state != State::Waiting;
-    if replayed || pair.number.is_some() || pair.starts > 0 || sub.drops {
+    let replayed = pair.revived > 0 || pair.aside || pair.state != State::Waiting;
+    if replayed || pair.number.is_some() || pair.starts > 0 || sub.drops || sub.read_history {
         return Ok(());
     }
     match request.flag {

@@ -59,6 +59,7 @@ pub fn stuck(outside: &Outside, engine: &Engine, standing: &Standing, rounds: u6
         engine.open_requests(),
         engine.is_catching_up(),
     );
+    text.push_str(&format!(", idle: {}, accepting: {}", engine.is_idle(), engine.is_accepting()));
     for line in standing.moving.iter().take(5) {
         text.push_str("\n  ");
         text.push_str(line);

@@ -78,7 +78,7 @@ fn is_outside(pair: &Pair) -> bool {
 }
 
 fn turns(outside: &Outside, request: &Request, lane: &Lane, pair: &Pair, number: u64) -> Verdict {
-    if is_outside(pair) || (pair.may_be_late && pair.revived) {
+    if is_outside(pair) || (pair.may_be_late && pair.revived > 0) {
         return Ok(());
     }
     if number < lane.turn {
@@ -92,7 +92,7 @@ fn turns(outside: &Outside, request: &Request, lane: &Lane, pair: &Pair, number:
     let Some((_, event)) = before.filter(|(before, _)| **before + 1 == number) else { return Ok(()) };
     let previous = outside.sub(request.sub).pair(*event);
     let broken = match previous.state {
-        State::Waiting if previous.number == Some(number - 1) => {
+        State::Waiting if previous.number == Some(number - 1) && !outside.sub(request.sub).drops => {
             let text = format!("{} is before it and still waits", outside.made(*event).id);
             return wrong(outside, request, &text);
         }

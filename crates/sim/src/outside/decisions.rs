@@ -24,8 +24,9 @@ impl Outside {
             Decision::DiscardedMaybe { sub } => self.maybe_discarded(*sub),
             Decision::Draining { sub } => self.sub_mut(*sub).draining = true,
             Decision::Paused { sub, paused } => {
-                self.sub_mut(*sub).rules.paused = *paused;
-                self.sub_mut(*sub).paused_op = op;
+                let sub = self.sub_mut(*sub);
+                sub.rules.paused = *paused;
+                sub.next_rules.iter_mut().for_each(|rules| rules.paused = *paused);
             }
             Decision::Resume { sub, key } => self.resumed(*sub, key),
             Decision::Skip { sub, key } => self.skipped(*sub, key),
@@ -55,7 +56,7 @@ impl Outside {
         for pair in &mut sub.pairs {
             if !pair.open && !pair.is_settled() && pair.taken != Taken::No {
                 // What was a dead letter outside its lane stays one.
-                let sure = pair.state != State::DeadMaybe && !pair.revived && pair.taken == Taken::Yes;
+                let sure = pair.state != State::DeadMaybe && pair.revived == 0 && pair.taken == Taken::Yes;
                 pair.release(op, sure);
             }
         }
@@ -75,10 +76,10 @@ impl Outside {
             if pair.open || pair.taken == Taken::No || !is_in_lane(&ordering, &events[n], key) {
                 continue;
             }
-            if !pair.is_settled() || (pair.revived && pair.state == State::Dead { held: false }) {
+            if !pair.is_settled() || (pair.revived > 0 && pair.state == State::Dead { held: false }) {
                 let sure = pair.taken == Taken::Yes
                     && pair.state != State::DeadMaybe
-                    && !pair.revived
+                    && pair.revived == 0
                     && !pair.may_be_late
                     && !unsettled;
                 pair.release(op, sure);
@@ -101,7 +102,7 @@ impl Outside {
             let pair = sub.pair_mut(event);
             pair.failures_sure = 0;
             pair.retry_after = 0;
-            pair.revived = true;
+            pair.revived += 1;
         }
     }
 
@@ -133,7 +134,7 @@ impl Outside {
         let Some(event) = tried.or(parked) else { return };
         let pair = sub.pair_mut(event);
         let sure = matches!(pair.state, State::Dead { held: true })
-            || (pair.state == State::Waiting && pair.failures_sure > 0 && !pair.revived);
+            || (pair.state == State::Waiting && pair.failures_sure > 0 && pair.revived == 0);
         pair.set(if sure { State::Dead { held: false } } else { State::DeadMaybe }, op);
         pair.failures_sure = 0;
         let (position, came) = (pair.position, pair.taken_at);
@@ -173,7 +174,7 @@ impl Sub {
         self.replays += 1;
         for pair in &mut self.pairs {
             if matches!(pair.state, State::Dead { .. } | State::DeadMaybe) || pair.may_be_late {
-                pair.revived = true;
+                pair.revived += 1;
                 pair.failures_sure = 0;
                 pair.retry_after = 0;
             }

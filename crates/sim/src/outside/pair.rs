@@ -57,8 +57,8 @@ pub struct Pair {
     pub failures_sure: u32,
     /// Not to be called again before this.
     pub retry_after: u64,
-    /// A person asked for it to be tried again.
-    pub revived: bool,
+    /// So many times a person asked for it to be tried again since.
+    pub revived: u32,
     /// Its sequence may have been passed when it came.
     pub may_be_late: bool,
     pub acked_at: u64,

@@ -21,7 +21,7 @@ impl Outside {
         if pair.state != State::Waiting {
             pair.set(State::Waiting, 0);
         }
-        pair.revived = false;
+        pair.revived = pair.revived.saturating_sub(1);
         pair.failed_ops.truncate(request.attempt as usize - 1);
         pair.failures_sure = request.attempt - 1;
         pair.retry_after = 0;
@@ -101,7 +101,7 @@ impl Outside {
             _ => pair.failed(op, ending == Ending::Fatal, attempts_max, parks),
         };
         if dead && replayed_at == now {
-            pair.revived = true;
+            pair.revived += 1;
             pair.failures_sure = 0;
         } else if ending == Ending::Retry {
             pair.retry_after = now + retry_after_ms;

@@ -66,7 +66,6 @@ impl Sub {
             pair.begins_anew(op, now);
             if let Some(Place::Lane { key, sequence: Some(sequence) }) = &place {
                 let lane = self.lane_mut(key);
-                lane.opens_with(*sequence);
                 let may_be_late = lane.may_be_passed(*sequence, now, timeout_ms, buffer_max);
                 lane.first_at.get_or_insert(now);
                 lane.arrivals.insert((now, made.no));
@@ -85,6 +84,14 @@ impl Sub {
         self.owes(made.no);
         let place = self.place(made);
         let pair = self.pair_mut(made.no);
+        if before.taken == Taken::Yes && !before.known_for_sure {
+            // Its id may have been forgotten: then it is a new event of the same name.
+            pair.number = None;
+            pair.may_be_late = true;
+            if pair.state == State::Acked {
+                pair.state = State::AckedMaybe;
+            }
+        }
         if before.taken != Taken::No || pair.position.is_some() {
             return;
         }
@@ -95,6 +102,7 @@ impl Sub {
         lane.first_at.get_or_insert(came);
         match sequence {
             None => drop(lane.waiting.insert(position, made.no)),
+            Some(sequence) if lane.is_opened_by(made.no) && sequence <= 1 => lane.expected = Some(sequence),
             Some(sequence) if !may_be_late => drop(lane.by_sequence.insert((sequence, made.no))),
             Some(_) => {}
         }
@@ -131,11 +139,9 @@ impl Pair {
 }
 
 impl super::Lane {
-    /// 0 or 1 opens a new lane at once.
-    fn opens_with(&mut self, sequence: u64) {
-        if self.first_at.is_none() && sequence <= 1 {
-            self.expected = Some(sequence);
-        }
+    /// It is the first that ever came: 0 or 1 opens the lane at once.
+    fn is_opened_by(&self, event: EventNo) -> bool {
+        self.numbers.is_empty() && self.expected.is_none() && self.offered.iter().all(|(_, other)| *other == event)
     }
 
     /// Whether the lane may have gone past this sequence already, by a decision that is not seen from outside.
