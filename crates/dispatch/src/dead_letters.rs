@@ -13,6 +13,7 @@ use klambda_core::outcome::Reason;
 use klambda_core::subscription::Overflow;
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
+use klambda_store::log;
 use klambda_store::record::{Gone, Record};
 use serde::{Deserialize, Serialize};
 
@@ -110,6 +111,34 @@ impl DeadLetter {
     }
 }
 
+/// How lists and logs call an event.
+struct Named {
+    id: String,
+    source: String,
+    kind: String,
+    trace_id: Option<String>,
+    correlation_id: Option<String>,
+}
+
+impl Named {
+    fn read(record: &[u8]) -> Result<Named, Failure> {
+        let (_, event) = crate::apply::event_of(record)?;
+        let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
+        Ok(Named {
+            id: view.id().to_owned(),
+            source: view.source().to_owned(),
+            kind: view.kind().to_owned(),
+            trace_id: trace_id(&view).map(|id| id.to_string()),
+            correlation_id: correlation_id(&view).map(|id| id.to_string()),
+        })
+    }
+
+    fn unreadable() -> Named {
+        let name = || "unreadable".to_owned();
+        Named { id: name(), source: name(), kind: name(), trace_id: None, correlation_id: None }
+    }
+}
+
 impl Engine {
     /// An event becomes a dead letter outside the lanes; the oldest makes room if there are too many.
     #[allow(clippy::too_many_arguments)]
@@ -143,18 +172,16 @@ impl Engine {
         time: Millis,
         previous: Previous,
     ) -> Result<(), Failure> {
-        let record = self.read_event(entry.at)?;
-        let (_, event) = crate::apply::event_of(&record)?;
-        let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
+        let named = self.names_of(entry.at)?;
         let row = Row {
             key: key.map(str::to_owned),
             at: entry.at,
             number: entry.number,
             accepted: entry.accepted,
             bytes: entry.bytes,
-            id: view.id().to_owned(),
-            source: view.source().to_owned(),
-            kind: view.kind().to_owned(),
+            id: named.id,
+            source: named.source,
+            kind: named.kind,
             reason,
             error: error.to_owned(),
             attempts,
@@ -172,11 +199,22 @@ impl Engine {
             self.metrics.dead_letter(name, reason);
             tracing::warn!(
                 subscription = %name, key, id = %row.id, source = %row.source, reason = reason.name(), error, holds,
-                trace_id = trace_id(&view), correlation_id = correlation_id(&view).as_deref(),
+                trace_id = named.trace_id, correlation_id = named.correlation_id,
                 "Dead letter."
             );
         }
         Ok(())
+    }
+
+    /// What an event is called. One that cannot be read back is a dead letter like any other, and says so.
+    fn names_of(&self, at: Address) -> Result<Named, Failure> {
+        let named = self.read_event(at).and_then(|record| Named::read(&record));
+        match named {
+            Err(Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_)) | Failure::Malformed(_)) => {
+                Ok(Named::unreadable())
+            }
+            other => other,
+        }
     }
 
     pub(crate) fn dead_letter(

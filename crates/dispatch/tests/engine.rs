@@ -6,6 +6,7 @@ mod world;
 use klambda_core::outcome::Outcome;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::replay::Request;
+use klambda_store::disk::Disk;
 use serde_json::json;
 use world::{Rng, World};
 
@@ -251,6 +252,28 @@ fn a_dead_letter_from_before_the_subscription_was_ordered_is_replayed_into_its_l
     let job = world.engine.replay(job).expect("a job");
     assert_eq!((job.selected, job.replayed, world.engine.dead_letters()), (1, 1, 0), "{job:?}");
     assert_eq!(world.delivered("k"), ["e2", "e1"]);
+}
+
+#[test]
+fn an_event_that_cannot_be_read_back_is_a_dead_letter_and_the_rest_goes_on() {
+    for ordering in ["ordered", "unordered"] {
+        let mut world = World::new(9);
+        let mut document = ordered("orders");
+        document["spec"]["ordering"] = json!(ordering);
+        world.put(document);
+        world.engine.pause_subscription("orders", true).expect("pauses");
+        (0..600).for_each(|n| world.send(&format!("k{n}"), None));
+        world.settle();
+        let segment = world.disk.list().expect("lists").into_iter().find(|name| name.starts_with("log-"));
+        // Long past what the engine keeps of the newest log.
+        world.disk.flip_bit(&segment.expect("a segment"), 8 * 4000);
+        world.engine.pause_subscription("orders", false).expect("resumes");
+        for _ in 0..200 {
+            world.step(&mut Rng(1), |_, _| world::ok());
+        }
+        assert_eq!((world.engine.failure(), world.engine.dead_letters()), (None, 1), "{ordering}");
+        assert_eq!(world.seen.len(), 599, "{ordering}");
+    }
 }
 
 #[test]
