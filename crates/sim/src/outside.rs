@@ -211,7 +211,7 @@ impl Outside {
         if now.saturating_sub(self.now) > LONG_MS {
             self.subs.iter_mut().for_each(Sub::forget_all_sequences);
         }
-        self.now = self.now.max(now);
+        self.now = now;
     }
 
     /// What was not written, or with the power not synced, may be gone.
@@ -222,6 +222,9 @@ impl Outside {
             sub.open = 0;
             sub.pairs.iter_mut().for_each(|pair| pair.crashed(kept));
             sub.lanes.values_mut().for_each(|lane| lane.crashed(kept));
+            let pairs = &sub.pairs;
+            let maybe = |event: EventNo| pairs[event as usize].state == State::DeadMaybe;
+            sub.lanes.values_mut().for_each(|lane| lane.parked_on = lane.parked_on.filter(|event| !maybe(*event)));
         }
     }
 
