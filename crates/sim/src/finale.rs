@@ -41,8 +41,10 @@ impl World {
                 let standing = liveness::standing(&self.engine)?;
                 let mut stuck = liveness::stuck(&self.outside, &self.engine, &standing, self.round - last.0);
                 let replaying: Vec<u64> = (1..=self.replays_made).filter(|id| self.is_replaying(*id)).collect();
+                let job = replaying.first().and_then(|id| self.engine.replay(*id));
                 stuck.text.push_str(&format!(
-                    "\n  unanswered: {:?}, replaying: {replaying:?}, to send: {}",
+                    "\n  at {}, unanswered: {:?}, replaying: {replaying:?} {job:?}, to send: {}",
+                    self.engine.now().rfc3339(),
                     self.unanswered.keys(),
                     !self.producer.is_done(&self.mix),
                 ));

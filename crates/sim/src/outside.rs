@@ -172,10 +172,9 @@ impl Outside {
 
     /// The dead letter at this position had a number when it left its lane: replayed, it goes before the queue.
     pub fn has_number_outside(&self, sub: SubNo, position: u64) -> bool {
-        let pairs = self.positions.get(&position).map(|event| self.sub(sub).pair(*event));
-        pairs.is_some_and(|pair| {
-            pair.number.is_some() && pair.position == Some(position) && pair.failed_outside
-        })
+        let Some(event) = self.positions.get(&position) else { return false };
+        let pair = self.sub(sub).pair(*event);
+        pair.number.is_some() && pair.position == Some(position) && pair.state == State::Dead { held: false }
     }
 
     /// Takes an entry in.
