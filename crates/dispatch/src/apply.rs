@@ -325,6 +325,7 @@ impl Engine {
                 subscription.tally.left(&entry);
                 subscription.tally.unpin(entry.at);
                 resident.passed(&entry);
+                self.replays.dropped(id, entry.position);
                 self.release(id, &entry, time)
             }
             Action::Hold(entry) => {
@@ -493,6 +494,7 @@ impl Engine {
         subscription.tally.left(&entry);
         subscription.tally.unpin(entry.at);
         self.forget_single(id, position);
+        self.replays.dropped(id, position);
         self.release(id, &entry, time)
     }
 
@@ -626,6 +628,7 @@ impl Engine {
     pub(crate) fn remove_subscription(&mut self, id: SubscriptionId) {
         let Some(subscription) = self.subscriptions.remove(&id) else { return };
         self.names.remove(subscription.name());
+        self.replays.forget(id);
         self.metrics.forget(subscription.name());
         let slots: Vec<Slot> = self
             .lanes

@@ -145,6 +145,34 @@ impl Replays {
         }
     }
 
+    /// A dead letter that was on its way was purged or dropped: no job waits for it.
+    pub fn dropped(&mut self, id: SubscriptionId, position: Position) {
+        if let Some((job, _)) = self.close(id, position) {
+            self.skip(job, "purged", 1);
+        }
+    }
+
+    /// A subscription is gone, and with it all that was on its way to it.
+    pub fn forget(&mut self, id: SubscriptionId) {
+        let positions: Vec<Position> = self
+            .jobs
+            .values()
+            .flat_map(|job| &job.open)
+            .filter(|open| open.0 == id)
+            .map(|open| open.1)
+            .collect();
+        positions.into_iter().for_each(|position| self.dropped(id, position));
+    }
+
+    fn skip(&mut self, id: u64, reason: &str, count: u64) {
+        if let Some(job) = self.jobs.get_mut(&id)
+            && count > 0
+        {
+            job.skipped += count;
+            *job.skipped_reasons.entry(reason.to_owned()).or_default() += count;
+        }
+    }
+
     pub fn failed(&mut self, id: SubscriptionId, position: Position) {
         if self.jobs.is_empty() {
             return;
@@ -300,22 +328,13 @@ impl Engine {
         work.queues = queues.into();
         work.next_at = now.0 as f64;
         for (subscription, position, reason) in left_out {
-            self.skip_replay(id, reason, 1);
+            self.replays.skip(id, reason, 1);
             if reason == "discarded" {
                 let gone = Record::DeadLetterGone { time: now, subscription, position, why: Gone::Deleted };
                 self.commit(&gone)?;
             }
         }
         Ok(())
-    }
-
-    fn skip_replay(&mut self, id: u64, reason: &str, count: u64) {
-        if let Some(job) = self.replays.jobs.get_mut(&id)
-            && count > 0
-        {
-            job.skipped += count;
-            *job.skipped_reasons.entry(reason.to_owned()).or_default() += count;
-        }
     }
 
     /// The selected dead letters as queues, oldest first, and those that their type's strategy leaves out.
@@ -436,14 +455,14 @@ impl Engine {
         if (stopped || work.stopped.contains(&name)) && key.is_some() {
             let left = work.active[n].letters.len() as u64;
             work.stopped.insert(name);
-            self.skip_replay(id, "stopped", left);
+            self.replays.skip(id, "stopped", left);
             return Ok(false);
         }
         let queue = &mut work.active[n];
         let Some((position, number)) = queue.letters.front().copied() else { return Ok(false) };
         if let Some(reason) = self.replay_obstacle(subscription, key.as_deref(), position, number)? {
             let left = queue.letters.len() as u64;
-            self.skip_replay(id, reason, if reason == "gone" { 1 } else { left });
+            self.replays.skip(id, reason, if reason == "gone" { 1 } else { left });
             queue.letters.pop_front();
             return Ok(reason == "gone");
         }

@@ -41,8 +41,10 @@ impl World {
                 let standing = liveness::standing(&self.engine)?;
                 let mut stuck = liveness::stuck(&self.outside, &self.engine, &standing, self.round - last.0);
                 let replaying: Vec<u64> = (1..=self.replays_made).filter(|id| self.is_replaying(*id)).collect();
+                let job = replaying.first().and_then(|id| self.engine.replay(*id));
                 stuck.text.push_str(&format!(
-                    "\n  unanswered: {:?}, replaying: {replaying:?}, to send: {}",
+                    "\n  at {}, unanswered: {:?}, replaying: {replaying:?} {job:?}, to send: {}",
+                    self.engine.now().rfc3339(),
                     self.unanswered.keys(),
                     !self.producer.is_done(&self.mix),
                 ));
@@ -67,11 +69,9 @@ impl World {
 
     fn is_quiet(&mut self) -> Result<bool, crate::checkers::Violation> {
         let busy = self.engine.open_requests() > 0
-            || !self.engine.is_idle()
             || !self.unanswered.is_empty()
             || !self.producer.is_done(&self.mix)
-            || self.network.open(self.life) > 0
-            || (1..=self.replays_made).any(|id| self.is_replaying(id));
+            || self.network.open(self.life) > 0;
         if busy {
             return Ok(false);
         }
@@ -81,9 +81,11 @@ impl World {
             let waiting = self.engine.view_subscription(name).map_or(0, |view| view.status.waiting);
             !rules.ordering.is_ordered() && waiting > 0 && !rules.paused
         });
-        let catching_up =
-            self.engine.is_catching_up() && standing.parked.is_empty() && !self.is_anything_paused();
-        Ok(standing.moving.is_empty() && !unordered && !catching_up)
+        // Someone must see to what is parked or paused before these can go on.
+        let waits_for_people = !standing.parked.is_empty() || self.is_anything_paused();
+        let replaying = (1..=self.replays_made).any(|id| self.is_replaying(id));
+        let going_on = (self.engine.is_catching_up() || replaying) && !waits_for_people;
+        Ok(standing.moving.is_empty() && !unordered && !going_on)
     }
 
     fn is_replaying(&self, id: u64) -> bool {

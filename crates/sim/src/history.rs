@@ -62,9 +62,9 @@ pub enum Entry {
         power: bool,
     },
     /// The store refused to go on, and so did the engine.
-    Failed,
+    Failed { why: String },
     /// Recovery did not get to its end.
-    NotOpened,
+    NotOpened { why: String },
     Opened {
         now: u64,
         cut: u64,
@@ -294,7 +294,7 @@ impl Entry {
             }
             Entry::Ended { event: e, .. } | Entry::EndedUnheard { event: e, .. } => Some(*e) == event,
             Entry::Decided(decision) => decision.concerns(event, lane),
-            Entry::Crashed { .. } | Entry::Failed | Entry::NotOpened | Entry::Opened { .. } => true,
+            Entry::Crashed { .. } | Entry::Failed { .. } | Entry::NotOpened { .. } | Entry::Opened { .. } => true,
             Entry::DiskFull { .. } | Entry::DiskError { .. } | Entry::ClockSet { .. } | Entry::Calm => true,
             Entry::Seen { sub, .. } | Entry::Switched { sub } | Entry::Dropped { sub, .. } => {
                 lane.is_none_or(|lane| lane.0 == *sub)

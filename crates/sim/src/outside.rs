@@ -172,10 +172,9 @@ impl Outside {
 
     /// The dead letter at this position had a number when it left its lane: replayed, it goes before the queue.
     pub fn has_number_outside(&self, sub: SubNo, position: u64) -> bool {
-        let pairs = self.positions.get(&position).map(|event| self.sub(sub).pair(*event));
-        pairs.is_some_and(|pair| {
-            pair.number.is_some() && pair.position == Some(position) && pair.failed_outside
-        })
+        let Some(event) = self.positions.get(&position) else { return false };
+        let pair = self.sub(sub).pair(*event);
+        pair.number.is_some() && pair.position == Some(position) && pair.state == State::Dead { held: false }
     }
 
     /// Takes an entry in.
@@ -211,7 +210,7 @@ impl Outside {
         if now.saturating_sub(self.now) > LONG_MS {
             self.subs.iter_mut().for_each(Sub::forget_all_sequences);
         }
-        self.now = self.now.max(now);
+        self.now = now;
     }
 
     /// What was not written, or with the power not synced, may be gone.
@@ -222,6 +221,9 @@ impl Outside {
             sub.open = 0;
             sub.pairs.iter_mut().for_each(|pair| pair.crashed(kept));
             sub.lanes.values_mut().for_each(|lane| lane.crashed(kept));
+            let pairs = &sub.pairs;
+            let maybe = |event: EventNo| pairs[event as usize].state == State::DeadMaybe;
+            sub.lanes.values_mut().for_each(|lane| lane.parked_on = lane.parked_on.filter(|event| !maybe(*event)));
         }
     }
 

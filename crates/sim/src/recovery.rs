@@ -35,7 +35,14 @@ impl World {
     /// The engine stopped by itself: it acknowledges nothing more, and a restart finds out what the disk kept.
     pub fn store_failed(&mut self) -> Verdict {
         self.must_be_silent()?;
-        self.note(Entry::Failed)?;
+        let why = self.engine.failure().unwrap_or_default().to_owned();
+        if self.outside.calm {
+            self.failures_since += 1;
+            if self.failures_since > 20 {
+                return Err(Violation::new("liveness", format!("without trouble it fails again and again: {why}")));
+            }
+        }
+        self.note(Entry::Failed { why })?;
         let chosen = self.mix.has(Trouble::PowerCut) && self.rng.one_in(2);
         let power = self.faults.names_at_risk || chosen;
         self.restart(power)
@@ -105,7 +112,7 @@ impl World {
         if !harmed || *tries > 20 {
             return Err(Violation::new("no loss", format!("the folder does not open: {text}")));
         }
-        self.note(Entry::NotOpened)?;
+        self.note(Entry::NotOpened { why: text })?;
         self.disk.set_capacity(None);
         if self.faults.names_at_risk || (self.mix.has(Trouble::PowerCut) && self.rng.one_in(2)) {
             self.crashes += 1;

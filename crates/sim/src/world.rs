@@ -10,7 +10,7 @@ use crate::network::{Call, Network};
 use crate::outside::Outside;
 use crate::producer::Producer;
 use crate::rng::Rng;
-use crate::rules::Rules;
+use crate::rules::{Place, Rules};
 use klambda_core::breaker;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::SubscriptionId;
@@ -58,6 +58,8 @@ pub struct World {
     drops_told: BTreeMap<String, u64>,
     pub replays_made: u64,
     pub crashes: u64,
+    /// Failures of the store after the troubles stopped: a few may still be under way.
+    pub failures_since: u64,
     pub accepted: u64,
     /// Requests and answers so far: how one sees that something happens.
     pub steps: u64,
@@ -107,6 +109,7 @@ impl World {
             drops_told: BTreeMap::new(),
             replays_made: 0,
             crashes: 0,
+            failures_since: 0,
             accepted: 0,
             steps: 0,
         }
@@ -283,7 +286,7 @@ impl World {
             sub,
             event,
             ticket: delivery.ticket.0,
-            place: Rules::ordering_of(&delivery.document).place(made),
+            place: self.place(sub, event, delivery),
             number: place.map(|place| place.number.0),
             previous: place.and_then(|place| place.previous_id.clone()),
             flag: place.map_or(klambda_core::lane::Flag::None, |place| place.flag).into(),
@@ -291,6 +294,18 @@ impl World {
             now: self.engine.now().0,
             unchanged: SOURCES[made.source] == view.source() && made.to_event() == view.to_event(),
         })
+    }
+
+    /// By the rules that came with it; a dead letter that is replayed stays in the lane it had.
+    fn place(&self, sub: SubNo, event: EventNo, delivery: &Delivery) -> Place {
+        let place = Rules::ordering_of(&delivery.document).place(self.outside.made(event));
+        let pair = self.outside.sub(sub).pair(event);
+        let number = delivery.place.as_ref().map(|place| place.number.0);
+        match (place, pair.lane) {
+            (Place::Lane { sequence, .. }, Some(key)) if pair.number == number => Place::Lane { key, sequence },
+            (Place::Invalid, Some(key)) if pair.number == number => Place::Lane { key, sequence: None },
+            (place, _) => place,
+        }
     }
 
     /// Dead letters that are replayed from outside their lanes right now.

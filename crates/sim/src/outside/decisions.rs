@@ -56,7 +56,11 @@ impl Outside {
         for pair in &mut sub.pairs {
             if !pair.open && !pair.is_settled() && pair.taken != Taken::No {
                 // What was a dead letter outside its lane stays one.
-                let sure = pair.state != State::DeadMaybe && pair.revived == 0 && pair.taken == Taken::Yes;
+                let sure = pair.state != State::DeadMaybe
+                    && pair.revived == 0
+                    && !pair.may_be_late
+                    && pair.position.is_some()
+                    && pair.taken == Taken::Yes;
                 pair.release(op, sure);
             }
         }
@@ -78,6 +82,7 @@ impl Outside {
             }
             if !pair.is_settled() || (pair.revived > 0 && pair.state == State::Dead { held: false }) {
                 let sure = pair.taken == Taken::Yes
+                    && pair.position.is_some()
                     && pair.state != State::DeadMaybe
                     && pair.revived == 0
                     && !pair.may_be_late

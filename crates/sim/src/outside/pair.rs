@@ -64,8 +64,6 @@ pub struct Pair {
     pub acked_at: u64,
     /// It goes out beside the queue, as a dead letter that is replayed under its old number.
     pub aside: bool,
-    /// It became a dead letter outside its lane.
-    pub failed_outside: bool,
 }
 
 impl Pair {
@@ -74,7 +72,6 @@ impl Pair {
     }
 
     pub fn set(&mut self, state: State, op: u64) {
-        self.failed_outside |= state == State::Dead { held: false };
         self.state = state;
         self.state_op = op;
     }

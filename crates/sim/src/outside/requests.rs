@@ -11,8 +11,8 @@ impl Outside {
         let sub = &mut self.subs[request.sub as usize];
         sub.open += 1;
         let pair = sub.pair_mut(request.event);
-        let outside =
-            matches!(pair.state, State::Dead { held: false } | State::DeadMaybe) && pair.number.is_some();
+        let dead = matches!(pair.state, State::Dead { held: false } | State::DeadMaybe | State::GoneMaybe);
+        let outside = dead && pair.number.is_some();
         pair.aside = pair.aside || (outside && request.flag == OrderStatus::Late);
         pair.taken = Taken::Yes;
         pair.owed = true;
@@ -22,7 +22,8 @@ impl Outside {
             pair.set(State::Waiting, 0);
         }
         pair.revived = pair.revived.saturating_sub(1);
-        pair.failed_ops.truncate(request.attempt as usize - 1);
+        // What was not seen is long written.
+        pair.failed_ops.resize(request.attempt as usize - 1, 0);
         pair.failures_sure = request.attempt - 1;
         pair.retry_after = 0;
         if let (Place::Lane { key, sequence }, Some(number)) = (&request.place, request.number) {

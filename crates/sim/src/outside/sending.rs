@@ -97,6 +97,11 @@ impl Sub {
         }
         pair.position = Some(position);
         let (came, may_be_late) = (pair.taken_at, pair.may_be_late);
+        let sent_op = pair.sent_op;
+        if place == Some(Place::Invalid) {
+            // A dead letter beside the lanes.
+            pair.set(State::Dead { held: false }, sent_op);
+        }
         let Some(Place::Lane { key, sequence }) = place else { return };
         let lane = self.lane_mut(&key);
         lane.first_at.get_or_insert(came);
