@@ -14,7 +14,7 @@ use klambda_store::chore::{Chore, Done, Work};
 use klambda_store::disk::File;
 use klambda_store::log;
 use klambda_store::marks::{Mark, Recent, State as MarkState};
-use klambda_store::record::{Change, Record, To};
+use klambda_store::record::{Change, Record, Route, To};
 use klambda_store::rows::Changed;
 use klambda_store::segment::Segment;
 use klambda_store::table;
@@ -564,11 +564,14 @@ impl Engine {
             _ => return Ok(()),
         };
         let mut needed = Vec::new();
-        for route in routes {
-            if self.is_pinned_by(route.subscription, from)
-                && self.is_waiting(route.subscription, from, Some(position))?
-            {
-                needed.push(route);
+        // Also those that came to it later, by reading the log: its record does not name them.
+        let pinning: Vec<SubscriptionId> =
+            self.subscriptions.keys().copied().filter(|id| self.is_pinned_by(*id, from)).collect();
+        for subscription in pinning {
+            if self.is_waiting(subscription, from, Some(position))? {
+                let named = routes.iter().find(|route| route.subscription == subscription);
+                let later = Route { subscription, previous: Address(0), to: To::Later };
+                needed.push(named.cloned().unwrap_or(later));
             }
         }
         if needed.is_empty() || planted::is_on(Bug::RetentionForgets) {

@@ -18,6 +18,9 @@ use klambda_dispatch::views::LaneQuery;
 
 impl World {
     pub fn operate(&mut self) -> Verdict {
+        if self.outside.calm {
+            return Ok(());
+        }
         let missing = (0..self.mix.subscriptions)
             .map(|n| format!("sub{n}"))
             .find(|name| !self.names.contains_key(name));
