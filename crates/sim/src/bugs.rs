@@ -10,7 +10,7 @@ pub fn hunt(only: Option<u32>, from: u64, seeds: u64, jobs: usize) -> ExitCode {
     let chosen: Vec<_> = planted::ALL.iter().filter(|bug| only.is_none_or(|only| only == bug.0)).collect();
     for (number, name, _) in &chosen {
         planted::select(*number);
-        let many = Many::new(from, seeds);
+        let many = Many::new(from, seeds, 0);
         many.run(jobs);
         match many.take_failed() {
             Some(outcome) => {

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use sim::many::Many;
-use sim::mix::Knobs;
+use sim::mix::{Knobs, Trouble};
 use sim::run::{Failed, Outcome, run};
 use sim::shrink::shrink;
 use std::process::ExitCode;
@@ -30,6 +30,9 @@ struct Args {
     /// With --nightly: stop after this long, such as 90s, 10m or 8h
     #[arg(long = "for", value_parser = duration)]
     duration: Option<Duration>,
+    /// Troubles to leave out of every seed
+    #[arg(long, value_delimiter = ',')]
+    without: Vec<Trouble>,
     /// Print the whole history of --seed
     #[arg(long)]
     print: bool,
@@ -44,6 +47,12 @@ struct Args {
     #[cfg(feature = "planted")]
     #[arg(long)]
     bugs: bool,
+}
+
+impl Args {
+    fn without(&self) -> u32 {
+        self.without.iter().fold(0, |bits, trouble| bits | trouble.bit())
+    }
 }
 
 fn main() -> ExitCode {
@@ -66,7 +75,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn one(args: &Args, seed: u64) -> ExitCode {
-    let outcome = run(Knobs::of_seed(seed));
+    let outcome = run(Knobs { without: args.without(), ..Knobs::of_seed(seed) });
     if outcome.violation.is_some() {
         return report(args, outcome);
     }
@@ -77,7 +86,7 @@ fn one(args: &Args, seed: u64) -> ExitCode {
 
 fn many(args: &Args) -> ExitCode {
     let started = Instant::now();
-    let many = Many::new(args.from, args.seeds.unwrap_or(200));
+    let many = Many::new(args.from, args.seeds.unwrap_or(200), args.without());
     many.run(args.jobs);
     finish(args, &many, started)
 }
@@ -101,7 +110,7 @@ fn nightly(args: &Args) -> ExitCode {
     let from = now.as_secs() * 1000;
     println!("nightly: seeds from {from}");
     let started = Instant::now();
-    let many = Arc::new(Many::new(from, u64::MAX));
+    let many = Arc::new(Many::new(from, u64::MAX, args.without()));
     let runs = {
         let (many, jobs) = (Arc::clone(&many), args.jobs);
         std::thread::spawn(move || many.run(jobs))

@@ -16,6 +16,8 @@ pub struct Total {
 pub struct Many {
     next: AtomicU64,
     end: u64,
+    /// Troubles left out of every seed, as bits.
+    without: u32,
     stop: AtomicBool,
     total: Mutex<Total>,
     failed: Mutex<Option<Outcome>>,
@@ -23,10 +25,11 @@ pub struct Many {
 
 impl Many {
     /// Seeds from `from`, `count` of them.
-    pub fn new(from: u64, count: u64) -> Many {
+    pub fn new(from: u64, count: u64, without: u32) -> Many {
         Many {
             next: AtomicU64::new(from),
             end: from.saturating_add(count),
+            without,
             stop: AtomicBool::new(false),
             total: Mutex::default(),
             failed: Mutex::default(),
@@ -48,7 +51,7 @@ impl Many {
             if seed >= self.end {
                 return;
             }
-            let outcome = run(Knobs::of_seed(seed));
+            let outcome = run(Knobs { without: self.without, ..Knobs::of_seed(seed) });
             self.count(&outcome);
             if outcome.violation.is_some() {
                 self.stop();

@@ -4,7 +4,7 @@
 use crate::rng::Rng;
 
 /// A kind of trouble. Each seed has some of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Trouble {
     PowerCut,
     Kill,
