@@ -417,7 +417,8 @@ impl Engine {
     // ---- lanes on disk that should go on ------------------------------------------------------------------
 
     pub(crate) fn cold_due(&self) -> Option<Millis> {
-        let cold = self.subscriptions.values().filter(|s| s.cold > 0 && s.ready.len() < COLD_BATCH);
+        let waits = |s: &&Subscription| s.cold > 0 && s.ready.len() < COLD_BATCH && !s.is_paused();
+        let cold = self.subscriptions.values().filter(waits);
         cold.map(|subscription| subscription.cold_due).min()
     }
 

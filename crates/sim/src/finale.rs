@@ -64,7 +64,7 @@ impl World {
     fn pass_idle_time(&mut self) {
         let next = self.engine.wake_at().0.saturating_sub(self.engine.now().0);
         let network = self.network.next_end().map_or(u64::MAX, |at| at.saturating_sub(self.time));
-        self.time += next.min(network).min(1000);
+        self.time += next.max(20).min(network).min(1000);
     }
 
     fn is_quiet(&mut self) -> Result<bool, crate::checkers::Violation> {

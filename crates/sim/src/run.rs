@@ -21,7 +21,7 @@ pub struct Failed {
     pub lines: Vec<String>,
 }
 
-const LINES_MAX: usize = 60;
+const LINES_MAX: usize = 120;
 
 pub fn run(knobs: Knobs) -> Outcome {
     let mut world = World::new(knobs);

@@ -51,7 +51,8 @@ fn numbers(outside: &Outside, request: &Request, lane: &Lane, pair: &Pair, numbe
         let text = format!("its number was given to {} before", outside.made(*other).id);
         return wrong(outside, request, &text);
     }
-    if let Some(before) = pair.number.filter(|before| *before != number) {
+    let dropped = outside.sub(request.sub).drops;
+    if let Some(before) = pair.number.filter(|before| *before != number && !dropped) {
         return wrong(outside, request, &format!("its number was {before} before"));
     }
     let previous = request.previous.as_deref();

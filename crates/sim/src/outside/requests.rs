@@ -18,10 +18,12 @@ impl Outside {
         pair.owed = true;
         pair.open = true;
         pair.starts += 1;
+        if matches!(pair.state, State::Dead { .. } | State::DeadMaybe) {
+            pair.revived = pair.revived.saturating_sub(1);
+        }
         if pair.state != State::Waiting {
             pair.set(State::Waiting, 0);
         }
-        pair.revived = pair.revived.saturating_sub(1);
         // What was not seen is long written.
         pair.failed_ops.resize(request.attempt as usize - 1, 0);
         pair.failures_sure = request.attempt - 1;
@@ -64,8 +66,11 @@ impl Outside {
     fn certain_before(&mut self, sub: SubNo, key: &str, number: u64) {
         let sub = &mut self.subs[sub as usize];
         let Some(lane) = sub.lanes.get(key) else { return };
-        for event in lane.numbers.range(..number).rev().map(|(_, event)| *event) {
-            let pair = &mut sub.pairs[event as usize];
+        for (before, event) in lane.numbers.range(..number).rev() {
+            let pair = &mut sub.pairs[*event as usize];
+            if pair.number != Some(*before) {
+                break;
+            }
             match pair.state {
                 State::AckedMaybe => pair.state = State::Acked,
                 State::GoneMaybe | State::DeadMaybe => {}

@@ -50,7 +50,8 @@ impl Sub {
     fn offered(&mut self, no: SubNo, made: &Made, op: u64, now: u64) -> Before {
         let place = self.place(made);
         let (timeout_ms, buffer_max) = (self.rules.gap_timeout_ms, self.rules.buffer_max);
-        let drops = self.drops;
+        // What a limit may have dropped, or what is read from the log later, is not surely known for ever.
+        let drops = self.drops || place.is_none();
         let pair = self.pair_mut(made.no);
         let within = matches!(pair.state, State::Acked | State::AckedMaybe)
             && now - pair.taken_at.min(now) < WINDOW_MS;
@@ -72,6 +73,10 @@ impl Sub {
                 lane.offered.insert((*sequence, made.no));
                 self.pair_mut(made.no).may_be_late = may_be_late;
             }
+        } else if pair.state == State::Acked && !within {
+            // Its id may be forgotten: then it is a new event of the same name.
+            pair.state = State::AckedMaybe;
+            pair.number = None;
         } else if pair.state == State::GoneMaybe || pair.taken == Taken::Maybe || (drops && !within) {
             // It may be another one of the same name from here on.
             pair.number = None;
@@ -98,6 +103,8 @@ impl Sub {
         pair.position = Some(position);
         let (came, may_be_late) = (pair.taken_at, pair.may_be_late);
         let sent_op = pair.sent_op;
+        // Where it goes is told by rules that hold later.
+        pair.may_be_late |= place.is_none();
         if place == Some(Place::Invalid) {
             // A dead letter beside the lanes.
             pair.set(State::Dead { held: false }, sent_op);
