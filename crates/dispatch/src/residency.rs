@@ -48,6 +48,8 @@ impl Engine {
             resident.listed_idle = true;
             self.idle.push_back(slot);
         }
+        // Whatever it was brought in for, it has left the disk's index: from here on its own timer wakes it.
+        self.touch(slot);
         Ok(slot)
     }
 
@@ -446,8 +448,7 @@ impl Engine {
                 next_due = next_due.min(due);
                 continue;
             }
-            let slot = self.resident(id, key)?;
-            self.touch(slot);
+            self.resident(id, key)?;
         }
         let now = self.now;
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
