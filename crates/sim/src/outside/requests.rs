@@ -64,9 +64,11 @@ impl Outside {
     fn certain_before(&mut self, sub: SubNo, key: &str, number: u64) {
         let sub = &mut self.subs[sub as usize];
         let Some(lane) = sub.lanes.get(key) else { return };
-        for event in lane.numbers.range(..number).rev().map(|(_, event)| *event) {
-            let pair = &mut sub.pairs[event as usize];
+        for (number, event) in lane.numbers.range(..number).rev() {
+            let pair = &mut sub.pairs[*event as usize];
             match pair.state {
+                // Another one of the same name may wait by now.
+                State::AckedMaybe if pair.number != Some(*number) => {}
                 State::AckedMaybe => pair.state = State::Acked,
                 State::GoneMaybe | State::DeadMaybe => {}
                 _ => break,
