@@ -144,6 +144,8 @@ impl Engine {
             }
             let due = resident.lane.wake_at().unwrap_or(Millis::ZERO);
             subscription.cold_due = subscription.cold_due.min(due);
+            // A look through the index that is under way may be past its key.
+            subscription.cold_seen_due = subscription.cold_seen_due.min(due);
         }
         Ok(())
     }
