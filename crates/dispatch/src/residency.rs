@@ -48,6 +48,8 @@ impl Engine {
             resident.listed_idle = true;
             self.idle.push_back(slot);
         }
+        // Whatever it was brought in for, it has left the disk's index: from here on its own timer wakes it.
+        self.touch(slot);
         Ok(slot)
     }
 
@@ -142,6 +144,8 @@ impl Engine {
             }
             let due = resident.lane.wake_at().unwrap_or(Millis::ZERO);
             subscription.cold_due = subscription.cold_due.min(due);
+            // A look through the index that is under way may be past its key.
+            subscription.cold_seen_due = subscription.cold_seen_due.min(due);
         }
         Ok(())
     }
@@ -447,8 +451,7 @@ impl Engine {
                 next_due = next_due.min(due);
                 continue;
             }
-            let slot = self.resident(id, key)?;
-            self.touch(slot);
+            self.resident(id, key)?;
         }
         let now = self.now;
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };

@@ -3,7 +3,7 @@
 use clap::Parser;
 use sim::many::Many;
 use sim::mix::{Knobs, Trouble};
-use sim::run::{Failed, Outcome, run};
+use sim::run::{Failed, Outcome, run_and_show};
 use sim::shrink::shrink;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -75,7 +75,12 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn one(args: &Args, seed: u64) -> ExitCode {
-    let outcome = run(Knobs { without: args.without(), ..Knobs::of_seed(seed) });
+    let knobs = Knobs { without: args.without(), ..Knobs::of_seed(seed) };
+    let outcome = run_and_show(knobs, &mut |entry| {
+        if args.print {
+            println!("{entry}");
+        }
+    });
     if outcome.violation.is_some() {
         return report(args, outcome);
     }

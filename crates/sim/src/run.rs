@@ -24,8 +24,14 @@ pub struct Failed {
 const LINES_MAX: usize = 120;
 
 pub fn run(knobs: Knobs) -> Outcome {
+    run_and_show(knobs, &mut |_| {})
+}
+
+/// Hands over the whole history at the end.
+pub fn run_and_show(knobs: Knobs, show: &mut dyn FnMut(&Entry)) -> Outcome {
     let mut world = World::new(knobs);
     let result = live(&mut world);
+    world.history.entries().iter().for_each(show);
     let requests =
         world.history.entries().iter().filter(|entry| matches!(entry, Entry::Started(_))).count() as u64;
     Outcome {

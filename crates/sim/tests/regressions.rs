@@ -21,3 +21,9 @@ fn quick_seeds_pass() {
         passes(Knobs { events_max: 300, ..Knobs::of_seed(seed) });
     }
 }
+
+/// A lane that came in from disk for a duplicate lost its gap timer.
+#[test]
+fn seed_46_passes() {
+    passes(Knobs::of_seed(46));
+}

@@ -108,6 +108,9 @@ impl Outside {
         };
         if dead && replayed_at == now {
             pair.revived += 1;
+        }
+        if dead && pair.revived > 0 {
+            // Another job took it up before it failed again: fresh attempts from here on.
             pair.failures_sure = 0;
         } else if ending == Ending::Retry {
             pair.retry_after = now + retry_after_ms;
