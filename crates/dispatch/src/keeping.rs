@@ -14,7 +14,7 @@ use klambda_store::chore::{Chore, Done, Work};
 use klambda_store::disk::File;
 use klambda_store::log;
 use klambda_store::marks::{Mark, Recent, State as MarkState};
-use klambda_store::record::{Change, Record, To};
+use klambda_store::record::{Change, Record, Route, To};
 use klambda_store::rows::Changed;
 use klambda_store::segment::Segment;
 use klambda_store::table;
@@ -563,20 +563,31 @@ impl Engine {
             Record::Kept { from, time, routes, event, position } => (from, time, routes, event, position),
             _ => return Ok(()),
         };
-        let mut needed = Vec::new();
-        for route in routes {
-            if self.is_pinned_by(route.subscription, from)
-                && self.is_waiting(route.subscription, from, Some(position))?
-            {
-                needed.push(route);
-            }
-        }
+        let needed = self.routes_of_waiting(from, position, routes)?;
         if needed.is_empty() || planted::is_on(Bug::RetentionForgets) {
             return Ok(());
         }
         let kept = Record::Kept { from, time, position, routes: needed, event };
         self.keeping.copied = self.commit(&kept)?;
         Ok(())
+    }
+
+    /// Where the event still waits or is a dead letter, also of those that took it up later, from the past.
+    fn routes_of_waiting<'a>(
+        &self,
+        from: Address,
+        position: Position,
+        routes: Vec<Route<'a>>,
+    ) -> Result<Vec<Route<'a>>, Failure> {
+        let mut needed = Vec::new();
+        for id in self.subscriptions.keys().copied().filter(|id| self.is_pinned_by(*id, from)) {
+            if self.is_waiting(id, from, Some(position))? {
+                let known = routes.iter().find(|route| route.subscription == id).cloned();
+                let later = Route { subscription: id, previous: Address(0), to: To::Later };
+                needed.push(known.unwrap_or(later));
+            }
+        }
+        Ok(needed)
     }
 
     fn is_pinned_by(&self, id: SubscriptionId, at: Address) -> bool {
