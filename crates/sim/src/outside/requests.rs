@@ -36,7 +36,7 @@ impl Outside {
         let sub = &mut self.subs[request.sub as usize];
         let pair = sub.pair_mut(request.event);
         let first = pair.number != Some(number);
-        let (aside, came) = (pair.aside, pair.taken_at);
+        let (aside, came, by_old_sequence) = (pair.aside, pair.taken_at, pair.by_old_sequence);
         pair.number = Some(number);
         pair.lane = Some(key.to_owned());
         let lane = sub.lane_mut(key);
@@ -52,7 +52,7 @@ impl Outside {
         lane.turn = lane.turn.max(number);
         if let Some(sequence) = sequence {
             lane.leaves(request.event, sequence, came);
-            if first && request.flag != OrderStatus::Late {
+            if first && request.flag != OrderStatus::Late && !by_old_sequence {
                 lane.expected = Some(sequence.saturating_add(1));
                 lane.disturbed = false;
             }
