@@ -52,8 +52,9 @@ impl Sub {
         let (timeout_ms, buffer_max) = (self.rules.gap_timeout_ms, self.rules.buffer_max);
         let drops = self.drops;
         let pair = self.pair_mut(made.no);
-        let within = matches!(pair.state, State::Acked | State::AckedMaybe)
-            && now - pair.taken_at.min(now) < WINDOW_MS;
+        // What waits again because a crash lost its acknowledgement may be dropped, and its id released.
+        let delivered = pair.state == State::Acked || (pair.state == State::AckedMaybe && !drops);
+        let within = delivered && now - pair.taken_at.min(now) < WINDOW_MS;
         let waits = matches!(pair.state, State::Waiting | State::Dead { .. }) && !drops;
         let before = Before {
             sub: no,
