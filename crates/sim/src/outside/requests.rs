@@ -60,9 +60,13 @@ impl Outside {
         self.certain_before(request.sub, key, number);
     }
 
-    /// A lane only goes on when everything before is settled: acknowledgements that a crash made unsure were kept.
+    /// A lane only goes on when everything before is settled: acknowledgements that a crash made unsure were kept. Where
+    /// limits drop, what waited again may have been dropped instead.
     fn certain_before(&mut self, sub: SubNo, key: &str, number: u64) {
         let sub = &mut self.subs[sub as usize];
+        if sub.drops {
+            return;
+        }
         let Some(lane) = sub.lanes.get(key) else { return };
         for event in lane.numbers.range(..number).rev().map(|(_, event)| *event) {
             let pair = &mut sub.pairs[event as usize];
