@@ -563,23 +563,31 @@ impl Engine {
             Record::Kept { from, time, routes, event, position } => (from, time, routes, event, position),
             _ => return Ok(()),
         };
-        let mut needed = Vec::new();
-        // Also those that came to it later, by reading the log: its record does not name them.
-        let pinning: Vec<SubscriptionId> =
-            self.subscriptions.keys().copied().filter(|id| self.is_pinned_by(*id, from)).collect();
-        for subscription in pinning {
-            if self.is_waiting(subscription, from, Some(position))? {
-                let named = routes.iter().find(|route| route.subscription == subscription);
-                let later = Route { subscription, previous: Address(0), to: To::Later };
-                needed.push(named.cloned().unwrap_or(later));
-            }
-        }
+        let needed = self.routes_of_waiting(from, position, routes)?;
         if needed.is_empty() || planted::is_on(Bug::RetentionForgets) {
             return Ok(());
         }
         let kept = Record::Kept { from, time, position, routes: needed, event };
         self.keeping.copied = self.commit(&kept)?;
         Ok(())
+    }
+
+    /// Where the event still waits or is a dead letter, also of those that took it up later, from the past.
+    fn routes_of_waiting<'a>(
+        &self,
+        from: Address,
+        position: Position,
+        routes: Vec<Route<'a>>,
+    ) -> Result<Vec<Route<'a>>, Failure> {
+        let mut needed = Vec::new();
+        for id in self.subscriptions.keys().copied().filter(|id| self.is_pinned_by(*id, from)) {
+            if self.is_waiting(id, from, Some(position))? {
+                let known = routes.iter().find(|route| route.subscription == id).cloned();
+                let later = Route { subscription: id, previous: Address(0), to: To::Later };
+                needed.push(known.unwrap_or(later));
+            }
+        }
+        Ok(needed)
     }
 
     fn is_pinned_by(&self, id: SubscriptionId, at: Address) -> bool {

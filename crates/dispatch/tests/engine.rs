@@ -314,6 +314,32 @@ fn retention_keeps_what_waits_and_drops_the_rest() {
 }
 
 #[test]
+fn retention_keeps_what_a_subscription_took_from_the_past() {
+    let mut rng = Rng(4);
+    let mut world = World::new(4);
+    world.send("sick", None);
+    world.settle();
+    let mut document = ordered("orders");
+    document["spec"]["from"] = json!("earliest");
+    document["spec"]["retry"] = json!({"attempts": 1});
+    world.put(document);
+    for _ in 0..20 {
+        world.step(&mut rng, |_, _| world::error(422));
+    }
+    for _ in 0..20 {
+        (0..200).for_each(|n| world.send(&format!("well-{}", n % 40), None));
+        (0..60).for_each(|_| world.step(&mut rng, |_, _| world::ok()));
+        world.now = world.now + 24 * 3_600_000;
+    }
+    world.engine.request_checkpoint();
+    (0..200).for_each(|_| world.step(&mut rng, |_, _| world::ok()));
+    assert!(world.engine.log_bytes() < 10 * (128 << 10), "{}", world.engine.log_bytes());
+    world.engine.act_on_lane("orders", "sick", klambda_dispatch::operate::LaneAction::Resume).unwrap();
+    world.drain();
+    assert_eq!(world.delivered("sick"), ["e1"]);
+}
+
+#[test]
 fn a_replay_keeps_the_order_of_each_key_and_survives_crashes() {
     use klambda_dispatch::dead_letters::Selector;
     use klambda_dispatch::replay::{Request, State};

@@ -52,6 +52,11 @@ impl Made {
         (0..self.data_len).map(|_| b'a' + rng.below(26) as u8).collect()
     }
 
+    /// Some ordering rules cannot place it: under those it is a dead letter beside the lanes.
+    pub fn may_be_invalid(&self) -> bool {
+        self.subject.is_none() || self.readable_sequence().is_none()
+    }
+
     /// The producer's sequence, if it can be read as one.
     pub fn readable_sequence(&self) -> Option<u64> {
         let text = self.sequence.as_deref()?;

@@ -124,7 +124,11 @@ impl Sub {
         let lane = self.lane_mut(key);
         lane.forget_sequences();
         let offered: Vec<EventNo> = lane.offered.iter().map(|(_, event)| *event).collect();
-        offered.into_iter().for_each(|event| self.pair_mut(event).may_be_late = true);
+        for event in offered {
+            let pair = self.pair_mut(event);
+            pair.may_be_late = true;
+            pair.by_old_sequence = true;
+        }
     }
 
     pub fn forget_all_sequences(&mut self) {

@@ -15,6 +15,8 @@ pub struct Producer {
     outbox: BTreeMap<(u64, u64), EventNo>,
     next: u64,
     turned_away: Vec<EventNo>,
+    /// How often that was sent again.
+    tries: u32,
     /// What was made, by source and id.
     ids: BTreeMap<(usize, String), EventNo>,
 }
@@ -34,10 +36,16 @@ impl Producer {
         self.turned_away.push(event);
     }
 
-    /// Sends again what was turned away. Answers whether there was something.
+    /// Sends again what was turned away, but not for ever: a small backlog takes few at a time. Answers whether there was
+    /// something.
     pub fn tries_again(&mut self, round: u64) -> bool {
+        const TRIES_MAX: u32 = 10;
         let events = std::mem::take(&mut self.turned_away);
-        let some = !events.is_empty();
+        let some = !events.is_empty() && self.tries < TRIES_MAX;
+        if !some {
+            return false;
+        }
+        self.tries += 1;
         events.into_iter().for_each(|event| self.later(event, round));
         some
     }

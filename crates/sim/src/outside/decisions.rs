@@ -52,11 +52,14 @@ impl Outside {
 
     fn discarded(&mut self, sub: SubNo) {
         let op = self.op;
+        let events = &self.events;
         let sub = &mut self.subs[sub as usize];
-        for pair in &mut sub.pairs {
+        let read_history = sub.read_history;
+        for (n, pair) in sub.pairs.iter_mut().enumerate() {
             if !pair.open && !pair.is_settled() && pair.taken != Taken::No {
                 // What was a dead letter outside its lane stays one.
                 let sure = pair.state != State::DeadMaybe
+                    && !(read_history && pair.starts == 0 && events[n].may_be_invalid())
                     && pair.revived == 0
                     && !pair.may_be_late
                     && pair.position.is_some()
@@ -76,6 +79,7 @@ impl Outside {
         let sub = &mut self.subs[sub as usize];
         let ordering = [Some(sub.rules.ordering), sub.next_rules.as_ref().map(|rules| rules.ordering)];
         let unsettled = sub.catching_up || sub.next_rules.is_some();
+        let read_history = sub.read_history;
         for (n, pair) in sub.pairs.iter_mut().enumerate() {
             if pair.open || pair.taken == Taken::No || !is_in_lane(&ordering, &events[n], key) {
                 continue;
@@ -84,6 +88,7 @@ impl Outside {
                 let sure = pair.taken == Taken::Yes
                     && pair.position.is_some()
                     && pair.state != State::DeadMaybe
+                    && !(read_history && pair.starts == 0 && events[n].may_be_invalid())
                     && pair.revived == 0
                     && !pair.may_be_late
                     && !unsettled;

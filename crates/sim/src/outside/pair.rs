@@ -61,6 +61,8 @@ pub struct Pair {
     pub revived: u32,
     /// Its sequence may have been passed when it came.
     pub may_be_late: bool,
+    /// Its lane's sequence was set anew since it came: if it had its place by then, its turn says nothing of the new one.
+    pub by_old_sequence: bool,
     pub acked_at: u64,
     /// It goes out beside the queue, as a dead letter that is replayed under its old number.
     pub aside: bool,

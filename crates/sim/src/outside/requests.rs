@@ -38,7 +38,7 @@ impl Outside {
         let sub = &mut self.subs[request.sub as usize];
         let pair = sub.pair_mut(request.event);
         let first = pair.number != Some(number);
-        let (aside, came) = (pair.aside, pair.taken_at);
+        let (aside, came, by_old_sequence) = (pair.aside, pair.taken_at, pair.by_old_sequence);
         pair.number = Some(number);
         pair.lane = Some(key.to_owned());
         let lane = sub.lane_mut(key);
@@ -54,7 +54,7 @@ impl Outside {
         lane.turn = lane.turn.max(number);
         if let Some(sequence) = sequence {
             lane.leaves(request.event, sequence, came);
-            if first && request.flag != OrderStatus::Late {
+            if first && request.flag != OrderStatus::Late && !by_old_sequence {
                 lane.expected = Some(sequence.saturating_add(1));
                 lane.disturbed = false;
             }
@@ -62,9 +62,13 @@ impl Outside {
         self.certain_before(request.sub, key, number);
     }
 
-    /// A lane only goes on when everything before is settled: acknowledgements that a crash made unsure were kept.
+    /// A lane only goes on when everything before is settled: acknowledgements that a crash made unsure were kept. Where
+    /// limits drop, what waited again may have been dropped instead.
     fn certain_before(&mut self, sub: SubNo, key: &str, number: u64) {
         let sub = &mut self.subs[sub as usize];
+        if sub.drops {
+            return;
+        }
         let Some(lane) = sub.lanes.get(key) else { return };
         for (before, event) in lane.numbers.range(..number).rev() {
             let pair = &mut sub.pairs[*event as usize];

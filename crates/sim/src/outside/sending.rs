@@ -53,8 +53,9 @@ impl Sub {
         // What a limit may have dropped, or what is read from the log later, is not surely known for ever.
         let drops = self.drops || place.is_none();
         let pair = self.pair_mut(made.no);
-        let within = matches!(pair.state, State::Acked | State::AckedMaybe)
-            && now - pair.taken_at.min(now) < WINDOW_MS;
+        // What waits again because a crash lost its acknowledgement may be dropped, and its id released.
+        let delivered = pair.state == State::Acked || (pair.state == State::AckedMaybe && !drops);
+        let within = delivered && now - pair.taken_at.min(now) < WINDOW_MS;
         let waits = matches!(pair.state, State::Waiting | State::Dead { .. }) && !drops;
         let before = Before {
             sub: no,
