@@ -194,3 +194,39 @@ fn a_log_longer_than_one_piece_is_read_whole() {
     assert!(bytes.iter().all(|byte| *byte == 0));
     assert!(frames[0] == Address(HEADER) && torn.0 > 2 << 20, "where they should be");
 }
+
+#[test]
+fn a_file_without_room_for_a_header_is_none_and_one_with_nothing_else_is_cut_short() {
+    let first = Segment::name(Address(0));
+    let disk = MemoryDisk::new();
+    disk.create(&first).and_then(|file| file.write_at(b"only these", 0)).expect("writes");
+    let (_, report, found) = open(&disk).expect("begins anew");
+    assert_eq!((found.len(), report.cut.map(|cut| cut.1)), (0, Some(10)));
+
+    let (disk, _) = three_groups();
+    let header = rest(&disk, &first, 0)[..HEADER as usize].to_vec();
+    disk.create(&first).and_then(|file| file.write_at(&header, 0)).expect("writes");
+    assert_eq!(refused(open(&disk)), (first, HEADER, "the file is cut short".to_owned()));
+}
+
+/// A log grows beyond what 32 bits can count.
+#[test]
+fn headers_hold_large_numbers_and_know_their_place() {
+    let large = |n: u64| 0x0102_0304_0506_0700 + n;
+    let header = FrameHeader {
+        length: 0x0a0b_0c0d,
+        first_position: Position(large(1)),
+        synced: Address(large(2)),
+        count: 7,
+    };
+    let at = Address(large(0));
+    let bytes = header.encode(at);
+    assert_eq!(FrameHeader::decode(&bytes, at), Some(header));
+    assert_eq!(FrameHeader::decode(&bytes, Address(at.0 + 32)), None, "in another place");
+    assert_eq!(FrameHeader::decode(&bytes[..FRAME_HEADER - 1], at), None, "cut off");
+    for bit in 0..8 * FRAME_HEADER {
+        let mut wrong = bytes;
+        wrong[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(FrameHeader::decode(&wrong, at), None, "bit {bit}");
+    }
+}
