@@ -2,7 +2,9 @@
 
 use crate::harness::{Fate, START, World, policy};
 use klambda_core::ids::{LaneNumber, Position, Sequence};
-use klambda_core::lane::{Action, Count, Entry, Flag, Hold, Input, Policy, Refused, State, Turn, Why};
+use klambda_core::lane::{
+    Action, CHUNK, Count, Entry, FRONT_MAX, Flag, Hold, Input, Policy, Refused, State, Turn, Why,
+};
 use klambda_core::subscription::{GapAction, OnFailure, Start};
 use klambda_core::time::Millis;
 
@@ -327,6 +329,7 @@ fn line_12_park_waits_for_a_person_or_the_missing_event() {
     assert_eq!(world.wait_for_gap(), [Action::Count(Count::Gap)]);
     assert_eq!((world.state(), world.machine.lane.hold()), (State::Parked, Some(Hold::Gap)));
     assert_eq!(world.machine.lane.wake_at(), None);
+    assert_eq!(world.must(Input::GapExpired), [], "once per gap");
     world.send_all([2]);
     assert_eq!(world.out(), [(3, 2, Flag::None), (2, 3, Flag::None)]);
     assert_eq!(world.state(), State::Open);
@@ -405,6 +408,23 @@ fn line_24_a_purge_goes_on_after_the_highest_that_waited() {
     assert_eq!(world.machine.early.len(), 2);
     world.must(Input::Purge);
     assert_eq!(world.expected(), Some(10));
+}
+
+/// A purge takes the middle of a long queue with it, and the next one that is as long finds its own.
+#[test]
+fn line_24_after_the_purge_of_a_long_queue_another_goes_out_whole() {
+    let mut world = world(|policy| policy.sequenced = false);
+    let long = (FRONT_MAX + 3 * CHUNK) as u64;
+    world.hurry(|world| world.send_all(1..=long));
+    assert!(!world.machine.chunks.is_empty(), "its middle is on disk");
+    world.must(Input::Purge);
+    assert_eq!(world.machine.lane.depth(), 0);
+    let mut out = Vec::new();
+    world.hurry(|world| {
+        world.send_all(long + 1..=2 * long);
+        out = world.out().iter().map(|out| out.0).collect();
+    });
+    assert_eq!(out, (long + 1..=2 * long).collect::<Vec<_>>());
 }
 
 #[test]
