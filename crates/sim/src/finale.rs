@@ -40,7 +40,8 @@ impl World {
             if self.round > end || self.round > last.0 + ROUNDS_MAX {
                 let standing = liveness::standing(&self.engine)?;
                 let mut stuck = liveness::stuck(&self.outside, &self.engine, &standing, self.round - last.0);
-                let replaying: Vec<u64> = (1..=self.replays_made).filter(|id| self.is_replaying(*id)).collect();
+                let replaying: Vec<u64> =
+                    (1..=self.replays_made).filter(|id| self.is_replaying(*id)).collect();
                 let job = replaying.first().and_then(|id| self.engine.replay(*id));
                 stuck.text.push_str(&format!(
                     "\n  at {}, unanswered: {:?}, replaying: {replaying:?} {job:?}, to send: {}",

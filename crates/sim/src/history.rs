@@ -62,9 +62,13 @@ pub enum Entry {
         power: bool,
     },
     /// The store refused to go on, and so did the engine.
-    Failed { why: String },
+    Failed {
+        why: String,
+    },
     /// Recovery did not get to its end.
-    NotOpened { why: String },
+    NotOpened {
+        why: String,
+    },
     Opened {
         now: u64,
         cut: u64,
@@ -78,7 +82,9 @@ pub enum Entry {
     Switched {
         sub: SubNo,
     },
-    ClockSet { by: i64 },
+    ClockSet {
+        by: i64,
+    },
     DiskFull {
         full: bool,
     },
@@ -294,7 +300,9 @@ impl Entry {
             }
             Entry::Ended { event: e, .. } | Entry::EndedUnheard { event: e, .. } => Some(*e) == event,
             Entry::Decided(decision) => decision.concerns(event, lane),
-            Entry::Crashed { .. } | Entry::Failed { .. } | Entry::NotOpened { .. } | Entry::Opened { .. } => true,
+            Entry::Crashed { .. } | Entry::Failed { .. } | Entry::NotOpened { .. } | Entry::Opened { .. } => {
+                true
+            }
             Entry::DiskFull { .. } | Entry::DiskError { .. } | Entry::ClockSet { .. } | Entry::Calm => true,
             Entry::Seen { sub, .. } | Entry::Switched { sub } | Entry::Dropped { sub, .. } => {
                 lane.is_none_or(|lane| lane.0 == *sub)

@@ -227,7 +227,9 @@ impl Outside {
             sub.lanes.values_mut().for_each(|lane| lane.crashed(kept));
             let pairs = &sub.pairs;
             let maybe = |event: EventNo| pairs[event as usize].state == State::DeadMaybe;
-            sub.lanes.values_mut().for_each(|lane| lane.parked_on = lane.parked_on.filter(|event| !maybe(*event)));
+            sub.lanes
+                .values_mut()
+                .for_each(|lane| lane.parked_on = lane.parked_on.filter(|event| !maybe(*event)));
         }
     }
 

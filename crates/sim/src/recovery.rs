@@ -39,7 +39,10 @@ impl World {
         if self.outside.calm {
             self.failures_since += 1;
             if self.failures_since > 20 {
-                return Err(Violation::new("liveness", format!("without trouble it fails again and again: {why}")));
+                return Err(Violation::new(
+                    "liveness",
+                    format!("without trouble it fails again and again: {why}"),
+                ));
             }
         }
         self.note(Entry::Failed { why })?;

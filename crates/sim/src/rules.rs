@@ -129,7 +129,8 @@ impl Rules {
         if rng.one_in(2) {
             return Rules { ordering: fresh.ordering, ..self.clone() }.without_holes();
         }
-        Rules { ordering: self.ordering, earliest: self.earliest, paused: self.paused, ..fresh }.without_holes()
+        Rules { ordering: self.ordering, earliest: self.earliest, paused: self.paused, ..fresh }
+            .without_holes()
     }
 
     /// Limits of it let events or dead letters go.

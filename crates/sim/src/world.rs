@@ -302,7 +302,9 @@ impl World {
         let pair = self.outside.sub(sub).pair(event);
         let number = delivery.place.as_ref().map(|place| place.number.0);
         match (place, pair.lane) {
-            (Place::Lane { sequence, .. }, Some(key)) if pair.number == number => Place::Lane { key, sequence },
+            (Place::Lane { sequence, .. }, Some(key)) if pair.number == number => {
+                Place::Lane { key, sequence }
+            }
             (Place::Invalid, Some(key)) if pair.number == number => Place::Lane { key, sequence: None },
             (place, _) => place,
         }

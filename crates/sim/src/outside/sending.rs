@@ -154,7 +154,9 @@ impl Pair {
 impl super::Lane {
     /// It is the first that ever came: 0 or 1 opens the lane at once.
     fn is_opened_by(&self, event: EventNo) -> bool {
-        self.numbers.is_empty() && self.expected.is_none() && self.offered.iter().all(|(_, other)| *other == event)
+        self.numbers.is_empty()
+            && self.expected.is_none()
+            && self.offered.iter().all(|(_, other)| *other == event)
     }
 
     /// Whether the lane may have gone past this sequence already, by a decision that is not seen from outside.
