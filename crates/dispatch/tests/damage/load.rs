@@ -314,7 +314,8 @@ pub struct Drained {
 pub fn drain(mut engine: Engine, mut now: Millis) -> Drained {
     const ROUNDS_MAX: usize = 20_000;
     const STILL_MAX: usize = 5;
-    let mut still = 0;
+    const RESUMED_MAX: usize = 10;
+    let (mut still, mut resumed) = (0, 0);
     let mut drained = Drained { lanes: vec![Vec::new(); KEYS], ..Drained::default() };
     for _ in 0..ROUNDS_MAX {
         now = now + 20;
@@ -325,8 +326,9 @@ pub fn drain(mut engine: Engine, mut now: Millis) -> Drained {
         let is_quiet = deliveries.is_empty() && engine.is_idle() && engine.waiting() == 0;
         let is_stuck = deliveries.is_empty() && engine.is_idle() && engine.waiting() > 0;
         still = if is_stuck { still + 1 } else { 0 };
-        if still == 1 {
-            // Not parked in every folder: then there is nothing to do.
+        if still == 1 && resumed < RESUMED_MAX {
+            // Not parked in every folder: then there is nothing to do. Not for ever: what cannot be read parks it again.
+            resumed += 1;
             drop(engine.act_on_lane("lanes", &format!("k{SICK}"), LaneAction::Resume));
         }
         for delivery in deliveries {
