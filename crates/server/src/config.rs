@@ -28,7 +28,7 @@ pub struct Config {
     pub token_file: Option<PathBuf>,
     pub tls: Tls,
     pub allow_hosts: Vec<String>,
-    /// Worker threads; 0: as many as there are cores.
+    /// Threads for producers and deliveries, half each and at least one; 0: as many as there are cores.
     pub threads: usize,
     pub log: Log,
     pub limits: Limits,
