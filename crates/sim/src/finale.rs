@@ -36,7 +36,7 @@ impl World {
         let end = self.round + 1000 + (self.producer.made + self.engine.waiting()) * ROUNDS_PER_EVENT;
         let mut last = (self.round, self.steps);
         let mut quiet = 0;
-        while quiet < 3 {
+        while quiet < 2 {
             if self.round > end || self.round > last.0 + ROUNDS_MAX {
                 let standing = liveness::standing(&self.engine)?;
                 let mut stuck = liveness::stuck(&self.outside, &self.engine, &standing, self.round - last.0);
@@ -52,9 +52,12 @@ impl World {
             }
             self.pass_idle_time();
             self.go_on()?;
-            quiet = if self.is_quiet()? { quiet + 1 } else { 0 };
+            // To look at all lanes takes a while: not as long as one sees that something happens.
             if self.steps > last.1 {
                 last = (self.round, self.steps);
+                quiet = 0;
+            } else {
+                quiet = if self.is_quiet()? { quiet + 1 } else { 0 };
             }
         }
         Ok(())
