@@ -4,7 +4,9 @@
 use crate::checkers::{Verdict, bounded, detection, liveness, no_loss, replay_order};
 use crate::event::EventNo;
 use crate::history::{Entry, SubNo};
+use crate::rules::Rules;
 use crate::world::World;
+use klambda_dispatch::Config;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::LaneAction;
 use klambda_dispatch::replay::Request;
@@ -20,6 +22,10 @@ impl World {
         self.note(Entry::Calm)?;
         self.mix.calm();
         self.disk.set_capacity(None);
+        // What was kept for a while is no matter any more, and to copy it forward again and again takes long.
+        self.config = Config { retention_age_ms: u64::MAX, retention_bytes: 0, ..self.config.clone() };
+        self.restart(false)?;
+        self.lift_limits()?;
         self.come_to_rest()?;
         // Behind each gap there can be another one.
         for _ in 0..1000 {
@@ -29,6 +35,19 @@ impl World {
             self.come_to_rest()?;
         }
         self.balance()
+    }
+
+    /// Nobody is turned away any more.
+    fn lift_limits(&mut self) -> Verdict {
+        for (name, sub) in self.names.clone() {
+            let known = self.outside.sub(sub);
+            let settled = known.next_rules.is_none() && !known.draining;
+            if settled && known.rules.backlog.is_some_and(|(_, drops)| !drops) {
+                let rules = Rules { backlog: None, ..known.rules.clone() };
+                self.put(&name, sub, rules, false)?;
+            }
+        }
+        Ok(())
     }
 
     /// Rounds until nothing moves by itself.
