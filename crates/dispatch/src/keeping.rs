@@ -336,6 +336,10 @@ impl Engine {
             self.metrics.marks_expired_early += oldest.rows();
             return Some(vec![oldest.name().to_owned()]);
         }
+        if self.is_checkpointing() {
+            // What was written anew is in memory alone until then.
+            return None;
+        }
         let before = self.keeping.marks_refreshed.take()?;
         let names = self.marks.tables().expired(before);
         (!names.is_empty()).then_some(names)

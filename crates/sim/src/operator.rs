@@ -85,33 +85,30 @@ impl World {
         if known.next_rules.is_some() || known.catching_up || known.draining || known.rules.paused {
             return Ok(());
         }
-        let (old, rules) = (known.rules.clone(), known.rules.changed(&self.mix, &mut self.rng));
+        let rules = known.rules.changed(&self.mix, &mut self.rng);
         let discard = self.rng.one_in(3);
+        self.put(&name, sub, rules, discard)
+    }
+
+    pub fn put(&mut self, name: &str, sub: SubNo, rules: Rules, discard: bool) -> Verdict {
+        let old = self.outside.sub(sub).rules.clone();
         let put = match self.engine.put_subscription(rules.document(), discard) {
             Ok(put) => put,
             Err(why) => {
                 self.refused("change", &why)?;
                 let sure = !discard || matches!(why, Refused::LanesParked { .. } | Refused::Conflict(_));
-                return if sure {
-                    Ok(())
-                } else {
-                    self.note(Entry::Decided(Decision::DiscardedMaybe { sub }))
-                };
+                return if sure { Ok(()) } else { self.note(Entry::Decided(Decision::DiscardedMaybe { sub })) };
             }
         };
         if put == Put::Unchanged {
             return Ok(());
         }
         let new_epoch = old.ordering != rules.ordering;
-        let (drains, _) = self.catching_up(&name);
+        let (drains, _) = self.catching_up(name);
         self.rules_given.entry(sub).or_default().push(rules.clone());
         self.outside.sub_mut(sub).given(rules, drains);
-        self.note(Entry::Decided(Decision::Changed {
-            sub,
-            discards: discard && new_epoch,
-            drains,
-            new_epoch,
-        }))
+        let discards = discard && new_epoch;
+        self.note(Entry::Decided(Decision::Changed { sub, discards, drains, new_epoch }))
     }
 
     fn delete(&mut self) -> Verdict {

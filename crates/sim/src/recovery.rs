@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    fn restart(&mut self, power: bool) -> Verdict {
+    pub fn restart(&mut self, power: bool) -> Verdict {
         self.look_at_drops()?;
         self.end_process(power)?;
         let mut tries = 0;
