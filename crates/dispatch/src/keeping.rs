@@ -183,8 +183,8 @@ impl Engine {
                 s.ready.drain(keep..).collect::<Vec<Slot>>()
             })
             .collect();
-        for slot in ready {
-            if let Some(resident) = self.lanes.get_mut(slot) {
+        for slot in &ready {
+            if let Some(resident) = self.lanes.get_mut(*slot) {
                 resident.queued = false;
             }
         }
@@ -202,6 +202,8 @@ impl Engine {
             }
             self.evict(slot)?;
         }
+        // Those that could stay queue up again.
+        ready.into_iter().for_each(|slot| self.touch(slot));
         Ok(())
     }
 

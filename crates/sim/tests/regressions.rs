@@ -27,3 +27,9 @@ fn quick_seeds_pass() {
 fn seed_46_passes() {
     passes(Knobs::of_seed(46));
 }
+
+/// Ready lanes that were to leave memory and could stay were not queued again.
+#[test]
+fn seed_85_passes() {
+    passes(Knobs::of_seed(85));
+}
