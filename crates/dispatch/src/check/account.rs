@@ -68,6 +68,15 @@ impl Account {
         }
     }
 
+    /// Takes an event out of its line, whichever that is. Answers whether it was in one.
+    pub fn leaves_line(&mut self, position: Position) -> bool {
+        let found = self.lines.iter_mut().find_map(|(key, line)| line.take(position).map(|_| key.clone()));
+        if let Some(key) = &found {
+            self.forget_if_over(key);
+        }
+        found.is_some()
+    }
+
     /// Everything in the line goes, as far as the record says. Answers how many that were.
     pub fn purge(&mut self, key: &str, lane: u64, events: u64) -> u64 {
         let returned = self.aside.extract_if(|_, aside| aside.lane == lane && aside.why == Why::Replayed);

@@ -212,9 +212,9 @@ impl Ledger {
     fn step_alone(&mut self, id: SubscriptionId, position: Position, step: &Step<'_>) {
         let account = self.subscriptions.entry(id).or_default();
         if let Step::Replay { .. } = step
-            && account.aside.remove(&position).is_some()
+            && (account.aside.remove(&position).is_some() || account.leaves_line(position))
         {
-            // It never had a lane, and its subscription has none any more.
+            // It never had a lane, or its subscription has none any more.
             account.alone.insert(position);
         }
         if let Step::Purge { .. } | Step::DropOldest = step
