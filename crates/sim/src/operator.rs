@@ -97,7 +97,11 @@ impl World {
             Err(why) => {
                 self.refused("change", &why)?;
                 let sure = !discard || matches!(why, Refused::LanesParked { .. } | Refused::Conflict(_));
-                return if sure { Ok(()) } else { self.note(Entry::Decided(Decision::DiscardedMaybe { sub })) };
+                return if sure {
+                    Ok(())
+                } else {
+                    self.note(Entry::Decided(Decision::DiscardedMaybe { sub }))
+                };
             }
         };
         if put == Put::Unchanged {
