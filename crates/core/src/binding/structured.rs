@@ -27,13 +27,37 @@ pub(super) fn single(body: &Bytes, limits: &Limits) -> Result<Result<Event, Reje
 }
 
 pub(super) fn batch(body: &Bytes, limits: &Limits) -> Result<Vec<Result<Event, Rejected>>, Refusal> {
-    let mut json = serde_json::Deserializer::from_str(text(body)?);
-    let judged = BatchSeed { body, limits }.deserialize(&mut json);
-    let judged = judged.and_then(|judged| json.end().map(|()| judged)).map_err(|error| bad_json(&error))?;
+    let text = text(body)?;
+    let read = |pass: Pass| {
+        let mut json = serde_json::Deserializer::from_str(text);
+        let judged = BatchSeed { body, limits, pass }.deserialize(&mut json)?;
+        json.end().map(|()| judged)
+    };
+    // What the quick pass stumbles over may be the fault of one event alone: the careful one tells.
+    let judged = read(Pass::Quick).or_else(|_| read(Pass::Careful)).map_err(|error| bad_json(&error))?;
     if judged.len() > limits.batch_events_max {
         return Err(Refusal::TooLarge { what: "events in a batch", limit: limits.batch_events_max });
     }
     Ok(judged)
+}
+
+/// How a batch is gone through.
+#[derive(Clone, Copy)]
+enum Pass {
+    /// Once, each event where it stands.
+    Quick,
+    /// Each event is cut out first, then read alone.
+    Careful,
+}
+
+fn element(index: usize, raw: &str, body: &Bytes, limits: &Limits) -> Result<Event, Rejected> {
+    let mut draft = Draft::new(limits, Some(index));
+    let members = read_members(raw, &mut draft).unwrap_or_else(|error| {
+        draft.fault("", error.to_string());
+        Members::default()
+    });
+    let data = members.data(&mut draft, body);
+    draft.finish(data)
 }
 
 fn text(body: &Bytes) -> Result<&str, Refusal> {
@@ -121,8 +145,13 @@ impl<'de> Visitor<'de> for MembersSeed<'_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
         let mut members = Members::default();
-        while let Some(Name(name)) = map.next_key()? {
+        while let Some(name) = map.next_key::<&'de RawValue>()? {
             let raw = map.next_value::<&'de RawValue>()?.get();
+            // Names are read like values: one that is no text is a fault like any other.
+            let Scalar::String(name) = scalar(name.get()) else {
+                self.draft.fault("", "a name has an escape that is no character");
+                continue;
+            };
             match &*name {
                 _ if raw == "null" => {}
                 "data" => set_once(self.draft, &mut members.data, "data", raw),
@@ -154,14 +183,30 @@ fn set_attribute(draft: &mut Draft<'_>, name: &str, raw: &str) {
     }
 }
 
-/// A member's name, borrowed unless it has escapes.
-#[derive(serde::Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
-
 /// The events of a batch, each judged by itself; at most one more than allowed.
 struct BatchSeed<'b> {
     body: &'b Bytes,
     limits: &'b Limits,
+    pass: Pass,
+}
+
+impl BatchSeed<'_> {
+    fn next<'de, A: SeqAccess<'de>>(
+        &self,
+        seq: &mut A,
+        index: usize,
+    ) -> Result<Option<Result<Event, Rejected>>, A::Error> {
+        if let Pass::Careful = self.pass {
+            let raw = seq.next_element::<&RawValue>()?;
+            return Ok(raw.map(|raw| element(index, raw.get(), self.body, self.limits)));
+        }
+        let mut draft = Draft::new(self.limits, Some(index));
+        let members = seq.next_element_seed(ElementSeed { draft: &mut draft })?;
+        Ok(members.map(|members| {
+            let data = members.data(&mut draft, self.body);
+            draft.finish(data)
+        }))
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for BatchSeed<'_> {
@@ -182,12 +227,8 @@ impl<'de> Visitor<'de> for BatchSeed<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
         let mut judged = Vec::new();
         while judged.len() <= self.limits.batch_events_max {
-            let mut draft = Draft::new(self.limits, Some(judged.len()));
-            let Some(members) = seq.next_element_seed(ElementSeed { draft: &mut draft })? else {
-                return Ok(judged);
-            };
-            let data = members.data(&mut draft, self.body);
-            judged.push(draft.finish(data));
+            let Some(event) = self.next(&mut seq, judged.len())? else { return Ok(judged) };
+            judged.push(event);
         }
         while seq.next_element::<IgnoredAny>()?.is_some() {}
         Ok(judged)

@@ -93,6 +93,12 @@ fn a_batch_is_judged_event_by_event() {
     );
     assert_eq!(events[2].as_ref().expect_err("no object").faults[0].path, "[2]");
     assert_eq!(json(BATCH, "[]"), Ok((Mode::Batch, Vec::new())));
+    let odd =
+        [r#"{"\ud800id":"e1"}"#, r#""\ud800""#, "1e999", "[]", "null", "true", r#""text""#, "-1", "0.5"];
+    for odd in odd {
+        let (_, events) = json(BATCH, &format!("[{good},{odd},{good}]")).expect(odd);
+        assert!(events[0].is_ok() && events[1].is_err() && events[2].is_ok(), "{odd}");
+    }
 }
 
 #[test]
