@@ -96,6 +96,10 @@ impl Segment {
     }
 }
 
+/// No header says more: a petabyte of log, a terabyte of segment.
+const ADDRESS_MAX: u64 = 1 << 50;
+const CAPACITY_MAX: u64 = 1 << 40;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     pub base: Address,
@@ -134,7 +138,10 @@ impl SegmentHeader {
     fn decode(bytes: &[u8; HEADER as usize]) -> Option<SegmentHeader> {
         let good = u32_at(bytes, 0) == MAGIC
             && u32_at(bytes, 4) == FORMAT_VERSION
-            && u32_at(bytes, 60) == crc32fast::hash(&bytes[..60]);
+            && u32_at(bytes, 60) == crc32fast::hash(&bytes[..60])
+            // Sums of addresses and capacities stay far below what a number can hold.
+            && u64_at(bytes, 8) <= ADDRESS_MAX
+            && u64_at(bytes, 40) <= CAPACITY_MAX;
         good.then(|| SegmentHeader {
             base: Address(u64_at(bytes, 8)),
             previous_end: Address(u64_at(bytes, 16)),
