@@ -525,6 +525,8 @@ impl Engine {
         self.lanes.entries -= 1;
         self.settle_queue(slot)?;
         if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            // Its number counts in this queue alone: in a lane, under rules that come later, it never had a place.
+            let entry = Entry { number: LaneNumber(0), ..entry };
             subscription.singles.insert(entry.position, Single::new(entry));
         }
         Ok(true)

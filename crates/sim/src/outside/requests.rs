@@ -54,9 +54,8 @@ impl Outside {
         lane.turn = lane.turn.max(number);
         if let Some(sequence) = sequence {
             lane.leaves(request.event, sequence, came);
-            if first && request.flag != OrderStatus::Late && !by_old_sequence {
-                lane.expected = Some(sequence.saturating_add(1));
-                lane.disturbed = false;
+            if first && request.flag != OrderStatus::Late {
+                lane.turned(sequence, by_old_sequence);
             }
         }
         self.certain_before(request.sub, key, number);
@@ -137,6 +136,18 @@ impl Outside {
             pair.state_op = op;
         }
         pair.failed_ops.iter_mut().filter(|failed| **failed == u64::MAX).for_each(|failed| *failed = op);
+    }
+}
+
+impl super::Lane {
+    /// The first call of what has this sequence. One that had its place by an older sequence says nothing of this one,
+    /// unless it is just what comes next.
+    fn turned(&mut self, sequence: u64, by_old_sequence: bool) {
+        if by_old_sequence && self.expected != Some(sequence) {
+            return self.forget_sequences();
+        }
+        self.expected = Some(sequence.saturating_add(1));
+        self.disturbed = false;
     }
 }
 
