@@ -283,6 +283,10 @@ impl Engine {
                 subscription.tally.left(&entry);
                 subscription.tally.unpin(entry.at);
             }
+            if let Some(resident) = self.lanes.get_mut(slot) {
+                resident.passed(&entry);
+            }
+            self.replays.dropped(id, entry.position);
             self.release(id, &entry, now)?;
         }
         Ok(())
