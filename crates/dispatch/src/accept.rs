@@ -262,6 +262,10 @@ impl Engine {
         if self.now.since(mark.time) < ttl {
             return Ok(true);
         }
+        // Accepted, and not read from the log yet: it waits as well.
+        if mark.state == MarkState::Later && matches!(subscription.phase, Phase::CatchingUp { .. }) {
+            return Ok(true);
+        }
         Ok(subscription.tally.pins.contains_key(&(mark.at.0 >> crate::subscription::PIN_SHIFT))
             && self.is_waiting(subscription.id, mark.at, None)?)
     }

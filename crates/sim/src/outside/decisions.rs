@@ -40,7 +40,9 @@ impl Outside {
     }
 
     fn created(&mut self, sub: SubNo) {
+        let now = self.now;
         let sub = &mut self.subs[sub as usize];
+        sub.created_at = now;
         if sub.rules.earliest {
             for made in &self.events {
                 if sub.rules.matches(made) {
