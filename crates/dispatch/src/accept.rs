@@ -345,13 +345,15 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
         let name = subscription.name().to_owned();
         let single = self.oldest_single(id)?;
-        let step = Step::DropOldest;
         match (single, key) {
             (Some(position), _) => {
-                self.step_single(id, position, step)?;
+                self.step_single(id, position, Step::DropOldest { position })?;
             }
             (None, Some(key)) => {
-                self.step_lane(id, &key, step)?;
+                let slot = self.resident(id, &key)?;
+                let first = self.lanes.get(slot).and_then(|resident| resident.lane.first_droppable());
+                let Some(position) = first.map(|entry| entry.position) else { return Ok(false) };
+                self.step_lane(id, &key, Step::DropOldest { position })?;
             }
             (None, None) => return Ok(false),
         }

@@ -206,7 +206,10 @@ impl Engine {
             Step::Pause => Input::Pause,
             Step::Reset { expected } => Input::Reset { expected: *expected },
             Step::Replay { position, job } => return self.apply_replay(at, time, slot, *position, *job),
-            Step::DropOldest => Input::DropOldest,
+            Step::DropOldest { position } => {
+                self.must_be_droppable(slot, *position)?;
+                Input::DropOldest
+            }
         };
         self.step(slot, input, time, at)
     }
@@ -217,6 +220,14 @@ impl Engine {
         match head {
             Some((_, entry)) if entry.position == position => Ok(()),
             _ => Err(Failure::State(format!("event {position} was acknowledged out of its turn"))),
+        }
+    }
+
+    fn must_be_droppable(&self, slot: Slot, position: Position) -> Result<(), Failure> {
+        let first = self.lanes.get(slot).and_then(|resident| resident.lane.first_droppable());
+        match first {
+            Some(entry) if entry.position == position => Ok(()),
+            _ => Err(Failure::State(format!("event {position} was dropped out of its turn"))),
         }
     }
 
@@ -376,7 +387,6 @@ impl Engine {
                 resident.barrier = Address(at.0 + 1);
                 Ok(())
             }
-            Action::Watermark => Ok(()),
         }
     }
 
@@ -419,7 +429,7 @@ impl Engine {
             return self.apply_single_replay(id, position, *job);
         }
         self.take_single(id, position)?;
-        if let Step::Purge { .. } | Step::DropOldest = step {
+        if let Step::Purge { .. } | Step::DropOldest { .. } = step {
             return self.drop_single(id, position, time);
         }
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };

@@ -122,7 +122,9 @@ pub enum Step<'a> {
         position: Position,
         job: u64,
     },
-    DropOldest,
+    DropOldest {
+        position: Position,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -413,7 +415,10 @@ impl<'a> Step<'a> {
                 put_varint(out, position.0);
                 put_varint(out, *job);
             }
-            Step::DropOldest => out.push(9),
+            Step::DropOldest { position } => {
+                out.push(9);
+                put_varint(out, position.0);
+            }
         }
     }
 
@@ -434,7 +439,7 @@ impl<'a> Step<'a> {
             6 => Step::Pause,
             7 => Step::Reset { expected: Sequence(r.varint()?) },
             8 => Step::Replay { position: Position(r.varint()?), job: r.varint()? },
-            9 => Step::DropOldest,
+            9 => Step::DropOldest { position: Position(r.varint()?) },
             _ => return Err(Malformed("step")),
         })
     }
@@ -450,7 +455,7 @@ impl<'a> Step<'a> {
             Step::Pause => "paused",
             Step::Reset { .. } => "reset",
             Step::Replay { .. } => "replayed",
-            Step::DropOldest => "dropped",
+            Step::DropOldest { .. } => "dropped",
         }
     }
 }

@@ -131,10 +131,9 @@ impl Ledger {
         let lane = self.hasher.hash_one(key);
         let account = self.subscriptions.entry(id).or_default();
         match step {
-            Step::Failed { .. } | Step::Skip => account.line(key).failed = true,
-            Step::DropOldest => {
-                account.line(key).drops += 1;
-                account.drops += 1;
+            Step::DropOldest { position } => {
+                account.dropped(key, *position);
+                self.counts.purged += 1;
             }
             Step::Purge { after, .. } if key.is_empty() => {
                 self.counts.purged += account.alone.extract_if(|position| position > after).count() as u64;
@@ -156,17 +155,12 @@ impl Ledger {
             return self.delivered_aside(id, key, position, findings);
         };
         for overtaken in overtaken {
-            if account.is_dropped(key) {
-                self.counts.purged += 1;
-            } else if account.gone.remove(&overtaken.position) {
+            if account.gone.remove(&overtaken.position) {
                 continue;
             } else {
                 let aside = Aside { why: Why::Overtaken, lane, sequence: overtaken.sequence() };
                 account.aside.insert(overtaken.position, aside);
             }
-        }
-        if let Some(line) = account.lines.get_mut(key) {
-            line.failed = false;
         }
         account.forget_if_over(key);
         let (late, gap) = if is_late { (true, false) } else { account.pass(lane, event.sequence()) };
@@ -217,7 +211,7 @@ impl Ledger {
             // It never had a lane, or its subscription has none any more.
             account.alone.insert(position);
         }
-        if let Step::Purge { .. } | Step::DropOldest = step
+        if let Step::Purge { .. } | Step::DropOldest { .. } = step
             && account.alone.remove(&position)
         {
             self.counts.purged += 1;
@@ -234,10 +228,7 @@ impl Ledger {
     fn replayed(&mut self, id: SubscriptionId, key: &str, position: Position) {
         let (first_position, lane) = (self.first_position, self.hasher.hash_one(key));
         let account = self.subscriptions.entry(id).or_default();
-        let waiting = account.lines.get_mut(key).and_then(|line| {
-            line.failed = true;
-            line.take(position)
-        });
+        let waiting = account.lines.get_mut(key).and_then(|line| line.take(position));
         account.forget_if_over(key);
         let sequence = match (waiting, account.aside.get(&position).copied()) {
             (Some(waiting), _) => waiting.sequence(),
