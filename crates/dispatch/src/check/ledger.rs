@@ -249,10 +249,8 @@ impl Ledger {
     fn gone(&mut self, id: SubscriptionId, position: Position) {
         let Some(account) = self.subscriptions.get_mut(&id) else { return };
         self.counts.purged += 1;
-        if account.aside.remove(&position).is_none()
-            && !account.alone.remove(&position)
-            && position >= self.first_position
-        {
+        // One from before this log may have been routed within it.
+        if account.aside.remove(&position).is_none() && !account.alone.remove(&position) {
             account.gone.insert(position);
         }
     }
