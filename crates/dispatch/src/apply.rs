@@ -603,6 +603,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get(&id) else {
             let (phase, began_late) = self.first_phase(&document, at, next_position);
             let mut subscription = Subscription::new(id, document, time, phase);
+            subscription.began = next_position;
             subscription.notes.began_late = began_late;
             subscription.endpoint = self.endpoints.of(&subscription.document.spec.target);
             self.names.insert(subscription.name().to_owned(), id);
@@ -619,11 +620,13 @@ impl Engine {
             self.change_document(id, |old| *old = document);
         } else {
             // What waits drains under the old rules; what arrives from here on is read from the log afterwards.
-            subscription.next_document = Some(document);
             if subscription.phase == Phase::Live {
                 let done = Position(next_position.0 - 1);
                 subscription.phase = Phase::CatchingUp { cursor, done };
             }
+            let meanwhile = document.ordered_as(&subscription.document);
+            subscription.next_document = Some(document);
+            self.change_document(id, |old| *old = meanwhile);
         }
         Ok(())
     }

@@ -100,6 +100,7 @@ impl Sub {
         self.concurrency_before = self.concurrency_before.max(self.rules.concurrency);
         self.read_history |= drains;
         if drains {
+            self.rules = rules.ordered_as(&self.rules);
             self.next_rules = Some(rules);
             return;
         }

@@ -21,7 +21,6 @@ pub(super) struct Account {
     /// Created within this log, so that all of its history is known.
     pub is_whole: bool,
     pub later: HashSet<Position>,
-    pub rules: Rules,
     pub last_routed: Position,
     /// By lane, the highest sequence that was delivered.
     pub highest: HashMap<u64, Sequence>,
@@ -40,15 +39,6 @@ pub(super) enum Why {
     Overtaken,
     Replayed,
     Invalid,
-}
-
-/// Whether an event that was put off until its subscription has caught up must be taken then.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Rules {
-    #[default]
-    Unknown,
-    AsCreated,
-    Changed,
 }
 
 impl Account {

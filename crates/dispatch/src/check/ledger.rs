@@ -7,13 +7,12 @@
 //!
 //! History before the oldest kept segment is unknown: steps that concern it are counted, not judged.
 
-use super::account::{Account, Aside, Rules, Why};
+use super::account::{Account, Aside, Why};
 use super::line::{Delivered, Waiting};
 use super::report::{Findings, Kind, Report};
 use hashbrown::{HashMap, HashSet};
 use klambda_core::ids::{Address, Position, SubscriptionId};
-use klambda_core::subscription::{Document, From};
-use klambda_core::time::Millis;
+use klambda_core::subscription::Document;
 use klambda_store::record::{Change, LaneRef, Record, Route, Step, To};
 use klambda_store::segment::{FRAME_HEADER, HEADER};
 use std::hash::BuildHasher;
@@ -77,8 +76,8 @@ impl Ledger {
                     LaneRef::Alone(position) => self.step_alone(*subscription, *position, step),
                 }
             }
-            Record::Subscription { time, subscription, change } => {
-                self.change(*time, *subscription, change, position, findings);
+            Record::Subscription { subscription, change, .. } => {
+                self.change(*subscription, change, position, findings);
             }
             Record::DeadLetterGone { subscription, position, .. } => self.gone(*subscription, *position),
             Record::Replay { .. } | Record::Kept { .. } => {}
@@ -96,9 +95,7 @@ impl Ledger {
         }
         let account = self.subscriptions.entry(route.subscription).or_default();
         if route.to == To::Later {
-            if account.rules == Rules::AsCreated {
-                account.later.insert(position);
-            }
+            account.later.insert(position);
             return;
         }
         account.later.remove(&position);
@@ -255,14 +252,7 @@ impl Ledger {
         }
     }
 
-    fn change(
-        &mut self,
-        time: Millis,
-        id: SubscriptionId,
-        change: &Change<'_>,
-        next: Position,
-        findings: &mut Findings,
-    ) {
+    fn change(&mut self, id: SubscriptionId, change: &Change<'_>, next: Position, findings: &mut Findings) {
         match change {
             Change::Put { document } => {
                 let parsed = serde_json::from_str(document).ok().and_then(|json| Document::parse(&json).ok());
@@ -270,12 +260,6 @@ impl Ledger {
                 let account = self.subscriptions.entry(id).or_default();
                 if let Some(document) = parsed {
                     account.is_whole |= is_new && self.is_whole;
-                    let begins_later = matches!(document.spec.from, From::Time(from) if from > time);
-                    account.rules = if account.is_whole && is_new && !begins_later {
-                        Rules::AsCreated
-                    } else {
-                        Rules::Changed
-                    };
                     findings.name_subscriptions(std::iter::once((id, document.name)));
                 }
             }
@@ -285,21 +269,17 @@ impl Ledger {
                 self.counts.purged += account.open() as u64;
                 self.removed.insert(id);
             }
-            Change::Drain => self.subscriptions.entry(id).or_default().rules = Rules::Changed,
-            Change::Pause | Change::Resume | Change::Caught { .. } => {}
+            Change::Drain | Change::Pause | Change::Resume | Change::Caught { .. } => {}
         }
     }
 
-    /// Live from here on: whatever was put off must have been routed, if the rules are those it was put off under.
+    /// Live from here on: whatever was put off must have been routed.
     fn caught_up(&mut self, id: SubscriptionId, findings: &mut Findings) {
         let account = self.subscriptions.entry(id).or_default();
         for position in account.later.drain() {
-            if account.rules == Rules::AsCreated {
-                let text = format!(
-                    "event {position} was put off until the subscription had caught up and never taken"
-                );
-                findings.add(Kind::Lost, Some(id), text);
-            }
+            let text =
+                format!("event {position} was put off until the subscription had caught up and never taken");
+            findings.add(Kind::Lost, Some(id), text);
         }
     }
 
