@@ -14,9 +14,9 @@ pub(super) struct Account {
     pub aside: HashMap<Position, Aside>,
     /// Dead letters that are gone, while they stood in their line for all the log says.
     pub gone: HashSet<Position>,
-    /// Up to here a purge took what waited, except this many: what was in flight, and dead letters outside the lane.
-    pub purged_before: Position,
-    pub survivors: u64,
+    /// What waited when its lane was purged, for all the log says. What was in flight then, or a dead letter outside the
+    /// lane, is still there and may come back, once.
+    pub purged: HashSet<Position>,
     pub delivered: u64,
     /// Created within this log, so that all of its history is known.
     pub is_whole: bool,
@@ -70,10 +70,7 @@ impl Account {
         went.extend(line.iter().map(|waiting| waiting.position));
         line.clear();
         let waited = went.len() as u64;
-        let last = went.iter().max().copied().unwrap_or_default();
-        self.purged_before = self.purged_before.max(last);
-        // One may have been in flight, and dead letters outside the lane are not purged with it.
-        self.survivors += waited.saturating_sub(events) + 1;
+        self.purged.extend(went);
         waited.min(events)
     }
 
@@ -97,9 +94,7 @@ impl Account {
 
     /// An event that was taken for purged is there after all.
     pub fn is_back(&mut self, position: Position) -> bool {
-        let is_back = position <= self.purged_before && self.survivors > 0;
-        self.survivors -= u64::from(is_back);
-        is_back
+        self.purged.remove(&position)
     }
 
     /// Whether this delivery came after a higher sequence, and whether it skipped one.

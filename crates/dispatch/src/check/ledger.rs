@@ -193,7 +193,7 @@ impl Ledger {
         let account = self.subscriptions.entry(id).or_default();
         if position < self.first_position {
             self.counts.before_log += 1;
-        } else if position <= account.purged_before && account.is_back(position) {
+        } else if account.is_back(position) {
             self.counts.purged = self.counts.purged.saturating_sub(1);
         } else {
             self.suspects.insert((id, position), false);
