@@ -24,9 +24,9 @@ pub struct Observed {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fetch {
-    /// The inputs and the try that it was asked for with.
+    /// What it was asked for with.
     pub inputs: String,
-    pub attempt: u32,
+    pub number: u64,
     pub state: FetchState,
 }
 
@@ -42,11 +42,11 @@ pub enum FetchState {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct BuildRun {
-    /// The inputs and the try that it was asked for with.
+    /// What it was asked for with.
     pub inputs: String,
     /// The artifact's content hash.
     pub hash: String,
-    pub attempt: u32,
+    pub number: u64,
     pub state: BuildState,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`plan`] is called again after everything that happens and at `wake_at`. It is driven by state, not by steps: an action
 //! that was lost is simply asked for again, and a platform ignores what it is already doing (a fetch or build is known by
-//! its inputs and attempt, a version and a subscription by their hash). What must be remembered between calls, tries
+//! its number, a version and a subscription by their hash). What must be remembered between calls, tries
 //! above all, is in the status, which the caller stores together with the emitted events in one step.
 //!
 //! Rules that hold whatever happens:
@@ -54,9 +54,9 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Bring the source here, or see what it is now. Answered in [`Observed::source`].
-    Fetch { inputs: String, attempt: u32 },
+    Fetch { inputs: String, number: u64 },
     /// Make the artifact of what was fetched. Answered in [`Observed::build`] and [`Observed::artifacts`].
-    Build { inputs: String, attempt: u32, hash: String },
+    Build { inputs: String, number: u64, hash: String },
     /// End fetches and builds that run for the function.
     CancelBuild,
     /// Start a version beside what runs. `generation` is to be seen in [`Observed::versions`].

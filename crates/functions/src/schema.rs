@@ -121,6 +121,10 @@ mod tests {
         assert_eq!(spec("/scaling/maxReplicas"), 50);
         assert_eq!(spec("/scaling/targetConcurrency"), 10);
         assert_eq!(spec("/scaling/scaleToZeroGracePeriod"), "30s");
+        assert_eq!(spec("/resources/requests/memory"), "32Mi");
+        assert_eq!(spec("/resources/requests/cpu"), "25m");
+        assert_eq!(spec("/resources/limits/memory"), "64Mi");
+        assert_eq!(spec("/resources/limits/cpu"), "50m");
         assert_eq!(spec("/build/timeout"), "30m");
         assert_eq!(spec("/ordering"), "unordered");
         assert_eq!(spec("/runtime/language"), Value::Null);

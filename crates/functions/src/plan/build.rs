@@ -8,6 +8,7 @@ use crate::resource::{Aspect, BuildStatus, Outcome, Resource, Source};
 use crate::scalar::Time;
 use crate::{hash, request};
 use klambda_core::quantity::format_duration_ms;
+use klambda_core::time::Millis;
 
 /// What the build has come to.
 pub(super) enum Made {
@@ -106,7 +107,7 @@ impl Planner<'_> {
         };
         let artifact = hash::artifact(self.desired, &digest);
         if build.source_digest.as_ref() != Some(&digest) {
-            (build.attempts, build.tried_since, build.retry_at) = (0, None, None);
+            (build.attempts, build.tried_since, build.retry_at, build.build_try) = (0, None, None, 0);
             build.source_digest = Some(digest);
         }
         build.hash = Some(artifact.clone());
@@ -126,7 +127,7 @@ impl Planner<'_> {
 
     /// What was fetched for these inputs, if the platform still has it.
     fn fetched(&self, build: &BuildStatus) -> Option<String> {
-        let fetch = self.observed.source.as_ref().filter(|fetch| fetch.inputs == build.inputs)?;
+        let fetch = self.observed.source.as_ref().filter(|fetch| fetch.number == build.fetch_try)?;
         match &fetch.state {
             FetchState::Done { digest } => Some(digest.clone()),
             _ => None,
@@ -136,7 +137,7 @@ impl Planner<'_> {
     fn step(&mut self, build: &mut BuildStatus, step: Step) -> Made {
         if step == Step::Fetch && build.source_digest.take().is_some() {
             // Fetched once, but the platform has it no more.
-            (build.attempts, build.tried_since, build.retry_at) = (0, None, None);
+            (build.attempts, build.tried_since, build.retry_at, build.fetch_try) = (0, None, None, 0);
         }
         if let Some(made) = self.held(build) {
             return made;
@@ -167,12 +168,8 @@ impl Planner<'_> {
 
     fn is_known(&self, build: &BuildStatus, step: Step) -> bool {
         match step {
-            Step::Fetch => {
-                matches!(&self.observed.source, Some(fetch) if fetch.inputs == build.inputs && fetch.attempt == build.attempts)
-            }
-            Step::Build => {
-                matches!(&self.observed.build, Some(run) if run.inputs == build.inputs && run.attempt == build.attempts && Some(&run.hash) == build.hash.as_ref())
-            }
+            Step::Fetch => self.observed.source.as_ref().is_some_and(|fetch| fetch.number == build.fetch_try),
+            Step::Build => self.observed.build.as_ref().is_some_and(|run| run.number == build.build_try),
         }
     }
 
@@ -194,9 +191,8 @@ impl Planner<'_> {
 
     /// Begins the try if it is not known to run, and watches its time.
     fn go_on(&mut self, build: &mut BuildStatus, step: Step) -> Made {
-        let started_at = build.started_at.map_or(self.now, |time| time.0);
-        let deadline = started_at + self.desired.spec.build.timeout.ms;
-        if build.attempts > 0 && self.now >= deadline {
+        let deadline = self.deadline(build);
+        if build.started_at.is_some() && self.now >= deadline {
             self.act(Action::CancelBuild);
             let timeout = format_duration_ms(self.desired.spec.build.timeout.ms);
             let failure = Failure::new(Reason::BuildTimeout, format!("It took longer than {timeout}"));
@@ -210,29 +206,36 @@ impl Planner<'_> {
         Made::Underway
     }
 
+    /// Asks for the try that is due, by the number it has or a new one.
     fn begin_try(&mut self, build: &mut BuildStatus, step: Step) {
-        build.attempts = build.attempts.max(1);
-        build.tried_since.get_or_insert(Time(self.now));
-        build.retry_at = None;
+        let number = match step {
+            Step::Fetch => &mut build.fetch_try,
+            Step::Build => &mut build.build_try,
+        };
+        if *number == 0 {
+            self.status.tries += 1;
+            *number = self.status.tries;
+            build.attempts += 1;
+            build.tried_since.get_or_insert(Time(self.now));
+            build.retry_at = None;
+        }
+        let (inputs, number) = (build.inputs.clone(), *number);
         if build.started_at.is_none() {
             build.started_at = Some(Time(self.now));
             self.tell_build_started(build);
         }
-        let (inputs, attempt) = (build.inputs.clone(), build.attempts);
         self.act(match step {
-            Step::Fetch => Action::Fetch { inputs, attempt },
-            Step::Build => Action::Build { inputs, attempt, hash: build.hash.clone().unwrap_or_default() },
+            Step::Fetch => Action::Fetch { inputs, number },
+            Step::Build => Action::Build { inputs, number, hash: build.hash.clone().unwrap_or_default() },
         });
     }
 
     fn after_failure(&mut self, build: &mut BuildStatus, step: Step, failure: &Failure) -> Made {
-        let last_start = build.tried_since.map_or(self.now, |time| time.0) + self.limits.tries_within_ms;
         let wait = self.limits.retry_after_ms << build.attempts.saturating_sub(1).min(10);
         let at = build.retry_at.map_or(self.now + wait, |time| time.0);
         let again = failure.reason.may_pass() && build.attempts < self.limits.tries_max;
-        if !again || at > last_start {
-            let outcome = outcome_of(failure.reason);
-            self.end(build, outcome, failure, step == Step::Fetch);
+        if !again || !self.may_begin(build, at.max(self.now)) {
+            self.end(build, outcome_of(failure.reason), failure, step == Step::Fetch);
             return Made::Failed;
         }
         if self.now < at {
@@ -241,9 +244,22 @@ impl Planner<'_> {
             self.wake(at);
             return Made::Underway;
         }
-        build.attempts += 1;
+        match step {
+            Step::Fetch => build.fetch_try = 0,
+            Step::Build => build.build_try = 0,
+        }
         self.begin_try(build, step);
         Made::Underway
+    }
+
+    /// Whether another try may begin then: soon after the first, and before the build's time is over.
+    fn may_begin(&self, build: &BuildStatus, at: Millis) -> bool {
+        let since = |time: Option<Time>| time.map_or(self.now, |time| time.0);
+        at <= since(build.tried_since) + self.limits.tries_within_ms && at < self.deadline(build)
+    }
+
+    fn deadline(&self, build: &BuildStatus) -> Millis {
+        build.started_at.map_or(self.now, |time| time.0) + self.desired.spec.build.timeout.ms
     }
 
     fn complete(&mut self, build: &mut BuildStatus) {

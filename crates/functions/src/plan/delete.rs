@@ -54,6 +54,9 @@ impl Planner<'_> {
             self.tell_service(Kind::ServiceDeleted);
             self.status.service_status = None;
         }
+        // The last that is told of a function is that it is gone.
+        self.tell_status(Kind::StatusUpdated);
+        self.changed = false;
         self.tell_function(Kind::FunctionDeleted);
     }
 }

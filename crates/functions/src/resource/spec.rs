@@ -98,19 +98,33 @@ pub struct Scaling {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Resources {
-    #[serde(skip_serializing_if = "Amount::is_empty")]
-    pub requests: Amount,
-    #[serde(skip_serializing_if = "Amount::is_empty")]
-    pub limits: Amount,
+    #[serde(skip_serializing_if = "Requests::is_empty")]
+    pub requests: Requests,
+    #[serde(skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
 }
 
-/// What was written; what was not is in [`defaults::amounts`].
+/// What was written; what was not is in [`defaults::amounts`]. The schema's defaults are a cluster's to fill in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Amount {
+pub struct Requests {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = defaults::REQUEST_MEMORY))]
     pub memory: Option<Size>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = defaults::REQUEST_CPU))]
+    pub cpu: Option<Cpu>,
+}
+
+/// The same for limits. On one machine only those that are written are enforced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Limits {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = defaults::LIMIT_MEMORY))]
+    pub memory: Option<Size>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = defaults::LIMIT_CPU))]
     pub cpu: Option<Cpu>,
 }
 
@@ -220,9 +234,15 @@ impl Resources {
     }
 }
 
-impl Amount {
+impl Requests {
     fn is_empty(&self) -> bool {
-        *self == Amount::default()
+        *self == Requests::default()
+    }
+}
+
+impl Limits {
+    fn is_empty(&self) -> bool {
+        *self == Limits::default()
     }
 }
 

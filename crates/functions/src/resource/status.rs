@@ -34,6 +34,8 @@ pub struct Status {
     pub log_lines: Vec<String>,
     /// How many events told of this resource so far. Numbers the next ones.
     pub transitions: u64,
+    /// How many fetches and builds were begun so far. Tells the answer to one from that to another.
+    pub tries: u64,
 }
 
 /// The type of a condition.
@@ -101,7 +103,12 @@ pub struct BuildStatus {
     pub image_uri: Option<String>,
     /// Tries so far of the step it is at: fetching, then building.
     pub attempts: u32,
-    /// When the first of them began.
+    /// The numbers of the last fetch and the last build; zero before the first.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub fetch_try: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub build_try: u64,
+    /// When the first of these tries began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tried_since: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -136,6 +143,10 @@ pub struct ServiceStatus {
     /// What it was last seen to scale by.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Outcome {
