@@ -40,7 +40,6 @@ pub struct Status {
 
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[expect(clippy::enum_variant_names, reason = "they are written so")]
 pub enum Aspect {
     SourceReady,
     BuildReady,

@@ -26,7 +26,7 @@ type Way<'f> = Vec<Claim<'f>>;
 
 pub(super) fn matches(filters: &[Filter]) -> bool {
     let ways = every(filters.iter().map(|filter| ways(filter, true)));
-    ways.is_some_and(|ways| ways.iter().all(|way| contradicts(way)))
+    ways.is_some_and(|ways| ways.iter().all(contradicts))
 }
 
 /// The ways in which a filter holds, or does not; `None` where they are too many.

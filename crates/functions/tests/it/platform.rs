@@ -101,7 +101,7 @@ impl Platform {
             _ => self.now,
         };
         assert_eq!(after.last_transition_time.0, expected, "{after:?}");
-        assert_eq!(after.reason.is_empty() || after.message.is_empty(), false, "{after:?}");
+        assert!(!after.reason.is_empty() && !after.message.is_empty(), "{after:?}");
     }
 
     fn act(&mut self, action: Action) {
