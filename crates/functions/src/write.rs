@@ -1,7 +1,7 @@
 //! What a write makes of a resource: created, merged, applied or marked for deletion. Storing it, and the next
 //! `resourceVersion`, are the store's.
 
-use crate::resource::{Form, Metadata, Resource};
+use crate::resource::{Form, Metadata, Resource, SourceType};
 use crate::scalar::Time;
 use crate::{merge, name};
 use klambda_core::fault::Fault;
@@ -88,6 +88,7 @@ pub fn apply(live: Option<&Resource>, value: &Value, form: Form, birth: Birth) -
     let last = last.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
     let mut document = live.to_json();
     merge::three_way(&last, &mut document, &written);
+    keep_one_source(&mut document, value);
     document["metadata"]["annotations"][LAST_APPLIED] = written.to_string().into();
     finish(live, &document)
 }
@@ -115,7 +116,19 @@ pub fn update(live: &Resource, body: &Value) -> Result<Written, Refused> {
     check_version(live, body.pointer("/metadata/resourceVersion").and_then(Value::as_str))?;
     let mut document = live.to_json();
     merge::patch(&mut document, body);
+    keep_one_source(&mut document, body);
     finish(live, &document)
+}
+
+/// A source of another type replaces the one before: the members of the old type need not be taken out by hand.
+fn keep_one_source(document: &mut Value, given: &Value) {
+    let Some(Value::Object(said)) = given.pointer("/spec/source") else { return };
+    let Some(Value::Object(source)) = document.pointer_mut("/spec/source") else { return };
+    if said.get("type").is_some_and(Value::is_string) {
+        let chosen = said["type"].clone();
+        let is_member = |name: &str| SourceType::ALL.iter().any(|member| member.name() == name);
+        source.retain(|name, _| !is_member(name) || said.contains_key(name) || chosen == name.as_str());
+    }
 }
 
 fn finish(live: &Resource, document: &Value) -> Result<Written, Refused> {

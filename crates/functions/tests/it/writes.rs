@@ -96,7 +96,15 @@ fn the_same_file_twice_changes_nothing() {
 }
 
 #[test]
-fn a_file_may_move_to_another_source() {
+fn a_source_may_become_another() {
+    let live = created(&inline("one"));
+    let body = json!({ "spec": { "source": { "type": "url", "url": { "url": "http://h/" } } } });
+    let source = update(&live, &body).unwrap().resource.spec.source.unwrap();
+    assert!(source.inline.is_none() && source.url.is_some());
+    assert!(update(&live, &json!({ "spec": { "source": { "url": { "url": "http://h/" } } } })).is_err());
+    let moved = applied(Some(&live), &crate::git("https://h/shop.git"));
+    assert!(moved.resource.spec.source.unwrap().inline.is_none(), "also when nothing was applied before");
+
     let first = applied(None, &inline("one")).resource;
     let moved = applied(Some(&first), &crate::git("https://h/shop.git"));
     assert_eq!(moved.change, Change::Spec);
