@@ -58,6 +58,7 @@ pub fn set(
                 last_transition_time,
                 observed_generation,
             });
+            conditions.sort_by_key(|condition| condition.aspect);
             true
         }
     }

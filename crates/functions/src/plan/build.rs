@@ -35,7 +35,7 @@ impl Planner<'_> {
         let inputs = hash::inputs(desired);
         let mut build = self.take_build(&inputs);
         let made = match source.kind.is_built() {
-            true => self.make(source, &mut build),
+            true => self.make(&mut build),
             false => self.given(source, &mut build),
         };
         self.say_build(&build, source, &made);
@@ -88,13 +88,13 @@ impl Planner<'_> {
         Made::Artifact(artifact)
     }
 
-    fn make(&mut self, source: &Source, build: &mut BuildStatus) -> Made {
+    fn make(&mut self, build: &mut BuildStatus) -> Made {
         match (build.outcome, build.hash.clone()) {
             (Some(Outcome::Completed), Some(artifact)) if self.observed.artifact(&artifact).is_some() => {
                 return Made::Artifact(artifact);
             }
             // It was built and is gone: its folder was emptied, its image removed.
-            (Some(Outcome::Completed), _) => self.forget(build),
+            (Some(Outcome::Completed), _) => forget(build),
             (Some(_), _) => return Made::Failed,
             (None, _) => {}
         }
@@ -116,13 +116,7 @@ impl Planner<'_> {
             self.complete(build);
             return Made::Artifact(artifact);
         }
-        debug_assert!(source.kind.is_built());
         self.step(build, Step::Build)
-    }
-
-    fn forget(&mut self, build: &mut BuildStatus) {
-        let BuildStatus { job_name, inputs, .. } = std::mem::take(build);
-        *build = BuildStatus { job_name, inputs, ..BuildStatus::default() };
     }
 
     /// What was fetched for these inputs, if the platform still has it.
@@ -299,6 +293,11 @@ impl Planner<'_> {
         self.say(Aspect::SourceReady, source_saying);
         self.say(Aspect::BuildReady, build_saying);
     }
+}
+
+fn forget(build: &mut BuildStatus) {
+    let BuildStatus { job_name, inputs, .. } = std::mem::take(build);
+    *build = BuildStatus { job_name, inputs, ..BuildStatus::default() };
 }
 
 fn built(source: &Source, build: &BuildStatus) -> (Saying, Saying) {

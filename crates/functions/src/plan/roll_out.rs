@@ -81,7 +81,7 @@ impl Planner<'_> {
                 }
                 let waited = format_duration_ms(self.limits.start_ms_max);
                 Rolled::Failed(Failure::new(
-                    Reason::PortNeverOpened,
+                    Reason::NeverAnswered,
                     format!("It did not answer within {waited}"),
                 ))
             }

@@ -270,7 +270,7 @@ fn a_version_that_never_answers_fails() {
     platform.step(false);
     platform.now = platform.wake_at.unwrap();
     platform.step(false);
-    assert_eq!(says(platform.resource(), Aspect::DeployReady), (Truth::False, "PortNeverOpened"));
+    assert_eq!(says(platform.resource(), Aspect::DeployReady), (Truth::False, "NeverAnswered"));
     assert_eq!(platform.phase(), Some(Phase::Failed));
 }
 
