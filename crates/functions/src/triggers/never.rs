@@ -107,3 +107,51 @@ fn excludes(claim: &Claim<'_>, other: &Claim<'_>) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use klambda_core::event::{Attribute, Event, Value};
+    use klambda_core::filter::all_match;
+    use proptest::prelude::*;
+
+    fn filter() -> impl Strategy<Value = Filter> {
+        let given = || prop::collection::vec(("a|b|type".prop_map(String::from), "[xy]{1,2}"), 1..3);
+        let leaf = prop_oneof![
+            given().prop_map(Filter::Exact),
+            given().prop_map(Filter::Prefix),
+            given().prop_map(Filter::Suffix),
+        ];
+        leaf.prop_recursive(3, 12, 3, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 1..3).prop_map(Filter::All),
+                prop::collection::vec(inner.clone(), 1..3).prop_map(Filter::Any),
+                inner.prop_map(|filter| Filter::Not(Box::new(filter))),
+            ]
+        })
+    }
+
+    fn event(kind: &str, a: Option<&str>, b: Option<&str>) -> Event {
+        let attributes = [("a", a), ("b", b)].into_iter().filter_map(|(name, text)| {
+            Some(Attribute { name: name.into(), value: Value::String(text?.into()) })
+        });
+        let attributes = attributes.collect();
+        Event { id: "1".into(), source: "/s".into(), kind: kind.into(), attributes, data: None }
+    }
+
+    proptest! {
+        /// Never is said only of what no event matches: not one of these.
+        #[test]
+        fn never_is_certain(filters in prop::collection::vec(filter(), 1..4)) {
+            if matches(&filters) {
+                let texts = ["x", "y", "xx", "xy", "yx", "yy", "xyx", "yxy"];
+                let some = || texts.iter().map(|text| Some(*text)).chain([None]);
+                for kind in texts {
+                    for (a, b) in some().flat_map(|a| some().map(move |b| (a, b))) {
+                        prop_assert!(!all_match(&filters, &event(kind, a, b)), "{kind} {a:?} {b:?}");
+                    }
+                }
+            }
+        }
+    }
+}
