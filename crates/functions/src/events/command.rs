@@ -1,0 +1,168 @@
+//! What a received event asks for. Most of the 17 types only tell; these act, as the same call over REST would.
+
+use super::ALIASES;
+use super::data::{ParserData, ParserStatus, Reader};
+use crate::name;
+use crate::resource::{Form, Kind as ResourceKind};
+use klambda_core::event::{Attributes as _, Event};
+use klambda_core::fault::Fault;
+use klambda_core::kinds::Kind;
+use serde_json::{Map, Value, json};
+
+/// A resource by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    pub kind: ResourceKind,
+    pub namespace: String,
+    pub name: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// To be created from this document as by POST; its name may be missing.
+    Create {
+        form: Form,
+        document: Value,
+    },
+    /// To be merged as by PUT.
+    Update {
+        named: Named,
+        body: Value,
+    },
+    Delete {
+        named: Named,
+    },
+    Rebuild {
+        named: Named,
+    },
+    StopBuilds {
+        named: Named,
+    },
+    CancelBuild {
+        named: Named,
+    },
+    /// Call the function once with the event's data; when it has ended, tell `completed` or `failed`.
+    RunParser {
+        named: Named,
+        parser: ParserData,
+    },
+    /// A parser that runs elsewhere has ended: to be noted.
+    ParserEnded {
+        named: Named,
+        parser: ParserData,
+    },
+}
+
+/// The type of an event, by its name or an alias.
+pub fn kind_of(name: &str) -> Option<Kind> {
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, kind)| *kind);
+    alias.or_else(|| Kind::parse(name))
+}
+
+/// What the event asks for; `None` if its type asks for nothing. Whether it was emitted here, and so is not to be obeyed,
+/// is known by its id in the outbox, not by anything in it.
+pub fn command(event: &Event) -> Result<Option<Command>, Vec<Fault>> {
+    let Some(kind) = kind_of(&event.kind).filter(|kind| acts(*kind)) else { return Ok(None) };
+    let data = event.json_data().and_then(|bytes| serde_json::from_slice::<Value>(bytes).ok());
+    let Some(data) = data else { return Err(vec![Fault::new("data", "must be a JSON object")]) };
+    let mut reader = Reader::open(&data);
+    let command = read(kind, &mut reader);
+    if reader.faults.is_empty() { Ok(Some(command)) } else { Err(reader.faults) }
+}
+
+fn acts(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::FunctionCreated
+            | Kind::FunctionUpdated
+            | Kind::FunctionDeleted
+            | Kind::BuildStarted
+            | Kind::BuildStopped
+            | Kind::BuildCancelled
+            | Kind::ParserStarted
+            | Kind::ParserCompleted
+            | Kind::ParserFailed
+    )
+}
+
+fn read(kind: Kind, reader: &mut Reader<'_>) -> Command {
+    match kind {
+        Kind::FunctionCreated => create(reader),
+        Kind::FunctionUpdated => {
+            let named = function(reader);
+            let mut body = Map::new();
+            for name in ["metadata", "spec"] {
+                body.extend(reader.get(name).map(|value| (name.to_owned(), value.clone())));
+            }
+            if !body.contains_key("spec") {
+                reader.fault("spec", "missing: give the part that is to change");
+            }
+            Command::Update { named, body: Value::Object(body) }
+        }
+        Kind::FunctionDeleted => Command::Delete { named: function(reader) },
+        Kind::BuildStopped => Command::StopBuilds { named: of_build(reader) },
+        Kind::BuildCancelled => Command::CancelBuild { named: of_build(reader) },
+        Kind::ParserStarted => parser(reader, ParserStatus::Started),
+        Kind::ParserCompleted => parser(reader, ParserStatus::Completed),
+        Kind::ParserFailed => parser(reader, ParserStatus::Failed),
+        _ => Command::Rebuild { named: of_build(reader) },
+    }
+}
+
+/// A name stands in `name`, or in `metadata` as in a manifest.
+fn create(reader: &mut Reader<'_>) -> Command {
+    let kind = reader.resource_kind();
+    let mut metadata = reader.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    if let Value::Object(metadata) = &mut metadata {
+        for name in ["name", "namespace"] {
+            if let Some(text) = reader.text(name) {
+                metadata.insert(name.to_owned(), text.into());
+            }
+        }
+    }
+    let mut document = json!({ "metadata": metadata });
+    match reader.get("spec") {
+        Some(spec) => document["spec"] = spec.clone(),
+        None => reader.fault("spec", "missing"),
+    }
+    Command::Create { form: Form::Body(kind), document }
+}
+
+fn function(reader: &mut Reader<'_>) -> Named {
+    let metadata = reader.get("metadata").cloned().unwrap_or_default();
+    let inside = |name: &str| metadata[name].as_str().map(str::to_owned);
+    let name = match inside("name") {
+        Some(name) if reader.get("name").is_none() => name,
+        _ => reader.required("name"),
+    };
+    let namespace = match inside("namespace") {
+        Some(namespace) if reader.get("namespace").is_none() => namespace,
+        _ => reader.namespace(),
+    };
+    named(reader, "name", namespace, name)
+}
+
+fn of_build(reader: &mut Reader<'_>) -> Named {
+    let name = reader.required("function_name");
+    let namespace = reader.namespace();
+    named(reader, "function_name", namespace, name)
+}
+
+fn parser(reader: &mut Reader<'_>, status: ParserStatus) -> Command {
+    let parser = reader.parser(status);
+    let named = named(reader, "function_name", parser.namespace.clone(), parser.function_name.clone());
+    match status {
+        ParserStatus::Started => Command::RunParser { named, parser },
+        ParserStatus::Completed | ParserStatus::Failed => Command::ParserEnded { named, parser },
+    }
+}
+
+fn named(reader: &mut Reader<'_>, place: &str, namespace: String, name: String) -> Named {
+    if !name.is_empty() && !name::is_label(&name) {
+        reader.fault(place, format!("a name {}", name::RULE));
+    }
+    if !name::is_label(&namespace) {
+        reader.fault("namespace", format!("a namespace {}", name::RULE));
+    }
+    Named { kind: reader.resource_kind(), namespace, name }
+}

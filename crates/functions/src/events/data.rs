@@ -1,0 +1,277 @@
+//! The data of each type, as it is sent and as it is checked when it is received. Members that are not known here are let
+//! be: others may send more.
+
+use crate::defaults;
+use crate::resource::{Condition, Kind as ResourceKind, Phase};
+use klambda_core::fault::{Fault, unknown};
+use klambda_core::kinds::Kind;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FunctionData {
+    pub name: String,
+    pub namespace: String,
+    pub kind: ResourceKind,
+    pub spec: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<Value>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BuildData {
+    pub function_name: String,
+    pub namespace: String,
+    pub build_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_uri: Option<String>,
+    pub status: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_seconds: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServiceData {
+    pub service_name: String,
+    pub namespace: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<Value>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HealthStatus {
+    Healthy,
+    Unhealthy,
+    Unknown,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatusData {
+    pub function_name: String,
+    pub namespace: String,
+    pub phase: Phase,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conditions: Option<Vec<Condition>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub health_status: Option<HealthStatus>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ParserStatus {
+    Started,
+    Completed,
+    Failed,
+}
+
+/// A parser is a function that is run once for what an event names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ParserData {
+    pub parser_id: String,
+    pub function_name: String,
+    pub namespace: String,
+    pub execution_id: String,
+    pub status: ParserStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Data {
+    Function(FunctionData),
+    Build(BuildData),
+    Service(ServiceData),
+    Status(StatusData),
+    Parser(ParserData),
+}
+
+/// The data of a type as an emitter sends it, or everything that is wrong with it.
+pub fn parse_data(kind: Kind, value: &Value) -> Result<Data, Vec<Fault>> {
+    let mut reader = Reader::open(value);
+    let data = match kind {
+        Kind::FunctionCreated | Kind::FunctionUpdated | Kind::FunctionDeleted => {
+            Data::Function(reader.function())
+        }
+        Kind::BuildStarted => Data::Build(reader.build("started")),
+        Kind::BuildCompleted => Data::Build(reader.build("completed")),
+        Kind::BuildFailed => Data::Build(reader.build("failed")),
+        Kind::BuildTimeout => Data::Build(reader.build("timeout")),
+        Kind::BuildCancelled => Data::Build(reader.build("cancelled")),
+        Kind::BuildStopped => Data::Build(reader.build("stopped")),
+        Kind::ServiceCreated | Kind::ServiceUpdated | Kind::ServiceDeleted => Data::Service(reader.service()),
+        Kind::StatusUpdated | Kind::HealthCheck => Data::Status(reader.status()),
+        Kind::ParserStarted => Data::Parser(reader.parser(ParserStatus::Started)),
+        Kind::ParserCompleted => Data::Parser(reader.parser(ParserStatus::Completed)),
+        Kind::ParserFailed => Data::Parser(reader.parser(ParserStatus::Failed)),
+    };
+    if reader.faults.is_empty() { Ok(data) } else { Err(reader.faults) }
+}
+
+/// Reads members one by one, so that every fault is told.
+pub(super) struct Reader<'a> {
+    object: Option<&'a Map<String, Value>>,
+    pub(super) faults: Vec<Fault>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn open(value: &'a Value) -> Reader<'a> {
+        let object = value.as_object();
+        let faults = match object {
+            Some(_) => Vec::new(),
+            None => vec![Fault::new("data", "must be an object")],
+        };
+        Reader { object, faults }
+    }
+
+    pub(super) fn fault(&mut self, name: &str, message: impl Into<String>) {
+        // Of something that is no object, that alone is said.
+        if self.object.is_some() {
+            self.faults.push(Fault::new(format!("data.{name}"), message));
+        }
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+        self.object?.get(name).filter(|value| !value.is_null())
+    }
+
+    pub(super) fn text(&mut self, name: &str) -> Option<String> {
+        match self.get(name)? {
+            Value::String(text) => Some(text.clone()),
+            _ => {
+                self.fault(name, "must be a string");
+                None
+            }
+        }
+    }
+
+    pub(super) fn required(&mut self, name: &str) -> String {
+        if self.get(name).is_none() {
+            self.fault(name, "missing");
+        }
+        let text = self.text(name);
+        if text.as_deref() == Some("") {
+            self.fault(name, "must not be empty");
+        }
+        text.unwrap_or_default()
+    }
+
+    fn number(&mut self, name: &str) -> Option<f64> {
+        let value = self.get(name)?;
+        if value.as_f64().is_none_or(|number| number < 0.0) {
+            self.fault(name, "must be a number, not negative");
+        }
+        value.as_f64()
+    }
+
+    /// A status that is given must be the one that the type says.
+    fn word(&mut self, expected: &str) {
+        if self.text("status").is_some_and(|word| word != expected) {
+            self.fault("status", format!("must be {expected} in an event of this type"));
+        }
+    }
+
+    pub(super) fn namespace(&mut self) -> String {
+        self.text("namespace").unwrap_or_else(|| defaults::NAMESPACE.to_owned())
+    }
+
+    pub(super) fn resource_kind(&mut self) -> ResourceKind {
+        let Some(name) = self.text("kind") else { return ResourceKind::default() };
+        ResourceKind::parse(&name).unwrap_or_else(|| {
+            self.fault("kind", unknown("kind", &name, &ResourceKind::ALL.map(ResourceKind::name)));
+            ResourceKind::default()
+        })
+    }
+
+    fn object(&mut self, name: &str) -> Option<Value> {
+        let value = self.get(name)?;
+        if !value.is_object() {
+            self.fault(name, "must be an object");
+        }
+        Some(value.clone())
+    }
+
+    fn function(&mut self) -> FunctionData {
+        if self.get("spec").is_none() {
+            self.fault("spec", "missing");
+        }
+        FunctionData {
+            name: self.required("name"),
+            namespace: self.namespace(),
+            kind: self.resource_kind(),
+            spec: self.object("spec").unwrap_or_default(),
+            status: self.object("status"),
+        }
+    }
+
+    fn build(&mut self, word: &str) -> BuildData {
+        self.word(word);
+        BuildData {
+            function_name: self.required("function_name"),
+            namespace: self.namespace(),
+            build_id: self.required("build_id"),
+            job_name: self.text("job_name"),
+            image_uri: self.text("image_uri"),
+            status: word.to_owned(),
+            error: self.text("error"),
+            duration_seconds: self.number("duration_seconds"),
+        }
+    }
+
+    fn service(&mut self) -> ServiceData {
+        ServiceData {
+            service_name: self.required("service_name"),
+            namespace: self.namespace(),
+            url: self.text("url"),
+            status: self.object("status"),
+        }
+    }
+
+    fn status(&mut self) -> StatusData {
+        let phase = self.required("phase");
+        let known = Phase::ALL.into_iter().find(|known| known.name() == phase);
+        if known.is_none() && !phase.is_empty() {
+            self.fault("phase", unknown("phase", &phase, &Phase::ALL.map(Phase::name)));
+        }
+        StatusData {
+            function_name: self.required("function_name"),
+            namespace: self.namespace(),
+            phase: known.unwrap_or_default(),
+            conditions: self.typed("conditions", "must be a list of conditions"),
+            health_status: self.typed("health_status", "must be healthy, unhealthy or unknown"),
+        }
+    }
+
+    fn typed<T: serde::de::DeserializeOwned>(&mut self, name: &str, message: &str) -> Option<T> {
+        let read = serde_json::from_value(self.get(name)?.clone());
+        if read.is_err() {
+            self.fault(name, message);
+        }
+        read.ok()
+    }
+
+    pub(super) fn parser(&mut self, status: ParserStatus) -> ParserData {
+        self.word(match status {
+            ParserStatus::Started => "started",
+            ParserStatus::Completed => "completed",
+            ParserStatus::Failed => "failed",
+        });
+        ParserData {
+            parser_id: self.required("parser_id"),
+            function_name: self.required("function_name"),
+            namespace: self.namespace(),
+            execution_id: self.required("execution_id"),
+            status,
+            error: self.text("error"),
+            duration_ms: self.number("duration_ms"),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Names: what may be one, and one for what came without.
+
+use crate::hash;
+use crate::resource::{Kind, Source, Spec};
+
+pub const LENGTH_MAX: usize = 63;
+pub const RULE: &str = "has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit";
+
+/// A DNS label of RFC 1123.
+pub fn is_label(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let edge = |byte: Option<u8>| byte.is_some_and(|byte| inner(byte) && byte != b'-');
+    name.len() <= LENGTH_MAX
+        && name.bytes().all(inner)
+        && edge(name.bytes().next())
+        && edge(name.bytes().last())
+}
+
+/// From the object's key, the repository, the folder or the image; otherwise a new one made of `random`.
+pub fn derive(kind: Kind, spec: &Spec, random: u64) -> String {
+    let found = spec.source.as_ref().and_then(told_by).map(|text| to_label(&text));
+    found.filter(|name| is_label(name)).unwrap_or_else(|| {
+        let digits = hash::of_bytes(&random.to_be_bytes());
+        format!("{}-{}", kind.word(), &digits[..10])
+    })
+}
+
+fn told_by(source: &Source) -> Option<String> {
+    let key = source.minio.as_ref().map(|minio| &minio.key).or(source.s3.as_ref().map(|s3| &s3.key));
+    if let Some(key) = key.or(source.gcs.as_ref().map(|gcs| &gcs.key)) {
+        return last_part(key).map(without_extension);
+    }
+    if let Some(git) = &source.git {
+        let inside = git.path.as_deref().and_then(last_part).filter(|part| part.bytes().any(|b| b != b'.'));
+        let url = git.url.trim_end_matches('/');
+        return inside.or_else(|| last_part(url.strip_suffix(".git").unwrap_or(url)));
+    }
+    if let Some(folder) = &source.folder {
+        return last_part(&folder.path);
+    }
+    let image = source.image.as_ref()?;
+    let name = image.uri.rsplit('/').next()?;
+    Some(name.split(['@', ':']).next().unwrap_or_default().to_owned())
+}
+
+fn last_part(path: &str) -> Option<String> {
+    path.split(['/', ':', '\\']).rev().find(|part| !part.is_empty() && *part != ".").map(str::to_owned)
+}
+
+fn without_extension(file: String) -> String {
+    let known = [".tar.gz", ".tgz", ".zip", ".tar"];
+    let stem = known.iter().find_map(|ending| file.strip_suffix(ending));
+    stem.map(str::to_owned).unwrap_or(file)
+}
+
+/// The nearest label: other characters become `-`.
+fn to_label(text: &str) -> String {
+    let mut label = String::with_capacity(text.len().min(LENGTH_MAX));
+    for c in text.chars().map(|c| c.to_ascii_lowercase()) {
+        let kept = if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' };
+        if label.len() < LENGTH_MAX && !(kept == '-' && (label.is_empty() || label.ends_with('-'))) {
+            label.push(kept);
+        }
+    }
+    label.trim_end_matches('-').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn names_are_derived_from_the_source() {
+        let derived = |source: serde_json::Value| {
+            let spec: Spec = serde_json::from_value(json!({ "source": source })).expect("spec");
+            derive(Kind::LambdaFunction, &spec, 7)
+        };
+        let cases = [
+            (json!({ "minio": { "key": "functions/my-function.zip" } }), "my-function"),
+            (json!({ "s3": { "key": "My Orders_v2.tar.gz" } }), "my-orders-v2"),
+            (json!({ "git": { "url": "https://example.com/team/shop.git" } }), "shop"),
+            (json!({ "git": { "url": "git@example.com:shop.git", "path": "fn/pay" } }), "pay"),
+            (json!({ "git": { "url": "https://example.com/team/shop/", "path": "." } }), "shop"),
+            (json!({ "folder": { "path": "/srv/hello/" } }), "hello"),
+            (json!({ "image": { "uri": "ghcr.io/team/agent:1.2" } }), "agent"),
+            (json!({ "image": { "uri": "localhost:5001/agent@sha256:ab" } }), "agent"),
+        ];
+        for (source, name) in cases {
+            assert_eq!(derived(source.clone()), name, "{source}");
+        }
+        let made = derived(json!({ "type": "inline", "inline": { "code": "x" } }));
+        assert!(made.starts_with("function-") && is_label(&made), "{made}");
+        assert_eq!(made, derived(json!({ "minio": { "key": "///" } })));
+    }
+
+    #[test]
+    fn labels_are_checked() {
+        for good in ["a", "a-b", "0", &"a".repeat(63)] {
+            assert!(is_label(good), "{good}");
+        }
+        for bad in ["", "-a", "a-", "A", "a.b", "a_b", "ä", &"a".repeat(64)] {
+            assert!(!is_label(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! From what is asked for and what is seen to what is to be done next, and what to say of it.
+//!
+//! [`plan`] is called again after everything that happens and at `wake_at`. It is driven by state, not by steps: an action
+//! that was lost is simply asked for again, and a platform ignores what it is already doing (a fetch or build is known by
+//! its number, a version and a subscription by their hash). What must be remembered between calls, tries
+//! above all, is in the status, which the caller stores together with the emitted events in one step.
+//!
+//! Rules that hold whatever happens:
+//! - content that is built or being built is not built again;
+//! - the version that serves is not retired before the next one answers;
+//! - a failed build or version leaves the serving one alone: `Failed` is said only when nothing serves;
+//! - each transition is told once, in order: events are numbered by the status, and their ids made of that number.
+
+mod build;
+mod delete;
+mod outbox;
+mod roll_out;
+mod subscribe;
+
+use crate::conditions::{self, Saying};
+use crate::observed::Observed;
+use crate::resource::{Aspect, Phase, Resource, Scaling, Status};
+use klambda_core::event::Event;
+use klambda_core::kinds::Kind;
+use klambda_core::time::Millis;
+use serde_json::Value;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Tries of a source, and then of a build.
+    pub tries_max: u32,
+    /// No try begins later than this after the first.
+    pub tries_within_ms: u64,
+    /// Before the second try; twice as long before the third.
+    pub retry_after_ms: u64,
+    /// A version that has not answered by then has failed.
+    pub start_ms_max: u64,
+    /// How long a function that is deleted may finish what waits for it.
+    pub drain_ms_max: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub actions: Vec<Action>,
+    /// To be stored, together with `events`.
+    pub status: Status,
+    /// When to plan again though nothing happened.
+    pub wake_at: Option<Millis>,
+    /// In order.
+    pub events: Vec<Event>,
+}
+
+/// What the platform is to do. It has the resource at hand: actions name things by their hashes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Bring the source here, or see what it is now. Answered in [`Observed::source`].
+    Fetch { inputs: String, number: u64 },
+    /// Make the artifact of what was fetched. Answered in [`Observed::build`] and [`Observed::artifacts`].
+    Build { inputs: String, number: u64, hash: String },
+    /// End fetches and builds that run for the function.
+    CancelBuild,
+    /// Start a version beside what runs. `generation` is to be seen in [`Observed::versions`].
+    Deploy { version: String, artifact: String, generation: u64 },
+    /// Tell a version how to scale from now on; its processes stay.
+    Scale { version: String, scaling: Scaling },
+    /// Send nothing more to a version and end it when what is open is done.
+    Retire { version: String },
+    /// Make the subscription what this document says.
+    Subscribe { document: Value },
+    /// Take no more events; deliver those that wait until then.
+    Drain { until: Millis },
+    /// End the subscription. What still waits becomes dead letters, reason `unavailable`.
+    Unsubscribe,
+    /// Nothing is left: forget the resource.
+    Remove,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            tries_max: 3,
+            tries_within_ms: 20_000,
+            retry_after_ms: 1000,
+            start_ms_max: 120_000,
+            drain_ms_max: 30_000,
+        }
+    }
+}
+
+pub fn plan(desired: &Resource, observed: &Observed, limits: &Limits, now: Millis) -> Plan {
+    let mut planner = Planner {
+        desired,
+        observed,
+        limits,
+        now,
+        status: desired.status.clone(),
+        actions: Vec::new(),
+        wake_at: None,
+        told: Vec::new(),
+        changed: false,
+    };
+    planner.begin();
+    match desired.is_deleting() {
+        true => planner.delete(),
+        false => planner.reconcile(),
+    }
+    planner.finish()
+}
+
+struct Planner<'a> {
+    desired: &'a Resource,
+    observed: &'a Observed,
+    limits: &'a Limits,
+    now: Millis,
+    status: Status,
+    actions: Vec<Action>,
+    wake_at: Option<Millis>,
+    told: Vec<(Kind, Value)>,
+    /// Whether the phase or a condition is not what it was.
+    changed: bool,
+}
+
+impl Planner<'_> {
+    fn begin(&mut self) {
+        let generation = self.desired.metadata.generation;
+        match self.status.observed_generation {
+            0 => self.tell_function(Kind::FunctionCreated),
+            seen if seen < generation => self.tell_function(Kind::FunctionUpdated),
+            _ => {}
+        }
+        self.status.observed_generation = generation;
+    }
+
+    fn reconcile(&mut self) {
+        let made = self.build();
+        let phase = self.roll_out(made);
+        self.subscribe();
+        self.platform_parts();
+        self.set_phase(phase);
+    }
+
+    fn platform_parts(&mut self) {
+        let parts = [
+            (
+                Aspect::BrokerReady,
+                &self.observed.broker,
+                Saying::yes("LocalLog", "Events come from the log."),
+            ),
+            (
+                Aspect::DlqReady,
+                &self.observed.dead_letters,
+                Saying::yes("LaneDeadLetters", "Dead letters are kept in their lanes."),
+            ),
+            (
+                Aspect::AiAgentReady,
+                &self.observed.agent,
+                Saying::unknown("NotConfigured", "No agent watches it."),
+            ),
+        ];
+        for (aspect, said, otherwise) in parts {
+            self.say(aspect, said.clone().unwrap_or(otherwise));
+        }
+    }
+
+    fn finish(mut self) -> Plan {
+        if self.changed {
+            self.tell_status(Kind::StatusUpdated);
+        }
+        let events = outbox::events(self.desired, &mut self.status, self.told, self.now);
+        Plan { actions: self.actions, status: self.status, wake_at: self.wake_at, events }
+    }
+
+    fn say(&mut self, aspect: Aspect, saying: Saying) {
+        let generation = self.desired.metadata.generation;
+        self.changed |= conditions::set(&mut self.status.conditions, aspect, saying, generation, self.now);
+    }
+
+    fn set_phase(&mut self, phase: Phase) {
+        self.changed |= self.status.phase != phase;
+        self.status.phase = phase;
+    }
+
+    fn act(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+
+    fn wake(&mut self, at: Millis) {
+        self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
+    }
+}

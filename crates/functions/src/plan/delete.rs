@@ -1,0 +1,62 @@
+//! Going away: finish what waits, for a while; then end what runs; then forget.
+
+use super::{Action, Planner};
+use crate::conditions::Saying;
+use crate::observed::Subscription;
+use crate::resource::{Aspect, Phase};
+use klambda_core::kinds::Kind;
+use klambda_core::time::Millis;
+
+const GONE: &str = "Removed";
+
+impl Planner<'_> {
+    pub(super) fn delete(&mut self) {
+        self.set_phase(Phase::Deleting);
+        self.abandon();
+        let since = self.desired.metadata.deletion_timestamp.map_or(self.now, |time| time.0);
+        match &self.observed.subscription {
+            Some(subscription) => self.drain(subscription, since + self.limits.drain_ms_max),
+            None => self.end_versions(),
+        }
+    }
+
+    /// Without a version that serves there is nothing to wait for.
+    fn drain(&mut self, subscription: &Subscription, until: Millis) {
+        let done = subscription.draining && subscription.waiting == 0;
+        if done || self.now >= until || self.observed.serving().is_none() {
+            return self.act(Action::Unsubscribe);
+        }
+        if !subscription.draining {
+            self.act(Action::Drain { until });
+        }
+        self.wake(until);
+    }
+
+    fn end_versions(&mut self) {
+        let observed = self.observed;
+        for version in observed.versions.iter().filter(|version| !version.is_retiring()) {
+            self.act(Action::Retire { version: version.version.clone() });
+        }
+        if observed.versions.is_empty() {
+            self.remove();
+        }
+    }
+
+    /// What is told here is told once, even if the resource itself outlives a crash.
+    fn remove(&mut self) {
+        self.act(Action::Remove);
+        let known = self.status.condition(Aspect::ServiceReady).is_some_and(|known| known.reason == GONE);
+        if known {
+            return;
+        }
+        self.say(Aspect::ServiceReady, Saying::no(GONE, "It is deleted."));
+        if self.status.service_status.is_some() {
+            self.tell_service(Kind::ServiceDeleted);
+            self.status.service_status = None;
+        }
+        // The last that is told of a function is that it is gone.
+        self.tell_status(Kind::StatusUpdated);
+        self.changed = false;
+        self.tell_function(Kind::FunctionDeleted);
+    }
+}
