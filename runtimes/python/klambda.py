@@ -111,7 +111,7 @@ def write_log(level, message, context=None, fields=None):
     if context is not None:
         line["event_id"] = context.event_id
         if context.traceparent:
-            line["trace_id"] = context.traceparent.split("-")[1:2][0] if "-" in context.traceparent else None
+            line["trace_id"] = (context.traceparent.split("-") + [""])[1]
     if fields:
         line.update(fields)
     stream = sys.stderr if level in ("error", "warn") else sys.stdout

@@ -4,6 +4,7 @@ A thread serves a connection. `http.server` does the same, starts later and answ
 """
 
 import os
+import select
 import signal
 import socket
 import struct
@@ -47,10 +48,6 @@ class Closed(Exception):
     """The client has gone, or is too slow to be waited for."""
 
 
-class Drain(Exception):
-    """SIGTERM came."""
-
-
 def listener():
     """The socket to accept on: the one handed over, else one of our own."""
     handed = os.environ.get("KLAMBDA_LISTEN_FD")
@@ -76,37 +73,37 @@ class Server:
         self.draining = False
 
     def run(self):
+        waker, wake = socket.socketpair()
+        waker.setblocking(False)
+        wake.setblocking(False)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._stop)
         # Whoever shares the socket may change its blocking mode; with a timeout ours does not depend on it.
-        self.listener.settimeout(min(5.0, max(0.05, self.timeout / 4)))
-        try:
-            while True:
+        self.listener.settimeout(0.05)
+        poll = select.poll()
+        poll.register(self.listener, select.POLLIN)
+        poll.register(waker, select.POLLIN)
+        tick = int(min(5.0, max(0.05, self.timeout / 4)) * 1000)
+        while not self.draining:
+            ready = [fd for fd, _ in poll.poll(tick)]
+            self._expire()
+            if self.listener.fileno() in ready and not self.draining:
                 self._accept()
-        except Drain:
-            pass
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._drain()
 
     def _stop(self, _signal, _frame):
-        if not self.draining:
-            self.draining = True
-            raise Drain
+        self.draining = True
 
     def _accept(self):
-        self._expire()
         if len(self.connections) >= CONNECTIONS_MAX:
             threading.Event().wait(0.01)
             return
         try:
-            peer, _ = self.listener.accept()
-        except TimeoutError:
-            return
-        except socket.timeout:  # the same class since 3.10
-            return
+            self._start(self.listener.accept()[0])
+        except socket.timeout:  # another process that shares the socket was first
+            pass
         except OSError:
             threading.Event().wait(0.05)  # out of descriptors, most likely
-            return
-        self._start(peer)
 
     def _start(self, peer):
         connection = Connection(self, peer)
@@ -222,7 +219,8 @@ class Connection:
             self.idle = False
             if not data:
                 raise Closed
-            self.peer.setblocking(True) if self.server.draining else None
+            if self.server.draining:
+                self.peer.setblocking(True)
             self.buffer = data
             return
         raise Closed
