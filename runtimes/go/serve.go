@@ -138,23 +138,29 @@ func (f *front) readBody(out http.ResponseWriter, request *http.Request) ([]byte
 	if request.ContentLength == 0 {
 		return nil, nil
 	}
-	reader := http.MaxBytesReader(out, request.Body, f.bodyBytesMax)
-	var body []byte
-	var err error
-	if length := request.ContentLength; length > 0 && length <= f.bodyBytesMax {
-		body = make([]byte, length)
-		_, err = io.ReadFull(reader, body)
-	} else {
-		body, err = io.ReadAll(reader)
-	}
+	body, err := f.readAll(out, request)
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
+		out.Header().Set("Connection", "close")
 		problem(out, http.StatusRequestEntityTooLarge, "ContentTooLarge", fmt.Sprintf("the body is larger than %d bytes", f.bodyBytesMax), "")
 	case err != nil:
 		out.Header().Set("Connection", "close")
 		problem(out, http.StatusBadRequest, "BadRequest", "the body did not arrive: "+err.Error(), "")
 	}
+	return body, err
+}
+
+func (f *front) readAll(out http.ResponseWriter, request *http.Request) ([]byte, error) {
+	length := request.ContentLength
+	if length > f.bodyBytesMax {
+		return nil, &http.MaxBytesError{Limit: f.bodyBytesMax}
+	}
+	if length < 0 {
+		return io.ReadAll(http.MaxBytesReader(out, request.Body, f.bodyBytesMax))
+	}
+	body := make([]byte, length)
+	_, err := io.ReadFull(request.Body, body)
 	return body, err
 }
 

@@ -50,7 +50,7 @@ class Server {
     this.net.close(done);
     // What has arrived already is read first.
     setImmediate(() => setImmediate(() => {
-      for (const connection of this.connections) if (connection.isIdle()) connection.socket.end();
+      for (const connection of this.connections) if (!connection.isAtWork()) connection.socket.destroySoon();
     }));
   }
 }
@@ -65,6 +65,7 @@ class Connection {
     this.serving = false;
     this.blocked = false;
     this.closing = false;
+    this.refused = false;
     this.since = Date.now();
     server.connections.add(this);
     socket.on('data', (chunk) => this.receive(chunk));
@@ -77,6 +78,10 @@ class Connection {
     return !this.serving && !this.request && !this.buffer;
   }
 
+  isAtWork() {
+    return this.serving || (!this.isIdle() && !this.closing);
+  }
+
   expire(now) {
     const spent = now - this.since;
     if (this.serving) {
@@ -87,7 +92,7 @@ class Connection {
     } else if (this.blocked || this.closing) {
       if (spent > RECEIVE_MS_MAX) this.socket.destroy();
     } else if (this.isIdle()) {
-      if (spent > IDLE_MS_MAX) this.socket.end();
+      if (spent > IDLE_MS_MAX) this.socket.destroySoon();
     } else if (spent > RECEIVE_MS_MAX) {
       this.refuse(new Refusal(408, 'the request took too long to arrive'));
     }
@@ -223,8 +228,14 @@ class Connection {
     if (contentType) head += `content-type: ${contentType}\r\ncontent-length: ${Buffer.byteLength(text)}\r\n\r\n${text}`;
     else head += status === 204 ? '\r\n' : 'content-length: 0\r\n\r\n';
     this.blocked = !this.socket.write(head);
-    if (this.closing) return void this.socket.end();
+    if (this.closing) return this.close();
     if (this.buffer && !this.blocked) this.resume();
+  }
+
+  close() {
+    // A client that is still sending would lose the answer to a reset: its rest is read for a while.
+    if (this.refused && !this.server.draining) this.socket.end();
+    else this.socket.destroySoon();
   }
 
   unblock() {
@@ -242,6 +253,7 @@ class Connection {
   refuse(error) {
     const status = error instanceof Refusal ? error.status : 500;
     this.closing = true;
+    this.refused = true;
     this.request = null;
     this.buffer = null;
     this.answer(status, 'application/problem+json', problem(REASONS[status].replace(/ /g, ''), error.message));

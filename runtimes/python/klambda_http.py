@@ -51,7 +51,7 @@ class Closed(Exception):
 def listener():
     """The socket to accept on: the one handed over, else one of our own."""
     handed = os.environ.get("KLAMBDA_LISTEN_FD")
-    if handed is None:
+    if not handed:
         return socket.create_server(("127.0.0.1", int(os.environ.get("PORT") or 8080)), backlog=512)
     fd = int(handed)
     own = socket.socket(fileno=os.dup(fd))
