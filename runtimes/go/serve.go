@@ -38,7 +38,7 @@ func Serve(handler any) {
 	}
 	timeout := time.Duration(number("KLAMBDA_TIMEOUT_MS", 30_000)) * time.Millisecond
 	server := &http.Server{
-		Handler:           &front{call: call, timeout: timeout, bodyBytesMax: int64(number("KLAMBDA_BODY_BYTES_MAX", 16<<20))},
+		Handler:           &front{call: call, watch: newWatch(timeout), bodyBytesMax: int64(number("KLAMBDA_BODY_BYTES_MAX", 16<<20))},
 		ReadHeaderTimeout: receiveMax,
 		ReadTimeout:       receiveMax,
 		WriteTimeout:      timeout + receiveMax,
@@ -86,7 +86,7 @@ func giveUp(reason string, err error) {
 
 type front struct {
 	call         Func
-	timeout      time.Duration
+	watch        *watch
 	bodyBytesMax int64
 }
 
@@ -119,18 +119,12 @@ func (f *front) serveEvent(out http.ResponseWriter, request *http.Request) {
 		problem(out, http.StatusBadRequest, "BadRequest", err.Error(), "")
 		return
 	}
-	deadline := time.Now().Add(f.timeout)
-	info := newInfo(event, request.Header, deadline)
-	ctx, cancel := context.WithDeadline(context.WithValue(request.Context(), infoKey{}, info), deadline)
-	defer cancel()
-	ended := make(chan result, 1)
-	go func() { ended <- f.run(ctx, event) }()
-	select {
-	case result := <-ended:
-		answer(out, info, result)
-	case <-ctx.Done():
-		out.Header().Set("Connection", "close")
-		problem(out, http.StatusGatewayTimeout, "Timeout", fmt.Sprintf("no answer in %d ms", f.timeout.Milliseconds()), "")
+	call := &call{Context: request.Context(), info: newInfo(event, request.Header, time.Now().Add(f.watch.timeout)), out: out}
+	f.watch.add(call)
+	result := f.run(call, event)
+	f.watch.remove(call)
+	if call.end() {
+		answer(out, call.info, result)
 	}
 }
 
