@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 pub(crate) const BINARY: &str = "function";
 const MAIN_FOLDER: &str = "klambda_main";
-const NOT_FOUND: [&str; 9] = [
+const NOT_FOUND: [&str; 11] = [
+    "reading http",
+    "403 Forbidden",
     "404 Not Found",
     "410 Gone",
     "unknown revision",
@@ -33,7 +35,7 @@ pub(crate) async fn build(
     replace.push(&wrapper);
     let edit = [OsStr::new("mod"), OsStr::new("edit"), OsStr::new("-require=klambda@v0.0.0"), &replace];
     if !bench.run(tool, tool.path.as_os_str(), &edit).await? {
-        return Err(bench.syntax_error("go.mod cannot be read".to_owned()));
+        return Err(module_refused(bench));
     }
     for name in unversioned {
         let get = ["get", &name].map(OsStr::new);
@@ -43,6 +45,14 @@ pub(crate) async fn build(
     }
     let package = handler.write_main(&bench.code())?;
     compile(tool, bench, &package).await
+}
+
+fn module_refused(bench: &Bench) -> Error {
+    let message = bench.line_with(&["go.mod:"]).unwrap_or_else(|| "go.mod cannot be read".to_owned());
+    if message.contains(": require ") {
+        return Error::DependencyNotFound { message, log: bench.output.lines() };
+    }
+    bench.syntax_error(message)
 }
 
 async fn compile(tool: &Tool, bench: &Bench, package: &str) -> Result<(), Error> {

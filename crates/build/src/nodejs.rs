@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-const NOT_FOUND: [&str; 5] = ["npm error 404", "E404", "notarget", "ETARGET", "No matching version"];
+const NOT_FOUND: [&str; 5] =
+    ["No matching version", "is not in this registry", "404 Not Found", "E404", "ETARGET"];
 const ONLY_IN_MODULES: [&str; 3] =
     ["Unexpected token 'export'", "Cannot use import statement", "await is only valid"];
 

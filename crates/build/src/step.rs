@@ -102,9 +102,10 @@ impl Bench {
         Error::SyntaxError { message, log: self.output.lines() }
     }
 
-    /// The last line that has one of the words in it.
+    /// The last line that has the first of the words in it; else that has the second; and so on.
     pub(crate) fn line_with(&self, words: &[&str]) -> Option<String> {
-        self.output.lines().into_iter().rev().find(|line| words.iter().any(|word| line.contains(word)))
+        let lines = self.output.lines();
+        words.iter().find_map(|word| lines.iter().rev().find(|line| line.contains(word))).cloned()
     }
 
     /// A failed installation, told apart by what the tool says.

@@ -18,8 +18,10 @@ const FORMAT: &str = "1";
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Holds artifacts, caches and the wrappers; made if it is not there. One process at a time works in it.
+    /// Holds artifacts and the wrappers; made if it is not there. One process at a time works in it.
     pub dir: PathBuf,
+    /// Where the tools keep what they have fetched and compiled, for all builds.
+    pub cache: PathBuf,
     /// Builds that run at the same time.
     pub builds_max: usize,
     /// Put before every command, for instance a program that ends the command when this process ends.
@@ -28,7 +30,8 @@ pub struct Options {
 
 impl Options {
     pub fn new(dir: impl Into<PathBuf>) -> Options {
-        Options { dir: dir.into(), builds_max: 2, launcher: Vec::new() }
+        let dir: PathBuf = dir.into();
+        Options { cache: dir.join("cache"), dir, builds_max: 2, launcher: Vec::new() }
     }
 }
 
@@ -48,7 +51,7 @@ impl Workshop {
         if building.exists() {
             std::fs::remove_dir_all(&building).map_err(|e| Error::io("cannot clear", &building, &e))?;
         }
-        for folder in [&building, &options.dir.join("artifacts"), &options.dir.join("cache")] {
+        for folder in [&building, &options.dir.join("artifacts"), &options.cache] {
             std::fs::create_dir_all(folder).map_err(|e| Error::io("cannot make", folder, &e))?;
         }
         let slots = Semaphore::new(options.builds_max.max(1));
@@ -143,7 +146,7 @@ impl Workshop {
             tempfile::tempdir_in(&building).map_err(|e| Error::io("cannot write into", &building, &e))?;
         let bench = Bench {
             dir: folder.path().to_path_buf(),
-            cache: self.options.dir.join("cache"),
+            cache: self.options.cache.clone(),
             launcher: self.options.launcher.clone(),
             output: Output::default(),
         };

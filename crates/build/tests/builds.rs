@@ -19,7 +19,9 @@ struct Bed {
 impl Bed {
     fn new() -> Bed {
         let dir = tempfile::tempdir().expect("temporary folder");
-        let workshop = Workshop::open(Options::new(dir.path().join("data"))).expect("a writable folder");
+        let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("build-cache");
+        let options = Options { cache, ..Options::new(dir.path().join("data")) };
+        let workshop = Workshop::open(options).expect("a writable folder");
         Bed { dir, workshop }
     }
 
@@ -105,6 +107,8 @@ async fn nodejs_builds_with_npm_and_answers() {
     assert_eq!(Running::start(&bed.build(&module).await.expect("a module")).call(), "41");
 
     bed.fails(&bed.request(Language::NodeJs, code, "is-number@99.0.0"), "DependencyNotFound", "99.0.0").await;
+    let nobody = "klambda-no-such-package-a8f2@1.0.0";
+    bed.fails(&bed.request(Language::NodeJs, code, nobody), "DependencyNotFound", "klambda-no-such").await;
     bed.fails(&bed.request(Language::NodeJs, "exports.handler = (", ""), "SyntaxError", "index.js").await;
     bed.fails(&bed.request(Language::NodeJs, "exports.other = 1", ""), "HandlerMissing", "handler").await;
     let elsewhere = Request { handler: "app.handler".into(), ..request.clone() };
@@ -160,6 +164,8 @@ func handler(e klambda.Event) (any, error) {
     .await;
     let missing = "github.com/google/uuid v99.0.0";
     bed.fails(&bed.request(Language::Go, code, missing), "DependencyNotFound", "v99.0.0").await;
+    let missing = "github.com/google/uuid v1.99.0";
+    bed.fails(&bed.request(Language::Go, code, missing), "DependencyNotFound", "v1.99.0").await;
     let empty = bed.request(Language::Go, "package main\n", "");
     bed.fails(&empty, "HandlerMissing", "handler").await;
 }
