@@ -29,6 +29,7 @@ pub(crate) async fn build(
     wrappers: &Wrappers,
 ) -> Result<(), Error> {
     let handler = Handler::find(request, &bench.code())?;
+    silence_telemetry(&bench.home)?;
     let unversioned = write_module(request, tool, &bench.code())?;
     let wrapper = wrappers.path("go");
     let mut replace = OsString::from("-replace=klambda=");
@@ -45,6 +46,13 @@ pub(crate) async fn build(
     }
     let package = handler.write_main(&bench.code())?;
     compile(tool, bench, &package).await
+}
+
+/// Else the tool leaves a process behind that writes into the home folder.
+fn silence_telemetry(home: &Path) -> Result<(), Error> {
+    let folder = home.join(".config/go/telemetry");
+    std::fs::create_dir_all(&folder).map_err(|e| Error::io("cannot make", &folder, &e))?;
+    files::write(&folder.join("mode"), b"off")
 }
 
 fn module_refused(bench: &Bench) -> Error {

@@ -54,7 +54,7 @@ async fn install(request: &Request, tool: &Tool, bench: &Bench) -> Result<(), Er
     if !all.lines().any(|line| !line.trim().is_empty() && !line.trim().starts_with('#')) {
         return Ok(());
     }
-    let list = bench.dir.join(".home").join("requirements.txt");
+    let list = bench.home.join("requirements.txt");
     files::write(&list, all.as_bytes())?;
     let words =
         ["-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"];

@@ -34,6 +34,8 @@ const PASSED_PREFIXES: [&str; 2] = ["PIP_", "NPM_CONFIG_"];
 pub(crate) struct Bench {
     /// The artifact in the making.
     pub(crate) dir: PathBuf,
+    /// The home folder of the tools, beside it.
+    pub(crate) home: PathBuf,
     /// Caches that builds share.
     pub(crate) cache: PathBuf,
     /// Put before every command.

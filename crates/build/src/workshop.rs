@@ -145,7 +145,8 @@ impl Workshop {
         let folder =
             tempfile::tempdir_in(&building).map_err(|e| Error::io("cannot write into", &building, &e))?;
         let bench = Bench {
-            dir: folder.path().to_path_buf(),
+            dir: folder.path().join("artifact"),
+            home: folder.path().join("home"),
             cache: self.options.cache.clone(),
             launcher: self.options.launcher.clone(),
             output: Output::default(),
@@ -155,11 +156,11 @@ impl Workshop {
             Ok(result) => result?,
             Err(_) => return Err(Error::Timeout { after: request.timeout, log: bench.output.lines() }),
         }
-        put(folder, dir.to_path_buf()).await
+        put(bench.dir, dir.to_path_buf()).await
     }
 
     async fn work(&self, request: &Request, tool: &Tool, bench: &Bench) -> Result<(), Error> {
-        let (source, code, home) = (request.source.clone(), bench.code(), bench.dir.join(".home"));
+        let (source, code, home) = (request.source.clone(), bench.code(), bench.home.clone());
         blocking(move || {
             for folder in [&code, &home] {
                 std::fs::create_dir_all(folder).map_err(|e| Error::io("cannot make", folder, &e))?;
@@ -193,13 +194,12 @@ impl Workshop {
 }
 
 /// Makes a finished folder durable, and then visible.
-async fn put(folder: tempfile::TempDir, dir: PathBuf) -> Result<(), Error> {
+async fn put(made: PathBuf, dir: PathBuf) -> Result<(), Error> {
     blocking(move || {
         let failed = |e: std::io::Error| Error::io("cannot keep the artifact in", &dir, &e);
-        std::fs::remove_dir_all(folder.path().join(".home")).map_err(failed)?;
-        let handle = std::fs::File::open(folder.path()).map_err(failed)?;
+        let handle = std::fs::File::open(&made).map_err(failed)?;
         rustix::fs::syncfs(&handle).map_err(|e| failed(e.into()))?;
-        std::fs::rename(folder.path(), &dir).map_err(failed)
+        std::fs::rename(&made, &dir).map_err(failed)
     })
     .await
 }
