@@ -12,8 +12,12 @@ LANGUAGES = ("nodejs", "python", "go")
 
 
 def python():
-    """The interpreter itself: what is found first may be a script that looks for it."""
-    return subprocess.check_output(["python3", "-c", "import sys; print(sys.executable)"], text=True).strip()
+    """The interpreter itself: what is found first may be a script that looks for it. `PYTHON` names another."""
+    return os.environ.get("PYTHON") or run_python("import sys; print(sys.executable)")
+
+
+def run_python(text):
+    return subprocess.check_output(["python3", "-c", text], text=True).strip()
 
 
 class Built:
@@ -31,7 +35,11 @@ class Built:
         return ["node", os.path.join(RUNTIMES, "nodejs", "main.js")]
 
     def _python(self):
-        return [python(), "-S", "-s", os.path.join(RUNTIMES, "python", "main.py")]
+        # Compiled beside the copy, as a build does it.
+        wrapper = os.path.join(self.folder, "wrapper")
+        shutil.copytree(os.path.join(RUNTIMES, "python"), wrapper)
+        subprocess.run([python(), "-m", "compileall", "-q", wrapper], check=True)
+        return [python(), "-S", "-s", os.path.join(wrapper, "main.py")]
 
     def _go(self):
         wrapper = os.path.join(RUNTIMES, "go")

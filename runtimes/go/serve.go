@@ -54,17 +54,23 @@ func Serve(handler any) {
 	os.Exit(0)
 }
 
+// standardInput keeps its descriptor taken; a file opened later must not become the standard input.
+var standardInput *os.File
+
 func listen() (net.Listener, error) {
-	if fd := os.Getenv("KLAMBDA_LISTEN_FD"); fd != "" {
-		number, err := strconv.Atoi(fd)
-		if err != nil {
-			return nil, fmt.Errorf("KLAMBDA_LISTEN_FD is no number: %w", err)
-		}
-		file := os.NewFile(uintptr(number), "listener")
-		defer file.Close()
-		return net.FileListener(file)
+	fd := os.Getenv("KLAMBDA_LISTEN_FD")
+	if fd == "" {
+		return net.Listen("tcp", "127.0.0.1:"+setting("PORT", "8080"))
 	}
-	return net.Listen("tcp", "127.0.0.1:"+setting("PORT", "8080"))
+	number, err := strconv.Atoi(fd)
+	if err != nil {
+		return nil, fmt.Errorf("KLAMBDA_LISTEN_FD is no number: %w", err)
+	}
+	handed := os.NewFile(uintptr(number), "listener")
+	listener, err := net.FileListener(handed) // a copy of its own
+	handed.Close()
+	standardInput, _ = os.Open(os.DevNull) // gets the lowest free descriptor, the one just closed
+	return listener, err
 }
 
 func drainOnTerm(server *http.Server) <-chan struct{} {

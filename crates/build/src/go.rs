@@ -72,12 +72,13 @@ async fn compile(tool: &Tool, bench: &Bench, package: &str) -> Result<(), Error>
     if bench.run(tool, tool.path.as_os_str(), &args).await? {
         return Ok(());
     }
+    if bench.is_out_of_reach() || bench.line_with(&NOT_FOUND).is_some() {
+        return Err(bench.installation_failed("go", &NOT_FOUND));
+    }
     // The compiler names a file, a line and a column.
-    let at_fault =
-        bench.output.lines().into_iter().find(|line| line.contains(".go:") && !line.contains("no required"));
-    match at_fault.filter(|_| bench.line_with(&NOT_FOUND).is_none()) {
+    match bench.output.lines().into_iter().find(|line| line.contains(".go:")) {
         Some(line) => Err(bench.syntax_error(line)),
-        None => Err(bench.installation_failed("go", &NOT_FOUND)),
+        None => Err(bench.failed("go could not build the source; the log says why".to_owned())),
     }
 }
 

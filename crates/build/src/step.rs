@@ -91,6 +91,12 @@ impl Bench {
         command.env("npm_config_cache", self.cache.join("npm")).env("PIP_CACHE_DIR", self.cache.join("pip"));
         command.env("GOCACHE", self.cache.join("go-build")).env("GOMODCACHE", self.cache.join("go-mod"));
         command.env("GOPATH", self.cache.join("go")).env("GOTOOLCHAIN", "local").env("CGO_ENABLED", "0");
+        // A build that cannot reach its registry is tried again as a whole; the tools need not insist.
+        for (name, tries) in [("npm_config_fetch_retries", "1"), ("PIP_RETRIES", "1")] {
+            if std::env::var_os(name).is_none() {
+                command.env(name, tries);
+            }
+        }
         if let Some(file) = npm_settings() {
             command.env("npm_config_userconfig", file);
         }
@@ -108,6 +114,10 @@ impl Bench {
     pub(crate) fn line_with(&self, words: &[&str]) -> Option<String> {
         let lines = self.output.lines();
         words.iter().find_map(|word| lines.iter().rev().find(|line| line.contains(word))).cloned()
+    }
+
+    pub(crate) fn is_out_of_reach(&self) -> bool {
+        self.line_with(&UNREACHABLE).is_some()
     }
 
     /// A failed installation, told apart by what the tool says.

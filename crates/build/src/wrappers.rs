@@ -73,3 +73,25 @@ fn write_all(dir: &Path) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Language;
+
+    #[test]
+    fn every_file_of_a_wrapper_is_carried() {
+        let runtimes = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../runtimes");
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let written = Wrappers::write(folder.path()).expect("writable");
+        let mut count = 0;
+        for language in Language::ALL {
+            let own = crate::hash::sorted_paths(&runtimes.join(language.name())).expect("readable");
+            for file in own.iter().filter(|file| !file.starts_with("__pycache__")) {
+                assert!(written.path(language.name()).join(file).is_file(), "{language}/{}", file.display());
+                count += 1;
+            }
+        }
+        assert_eq!(count, FILES.len());
+    }
+}

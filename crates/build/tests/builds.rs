@@ -273,3 +273,20 @@ async fn what_a_cut_off_build_left_is_removed_and_links_out_are_refused() {
     let error = workshop.build(&request, &Cancel::default()).await.expect_err("a link out");
     assert!(error.to_string().contains("stolen"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_out_of_reach_is_no_missing_dependency() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let nowhere = ["npm_config_registry=http://127.0.0.1:9", "PIP_INDEX_URL=http://127.0.0.1:9"];
+    let nowhere = nowhere.into_iter().chain(["GOPROXY=http://127.0.0.1:9", "PIP_FIND_LINKS="]);
+    let launcher = ["env"].into_iter().chain(nowhere).map(Into::into).collect();
+    let options = Options { launcher, ..Options::new(dir.path().join("data")) };
+    let bed = Bed { workshop: Workshop::open(options).expect("writable"), dir };
+    let node = bed.request(Language::NodeJs, "exports.handler = () => 1", "is-number@7.0.0");
+    let python = bed.request(Language::Python, "def handler(e, c): pass", "six==1.16.0");
+    let code = "package main\n\nimport _ \"github.com/google/uuid\"\n\nfunc handler() {}\n";
+    let go = bed.request(Language::Go, code, "github.com/google/uuid v1.6.0");
+    for request in [node, python, go] {
+        bed.fails(&request, "Failed", "could not reach its registry").await;
+    }
+}
