@@ -386,11 +386,12 @@ def take_over_logging():
 
 def main():
     sys.stdout.reconfigure(line_buffering=True)
-    code = os.path.abspath(os.environ.get("KLAMBDA_CODE") or ".")
-    packages = os.path.join(code, ".packages")
-    sys.path[1:1] = [code, packages] if os.path.isdir(packages) else [code]
     import klambda_http
 
+    # The code comes before this wrapper, whose files it may name like its own: a handler in `main.py` is common.
+    code = os.path.abspath(os.environ.get("KLAMBDA_CODE") or ".")
+    packages = os.path.join(code, ".packages")
+    sys.path[0:0] = [code, packages] if os.path.isdir(packages) else [code]
     listener = klambda_http.listener()
     handler = load(os.environ.get("KLAMBDA_HANDLER") or "index.handler", code)
     take_over_logging()
