@@ -1,0 +1,26 @@
+//! Calling a build off from elsewhere.
+
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Cancels the builds it was given to. Dropping a build's future cancels it as well.
+#[derive(Clone, Debug)]
+pub struct Cancel(Arc<watch::Sender<bool>>);
+
+impl Default for Cancel {
+    fn default() -> Cancel {
+        Cancel(Arc::new(watch::Sender::new(false)))
+    }
+}
+
+impl Cancel {
+    pub fn cancel(&self) {
+        self.0.send_replace(true);
+    }
+
+    pub(crate) async fn cancelled(&self) {
+        let mut receiver = self.0.subscribe();
+        // The sender lives as long as this borrow of it.
+        let _ = receiver.wait_for(|cancelled| *cancelled).await;
+    }
+}

@@ -1,0 +1,58 @@
+//! How a build ends when it does not end well. One variant per thing that is done differently about it.
+
+use crate::Language;
+use std::path::Path;
+use std::time::Duration;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{language} {asked} is not on this machine ({available}); install it or change runtime.version")]
+    VersionNotAvailable { language: Language, asked: String, available: String },
+    #[error("a dependency was not found: {message}; check its name and version")]
+    DependencyNotFound { message: String, log: Vec<String> },
+    #[error("the source does not compile: {message}")]
+    SyntaxError { message: String, log: Vec<String> },
+    #[error("{message}")]
+    HandlerMissing { message: String },
+    #[error("the build took longer than {after:?}; raise build.timeout or use fewer dependencies")]
+    Timeout { after: Duration, log: Vec<String> },
+    #[error("the build was cancelled")]
+    Cancelled,
+    #[error("{message}")]
+    Failed { message: String, log: Vec<String> },
+}
+
+impl Error {
+    /// The one word that a condition or an event carries.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Error::VersionNotAvailable { .. } => "VersionNotAvailable",
+            Error::DependencyNotFound { .. } => "DependencyNotFound",
+            Error::SyntaxError { .. } => "SyntaxError",
+            Error::HandlerMissing { .. } => "HandlerMissing",
+            Error::Timeout { .. } => "Timeout",
+            Error::Cancelled => "Cancelled",
+            Error::Failed { .. } => "Failed",
+        }
+    }
+
+    /// The last lines that the tools wrote.
+    pub fn log(&self) -> &[String] {
+        match self {
+            Error::DependencyNotFound { log, .. }
+            | Error::SyntaxError { log, .. }
+            | Error::Timeout { log, .. }
+            | Error::Failed { log, .. } => log,
+            _ => &[],
+        }
+    }
+
+    /// Whether the same build may end well another time: not if the source itself is at fault.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Error::Failed { .. } | Error::Timeout { .. })
+    }
+
+    pub(crate) fn io(doing: &str, path: &Path, error: &std::io::Error) -> Error {
+        Error::Failed { message: format!("{doing} {}: {error}", path.display()), log: Vec::new() }
+    }
+}

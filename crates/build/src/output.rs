@@ -1,0 +1,64 @@
+//! What the tools of a build write: the last lines of it, whatever they write.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+const LINES_MAX: usize = 40;
+const LINE_BYTES_MAX: usize = 500;
+
+#[derive(Clone, Default)]
+pub(crate) struct Output(Arc<Mutex<VecDeque<String>>>);
+
+impl Output {
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    fn push(&self, line: &[u8]) {
+        let text = String::from_utf8_lossy(line).trim_end().to_owned();
+        if text.is_empty() {
+            return;
+        }
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == LINES_MAX {
+            lines.pop_front();
+        }
+        lines.push_back(text);
+    }
+
+    /// Reads to the end. A line beyond its bound is cut, and its rest passed over.
+    pub(crate) async fn read(self, mut from: impl AsyncRead + Unpin) {
+        let mut buffer = [0; 4096];
+        let mut line = Vec::new();
+        while let Ok(count @ 1..) = from.read(&mut buffer).await {
+            for byte in &buffer[..count] {
+                match byte {
+                    b'\n' | b'\r' => {
+                        self.push(&line);
+                        line.clear();
+                    }
+                    byte if line.len() < LINE_BYTES_MAX => line.push(*byte),
+                    _ => {}
+                }
+            }
+        }
+        self.push(&line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_last_lines_are_kept() {
+        let text: String = (0..100).map(|n| format!("{n}{}\n", "x".repeat(1000))).collect();
+        let output = Output::default();
+        output.clone().read(text.as_bytes()).await;
+        let lines = output.lines();
+        assert_eq!(lines.len(), LINES_MAX);
+        assert!(lines[0].starts_with("60x") && lines[39].starts_with("99x"));
+        assert!(lines.iter().all(|line| line.len() == LINE_BYTES_MAX));
+    }
+}

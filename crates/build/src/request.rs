@@ -1,0 +1,69 @@
+//! What a build is asked for.
+
+use crate::{Error, Language};
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The folder of the source. It is read, never written.
+    pub source: PathBuf,
+    pub language: Language,
+    /// As the manifest writes it: `20`, `3.11`, `1.26`; empty for whatever is newest on the machine.
+    pub version: String,
+    /// `file.function`
+    pub handler: String,
+    /// Dependencies beside those in the source, in the language's own words; empty for none.
+    pub dependencies: String,
+    pub timeout: Duration,
+}
+
+impl Request {
+    pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(600);
+
+    /// File without its suffix, and function.
+    pub(crate) fn handler_parts(&self) -> Result<(&str, &str), Error> {
+        handler_parts(&self.handler).ok_or_else(|| Error::HandlerMissing {
+            message: format!("the handler `{}` must be file.function, like index.handler", self.handler),
+        })
+    }
+}
+
+/// The file that the code of a handler belongs in, for source that comes as one text; none if the handler's name is
+/// no `file.function`.
+pub fn source_file(language: Language, handler: &str) -> Option<PathBuf> {
+    let (file, _) = handler_parts(handler)?;
+    Some(match language {
+        Language::NodeJs => format!("{file}.js").into(),
+        Language::Python => format!("{}.py", file.replace('.', "/")).into(),
+        Language::Go => format!("{file}.go").into(),
+    })
+}
+
+fn handler_parts(handler: &str) -> Option<(&str, &str)> {
+    let (file, function) = handler.rsplit_once('.')?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
+    let file_ok = file.split('/').all(|part| {
+        !part.is_empty()
+            && !part.starts_with(['.', '-'])
+            && part.chars().all(|c| plain(c) || c == '-' || c == '.')
+    });
+    let function_ok = !function.is_empty() && function.chars().all(plain);
+    (file_ok && function_ok).then_some((file, function))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handler_cannot_leave_its_folder() {
+        for bad in
+            ["", "index", ".handler", "../x.handler", "/etc/x.handler", "a//b.handler", "a.", "a b.c", "-x.y"]
+        {
+            assert_eq!(source_file(Language::NodeJs, bad), None, "{bad}");
+        }
+        assert_eq!(source_file(Language::Go, "cmd/index.Handle"), Some("cmd/index.go".into()));
+        assert_eq!(source_file(Language::Python, "app.main.handler"), Some("app/main.py".into()));
+    }
+}

@@ -1,0 +1,210 @@
+//! Interpreters and compilers of this machine, and which of them a manifest's version means.
+
+use crate::{Error, Language};
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Duration;
+use tokio::process::Command;
+use tokio::sync::Mutex;
+
+const PROBE_MAX: Duration = Duration::from_secs(10);
+const PYTHON_PROBE: &str = "import sys; print('%d.%d.%d' % sys.version_info[:3]); print(sys.executable)";
+const NODE_PROBE: &str = "console.log(process.versions.node); console.log(process.execPath)";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    pub major: u32,
+    pub minor: u32,
+    pub patch: u32,
+}
+
+impl Version {
+    fn parse(text: &str) -> Option<Version> {
+        let mut parts = text.trim().split('.').map(|part| part.parse::<u32>().ok());
+        let major = parts.next()??;
+        let minor = parts.next().unwrap_or(Some(0))?;
+        Some(Version { major, minor, patch: parts.next().flatten().unwrap_or(0) })
+    }
+
+    /// Whether `20`, `20.x`, `v20.11` and the like mean this version. Nothing asked means any.
+    fn is_asked(&self, asked: &str) -> bool {
+        let asked = asked.trim().trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == '-');
+        let own = [self.major, self.minor, self.patch];
+        let mut parts =
+            asked.split('.').filter(|part| !part.is_empty() && !matches!(*part, "x" | "*")).zip(own);
+        parts.all(|(part, number)| part.parse() == Ok(number))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Tool {
+    pub language: Language,
+    pub version: Version,
+    /// The program itself, not a script that looks for it.
+    pub path: PathBuf,
+}
+
+impl Tool {
+    /// The tool's own folder first, so that what belongs to it is found beside it.
+    pub(crate) fn search_path(&self) -> OsString {
+        let own = self.path.parent().map(Path::to_path_buf);
+        let all = own.into_iter().chain(search_folders());
+        std::env::join_paths(all).unwrap_or_else(|_| std::env::var_os("PATH").unwrap_or_default())
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Tools(Mutex<HashMap<Language, Vec<Tool>>>);
+
+impl Tools {
+    /// The newest version that is meant. The machine is looked through again if there is none: it may have come.
+    pub(crate) async fn find(&self, language: Language, asked: &str) -> Result<Tool, Error> {
+        let mut known = self.0.lock().await;
+        if let Some(tool) = known.get(&language).and_then(|tools| newest(tools, asked)) {
+            return Ok(tool);
+        }
+        let tools = discover(language).await;
+        let found = newest(&tools, asked);
+        let available = describe(&tools);
+        known.insert(language, tools);
+        found.ok_or(Error::VersionNotAvailable { language, asked: asked.to_owned(), available })
+    }
+
+    pub(crate) async fn all(&self, language: Language) -> Vec<Tool> {
+        let mut known = self.0.lock().await;
+        if let Some(tools) = known.get(&language) {
+            return tools.clone();
+        }
+        let tools = discover(language).await;
+        known.insert(language, tools.clone());
+        tools
+    }
+}
+
+fn newest(tools: &[Tool], asked: &str) -> Option<Tool> {
+    let meant = tools.iter().filter(|tool| asked == "latest" || tool.version.is_asked(asked));
+    meant.max_by_key(|tool| tool.version).cloned()
+}
+
+fn describe(tools: &[Tool]) -> String {
+    if tools.is_empty() {
+        return "there is none".to_owned();
+    }
+    let versions: BTreeSet<Version> = tools.iter().map(|tool| tool.version).collect();
+    let versions: Vec<String> = versions.iter().map(Version::to_string).collect();
+    format!("there is {}", versions.join(", "))
+}
+
+/// The oldest version that the wrappers run with.
+fn oldest(language: Language) -> Version {
+    let (major, minor) = match language {
+        Language::NodeJs => (18, 0),
+        Language::Python => (3, 9),
+        Language::Go => (1, 21),
+    };
+    Version { major, minor, patch: 0 }
+}
+
+async fn discover(language: Language) -> Vec<Tool> {
+    let mut tools: Vec<Tool> = Vec::new();
+    for path in candidates(language) {
+        let Some((version, path)) = probe(language, &path).await else { continue };
+        if version >= oldest(language) && !tools.iter().any(|tool| tool.path == path) {
+            tools.push(Tool { language, version, path });
+        }
+    }
+    tools
+}
+
+fn search_folders() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).filter(|folder| folder.is_absolute()).collect()
+}
+
+fn candidates(language: Language) -> Vec<PathBuf> {
+    let names: &[&str] = match language {
+        Language::NodeJs => &["node", "nodejs"],
+        Language::Python => &["python"],
+        Language::Go => &["go"],
+    };
+    let mut found = Vec::new();
+    for folder in search_folders() {
+        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
+        let mut inside: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        inside.retain(|path| names.iter().any(|name| is_named(path, name)) && can_run(path));
+        inside.sort();
+        found.extend(inside);
+    }
+    found
+}
+
+/// The name alone, or with a version behind it.
+fn is_named(path: &Path, name: &str) -> bool {
+    let rest = path.file_name().and_then(|file| file.to_str()).and_then(|file| file.strip_prefix(name));
+    rest.is_some_and(|rest| rest.trim_start_matches('-').chars().all(|c| c.is_ascii_digit() || c == '.'))
+}
+
+fn can_run(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}
+
+/// Asks a program for its version and its true place.
+async fn probe(language: Language, path: &Path) -> Option<(Version, PathBuf)> {
+    let text = match language {
+        Language::Python => ask(path, &["-S", "-E", "-c", PYTHON_PROBE]).await?,
+        Language::NodeJs => ask(path, &["-e", NODE_PROBE]).await?,
+        Language::Go => {
+            let text = ask(path, &["env", "GOVERSION", "GOROOT"]).await?;
+            let (version, root) = text.trim_start_matches("go").split_once('\n')?;
+            format!("{version}\n{}/bin/go", root.trim())
+        }
+    };
+    let (version, place) = text.split_once('\n')?;
+    Some((Version::parse(version)?, PathBuf::from(place.trim())))
+}
+
+async fn ask(path: &Path, args: &[&str]) -> Option<String> {
+    let mut command = Command::new(path);
+    command
+        .args(args)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .env("GOTOOLCHAIN", "local");
+    let output: Output = tokio::time::timeout(PROBE_MAX, command.output()).await.ok()?.ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_meant_by_their_beginning() {
+        let version = Version::parse("20.11.1").expect("a version");
+        for asked in ["", "20", "20.x", "v20", "20.11", "nodejs20", "20.11.1"] {
+            assert!(version.is_asked(asked), "{asked}");
+        }
+        for asked in ["2", "21", "20.1", "20.11.2", "abc20.12", "20.lts"] {
+            assert!(!version.is_asked(asked), "{asked}");
+        }
+    }
+
+    #[test]
+    fn names_may_carry_a_version() {
+        assert!(is_named(Path::new("/x/python3.11"), "python") && is_named(Path::new("/x/node-20"), "node"));
+        assert!(
+            !is_named(Path::new("/x/python3-config"), "python") && !is_named(Path::new("/x/gofmt"), "go")
+        );
+    }
+}

@@ -1,0 +1,216 @@
+//! Where builds happen: one at a time per content, a few at once, each in a folder that is renamed when it is whole.
+
+use crate::hash::Hasher;
+use crate::output::Output;
+use crate::step::Bench;
+use crate::tools::Tools;
+use crate::wrappers::Wrappers;
+use crate::{Artifact, Cancel, Error, Hash, Language, Request, Tool, files, go, hash_folder, nodejs, python};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex as SyncMutex, PoisonError, Weak};
+use tokio::sync::{Mutex, Semaphore};
+use tracing::{debug, info};
+
+/// Raised when the same source must give another artifact than it did.
+const FORMAT: &str = "1";
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Holds artifacts and the wrappers; made if it is not there. One process at a time works in it.
+    pub dir: PathBuf,
+    /// Where the tools keep what they have fetched and compiled, for all builds.
+    pub cache: PathBuf,
+    /// Builds that run at the same time.
+    pub builds_max: usize,
+    /// Put before every command, for instance a program that ends the command when this process ends.
+    pub launcher: Vec<OsString>,
+}
+
+impl Options {
+    pub fn new(dir: impl Into<PathBuf>) -> Options {
+        let dir: PathBuf = dir.into();
+        Options { cache: dir.join("cache"), dir, builds_max: 2, launcher: Vec::new() }
+    }
+}
+
+pub struct Workshop {
+    options: Options,
+    wrappers: Wrappers,
+    tools: Tools,
+    slots: Semaphore,
+    open: SyncMutex<HashMap<Hash, Weak<Mutex<()>>>>,
+}
+
+impl Workshop {
+    /// Opens the folder and removes what builds left that were cut off.
+    pub fn open(options: Options) -> Result<Workshop, Error> {
+        let wrappers = Wrappers::write(&options.dir.join("runtimes"))?;
+        let building = options.dir.join("building");
+        if building.exists() {
+            std::fs::remove_dir_all(&building).map_err(|e| Error::io("cannot clear", &building, &e))?;
+        }
+        for folder in [&building, &options.dir.join("artifacts"), &options.cache] {
+            std::fs::create_dir_all(folder).map_err(|e| Error::io("cannot make", folder, &e))?;
+        }
+        let slots = Semaphore::new(options.builds_max.max(1));
+        Ok(Workshop { options, wrappers, tools: Tools::default(), slots, open: SyncMutex::default() })
+    }
+
+    /// What there is on this machine for a language.
+    pub async fn tools(&self, language: Language) -> Vec<Tool> {
+        self.tools.all(language).await
+    }
+
+    /// The hash that the artifact of a request has, without building it.
+    pub async fn hash(&self, request: &Request) -> Result<Hash, Error> {
+        let tool = self.tools.find(request.language, &request.version).await?;
+        self.content(request, &tool).await
+    }
+
+    /// Gives the artifact of a request, built now unless its content was built before. Builds of the same content wait
+    /// for each other and share what comes of it.
+    pub async fn build(&self, request: &Request, cancel: &Cancel) -> Result<Artifact, Error> {
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => Err(Error::Cancelled),
+            result = Box::pin(self.find_or_make(request)) => result,
+        }
+    }
+
+    /// Removes artifacts that are not among those named. What runs from one must be named.
+    pub async fn keep_only(&self, keep: &[Hash]) -> std::io::Result<usize> {
+        let keep: Vec<OsString> = keep.iter().map(|hash| hash.to_string().into()).collect();
+        let mut removed = 0;
+        for entry in std::fs::read_dir(self.options.dir.join("artifacts"))? {
+            let entry = entry?;
+            if !keep.contains(&entry.file_name()) {
+                std::fs::remove_dir_all(entry.path())?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    async fn find_or_make(&self, request: &Request) -> Result<Artifact, Error> {
+        request.handler_parts()?;
+        let tool = self.tools.find(request.language, &request.version).await?;
+        let hash = self.content(request, &tool).await?;
+        let dir = self.options.dir.join("artifacts").join(hash.to_string());
+        let turn = self.turn(hash);
+        let _turn = turn.lock().await;
+        if dir.is_dir() {
+            debug!(%hash, "Artifact found.");
+        } else {
+            self.make(request, &tool, &dir).await?;
+            info!(%hash, language = %request.language, version = %tool.version, "Artifact built.");
+        }
+        Ok(self.artifact(request, &tool, hash, dir))
+    }
+
+    /// The lock of a content; forgotten when nobody holds it.
+    fn turn(&self, hash: Hash) -> Arc<Mutex<()>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = open.get(&hash).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Arc::new(Mutex::new(()));
+        open.insert(hash, Arc::downgrade(&turn));
+        turn
+    }
+
+    async fn content(&self, request: &Request, tool: &Tool) -> Result<Hash, Error> {
+        let source = request.source.clone();
+        let folder =
+            blocking(move || hash_folder(&source).map_err(|e| Error::io("cannot read", &source, &e))).await?;
+        let mut hasher = Hasher::new();
+        hasher.part(FORMAT.as_bytes());
+        hasher.part(folder.to_string().as_bytes());
+        hasher.part(request.language.name().as_bytes());
+        hasher.part(format!("{}.{}", tool.version.major, tool.version.minor).as_bytes());
+        hasher.part(request.handler.as_bytes());
+        hasher.part(request.dependencies.trim().as_bytes());
+        if request.language == Language::Go {
+            // Compiled in; the other wrappers stand beside the artifact.
+            hasher.part(self.wrappers.hash.to_string().as_bytes());
+        }
+        Ok(hasher.finish())
+    }
+
+    async fn make(&self, request: &Request, tool: &Tool, dir: &Path) -> Result<(), Error> {
+        let _slot = self.slots.acquire().await.map_err(|_| Error::Cancelled)?;
+        let building = self.options.dir.join("building");
+        let folder =
+            tempfile::tempdir_in(&building).map_err(|e| Error::io("cannot write into", &building, &e))?;
+        let bench = Bench {
+            dir: folder.path().join("artifact"),
+            home: folder.path().join("home"),
+            cache: self.options.cache.clone(),
+            launcher: self.options.launcher.clone(),
+            output: Output::default(),
+        };
+        let work = self.work(request, tool, &bench);
+        match tokio::time::timeout(request.timeout, Box::pin(work)).await {
+            Ok(result) => result?,
+            Err(_) => return Err(Error::Timeout { after: request.timeout, log: bench.output.lines() }),
+        }
+        put(bench.dir, dir.to_path_buf()).await
+    }
+
+    async fn work(&self, request: &Request, tool: &Tool, bench: &Bench) -> Result<(), Error> {
+        let (source, code, home) = (request.source.clone(), bench.code(), bench.home.clone());
+        blocking(move || {
+            for folder in [&code, &home] {
+                std::fs::create_dir_all(folder).map_err(|e| Error::io("cannot make", folder, &e))?;
+            }
+            files::copy_folder(&source, &code)
+        })
+        .await?;
+        match request.language {
+            Language::NodeJs => nodejs::build(request, tool, bench).await,
+            Language::Python => python::build(request, tool, bench, &self.wrappers).await,
+            Language::Go => go::build(request, tool, bench, &self.wrappers).await,
+        }
+    }
+
+    fn artifact(&self, request: &Request, tool: &Tool, hash: Hash, dir: PathBuf) -> Artifact {
+        let program = tool.path.clone().into_os_string();
+        let command = match request.language {
+            Language::NodeJs => vec![program, self.wrappers.path("nodejs/main.js").into()],
+            // Without `site`, which costs more than all else at a start; the wrapper finds the packages itself.
+            Language::Python => {
+                vec![program, "-S".into(), "-s".into(), self.wrappers.path("python/main.py").into()]
+            }
+            Language::Go => vec![dir.join(go::BINARY).into()],
+        };
+        let env = vec![
+            ("KLAMBDA_CODE".into(), dir.join("code").into()),
+            ("KLAMBDA_HANDLER".into(), request.handler.clone().into()),
+        ];
+        Artifact { hash, dir, command, env }
+    }
+}
+
+/// Makes a finished folder durable, and then visible.
+async fn put(made: PathBuf, dir: PathBuf) -> Result<(), Error> {
+    blocking(move || {
+        let failed = |e: std::io::Error| Error::io("cannot keep the artifact in", &dir, &e);
+        let handle = std::fs::File::open(&made).map_err(failed)?;
+        rustix::fs::syncfs(&handle).map_err(|e| failed(e.into()))?;
+        std::fs::rename(&made, &dir).map_err(failed)
+    })
+    .await
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => {
+            Err(Error::Failed { message: format!("the build broke off: {error}"), log: Vec::new() })
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The wrappers keep their contract: every rule of it is checked by `runtimes/test`, over real HTTP.
+
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn every_wrapper_keeps_the_contract() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../runtimes/test");
+    let output = Command::new("python3").arg(script).output().expect("python3 is on this machine");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(text.lines().filter(|line| line.ends_with("rules hold")).count(), 3, "{text}");
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"klambda"
+)
+
+func echo(ctx context.Context, event klambda.Event) any {
+	info := klambda.From(ctx)
+	bytes := event.DataContentType == "application/octet-stream" || (event.DataContentType != "text/plain" && !json.Valid(event.Data) && event.Data != nil)
+	var data any
+	if event.DataContentType == "text/plain" {
+		data = string(event.Data)
+	} else if !bytes && event.Data != nil {
+		data = json.RawMessage(event.Data)
+	}
+	out := map[string]any{
+		"id": event.ID, "data": data, "bytes": bytes, "function": info.Function, "namespace": info.Namespace,
+		"attempt": info.Attempt, "left": time.Until(info.Deadline) > 0,
+	}
+	for name, value := range map[string]string{
+		"subject": event.Subject, "previousid": info.PreviousID, "orderstatus": info.OrderStatus, "traceparent": info.Traceparent,
+	} {
+		if value != "" {
+			out[name] = value
+		}
+	}
+	if info.LaneSequence > 0 {
+		out["lanesequence"] = info.LaneSequence
+	}
+	return out
+}
+
+func handler(ctx context.Context, event klambda.Event) (any, error) {
+	switch event.Type {
+	case "echo":
+		return echo(ctx, event), nil
+	case "text":
+		return "grüße", nil
+	case "later":
+		time.Sleep(10 * time.Millisecond)
+		return map[string]bool{"later": true}, nil
+	case "event":
+		return klambda.NewEvent("reply", "/test", map[string]int{"n": 1}), nil
+	case "events":
+		first := klambda.Event{ID: "own", Type: "reply", Source: "/test"}
+		first.SetExtension("traceparent", "00-ff-ff-01")
+		return []klambda.Event{first, klambda.NewEvent("reply", "/test", []byte{0, 255})}, nil
+	case "fail":
+		return nil, errors.New("broken")
+	case "final":
+		return nil, klambda.DoNotRetry(errors.New("never"))
+	case "log":
+		klambda.Log(ctx).Info("seen", "n", 7)
+	case "slow":
+		var data struct{ MS int }
+		if err := event.Decode(&data); err != nil {
+			return nil, err
+		}
+		time.Sleep(time.Duration(data.MS) * time.Millisecond)
+		return map[string]bool{"slow": true}, nil
+	}
+	return nil, nil
+}

@@ -1,0 +1,242 @@
+package klambda
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// Event is a CloudEvent.
+type Event struct {
+	// ID may stay empty in an event that a handler returns: it is then derived from the event that caused it.
+	ID              string
+	Source          string
+	Type            string
+	Subject         string
+	Time            string
+	DataContentType string
+	DataSchema      string
+	// Data is the payload as it came: JSON text unless DataContentType says otherwise.
+	Data []byte
+	// Extensions are all other attributes, by lower-case name.
+	Extensions map[string]string
+}
+
+// NewEvent makes an event for a handler to return. Data becomes JSON, except []byte and string, which stay as they are.
+func NewEvent(kind, source string, data any) Event {
+	event := Event{Type: kind, Source: source}
+	switch data := data.(type) {
+	case nil:
+	case []byte:
+		event.Data, event.DataContentType = data, "application/octet-stream"
+	case string:
+		event.Data, event.DataContentType = []byte(data), "text/plain"
+	default:
+		text, err := json.Marshal(data)
+		if err != nil {
+			panic(fmt.Errorf("klambda: the data of %s is no JSON: %w", kind, err))
+		}
+		event.Data, event.DataContentType = text, "application/json"
+	}
+	return event
+}
+
+// Decode reads JSON data into a value.
+func (e *Event) Decode(into any) error {
+	if len(e.Data) == 0 {
+		return errors.New("the event has no data")
+	}
+	return json.Unmarshal(e.Data, into)
+}
+
+// Extension gives an extension attribute, or an empty text.
+func (e *Event) Extension(name string) string { return e.Extensions[name] }
+
+// SetExtension sets an extension attribute.
+func (e *Event) SetExtension(name, value string) {
+	if e.Extensions == nil {
+		e.Extensions = map[string]string{}
+	}
+	e.Extensions[name] = value
+}
+
+// MarshalJSON writes the event in the CloudEvents JSON format.
+func (e Event) MarshalJSON() ([]byte, error) {
+	out := map[string]any{"specversion": "1.0", "source": e.Source, "type": e.Type}
+	for name, value := range e.Extensions {
+		out[name] = value
+	}
+	for name, value := range map[string]string{
+		"id": e.ID, "subject": e.Subject, "time": e.Time, "dataschema": e.DataSchema, "datacontenttype": e.DataContentType,
+	} {
+		if value != "" {
+			out[name] = value
+		}
+	}
+	switch {
+	case len(e.Data) == 0:
+	case isJSON(e.DataContentType) && json.Valid(e.Data):
+		out["data"] = json.RawMessage(e.Data)
+	case strings.HasPrefix(e.DataContentType, "text/"):
+		out["data"] = string(e.Data)
+	default:
+		out["data_base64"] = e.Data
+	}
+	return json.Marshal(out)
+}
+
+func (e *Event) set(name, value string) {
+	switch name {
+	case "id":
+		e.ID = value
+	case "source":
+		e.Source = value
+	case "type":
+		e.Type = value
+	case "subject":
+		e.Subject = value
+	case "time":
+		e.Time = value
+	case "dataschema":
+		e.DataSchema = value
+	case "datacontenttype":
+		e.DataContentType = value
+	case "specversion":
+	default:
+		e.SetExtension(name, value)
+	}
+}
+
+func readEvent(header http.Header, body []byte) (*Event, error) {
+	kind := header.Get("Content-Type")
+	var event *Event
+	var version string
+	var err error
+	if strings.HasPrefix(kind, "application/cloudevents") {
+		event, version, err = structured(kind, body)
+	} else {
+		event, version, err = binary(kind, header, body)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if version != "1.0" {
+		return nil, errors.New("no CloudEvent: specversion must be 1.0")
+	}
+	for _, required := range [...][2]string{{"id", event.ID}, {"source", event.Source}, {"type", event.Type}} {
+		if required[1] == "" {
+			return nil, fmt.Errorf("no CloudEvent: %s is missing", required[0])
+		}
+	}
+	return event, nil
+}
+
+func binary(kind string, header http.Header, body []byte) (*Event, string, error) {
+	event := &Event{DataContentType: kind, Data: body}
+	version := ""
+	for name, values := range header {
+		if len(name) < 4 || name[:3] != "Ce-" {
+			continue
+		}
+		if len(values) > 1 {
+			return nil, "", fmt.Errorf("the header %s is given twice", strings.ToLower(name))
+		}
+		value := headerText(values[0])
+		if name == "Ce-Specversion" {
+			version = value
+		} else {
+			event.set(strings.ToLower(name[3:]), value)
+		}
+	}
+	event.DataContentType = kind
+	if version == "" {
+		return nil, "", errors.New("no CloudEvent: the header ce-specversion is missing")
+	}
+	if len(body) > 0 && kind != "" && isJSON(kind) && !json.Valid(body) {
+		return nil, "", errors.New("the data is no JSON")
+	}
+	return event, version, nil
+}
+
+func structured(kind string, body []byte) (*Event, string, error) {
+	if media(kind) != "application/cloudevents+json" {
+		return nil, "", fmt.Errorf("%s is not taken; send one event as JSON", kind)
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(body, &fields); err != nil {
+		return nil, "", fmt.Errorf("the event is no JSON object: %w", err)
+	}
+	event := &Event{}
+	version := ""
+	for name, raw := range fields {
+		switch name {
+		case "data", "data_base64":
+		case "specversion":
+			version = scalar(raw)
+		default:
+			event.set(name, scalar(raw))
+		}
+	}
+	err := structuredData(event, fields)
+	return event, version, err
+}
+
+func structuredData(event *Event, fields map[string]json.RawMessage) error {
+	data, encoded := fields["data"], fields["data_base64"]
+	if data != nil && encoded != nil {
+		return errors.New("data_base64 must be the only data")
+	}
+	if encoded != nil {
+		var text string
+		if err := json.Unmarshal(encoded, &text); err != nil {
+			return errors.New("data_base64 must be a string")
+		}
+		decoded, err := base64.StdEncoding.DecodeString(text)
+		event.Data = decoded
+		return err
+	}
+	event.Data = data
+	if text := ""; event.DataContentType != "" && !isJSON(event.DataContentType) && json.Unmarshal(data, &text) == nil {
+		event.Data = []byte(text)
+	}
+	return nil
+}
+
+// The text of an attribute: strings without their quotes, numbers and truth values as they are written.
+func scalar(raw json.RawMessage) string {
+	text := ""
+	if bytes.HasPrefix(raw, []byte(`"`)) && json.Unmarshal(raw, &text) == nil {
+		return text
+	}
+	if string(raw) == "null" {
+		return ""
+	}
+	return string(raw)
+}
+
+// Header values are percent-encoded UTF-8.
+func headerText(value string) string {
+	if !strings.Contains(value, "%") {
+		return value
+	}
+	if text, err := url.PathUnescape(value); err == nil {
+		return text
+	}
+	return value
+}
+
+func media(kind string) string {
+	kind, _, _ = strings.Cut(kind, ";")
+	return strings.ToLower(strings.TrimSpace(kind))
+}
+
+// No content type means JSON in the CloudEvents JSON format.
+func isJSON(kind string) bool {
+	kind = media(kind)
+	return kind == "" || strings.HasSuffix(kind, "/json") || strings.HasSuffix(kind, "+json")
+}

@@ -1,0 +1,3 @@
+module klambda
+
+go 1.21

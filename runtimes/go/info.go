@@ -1,0 +1,114 @@
+package klambda
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Info is what is known about a delivery beside the event.
+type Info struct {
+	Function, Namespace string
+	// Attempt counts from 1.
+	Attempt int
+	// LaneSequence is the event's number in its lane, 0 if it has none.
+	LaneSequence            uint64
+	PreviousID, OrderStatus string
+	Traceparent, Tracestate string
+	Deadline                time.Time
+	eventID                 string
+}
+
+type infoKey struct{}
+
+// From gives the Info of a handler's context.
+func From(ctx context.Context) *Info {
+	if info, ok := ctx.Value(infoKey{}).(*Info); ok {
+		return info
+	}
+	return &Info{Function: function, Namespace: namespace, Attempt: 1}
+}
+
+// Log gives a logger that writes JSON lines with the ids of this delivery.
+func (i *Info) Log() *slog.Logger {
+	log := logs
+	if i.eventID != "" {
+		log = log.With("event_id", i.eventID)
+	}
+	if id := i.traceID(); id != "" {
+		log = log.With("trace_id", id)
+	}
+	return log
+}
+
+// Log gives the logger of a handler's context.
+func Log(ctx context.Context) *slog.Logger { return From(ctx).Log() }
+
+func (i *Info) traceID() string {
+	parts := strings.Split(i.Traceparent, "-")
+	if len(parts) < 2 {
+		return ""
+	}
+	return parts[1]
+}
+
+func newInfo(event *Event, header http.Header, deadline time.Time) *Info {
+	info := &Info{
+		Function: function, Namespace: namespace, Attempt: 1, Deadline: deadline, eventID: event.ID,
+		PreviousID: event.Extensions["previousid"], OrderStatus: event.Extensions["orderstatus"],
+		Traceparent: event.Extensions["traceparent"], Tracestate: event.Extensions["tracestate"],
+	}
+	if attempt, err := strconv.Atoi(header.Get("Klambda-Attempt")); err == nil && attempt > 0 {
+		info.Attempt = attempt
+	}
+	info.LaneSequence, _ = strconv.ParseUint(event.Extensions["lanesequence"], 10, 64)
+	if info.Traceparent == "" {
+		info.Traceparent = header.Get("Traceparent")
+		info.Tracestate = header.Get("Tracestate")
+	}
+	return info
+}
+
+var (
+	function  = setting("KLAMBDA_FUNCTION", "function")
+	namespace = setting("KLAMBDA_NAMESPACE", "default")
+	logs      = newLogs()
+)
+
+func setting(name, otherwise string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return otherwise
+}
+
+func number(name string, otherwise int) int {
+	if value, err := strconv.Atoi(os.Getenv(name)); err == nil && value > 0 {
+		return value
+	}
+	return otherwise
+}
+
+func newLogs() *slog.Logger {
+	options := slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+		if len(groups) > 0 {
+			return a
+		}
+		switch a.Key {
+		case slog.TimeKey:
+			return slog.String("time", a.Value.Time().UTC().Format("2006-01-02T15:04:05.000Z"))
+		case slog.LevelKey:
+			return slog.String("level", strings.ToLower(a.Value.String()))
+		case slog.MessageKey:
+			a.Key = "message"
+		}
+		return a
+	}}
+	var out io.Writer = os.Stderr
+	return slog.New(slog.NewJSONHandler(out, &options)).With("function", function, "namespace", namespace)
+}

@@ -1,0 +1,1 @@
+exports.handler = (event) => ({ hello: event.data.name });
