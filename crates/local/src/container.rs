@@ -16,7 +16,8 @@ pub const NO_ENGINE: &str = "an image needs podman or docker, and neither works 
 /// How long a client may take for a question.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-const LABEL: &str = "klambda.owner";
+/// On every container: which run of this program it is of.
+const LABEL: &str = "klambda.run";
 
 #[derive(Clone, Debug)]
 pub struct Image {
@@ -32,24 +33,34 @@ pub struct Image {
 #[derive(Clone, Debug)]
 pub struct Engine {
     program: &'static str,
-    /// Tells this program's containers from others'.
-    owner: String,
 }
 
-/// The engine of this machine; looked for once.
+/// The engine of this machine; looked for until there is one.
 pub async fn engine() -> Option<&'static Engine> {
-    static FOUND: OnceCell<Option<Engine>> = OnceCell::const_new();
-    FOUND.get_or_init(find).await.as_ref()
+    static FOUND: OnceCell<Engine> = OnceCell::const_new();
+    FOUND.get_or_try_init(find).await.ok()
 }
 
-async fn find() -> Option<Engine> {
+async fn find() -> Result<Engine, ()> {
     for program in ["podman", "docker"] {
-        let engine = Engine { program, owner: "klambda".into() };
+        let engine = Engine { program };
         if engine.ask(&["info"]).await.is_some() {
-            return Some(engine);
+            let ended = engine.end_leftovers().await;
+            tracing::info!(program, ended, "Images are run by this engine.");
+            return Ok(engine);
         }
     }
-    None
+    Err(())
+}
+
+/// This run: a pid may be another's later, but not with the same time of start.
+fn this_run() -> String {
+    let pid = std::process::id() as i32;
+    run_of(pid).unwrap_or_else(|| pid.to_string())
+}
+
+fn run_of(pid: i32) -> Option<String> {
+    crate::process::proc::stat(pid).map(|stat| format!("{pid}.{}", stat.started))
 }
 
 /// What a client itself needs of this program's environment.
@@ -65,8 +76,7 @@ impl Engine {
     /// The command that runs the image until it ends, and leaves nothing behind.
     pub fn command(&self, image: &Image, name: &str) -> Command {
         let mut arguments: Vec<String> = ["run", "--rm", "--init", "--name", name].map(String::from).to_vec();
-        arguments.extend(["--label".into(), format!("{LABEL}={}", self.owner)]);
-        arguments.extend(["--label".into(), format!("klambda.pid={}", std::process::id())]);
+        arguments.extend(["--label".into(), format!("{LABEL}={}", this_run())]);
         arguments.extend(["--publish".into(), format!("127.0.0.1::{}", image.port)]);
         if let Some(bytes) = image.limits.memory_bytes {
             arguments.extend(["--memory".into(), format!("{bytes}b")]);
@@ -104,15 +114,15 @@ impl Engine {
     }
 
     /// Ends containers of runs of this program that are no more.
-    pub async fn end_leftovers(&self) -> usize {
-        let filter = format!("label={LABEL}={}", self.owner);
-        let format = "{{.Names}} {{.Label \"klambda.pid\"}}";
+    async fn end_leftovers(&self) -> usize {
+        let filter = format!("label={LABEL}");
+        let format = format!("{{{{.Names}}}} {{{{.Label \"{LABEL}\"}}}}");
         let list =
-            self.ask(&["ps", "--all", "--filter", &filter, "--format", format]).await.unwrap_or_default();
+            self.ask(&["ps", "--all", "--filter", &filter, "--format", &format]).await.unwrap_or_default();
         let mut ended = 0;
-        for (name, pid) in list.lines().filter_map(|line| line.trim().split_once(' ')) {
-            let alive = pid.parse().ok().and_then(crate::process::proc::stat).is_some();
-            if !alive {
+        for (name, run) in list.lines().filter_map(|line| line.trim().split_once(' ')) {
+            let pid = run.split('.').next().and_then(|pid| pid.parse().ok());
+            if pid.and_then(run_of).as_deref() != Some(run) {
                 self.remove(name).await;
                 ended += 1;
             }
@@ -140,7 +150,7 @@ mod tests {
 
     #[test]
     fn values_are_not_among_the_arguments_and_references_are_no_options() {
-        let engine = Engine { program: "podman", owner: "klambda".into() };
+        let engine = Engine { program: "podman" };
         let image = Image {
             reference: "-v/:/host".into(),
             port: 8080,

@@ -76,7 +76,8 @@ impl Desk {
     /// A replica that was claimed is gone.
     pub fn give_back(&mut self, now: Instant, shared: &Shared) {
         self.running -= 1;
-        if let Some(function) = self.starved.pop_front() {
+        // All of them: the first may not want it any more. Those that still get none come here again.
+        for function in std::mem::take(&mut self.starved) {
             self.look_at(now, &function, shared);
         }
     }

@@ -102,8 +102,7 @@ impl Logs {
     pub(crate) async fn read(self: Arc<Logs>, replica: u64, stream: Stream, from: impl AsyncRead + Unpin) {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
-        loop {
-            let Ok(piece) = from.fill_buf().await else { break };
+        while let Ok(piece) = from.fill_buf().await {
             if piece.is_empty() {
                 break;
             }

@@ -2,7 +2,7 @@
 
 use crate::support::{Platform, command, until, version};
 use klambda_local::container::Image;
-use klambda_local::fleet::{Endpoint, Error, Phase, Reason, Run, Scaling, Version};
+use klambda_local::fleet::{Endpoint, Error, Phase, Reason, Run, Scaling, Version, VersionView};
 use klambda_local::process::Limits;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -276,7 +276,8 @@ async fn logs_are_kept_and_followed_beyond_the_end_of_a_replica() {
     platform.call("f", "/one").await.unwrap();
     assert_eq!(follower.next().await.text, "starting");
     assert_eq!(follower.next().await.text, "called /one");
-    platform.wait("f", |seen| seen.versions[0].ready == 0 && seen.draining == 0).await;
+    let at_zero = |one: &VersionView| one.phase == Phase::Good && one.starting + one.ready == 0;
+    platform.wait("f", |seen| at_zero(&seen.versions[0]) && seen.draining == 0).await;
     platform.call("f", "/two").await.unwrap();
     assert_eq!(follower.next().await.text, "starting");
     assert_eq!(follower.next().await.text, "called /two");
