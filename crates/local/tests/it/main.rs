@@ -1,5 +1,7 @@
 //! The local platform with real processes, repositories, archives and sockets.
 
+#![allow(clippy::unwrap_used)]
+
 mod archive;
 mod fleet;
 mod process;
