@@ -117,7 +117,8 @@ fn long_names_are_read_and_too_long_ones_refused() {
         || tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
     let mut gnu = builder();
     let mut long = Header::new_gnu();
-    (long.set_size(1), long.set_mode(0o644));
+    long.set_size(1);
+    long.set_mode(0o644);
     gnu.append_data(&mut long, &path, &b"x"[..]).unwrap();
     let mut pax = builder();
     pax.append_pax_extensions([("path", path.as_bytes())]).unwrap();
