@@ -5,7 +5,8 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
 
 pub mod archive;
 mod budget;
@@ -14,7 +15,7 @@ mod git;
 mod inline;
 mod object;
 
-pub use budget::Budget;
+use budget::Budget;
 
 /// Where a function's source is kept.
 #[derive(Clone, Debug)]
@@ -186,34 +187,68 @@ impl Error {
 /// Brings the source into `into`, which must not exist yet. After an error it does not exist either.
 pub async fn fetch(source: &Source, into: &Path, limits: &Limits) -> Result<Fetched, Error> {
     std::fs::create_dir(into)?;
-    let fetched = match tokio::time::timeout(limits.time, fetch_into(source, into, limits)).await {
+    let (working, mut worked) = mpsc::channel(1);
+    let fetch = Fetch { into, limits, deadline: Instant::now() + limits.time, working };
+    let fetched = match tokio::time::timeout(limits.time, fetch.run(source)).await {
         Ok(fetched) => fetched,
         Err(_) => Err(Error::Timeout(limits.time)),
     };
+    drop(fetch);
     if fetched.is_err() {
+        // Nobody writes into the folder any more.
+        let _: Option<()> = worked.recv().await;
         let _ = std::fs::remove_dir_all(into);
     }
     fetched
 }
 
-async fn fetch_into(source: &Source, into: &Path, limits: &Limits) -> Result<Fetched, Error> {
-    match source {
-        Source::Inline(inline) => inline::write(inline, into, limits),
-        Source::Git(git) => git::clone(git, into, limits).await,
-        Source::Object(object) => object::download(object, into, limits).await,
-        Source::Folder(folder) => {
-            let (from, into, budget) = (folder.clone(), into.to_path_buf(), Budget::new(limits));
-            blocking(move || folder::copy(&from, &into, budget)).await
-        }
-    }
+/// One fetch: where to, and how much it may take.
+struct Fetch<'a> {
+    into: &'a Path,
+    limits: &'a Limits,
+    deadline: Instant,
+    /// Held by whoever works on files: that cannot be cancelled, but it sees the deadline itself.
+    working: mpsc::Sender<()>,
 }
 
-/// Work on files, which must not hold up other tasks. It watches the deadline itself: it cannot be cancelled.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(panic) => Err(Error::Io(std::io::Error::other(panic))),
+impl Fetch<'_> {
+    async fn run(&self, source: &Source) -> Result<Fetched, Error> {
+        match source {
+            Source::Inline(inline) => inline::write(inline, self),
+            Source::Git(git) => git::clone(git, self).await,
+            Source::Object(object) => object::download(object, self).await,
+            Source::Folder(folder) => self.copy(folder.clone()).await,
+        }
+    }
+
+    fn budget(&self) -> Budget {
+        Budget::new(self.limits, self.deadline)
+    }
+
+    async fn copy(&self, from: PathBuf) -> Result<Fetched, Error> {
+        let (into, budget) = (self.into.to_path_buf(), self.budget());
+        self.blocking(move || folder::copy(&from, &into, budget)).await
+    }
+
+    /// Work on files, which must not hold up other tasks.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let working = self.working.clone();
+        let task = tokio::task::spawn_blocking(move || {
+            let result = work();
+            drop(working);
+            result
+        });
+        match task.await {
+            Ok(result) => result,
+            Err(panic) => Err(Error::Io(std::io::Error::other(panic))),
+        }
+    }
+
+    /// For what is made on the way: on the same disk.
+    fn beside(&self) -> &Path {
+        self.into.parent().unwrap_or(Path::new("."))
     }
 }

@@ -74,6 +74,12 @@ impl Function {
 
     pub fn deploy(&mut self, version: Version, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
         self.changed(shared, desk);
+        // What was to follow and never did is passed over.
+        if self.versions.last().is_some_and(|newest| !newest.good && newest.version.id != version.id)
+            && let Some(passed_over) = self.versions.pop()
+        {
+            self.drain(|replica| replica.ordinal == passed_over.ordinal, version.scaling.drain, shared);
+        }
         match self.versions.last_mut() {
             Some(newest) if newest.version.id == version.id => newest.version.scaling = version.scaling,
             _ => self.add_version(version, shared, desk, now),
@@ -82,12 +88,6 @@ impl Function {
     }
 
     fn add_version(&mut self, version: Version, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
-        // What was to follow and never did is passed over.
-        if self.versions.last().is_some_and(|newest| !newest.good)
-            && let Some(passed_over) = self.versions.pop()
-        {
-            self.drain(|replica| replica.ordinal == passed_over.ordinal, version.scaling.drain, shared);
-        }
         let idle = !self.replicas.iter().any(|replica| replica.stage != Stage::Draining);
         let remote = match &version.run {
             Run::Remote(url) => Some(url.clone()),
@@ -191,6 +191,9 @@ impl Function {
             self.refuse_waiters(Error::Failed(failure));
         }
         desk.give_back(now, shared);
+        if let Some(logs) = self.logs.as_ref().filter(|_| self.replicas.is_empty()) {
+            logs.trim();
+        }
         self.changed(shared, desk);
         self.look(shared, desk, now);
         shared.gone.notify_waiters();
@@ -241,6 +244,15 @@ impl Function {
             shared.gone.notify_waiters();
         }
         self.look(shared, desk, now);
+    }
+}
+
+impl Drop for Function {
+    /// Who follows its logs is told that no more will come.
+    fn drop(&mut self) {
+        if let Some(logs) = &self.logs {
+            logs.close();
+        }
     }
 }
 

@@ -13,11 +13,13 @@ pub struct Bounds {
     pub bytes: usize,
     /// What is longer is cut, and says so.
     pub line_bytes: usize,
+    /// What is kept while nothing of the function runs.
+    pub idle_bytes: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { lines: 1000, bytes: 256 << 10, line_bytes: 16 << 10 }
+        Bounds { lines: 1000, bytes: 256 << 10, line_bytes: 16 << 10, idle_bytes: 8 << 10 }
     }
 }
 
@@ -51,6 +53,7 @@ struct Ring {
     lines: VecDeque<Line>,
     bytes: usize,
     next: u64,
+    closed: bool,
 }
 
 impl Logs {
@@ -65,11 +68,21 @@ impl Logs {
         ring.next += 1;
         ring.bytes += text.len();
         ring.lines.push_back(Line { number, time_ms, replica, stream, text: text.into() });
-        while ring.lines.len() > self.bounds.lines || ring.bytes > self.bounds.bytes {
-            let Some(oldest) = ring.lines.pop_front() else { break };
-            ring.bytes -= oldest.text.len();
-        }
+        ring.cut(self.bounds.lines, self.bounds.bytes);
         drop(ring);
+        self.more.notify_waiters();
+    }
+
+    /// Nothing of the function runs: less is kept.
+    pub(crate) fn trim(&self) {
+        let mut ring = self.ring();
+        ring.cut(self.bounds.lines, self.bounds.idle_bytes);
+        ring.lines.shrink_to_fit();
+    }
+
+    /// No more will come.
+    pub(crate) fn close(&self) {
+        self.ring().closed = true;
         self.more.notify_waiters();
     }
 
@@ -133,6 +146,15 @@ impl Logs {
     }
 }
 
+impl Ring {
+    fn cut(&mut self, lines: usize, bytes: usize) {
+        while self.lines.len() > lines || self.bytes > bytes {
+            let Some(oldest) = self.lines.pop_front() else { break };
+            self.bytes -= oldest.text.len();
+        }
+    }
+}
+
 /// Reads a ring as it grows. One that is too slow loses lines, and sees it by their numbers.
 pub struct Follower {
     logs: Arc<Logs>,
@@ -140,26 +162,29 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub async fn next(&mut self) -> Line {
+    /// Nothing, once the function is gone.
+    pub async fn next(&mut self) -> Option<Line> {
         let logs = self.logs.clone();
         loop {
             let more = logs.more.notified();
             tokio::pin!(more);
             // From here on a notice is not missed.
             more.as_mut().enable();
-            if let Some(line) = self.available() {
-                return line;
+            match self.available() {
+                Ok(line) => return Some(line),
+                Err(true) => return None,
+                Err(false) => more.await,
             }
-            more.await;
         }
     }
 
-    fn available(&mut self) -> Option<Line> {
+    /// The next line, or whether there will be none.
+    fn available(&mut self) -> Result<Line, bool> {
         let ring = self.logs.ring();
-        let first = ring.lines.front()?.number;
-        let line = ring.lines.get(self.next.max(first).checked_sub(first)? as usize)?.clone();
+        let first = ring.lines.front().map_or(0, |line| line.number);
+        let line = ring.lines.get((self.next.max(first) - first) as usize).ok_or(ring.closed)?.clone();
         self.next = line.number + 1;
-        Some(line)
+        Ok(line)
     }
 }
 
@@ -173,12 +198,14 @@ mod tests {
 
     #[tokio::test]
     async fn the_ring_is_bounded_in_lines_bytes_and_line_length() {
-        let logs = Arc::new(Logs::new(Bounds { lines: 3, bytes: 25, line_bytes: 8 }));
+        let logs = Arc::new(Logs::new(Bounds { lines: 3, bytes: 25, line_bytes: 8, idle_bytes: 8 }));
         logs.clone().read(1, Stream::Stdout, &b"one\r\ntwo\nthree\nfour\nfive"[..]).await;
         assert_eq!(texts(&logs.last(10)), ["three", "four", "five"]);
         logs.clone().read(1, Stream::Stderr, &b"123456789abc\nx\n"[..]).await;
         assert_eq!(texts(&logs.last(2)), ["12345678… (cut)", "x"]);
         assert!(logs.ring().bytes <= 25);
+        logs.trim();
+        assert_eq!(texts(&logs.last(9)), ["x"]);
     }
 
     #[tokio::test]
@@ -186,14 +213,18 @@ mod tests {
         let logs = Arc::new(Logs::new(Bounds { lines: 4, ..Bounds::default() }));
         (0..3).for_each(|number| logs.push(1, Stream::Stdout, &number.to_string()));
         let mut follower = logs.follow(2);
-        assert_eq!(&*follower.next().await.text, "1");
-        assert_eq!(&*follower.next().await.text, "2");
+        assert_eq!(follower.next().await.unwrap().text, "1");
+        assert_eq!(follower.next().await.unwrap().text, "2");
         let waiting = tokio::spawn(async move { (follower.next().await, follower) });
         tokio::task::yield_now().await;
         logs.push(1, Stream::Stdout, "3");
         let (line, mut follower) = waiting.await.unwrap();
-        assert_eq!(&*line.text, "3");
+        assert_eq!(line.unwrap().text, "3");
         (4..20).for_each(|number| logs.push(1, Stream::Stdout, &number.to_string()));
-        assert_eq!(follower.next().await.number, 16, "what the ring lost is seen by the numbers");
+        assert_eq!(follower.next().await.unwrap().number, 16, "what the ring lost is seen by the numbers");
+        logs.close();
+        let rest =
+            [follower.next().await, follower.next().await, follower.next().await, follower.next().await];
+        assert_eq!(rest.map(|line| line.map(|line| line.number)), [Some(17), Some(18), Some(19), None]);
     }
 }

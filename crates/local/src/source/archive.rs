@@ -10,6 +10,7 @@ use std::fs;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 mod tarball;
 
@@ -18,12 +19,21 @@ const LINK_BYTES_MAX: u64 = 4096;
 
 /// Unpacks an archive, known by its first bytes, into an existing empty folder.
 pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<Fetched, Error> {
+    unpack_by(archive, into, limits, Instant::now() + limits.time)
+}
+
+pub(super) fn unpack_by(
+    archive: &Path,
+    into: &Path,
+    limits: &Limits,
+    deadline: Instant,
+) -> Result<Fetched, Error> {
     let mut file = fs::File::open(archive)?;
     let packed_bytes = file.metadata()?.len();
     if packed_bytes > limits.transfer_bytes {
         return Err(Error::TooLarge(format!("the archive has more than {} bytes", limits.transfer_bytes)));
     }
-    let mut unpacking = Unpacking { into, budget: Budget::of_archive(limits, packed_bytes) };
+    let mut unpacking = Unpacking { into, budget: Budget::of_archive(limits, packed_bytes, deadline) };
     let mut magic = [0; 4];
     let known = file.read_exact(&mut magic).is_ok();
     file.rewind()?;
@@ -78,6 +88,9 @@ impl Unpacking<'_> {
     }
 
     fn link(&mut self, path: &Path, target: &Path) -> Result<(), Error> {
+        if target.as_os_str().len() as u64 > LINK_BYTES_MAX {
+            return Err(Error::UnsafeArchive(format!("the target of the link {path:?} is too long")));
+        }
         if !link_stays_inside(path, target) {
             return Err(Error::UnsafeArchive(format!(
                 "the link {path:?} points out of the folder, to {target:?}"
@@ -124,7 +137,7 @@ fn unzip(mut file: fs::File, limits: &Limits, unpacking: &mut Unpacking) -> Resu
             unpacking.folder(&path)?;
         } else if entry.is_symlink() {
             let mut target = String::new();
-            let read = (&mut entry).take(LINK_BYTES_MAX).read_to_string(&mut target);
+            let read = (&mut entry).take(LINK_BYTES_MAX + 1).read_to_string(&mut target);
             read.map_err(|error| Error::BadArchive(error.to_string()))?;
             unpacking.link(&path, Path::new(&target))?;
         } else if !matches!(mode & 0o170_000, 0 | 0o100_000) {

@@ -19,21 +19,21 @@ pub struct Budget {
 const RATIO_FREE_BYTES: u64 = 16 << 20;
 
 impl Budget {
-    pub fn new(limits: &Limits) -> Budget {
+    pub fn new(limits: &Limits, deadline: Instant) -> Budget {
         Budget {
             bytes_max: limits.unpacked_bytes,
             files_max: limits.files,
             bytes: 0,
             files: 0,
             limits: limits.clone(),
-            deadline: Instant::now() + limits.time,
+            deadline,
         }
     }
 
     /// For an archive of this size: what it may unpack to shrinks to the allowed multiple.
-    pub fn of_archive(limits: &Limits, packed_bytes: u64) -> Budget {
+    pub fn of_archive(limits: &Limits, packed_bytes: u64, deadline: Instant) -> Budget {
         let allowed = packed_bytes.saturating_mul(limits.ratio).max(RATIO_FREE_BYTES);
-        Budget { bytes_max: limits.unpacked_bytes.min(allowed), ..Budget::new(limits) }
+        Budget { bytes_max: limits.unpacked_bytes.min(allowed), ..Budget::new(limits, deadline) }
     }
 
     /// One more entry of whatever kind.

@@ -4,7 +4,7 @@
 //! submodules are left out. What is in the commit is counted before it is written.
 
 use super::budget::{Budget, plain_path};
-use super::{Credentials, Error, Fetched, Git, Limits, blocking, folder};
+use super::{Credentials, Error, Fetch, Fetched, Git, Limits};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -17,24 +17,24 @@ mod address;
 /// How often a transfer's size is looked at.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
 
-pub async fn clone(git: &Git, into: &Path, limits: &Limits) -> Result<Fetched, Error> {
+pub async fn clone(git: &Git, fetch: &Fetch<'_>) -> Result<Fetched, Error> {
+    let limits = fetch.limits;
     let address = address::check(git, limits)?;
     let inside = plain_path(Path::new(&git.path)).map_err(|_| {
         Error::BadReference(format!("path {:?} is not a folder inside the repository", git.path))
     })?;
-    let beside = TempDir::new_in(into.parent().unwrap_or(Path::new(".")))?;
+    let beside = TempDir::new_in(fetch.beside())?;
     let repository = Repository { folder: beside, git, address, limits };
     repository.run(&["init", "--quiet", "--template="]).await?;
     repository.fetch().await?;
     let commit = repository.run(&["rev-parse", "--verify", "FETCH_HEAD^{commit}"]).await?;
-    repository.count(&commit).await?;
+    repository.count(&commit, fetch.budget()).await?;
     repository.run(&["checkout", "--quiet", "--detach", &commit]).await?;
     let from = repository.folder.path().join(&inside);
     if !from.is_dir() {
         return Err(Error::NotFound(format!("there is no folder {:?} in the repository", git.path)));
     }
-    let (to, budget) = (into.to_path_buf(), Budget::new(limits));
-    let fetched = blocking(move || folder::copy(&from, &to, budget)).await?;
+    let fetched = fetch.copy(from).await?;
     Ok(Fetched { revision: Some(commit), ..fetched })
 }
 
@@ -76,8 +76,7 @@ impl Repository<'_> {
     }
 
     /// Counts what a checkout would write. A tree of a few bytes may name the same file billions of times.
-    async fn count(&self, commit: &str) -> Result<(), Error> {
-        let mut budget = Budget::new(self.limits);
+    async fn count(&self, commit: &str, mut budget: Budget) -> Result<(), Error> {
         let mut child = spawn(&mut self.command(&["ls-tree", "-r", "-l", "-z", commit])?)?;
         let Some(stdout) = child.stdout.take() else { return Ok(()) };
         let (mut lines, mut line) = (BufReader::new(stdout), Vec::new());

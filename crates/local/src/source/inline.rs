@@ -1,8 +1,7 @@
 //! Code that stands in the manifest: one file named by its handler, and the language's file of dependencies.
 
-use super::{Budget, Error, Fetched, Inline, Language, Limits};
+use super::{Error, Fetch, Fetched, Inline, Language};
 use std::fs;
-use std::path::Path;
 
 impl Language {
     pub fn extension(self) -> &'static str {
@@ -23,8 +22,8 @@ impl Language {
     }
 }
 
-pub fn write(inline: &Inline, into: &Path, limits: &Limits) -> Result<Fetched, Error> {
-    let mut budget = Budget::new(limits);
+pub fn write(inline: &Inline, fetch: &Fetch) -> Result<Fetched, Error> {
+    let mut budget = fetch.budget();
     let name = format!("{}.{}", file_stem(&inline.handler)?, inline.language.extension());
     let dependencies = (inline.language.dependencies_file(), inline.dependencies.as_str());
     for (name, text) in [(name.as_str(), inline.code.as_str()), dependencies] {
@@ -33,7 +32,7 @@ pub fn write(inline: &Inline, into: &Path, limits: &Limits) -> Result<Fetched, E
         }
         budget.entry()?;
         budget.take(text.len() as u64)?;
-        fs::write(into.join(name), text)?;
+        fs::write(fetch.into.join(name), text)?;
     }
     Ok(budget.fetched())
 }

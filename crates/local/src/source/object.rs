@@ -1,17 +1,17 @@
 //! Archives in buckets: S3, MinIO, Google Cloud Storage.
 
-use super::{Credentials, Error, Fetched, Limits, Object, Store, archive, blocking};
+use super::{Credentials, Error, Fetch, Fetched, Object, Store, archive};
 use futures_util::StreamExt;
 use object_store::aws::AmazonS3Builder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path as Key;
 use object_store::{ClientOptions, ObjectStore, ObjectStoreExt, RetryConfig};
 use std::io::Write;
-use std::path::Path;
 use std::time::Duration;
 use tempfile::NamedTempFile;
 
-pub async fn download(object: &Object, into: &Path, limits: &Limits) -> Result<Fetched, Error> {
+pub async fn download(object: &Object, fetch: &Fetch<'_>) -> Result<Fetched, Error> {
+    let limits = fetch.limits;
     let store = store(object)?;
     let key = Key::parse(&object.key).map_err(|error| Error::BadReference(error.to_string()))?;
     let result = store.get(&key).await.map_err(|error| refused(object, error))?;
@@ -20,7 +20,7 @@ pub async fn download(object: &Object, into: &Path, limits: &Limits) -> Result<F
         return Err(too_large());
     }
     let revision = result.meta.e_tag.clone();
-    let mut file = NamedTempFile::new_in(into.parent().unwrap_or(Path::new(".")))?;
+    let mut file = NamedTempFile::new_in(fetch.beside())?;
     let (mut pieces, mut bytes) = (result.into_stream(), 0);
     while let Some(piece) = pieces.next().await {
         let piece = piece.map_err(|error| refused(object, error))?;
@@ -31,8 +31,9 @@ pub async fn download(object: &Object, into: &Path, limits: &Limits) -> Result<F
         file.write_all(&piece)?;
     }
     file.flush()?;
-    let (into, limits) = (into.to_path_buf(), limits.clone());
-    let fetched = blocking(move || archive::unpack(file.path(), &into, &limits)).await?;
+    let (into, limits, deadline) = (fetch.into.to_path_buf(), limits.clone(), fetch.deadline);
+    let unpacked = fetch.blocking(move || archive::unpack_by(file.path(), &into, &limits, deadline));
+    let fetched = unpacked.await?;
     Ok(Fetched { revision, ..fetched })
 }
 

@@ -176,6 +176,10 @@ async fn bad_versions_leave_the_good_one_serving() {
         assert!(trouble.message.contains(words), "{trouble}");
         assert_eq!(platform.call("f", "/").await.unwrap(), "good");
     }
+    platform.fleet.deploy("f", version("good", &[("VERSION", "good")], scaling())).unwrap();
+    let seen = platform.fleet.observe("f").unwrap();
+    assert_eq!(seen.versions.len(), 1, "back to what serves: nothing to hand over");
+    assert_eq!(seen.versions[0].phase, Phase::Good);
     platform.end().await;
 }
 
@@ -274,15 +278,16 @@ async fn logs_are_kept_and_followed_beyond_the_end_of_a_replica() {
     let logs = platform.fleet.logs("f").unwrap();
     let mut follower = logs.follow(0);
     platform.call("f", "/one").await.unwrap();
-    assert_eq!(follower.next().await.text, "starting");
-    assert_eq!(follower.next().await.text, "called /one");
+    assert_eq!(follower.next().await.unwrap().text, "starting");
+    assert_eq!(follower.next().await.unwrap().text, "called /one");
     let at_zero = |one: &VersionView| one.phase == Phase::Good && one.starting + one.ready == 0;
     platform.wait("f", |seen| at_zero(&seen.versions[0]) && seen.draining == 0).await;
     platform.call("f", "/two").await.unwrap();
-    assert_eq!(follower.next().await.text, "starting");
-    assert_eq!(follower.next().await.text, "called /two");
+    assert_eq!(follower.next().await.unwrap().text, "starting");
+    assert_eq!(follower.next().await.unwrap().text, "called /two");
     assert_eq!(logs.last(9).len(), 4);
     platform.end().await;
+    assert_eq!(follower.next().await, None, "the function is gone");
 }
 
 fn resident_bytes() -> u64 {

@@ -44,7 +44,7 @@ async fn what_does_not_end_is_killed_with_all_it_started() {
     let logs = logs();
     let mut follower = logs.follow(0);
     let process = spawner.spawn(Arc::new(command), None, logs, 1).await.unwrap();
-    let started: i32 = follower.next().await.text.parse().unwrap();
+    let started: i32 = follower.next().await.unwrap().text.parse().unwrap();
     assert!(is_alive(started));
     let exit = process.stop(Duration::from_millis(50)).await;
     assert_eq!(exit.signal, Some(9));
