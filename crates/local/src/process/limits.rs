@@ -40,7 +40,9 @@ impl Groups {
     /// Tries for real: permissions and names do not tell.
     pub fn find() -> Groups {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Groups { memory: find(&own, "memory"), cpu: find(&own, "cpu") }
+        let groups = Groups { memory: find(&own, "memory"), cpu: find(&own, "cpu") };
+        groups.memory.iter().chain(&groups.cpu).for_each(Place::sweep);
+        groups
     }
 
     pub fn none() -> Groups {
@@ -116,7 +118,7 @@ impl Place {
             // Refused where processes are in the group itself, unless it is the root.
             let _ = fs::write(self.folder.join("cgroup.subtree_control"), format!("+{controller}"));
         }
-        let Ok(group) = self.make(&format!("klambda-try-{}-{controller}", std::process::id())) else {
+        let Ok(group) = self.make(&format!("klambda-{}-try-{controller}", std::process::id())) else {
             return false;
         };
         let works = match controller {
@@ -125,6 +127,19 @@ impl Place {
         };
         group.remove();
         works.is_ok()
+    }
+
+    /// Removes groups of runs of this program that are no more. One with a process in it cannot be removed.
+    fn sweep(&self) {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let pid =
+                name.to_str().and_then(|name| name.strip_prefix("klambda-")?.split('-').next()?.parse().ok());
+            if pid.is_some_and(|pid: i32| super::proc::stat(pid).is_none()) {
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
     }
 
     fn make(&self, name: &str) -> io::Result<Group> {

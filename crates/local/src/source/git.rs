@@ -5,7 +5,7 @@
 
 use super::budget::{Budget, plain_path};
 use super::{Credentials, Error, Fetch, Fetched, Git, Limits};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -30,11 +30,7 @@ pub async fn clone(git: &Git, fetch: &Fetch<'_>) -> Result<Fetched, Error> {
     let commit = repository.run(&["rev-parse", "--verify", "FETCH_HEAD^{commit}"]).await?;
     repository.count(&commit, fetch.budget()).await?;
     repository.run(&["checkout", "--quiet", "--detach", &commit]).await?;
-    let from = repository.folder.path().join(&inside);
-    if !from.is_dir() {
-        return Err(Error::NotFound(format!("there is no folder {:?} in the repository", git.path)));
-    }
-    let fetched = fetch.copy(from).await?;
+    let fetched = fetch.copy(repository.folder_inside(&inside)?).await?;
     Ok(Fetched { revision: Some(commit), ..fetched })
 }
 
@@ -59,6 +55,18 @@ impl Repository<'_> {
                 () = tokio::time::sleep(WATCH_EVERY) => self.within_transfer()?,
             }
         }
+    }
+
+    /// The folder that was asked for. A path through a link could lead anywhere, and git's own files are nobody's source.
+    fn folder_inside(&self, path: &Path) -> Result<PathBuf, Error> {
+        let missing = || Error::NotFound(format!("there is no folder {:?} in the repository", self.git.path));
+        let repository = self.folder.path().canonicalize()?;
+        let folder = repository.join(path);
+        let real = folder.canonicalize().map_err(|_| missing())?;
+        if real != folder || path.iter().any(|name| name == ".git") {
+            return Err(Error::Refused(format!("path {:?} goes through a link or into .git", self.git.path)));
+        }
+        if real.is_dir() { Ok(real) } else { Err(missing()) }
     }
 
     /// Git has no limit of its own for what it is sent.

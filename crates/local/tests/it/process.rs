@@ -63,6 +63,28 @@ async fn a_program_that_is_not_there_says_so() {
     assert!(logs.last(1)[0].text.contains("no-such-program cannot be run"));
 }
 
+/// The contract for wrappers, in a language that is not ours.
+#[tokio::test]
+async fn python_serves_from_the_socket_it_is_handed() {
+    let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
+    let script = "import os, socket\n\
+        server = socket.socket(fileno=int(os.environ['KLAMBDA_LISTEN_FD']))\n\
+        while True:\n    \
+            client, _ = server.accept()\n    \
+            client.recv(4096)\n    \
+            client.sendall(b'HTTP/1.1 200 OK\\r\\n\\r\\nfrom python')\n    \
+            client.close()\n";
+    let folder = TempDir::new().unwrap();
+    let spawner = spawner(folder.path(), Groups::none());
+    let mut command = command(&[]);
+    command.program = String::from_utf8(found.stdout).unwrap().trim().into();
+    command.arguments = ["-c", script].map(String::from).to_vec();
+    let (listener, address) = listen().unwrap();
+    let process = spawner.spawn(Arc::new(command), Some(listener), logs(), 1).await.unwrap();
+    assert_eq!(get(address, "/").await.unwrap(), "from python");
+    process.stop(Duration::from_secs(5)).await;
+}
+
 async fn grows_until_ended(groups: Groups) {
     let folder = TempDir::new().unwrap();
     let spawner = spawner(folder.path(), groups);

@@ -191,6 +191,13 @@ async fn a_repository_runs_nothing_and_leads_nowhere() {
     run_git(&repo, &["commit", "--quiet", "-m", "out"]);
     let url = format!("file://{}", repo.display());
     assert_eq!(fetch(git(&url, "main", ""), &limits()).await.unwrap_err().reason(), "Refused");
+    std::os::unix::fs::symlink("/etc", repo.join("etc")).unwrap();
+    run_git(&repo, &["add", "."]);
+    run_git(&repo, &["commit", "--quiet", "-m", "etc"]);
+    for path in ["etc", "etc/ssl", ".git", ".git/objects"] {
+        let error = fetch(git(&url, "main", path), &limits()).await.unwrap_err();
+        assert_eq!(error.reason(), "Refused", "{path}: {error}");
+    }
     let (_, around) = fetch(git(&url, "main", "functions"), &limits()).await.unwrap();
     assert_eq!(text(&around, "hello/index.js"), "second");
 }
