@@ -4,9 +4,11 @@
 //! The server starts itself again with a hidden word, and this runs before anything else of it. So no code runs between
 //! fork and exec, where little is allowed, and nothing here is `unsafe`.
 
+use crate::process::leftovers;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, exit};
 
 /// What a shell answers where a command cannot be run.
@@ -15,10 +17,15 @@ const EXIT_NOT_RUNNABLE: i32 = 126;
 /// The parent was gone already; nobody is there to see this.
 const EXIT_ORPHAN: i32 = 125;
 
-/// Arguments: the parent's pid, the files of control groups to enter, `--`, the command.
+/// Arguments: the parent's pid, the files of control groups to enter, `--`, the command. Or `watch`, the folder of
+/// records, the server.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ! {
     let mut arguments = arguments;
-    let parent = arguments.next().and_then(|pid| pid.to_str()?.parse().ok()).and_then(Pid::from_raw);
+    let first = arguments.next();
+    if first.as_deref().is_some_and(|word| word == leftovers::WATCH) {
+        watch(arguments);
+    }
+    let parent = first.and_then(|pid| pid.to_str()?.parse().ok()).and_then(Pid::from_raw);
     let Some(parent) = parent else { fail("the first argument is the pid of the parent") };
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         fail(&format!("cannot tie this process to its parent: {error}"));
@@ -32,6 +39,13 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ! {
     }
     let Some(program) = arguments.next() else { fail("no command given") };
     become_it(&program, arguments)
+}
+
+/// Not a process of a function, but the one that sees to it that none is left.
+fn watch(mut arguments: impl Iterator<Item = OsString>) -> ! {
+    let (Some(folder), Some(server)) = (arguments.next(), arguments.next()) else { fail("watch what?") };
+    leftovers::watch(Path::new(&folder), &server.to_string_lossy());
+    exit(0)
 }
 
 /// Its own pid is what 0 means there.

@@ -32,6 +32,10 @@ fn serve() {
         eprintln!("{{\"level\":\"error\",\"reason\":\"HandlerNotFound\",\"message\":\"no function main\"}}");
         std::process::exit(code as i32);
     }
+    if setting("FORK").is_some() {
+        let sleep = std::process::Command::new("sleep").arg("600").stdin(std::process::Stdio::null()).spawn();
+        std::thread::spawn(move || sleep.expect("sleep").wait());
+    }
     let listener = TcpListener::from(std::io::stdin().as_fd().try_clone_to_owned().expect("a socket"));
     for stream in listener.incoming().flatten() {
         std::thread::spawn(move || answer(stream));
@@ -92,7 +96,7 @@ async fn parent(folder: &Path) {
         program,
         arguments: vec!["serve".into()],
         folder: PathBuf::from("/"),
-        environment: Vec::new(),
+        environment: vec![("FORK".into(), "1".into())],
         limits: Limits::default(),
     };
     let scaling = Scaling { min_replicas: 2, ..Scaling::default() };

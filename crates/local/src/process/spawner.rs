@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,6 +54,7 @@ impl Spawner {
     pub fn start(options: Options) -> io::Result<Spawner> {
         let (records, leftovers) = Records::open(&options.records)?;
         let (requests, received) = mpsc::channel::<Request>();
+        let mut watcher = watcher(&options.helper, &records)?;
         let mut starter = Starter {
             options,
             shared: Arc::new(Shared { records, watch: Watch::default() }),
@@ -67,6 +68,8 @@ impl Spawner {
                 let _ = request.answer.send(started);
             }
             // With the last handle gone this thread ends, and with it all it started.
+            drop(watcher.stdin.take());
+            let _ = watcher.wait();
         })?;
         Ok(Spawner { requests, leftovers })
     }
@@ -89,6 +92,15 @@ impl Spawner {
         self.requests.send(request).map_err(|_| Error::Ended)?;
         answered.await.map_err(|_| Error::Ended)?
     }
+}
+
+/// Starts the process that ends what is left should this one be killed. It knows by its standard input.
+fn watcher(helper: &[OsString], records: &Records) -> io::Result<std::process::Child> {
+    let (program, words) = helper.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = std::process::Command::new(program);
+    // Not in our group: what is typed at a terminal is for us alone.
+    command.args(words).args(records.watch_words()).env_clear().process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
 struct Starter {

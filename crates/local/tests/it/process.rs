@@ -133,14 +133,30 @@ fn parent(folder: &TempDir) -> (Killed, Vec<i32>) {
     (parent, pids)
 }
 
+/// All processes of these groups.
+fn members(groups: &[i32]) -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc").unwrap();
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    let group = |pid: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(2)?.parse().ok())
+    };
+    pids.filter(|pid| group(pid).is_some_and(|group: i32| groups.contains(&group))).collect()
+}
+
 #[tokio::test]
 async fn children_die_with_a_parent_that_is_killed() {
     let folder = TempDir::new().unwrap();
-    let (parent, pids) = parent(&folder);
-    assert_eq!(pids.len(), 2);
+    let (parent, mut pids) = parent(&folder);
+    pids.extend(members(&pids));
+    pids.sort_unstable();
+    pids.dedup();
+    assert_eq!(pids.len(), 4, "two, and what each has started");
     assert!(pids.iter().all(|pid| is_alive(*pid)));
     drop(parent);
-    until("its children are gone", || !pids.iter().any(|pid| is_alive(*pid))).await;
+    until("its children and theirs are gone", || !pids.iter().any(|pid| is_alive(*pid))).await;
+    let records = folder.path().join("children");
+    until("no record is left", || std::fs::read_dir(&records).unwrap().count() == 0).await;
 }
 
 #[tokio::test]
@@ -155,7 +171,8 @@ async fn a_start_ends_what_is_left_of_its_own_and_nothing_else() {
     };
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned();
     let note = |pid: u32, started: u64, boot: &str, mark: &str| {
-        let record = serde_json::json!({"pid": pid, "started": started, "boot": boot, "mark": mark});
+        let record =
+            serde_json::json!({"pid": pid, "started": started, "boot": boot, "mark": mark, "server": "1.1"});
         std::fs::write(records.join(format!("{pid}.json")), record.to_string()).unwrap();
     };
     let started = |pid: u32| -> u64 {
