@@ -37,6 +37,7 @@ mod lease;
 mod life;
 mod observe;
 mod probe;
+mod proofs;
 mod replica;
 
 pub use failure::{Failure, Reason};

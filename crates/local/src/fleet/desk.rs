@@ -1,6 +1,7 @@
 //! What all functions share: deadlines, the list of changes, how many replicas run.
 
 use super::good::Good;
+use super::proofs::Proofs;
 use super::{Options, Shared};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,6 +11,7 @@ use std::time::Instant;
 
 pub struct Desk {
     pub good: Good,
+    pub proofs: Proofs,
     /// When a function is to be looked at. One that was looked at sooner leaves a stale entry behind, which is skipped.
     deadlines: BinaryHeap<Reverse<(Instant, Arc<str>)>>,
     /// Functions that changed; each is in here once at most.
@@ -26,6 +28,7 @@ impl Desk {
     pub fn open(options: &Options) -> io::Result<Desk> {
         Ok(Desk {
             good: Good::open(&options.folder)?,
+            proofs: Proofs::default(),
             deadlines: BinaryHeap::new(),
             changed: VecDeque::new(),
             running: 0,
@@ -52,6 +55,28 @@ impl Desk {
         match self.next_deadline() {
             Some(at) if at <= now => self.deadlines.pop().map(|Reverse(entry)| entry),
             _ => None,
+        }
+    }
+
+    /// An artifact has answered, whoever has started it.
+    pub fn proved(&mut self, artifact: &str, now: Instant, shared: &Shared) {
+        self.good.remember(artifact);
+        for function in self.proofs.succeeded(artifact) {
+            self.look_at(now, &function, shared);
+        }
+    }
+
+    /// A function no longer tries whether an artifact answers.
+    pub fn given_up(
+        &mut self,
+        artifact: &Arc<str>,
+        function: &str,
+        failed: bool,
+        now: Instant,
+        shared: &Shared,
+    ) {
+        for function in self.proofs.given_up(artifact, function, failed) {
+            self.look_at(now, &function, shared);
         }
     }
 

@@ -79,6 +79,7 @@ impl Function {
             && let Some(passed_over) = self.versions.pop()
         {
             self.drain(|replica| replica.ordinal == passed_over.ordinal, version.scaling.drain, shared);
+            desk.given_up(&passed_over.version.artifact, &self.name, false, now, shared);
         }
         match self.versions.last_mut() {
             Some(newest) if newest.version.id == version.id => newest.version.scaling = version.scaling,
@@ -137,6 +138,9 @@ impl Function {
         self.deleting = true;
         self.refuse_waiters(Error::Deleting);
         self.drain(|_| true, drain, shared);
+        for deployed in &self.versions {
+            desk.given_up(&deployed.version.artifact, &self.name, false, Instant::now(), shared);
+        }
         self.changed(shared, desk);
         self.look_by(Instant::now() + drain, shared, desk);
     }
@@ -152,7 +156,7 @@ impl Function {
         let ordinal = replica.ordinal;
         if let Some(deployed) = self.versions.iter_mut().find(|deployed| deployed.ordinal == ordinal) {
             (deployed.good, deployed.failed) = (true, false);
-            desk.good.remember(&deployed.version.artifact);
+            desk.proved(&deployed.version.artifact, now, shared);
         }
         if self.versions.last().is_some_and(|newest| newest.good) {
             self.promote(shared);
@@ -184,6 +188,9 @@ impl Function {
         if let (Some((failure, again)), Some(deployed)) = (failure, deployed) {
             tracing::info!(function = &*self.name, version = &*deployed.version.id, %failure, "A replica ended.");
             deployed.ended(failure, again, replica.answered, shared.options.restarts, now);
+            if deployed.failed {
+                desk.given_up(&deployed.version.artifact, &self.name, true, now, shared);
+            }
         }
         if let Some(failure) = self.route().and_then(|route| self.versions[route].refusal(now))
             && !self.has_replica_to_route()

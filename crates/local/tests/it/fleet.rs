@@ -290,6 +290,30 @@ async fn logs_are_kept_and_followed_beyond_the_end_of_a_replica() {
     assert_eq!(follower.next().await, None, "the function is gone");
 }
 
+#[tokio::test]
+async fn functions_that_share_an_artifact_are_proven_once() {
+    let platform = Platform::start();
+    for number in 0..1000 {
+        let version = Version { artifact: "shared".into(), ..version("1", &[], scaling()) };
+        platform.fleet.deploy(&format!("f{number}"), version).unwrap();
+    }
+    for number in 0..1000 {
+        platform.wait(&format!("f{number}"), |seen| seen.versions[0].phase == Phase::Good).await;
+    }
+    assert!(platform.fleet.logs("f0").unwrap().last(9).len() == 1, "it was started");
+    assert!((1..1000).all(|number| platform.fleet.logs(&format!("f{number}")).unwrap().last(9).is_empty()));
+    // What fails for one is tried by the others.
+    for number in 0..40 {
+        let version =
+            Version { artifact: "bad".into(), ..version("2", &[("EXIT_AT_START", "78")], scaling()) };
+        platform.fleet.deploy(&format!("g{number}"), version).unwrap();
+    }
+    for number in 0..40 {
+        platform.wait(&format!("g{number}"), |seen| seen.versions[0].phase == Phase::Failed).await;
+    }
+    platform.end().await;
+}
+
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096

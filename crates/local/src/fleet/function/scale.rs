@@ -15,10 +15,22 @@ impl Function {
         if self.deleting {
             return;
         }
+        self.take_over_proof(shared, desk);
         self.start_wanted(0, shared, desk, now);
         self.start_follower(shared, desk, now);
         self.serve_waiters();
         self.end_idle(shared, desk, now);
+    }
+
+    /// Another function has proven the artifact; where nothing runs, that is enough.
+    fn take_over_proof(&mut self, shared: &Arc<Shared>, desk: &mut Desk) {
+        let [deployed] = &mut self.versions[..] else { return };
+        // Not where it has failed here: its environment may be what is wrong.
+        let untried = !deployed.good && deployed.ends == 0 && self.replicas.is_empty();
+        if untried && desk.good.contains(&deployed.version.artifact) {
+            deployed.good = true;
+            self.changed(shared, desk);
+        }
     }
 
     /// Starts replicas of the version that serves, for what is open, what waits and `more`.
@@ -36,10 +48,23 @@ impl Function {
             if deployed.ends > 0 && self.live(ordinal) > 0 {
                 return;
             }
+            let version = &deployed.version;
+            let only_proof =
+                !deployed.good && self.load(ordinal, more) == 0 && version.scaling.min_replicas == 0;
+            if only_proof && !desk.proofs.begin(&version.artifact, &self.name) {
+                return;
+            }
             if !self.start(route, shared, desk, now) {
                 return;
             }
         }
+    }
+
+    /// Requests that are open, that wait, and `more`.
+    fn load(&self, ordinal: u64, more: u32) -> u32 {
+        let own = self.replicas.iter().filter(|replica| replica.ordinal == ordinal);
+        let open: u32 = own.map(|replica| replica.in_flight).sum();
+        open.saturating_add(self.waiters.len() as u32).saturating_add(more)
     }
 
     fn wanted(&self, route: usize, more: u32) -> u32 {
@@ -48,9 +73,7 @@ impl Function {
             return 0;
         }
         let scaling = &deployed.version.scaling;
-        let own = self.replicas.iter().filter(|replica| replica.ordinal == deployed.ordinal);
-        let open: u32 = own.map(|replica| replica.in_flight).sum();
-        let load = open.saturating_add(self.waiters.len() as u32).saturating_add(more);
+        let load = self.load(deployed.ordinal, more);
         // What has never answered is started to see whether it does.
         let proof = u32::from(!deployed.good && !deployed.failed);
         let wanted = load.div_ceil(scaling.target_concurrency.max(1)).max(scaling.min_replicas).max(proof);
