@@ -1,0 +1,168 @@
+//! Images, run by podman or docker where one of them works on this machine.
+//!
+//! The engine's client is a process like any other here, so that its output, its signals and its end are the image's.
+//! What outlives a killed client is known by a label, and ended at the next start.
+
+use crate::process::{Command, Limits};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::sync::OnceCell;
+
+pub const NO_ENGINE: &str = "an image needs podman or docker, and neither works on this machine; install one, \
+                             or give a source that can be built";
+
+/// How long a client may take for a question.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// On every container: which run of this program it is of.
+const LABEL: &str = "klambda.run";
+
+#[derive(Clone, Debug)]
+pub struct Image {
+    pub reference: String,
+    /// The port it listens on, inside.
+    pub port: u16,
+    pub arguments: Vec<String>,
+    pub environment: Vec<(String, String)>,
+    pub limits: Limits,
+}
+
+/// A client that has an engine behind it.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    program: &'static str,
+}
+
+/// The engine of this machine; looked for until there is one.
+pub async fn engine() -> Option<&'static Engine> {
+    static FOUND: OnceCell<Engine> = OnceCell::const_new();
+    FOUND.get_or_try_init(find).await.ok()
+}
+
+async fn find() -> Result<Engine, ()> {
+    for program in ["podman", "docker"] {
+        let engine = Engine { program };
+        if engine.ask(&["info"]).await.is_some() {
+            let ended = engine.end_leftovers().await;
+            tracing::info!(program, ended, "Images are run by this engine.");
+            return Ok(engine);
+        }
+    }
+    Err(())
+}
+
+/// This run: a pid may be another's later, but not with the same time of start.
+fn this_run() -> String {
+    let pid = std::process::id() as i32;
+    run_of(pid).unwrap_or_else(|| pid.to_string())
+}
+
+fn run_of(pid: i32) -> Option<String> {
+    crate::process::proc::stat(pid).map(|stat| format!("{pid}.{}", stat.started))
+}
+
+/// What a client itself needs of this program's environment.
+const CLIENT_NEEDS: [&str; 6] =
+    ["PATH", "HOME", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "XDG_RUNTIME_DIR"];
+
+impl Engine {
+    /// A name for a replica's container.
+    pub fn name_of(&self, replica: u64) -> String {
+        format!("klambda-{}-{replica}", std::process::id())
+    }
+
+    /// The command that runs the image until it ends, and leaves nothing behind.
+    pub fn command(&self, image: &Image, name: &str) -> Command {
+        let mut arguments: Vec<String> = ["run", "--rm", "--init", "--name", name].map(String::from).to_vec();
+        arguments.extend(["--label".into(), format!("{LABEL}={}", this_run())]);
+        arguments.extend(["--publish".into(), format!("127.0.0.1::{}", image.port)]);
+        if let Some(bytes) = image.limits.memory_bytes {
+            arguments.extend(["--memory".into(), format!("{bytes}b")]);
+        }
+        if let Some(millis) = image.limits.cpu_millis {
+            arguments.extend(["--cpus".into(), format!("{}.{:03}", millis / 1000, millis % 1000)]);
+        }
+        let mut environment = client_environment();
+        let port = ("PORT".to_owned(), image.port.to_string());
+        for (variable, value) in image.environment.iter().chain([&port]) {
+            // By name only, so that no value is in the list of processes; but not those that are the client's own.
+            if CLIENT_NEEDS.contains(&variable.as_str()) {
+                arguments.extend(["--env".into(), format!("{variable}={value}")]);
+            } else {
+                arguments.extend(["--env".into(), variable.clone()]);
+                environment.push((variable.clone(), value.clone()));
+            }
+        }
+        // A reference that begins with a dash is not an option.
+        arguments.extend(["--".into(), image.reference.clone()]);
+        arguments.extend(image.arguments.iter().cloned());
+        let (program, folder) = (PathBuf::from(self.program), PathBuf::from("/"));
+        Command { program, arguments, folder, environment, limits: Limits::default() }
+    }
+
+    /// Where a container's port is reached, once it is.
+    pub async fn address(&self, name: &str, port: u16) -> Option<SocketAddr> {
+        let answer = self.ask(&["port", name, &format!("{port}/tcp")]).await?;
+        answer.lines().find_map(|line| line.trim().parse().ok())
+    }
+
+    /// In case its client was killed before it could.
+    pub async fn remove(&self, name: &str) {
+        let _ = self.ask(&["rm", "--force", name]).await;
+    }
+
+    /// Ends containers of runs of this program that are no more.
+    async fn end_leftovers(&self) -> usize {
+        let filter = format!("label={LABEL}");
+        let format = format!("{{{{.Names}}}} {{{{.Label \"{LABEL}\"}}}}");
+        let list =
+            self.ask(&["ps", "--all", "--filter", &filter, "--format", &format]).await.unwrap_or_default();
+        let mut ended = 0;
+        for (name, run) in list.lines().filter_map(|line| line.trim().split_once(' ')) {
+            let pid = run.split('.').next().and_then(|pid| pid.parse().ok());
+            if pid.and_then(run_of).as_deref() != Some(run) {
+                self.remove(name).await;
+                ended += 1;
+            }
+        }
+        ended
+    }
+
+    /// What the client answers; nothing if it fails.
+    async fn ask(&self, arguments: &[&str]) -> Option<String> {
+        let mut command = tokio::process::Command::new(self.program);
+        command.args(arguments).env_clear().envs(client_environment()).kill_on_drop(true);
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        let output = tokio::time::timeout(PATIENCE, command.output()).await.ok()?.ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+fn client_environment() -> Vec<(String, String)> {
+    CLIENT_NEEDS.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_not_among_the_arguments_and_references_are_no_options() {
+        let engine = Engine { program: "podman" };
+        let image = Image {
+            reference: "-v/:/host".into(),
+            port: 8080,
+            arguments: vec!["--serve".into()],
+            environment: vec![("TOKEN".into(), "hidden".into()), ("HOME".into(), "/app".into())],
+            limits: Limits { memory_bytes: Some(1 << 20), cpu_millis: Some(1250) },
+        };
+        let command = engine.command(&image, "klambda-1-2");
+        let words = command.arguments.join(" ");
+        assert!(!words.contains("hidden"), "{words}");
+        assert!(words.ends_with("--env TOKEN --env HOME=/app --env PORT -- -v/:/host --serve"), "{words}");
+        assert!(words.contains("--publish 127.0.0.1::8080 --memory 1048576b --cpus 1.250"), "{words}");
+        assert!(command.environment.contains(&("TOKEN".into(), "hidden".into())));
+    }
+}

@@ -1,0 +1,136 @@
+//! Why a version does not run, in one word, in a sentence, and with the last it said.
+
+use crate::process::Exit;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Reason {
+    CrashLoop,
+    Crashed,
+    HandlerNotFound,
+    SyntaxError,
+    LoadError,
+    NeverAnswered,
+    OutOfMemory,
+    StartFailed,
+    NoContainerEngine,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]
+#[error("{message}")]
+pub struct Failure {
+    pub reason: Reason,
+    pub message: String,
+    pub exit_code: Option<i32>,
+    pub last_lines: Vec<String>,
+}
+
+/// How many of the last lines are kept with a failure.
+pub const LAST_LINES: usize = 20;
+
+/// A handler that cannot be loaded (`EX_CONFIG`).
+const EXIT_NOT_LOADED: i32 = 78;
+
+/// How the life of a replica came to its end.
+#[derive(Debug)]
+pub enum End {
+    /// It was no longer wanted.
+    Stopped,
+    Exited {
+        exit: Exit,
+        last_lines: Vec<String>,
+    },
+    NeverAnswered {
+        last_lines: Vec<String>,
+    },
+    NotStarted {
+        reason: Reason,
+        message: String,
+    },
+}
+
+/// What a wrapper prints before it ends with the code above.
+#[derive(Deserialize)]
+struct NotLoaded {
+    reason: String,
+    #[serde(default)]
+    message: String,
+}
+
+impl Failure {
+    /// The failure that this end is by itself, and whether starting again could change it soon.
+    pub fn of(end: End) -> Option<(Failure, bool)> {
+        Some(match end {
+            End::Stopped => return None,
+            End::Exited { exit, last_lines } => match exit.code {
+                Some(EXIT_NOT_LOADED) => (not_loaded(last_lines), false),
+                Some(crate::child::EXIT_NOT_FOUND) => (not_found(last_lines), false),
+                _ => (crashed(exit, last_lines), true),
+            },
+            End::NeverAnswered { last_lines } => {
+                let message =
+                    "it did not answer GET /healthz within its start timeout; look at its logs".into();
+                (Failure { reason: Reason::NeverAnswered, message, exit_code: None, last_lines }, false)
+            }
+            End::NotStarted { reason, message } => {
+                (Failure { reason, message, exit_code: None, last_lines: Vec::new() }, false)
+            }
+        })
+    }
+
+    /// The same, as the last of many in a row.
+    pub fn in_a_loop(mut self, ends: u32) -> Failure {
+        if self.reason == Reason::Crashed {
+            self.reason = Reason::CrashLoop;
+        }
+        self.message = format!("{ends} times in a row {}", self.message);
+        self
+    }
+}
+
+fn crashed(exit: Exit, last_lines: Vec<String>) -> Failure {
+    let (reason, advice) = match exit.out_of_memory {
+        true => (Reason::OutOfMemory, "raise resources.limits.memory or use less"),
+        false => (Reason::Crashed, "look at its last lines"),
+    };
+    Failure { reason, message: format!("it {exit}; {advice}"), exit_code: exit.code, last_lines }
+}
+
+fn not_found(last_lines: Vec<String>) -> Failure {
+    let said = last_lines.last().cloned().unwrap_or_else(|| "its program was not found".into());
+    let message = format!("{said}; install it or choose another runtime");
+    let exit_code = Some(crate::child::EXIT_NOT_FOUND);
+    Failure { reason: Reason::StartFailed, message, exit_code, last_lines }
+}
+
+fn not_loaded(last_lines: Vec<String>) -> Failure {
+    let said = last_lines.iter().rev().find_map(|line| serde_json::from_str::<NotLoaded>(line).ok());
+    let (reason, message) = match said {
+        Some(said) => (named(&said.reason), said.message),
+        None => (Reason::LoadError, "the handler could not be loaded; look at its last lines".into()),
+    };
+    Failure { reason, message, exit_code: Some(EXIT_NOT_LOADED), last_lines }
+}
+
+fn named(reason: &str) -> Reason {
+    match reason {
+        "HandlerNotFound" => Reason::HandlerNotFound,
+        "SyntaxError" => Reason::SyntaxError,
+        _ => Reason::LoadError,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrapper_says_why_it_could_not_load() {
+        let line = r#"{"level":"error","reason":"SyntaxError","message":"line 3: unexpected }"}"#;
+        let exit = Exit { code: Some(78), signal: None, out_of_memory: false };
+        let end = End::Exited { exit, last_lines: vec!["x".into(), line.into(), "Bye.".into()] };
+        let (failure, again) = Failure::of(end).unwrap();
+        assert_eq!((failure.reason, failure.message.as_str()), (Reason::SyntaxError, "line 3: unexpected }"));
+        assert!(!again);
+    }
+}

@@ -1,0 +1,292 @@
+//! One function: what is deployed of it, what runs of it, and who waits for it. Called with the fleet's lock held.
+
+use super::desk::Desk;
+use super::failure::Failure;
+use super::replica::{Order, Replica, Stage};
+use super::{Endpoint, Error, Run, Shared, Version};
+use crate::process::logs::{Bounds, Logs};
+use deployed::Deployed;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{oneshot, watch};
+
+pub(super) mod deployed;
+mod requests;
+mod scale;
+
+pub use requests::Entered;
+
+pub struct Function {
+    pub(super) name: Arc<str>,
+    /// Oldest first: what serves, and what is to follow it. What was good once is gone when its successor is.
+    pub(super) versions: Vec<Deployed>,
+    pub(super) replicas: Vec<Replica>,
+    pub(super) waiters: VecDeque<Waiter>,
+    logs: Option<Arc<Logs>>,
+    /// The next deadline that was asked for.
+    look_at: Option<Instant>,
+    deleting: bool,
+    /// In the list of changes already.
+    pub(super) changed: bool,
+    next_ordinal: u64,
+}
+
+/// A place in the queue for a replica.
+pub struct Waiter {
+    pub ticket: u64,
+    pub answer: oneshot::Sender<Result<Grant, Error>>,
+}
+
+/// One request's right to a replica.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    pub replica: u64,
+    pub endpoint: Endpoint,
+}
+
+impl Function {
+    pub fn new(name: Arc<str>) -> Function {
+        Function {
+            name,
+            versions: Vec::new(),
+            replicas: Vec::new(),
+            waiters: VecDeque::new(),
+            logs: None,
+            look_at: None,
+            deleting: false,
+            changed: false,
+            next_ordinal: 0,
+        }
+    }
+
+    pub fn deleting(&self) -> bool {
+        self.deleting
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.deleting && self.replicas.is_empty()
+    }
+
+    pub fn logs(&mut self, bounds: Bounds) -> Arc<Logs> {
+        self.logs.get_or_insert_with(|| Arc::new(Logs::new(bounds))).clone()
+    }
+
+    pub fn deploy(&mut self, version: Version, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+        self.changed(shared, desk);
+        // What was to follow and never did is passed over.
+        if self.versions.last().is_some_and(|newest| !newest.good && newest.version.id != version.id)
+            && let Some(passed_over) = self.versions.pop()
+        {
+            self.drain(|replica| replica.ordinal == passed_over.ordinal, version.scaling.drain, shared);
+            desk.given_up(&passed_over.version.artifact, &self.name, false, now, shared);
+        }
+        match self.versions.last_mut() {
+            Some(newest) if newest.version.id == version.id => newest.version.scaling = version.scaling,
+            _ => self.add_version(version, shared, desk, now),
+        }
+        self.look(shared, desk, now);
+    }
+
+    fn add_version(&mut self, version: Version, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+        let idle = !self.replicas.iter().any(|replica| replica.stage != Stage::Draining);
+        let remote = match &version.run {
+            Run::Remote(url) => Some(url.clone()),
+            _ => None,
+        };
+        // Where nothing runs there is nothing to hand over: an artifact that has answered needs no other proof.
+        let good = remote.is_some() || (idle && desk.good.contains(&version.artifact));
+        let ordinal = self.next_ordinal;
+        self.next_ordinal += 1;
+        self.versions.push(Deployed::new(ordinal, version, good, now));
+        if let Some(url) = remote {
+            self.replicas.push(elsewhere(desk.number(), ordinal, url, now));
+        }
+        if good {
+            self.promote(shared);
+        }
+    }
+
+    /// The newest version is good: it serves from now on.
+    fn promote(&mut self, shared: &Arc<Shared>) {
+        let Some(newest) = self.versions.pop() else { return };
+        let (ordinal, drain) = (newest.ordinal, newest.version.scaling.drain);
+        self.versions.clear();
+        self.versions.push(newest);
+        self.drain(|replica| replica.ordinal != ordinal, drain, shared);
+    }
+
+    fn drain(&mut self, chosen: impl Fn(&Replica) -> bool, time: Duration, shared: &Shared) {
+        for replica in self.replicas.iter_mut().filter(|replica| chosen(replica)) {
+            if replica.stage != Stage::Draining {
+                replica.drain(time);
+            }
+        }
+        self.drop_elsewhere(shared);
+    }
+
+    /// What does not run here has nobody to tell of its end.
+    fn drop_elsewhere(&mut self, shared: &Shared) {
+        let ended = |replica: &Replica| {
+            replica.orders.is_none() && replica.stage == Stage::Draining && replica.in_flight == 0
+        };
+        self.replicas.retain(|replica| !ended(replica));
+        shared.gone.notify_waiters();
+    }
+
+    pub fn begin_removal(&mut self, drain: Duration, shared: &Arc<Shared>, desk: &mut Desk) {
+        self.deleting = true;
+        self.refuse_waiters(Error::Deleting);
+        self.drain(|_| true, drain, shared);
+        for deployed in &self.versions {
+            desk.given_up(&deployed.version.artifact, &self.name, false, Instant::now(), shared);
+        }
+        self.changed(shared, desk);
+        self.look_by(Instant::now() + drain, shared, desk);
+    }
+
+    /// A replica answered for the first time.
+    pub fn became_ready(&mut self, id: u64, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+        let Some(replica) = self.replicas.iter_mut().find(|replica| replica.id == id) else { return };
+        if replica.stage != Stage::Starting {
+            return;
+        }
+        replica.stage = Stage::Ready;
+        replica.idle_since = now;
+        let ordinal = replica.ordinal;
+        if let Some(deployed) = self.versions.iter_mut().find(|deployed| deployed.ordinal == ordinal) {
+            (deployed.good, deployed.failed) = (true, false);
+            desk.proved(&deployed.version.artifact, now, shared);
+        }
+        if self.versions.last().is_some_and(|newest| newest.good) {
+            self.promote(shared);
+        }
+        self.changed(shared, desk);
+        self.look(shared, desk, now);
+    }
+
+    /// The address of a replica is known.
+    pub fn opened(&mut self, id: u64, endpoint: Endpoint) {
+        if let Some(replica) = self.replicas.iter_mut().find(|replica| replica.id == id) {
+            replica.endpoint = Some(endpoint);
+        }
+        self.serve_waiters();
+    }
+
+    /// A replica is gone; its requests are broken already, and their leases end without it.
+    pub fn ended(
+        &mut self,
+        id: u64,
+        failure: Option<(Failure, bool)>,
+        shared: &Arc<Shared>,
+        desk: &mut Desk,
+        now: Instant,
+    ) {
+        let Some(index) = self.replicas.iter().position(|replica| replica.id == id) else { return };
+        let replica = self.replicas.swap_remove(index);
+        let deployed = self.versions.iter_mut().find(|deployed| deployed.ordinal == replica.ordinal);
+        if let (Some((failure, again)), Some(deployed)) = (failure, deployed) {
+            tracing::info!(function = &*self.name, version = &*deployed.version.id, %failure, "A replica ended.");
+            deployed.ended(failure, again, replica.answered, shared.options.restarts, now);
+            if deployed.failed {
+                desk.given_up(&deployed.version.artifact, &self.name, true, now, shared);
+            }
+        }
+        if let Some(failure) = self.route().and_then(|route| self.versions[route].refusal(now))
+            && !self.has_replica_to_route()
+        {
+            self.refuse_waiters(Error::Failed(failure));
+        }
+        desk.give_back(now, shared);
+        if let Some(logs) = self.logs.as_ref().filter(|_| self.replicas.is_empty()) {
+            logs.trim();
+        }
+        self.changed(shared, desk);
+        self.look(shared, desk, now);
+        shared.gone.notify_waiters();
+    }
+
+    /// Which version requests go to: the newest that is good, else the newest.
+    pub(super) fn route(&self) -> Option<usize> {
+        self.versions.iter().rposition(|deployed| deployed.good).or(self.versions.len().checked_sub(1))
+    }
+
+    fn has_replica_to_route(&self) -> bool {
+        self.route().is_some_and(|route| self.live(self.versions[route].ordinal) > 0)
+    }
+
+    fn live(&self, ordinal: u64) -> u32 {
+        let live = |replica: &&Replica| replica.ordinal == ordinal && replica.stage != Stage::Draining;
+        self.replicas.iter().filter(live).count() as u32
+    }
+
+    fn refuse_waiters(&mut self, error: Error) {
+        for waiter in self.waiters.drain(..) {
+            let _ = waiter.answer.send(Err(error.clone()));
+        }
+    }
+
+    fn changed(&mut self, shared: &Shared, desk: &mut Desk) {
+        if !self.changed {
+            self.changed = true;
+            desk.changed.push_back(self.name.clone());
+            shared.changed.notify_one();
+        }
+    }
+
+    fn look_by(&mut self, at: Instant, shared: &Shared, desk: &mut Desk) {
+        if self.look_at.is_none_or(|earlier| at < earlier) {
+            self.look_at = Some(at);
+            desk.look_at(at, &self.name, shared);
+        }
+    }
+
+    pub fn deadline_reached(&mut self, at: Instant, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+        if self.look_at.is_some_and(|asked| asked <= at) {
+            self.look_at = None;
+        }
+        if self.deleting {
+            // Its time to drain is over, also for requests to elsewhere.
+            self.replicas.retain(|replica| replica.orders.is_some());
+            shared.gone.notify_waiters();
+        }
+        self.look(shared, desk, now);
+    }
+}
+
+impl Drop for Function {
+    /// Who follows its logs is told that no more will come.
+    fn drop(&mut self) {
+        if let Some(logs) = &self.logs {
+            logs.close();
+        }
+    }
+}
+
+fn elsewhere(id: u64, ordinal: u64, url: Arc<str>, now: Instant) -> Replica {
+    Replica {
+        id,
+        ordinal,
+        stage: Stage::Ready,
+        endpoint: Some(Endpoint::Url(url)),
+        in_flight: 0,
+        idle_since: now,
+        answered: false,
+        orders: None,
+    }
+}
+
+fn starting(
+    id: u64,
+    ordinal: u64,
+    endpoint: Option<Endpoint>,
+    now: Instant,
+) -> (Replica, watch::Receiver<Order>) {
+    let (orders, received) = watch::channel(Order::Run);
+    let orders = Some(orders);
+    let stage = Stage::Starting;
+    (
+        Replica { id, ordinal, stage, endpoint, in_flight: 0, idle_since: now, answered: false, orders },
+        received,
+    )
+}

@@ -1,0 +1,121 @@
+//! Requests of one function: who gets a replica now, who waits, and what happens at their end.
+
+use super::{Function, Grant, Waiter};
+use crate::fleet::desk::Desk;
+use crate::fleet::replica::Stage;
+use crate::fleet::{Error, Shared};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+pub enum Entered {
+    Granted(Grant),
+    Queued { ticket: u64, answer: oneshot::Receiver<Result<Grant, Error>>, wait: Duration },
+}
+
+impl Function {
+    /// A request has come. Where a replica is up and has less than its share, this is a few comparisons.
+    pub fn enter(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) -> Result<Entered, Error> {
+        if self.deleting {
+            return Err(Error::Deleting);
+        }
+        let Some(route) = self.route() else { return Err(Error::Unknown(self.name.clone())) };
+        if self.waiters.is_empty() {
+            if let Some((index, (false, _))) = self.pick() {
+                return Ok(Entered::Granted(self.take(index)));
+            }
+            self.start_wanted(1, shared, desk, now);
+            if let Some((index, _)) = self.pick() {
+                return Ok(Entered::Granted(self.take(index)));
+            }
+        }
+        let deployed = &self.versions[route];
+        if let Some(failure) = deployed.refusal(now) {
+            return Err(Error::Failed(failure));
+        }
+        let (waiting_max, wait) = (deployed.version.scaling.waiting_max, deployed.version.scaling.wait);
+        if self.waiters.len() >= waiting_max {
+            return Err(Error::TooManyWaiting(waiting_max));
+        }
+        let (sender, answer) = oneshot::channel();
+        desk.next_ticket += 1;
+        self.waiters.push_back(Waiter { ticket: desk.next_ticket, answer: sender });
+        self.start_wanted(0, shared, desk, now);
+        self.serve_waiters();
+        Ok(Entered::Queued { ticket: desk.next_ticket, answer, wait })
+    }
+
+    /// The replica that is best given a request, and its rank.
+    fn pick(&self) -> Option<(usize, (bool, u32))> {
+        let deployed = &self.versions[self.route()?];
+        let scaling = &deployed.version.scaling;
+        let rank = |index: usize| {
+            let replica = &self.replicas[index];
+            replica.rank(deployed.ordinal, scaling.target_concurrency, scaling.hard_concurrency)
+        };
+        (0..self.replicas.len()).filter_map(|index| Some((index, rank(index)?))).min_by_key(|(_, rank)| *rank)
+    }
+
+    fn take(&mut self, index: usize) -> Grant {
+        let replica = &mut self.replicas[index];
+        replica.in_flight += 1;
+        let endpoint = replica.endpoint.clone().expect("only what has an address is picked");
+        Grant { replica: replica.id, endpoint }
+    }
+
+    pub(super) fn serve_waiters(&mut self) {
+        while !self.waiters.is_empty() {
+            let Some((index, _)) = self.pick() else { return };
+            let grant = self.take(index);
+            let Some(waiter) = self.waiters.pop_front() else { return };
+            if waiter.answer.send(Ok(grant)).is_err() {
+                self.replicas[index].in_flight -= 1;
+            }
+        }
+    }
+
+    /// A caller waits no longer.
+    pub fn leave(&mut self, ticket: u64) {
+        self.waiters.retain(|waiter| waiter.ticket != ticket);
+    }
+
+    /// A request has ended.
+    pub fn release(&mut self, id: u64, answered: bool, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+        // The replica may have ended before it.
+        let Some(replica) = self.replicas.iter_mut().find(|replica| replica.id == id) else { return };
+        replica.in_flight -= 1;
+        let first_answer = answered && !replica.answered;
+        replica.answered |= answered;
+        let (idle, draining, ordinal) =
+            (replica.in_flight == 0, replica.stage == Stage::Draining, replica.ordinal);
+        if idle {
+            replica.idle_since = now;
+        }
+        if first_answer && let Some(deployed) = self.versions.iter_mut().find(|one| one.ordinal == ordinal) {
+            deployed.answered();
+            self.changed(shared, desk);
+        }
+        match (idle, draining) {
+            (true, true) => self.drained(id, shared),
+            (true, false) => self.idle(ordinal, shared, desk, now),
+            _ => {}
+        }
+        if !self.waiters.is_empty() {
+            self.serve_waiters();
+        }
+    }
+
+    fn drained(&mut self, id: u64, shared: &Shared) {
+        if let Some(replica) = self.replicas.iter_mut().find(|replica| replica.id == id) {
+            replica.drained();
+        }
+        self.drop_elsewhere(shared);
+    }
+
+    fn idle(&mut self, ordinal: u64, shared: &Shared, desk: &mut Desk, now: Instant) {
+        let deployed = self.versions.iter().find(|deployed| deployed.ordinal == ordinal);
+        if let Some(grace) = deployed.map(|deployed| deployed.version.scaling.grace) {
+            self.look_by(now + grace, shared, desk);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! How many replicas of a function there are.
+
+use super::{Function, starting};
+use crate::fleet::desk::Desk;
+use crate::fleet::life::Life;
+use crate::fleet::replica::Stage;
+use crate::fleet::{Endpoint, Run, Shared};
+use crate::process;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Function {
+    /// Starts what is wanted, ends what is not, and sees to the next time.
+    pub(super) fn look(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+        if self.deleting {
+            return;
+        }
+        self.take_over_proof(shared, desk);
+        self.start_wanted(0, shared, desk, now);
+        self.start_follower(shared, desk, now);
+        self.serve_waiters();
+        self.end_idle(shared, desk, now);
+    }
+
+    /// Another function has proven the artifact; where nothing runs, that is enough.
+    fn take_over_proof(&mut self, shared: &Arc<Shared>, desk: &mut Desk) {
+        let [deployed] = &mut self.versions[..] else { return };
+        // Not where it has failed here: its environment may be what is wrong.
+        let untried = !deployed.good && deployed.ends == 0 && self.replicas.is_empty();
+        if untried && desk.good.contains(&deployed.version.artifact) {
+            deployed.good = true;
+            self.changed(shared, desk);
+        }
+    }
+
+    /// Starts replicas of the version that serves, for what is open, what waits and `more`.
+    pub(super) fn start_wanted(&mut self, more: u32, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+        let Some(route) = self.route() else { return };
+        let ordinal = self.versions[route].ordinal;
+        let wanted = self.wanted(route, more);
+        while self.live(ordinal) < wanted {
+            let deployed = &self.versions[route];
+            if let Some(later) = deployed.startable(now) {
+                self.look_by(later, shared, desk);
+                return;
+            }
+            // After a crash one at a time: five that crash together are not five in a row.
+            if deployed.ends > 0 && self.live(ordinal) > 0 {
+                return;
+            }
+            let version = &deployed.version;
+            let only_proof =
+                !deployed.good && self.load(ordinal, more) == 0 && version.scaling.min_replicas == 0;
+            if only_proof && !desk.proofs.begin(&version.artifact, &self.name) {
+                return;
+            }
+            if !self.start(route, shared, desk, now) {
+                return;
+            }
+        }
+    }
+
+    /// Requests that are open, that wait, and `more`.
+    fn load(&self, ordinal: u64, more: u32) -> u32 {
+        let own = self.replicas.iter().filter(|replica| replica.ordinal == ordinal);
+        let open: u32 = own.map(|replica| replica.in_flight).sum();
+        open.saturating_add(self.waiters.len() as u32).saturating_add(more)
+    }
+
+    fn wanted(&self, route: usize, more: u32) -> u32 {
+        let deployed = &self.versions[route];
+        if matches!(deployed.version.run, Run::Remote(_)) {
+            return 0;
+        }
+        let scaling = &deployed.version.scaling;
+        let load = self.load(deployed.ordinal, more);
+        // What has never answered is started to see whether it does.
+        let proof = u32::from(!deployed.good && !deployed.failed);
+        let wanted = load.div_ceil(scaling.target_concurrency.max(1)).max(scaling.min_replicas).max(proof);
+        wanted.min(scaling.max_replicas.max(1))
+    }
+
+    /// Starts one replica of the version that is to follow, for it to prove itself.
+    fn start_follower(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+        let Some(newest) = self.versions.len().checked_sub(1) else { return };
+        let deployed = &self.versions[newest];
+        if self.route() == Some(newest) || deployed.failed || self.live(deployed.ordinal) > 0 {
+            return;
+        }
+        match deployed.startable(now) {
+            Some(later) => self.look_by(later, shared, desk),
+            None => drop(self.start(newest, shared, desk, now)),
+        }
+    }
+
+    /// Starts a replica, which takes requests from now on if it is a process. False where there may not be more.
+    fn start(&mut self, index: usize, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) -> bool {
+        let Some(id) = desk.claim(&self.name) else { return false };
+        let version = self.versions[index].version.clone();
+        let socket = match version.run {
+            Run::Process(_) => process::listen().ok(),
+            _ => None,
+        };
+        let endpoint = socket.as_ref().map(|(_, address)| Endpoint::Local(*address));
+        let (replica, orders) = starting(id, self.versions[index].ordinal, endpoint, now);
+        self.replicas.push(replica);
+        let life = Life {
+            shared: shared.clone(),
+            function: self.name.clone(),
+            replica: id,
+            logs: self.logs(shared.options.logs),
+            start_timeout: version.scaling.start_timeout,
+            orders,
+        };
+        shared.runtime.spawn(life.run(version.run, socket));
+        self.changed(shared, desk);
+        true
+    }
+
+    /// Ends replicas that had nothing to do for long enough, the oldest first.
+    fn end_idle(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+        let Some(route) = self.route() else { return };
+        let (ordinal, wanted) = (self.versions[route].ordinal, self.wanted(route, 0));
+        let scaling = &self.versions[route].version.scaling;
+        let (grace, drain) = (scaling.grace, scaling.drain);
+        let mut spare = self.live(ordinal).saturating_sub(wanted);
+        let mut next: Option<Instant> = None;
+        let mut ended = false;
+        for replica in &mut self.replicas {
+            if spare == 0 || !replica.is_idle() || replica.ordinal != ordinal || replica.orders.is_none() {
+                continue;
+            }
+            let until = replica.idle_since + grace;
+            if until <= now {
+                replica.drain(drain);
+                (spare, ended) = (spare - 1, true);
+            } else {
+                next = Some(next.map_or(until, |next| next.min(until)));
+            }
+        }
+        if let Some(next) = next {
+            self.look_by(next, shared, desk);
+        }
+        if ended {
+            self.changed(shared, desk);
+        }
+        debug_assert!(
+            self.replicas.iter().all(|replica| replica.stage != Stage::Ready || replica.endpoint.is_some())
+        );
+    }
+}

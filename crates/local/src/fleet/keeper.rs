@@ -1,0 +1,33 @@
+//! Keeps the time for all functions: one task, asleep until the next deadline.
+
+use super::{Shared, State};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+use tokio::sync::Notify;
+
+pub async fn run(shared: Weak<Shared>, wake: Arc<Notify>) {
+    while let Some(next) = shared.upgrade().map(|shared| keep(&shared)) {
+        match next {
+            Some(next) => {
+                tokio::select! {
+                    () = tokio::time::sleep_until(next.into()) => {}
+                    () = wake.notified() => {}
+                }
+            }
+            None => wake.notified().await,
+        }
+    }
+}
+
+/// Looks at every function whose time has come; answers when the next one's does.
+fn keep(shared: &Arc<Shared>) -> Option<Instant> {
+    let mut state = shared.lock();
+    let State { functions, desk } = &mut *state;
+    let now = Instant::now();
+    while let Some((at, name)) = desk.due(now) {
+        if let Some(function) = functions.get_mut(&name) {
+            function.deadline_reached(at, shared, desk, now);
+        }
+    }
+    desk.next_deadline()
+}

@@ -1,0 +1,121 @@
+//! What the fleet looks like from outside, and the word that it changed.
+
+use super::function::Function;
+use super::replica::Stage;
+use super::{Failure, Fleet, Shared};
+use std::sync::Arc;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    pub function: Arc<str>,
+    /// Oldest first: what serves, and what is to follow.
+    pub versions: Vec<VersionView>,
+    pub in_flight: u32,
+    pub waiting: usize,
+    /// Replicas of whatever version that get no more requests.
+    pub draining: u32,
+    pub deleting: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VersionView {
+    pub id: Arc<str>,
+    pub artifact: Arc<str>,
+    /// Requests go to it.
+    pub serving: bool,
+    pub phase: Phase,
+    pub starting: u32,
+    pub ready: u32,
+    /// The last end that nobody had asked for, since the last answer.
+    pub trouble: Option<Arc<Failure>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It has not answered yet.
+    Proving,
+    /// It has answered, now or once; also with no replica running.
+    Good,
+    /// It has answered once and ended since; it is started again in a while, if it is wanted.
+    BackOff,
+    /// It is given up, for the reason in `trouble`.
+    Failed,
+}
+
+impl Fleet {
+    pub fn observe(&self, function: &str) -> Option<Observation> {
+        Some(observe(self.shared.lock().functions.get(function)?))
+    }
+
+    pub fn functions(&self) -> Vec<Arc<str>> {
+        self.shared.lock().functions.keys().cloned().collect()
+    }
+
+    /// The names of functions as they change, each once however often it did since it was last named. For one reader.
+    pub fn changes(&self) -> Changes {
+        Changes { shared: self.shared.clone() }
+    }
+}
+
+pub struct Changes {
+    shared: Arc<Shared>,
+}
+
+impl Changes {
+    pub async fn next(&mut self) -> Arc<str> {
+        loop {
+            if let Some(function) = self.shared.take_change() {
+                return function;
+            }
+            self.shared.changed.notified().await;
+        }
+    }
+}
+
+impl Shared {
+    fn take_change(&self) -> Option<Arc<str>> {
+        let mut state = self.lock();
+        let name = state.desk.changed.pop_front()?;
+        if let Some(function) = state.functions.get_mut(&name) {
+            function.changed = false;
+        }
+        Some(name)
+    }
+}
+
+fn observe(function: &Function) -> Observation {
+    let route = function.route();
+    let versions = (0..function.versions.len()).map(|index| view(function, index, route == Some(index)));
+    Observation {
+        function: function.name.clone(),
+        versions: versions.collect(),
+        in_flight: function.replicas.iter().map(|replica| replica.in_flight).sum(),
+        waiting: function.waiters.len(),
+        draining: function.replicas.iter().filter(|replica| replica.stage == Stage::Draining).count() as u32,
+        deleting: function.deleting(),
+    }
+}
+
+fn view(function: &Function, index: usize, serving: bool) -> VersionView {
+    let deployed = &function.versions[index];
+    let count = |stage: Stage| {
+        let counted = function.replicas.iter().filter(|replica| replica.ordinal == deployed.ordinal);
+        counted.filter(|replica| replica.stage == stage).count() as u32
+    };
+    let (starting, ready) = (count(Stage::Starting), count(Stage::Ready));
+    let phase = match (deployed.failed, deployed.good) {
+        (true, _) => Phase::Failed,
+        (false, false) => Phase::Proving,
+        (false, true) if ready == 0 && deployed.ends > 0 => Phase::BackOff,
+        (false, true) => Phase::Good,
+    };
+    VersionView {
+        id: deployed.version.id.clone(),
+        artifact: deployed.version.artifact.clone(),
+        serving,
+        phase,
+        starting,
+        ready,
+        trouble: deployed.trouble.clone(),
+    }
+}

@@ -1,0 +1,141 @@
+//! Processes that are still there when the program that started them is not.
+//!
+//! A process that a server started dies with it, by a signal of the kernel; but what that process started in turn gets
+//! none. So a small watcher waits beside every server for its end, and ends what is left. Should the watcher be killed
+//! as well, the next start does it.
+//!
+//! Each process has a file that names it by pid, start time and boot. A pid alone may be another's by now; with the
+//! start time it cannot. What a process started itself is known by a word in its environment.
+
+use super::proc::{self, Stat};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// In the environment of every process, with a word that is used once.
+pub const MARK: &str = "KLAMBDA_REPLICA";
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    pid: i32,
+    started: u64,
+    boot: String,
+    mark: String,
+    /// Which run of the program started it.
+    server: String,
+}
+
+/// The folder of these files.
+#[derive(Debug)]
+pub struct Records {
+    folder: PathBuf,
+    boot: String,
+    server: String,
+}
+
+impl Records {
+    /// Ends what earlier runs left, and says how many.
+    pub fn open(folder: &Path) -> io::Result<(Records, usize)> {
+        fs::create_dir_all(folder)?;
+        let pid = std::process::id() as i32;
+        let started = proc::stat(pid).map_or(0, |stat| stat.started);
+        let server = format!("{pid}.{started}");
+        let records = Records { folder: folder.to_path_buf(), boot: proc::boot_id(), server };
+        let mut ended = 0;
+        for entry in fs::read_dir(folder)?.flatten() {
+            ended += read(&entry.path()).map_or(0, |record| records.end(&record));
+            match fs::remove_file(entry.path()) {
+                // The watcher of the run before may be at it as well.
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok((records, ended))
+    }
+
+    /// The words that lead the helper to [`watch`].
+    pub(super) fn watch_words(&self) -> [OsString; 3] {
+        [WATCH.into(), self.folder.clone().into_os_string(), self.server.clone().into()]
+    }
+
+    fn end(&self, record: &Record) -> usize {
+        if record.boot != self.boot {
+            return 0;
+        }
+        let Some(pid) = Pid::from_raw(record.pid) else { return 0 };
+        let mut ended = 0;
+        if proc::stat(record.pid)
+            .is_some_and(|stat| stat.started == record.started && stat.group == record.pid)
+        {
+            ended += usize::from(kill_process_group(pid, Signal::KILL).is_ok());
+        }
+        let marked = proc::all().into_iter().filter(|stat| has_mark(stat, &record.mark));
+        ended + marked.filter(|stat| kill(stat).is_some()).count()
+    }
+
+    pub(super) fn add(&self, pid: i32, mark: &str) -> io::Result<()> {
+        let started = proc::stat(pid).map_or(0, |stat| stat.started);
+        let record = Record {
+            pid,
+            started,
+            boot: self.boot.clone(),
+            mark: mark.to_owned(),
+            server: self.server.clone(),
+        };
+        fs::write(self.file(pid), serde_json::to_vec(&record)?)
+    }
+
+    pub(super) fn remove(&self, pid: i32) {
+        let _ = fs::remove_file(self.file(pid));
+    }
+
+    fn file(&self, pid: i32) -> PathBuf {
+        self.folder.join(format!("{pid}.json"))
+    }
+}
+
+fn read(file: &Path) -> Option<Record> {
+    serde_json::from_slice(&fs::read(file).ok()?).ok()
+}
+
+/// The word by which the helper knows that it is to watch and not to become something.
+pub(crate) const WATCH: &str = "watch";
+
+/// Between two looks for what is left, and how many there are at most: something may be starting while it is ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const LOOKS_MAX: u32 = 50;
+
+/// Waits for the end of standard input, which the server holds open, and ends what that server has left.
+pub(crate) fn watch(folder: &Path, server: &str) {
+    let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+    let records = Records { folder: folder.to_path_buf(), boot: proc::boot_id(), server: server.to_owned() };
+    // Only its own: another may have started in the same folder meanwhile.
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let own: Vec<(PathBuf, Record)> = files
+        .filter_map(|file| Some((file.clone(), read(&file)?)))
+        .filter(|(_, record)| record.server == server)
+        .collect();
+    for _ in 0..LOOKS_MAX {
+        if own.iter().map(|(_, record)| records.end(record)).sum::<usize>() == 0 {
+            break;
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    for (file, _) in own {
+        let _ = fs::remove_file(file);
+    }
+}
+
+fn has_mark(stat: &Stat, mark: &str) -> bool {
+    let Ok(environment) = fs::read(format!("/proc/{}/environ", stat.pid)) else { return false };
+    let expected = format!("{MARK}={mark}");
+    environment.split(|byte| *byte == 0).any(|variable| variable == expected.as_bytes())
+}
+
+fn kill(stat: &Stat) -> Option<()> {
+    kill_process(Pid::from_raw(stat.pid)?, Signal::KILL).ok()
+}

@@ -1,0 +1,225 @@
+//! The one thread that starts processes, and the tasks that watch over them.
+
+use super::leftovers::{MARK, Records};
+use super::limits::{Group, Groups, Held, Watch, Watched};
+use super::logs::{Logs, Stream};
+use super::{Command, Error, Exit, Process};
+use crate::child;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::ffi::OsString;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+
+/// After the end of a process, how long the rest of what it printed is waited for. Only something that it started and
+/// that left its group can make this long.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The program, and the words after it, that lead to [`child::main`].
+    pub helper: Vec<OsString>,
+    /// Where it is noted which processes there are. Survives this program.
+    pub records: PathBuf,
+    pub groups: Groups,
+}
+
+/// Starts processes. A clone is the same one.
+#[derive(Clone)]
+pub struct Spawner {
+    requests: mpsc::Sender<Request>,
+    /// Of an earlier run, ended at the start of this one.
+    leftovers: usize,
+}
+
+struct Request {
+    command: Arc<Command>,
+    listener: Option<TcpListener>,
+    logs: Arc<Logs>,
+    replica: u64,
+    answer: oneshot::Sender<Result<Process, Error>>,
+}
+
+impl Spawner {
+    /// Ends leftovers first. Must be called within a runtime, which watches over the processes.
+    pub fn start(options: Options) -> io::Result<Spawner> {
+        let (records, leftovers) = Records::open(&options.records)?;
+        let (requests, received) = mpsc::channel::<Request>();
+        let mut watcher = watcher(&options.helper, &records)?;
+        let mut starter = Starter {
+            options,
+            shared: Arc::new(Shared { records, watch: Watch::default() }),
+            runtime: Handle::current(),
+            count: AtomicU64::new(0),
+        };
+        std::thread::Builder::new().name("klambda-spawn".into()).spawn(move || {
+            while let Ok(request) = received.recv() {
+                let started =
+                    starter.start(&request.command, request.listener, request.logs, request.replica);
+                let _ = request.answer.send(started);
+            }
+            // With the last handle gone this thread ends, and with it all it started.
+            drop(watcher.stdin.take());
+            let _ = watcher.wait();
+        })?;
+        Ok(Spawner { requests, leftovers })
+    }
+
+    pub fn leftovers(&self) -> usize {
+        self.leftovers
+    }
+
+    /// Starts a command. With a socket it is the command's standard input; ours is closed then, so that what waits in it
+    /// is told when the process is gone.
+    pub async fn spawn(
+        &self,
+        command: Arc<Command>,
+        listener: Option<TcpListener>,
+        logs: Arc<Logs>,
+        replica: u64,
+    ) -> Result<Process, Error> {
+        let (answer, answered) = oneshot::channel();
+        let request = Request { command, listener, logs, replica, answer };
+        self.requests.send(request).map_err(|_| Error::Ended)?;
+        answered.await.map_err(|_| Error::Ended)?
+    }
+}
+
+/// Starts the process that ends what is left should this one be killed. It knows by its standard input.
+fn watcher(helper: &[OsString], records: &Records) -> io::Result<std::process::Child> {
+    let (program, words) = helper.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut command = std::process::Command::new(program);
+    // Not in our group: what is typed at a terminal is for us alone.
+    command.args(words).args(records.watch_words()).env_clear().process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+}
+
+struct Starter {
+    options: Options,
+    shared: Arc<Shared>,
+    runtime: Handle,
+    count: AtomicU64,
+}
+
+struct Shared {
+    records: Records,
+    watch: Watch,
+}
+
+impl Starter {
+    fn start(
+        &mut self,
+        command: &Command,
+        listener: Option<TcpListener>,
+        logs: Arc<Logs>,
+        replica: u64,
+    ) -> Result<Process, Error> {
+        let failed = |error| Error::Start { program: command.program.display().to_string(), error };
+        let name = format!("klambda-{}-{}", std::process::id(), self.count.fetch_add(1, Ordering::Relaxed));
+        let mut notes = Vec::new();
+        let Held { groups, watch_bytes } = self.options.groups.limit(&name, command.limits, &mut notes);
+        let spawned = self.spawn(command, listener, &name, &groups);
+        let mut child = spawned.inspect_err(|_| groups.iter().for_each(Group::remove)).map_err(failed)?;
+        let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
+        let Some(pid) = pid else { return Err(failed(io::Error::other("it ended at once"))) };
+        if let Err(error) = self.shared.records.add(pid.as_raw_nonzero().get(), &name) {
+            tracing::warn!(%error, "A process is not noted; it would not be ended by the next start.");
+        }
+        let ended_for_memory = Arc::new(AtomicBool::new(false));
+        if let Some(memory_bytes) = watch_bytes {
+            self.shared.watch.add(Watched { pid, memory_bytes, ended: ended_for_memory.clone() });
+        }
+        let readers = self.readers(&mut child, &logs, replica);
+        let (ended, exit) = watch::channel(None);
+        let life = Life { child, pid, groups, readers, ended_for_memory, ended, shared: self.shared.clone() };
+        self.runtime.spawn(life.watch());
+        Ok(Process { pid, exit, notes: notes.into() })
+    }
+
+    fn spawn(
+        &self,
+        command: &Command,
+        listener: Option<TcpListener>,
+        name: &str,
+        groups: &[Group],
+    ) -> io::Result<tokio::process::Child> {
+        let (program, words) = self.options.helper.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let entries: Vec<PathBuf> = groups.iter().map(Group::entry).collect();
+        let mut words_of_command = vec![command.program.clone().into_os_string()];
+        words_of_command.extend(command.arguments.iter().map(OsString::from));
+        let mut spawning = tokio::process::Command::new(program);
+        spawning.args(words).args(child::arguments(std::process::id(), &entries, &words_of_command));
+        spawning.current_dir(&command.folder).env_clear().process_group(0).kill_on_drop(true);
+        spawning.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        spawning.envs(command.environment.iter().map(|(name, value)| (name, value))).env(MARK, name);
+        let stdin = match listener {
+            Some(listener) => {
+                spawning.env("KLAMBDA_LISTEN_FD", "0");
+                Stdio::from(OwnedFd::from(listener))
+            }
+            None => Stdio::null(),
+        };
+        spawning.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let _runtime = self.runtime.enter();
+        spawning.spawn()
+    }
+
+    fn readers(
+        &self,
+        child: &mut tokio::process::Child,
+        logs: &Arc<Logs>,
+        replica: u64,
+    ) -> Vec<JoinHandle<()>> {
+        let stdout = child.stdout.take().map(|from| logs.clone().read(replica, Stream::Stdout, from));
+        let stderr = child.stderr.take().map(|from| logs.clone().read(replica, Stream::Stderr, from));
+        let stdout = stdout.map(|reading| self.runtime.spawn(reading));
+        let stderr = stderr.map(|reading| self.runtime.spawn(reading));
+        stdout.into_iter().chain(stderr).collect()
+    }
+}
+
+/// A process from its start to the word of its end.
+struct Life {
+    child: tokio::process::Child,
+    pid: Pid,
+    groups: Vec<Group>,
+    readers: Vec<JoinHandle<()>>,
+    ended_for_memory: Arc<AtomicBool>,
+    ended: watch::Sender<Option<Exit>>,
+    shared: Arc<Shared>,
+}
+
+impl Life {
+    async fn watch(mut self) {
+        let status = self.child.wait().await;
+        self.shared.watch.remove(self.pid);
+        // What it started in its group goes with it. The group's number is not another's while one is in it; with none
+        // in it, there is nothing to signal but for the instant in which the number is given out anew.
+        let _ = kill_process_group(self.pid, Signal::KILL);
+        for mut reader in self.readers.drain(..) {
+            if tokio::time::timeout(LAST_WORDS, &mut reader).await.is_err() {
+                reader.abort();
+            }
+        }
+        let out_of_memory =
+            self.ended_for_memory.load(Ordering::Relaxed) || self.groups.iter().any(Group::out_of_memory);
+        self.groups.iter().for_each(Group::remove);
+        self.shared.records.remove(self.pid.as_raw_nonzero().get());
+        let status = status.ok();
+        let exit = Exit {
+            code: status.and_then(|status| status.code()),
+            signal: status.and_then(|status| status.signal()),
+            out_of_memory,
+        };
+        let _ = self.ended.send(Some(exit));
+    }
+}

@@ -1,0 +1,175 @@
+//! Unpacking archives from strangers: zip and tar.gz.
+//!
+//! Every entry is checked before a byte of it is written: its path has plain names only and goes through real folders
+//! only; links stay inside; devices, pipes and encrypted entries are refused. Bytes are counted as they are unpacked,
+//! never as an entry claims. The mode keeps the executable bit and nothing else.
+
+use super::budget::{Budget, link_stays_inside, plain_path};
+use super::{Error, Fetched, Limits};
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+mod tarball;
+
+/// Longer link targets are an attack or a mistake.
+const LINK_BYTES_MAX: u64 = 4096;
+
+/// Unpacks an archive, known by its first bytes, into an existing empty folder.
+pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<Fetched, Error> {
+    unpack_by(archive, into, limits, Instant::now() + limits.time)
+}
+
+pub(super) fn unpack_by(
+    archive: &Path,
+    into: &Path,
+    limits: &Limits,
+    deadline: Instant,
+) -> Result<Fetched, Error> {
+    let mut file = fs::File::open(archive)?;
+    let packed_bytes = file.metadata()?.len();
+    if packed_bytes > limits.transfer_bytes {
+        return Err(Error::TooLarge(format!("the archive has more than {} bytes", limits.transfer_bytes)));
+    }
+    let mut unpacking = Unpacking { into, budget: Budget::of_archive(limits, packed_bytes, deadline) };
+    let mut magic = [0; 4];
+    let known = file.read_exact(&mut magic).is_ok();
+    file.rewind()?;
+    match magic {
+        [b'P', b'K', 3, 4] | [b'P', b'K', 5, 6] if known => unzip(file, limits, &mut unpacking)?,
+        [0x1f, 0x8b, ..] if known => tarball::unpack(file, &mut unpacking)?,
+        _ => return Err(Error::BadArchive("it is neither a zip nor a tar.gz".into())),
+    }
+    Ok(unpacking.budget.fetched())
+}
+
+struct Unpacking<'a> {
+    into: &'a Path,
+    budget: Budget,
+}
+
+impl Unpacking<'_> {
+    fn folder(&mut self, path: &Path) -> Result<(), Error> {
+        let mut at = self.into.to_path_buf();
+        for name in path.iter() {
+            at.push(name);
+            match fs::create_dir(&at) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    // Not following links: an entry that goes through one may end anywhere.
+                    if !fs::symlink_metadata(&at)?.is_dir() {
+                        return Err(Error::UnsafeArchive(format!("{path:?} goes through a link or a file")));
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The place of an entry that is no folder, with the folders above it made.
+    fn place(&mut self, path: &Path) -> Result<PathBuf, Error> {
+        let Some(parent) = path.parent() else {
+            return Err(Error::UnsafeArchive("an entry without a name".into()));
+        };
+        self.folder(parent)?;
+        Ok(self.into.join(path))
+    }
+
+    fn file(&mut self, path: &Path, mode: u32, content: &mut impl Read) -> Result<(), Error> {
+        let place = self.place(path)?;
+        let mut file = fs::File::create_new(&place).map_err(|error| twice(path, error))?;
+        self.budget.copy(content, &mut file)?;
+        let mode = if mode & 0o111 == 0 { 0o644 } else { 0o755 };
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        Ok(())
+    }
+
+    fn link(&mut self, path: &Path, target: &Path) -> Result<(), Error> {
+        if target.as_os_str().len() as u64 > LINK_BYTES_MAX {
+            return Err(Error::UnsafeArchive(format!("the target of the link {path:?} is too long")));
+        }
+        if !link_stays_inside(path, target) {
+            return Err(Error::UnsafeArchive(format!(
+                "the link {path:?} points out of the folder, to {target:?}"
+            )));
+        }
+        let place = self.place(path)?;
+        std::os::unix::fs::symlink(target, place).map_err(|error| twice(path, error))
+    }
+
+    fn hard_link(&mut self, path: &Path, target: &Path) -> Result<(), Error> {
+        let target = plain_path(target)?;
+        let place = self.place(path)?;
+        self.place(&target)?;
+        let original = self.into.join(&target);
+        match fs::symlink_metadata(&original) {
+            Ok(metadata) if metadata.is_file() => {}
+            _ => {
+                return Err(Error::UnsafeArchive(format!(
+                    "{path:?} links to {target:?}, which is no file of it"
+                )));
+            }
+        }
+        fs::hard_link(original, place).map_err(|error| twice(path, error))
+    }
+}
+
+fn twice(path: &Path, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => Error::UnsafeArchive(format!("{path:?} is in it twice")),
+        _ => Error::Io(error),
+    }
+}
+
+fn unzip(mut file: fs::File, limits: &Limits, unpacking: &mut Unpacking) -> Result<(), Error> {
+    entries_claimed(&mut file, limits.files)?;
+    let mut archive = zip::ZipArchive::new(io::BufReader::new(file)).map_err(bad_zip)?;
+    for index in 0..archive.len() {
+        let mut entry = archive.by_index(index).map_err(bad_zip)?;
+        unpacking.budget.entry()?;
+        let name = entry.name().map_err(bad_zip)?.into_owned();
+        let path = plain_path(Path::new(&name))?;
+        let mode = entry.unix_mode().unwrap_or(0o644);
+        if entry.is_dir() {
+            unpacking.folder(&path)?;
+        } else if entry.is_symlink() {
+            let mut target = String::new();
+            let read = (&mut entry).take(LINK_BYTES_MAX + 1).read_to_string(&mut target);
+            read.map_err(|error| Error::BadArchive(error.to_string()))?;
+            unpacking.link(&path, Path::new(&target))?;
+        } else if !matches!(mode & 0o170_000, 0 | 0o100_000) {
+            return Err(Error::UnsafeArchive(format!("{path:?} is neither file, folder nor link")));
+        } else {
+            unpacking.file(&path, mode, &mut entry)?;
+        }
+    }
+    Ok(())
+}
+
+fn bad_zip(error: zip::result::ZipError) -> Error {
+    Error::BadArchive(error.to_string())
+}
+
+/// Reading a zip's list of entries takes memory for each, so their number is looked at first: in every place of the
+/// file's end that looks like the record that holds it.
+fn entries_claimed(file: &mut fs::File, files_max: u64) -> Result<(), Error> {
+    const RECORD: usize = 22;
+    const MARK: [u8; 4] = [b'P', b'K', 5, 6];
+    let length = file.metadata()?.len();
+    let tail_length = length.min((RECORD + usize::from(u16::MAX)) as u64);
+    file.seek(SeekFrom::Start(length - tail_length))?;
+    let mut tail = Vec::with_capacity(tail_length as usize);
+    file.read_to_end(&mut tail)?;
+    file.rewind()?;
+    for record in tail.windows(RECORD).filter(|window| window[..4] == MARK) {
+        let count = u64::from(u16::from_le_bytes([record[10], record[11]]));
+        // The largest value says that the number is elsewhere, and larger.
+        if count > files_max || count == u64::from(u16::MAX) {
+            return Err(Error::TooLarge(format!("more than {files_max} files; remove what is not needed")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! tar.gz, entry by entry as they are in the file. Long names are read here and not by the library, which would take
+//! as much memory for one as it claims to need.
+
+use super::{Error, Unpacking};
+use crate::source::budget::plain_path;
+use flate2::read::MultiGzDecoder;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufReader, Read};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use tar::{Archive, Entry, EntryType, PaxExtensions};
+
+/// Of the records that only describe the entry after them.
+const DESCRIPTION_BYTES_MAX: u64 = 64 << 10;
+
+type TarEntry<'a> = Entry<'a, MultiGzDecoder<BufReader<fs::File>>>;
+
+/// What records before an entry said about it.
+#[derive(Default)]
+struct Described {
+    path: Option<PathBuf>,
+    link: Option<PathBuf>,
+}
+
+pub fn unpack(file: fs::File, unpacking: &mut Unpacking) -> Result<(), Error> {
+    let mut archive = Archive::new(MultiGzDecoder::new(BufReader::new(file)));
+    let mut described = Described::default();
+    for entry in archive.entries().map_err(bad)?.raw(true) {
+        let mut entry = entry.map_err(bad)?;
+        unpacking.budget.entry()?;
+        match entry.header().entry_type() {
+            EntryType::GNULongName => described.path = Some(name(text(&mut entry)?)),
+            EntryType::GNULongLink => described.link = Some(name(text(&mut entry)?)),
+            EntryType::XHeader => pax(&text(&mut entry)?, &mut described)?,
+            EntryType::XGlobalHeader => drop(text(&mut entry)?),
+            kind => unpack_entry(&mut entry, kind, std::mem::take(&mut described), unpacking)?,
+        }
+    }
+    Ok(())
+}
+
+fn unpack_entry(
+    entry: &mut TarEntry,
+    kind: EntryType,
+    described: Described,
+    unpacking: &mut Unpacking,
+) -> Result<(), Error> {
+    let path = match described.path {
+        Some(path) => path,
+        None => entry.path().map_err(bad)?.into_owned(),
+    };
+    let path = plain_path(&path)?;
+    let mode = entry.header().mode().map_err(bad)?;
+    match kind {
+        // Some tools write an entry for the folder itself; it is there.
+        EntryType::Directory => unpacking.folder(&path),
+        EntryType::Regular | EntryType::Continuous => unpacking.file(&path, mode, entry),
+        EntryType::Symlink | EntryType::Link => {
+            let target = match described.link {
+                Some(target) => Some(target),
+                None => entry.link_name().map_err(bad)?.map(|target| target.into_owned()),
+            };
+            let target = target.ok_or_else(|| Error::UnsafeArchive(format!("{path:?} links to nothing")))?;
+            link(unpacking, kind, &path, &target)
+        }
+        _ => Err(Error::UnsafeArchive(format!("{path:?} is neither file, folder nor link"))),
+    }
+}
+
+fn link(unpacking: &mut Unpacking, kind: EntryType, path: &Path, target: &Path) -> Result<(), Error> {
+    match kind {
+        EntryType::Link => unpacking.hard_link(path, target),
+        _ => unpacking.link(path, target),
+    }
+}
+
+fn text(entry: &mut TarEntry) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    entry.take(DESCRIPTION_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(bad)?;
+    if bytes.len() as u64 > DESCRIPTION_BYTES_MAX {
+        return Err(Error::UnsafeArchive(format!("a name of more than {DESCRIPTION_BYTES_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+fn name(mut bytes: Vec<u8>) -> PathBuf {
+    if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
+        bytes.truncate(end);
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+fn pax(bytes: &[u8], described: &mut Described) -> Result<(), Error> {
+    for extension in PaxExtensions::new(bytes) {
+        let extension = extension.map_err(bad)?;
+        match extension.key_bytes() {
+            b"path" => described.path = Some(name(extension.value_bytes().to_vec())),
+            b"linkpath" => described.link = Some(name(extension.value_bytes().to_vec())),
+            // It would move the start of the next entry away from where its header says.
+            b"size" => return Err(Error::UnsafeArchive("an entry with two sizes".into())),
+            key if key.starts_with(b"GNU.sparse") => {
+                return Err(Error::UnsafeArchive("a file with holes; pack without --sparse".into()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn bad(error: std::io::Error) -> Error {
+    Error::BadArchive(error.to_string())
+}

@@ -1,0 +1,61 @@
+//! A folder of this machine as a source: copied, so that later edits change nothing that was built.
+
+use super::budget::{Budget, link_stays_inside};
+use super::{Error, Fetched};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Not part of anybody's source, and often large.
+const SKIPPED: [&str; 2] = [".git", "node_modules"];
+
+pub fn copy(from: &Path, into: &Path, mut budget: Budget) -> Result<Fetched, Error> {
+    match fs::metadata(from) {
+        Ok(metadata) if metadata.is_dir() => {}
+        Ok(_) => return Err(Error::BadReference(format!("{} is not a folder", from.display()))),
+        Err(error) => return Err(Error::NotFound(format!("{}: {error}", from.display()))),
+    }
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        let mut entries = fs::read_dir(from.join(&folder))?.collect::<Result<Vec<_>, _>>()?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let path = folder.join(entry.file_name());
+            let kind = entry.file_type()?;
+            if SKIPPED.iter().any(|skipped| entry.file_name() == *skipped) {
+                continue;
+            }
+            budget.entry()?;
+            if kind.is_dir() {
+                fs::create_dir(into.join(&path))?;
+                folders.push(path);
+            } else if kind.is_symlink() {
+                link(&entry.path(), &path, into)?;
+            } else if kind.is_file() {
+                file(&entry.path(), &into.join(&path), &mut budget)?;
+            } else {
+                return Err(Error::Refused(format!("{} is neither file, folder nor link", path.display())));
+            }
+        }
+    }
+    Ok(budget.fetched())
+}
+
+fn file(from: &Path, to: &Path, budget: &mut Budget) -> Result<(), Error> {
+    let mut reader = fs::File::open(from)?;
+    let permissions = reader.metadata()?.permissions();
+    let mut writer = fs::File::create_new(to)?;
+    budget.copy(&mut reader, &mut writer)?;
+    writer.set_permissions(permissions)?;
+    Ok(())
+}
+
+fn link(from: &Path, path: &Path, into: &Path) -> Result<(), Error> {
+    let target = fs::read_link(from)?;
+    if !link_stays_inside(path, &target) {
+        let message =
+            format!("the link {} points out of the folder, to {}", path.display(), target.display());
+        return Err(Error::Refused(message));
+    }
+    std::os::unix::fs::symlink(target, into.join(path))?;
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! Git repositories, by the `git` of this machine: one commit, without history.
+//!
+//! Nothing of the machine's own configuration is used, nothing is asked of a person, no hook and no filter is run, and
+//! submodules are left out. What is in the commit is counted before it is written.
+
+use super::budget::{Budget, plain_path};
+use super::{Credentials, Error, Fetch, Fetched, Git, Limits};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+mod address;
+
+/// How often a transfer's size is looked at.
+const WATCH_EVERY: Duration = Duration::from_millis(200);
+
+pub async fn clone(git: &Git, fetch: &Fetch<'_>) -> Result<Fetched, Error> {
+    let limits = fetch.limits;
+    let address = address::check(git, limits)?;
+    let inside = plain_path(Path::new(&git.path)).map_err(|_| {
+        Error::BadReference(format!("path {:?} is not a folder inside the repository", git.path))
+    })?;
+    let beside = TempDir::new_in(fetch.beside())?;
+    let repository = Repository { folder: beside, git, address, limits };
+    repository.run(&["init", "--quiet", "--template="]).await?;
+    repository.fetch().await?;
+    let commit = repository.run(&["rev-parse", "--verify", "FETCH_HEAD^{commit}"]).await?;
+    repository.count(&commit, fetch.budget()).await?;
+    repository.run(&["checkout", "--quiet", "--detach", &commit]).await?;
+    let fetched = fetch.copy(repository.folder_inside(&inside)?).await?;
+    Ok(Fetched { revision: Some(commit), ..fetched })
+}
+
+struct Repository<'a> {
+    folder: TempDir,
+    git: &'a Git,
+    address: address::Address,
+    limits: &'a Limits,
+}
+
+impl Repository<'_> {
+    async fn fetch(&self) -> Result<(), Error> {
+        let reference = if self.git.reference.is_empty() { "HEAD" } else { &self.git.reference };
+        let shallow = ["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules"];
+        let mut command = self.command(&shallow)?;
+        let child = spawn(command.args(["--", &self.git.url, reference]))?;
+        let output = child.wait_with_output();
+        tokio::pin!(output);
+        loop {
+            tokio::select! {
+                output = &mut output => return self.succeeded(output?).map(drop),
+                () = tokio::time::sleep(WATCH_EVERY) => self.within_transfer()?,
+            }
+        }
+    }
+
+    /// The folder that was asked for. A path through a link could lead anywhere, and git's own files are nobody's source.
+    fn folder_inside(&self, path: &Path) -> Result<PathBuf, Error> {
+        let missing = || Error::NotFound(format!("there is no folder {:?} in the repository", self.git.path));
+        let repository = self.folder.path().canonicalize()?;
+        let folder = repository.join(path);
+        let real = folder.canonicalize().map_err(|_| missing())?;
+        if real != folder || path.iter().any(|name| name == ".git") {
+            return Err(Error::Refused(format!("path {:?} goes through a link or into .git", self.git.path)));
+        }
+        if real.is_dir() { Ok(real) } else { Err(missing()) }
+    }
+
+    /// Git has no limit of its own for what it is sent.
+    fn within_transfer(&self) -> Result<(), Error> {
+        let packs = self.folder.path().join(".git/objects/pack");
+        let Ok(entries) = std::fs::read_dir(packs) else { return Ok(()) };
+        let bytes: u64 =
+            entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum();
+        match bytes > self.limits.transfer_bytes {
+            true => {
+                Err(Error::TooLarge(format!("the commit has more than {} bytes", self.limits.transfer_bytes)))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Counts what a checkout would write. A tree of a few bytes may name the same file billions of times.
+    async fn count(&self, commit: &str, mut budget: Budget) -> Result<(), Error> {
+        let mut child = spawn(&mut self.command(&["ls-tree", "-r", "-l", "-z", commit])?)?;
+        let Some(stdout) = child.stdout.take() else { return Ok(()) };
+        let (mut lines, mut line) = (BufReader::new(stdout), Vec::new());
+        while (&mut lines).take(8192).read_until(0, &mut line).await? > 0 {
+            budget.entry()?;
+            budget.take(blob_bytes(&line))?;
+            line.clear();
+        }
+        Ok(())
+    }
+
+    async fn run(&self, arguments: &[&str]) -> Result<String, Error> {
+        let output = spawn(&mut self.command(arguments)?)?.wait_with_output().await?;
+        self.succeeded(output)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Result<Command, Error> {
+        let mut command = Command::new("git");
+        command.arg("-C").arg(self.folder.path());
+        command.args([
+            "-c",
+            "core.hooksPath=/dev/null",
+            "-c",
+            "gc.auto=0",
+            "-c",
+            "advice.detachedHead=false",
+        ]);
+        command.args(arguments).env_clear().envs(passed_on());
+        command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
+        command.env("GIT_TERMINAL_PROMPT", "0").env("GIT_ASKPASS", "true").env("SSH_ASKPASS", "true");
+        command.env("GIT_ALLOW_PROTOCOL", self.limits.git_schemes.join(":"));
+        command.env("GIT_LFS_SKIP_SMUDGE", "1").env("LC_ALL", "C").env("HOME", self.folder.path());
+        let mut ssh = "ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new".to_owned();
+        match &self.git.credentials {
+            Credentials::Basic { username, password } => self.helper(&mut command, username, password)?,
+            Credentials::SshKey { private_key } => {
+                let file = self.folder.path().join(".git/klambda-key");
+                write_key(&file, private_key)?;
+                ssh.push_str(&format!(" -o IdentitiesOnly=yes -i '{}'", file.display()));
+            }
+            _ => {}
+        }
+        command.env("GIT_SSH_COMMAND", ssh);
+        Ok(command)
+    }
+
+    /// For this host only: a redirect elsewhere is not told the password. Neither is whoever lists processes.
+    fn helper(&self, command: &mut Command, username: &str, password: &str) -> Result<(), Error> {
+        if [username, password].iter().any(|text| text.contains(['\n', '\r', '\0'])) {
+            return Err(Error::BadReference(
+                "the secret has a line break in its username or password".into(),
+            ));
+        }
+        let helper = "!f() { test \"$1\" = get && printf 'username=%s\\npassword=%s\\n' \
+                      \"$KLAMBDA_GIT_USERNAME\" \"$KLAMBDA_GIT_PASSWORD\"; }; f";
+        command.env("GIT_CONFIG_COUNT", "1").env("GIT_CONFIG_VALUE_0", helper);
+        command.env("GIT_CONFIG_KEY_0", format!("credential.{}.helper", self.address.origin));
+        command.env("KLAMBDA_GIT_USERNAME", username).env("KLAMBDA_GIT_PASSWORD", password);
+        Ok(())
+    }
+
+    fn succeeded(&self, output: std::process::Output) -> Result<String, Error> {
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
+            false => Err(address::refused(self.git, &String::from_utf8_lossy(&output.stderr))),
+        }
+    }
+}
+
+/// What git itself needs of this program's environment: where programs are, and the way out of this network.
+fn passed_on() -> impl Iterator<Item = (String, String)> {
+    const NAMES: [&str; 8] = [
+        "PATH",
+        "http_proxy",
+        "https_proxy",
+        "HTTPS_PROXY",
+        "no_proxy",
+        "NO_PROXY",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+    ];
+    NAMES.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)))
+}
+
+fn spawn(command: &mut Command) -> Result<Child, Error> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command.spawn().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Error::ToolMissing("git"),
+        _ => Error::Io(error),
+    })
+}
+
+fn write_key(file: &Path, key: &str) -> Result<(), Error> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::create_dir_all(file.parent().unwrap_or(file))?;
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    file.write_all(key.trim_end().as_bytes())?;
+    file.write_all(b"\n")?;
+    Ok(())
+}
+
+/// The size in a line `mode type hash size\tname`; what is not a file has none.
+fn blob_bytes(line: &[u8]) -> u64 {
+    let head = line.split(|byte| *byte == b'\t').next().unwrap_or_default();
+    let size = String::from_utf8_lossy(head).split_whitespace().nth(3).and_then(|size| size.parse().ok());
+    size.unwrap_or(0)
+}

@@ -1,0 +1,96 @@
+//! Which addresses and references are passed to git at all, and what its complaints mean.
+
+use crate::source::{Error, Git, Limits};
+
+pub struct Address {
+    /// `scheme://host[:port]`, which is what a secret is for.
+    pub origin: String,
+}
+
+pub fn check(git: &Git, limits: &Limits) -> Result<Address, Error> {
+    reference(&git.reference)?;
+    let url = &git.url;
+    let bad = |why: &str| Error::BadReference(format!("git url {}: {why}", shown(url)));
+    if url.is_empty() || url.starts_with('-') || url.chars().any(|c| c.is_control() || c == ' ') {
+        return Err(bad("it must be an address such as https://host/path"));
+    }
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (scheme.to_ascii_lowercase(), rest),
+        // user@host:path
+        None if url.contains('@') && url.contains(':') && !url.contains("::") => {
+            ("ssh".to_owned(), url.as_str())
+        }
+        None => return Err(bad("it has no scheme; write https://, ssh://, git:// or file://")),
+    };
+    if !limits.git_schemes.contains(&scheme) {
+        let allowed = limits.git_schemes.join(", ");
+        return Err(Error::Refused(format!("git url {}: only {allowed} are allowed here", shown(url))));
+    }
+    let host = rest.split('/').next().unwrap_or_default();
+    let (user, host) = host.rsplit_once('@').unwrap_or(("", host));
+    if user.contains(':') {
+        return Err(bad("it holds a password; put it into a secret and name that in secretRef"));
+    }
+    if host.starts_with('-') || (host.is_empty() && scheme != "file") {
+        return Err(bad("it has no host"));
+    }
+    Ok(Address { origin: format!("{scheme}://{host}") })
+}
+
+fn reference(reference: &str) -> Result<(), Error> {
+    let odd = |c: char| c.is_control() || c.is_whitespace() || "~^:?*[\\+@{}".contains(c);
+    if reference.starts_with(['-', '/']) || reference.contains("..") || reference.contains(odd) {
+        return Err(Error::BadReference(format!("ref {reference:?} is no branch, tag or commit")));
+    }
+    if reference.len() > 255 {
+        return Err(Error::BadReference("ref is longer than 255 characters".into()));
+    }
+    Ok(())
+}
+
+/// The address without what may be a secret in it.
+fn shown(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+        _ => url.to_owned(),
+    }
+}
+
+const NOT_FOUND: [&str; 7] = [
+    "not found",
+    "does not exist",
+    "couldn't find remote ref",
+    "not our ref",
+    "does not appear to be a git repository",
+    "unadvertised object",
+    "no such file or directory",
+];
+
+const REFUSED: [&str; 7] = [
+    "authentication failed",
+    "could not read username",
+    "could not read password",
+    "permission denied",
+    "access denied",
+    "403",
+    "not allowed",
+];
+
+/// What git said, as one of our errors. Refusals first: some hosts say both.
+pub fn refused(git: &Git, stderr: &str) -> Error {
+    let lower = stderr.to_lowercase();
+    let place = match git.reference.as_str() {
+        "" => shown(&git.url),
+        reference => format!("{} at {reference}", shown(&git.url)),
+    };
+    let said =
+        stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("git failed without a word");
+    let said: String = said.chars().take(300).collect();
+    if REFUSED.iter().any(|words| lower.contains(words)) {
+        return Error::Refused(format!("{place}: {said}; check the secret and its rights"));
+    }
+    if NOT_FOUND.iter().any(|words| lower.contains(words)) {
+        return Error::NotFound(format!("{place}: {said}; check url and ref"));
+    }
+    Error::Unreachable(format!("{place}: {said}"))
+}

@@ -1,0 +1,111 @@
+//! Archives in buckets: S3, MinIO, Google Cloud Storage.
+
+use super::{Credentials, Error, Fetch, Fetched, Object, Store, archive};
+use futures_util::StreamExt;
+use object_store::aws::AmazonS3Builder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::path::Path as Key;
+use object_store::{ClientOptions, ObjectStore, ObjectStoreExt, RetryConfig};
+use std::io::Write;
+use std::time::Duration;
+use tempfile::NamedTempFile;
+
+pub async fn download(object: &Object, fetch: &Fetch<'_>) -> Result<Fetched, Error> {
+    let limits = fetch.limits;
+    let store = store(object)?;
+    let key = Key::parse(&object.key).map_err(|error| Error::BadReference(error.to_string()))?;
+    let result = store.get(&key).await.map_err(|error| refused(object, error))?;
+    let too_large = || Error::TooLarge(format!("the archive has more than {} bytes", limits.transfer_bytes));
+    if result.meta.size > limits.transfer_bytes {
+        return Err(too_large());
+    }
+    let revision = result.meta.e_tag.clone();
+    let mut file = NamedTempFile::new_in(fetch.beside())?;
+    let (mut pieces, mut bytes) = (result.into_stream(), 0);
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| refused(object, error))?;
+        bytes += piece.len() as u64;
+        if bytes > limits.transfer_bytes {
+            return Err(too_large());
+        }
+        file.write_all(&piece)?;
+    }
+    file.flush()?;
+    let (into, limits, deadline) = (fetch.into.to_path_buf(), limits.clone(), fetch.deadline);
+    let unpacked = fetch.blocking(move || archive::unpack_by(file.path(), &into, &limits, deadline));
+    let fetched = unpacked.await?;
+    Ok(Fetched { revision, ..fetched })
+}
+
+fn store(object: &Object) -> Result<Box<dyn ObjectStore>, Error> {
+    // The client takes what does its cryptography from the process; whoever was first has set the same.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let built = match object.store {
+        Store::S3 | Store::Minio => s3(object)?.build().map(|store| Box::new(store) as Box<dyn ObjectStore>),
+        Store::Gcs => gcs(object).build().map(|store| Box::new(store) as Box<dyn ObjectStore>),
+    };
+    built.map_err(|error| Error::BadReference(error.to_string()))
+}
+
+fn s3(object: &Object) -> Result<AmazonS3Builder, Error> {
+    let mut builder = AmazonS3Builder::new()
+        .with_bucket_name(&object.bucket)
+        .with_region(object.region.as_deref().unwrap_or("us-east-1"))
+        .with_client_options(client_options(object))
+        .with_retry(retry());
+    match (&object.endpoint, object.store) {
+        (Some(endpoint), _) => builder = builder.with_endpoint(endpoint),
+        (None, Store::Minio) => return Err(Error::BadReference("a minio source needs its endpoint".into())),
+        (None, _) => {}
+    }
+    Ok(match &object.credentials {
+        Credentials::AccessKey { id, secret, session_token } => {
+            let builder = builder.with_access_key_id(id).with_secret_access_key(secret);
+            match session_token {
+                Some(token) => builder.with_token(token),
+                None => builder,
+            }
+        }
+        // Without a key only what is public: never the machine's own identity, which is not the function's.
+        _ => builder.with_skip_signature(true),
+    })
+}
+
+fn gcs(object: &Object) -> GoogleCloudStorageBuilder {
+    let builder = GoogleCloudStorageBuilder::new()
+        .with_bucket_name(&object.bucket)
+        .with_client_options(client_options(object))
+        .with_retry(retry());
+    let builder = match &object.endpoint {
+        Some(endpoint) => builder.with_base_url(endpoint),
+        None => builder,
+    };
+    match &object.credentials {
+        Credentials::ServiceAccount { json } => builder.with_service_account_key(json),
+        _ => builder.with_skip_signature(true),
+    }
+}
+
+/// Plain HTTP only where the manifest itself says so.
+fn client_options(object: &Object) -> ClientOptions {
+    let plain = object.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
+    ClientOptions::new().with_allow_http(plain).with_connect_timeout(Duration::from_secs(10))
+}
+
+/// The whole fetch is tried again by whoever asked for it.
+fn retry() -> RetryConfig {
+    RetryConfig { max_retries: 1, retry_timeout: Duration::from_secs(10), ..RetryConfig::default() }
+}
+
+fn refused(object: &Object, error: object_store::Error) -> Error {
+    let place = format!("{}/{}", object.bucket, object.key);
+    match error {
+        object_store::Error::NotFound { .. } => {
+            Error::NotFound(format!("{place}; check bucket, key, region and endpoint"))
+        }
+        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+            Error::Refused(format!("{place}; check the secret and what its key may read"))
+        }
+        error => Error::Unreachable(format!("{place}: {error}")),
+    }
+}
