@@ -266,5 +266,6 @@ fn event_limits(config: &Config) -> binding::Limits {
         event_bytes_max: config.limits.event_bytes,
         attributes_max: config.limits.attributes,
         attribute_bytes_max: config.limits.attribute_bytes,
+        may_lack_identity: false,
     }
 }

@@ -257,6 +257,7 @@ fn target() -> impl Strategy<Value = Target> {
             let tls = Tls { ca_file: file.clone(), cert_file: file.clone(), key_file: file };
             Target {
                 url: format!("{scheme}://{rest}"),
+                function: None,
                 headers: headers.into_iter().collect(),
                 protocol,
                 tls,

@@ -81,7 +81,8 @@ impl Ledger {
                 self.change(*time, *subscription, change, position, findings);
             }
             Record::DeadLetterGone { subscription, position, .. } => self.gone(*subscription, *position),
-            Record::Replay { .. } | Record::Kept { .. } => {}
+            Record::Moved { from, position, route, .. } => self.moved(*from, *position, route),
+            Record::Replay { .. } | Record::Kept { .. } | Record::Documents { .. } => {}
         }
     }
 
@@ -255,6 +256,28 @@ impl Ledger {
         account.aside.insert(position, Aside { why: Why::Replayed, lane, sequence });
     }
 
+    /// A dead letter left one subscription for another of its name.
+    fn moved(&mut self, from: SubscriptionId, position: Position, route: &Route<'_>) {
+        if self.subscriptions.contains_key(&from) {
+            self.gone(from, position);
+            self.counts.purged -= 1;
+        }
+        let lane = match &route.to {
+            To::Lane { key, .. } => self.hasher.hash_one(*key),
+            _ => 0,
+        };
+        let account = self.subscriptions.entry(route.subscription).or_default();
+        let aside = match &route.to {
+            To::Lane { sequence, .. } => Aside { why: Why::Replayed, lane, sequence: *sequence },
+            To::Invalid { .. } => Aside { why: Why::Invalid, lane, sequence: None },
+            To::Alone | To::Later => {
+                account.alone.insert(position);
+                return;
+            }
+        };
+        account.aside.insert(position, aside);
+    }
+
     fn gone(&mut self, id: SubscriptionId, position: Position) {
         let Some(account) = self.subscriptions.get_mut(&id) else { return };
         self.counts.purged += 1;
@@ -296,8 +319,10 @@ impl Ledger {
                 self.counts.purged += account.open() as u64;
                 self.removed.insert(id);
             }
-            Change::Drain => self.subscriptions.entry(id).or_default().rules = Rules::Changed,
-            Change::Pause | Change::Resume | Change::Caught { .. } => {}
+            Change::Drain | Change::Retire { .. } => {
+                self.subscriptions.entry(id).or_default().rules = Rules::Changed
+            }
+            Change::Pause | Change::Resume | Change::Caught { .. } | Change::Retired => {}
         }
     }
 
@@ -329,7 +354,9 @@ impl Ledger {
         };
         match record {
             Record::Event { routes, .. } => routes.iter().for_each(|route| saw(position, route)),
-            Record::Routed { position, route, .. } => saw(*position, route),
+            Record::Routed { position, route, .. } | Record::Moved { position, route, .. } => {
+                saw(*position, route)
+            }
             _ => {}
         }
     }
