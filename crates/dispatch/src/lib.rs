@@ -10,6 +10,7 @@ mod delivery;
 pub mod documents;
 mod endpoint;
 pub mod engine;
+pub mod functions;
 mod group;
 pub mod history;
 mod keeping;
