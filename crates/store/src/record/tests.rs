@@ -145,6 +145,8 @@ fn changes_dead_letters_and_replays() {
         check(&change(plain), &[&[4], &T, &[5, byte]]);
     }
     check(&change(Change::Caught { up_to: Position(9) }), &[&[4], &T, &[5, 5, 9]]);
+    check(&change(Change::Retire { until: Millis(4) }), &[&[4], &T, &[5, 6, 4]]);
+    check(&change(Change::Retired), &[&[4], &T, &[5, 7]]);
     for (why, byte) in [(Gone::Deleted, 0), (Gone::Expired, 1), (Gone::Overflow, 2)] {
         check(&gone(why), &[&[5], &T, &[5, 9, byte]]);
     }
@@ -155,17 +157,21 @@ fn changes_dead_letters_and_replays() {
 
 #[test]
 fn what_nothing_writes_is_malformed() {
-    let unknown: [&[u8]; 11] = [
+    let unknown: [&[u8]; 14] = [
         &[],
         &[0],
-        &[8, 1],
+        &[12, 1],
+        // More documents than there are bytes left, and one that is neither there nor gone.
+        &[8, 9, 5, 1, b'f', 1],
+        &[8, 9, 1, 1, b'f', 1, b'k', 2],
         &[1, 9, 1, 5, 64, 4],
         // More routes than there are bytes left.
         &[1, 9, 9, 5, 64, 1],
         &[3, 9, 5, 64, 2, 9, 0, 4],
         &[3, 9, 5, 64, 0, 0, 3, 4],
-        &[3, 9, 5, 64, 0, 0, 0, 10],
+        &[3, 9, 5, 64, 0, 0, 0, 11],
         &[4, 9, 5, 6],
+        &[4, 9, 5, 8],
         &[5, 9, 5, 9, 3],
         &[6, 9, 3, 2, 0],
     ];
