@@ -151,7 +151,13 @@ fn a_power_cut_leaves_both_or_neither() {
         world.put(watcher());
         world.engine.put_documents(&[put("a", "old", Expected::Any)], &[told("t0")]).expect("written");
         durable(&mut world);
-        let large = "n".repeat(1 + rng.below(3000) as usize);
+        if rng.below(2) == 0 {
+            // So much before it that the next record would begin another write.
+            world.disk.set_sector_bytes(512);
+            let full = put("full", &"f".repeat(62_000), Expected::Any);
+            world.engine.put_documents(&[full], &[]).expect("written");
+        }
+        let large = "n".repeat(1 + rng.below(12_000) as usize);
         let writes = [put("a", &large, Expected::Any), put("b", "new", Expected::Absent)];
         world.engine.put_documents(&writes, &[told("t1"), told("t2")]).expect("written");
         world.engine.when_durable(Token(0));
@@ -161,9 +167,15 @@ fn a_power_cut_leaves_both_or_neither() {
         {
             let _ = job.run();
         }
-        let kept = rng.below(3);
+        // Everything, the beginning, or any part of what was not synced.
+        let (kept, mut sectors) = (rng.below(3), 120 + rng.below(40));
         world.restart(&mut |n| match kept {
             0 => n.saturating_sub(1),
+            1 if sectors == 0 => 0,
+            1 => {
+                sectors -= 1;
+                n.saturating_sub(1)
+            }
             _ => rng.below(n.max(1)),
         });
         let is_new = content(&world.engine, "b").is_some();
