@@ -662,7 +662,8 @@ impl Engine {
 
     pub(crate) fn remove_subscription(&mut self, id: SubscriptionId) {
         let Some(subscription) = self.subscriptions.remove(&id) else { return };
-        if self.names.get(subscription.name()) == Some(&id) {
+        // Another may have its name by now.
+        if self.names.get(subscription.name()).is_none_or(|named| *named == id) {
             self.names.remove(subscription.name());
             self.metrics.forget(subscription.name());
         }

@@ -85,7 +85,9 @@ impl Engine {
         self.must_write()?;
         let put = match self.names.get(&document.name).copied() {
             None => {
-                if self.names.len() >= self.config.subscriptions_max {
+                // Those of functions are as many as there are functions.
+                let own = self.names.keys().filter(|name| !Document::is_managed(name)).count();
+                if own >= self.config.subscriptions_max && !Document::is_managed(&document.name) {
                     let max = self.config.subscriptions_max;
                     return Err(Refused::Limit(format!(
                         "there are {max} subscriptions already (limits.subscriptions)"
