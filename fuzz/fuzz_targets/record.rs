@@ -165,7 +165,7 @@ fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
         6 => Step::Pause,
         7 => Step::Reset { expected: Sequence(input.number()) },
         8 => Step::Replay { position: Position(input.number()), job: input.number() },
-        9 => Step::DropOldest,
+        9 => Step::DropOldest { position: Position(input.number()) },
         _ => Step::GiveUp,
     }
 }

@@ -209,6 +209,14 @@ impl Document {
         ours.ordering != theirs.ordering
             || (ours.ordering == Ordering::Ordered && rules(ours) != rules(theirs))
     }
+
+    /// This document with the ordering rules of another one: all of it that applies while events drain under those.
+    pub fn ordered_as(&self, other: &Document) -> Document {
+        let mut document = self.clone();
+        document.spec.ordering = other.spec.ordering;
+        document.spec.policy = other.spec.policy.clone();
+        document
+    }
 }
 
 impl Default for OrderingPolicy {

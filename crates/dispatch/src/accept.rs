@@ -272,6 +272,10 @@ impl Engine {
         if self.now.since(mark.time) < ttl {
             return Ok(true);
         }
+        // Accepted, and not read from the log yet: it waits as well.
+        if mark.state == MarkState::Later && matches!(subscription.phase, Phase::CatchingUp { .. }) {
+            return Ok(true);
+        }
         Ok(subscription.tally.pins.contains_key(&(mark.at.0 >> crate::subscription::PIN_SHIFT))
             && self.is_waiting(subscription.id, mark.at, None)?)
     }
@@ -352,13 +356,15 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
         let name = subscription.name().to_owned();
         let single = self.oldest_single(id)?;
-        let step = Step::DropOldest;
         match (single, key) {
             (Some(position), _) => {
-                self.step_single(id, position, step)?;
+                self.step_single(id, position, Step::DropOldest { position })?;
             }
             (None, Some(key)) => {
-                self.step_lane(id, &key, step)?;
+                let slot = self.resident(id, &key)?;
+                let first = self.lanes.get(slot).and_then(|resident| resident.lane.first_droppable());
+                let Some(position) = first.map(|entry| entry.position) else { return Ok(false) };
+                self.step_lane(id, &key, Step::DropOldest { position })?;
             }
             (None, None) => return Ok(false),
         }

@@ -220,7 +220,10 @@ impl Engine {
             Step::Pause => Input::Pause,
             Step::Reset { expected } => Input::Reset { expected: *expected },
             Step::Replay { position, job } => return self.apply_replay(at, time, slot, *position, *job),
-            Step::DropOldest => Input::DropOldest,
+            Step::DropOldest { position } => {
+                self.must_be_droppable(slot, *position)?;
+                Input::DropOldest
+            }
             Step::GiveUp => return self.apply_give_up(at, time, slot),
         };
         self.step(slot, input, time, at)
@@ -232,6 +235,14 @@ impl Engine {
         match head {
             Some((_, entry)) if entry.position == position => Ok(()),
             _ => Err(Failure::State(format!("event {position} was acknowledged out of its turn"))),
+        }
+    }
+
+    fn must_be_droppable(&self, slot: Slot, position: Position) -> Result<(), Failure> {
+        let first = self.lanes.get(slot).and_then(|resident| resident.lane.first_droppable());
+        match first {
+            Some(entry) if entry.position == position => Ok(()),
+            _ => Err(Failure::State(format!("event {position} was dropped out of its turn"))),
         }
     }
 
@@ -396,7 +407,6 @@ impl Engine {
                 resident.barrier = Address(at.0 + 1);
                 Ok(())
             }
-            Action::Watermark => Ok(()),
         }
     }
 
@@ -439,7 +449,7 @@ impl Engine {
             return self.apply_single_replay(id, position, *job);
         }
         self.take_single(id, position)?;
-        if let Step::Purge { .. } | Step::DropOldest = step {
+        if let Step::Purge { .. } | Step::DropOldest { .. } = step {
             return self.drop_single(id, position, time);
         }
         if let Step::GiveUp = step {
@@ -626,6 +636,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get(&id) else {
             let (phase, began_late) = self.first_phase(&document, at, next_position);
             let mut subscription = Subscription::new(id, document, time, phase);
+            subscription.began = next_position;
             subscription.notes.began_late = began_late;
             subscription.endpoint = self.endpoints.of(&subscription.document.spec.target);
             self.names.insert(subscription.name().to_owned(), id);
@@ -642,11 +653,13 @@ impl Engine {
             self.change_document(id, |old| *old = document);
         } else {
             // What waits drains under the old rules; what arrives from here on is read from the log afterwards.
-            subscription.next_document = Some(document);
             if subscription.phase == Phase::Live {
                 let done = Position(next_position.0 - 1);
                 subscription.phase = Phase::CatchingUp { cursor, done };
             }
+            let meanwhile = document.ordered_as(&subscription.document);
+            subscription.next_document = Some(document);
+            self.change_document(id, |old| *old = meanwhile);
         }
         Ok(())
     }

@@ -14,8 +14,7 @@ use klambda_core::subscription::{Document, From};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::log;
-use klambda_store::marks::State as MarkState;
-use klambda_store::record::{Change, Record};
+use klambda_store::record::{Change, Record, Route, To};
 
 /// History flows through the lanes: no more than this waits in them at a time.
 const WAITING_MAX: u64 = 10_000;
@@ -144,11 +143,11 @@ impl Engine {
         let mut position = frame.first_position;
         for (at, range) in &frame.records {
             let body = frame.bytes.slice(range.clone());
-            if let Record::Event { time, event, .. } = Record::decode(&body)? {
+            if let Record::Event { time, routes, event, .. } = Record::decode(&body)? {
                 if position > done {
                     let bytes = event.len() as u32;
                     let entry = entry(position, *at, time, bytes);
-                    self.route_past(id, entry, event)?;
+                    self.route_past(id, entry, &routes, event)?;
                 }
                 position.0 += 1;
             }
@@ -162,20 +161,21 @@ impl Engine {
         Ok(true)
     }
 
-    fn route_past(&mut self, id: SubscriptionId, entry: Entry, event: &[u8]) -> Result<(), Failure> {
+    fn route_past(
+        &mut self,
+        id: SubscriptionId,
+        entry: Entry,
+        routes: &[Route<'_>],
+        event: &[u8],
+    ) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
-        let early = matches!(subscription.document.spec.from, From::Time(from) if entry.accepted < from);
-        if early || !subscription.wants(&view) {
-            return Ok(());
-        }
-        let identity = self.identity(view.source(), view.id());
-        let known = match self.marks.get(identity, id)? {
-            Some(mark) if mark.state == MarkState::Later => mark.at != entry.at,
-            Some(_) => self.is_known(subscription, identity)?,
-            None => false,
+        // Since it is there, it was asked when the event was accepted.
+        let takes = match entry.position < subscription.began {
+            true => self.takes_history(subscription, entry.accepted, &view)?,
+            false => routes.iter().any(|route| route.subscription == id && route.to == To::Later),
         };
-        if known {
+        if !takes {
             return Ok(());
         }
         let wanted = place(subscription, &view);
@@ -194,6 +194,20 @@ impl Engine {
         self.commit(&record).map(|_| ())
     }
 
+    fn takes_history(
+        &self,
+        subscription: &Subscription,
+        accepted: Millis,
+        event: &EventView<'_>,
+    ) -> Result<bool, Failure> {
+        let early = matches!(subscription.document.spec.from, From::Time(from) if accepted < from);
+        if early || !subscription.wants(event) {
+            return Ok(false);
+        }
+        let identity = self.identity(event.source(), event.id());
+        Ok(!self.is_known(subscription, identity)?)
+    }
+
     /// The durable part is read: what arrived since then is routed at once, and the subscription is live.
     fn go_live_if_caught(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
@@ -208,8 +222,12 @@ impl Engine {
         let missed = usize::from(planted::is_on(Bug::CatchUpEndsEarly));
         for entry in left.into_iter().rev().skip(missed).rev() {
             let record = self.read_event(entry.at)?;
-            let (_, event) = crate::apply::event_of(&record)?;
-            self.route_past(id, entry, event)?;
+            let (Record::Event { routes, event, .. } | Record::Kept { routes, event, .. }) =
+                Record::decode(&record)?
+            else {
+                return Err(Malformed("event record").into());
+            };
+            self.route_past(id, entry, &routes, event)?;
         }
         let up_to = Position(self.log.next_position().0 - 1);
         let change = Change::Caught { up_to };

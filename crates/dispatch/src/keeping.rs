@@ -355,6 +355,10 @@ impl Engine {
         if self.keeping.marks_refreshed.is_some() || self.is_checkpointing() {
             return Ok(());
         }
+        // What was accepted and is not read from the log yet is known by its mark alone.
+        if self.is_catching_up() {
+            return Ok(());
+        }
         if self.marks.tables().expired(before).is_empty() {
             return Ok(());
         }

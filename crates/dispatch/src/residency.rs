@@ -280,6 +280,9 @@ impl Engine {
         let now = self.now;
         for entry in gone {
             if self.giving_up.is_some() {
+                if let Some(resident) = self.lanes.get_mut(slot) {
+                    resident.passed(&entry);
+                }
                 self.give_up_entry(id, Some(&key), entry, now)?;
                 continue;
             }
@@ -287,6 +290,10 @@ impl Engine {
                 subscription.tally.left(&entry);
                 subscription.tally.unpin(entry.at);
             }
+            if let Some(resident) = self.lanes.get_mut(slot) {
+                resident.passed(&entry);
+            }
+            self.replays.dropped(id, entry.position);
             self.release(id, &entry, now)?;
         }
         Ok(())

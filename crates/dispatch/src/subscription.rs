@@ -15,6 +15,8 @@ pub struct Subscription {
     pub document: Arc<Document>,
     pub policy: Policy,
     pub created: Millis,
+    /// The first position after its creation: what is before that is history to it.
+    pub began: Position,
     pub phase: Phase,
     /// New ordering rules that begin when what waits has drained.
     pub next_document: Option<Document>,
@@ -170,6 +172,7 @@ pub struct Row {
     pub document: serde_json::Value,
     pub next_document: Option<serde_json::Value>,
     pub created: Millis,
+    pub began: Position,
     pub phase: Phase,
     pub tally: Tally,
     pub notes: Notes,
@@ -182,6 +185,7 @@ impl Subscription {
             policy: Policy::new(&document.spec),
             document: Arc::new(document),
             created,
+            began: Position(0),
             phase,
             next_document: None,
             tally: Tally::default(),
@@ -228,6 +232,7 @@ impl Subscription {
             document: self.document.to_stored_json(),
             next_document: self.next_document.as_ref().map(Document::to_stored_json),
             created: self.created,
+            began: self.began,
             phase: self.phase,
             tally: self.tally.clone(),
             notes: self.notes.clone(),
@@ -241,6 +246,7 @@ impl Subscription {
             Some(document) => Some(Document::parse(&document).ok()?),
             None => None,
         };
+        subscription.began = row.began;
         subscription.cold = row.tally.waiting_lanes;
         subscription.tally = row.tally;
         subscription.notes = row.notes;

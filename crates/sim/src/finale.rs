@@ -28,7 +28,7 @@ impl World {
         self.lift_limits()?;
         self.come_to_rest()?;
         // Behind each gap there can be another one.
-        for _ in 0..1000 {
+        for _ in 0..1000 + self.producer.made {
             if self.tidy()? {
                 break;
             }

@@ -52,6 +52,7 @@ pub struct Sub {
     pub catching_up: bool,
     /// It did so once: when its events came to it is not known.
     pub read_history: bool,
+    pub created_at: u64,
     pub pairs: Vec<Pair>,
     pub lanes: BTreeMap<String, Lane>,
     pub open: u32,
@@ -79,6 +80,7 @@ impl Sub {
             draining: false,
             catching_up,
             read_history: catching_up,
+            created_at: 0,
             pairs: Vec::new(),
             lanes: BTreeMap::new(),
             open: 0,
@@ -98,6 +100,7 @@ impl Sub {
         self.concurrency_before = self.concurrency_before.max(self.rules.concurrency);
         self.read_history |= drains;
         if drains {
+            self.rules = rules.ordered_as(&self.rules);
             self.next_rules = Some(rules);
             return;
         }

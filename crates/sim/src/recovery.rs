@@ -168,6 +168,7 @@ impl World {
         let known = self.outside.sub_mut(sub);
         known.draining = phase == "draining";
         if drains {
+            known.rules = found.ordered_as(&known.rules);
             known.next_rules = Some(found);
         } else {
             let switched = known.rules.ordering != found.ordering;

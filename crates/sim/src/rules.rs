@@ -126,11 +126,28 @@ impl Rules {
     /// Another set of rules for the same subscription: now and then with another ordering.
     pub fn changed(&self, mix: &Mix, rng: &mut Rng) -> Rules {
         let fresh = Rules::random(&self.name, mix, rng);
-        if rng.one_in(2) {
-            return Rules { ordering: fresh.ordering, ..self.clone() }.without_holes();
+        match rng.below(4) {
+            0 => return Rules { ordering: fresh.ordering, ..self.clone() }.without_holes(),
+            1 => {
+                return Rules { earliest: self.earliest, paused: self.paused, ..fresh }.without_holes();
+            }
+            _ => {}
         }
         Rules { ordering: self.ordering, earliest: self.earliest, paused: self.paused, ..fresh }
             .without_holes()
+    }
+
+    /// These rules, with those of another about order.
+    pub fn ordered_as(&self, other: &Rules) -> Rules {
+        Rules {
+            ordering: other.ordering,
+            strict: other.strict,
+            gap_timeout_ms: other.gap_timeout_ms,
+            gap_parks: other.gap_parks,
+            buffer_max: other.buffer_max,
+            failure_skips: other.failure_skips,
+            ..self.clone()
+        }
     }
 
     /// Limits of it let events or dead letters go.

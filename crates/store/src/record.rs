@@ -148,7 +148,9 @@ pub enum Step<'a> {
         position: Position,
         job: u64,
     },
-    DropOldest,
+    DropOldest {
+        position: Position,
+    },
     /// Its subscription goes: everything that waits here becomes a dead letter.
     GiveUp,
 }
@@ -532,7 +534,10 @@ impl<'a> Step<'a> {
                 put_varint(out, position.0);
                 put_varint(out, *job);
             }
-            Step::DropOldest => out.push(9),
+            Step::DropOldest { position } => {
+                out.push(9);
+                put_varint(out, position.0);
+            }
             Step::GiveUp => out.push(10),
         }
     }
@@ -554,7 +559,7 @@ impl<'a> Step<'a> {
             6 => Step::Pause,
             7 => Step::Reset { expected: Sequence(r.varint()?) },
             8 => Step::Replay { position: Position(r.varint()?), job: r.varint()? },
-            9 => Step::DropOldest,
+            9 => Step::DropOldest { position: Position(r.varint()?) },
             10 => Step::GiveUp,
             _ => return Err(Malformed("step")),
         })
@@ -571,7 +576,7 @@ impl<'a> Step<'a> {
             Step::Pause => "paused",
             Step::Reset { .. } => "reset",
             Step::Replay { .. } => "replayed",
-            Step::DropOldest => "dropped",
+            Step::DropOldest { .. } => "dropped",
             Step::GiveUp => "given up",
         }
     }

@@ -43,10 +43,9 @@ impl Lane {
             self.take(entry, sequence);
         } else if sequence > expected {
             self.buffer(entry, sequence, taken, policy, actions);
-        } else if self.in_recorded_gap(sequence) || sequence >= self.watermark.at_previous_start {
-            self.late(entry, policy, actions);
         } else {
-            actions.push(Action::Watermark);
+            // Whatever was passed long ago is turned away before it is accepted (`knows`): what is here is not lost.
+            self.late(entry, policy, actions);
         }
     }
 

@@ -140,10 +140,7 @@ impl Lane {
     }
 
     pub(super) fn drop_oldest(&mut self, actions: &mut Vec<Action>) {
-        // Neither what is in flight nor a dead letter that holds the lane is ever dropped.
-        let running = self.running();
-        let aside = usize::from(running == Some(Turn::Aside));
-        let queue = usize::from(self.held || running == Some(Turn::Queue));
+        let (aside, queue) = self.kept_from_drop();
         if let Some(entry) = self.aside.remove(aside) {
             if aside == 0 {
                 self.end_turn(Turn::Aside);

@@ -174,6 +174,19 @@ impl Lane {
         self.depth().saturating_sub(u64::from(self.in_flight)).saturating_sub(u64::from(self.held))
     }
 
+    /// What `DropOldest` drops.
+    pub fn first_droppable(&self) -> Option<&Entry> {
+        let (aside, queue) = self.kept_from_drop();
+        self.aside.get(aside).or_else(|| self.queue.get(queue)).or_else(|| self.early.values().next())
+    }
+
+    /// How many at the front of each place are never dropped: what is in flight, and a dead letter that holds the lane.
+    pub(super) fn kept_from_drop(&self) -> (usize, usize) {
+        let running = self.running();
+        let queue = self.held || running == Some(Turn::Queue);
+        (usize::from(running == Some(Turn::Aside)), usize::from(queue))
+    }
+
     pub fn spilled(&self) -> Spilled {
         self.spilled
     }

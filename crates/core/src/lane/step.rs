@@ -55,8 +55,6 @@ pub enum Action {
     Delivered(Entry),
     /// Left without success: its id is released.
     Dropped(Entry),
-    /// Known by the watermark: skipped, no trace in the lane.
-    Watermark,
     /// An early event beyond the buffer of a parked gap: to be kept on disk.
     SpillEarly {
         sequence: Sequence,

@@ -193,15 +193,18 @@ impl World {
         }
         let position = Position(self.fates.len() as u64 + 1);
         let sequence = self.policy.sequenced.then_some(Sequence(id.0));
-        let known = sequence.is_some_and(|n| self.machine.lane.knows(n, &self.policy, self.now));
+        if let Some(n) = sequence
+            && self.machine.lane.knows(n, &self.policy, self.now)
+        {
+            assert!(!self.model.must_take(n.0, self.now), "turned away by the watermark: {n:?}");
+            self.fates.insert(position, Fate::Known);
+            return Some(position);
+        }
+        assert!(sequence.is_none_or(|n| !self.model.must_know(n.0, self.now)), "taken although long passed");
         self.fates.insert(position, Fate::Waiting);
         let entry = entry(position.0, bytes, self.now);
-        let actions = self.must(Input::Arrived { entry, sequence, taken: false });
-        let watermark = actions.contains(&Action::Watermark);
-        assert_eq!(known, watermark, "`knows` says what the step does");
-        if !watermark {
-            self.marks.insert(id, (self.now, position));
-        }
+        self.must(Input::Arrived { entry, sequence, taken: false });
+        self.marks.insert(id, (self.now, position));
         Some(position)
     }
 
@@ -335,8 +338,7 @@ impl World {
         let before = refusable.then(|| self.machine.clone());
         let early_on_disk = self.machine.early.len();
         let result = self.machine.apply(&input, &self.policy, self.now);
-        let watermark = result.as_ref().is_ok_and(|actions| actions.contains(&Action::Watermark));
-        let expected = self.model.step(&input, self.now, watermark);
+        let expected = self.model.step(&input, self.now);
         let (texts, expected) = (result.as_deref().map(sorted), expected.as_deref().map(sorted));
         assert_eq!(texts, expected, "what follows from {input:?}");
         let Ok(actions) = result else {
@@ -348,9 +350,6 @@ impl World {
             self.model.since = self.machine.lane.since();
         }
         actions.iter().for_each(|action| self.note(*action));
-        if let (true, Input::Arrived { entry, .. }) = (watermark, &input) {
-            self.fates.insert(entry.position, Fate::Known);
-        }
         self.log.push(Record { running, input, now: self.now });
         self.check();
         Ok(actions)

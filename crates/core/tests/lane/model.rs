@@ -88,14 +88,13 @@ impl Model {
         }
     }
 
-    /// `watermark`: how the machine decided, where the page leaves it a choice (between one and two windows ago).
-    pub fn step(&mut self, input: &Input, now: Millis, watermark: bool) -> Result<Vec<Action>, Refused> {
+    pub fn step(&mut self, input: &Input, now: Millis) -> Result<Vec<Action>, Refused> {
         let state = self.state();
         let mut actions = Vec::new();
         match *input {
             Input::Arrived { entry, sequence: None, .. } => self.place(entry),
             Input::Arrived { entry, sequence: Some(sequence), .. } => {
-                self.arrived(entry, sequence.0, now, watermark, &mut actions);
+                self.arrived(entry, sequence.0, now, &mut actions);
             }
             Input::Delivered => {
                 let entry = self.leave();
@@ -207,14 +206,7 @@ impl Model {
 
     // ---- arriving -----------------------------------------------------------------------------------------
 
-    fn arrived(
-        &mut self,
-        entry: Entry,
-        sequence: u64,
-        now: Millis,
-        watermark: bool,
-        actions: &mut Vec<Action>,
-    ) {
+    fn arrived(&mut self, entry: Entry, sequence: u64, now: Millis, actions: &mut Vec<Action>) {
         self.forget_after_ttl(now);
         if self.expected.is_none() {
             match self.policy.start {
@@ -232,22 +224,40 @@ impl Model {
                 self.close_gap();
                 self.drain(now);
             }
-            Some(expected) if sequence < expected => {
-                if self.is_late(sequence, now, watermark) {
-                    self.late(entry, actions);
-                } else {
-                    actions.push(Action::Watermark);
-                }
-            }
+            Some(expected) if sequence < expected => self.late(entry, actions),
             _ if buffered_already => self.late(entry, actions),
             _ => self.buffer(entry, sequence, now, actions),
         }
     }
 
-    fn forget_after_ttl(&mut self, now: Millis) {
+    /// Not passed, in a recorded gap, or passed less than one window ago: it must be taken.
+    pub fn must_take(&self, sequence: u64, now: Millis) -> bool {
+        self.passed_for(sequence, now).is_none_or(|age| age < self.policy.window_ms)
+    }
+
+    /// Passed two windows ago or more: it must be turned away. Between the two the machine may choose.
+    pub fn must_know(&self, sequence: u64, now: Millis) -> bool {
+        self.passed_for(sequence, now).is_some_and(|age| age / 2 >= self.policy.window_ms)
+    }
+
+    /// For how long the lane has been past this sequence, if it is and remembers it.
+    fn passed_for(&self, sequence: u64, now: Millis) -> Option<u64> {
+        let in_gap = self.gaps.iter().any(|(from, to)| (*from..=*to).contains(&sequence));
+        if in_gap || self.forgets(now) || self.expected.is_none_or(|expected| sequence >= expected) {
+            return None;
+        }
+        let (at, _) = self.passed.iter().find(|(_, expected)| *expected > sequence).expect("it was passed");
+        Some(now.since(*at))
+    }
+
+    fn forgets(&self, now: Millis) -> bool {
         let ttl = self.policy.sequence_ttl_ms;
         let idle = self.line.is_empty() && self.aside.is_empty() && self.early.is_empty();
-        if ttl > 0 && idle && now.since(self.active_at) >= ttl {
+        ttl > 0 && idle && now.since(self.active_at) >= ttl
+    }
+
+    fn forget_after_ttl(&mut self, now: Millis) {
+        if self.forgets(now) {
             self.expected = None;
             self.gaps.clear();
             self.passed.clear();
@@ -263,22 +273,6 @@ impl Model {
     fn pass_to(&mut self, expected: u64, now: Millis) {
         self.expected = Some(expected);
         self.passed.push((now, expected));
-    }
-
-    /// Passed less than one window ago: late. Two or more: known. Between: as the machine says.
-    fn is_late(&self, sequence: u64, now: Millis, watermark: bool) -> bool {
-        if self.gaps.iter().any(|(from, to)| (*from..=*to).contains(&sequence)) {
-            return true;
-        }
-        let (at, _) = self.passed.iter().find(|(_, expected)| *expected > sequence).expect("it was passed");
-        let age = now.since(*at);
-        if age < self.policy.window_ms {
-            true
-        } else if age >= 2 * self.policy.window_ms {
-            false
-        } else {
-            !watermark
-        }
     }
 
     fn late(&mut self, mut entry: Entry, actions: &mut Vec<Action>) {

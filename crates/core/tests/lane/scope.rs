@@ -152,7 +152,7 @@ impl Key {
                     self.letters[entry.position.0 as usize - 1] = Some(entry);
                     (entry, Fate::DeadLetter)
                 }
-                Action::Dropped(_) | Action::Watermark => panic!("nothing was to be dropped: {action:?}"),
+                Action::Dropped(_) => panic!("nothing was to be dropped: {action:?}"),
                 _ => continue,
             };
             let was = std::mem::replace(&mut self.fates[entry.position.0 as usize - 1], fate);

@@ -14,11 +14,6 @@ pub(super) struct Account {
     pub aside: HashMap<Position, Aside>,
     /// Dead letters that are gone, while they stood in their line for all the log says.
     pub gone: HashSet<Position>,
-    /// Drops that the log recorded without naming the event.
-    pub drops: u64,
-    /// Overtaken events that were taken for the dropped ones, so as not to keep them. If one turns out to be a dead letter,
-    /// another was dropped.
-    pub assumed: u64,
     /// Up to here a purge took what waited, except this many: what was in flight, and dead letters outside the lane.
     pub purged_before: Position,
     pub survivors: u64,
@@ -26,7 +21,6 @@ pub(super) struct Account {
     /// Created within this log, so that all of its history is known.
     pub is_whole: bool,
     pub later: HashSet<Position>,
-    pub rules: Rules,
     pub last_routed: Position,
     /// By lane, the highest sequence that was delivered.
     pub highest: HashMap<u64, Sequence>,
@@ -45,15 +39,6 @@ pub(super) enum Why {
     Overtaken,
     Replayed,
     Invalid,
-}
-
-/// Whether an event that was put off until its subscription has caught up must be taken then.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Rules {
-    #[default]
-    Unknown,
-    AsCreated,
-    Changed,
 }
 
 impl Account {
@@ -84,7 +69,6 @@ impl Account {
         let line = self.line(key);
         went.extend(line.iter().map(|waiting| waiting.position));
         line.clear();
-        line.drops = 0;
         let waited = went.len() as u64;
         let last = went.iter().max().copied().unwrap_or_default();
         self.purged_before = self.purged_before.max(last);
@@ -101,32 +85,21 @@ impl Account {
             self.aside.insert(waiting.position, aside);
         }
         line.clear();
-        line.drops = 0;
     }
 
-    /// What was overtaken was dropped, if that is all that happened in its line.
-    pub fn is_dropped(&mut self, key: &str) -> bool {
-        let Some(line) = self.lines.get_mut(key).filter(|line| line.drops > 0 && !line.failed) else {
-            return false;
-        };
-        line.drops -= 1;
-        self.drops -= 1;
-        self.assumed += 1;
-        true
-    }
-
-    /// An event that was taken for purged or dropped is there after all.
-    pub fn is_back(&mut self, position: Position) -> bool {
-        if position <= self.purged_before && self.survivors > 0 {
-            self.survivors -= 1;
-            true
-        } else if self.assumed > 0 {
-            self.assumed -= 1;
-            self.drops += 1;
-            true
-        } else {
-            false
+    /// It made room for another.
+    pub fn dropped(&mut self, key: &str, position: Position) {
+        let waited = self.lines.get_mut(key).is_some_and(|line| line.take(position).is_some());
+        if !waited && self.aside.remove(&position).is_none() {
+            self.is_back(position);
         }
+    }
+
+    /// An event that was taken for purged is there after all.
+    pub fn is_back(&mut self, position: Position) -> bool {
+        let is_back = position <= self.purged_before && self.survivors > 0;
+        self.survivors -= u64::from(is_back);
+        is_back
     }
 
     /// Whether this delivery came after a higher sequence, and whether it skipped one.

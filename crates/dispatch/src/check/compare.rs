@@ -144,7 +144,7 @@ impl Comparison<'_> {
                 Some((Kind::OrderViolation, "still waits in its lane, which went on without it"))
             }
             (true, _, Place::Invalid) => Some((Kind::State, "has no key or sequence and waits in a lane")),
-            (false, false, _) if !self.is_explained(position, account) => {
+            (false, false, _) if !account.gone.remove(&position) => {
                 Some((Kind::Lost, "is neither delivered nor waiting nor a dead letter"))
             }
             _ => None,
@@ -152,17 +152,6 @@ impl Comparison<'_> {
         if let Some((kind, what)) = problem {
             self.findings.add(kind, Some(self.id), format!("event {position} {what}"));
         }
-    }
-
-    /// It left by a record that does not name it.
-    fn is_explained(&mut self, position: Position, account: &mut Account) -> bool {
-        if account.gone.remove(&position) {
-            return true;
-        }
-        let dropped = account.drops > 0;
-        account.drops -= u64::from(dropped);
-        self.report.purged += u64::from(dropped);
-        dropped
     }
 
     fn judge_unknown(&mut self, position: Position, account: &mut Account) {

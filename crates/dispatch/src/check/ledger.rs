@@ -7,13 +7,12 @@
 //!
 //! History before the oldest kept segment is unknown: steps that concern it are counted, not judged.
 
-use super::account::{Account, Aside, Rules, Why};
+use super::account::{Account, Aside, Why};
 use super::line::{Delivered, Waiting};
 use super::report::{Findings, Kind, Report};
 use hashbrown::{HashMap, HashSet};
 use klambda_core::ids::{Address, Position, SubscriptionId};
-use klambda_core::subscription::{Document, From};
-use klambda_core::time::Millis;
+use klambda_core::subscription::Document;
 use klambda_store::record::{Change, LaneRef, Record, Route, Step, To};
 use klambda_store::segment::{FRAME_HEADER, HEADER};
 use std::hash::BuildHasher;
@@ -77,8 +76,8 @@ impl Ledger {
                     LaneRef::Alone(position) => self.step_alone(*subscription, *position, step),
                 }
             }
-            Record::Subscription { time, subscription, change } => {
-                self.change(*time, *subscription, change, position, findings);
+            Record::Subscription { subscription, change, .. } => {
+                self.change(*subscription, change, position, findings);
             }
             Record::DeadLetterGone { subscription, position, .. } => self.gone(*subscription, *position),
             Record::Moved { from, position, route, .. } => self.moved(*from, *position, route),
@@ -97,9 +96,7 @@ impl Ledger {
         }
         let account = self.subscriptions.entry(route.subscription).or_default();
         if route.to == To::Later {
-            if account.rules == Rules::AsCreated {
-                account.later.insert(position);
-            }
+            account.later.insert(position);
             return;
         }
         account.later.remove(&position);
@@ -132,10 +129,9 @@ impl Ledger {
         let lane = self.hasher.hash_one(key);
         let account = self.subscriptions.entry(id).or_default();
         match step {
-            Step::Failed { .. } | Step::Skip => account.line(key).failed = true,
-            Step::DropOldest => {
-                account.line(key).drops += 1;
-                account.drops += 1;
+            Step::DropOldest { position } => {
+                account.dropped(key, *position);
+                self.counts.purged += 1;
             }
             Step::Purge { after, .. } if key.is_empty() => {
                 self.counts.purged += account.alone.extract_if(|position| position > after).count() as u64;
@@ -157,17 +153,12 @@ impl Ledger {
             return self.delivered_aside(id, key, position, findings);
         };
         for overtaken in overtaken {
-            if account.is_dropped(key) {
-                self.counts.purged += 1;
-            } else if account.gone.remove(&overtaken.position) {
+            if account.gone.remove(&overtaken.position) {
                 continue;
             } else {
                 let aside = Aside { why: Why::Overtaken, lane, sequence: overtaken.sequence() };
                 account.aside.insert(overtaken.position, aside);
             }
-        }
-        if let Some(line) = account.lines.get_mut(key) {
-            line.failed = false;
         }
         account.forget_if_over(key);
         let (late, gap) = if is_late { (true, false) } else { account.pass(lane, event.sequence()) };
@@ -218,7 +209,7 @@ impl Ledger {
             // It never had a lane, or its subscription has none any more.
             account.alone.insert(position);
         }
-        if let Step::Purge { .. } | Step::DropOldest = step
+        if let Step::Purge { .. } | Step::DropOldest { .. } = step
             && account.alone.remove(&position)
         {
             self.counts.purged += 1;
@@ -235,10 +226,7 @@ impl Ledger {
     fn replayed(&mut self, id: SubscriptionId, key: &str, position: Position) {
         let (first_position, lane) = (self.first_position, self.hasher.hash_one(key));
         let account = self.subscriptions.entry(id).or_default();
-        let waiting = account.lines.get_mut(key).and_then(|line| {
-            line.failed = true;
-            line.take(position)
-        });
+        let waiting = account.lines.get_mut(key).and_then(|line| line.take(position));
         account.forget_if_over(key);
         let sequence = match (waiting, account.aside.get(&position).copied()) {
             (Some(waiting), _) => waiting.sequence(),
@@ -281,22 +269,13 @@ impl Ledger {
     fn gone(&mut self, id: SubscriptionId, position: Position) {
         let Some(account) = self.subscriptions.get_mut(&id) else { return };
         self.counts.purged += 1;
-        if account.aside.remove(&position).is_none()
-            && !account.alone.remove(&position)
-            && position >= self.first_position
-        {
+        // One from before this log may have been routed within it.
+        if account.aside.remove(&position).is_none() && !account.alone.remove(&position) {
             account.gone.insert(position);
         }
     }
 
-    fn change(
-        &mut self,
-        time: Millis,
-        id: SubscriptionId,
-        change: &Change<'_>,
-        next: Position,
-        findings: &mut Findings,
-    ) {
+    fn change(&mut self, id: SubscriptionId, change: &Change<'_>, next: Position, findings: &mut Findings) {
         match change {
             Change::Put { document } => {
                 let parsed = serde_json::from_str(document).ok().and_then(|json| Document::parse(&json).ok());
@@ -304,12 +283,6 @@ impl Ledger {
                 let account = self.subscriptions.entry(id).or_default();
                 if let Some(document) = parsed {
                     account.is_whole |= is_new && self.is_whole;
-                    let begins_later = matches!(document.spec.from, From::Time(from) if from > time);
-                    account.rules = if account.is_whole && is_new && !begins_later {
-                        Rules::AsCreated
-                    } else {
-                        Rules::Changed
-                    };
                     findings.name_subscriptions(std::iter::once((id, document.name)));
                 }
             }
@@ -319,23 +292,22 @@ impl Ledger {
                 self.counts.purged += account.open() as u64;
                 self.removed.insert(id);
             }
-            Change::Drain | Change::Retire { .. } => {
-                self.subscriptions.entry(id).or_default().rules = Rules::Changed
-            }
-            Change::Pause | Change::Resume | Change::Caught { .. } | Change::Retired => {}
+            Change::Drain
+            | Change::Retire { .. }
+            | Change::Retired
+            | Change::Pause
+            | Change::Resume
+            | Change::Caught { .. } => {}
         }
     }
 
-    /// Live from here on: whatever was put off must have been routed, if the rules are those it was put off under.
+    /// Live from here on: whatever was put off must have been routed.
     fn caught_up(&mut self, id: SubscriptionId, findings: &mut Findings) {
         let account = self.subscriptions.entry(id).or_default();
         for position in account.later.drain() {
-            if account.rules == Rules::AsCreated {
-                let text = format!(
-                    "event {position} was put off until the subscription had caught up and never taken"
-                );
-                findings.add(Kind::Lost, Some(id), text);
-            }
+            let text =
+                format!("event {position} was put off until the subscription had caught up and never taken");
+            findings.add(Kind::Lost, Some(id), text);
         }
     }
 

@@ -30,11 +30,6 @@ impl Waiting {
 #[derive(Default)]
 pub(super) struct Line {
     waiting: VecDeque<Waiting>,
-    /// Drops that the log recorded, without saying of which event.
-    pub drops: u64,
-    /// Something failed, was skipped or came back since the last delivery: what is overtaken may be a dead letter, and
-    /// what was dropped another one.
-    pub failed: bool,
 }
 
 pub(super) struct Delivered {
@@ -54,7 +49,7 @@ impl Line {
     }
 
     pub fn is_over(&self) -> bool {
-        self.waiting.is_empty() && self.drops == 0
+        self.waiting.is_empty()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Waiting> {

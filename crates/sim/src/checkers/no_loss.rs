@@ -31,7 +31,11 @@ fn may_be_below_watermark(outside: &Outside, sub: &Sub, event: EventNo) -> bool 
     const WINDOW_MS: u64 = 24 * 3_600_000;
     let ordering = sub.next_rules.as_ref().map_or(sub.rules.ordering, |rules| rules.ordering);
     let Place::Lane { key, sequence: Some(_) } = ordering.place(outside.made(event)) else { return false };
-    let first = sub.lane(&key).and_then(|lane| lane.first_at);
+    // The past came to a lane at some time since its subscription was made.
+    let first = match sub.read_history {
+        true => Some(sub.created_at),
+        false => sub.lane(&key).and_then(|lane| lane.first_at),
+    };
     first.is_some_and(|first| outside.now.saturating_sub(first) >= WINDOW_MS)
 }
 

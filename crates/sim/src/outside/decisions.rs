@@ -40,7 +40,9 @@ impl Outside {
     }
 
     fn created(&mut self, sub: SubNo) {
+        let now = self.now;
         let sub = &mut self.subs[sub as usize];
+        sub.created_at = now;
         if sub.rules.earliest {
             for made in &self.events {
                 if sub.rules.matches(made) {
@@ -56,9 +58,9 @@ impl Outside {
         let sub = &mut self.subs[sub as usize];
         let read_history = sub.read_history;
         for (n, pair) in sub.pairs.iter_mut().enumerate() {
-            if !pair.open && !pair.is_settled() && pair.taken != Taken::No {
+            if !pair.open && pair.may_wait() && pair.taken != Taken::No {
                 // What was a dead letter outside its lane stays one.
-                let sure = pair.state != State::DeadMaybe
+                let sure = matches!(pair.state, State::Waiting | State::Dead { held: true })
                     && !(read_history && pair.starts == 0 && events[n].may_be_invalid())
                     && pair.revived == 0
                     && !pair.may_be_late
@@ -84,10 +86,10 @@ impl Outside {
             if pair.open || pair.taken == Taken::No || !is_in_lane(&ordering, &events[n], key) {
                 continue;
             }
-            if !pair.is_settled() || (pair.revived > 0 && pair.state == State::Dead { held: false }) {
+            if pair.may_wait() {
                 let sure = pair.taken == Taken::Yes
                     && pair.position.is_some()
-                    && pair.state != State::DeadMaybe
+                    && matches!(pair.state, State::Waiting | State::Dead { held: true })
                     && !(read_history && pair.starts == 0 && events[n].may_be_invalid())
                     && pair.revived == 0
                     && !pair.may_be_late
@@ -121,7 +123,7 @@ impl Outside {
         let op = self.op;
         let sub = &mut self.subs[sub as usize];
         for pair in
-            sub.pairs.iter_mut().filter(|pair| !pair.open && !pair.is_settled() && pair.taken != Taken::No)
+            sub.pairs.iter_mut().filter(|pair| !pair.open && pair.may_wait() && pair.taken != Taken::No)
         {
             pair.release(op, false);
         }
@@ -140,11 +142,13 @@ impl Outside {
         lane.disturbed = true;
         // What was tried last and waits to be tried again, else what holds the lane; else a gap is skipped.
         let tried = lane.current.filter(|event| Some(*event) != lane.parked_on);
-        let parked = lane.parked_on;
+        let parked = lane.parked_on.or(lane.parked_maybe);
         let Some(event) = tried.or(parked) else { return };
         let pair = sub.pair_mut(event);
-        let sure = matches!(pair.state, State::Dead { held: true })
-            || (pair.state == State::Waiting && pair.failures_sure > 0 && pair.revived == 0);
+        // One that is to be tried afresh is no obstacle: then a gap behind it may be what is skipped.
+        let fails = matches!(pair.state, State::Dead { held: true })
+            || (pair.state == State::Waiting && pair.failures_sure > 0);
+        let sure = fails && pair.revived == 0;
         pair.set(if sure { State::Dead { held: false } } else { State::DeadMaybe }, op);
         pair.failures_sure = 0;
         let (position, came) = (pair.position, pair.taken_at);
@@ -190,8 +194,8 @@ impl Sub {
             }
         }
         for lane in self.lanes.values_mut() {
-            // A dead letter that holds its lane goes on in its place.
-            lane.parked_on = None;
+            // A dead letter that holds its lane goes on in its place, unless the job ends before it comes to that.
+            lane.parked_maybe = lane.parked_on.take().or(lane.parked_maybe);
         }
     }
 }

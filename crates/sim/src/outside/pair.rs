@@ -73,6 +73,12 @@ impl Pair {
         !matches!(self.state, State::Waiting | State::Dead { held: true } | State::DeadMaybe)
     }
 
+    /// It is in its lane, or may be: a dead letter that a job took up, or a success that a crash may have lost.
+    pub fn may_wait(&self) -> bool {
+        let taken_up = self.revived > 0 && self.state == State::Dead { held: false };
+        !self.is_settled() || taken_up || self.state == State::AckedMaybe
+    }
+
     pub fn set(&mut self, state: State, op: u64) {
         self.state = state;
         self.state_op = op;
@@ -121,6 +127,8 @@ pub struct Lane {
     pub current: Option<EventNo>,
     /// The dead letter that holds it.
     pub parked_on: Option<EventNo>,
+    /// … which may hold it still: a job was to take it up.
+    pub parked_maybe: Option<EventNo>,
     /// Since when nothing may start: a person paused it.
     pub paused: Option<u64>,
     /// Events that certainly wait, by position: what goes in order of arrival.
@@ -171,6 +179,9 @@ impl Lane {
         }
         if self.parked_on == Some(event) {
             self.parked_on = None;
+        }
+        if self.parked_maybe == Some(event) {
+            self.parked_maybe = None;
         }
     }
 }

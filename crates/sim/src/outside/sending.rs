@@ -50,8 +50,8 @@ impl Sub {
     fn offered(&mut self, no: SubNo, made: &Made, op: u64, now: u64) -> Before {
         let place = self.place(made);
         let (timeout_ms, buffer_max) = (self.rules.gap_timeout_ms, self.rules.buffer_max);
-        // What a limit may have dropped, or what is read from the log later, is not surely known for ever.
-        let drops = self.drops || place.is_none();
+        // What a limit may have dropped is not surely known.
+        let drops = self.drops;
         let pair = self.pair_mut(made.no);
         // What waits again because a crash lost its acknowledgement may be dropped, and its id released.
         let delivered = pair.state == State::Acked || (pair.state == State::AckedMaybe && !drops);

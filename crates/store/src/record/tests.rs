@@ -124,7 +124,7 @@ fn every_step() {
     check_step(Step::Pause, "paused", &[6]);
     check_step(Step::Reset { expected: Sequence(8) }, "reset", &[7, 8]);
     check_step(Step::Replay { position: Position(9), job: 2 }, "replayed", &[8, 9, 2]);
-    check_step(Step::DropOldest, "dropped", &[9]);
+    check_step(Step::DropOldest { position: Position(7) }, "dropped", &[9, 7]);
     check_step(Step::GiveUp, "given up", &[10]);
 }
 
