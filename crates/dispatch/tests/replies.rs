@@ -85,7 +85,7 @@ fn replies_get_what_they_lack_from_their_cause() {
 #[test]
 fn a_power_cut_leaves_both_or_neither_and_a_repeat_adds_nothing() {
     let (mut both, mut neither) = (0, 0);
-    for seed in 0..300 {
+    for seed in 0..150 {
         let mut rng = Rng(seed);
         let mut world = chain(seed);
         world.disk.set_sector_bytes(16 + rng.below(200) as usize);
