@@ -23,6 +23,8 @@ pub enum Outcome {
     },
     /// A function's success whose events cannot be read.
     BadReplies(String),
+    /// Whoever handled it within this process found that it says nothing it could act on.
+    Invalid(String),
     /// There is no replica of the function to call: no attempt was made.
     NotReady {
         why: String,
@@ -42,7 +44,9 @@ impl Outcome {
     pub fn verdict(&self) -> Verdict {
         match self {
             Outcome::Status { code: 200..=299, .. } | Outcome::Replied { .. } => Verdict::Delivered,
-            Outcome::Status { code: 400 | 413 | 415 | 422, .. } | Outcome::BadReplies(_) => Verdict::Fatal,
+            Outcome::Status { code: 400 | 413 | 415 | 422, .. }
+            | Outcome::BadReplies(_)
+            | Outcome::Invalid(_) => Verdict::Fatal,
             _ => Verdict::Retry,
         }
     }
@@ -55,6 +59,7 @@ impl Outcome {
             Outcome::Unusable(_)
             | Outcome::Replied { .. }
             | Outcome::BadReplies(_)
+            | Outcome::Invalid(_)
             | Outcome::NotReady { .. } => false,
         }
     }
@@ -79,7 +84,7 @@ impl Outcome {
             | Outcome::Refused(_)
             | Outcome::Unusable(_)
             | Outcome::NotReady { .. } => Reason::Unavailable,
-            Outcome::BadReplies(_) => Reason::Validation,
+            Outcome::BadReplies(_) | Outcome::Invalid(_) => Reason::Validation,
             Outcome::Timeout => Reason::Timeout,
             Outcome::Status { .. } | Outcome::Broken(_) | Outcome::Replied { .. } => Reason::RetriesExhausted,
         }
@@ -96,6 +101,7 @@ impl Outcome {
             Outcome::Unusable(detail) => format!("not called: {detail}"),
             Outcome::Replied { replies } => format!("answered with {} events", replies.len()),
             Outcome::BadReplies(detail) => format!("the events it answered with were refused: {detail}"),
+            Outcome::Invalid(detail) => detail.clone(),
             Outcome::NotReady { why, .. } => format!("not called: {why}"),
         }
     }

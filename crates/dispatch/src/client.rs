@@ -125,6 +125,9 @@ impl Client {
     /// Waits for a replica as long as that takes, then calls it. The replica is held until the answer is read.
     async fn call_function(&self, request: &Request<'_>, replicas: &Replicas) -> Result<Outcome, Outcome> {
         let FunctionName { namespace, name } = &replicas.function;
+        if let Some(handling) = self.shared.functions.handle(namespace, name, request.delivery) {
+            return Ok(handling.await);
+        }
         let acquired = self.shared.functions.acquire(namespace, name).wait().await;
         let lease = acquired.map_err(|Unavailable { why, retry_after_ms }| {
             let why = format!("function {namespace}/{name}: {why}");

@@ -112,6 +112,13 @@ pub struct Delivery {
     pub attempt: u32,
 }
 
+impl Delivery {
+    /// Whether this system emitted the event itself. What the event says has no part in it.
+    pub fn is_emitted(&self) -> bool {
+        klambda_store::record::is_emitted(&self.record)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub number: LaneNumber,

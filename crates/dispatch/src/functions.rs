@@ -1,5 +1,7 @@
 //! The seam to whoever runs functions: a delivery to a function asks here for a replica to call.
 
+use crate::engine::Delivery;
+use klambda_core::outcome::Outcome;
 use std::any::Any;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -9,7 +11,14 @@ use std::pin::Pin;
 pub trait Functions: Send + Sync {
     /// A replica to make one call to. Waiting for it is no attempt and has no timeout but its own.
     fn acquire(&self, namespace: &str, name: &str) -> Acquired;
+
+    /// For a function that is part of this process: handles the event here, and nobody is called.
+    fn handle(&self, _namespace: &str, _name: &str, _delivery: &Delivery) -> Option<Handling> {
+        None
+    }
 }
+
+pub type Handling = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 pub enum Acquired {
     Ready(Lease),

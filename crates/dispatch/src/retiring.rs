@@ -31,6 +31,14 @@ impl Engine {
         self.commit_change(id, Change::Retire { until: self.now + grace_ms })
     }
 
+    /// Whether a subscription has this name, or had it and left dead letters.
+    pub fn knows_subscription(&self, name: &str) -> Result<(), Refused> {
+        match self.subscriptions_named(name).is_empty() {
+            true => Err(Refused::NotFound(format!("there is no subscription {name:?}"))),
+            false => Ok(()),
+        }
+    }
+
     /// Those of this name: first the one that has it, then those that had it.
     pub(crate) fn subscriptions_named(&self, name: &str) -> Vec<SubscriptionId> {
         let current = self.names.get(name).copied();

@@ -10,10 +10,11 @@
 use super::account::{Account, Aside, Why};
 use super::line::{Delivered, Waiting};
 use super::report::{Findings, Kind, Report};
+use crate::rows;
 use hashbrown::{HashMap, HashSet};
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::subscription::Document;
-use klambda_store::record::{Change, LaneRef, Record, Route, Step, To};
+use klambda_store::record::{Change, DocumentChange, LaneRef, Record, Route, Step, To};
 use klambda_store::segment::{FRAME_HEADER, HEADER};
 use std::hash::BuildHasher;
 
@@ -27,6 +28,8 @@ pub(super) struct Ledger {
     removed: HashSet<SubscriptionId>,
     /// Acknowledged although nothing waited: to be told apart by a second reading.
     suspects: HashMap<(SubscriptionId, Position), bool>,
+    /// By row, the version that each document has since, or none if it is removed.
+    pub documents: HashMap<Vec<u8>, Option<u64>>,
     counts: Counts,
     hasher: foldhash::fast::FixedState,
 }
@@ -51,6 +54,7 @@ impl Ledger {
             subscriptions: HashMap::new(),
             removed: HashSet::new(),
             suspects: HashMap::new(),
+            documents: HashMap::new(),
             counts: Counts::default(),
             hasher: foldhash::fast::FixedState::default(),
         }
@@ -242,6 +246,13 @@ impl Ledger {
             (None, None) => return,
         };
         account.aside.insert(position, Aside { why: Why::Replayed, lane, sequence });
+    }
+
+    pub fn read_documents(&mut self, at: Address, changes: &[DocumentChange<'_>]) {
+        for change in changes {
+            let version = change.content.map(|_| at.0);
+            self.documents.insert(rows::document(change.kind, change.key), version);
+        }
     }
 
     /// A dead letter left one subscription for another of its name.

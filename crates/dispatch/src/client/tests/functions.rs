@@ -2,7 +2,8 @@
 
 use super::super::testing::{Server, Step, delivery};
 use super::super::{Client, Options};
-use crate::functions::{Acquired, Functions, Lease, Unavailable};
+use crate::engine::Delivery;
+use crate::functions::{Acquired, Functions, Handling, Lease, Unavailable};
 use klambda_core::outcome::Outcome;
 use serde_json::json;
 use std::net::SocketAddr;
@@ -39,6 +40,11 @@ impl Functions for Replica {
             held.fetch_add(1, Ordering::SeqCst);
             Ok(Lease { address, held: Box::new(Counted(held, ended)) })
         }))
+    }
+
+    fn handle(&self, _: &str, name: &str, delivery: &Delivery) -> Option<Handling> {
+        let why = format!("emitted: {}", delivery.is_emitted());
+        (name == "inside").then(|| Box::pin(async { Outcome::Invalid(why) }) as Handling)
     }
 }
 
@@ -79,6 +85,8 @@ async fn a_replica_is_waited_for_held_and_called_again() {
     let gone = client.call(&delivery(target("gone"))).await;
     let why = "function default/gone: there is none".to_owned();
     assert_eq!(gone, Outcome::NotReady { why, retry_after_ms: 7 });
+    let inside = client.call(&delivery(target("inside"))).await;
+    assert_eq!(inside, Outcome::Invalid("emitted: false".into()));
     let nobody = Client::new(Options::default()).call(&delivery(target("hello"))).await;
     assert!(matches!(nobody, Outcome::NotReady { .. }));
 }
