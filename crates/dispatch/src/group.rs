@@ -106,7 +106,6 @@ impl Engine {
             let name = subscription.name().to_owned();
             let drops = subscription.document.spec.backlog.on_full == OnFull::Drop;
             if !drops || limit == "deadLetters.maxEvents" || !self.drop_oldest(*id)? {
-                self.metrics.backlog_rejected(&name);
                 return Ok(Err(NoRoom::Backlog { subscription: name, limit }));
             }
         }

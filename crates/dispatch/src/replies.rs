@@ -21,6 +21,8 @@ pub const HOPS: &str = "lambdahops";
 
 /// Answers that find no room are kept up to here; beyond it their function is called again later.
 const PUT_OFF_BYTES_MAX: usize = 16 << 20;
+/// How often those that are kept look for room again, and how long the others wait.
+const LOOK_MS: u64 = 50;
 const RETRY_MS: u64 = 1000;
 
 /// Answers whose events find no room yet. Their causes are not acknowledged and stay in flight.
@@ -142,7 +144,7 @@ impl Engine {
         }
         self.put_off.bytes += bytes;
         self.put_off.answers.push(Waiting { ticket, replies, why });
-        self.put_off.due.get_or_insert(self.now + RETRY_MS);
+        self.put_off.due.get_or_insert(self.now + LOOK_MS);
     }
 
     pub(crate) fn retry_put_off(&mut self) {

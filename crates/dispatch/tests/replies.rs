@@ -8,6 +8,7 @@ use klambda_core::ids::Position;
 use klambda_core::outcome::{Outcome, Reason};
 use klambda_dispatch::{Delivery, Token, check};
 use klambda_store::faulty_disk::MemoryDisk;
+use klambda_store::record::Record;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -260,4 +261,111 @@ fn a_function_without_a_replica_spends_no_attempt() {
     world.engine.function_ready("default", "first");
     world.pass(1);
     assert_eq!(world.take_open().len(), 4);
+}
+
+/// How many events the first function answers an event with: always the same.
+fn replies_to(id: &str) -> usize {
+    id.bytes().map(usize::from).sum::<usize>() % 4
+}
+
+/// Functions in a chain under failures, crashes and full backlogs: every reply of every event is in the log once, and
+/// arrives.
+#[test]
+fn every_reply_is_accepted_exactly_once() {
+    for seed in 0..40 {
+        let mut rng = Rng(seed);
+        let mut world = World::new(seed);
+        let mut first = function("first", "order.placed");
+        first["spec"]["retry"] = json!({"attempts": "unlimited", "backoff": "10ms", "maxBackoff": "50ms"});
+        if seed % 3 == 0 {
+            first["spec"]["ordering"] = "unordered".into();
+        }
+        let mut second = first.clone();
+        second["metadata"]["name"] = "lambda.default.second".into();
+        second["spec"]["target"]["function"]["name"] = "second".into();
+        second["spec"]["filters"] = json!([{"exact": {"type": "paid"}}]);
+        if seed % 4 == 1 {
+            second["spec"]["backlog"] = json!({"maxEvents": 4});
+        }
+        world.put(first);
+        world.put(second);
+        let mut arrived: BTreeMap<String, u32> = BTreeMap::new();
+        for round in 0..600 {
+            let is_calm = round >= 300;
+            if !is_calm && rng.below(2) == 0 {
+                world.send(&format!("k{}", rng.below(4)), None);
+            }
+            world.step_with(&mut rng, |rng, delivery| {
+                let event = view(delivery);
+                let chance = if is_calm { 9 } else { rng.below(10) };
+                match (chance, event.kind.as_str()) {
+                    (0, _) => world::error(500),
+                    (1, _) => Outcome::Timeout,
+                    (2, _) => Outcome::NotReady { why: "starting".into(), retry_after_ms: 40 },
+                    (_, "paid") => {
+                        *arrived.entry(event.id).or_default() += 1;
+                        world::ok()
+                    }
+                    _ => replied(&vec!["paid"; replies_to(&event.id)]),
+                }
+            });
+            if !is_calm && rng.below(25) == 0 {
+                world.crash(&mut rng);
+            }
+            if round % 90 == 89 {
+                world.engine.request_checkpoint();
+            }
+        }
+        for _ in 0..2000 {
+            if world.engine.waiting() == 0 && world.engine.is_idle() {
+                break;
+            }
+            world.step_with(&mut rng, |_, delivery| {
+                let event = view(delivery);
+                if event.kind == "paid" {
+                    *arrived.entry(event.id).or_default() += 1;
+                    return world::ok();
+                }
+                replied(&vec!["paid"; replies_to(&event.id)])
+            });
+        }
+        assert_eq!(world.engine.waiting(), 0, "seed {seed}");
+        let (expected, found) = replies_in_log(&world);
+        assert_eq!(found, expected, "seed {seed}");
+        assert!(expected.len() > 50, "seed {seed}");
+        let arrived: Vec<&String> = arrived.keys().collect();
+        let mut all: Vec<&String> = expected.iter().collect();
+        all.sort();
+        assert_eq!(arrived, all, "seed {seed}");
+        must_be_sound(&world.disk);
+    }
+}
+
+/// The ids of replies that the events of the log should have, and those it has; sorted.
+fn replies_in_log(world: &World) -> (Vec<String>, Vec<String>) {
+    let reader = world.engine.reader();
+    let (mut expected, mut found) = (Vec::new(), Vec::new());
+    let mut at = reader.oldest().expect("a segment").start();
+    while let Some(frame) = reader.frame(at).expect("read") {
+        let mut position = frame.first_position;
+        for (_, range) in &frame.records {
+            let Record::Event { event, .. } = Record::decode(&frame.bytes[range.clone()]).expect("a record")
+            else {
+                continue;
+            };
+            let event = EventView::decode(event).expect("an event");
+            match event.kind() {
+                "paid" => found.push(event.id().to_owned()),
+                _ => {
+                    let id = event.id();
+                    expected.extend((0..replies_to(id)).map(|n| format!("{id}.{position}.{n}")));
+                }
+            }
+            position.0 += 1;
+        }
+        at = frame.next;
+    }
+    expected.sort();
+    found.sort();
+    (expected, found)
 }

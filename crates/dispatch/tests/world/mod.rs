@@ -141,6 +141,23 @@ impl World {
         self.jobs(|| rng.below(3) > 0);
     }
 
+    /// A round as `step`, with a target that sees the whole delivery.
+    pub fn step_with(&mut self, rng: &mut Rng, mut target: impl FnMut(&mut Rng, &Delivery) -> Outcome) {
+        self.now = self.now + rng.below(30);
+        self.engine.tick(self.now);
+        for delivery in std::mem::take(&mut self.open) {
+            if rng.below(3) == 0 {
+                self.open.push(delivery);
+                continue;
+            }
+            let outcome = target(rng, &delivery);
+            self.engine.outcome(delivery.ticket, outcome);
+        }
+        self.engine.flush();
+        self.collect();
+        self.jobs(|| rng.below(3) > 0);
+    }
+
     /// The calls that are open, for the caller to answer.
     pub fn take_open(&mut self) -> Vec<Delivery> {
         std::mem::take(&mut self.open)
