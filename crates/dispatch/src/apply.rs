@@ -271,7 +271,9 @@ impl Engine {
         if let Some(resident) = self.lanes.get_mut(slot) {
             resident.earlier.push((position, letter.attempts));
         }
-        self.step(slot, Input::Requeue { entry: letter.entry }, time, at)
+        // A number counts in its own lane alone: in another one, under rules that came later, it never had a place.
+        let number = if letter.key.as_deref() == Some(&*key) { letter.entry.number } else { LaneNumber(0) };
+        self.step(slot, Input::Requeue { entry: Entry { number, ..letter.entry } }, time, at)
     }
 
     /// Applies one input to a resident lane and does what follows from it.
@@ -558,8 +560,6 @@ impl Engine {
         self.lanes.entries -= 1;
         self.settle_queue(slot)?;
         if let Some(subscription) = self.subscriptions.get_mut(&id) {
-            // Its number counts in this queue alone: in a lane, under rules that come later, it never had a place.
-            let entry = Entry { number: LaneNumber(0), ..entry };
             subscription.singles.insert(entry.position, Single::new(entry));
         }
         Ok(true)
@@ -645,9 +645,11 @@ impl Engine {
             return Ok(());
         };
         let cursor = self.first_frame(at);
-        let at_once = !subscription.document.epoch_differs(&document) || subscription.tally.waiting == 0;
+        let differs = subscription.document.epoch_differs(&document);
+        let at_once = !differs || subscription.tally.waiting == 0;
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
         if at_once {
+            subscription.epochs += u32::from(differs);
             // Also of rules that still waited: what was asked for last holds.
             subscription.next_document = None;
             self.change_document(id, |old| *old = document);

@@ -6,6 +6,7 @@ use crate::rows;
 use crate::subscription::{PIN_SHIFT, Phase, Subscription};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::key::{self, Key};
 use klambda_core::lane::Entry;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
@@ -577,7 +578,7 @@ impl Engine {
             }
             _ => return Ok(()),
         };
-        let needed = self.routes_of_waiting(from, position, routes)?;
+        let needed = self.routes_of_waiting(from, position, routes, body)?;
         if needed.is_empty() || planted::is_on(Bug::RetentionForgets) {
             return Ok(());
         }
@@ -592,10 +593,11 @@ impl Engine {
         from: Address,
         position: Position,
         routes: Vec<Route<'a>>,
+        body: &[u8],
     ) -> Result<Vec<Route<'a>>, Failure> {
         let mut needed = Vec::new();
         for id in self.subscriptions.keys().copied().filter(|id| self.is_pinned_by(*id, from)) {
-            if self.is_waiting(id, from, Some(position))? {
+            if self.is_waiting_record(id, from, Some(position), body)? {
                 let known = routes.iter().find(|route| route.subscription == id).cloned();
                 let later = Route { subscription: id, previous: Address(0), to: To::Later };
                 needed.push(known.unwrap_or(later));
@@ -616,31 +618,30 @@ impl Engine {
         at: Address,
         position: Option<Position>,
     ) -> Result<bool, Failure> {
-        let record = match self.read_event(at) {
-            Ok(record) => record,
-            Err(Failure::Log(log::Error::Gone(_))) => return Ok(false),
-            Err(failure) => return Err(failure),
-        };
-        let routes = match Record::decode(&record)? {
-            Record::Event { routes, .. } | Record::Kept { routes, .. } => routes,
-            _ => return Ok(false),
-        };
+        match self.read_event(at) {
+            Ok(record) => self.is_waiting_record(id, at, position, &record),
+            Err(Failure::Log(log::Error::Gone(_))) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// As `is_waiting`, of the event in this record. What waits, waits in the lane that the rules in force give it.
+    fn is_waiting_record(
+        &self,
+        id: SubscriptionId,
+        at: Address,
+        position: Option<Position>,
+        record: &[u8],
+    ) -> Result<bool, Failure> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
         let is_it = |entry: &Entry| entry.at == at;
         if subscription.singles.values().any(|single| is_it(&single.entry)) {
             return Ok(true);
         }
-        let route = routes.iter().find(|route| route.subscription == id);
-        let key = match route.map(|route| &route.to) {
-            Some(To::Lane { key, .. }) => Some((*key).to_owned()),
-            Some(To::Alone) => Some(String::new()),
-            // Routed later, by rules of that time: look by the rules of now.
-            _ => self.key_by_rules(id, &record)?,
-        };
         if self.is_dead_letter(id, at, position)? {
             return Ok(true);
         }
-        let Some(key) = key else { return Ok(false) };
+        let Some(key) = self.lane_by_rules(id, record)? else { return Ok(false) };
         let stored;
         let resident = match self.lanes.find(id, &key).and_then(|slot| self.lanes.get(slot)) {
             Some(resident) => resident,
@@ -658,14 +659,17 @@ impl Engine {
             || resident.lane.entries().any(is_it))
     }
 
-    pub(crate) fn key_by_rules(&self, id: SubscriptionId, record: &[u8]) -> Result<Option<String>, Failure> {
+    /// The lane that the rules in force give the event of a record, whatever they say of its sequence.
+    pub(crate) fn lane_by_rules(&self, id: SubscriptionId, record: &[u8]) -> Result<Option<String>, Failure> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(None) };
+        if !subscription.is_ordered() {
+            return Ok(Some(String::new()));
+        }
         let (_, event) = crate::apply::event_of(record)?;
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
-        Ok(match crate::accept::place(subscription, &view) {
-            crate::accept::Wanted::Lane { key, .. } => Some(key.into_owned()),
-            crate::accept::Wanted::Alone => Some(String::new()),
-            _ => None,
+        Ok(match key::key(&subscription.document.spec.policy.key, &view) {
+            Key::Found(key) | Key::FromSource(key) => Some(key.into_owned()),
+            Key::Missing | Key::TooLong => None,
         })
     }
 

@@ -6,13 +6,13 @@
 use crate::dead_letters::{DeadLetter, Selector, rfc3339};
 use crate::engine::{Engine, Failure};
 use crate::operate::Refused;
-use crate::subscription::Subscription;
 use hashbrown::{HashMap, HashSet};
 use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::kinds::{self, Strategy};
 use klambda_core::lane::Hold;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
+use klambda_store::log;
 use klambda_store::record::{Gone, Record, ReplayChange, Step};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -375,6 +375,10 @@ impl Engine {
                     _ => {}
                 }
                 let key = self.lane_of_letter(id, &letter)?;
+                let mut letter = letter;
+                if key != letter.key {
+                    letter.entry.number = LaneNumber(0);
+                }
                 let alone = key.is_none() && strategy != Strategy::Ordered;
                 let own = if alone { letter.entry.position } else { Position(0) };
                 groups.entry((id, key, own)).or_default().push(letter);
@@ -402,14 +406,21 @@ impl Engine {
         Ok((queues.into_iter().map(|(_, queue)| queue).collect(), left_out))
     }
 
-    /// The lane that a dead letter goes back to. One from before its subscription was ordered never had a place in any:
-    /// its key by the rules of now, if it has one.
+    /// The lane that a dead letter goes back to: its own; if it had none, or the rules changed since, the one that its
+    /// key names by the rules of now.
     fn lane_of_letter(&self, id: SubscriptionId, letter: &DeadLetter) -> Result<Option<String>, Failure> {
-        let is_ordered = self.subscriptions.get(&id).is_some_and(Subscription::is_ordered);
-        if letter.key.is_some() || !is_ordered {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(None) };
+        if letter.holds_lane || !subscription.is_ordered() {
+            return Ok(letter.key.clone().filter(|_| letter.holds_lane));
+        }
+        if letter.key.is_some() && subscription.epochs == 0 {
             return Ok(letter.key.clone());
         }
-        self.key_by_rules(id, &self.read_event(letter.entry.at)?)
+        match self.read_event(letter.entry.at) {
+            Ok(record) => self.lane_by_rules(id, &record),
+            Err(Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_))) => Ok(letter.key.clone()),
+            Err(failure) => Err(failure),
+        }
     }
 
     fn strategy(&self, kind: &str) -> Strategy {

@@ -20,6 +20,8 @@ pub struct Subscription {
     pub phase: Phase,
     /// New ordering rules that begin when what waits has drained.
     pub next_document: Option<Document>,
+    /// How often its ordering rules changed: dead letters from before may have had another lane than they would have now.
+    pub epochs: u32,
     pub tally: Tally,
     pub notes: Notes,
 
@@ -173,6 +175,7 @@ pub struct Row {
     pub next_document: Option<serde_json::Value>,
     pub created: Millis,
     pub began: Position,
+    pub epochs: u32,
     pub phase: Phase,
     pub tally: Tally,
     pub notes: Notes,
@@ -188,6 +191,7 @@ impl Subscription {
             began: Position(0),
             phase,
             next_document: None,
+            epochs: 0,
             tally: Tally::default(),
             notes: Notes::default(),
             endpoint: 0,
@@ -233,6 +237,7 @@ impl Subscription {
             next_document: self.next_document.as_ref().map(Document::to_stored_json),
             created: self.created,
             began: self.began,
+            epochs: self.epochs,
             phase: self.phase,
             tally: self.tally.clone(),
             notes: self.notes.clone(),
@@ -247,6 +252,7 @@ impl Subscription {
             None => None,
         };
         subscription.began = row.began;
+        subscription.epochs = row.epochs;
         subscription.cold = row.tally.waiting_lanes;
         subscription.tally = row.tally;
         subscription.notes = row.notes;

@@ -146,11 +146,14 @@ impl World {
         Ok(nothing)
     }
 
-    /// Dead letters that had a place, or could have one.
+    /// Dead letters that could have a place.
     fn has_letters_to_replay(&self) -> bool {
         self.names.iter().any(|(name, sub)| {
-            let ordered = self.outside.sub(*sub).rules.ordering.is_ordered();
-            self.letters(name).iter().any(|letter| letter.key.is_some() || !ordered)
+            let ordering = self.outside.sub(*sub).rules.ordering;
+            let may_have_one = |event: EventNo| ordering.key(self.outside.made(event)).is_some();
+            self.letters(name)
+                .iter()
+                .any(|letter| !ordering.is_ordered() || self.event_of(letter).is_some_and(may_have_one))
         })
     }
 

@@ -110,7 +110,7 @@ impl World {
         let new_epoch = old.ordering != rules.ordering;
         let (drains, _) = self.catching_up(name);
         self.rules_given.entry(sub).or_default().push(rules.clone());
-        self.outside.sub_mut(sub).given(rules, drains);
+        self.outside.subs[sub as usize].given(rules, drains, &self.outside.events);
         let discards = discard && new_epoch;
         self.note(Entry::Decided(Decision::Changed { sub, discards, drains, new_epoch }))
     }

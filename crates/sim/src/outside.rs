@@ -94,7 +94,7 @@ impl Sub {
     }
 
     /// It was given other rules, at once or once what waits has drained.
-    pub fn given(&mut self, rules: Rules, drains: bool) {
+    pub fn given(&mut self, rules: Rules, drains: bool, events: &[Made]) {
         self.changes += 1;
         self.drops |= rules.drops();
         self.concurrency_before = self.concurrency_before.max(self.rules.concurrency);
@@ -104,10 +104,22 @@ impl Sub {
             self.next_rules = Some(rules);
             return;
         }
-        if rules.ordering != self.rules.ordering {
-            self.forget_all_sequences();
-        }
+        let ordering = rules.ordering;
+        let differs = ordering != self.rules.ordering;
         self.rules = rules;
+        if differs {
+            self.new_epoch(events);
+        }
+    }
+
+    /// Other rules about order are in force: a dead letter from before may have another lane, and no number in it.
+    pub fn new_epoch(&mut self, events: &[Made]) {
+        self.forget_all_sequences();
+        for (pair, made) in self.pairs.iter_mut().zip(events) {
+            if pair.lane.is_some() && pair.lane != self.rules.ordering.key(made) {
+                (pair.number, pair.lane) = (None, None);
+            }
+        }
     }
 
     pub fn pair(&self, event: EventNo) -> Pair {
@@ -237,11 +249,14 @@ impl Outside {
     }
 
     fn switched(&mut self, sub: SubNo) {
-        let sub = self.sub_mut(sub);
-        if let Some(rules) = sub.next_rules.take() {
-            sub.rules = rules;
-        }
+        let sub = &mut self.subs[sub as usize];
         sub.catching_up = false;
-        sub.forget_all_sequences();
+        match sub.next_rules.take() {
+            Some(rules) => {
+                sub.rules = rules;
+                sub.new_epoch(&self.events);
+            }
+            None => sub.forget_all_sequences(),
+        }
     }
 }

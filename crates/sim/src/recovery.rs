@@ -165,7 +165,7 @@ impl World {
             ));
         };
         let found = Rules { paused, ..found.clone() };
-        let known = self.outside.sub_mut(sub);
+        let known = &mut self.outside.subs[sub as usize];
         known.draining = phase == "draining";
         if drains {
             known.rules = found.ordered_as(&known.rules);
@@ -175,7 +175,7 @@ impl World {
             known.next_rules = None;
             known.rules = found;
             if switched {
-                known.forget_all_sequences();
+                known.new_epoch(&self.outside.events);
             }
         }
         self.outside.sub_mut(sub).rules.paused = paused;

@@ -56,17 +56,20 @@ impl Ordering {
         matches!(self, Ordering::Ordered { sequenced: true, .. })
     }
 
-    pub fn place(self, event: &Made) -> Place {
-        let Ordering::Ordered { by_subject, sequenced } = self else { return Place::Alone };
+    /// The key of an event; none where nothing is ordered.
+    pub fn key(self, event: &Made) -> Option<String> {
+        let Ordering::Ordered { by_subject, .. } = self else { return None };
         let subject = event.subject.map(|subject| format!("s{subject}"));
-        let key = match by_subject {
-            true => subject,
-            false => {
-                let key = event.key.map(|key| format!("k{key}"));
-                Some(key.or(subject).unwrap_or_else(|| SOURCES[event.source].into()))
-            }
-        };
-        match (key, sequenced, event.readable_sequence()) {
+        if by_subject {
+            return subject;
+        }
+        let key = event.key.map(|key| format!("k{key}"));
+        Some(key.or(subject).unwrap_or_else(|| SOURCES[event.source].into()))
+    }
+
+    pub fn place(self, event: &Made) -> Place {
+        let Ordering::Ordered { sequenced, .. } = self else { return Place::Alone };
+        match (self.key(event), sequenced, event.readable_sequence()) {
             (None, ..) | (_, true, None) => Place::Invalid,
             (Some(key), true, sequence) => Place::Lane { key, sequence },
             (Some(key), false, _) => Place::Lane { key, sequence: None },

@@ -286,7 +286,7 @@ impl World {
             sub,
             event,
             ticket: delivery.ticket.0,
-            place: self.place(sub, event, delivery),
+            place: self.place(event, delivery),
             number: place.map(|place| place.number.0),
             previous: place.and_then(|place| place.previous_id.clone()),
             flag: place.map_or(klambda_core::lane::Flag::None, |place| place.flag).into(),
@@ -296,16 +296,11 @@ impl World {
         })
     }
 
-    /// By the rules that came with it; a dead letter that is replayed stays in the lane it had.
-    fn place(&self, sub: SubNo, event: EventNo, delivery: &Delivery) -> Place {
-        let place = Rules::ordering_of(&delivery.document).place(self.outside.made(event));
-        let pair = self.outside.sub(sub).pair(event);
-        let number = delivery.place.as_ref().map(|place| place.number.0);
-        match (place, pair.lane) {
-            (Place::Lane { sequence, .. }, Some(key)) if pair.number == number => {
-                Place::Lane { key, sequence }
-            }
-            (Place::Invalid, Some(key)) if pair.number == number => Place::Lane { key, sequence: None },
+    /// By the rules that came with it. A dead letter that is replayed needs no sequence.
+    fn place(&self, event: EventNo, delivery: &Delivery) -> Place {
+        let (ordering, made) = (Rules::ordering_of(&delivery.document), self.outside.made(event));
+        match (ordering.place(made), ordering.key(made)) {
+            (Place::Invalid, Some(key)) => Place::Lane { key, sequence: None },
             (place, _) => place,
         }
     }

@@ -100,6 +100,11 @@ impl MemoryDisk {
         lock(&self.hardware).faults.push((op, n));
     }
 
+    /// No failure is pending any more.
+    pub fn repair(&self) {
+        lock(&self.hardware).faults.clear();
+    }
+
     /// Writes that make the files longer than this in all fail with `StorageFull`.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         lock(&self.hardware).capacity_bytes = bytes;

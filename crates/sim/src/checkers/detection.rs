@@ -45,6 +45,7 @@ pub fn damage_shows(
         return Ok(());
     }
     let byte = rng.below(length);
+    copy.repair();
     copy.flip_bit(&name, byte * 8 + rng.below(8));
     let checked = report(&copy);
     let named = checked.as_ref().map_or(true, |report| !report.is_ok() || report.cut.is_some());

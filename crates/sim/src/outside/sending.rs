@@ -88,7 +88,7 @@ impl Sub {
 
     fn accepted(&mut self, made: &Made, before: Before, position: u64) {
         self.owes(made.no);
-        let place = self.place(made);
+        let (place, replayed_at) = (self.place(made), self.replayed_at);
         let pair = self.pair_mut(made.no);
         if before.taken == Taken::Yes && !before.known_for_sure {
             // Its id may have been forgotten: then it is a new event of the same name.
@@ -107,8 +107,9 @@ impl Sub {
         // Where it goes is told by rules that hold later.
         pair.may_be_late |= place.is_none();
         if place == Some(Place::Invalid) {
-            // A dead letter beside the lanes.
+            // A dead letter beside the lanes, from the moment it was taken: a job may have it already.
             pair.set(State::Dead { held: false }, sent_op);
+            pair.revived += u32::from(replayed_at >= came);
         }
         let Some(Place::Lane { key, sequence }) = place else { return };
         let lane = self.lane_mut(&key);
