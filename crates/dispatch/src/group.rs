@@ -5,6 +5,7 @@
 
 use crate::accept::{ROUTE_BYTES_MAX, Taken};
 use crate::engine::{Engine, Failure};
+use crate::subscription::Subscription;
 use klambda_core::event::Event;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::subscription::OnFull;
@@ -55,7 +56,7 @@ impl Engine {
         for (n, event) in events.iter().enumerate() {
             let routes = match origin {
                 Origin::System => self.count_wanting(event),
-                Origin::Reply(cause) => match self.routes_with_room(event, n as u64, cause)? {
+                Origin::Reply(cause) => match self.routes_with_room(event, &events[..n], cause)? {
                     Ok(routes) => routes,
                     Err(no_room) => return Ok(Err(no_room)),
                 },
@@ -79,11 +80,11 @@ impl Engine {
         self.subscriptions.values().filter(|subscription| subscription.wants(event)).count()
     }
 
-    /// How many subscriptions want the event. `before`: events of the same group, which may all go the same way.
+    /// How many subscriptions want the event, if each of them has room for it after those `before` it.
     fn routes_with_room(
         &mut self,
         event: &Event,
-        before: u64,
+        before: &[Event],
         cause: SubscriptionId,
     ) -> Result<Result<usize, NoRoom>, Failure> {
         let identity = self.identity(&event.source, &event.id);
@@ -94,15 +95,7 @@ impl Engine {
             if self.is_known(subscription, identity)? {
                 continue;
             }
-            // The cause itself leaves in the same step.
-            let more = if *id == cause { before.saturating_sub(1) } else { before };
-            let Some(limit) = self.limit_reached(subscription, more) else { continue };
-            if *id == cause
-                && before == 0
-                && subscription.tally.waiting <= subscription.document.spec.backlog.events_max
-            {
-                continue;
-            }
+            let Some(limit) = self.is_full_for(subscription, before, cause) else { continue };
             let name = subscription.name().to_owned();
             let drops = subscription.document.spec.backlog.on_full == OnFull::Drop;
             if !drops || limit == "deadLetters.maxEvents" || !self.drop_oldest(*id)? {
@@ -110,6 +103,28 @@ impl Engine {
             }
         }
         Ok(Ok(ids.len()))
+    }
+
+    /// The limit that keeps a reply out. One that finds nothing waiting is let in, however many come with it: what is more
+    /// than a backlog ever holds would be waited with for ever.
+    fn is_full_for(
+        &self,
+        subscription: &Subscription,
+        before: &[Event],
+        cause: SubscriptionId,
+    ) -> Option<&'static str> {
+        const LETTERS: &str = "deadLetters.maxEvents";
+        let limit = self.limit_reached(subscription, before.len() as u64)?;
+        // The cause itself leaves in the same step.
+        let waiting = subscription.tally.waiting - u64::from(subscription.id == cause);
+        if limit == LETTERS || waiting == 0 {
+            return (limit == LETTERS).then_some(limit);
+        }
+        let more = before.iter().filter(|event| subscription.wants(*event)).count() as u64;
+        if waiting + more >= subscription.document.spec.backlog.events_max {
+            return Some("maxEvents");
+        }
+        self.limit_reached(subscription, 0).filter(|limit| *limit != "maxEvents")
     }
 
     /// Appends what `append` does as one group. Nothing of it may fail for want of room.

@@ -237,6 +237,36 @@ fn a_full_backlog_holds_the_cause_back_without_an_attempt() {
     must_be_sound(&world.disk);
 }
 
+/// More at once than a backlog ever holds, and events of other kinds among them.
+#[test]
+fn an_answer_that_is_larger_than_a_backlog_is_taken_once_that_is_empty() {
+    let mut world = World::new(8);
+    world.put(function("first", "order.placed"));
+    let mut second = function("second", "paid");
+    second["spec"]["backlog"] = json!({"maxEvents": 2});
+    world.put(second);
+    for id in ["e1", "e2"] {
+        world.send_as("k", None, id);
+    }
+    let mut paid = Vec::new();
+    for _ in 0..60 {
+        world.pass(100);
+        for delivery in world.take_open() {
+            let event = view(&delivery);
+            let outcome = match event.kind.as_str() {
+                "paid" => {
+                    paid.push(event.id);
+                    world::ok()
+                }
+                _ => replied(&["other", "other", "paid", "paid", "paid"]),
+            };
+            world.engine.outcome(delivery.ticket, outcome);
+        }
+    }
+    assert_eq!(paid, ["e1.1.2", "e1.1.3", "e1.1.4", "e2.2.2", "e2.2.3", "e2.2.4"]);
+    assert_eq!(world.engine.waiting(), 0);
+}
+
 #[test]
 fn a_function_without_a_replica_spends_no_attempt() {
     let mut world = chain(6);
