@@ -2,7 +2,7 @@
 
 mod world;
 
-use klambda_core::event::{Attribute, Event, Value};
+use klambda_core::event::{Attribute, Data, Event, Form, Value};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::Position;
 use klambda_core::outcome::{Outcome, Reason};
@@ -398,4 +398,45 @@ fn replies_in_log(world: &World) -> (Vec<String>, Vec<String>) {
     expected.sort();
     found.sort();
     (expected, found)
+}
+
+/// Room for acknowledgements alone: answers wait, and nothing is lost or called again.
+#[test]
+fn a_full_disk_holds_the_cause_back_until_there_is_room() {
+    let mut world = chain(9);
+    world.disk.set_capacity(Some(world.disk.used_bytes() + (64 << 10)));
+    let fill = |n: u32| {
+        let mut event = reply("fill");
+        (event.id, event.source) = (format!("f{n}"), "/fill".into());
+        event.data = Some(Data { bytes: "x".repeat(4000).into(), form: Form::Text });
+        event
+    };
+    world.send_as("k", None, "e1");
+    world.send_as("k", None, "e2");
+    world.pass(100);
+    for n in 0..200 {
+        world.engine.accept(Token(5000 + u64::from(n)), vec![Ok(fill(n))]);
+        world.pass(100);
+    }
+    let mut calls = Vec::new();
+    let mut answer = |world: &mut World, rounds: u32| {
+        for _ in 0..rounds {
+            world.pass(200);
+            for delivery in world.take_open() {
+                let event = view(&delivery);
+                let is_paid = event.kind == "paid";
+                calls.push(event.id);
+                let outcome = if is_paid { world::ok() } else { replied(&["paid"]) };
+                world.engine.outcome(delivery.ticket, outcome);
+            }
+        }
+        calls.clone()
+    };
+    assert_eq!(answer(&mut world, 20), ["e1"], "its answer finds no room");
+    let lane = world.engine.view_lane("lambda.default.first", "k").expect("read").expect("a lane");
+    assert!(lane.waits_for.as_deref().is_some_and(|waits| waits.contains("disk is full")), "{lane:?}");
+    world.disk.set_capacity(None);
+    assert_eq!(answer(&mut world, 40), ["e1", "e2", "e1.1.0", "e2.2.0"]);
+    assert_eq!(world.engine.waiting(), 0);
+    must_be_sound(&world.disk);
 }
