@@ -649,7 +649,10 @@ impl Engine {
         let at_once = !differs || subscription.tally.waiting == 0;
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
         if at_once {
-            subscription.epochs += u32::from(differs);
+            if differs {
+                subscription.epochs += 1;
+                self.replays.plan_again();
+            }
             // Also of rules that still waited: what was asked for last holds.
             subscription.next_document = None;
             self.change_document(id, |old| *old = document);

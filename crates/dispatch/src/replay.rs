@@ -79,7 +79,21 @@ struct Queue {
     current: Option<Position>,
 }
 
+impl Job {
+    /// What it passed over is still there and is looked at again, after a restart or a change of ordering.
+    fn looks_again(&mut self) {
+        for reason in ["manual", "invalid", "paused", "parked", "stopped"] {
+            self.skipped -= self.skipped_reasons.remove(reason).unwrap_or(0);
+        }
+    }
+}
+
 impl Replays {
+    /// The lanes that were planned with are others now: jobs plan again.
+    pub fn plan_again(&mut self) {
+        self.work.clear();
+    }
+
     pub fn put(&mut self, id: u64, job: &str) {
         if let Ok(job) = serde_json::from_str::<Job>(job) {
             self.next_id = self.next_id.max(id + 1);
@@ -326,6 +340,7 @@ impl Engine {
         let selected: u64 = queues.iter().map(|queue| queue.letters.len() as u64).sum();
         let now = self.now;
         let Some(job) = self.replays.jobs.get_mut(&id) else { return Ok(()) };
+        job.looks_again();
         if job.selected == 0 {
             job.selected = selected + left_out.len() as u64;
             job.keys = queues.len() as u64;

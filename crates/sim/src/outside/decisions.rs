@@ -3,7 +3,7 @@
 use super::{Lane, Outside, State, Sub, Taken};
 use crate::event::{EventNo, Made};
 use crate::history::{Decision, SubNo};
-use crate::rules::{Ordering, Place};
+use crate::rules::Ordering;
 
 impl Outside {
     pub(super) fn decided(&mut self, decision: &Decision) {
@@ -165,8 +165,8 @@ impl Outside {
         pair.release(op, true);
         let places = [Some(sub.rules.ordering), sub.next_rules.as_ref().map(|rules| rules.ordering)];
         for ordering in places.into_iter().flatten() {
-            if let Place::Lane { key, sequence } = ordering.place(&made) {
-                sub.lane_mut(&key).settle(event, position, sequence, came);
+            if let Some(key) = ordering.key(&made) {
+                sub.lane_mut(&key).settle(event, position, made.readable_sequence(), came);
             }
         }
     }
@@ -201,9 +201,7 @@ impl Sub {
 }
 
 fn is_in_lane(orderings: &[Option<Ordering>], made: &Made, key: &str) -> bool {
-    let here =
-        |ordering: &Ordering| matches!(ordering.place(made), Place::Lane { key: other, .. } if other == key);
-    orderings.iter().flatten().any(here)
+    orderings.iter().flatten().any(|ordering| ordering.key(made).as_deref() == Some(key))
 }
 
 impl Lane {

@@ -93,6 +93,7 @@ impl Pair {
         self.position = None;
         self.failed_ops.clear();
         self.failures_sure = 0;
+        self.retry_after = 0;
     }
 
     pub fn crashed(&mut self, kept: u64) {
