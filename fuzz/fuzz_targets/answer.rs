@@ -7,10 +7,13 @@
 mod answer;
 #[path = "../../crates/dispatch/src/client/chunked.rs"]
 mod chunked;
+#[path = "../../crates/dispatch/src/client/content.rs"]
+mod content;
 #[path = "../../crates/dispatch/src/client/reply.rs"]
 mod reply;
 
 use answer::{Answer, Progress};
+use klambda_core::event::Event;
 use klambda_core::outcome::Outcome;
 use klambda_fuzz::input::Input;
 use libfuzzer_sys::fuzz_target;
@@ -22,11 +25,13 @@ fuzz_target!(|data: &[u8]| {
     let mut input = Input::new(data);
     let cuts: Vec<usize> = (0..input.byte() % 5).map(|_| usize::from(input.byte())).collect();
     let bytes = input.rest();
-    let whole = read(&[bytes]);
-    assert_eq!(whole, read(&pieces(bytes, &cuts)), "in pieces {cuts:?}");
-    assert_eq!(whole, read(&bytes.chunks(1).collect::<Vec<_>>()), "byte by byte");
-    if let Some(read) = whole {
-        check(bytes, &read);
+    for of_function in [false, true] {
+        let whole = read(&[bytes], of_function);
+        assert_eq!(whole, read(&pieces(bytes, &cuts), of_function), "in pieces {cuts:?}");
+        assert_eq!(whole, read(&bytes.chunks(1).collect::<Vec<_>>(), of_function), "byte by byte");
+        if let Some(read) = whole {
+            check(bytes, &read, of_function);
+        }
     }
 });
 
@@ -37,10 +42,13 @@ struct Read {
     retries: bool,
     /// A next answer may follow on its connection: so its end was certain.
     by_framing: bool,
+    /// Of a function: the events in it, or what is wrong with them.
+    replies: Option<Result<Vec<Event>, String>>,
 }
 
-fn read(pieces: &[&[u8]]) -> Option<Read> {
-    let mut answer = Answer::new(BODY_BYTES_MAX);
+fn read(pieces: &[&[u8]], of_function: bool) -> Option<Read> {
+    let answer = Answer::new(BODY_BYTES_MAX);
+    let mut answer = if of_function { answer.wanting_events() } else { answer };
     for (n, piece) in pieces.iter().enumerate() {
         if answer.read(piece).ok()? == Progress::Done {
             // Bytes after the answer cost the connection, wherever they are cut.
@@ -54,12 +62,13 @@ fn read(pieces: &[&[u8]]) -> Option<Read> {
 
 fn finish(answer: Answer, rest: bool) -> Read {
     let by_framing = answer.keeps_alive() && !rest;
-    match answer.into_reply().into_outcome() {
-        Outcome::Status { code, retry_after_ms, detail } => {
-            Read { code, detail, retries: retry_after_ms.is_some(), by_framing }
-        }
+    let (code, detail, retries, replies) = match answer.into_reply().into_outcome() {
+        Outcome::Status { code, retry_after_ms, detail } => (code, detail, retry_after_ms.is_some(), None),
+        Outcome::Replied { replies } => (200, String::new(), false, Some(Ok(replies))),
+        Outcome::BadReplies(why) => (200, String::new(), false, Some(Err(why))),
         other => panic!("{other:?} is no answer"),
-    }
+    };
+    Read { code, detail, retries, by_framing, replies }
 }
 
 fn pieces<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
@@ -73,7 +82,8 @@ fn pieces<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
     pieces
 }
 
-fn check(bytes: &[u8], whole: &Read) {
+fn check(bytes: &[u8], whole: &Read, of_function: bool) {
+    assert!(of_function || whole.replies.is_none());
     assert!((200..600).contains(&whole.code));
     assert!(whole.detail.chars().count() <= 201 && !whole.detail.contains(char::is_control));
     assert!(bytes.starts_with(b"HTTP/1.") || bytes.trim_ascii_start().starts_with(b"HTTP/1."));
@@ -81,6 +91,6 @@ fn check(bytes: &[u8], whole: &Read) {
     if whole.by_framing
         && let Some((_, cut)) = bytes.split_last()
     {
-        assert_eq!(read(&[cut]), None, "half an answer was taken for a whole one");
+        assert_eq!(read(&[cut], of_function), None, "half an answer was taken for a whole one");
     }
 }

@@ -8,7 +8,9 @@ use klambda_core::outcome::Reason;
 use klambda_core::time::Millis;
 use klambda_fuzz::event::check_encoding;
 use klambda_fuzz::input::Input;
-use klambda_store::record::{Change, Gone, LaneRef, Record, ReplayChange, Route, Step, To, is_event};
+use klambda_store::record::{
+    Change, DocumentChange, Gone, LaneRef, Record, ReplayChange, Route, Step, To, is_emitted, is_event,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -23,6 +25,8 @@ fuzz_target!(|data: &[u8]| {
 fn decode(body: &[u8]) {
     let Ok(record) = Record::decode(body) else { return };
     assert_eq!(is_event(body), matches!(record, Record::Event { .. }));
+    let emitted = matches!(record, Record::Event { emitted: true, .. } | Record::Kept { emitted: true, .. });
+    assert_eq!(is_emitted(body), emitted);
     let bytes = encode(&record);
     assert!(bytes.len() <= body.len(), "our own encoding is the shortest");
     if let Record::Event { event: bytes, .. } | Record::Kept { event: bytes, .. } = record {
@@ -52,8 +56,11 @@ fn event(bytes: &[u8]) {
 
 fn record<'a>(input: &mut Input<'a>) -> Record<'a> {
     let time = Millis(input.number());
-    match input.byte() % 7 {
-        0 => Record::Event { time, routes: routes(input), event: input.rest() },
+    match input.byte() % 9 {
+        0 => {
+            let emitted = input.flag();
+            Record::Event { time, routes: routes(input), event: input.rest(), emitted }
+        }
         1 => Record::Routed {
             time,
             position: Position(input.number()),
@@ -85,7 +92,21 @@ fn record<'a>(input: &mut Input<'a>) -> Record<'a> {
                 false => ReplayChange::Ended { job: input.text() },
             },
         },
+        6 => Record::Documents {
+            time,
+            changes: (0..input.byte() % 4).map(|_| document(input)).collect(),
+        },
+        7 => Record::Moved {
+            time,
+            from: subscription(input),
+            position: Position(input.number()),
+            at: Address(input.number()),
+            accepted: Millis(input.number()),
+            bytes: input.number() as u32,
+            route: route(input),
+        },
         _ => Record::Kept {
+            emitted: input.flag(),
             from: Address(input.number()),
             time,
             position: Position(input.number()),
@@ -93,6 +114,11 @@ fn record<'a>(input: &mut Input<'a>) -> Record<'a> {
             event: input.rest(),
         },
     }
+}
+
+fn document<'a>(input: &mut Input<'a>) -> DocumentChange<'a> {
+    let content = input.flag().then(|| input.text().as_bytes());
+    DocumentChange { kind: input.text(), key: input.text(), content }
 }
 
 fn subscription(input: &mut Input<'_>) -> SubscriptionId {
@@ -123,7 +149,7 @@ fn lane<'a>(input: &mut Input<'a>) -> LaneRef<'a> {
 }
 
 fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
-    match input.byte() % 10 {
+    match input.byte() % 11 {
         0 => Step::Delivered { position: Position(input.number()) },
         1 => Step::Failed {
             position: Position(input.number()),
@@ -139,17 +165,20 @@ fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
         6 => Step::Pause,
         7 => Step::Reset { expected: Sequence(input.number()) },
         8 => Step::Replay { position: Position(input.number()), job: input.number() },
-        _ => Step::DropOldest { position: Position(input.number()) },
+        9 => Step::DropOldest { position: Position(input.number()) },
+        _ => Step::GiveUp,
     }
 }
 
 fn change<'a>(input: &mut Input<'a>) -> Change<'a> {
-    match input.byte() % 6 {
+    match input.byte() % 8 {
         0 => Change::Put { document: input.text() },
         1 => Change::Pause,
         2 => Change::Resume,
         3 => Change::Drain,
         4 => Change::Remove,
-        _ => Change::Caught { up_to: Position(input.number()) },
+        5 => Change::Caught { up_to: Position(input.number()) },
+        6 => Change::Retire { until: Millis(input.number()) },
+        _ => Change::Retired,
     }
 }

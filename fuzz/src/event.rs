@@ -12,7 +12,13 @@ pub const BATCH: &str = "application/cloudevents-batch+json";
 
 /// Small, so that a fuzzer reaches them.
 pub fn limits() -> Limits {
-    Limits { batch_events_max: 4, event_bytes_max: 512, attributes_max: 6, attribute_bytes_max: 96 }
+    Limits {
+        batch_events_max: 4,
+        event_bytes_max: 512,
+        attributes_max: 6,
+        attribute_bytes_max: 96,
+        may_lack_identity: false,
+    }
 }
 
 pub fn encoded(event: &Event) -> Vec<u8> {

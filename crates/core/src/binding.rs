@@ -25,6 +25,8 @@ pub struct Limits {
     pub event_bytes_max: usize,
     pub attributes_max: usize,
     pub attribute_bytes_max: usize,
+    /// Events may come without `id` and `source`: they are left empty, for the one who reads them to fill in.
+    pub may_lack_identity: bool,
 }
 
 impl Default for Limits {
@@ -34,6 +36,7 @@ impl Default for Limits {
             event_bytes_max: 1 << 20,
             attributes_max: 64,
             attribute_bytes_max: 4096,
+            may_lack_identity: false,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a delivery came to, and what that means for the event, the lane and the endpoint.
 
+use crate::event::Event;
 use serde::{Deserialize, Serialize};
 
 /// How one call of a target ended.
@@ -16,6 +17,19 @@ pub enum Outcome {
     Timeout,
     /// The call could not even be made: a header value that cannot be read, a certificate that is not there.
     Unusable(String),
+    /// A function's success with events of its own. An empty id or source is to be filled in.
+    Replied {
+        replies: Vec<Event>,
+    },
+    /// A function's success whose events cannot be read.
+    BadReplies(String),
+    /// Whoever handled it within this process found that it says nothing it could act on.
+    Invalid(String),
+    /// There is no replica of the function to call: no attempt was made.
+    NotReady {
+        why: String,
+        retry_after_ms: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +43,10 @@ pub enum Verdict {
 impl Outcome {
     pub fn verdict(&self) -> Verdict {
         match self {
-            Outcome::Status { code: 200..=299, .. } => Verdict::Delivered,
-            Outcome::Status { code: 400 | 413 | 415 | 422, .. } => Verdict::Fatal,
+            Outcome::Status { code: 200..=299, .. } | Outcome::Replied { .. } => Verdict::Delivered,
+            Outcome::Status { code: 400 | 413 | 415 | 422, .. }
+            | Outcome::BadReplies(_)
+            | Outcome::Invalid(_) => Verdict::Fatal,
             _ => Verdict::Retry,
         }
     }
@@ -40,7 +56,11 @@ impl Outcome {
         match self {
             Outcome::Status { code, .. } => matches!(code, 429 | 502 | 503 | 504),
             Outcome::Refused(_) | Outcome::Broken(_) | Outcome::Timeout => true,
-            Outcome::Unusable(_) => false,
+            Outcome::Unusable(_)
+            | Outcome::Replied { .. }
+            | Outcome::BadReplies(_)
+            | Outcome::Invalid(_)
+            | Outcome::NotReady { .. } => false,
         }
     }
 
@@ -51,6 +71,7 @@ impl Outcome {
     pub fn retry_after_ms(&self) -> Option<u64> {
         match self {
             Outcome::Status { retry_after_ms, .. } => *retry_after_ms,
+            Outcome::NotReady { retry_after_ms, .. } => Some(*retry_after_ms),
             _ => None,
         }
     }
@@ -59,11 +80,13 @@ impl Outcome {
     pub fn reason(&self) -> Reason {
         match self {
             Outcome::Status { code: 400 | 413 | 415 | 422, .. } => Reason::Poison,
-            Outcome::Status { code: 502..=504, .. } | Outcome::Refused(_) | Outcome::Unusable(_) => {
-                Reason::Unavailable
-            }
+            Outcome::Status { code: 502..=504, .. }
+            | Outcome::Refused(_)
+            | Outcome::Unusable(_)
+            | Outcome::NotReady { .. } => Reason::Unavailable,
+            Outcome::BadReplies(_) | Outcome::Invalid(_) => Reason::Validation,
             Outcome::Timeout => Reason::Timeout,
-            Outcome::Status { .. } | Outcome::Broken(_) => Reason::RetriesExhausted,
+            Outcome::Status { .. } | Outcome::Broken(_) | Outcome::Replied { .. } => Reason::RetriesExhausted,
         }
     }
 
@@ -76,6 +99,10 @@ impl Outcome {
             Outcome::Broken(detail) => format!("connection broken: {detail}"),
             Outcome::Timeout => "no answer within the timeout".into(),
             Outcome::Unusable(detail) => format!("not called: {detail}"),
+            Outcome::Replied { replies } => format!("answered with {} events", replies.len()),
+            Outcome::BadReplies(detail) => format!("the events it answered with were refused: {detail}"),
+            Outcome::Invalid(detail) => detail.clone(),
+            Outcome::NotReady { why, .. } => format!("not called: {why}"),
         }
     }
 }

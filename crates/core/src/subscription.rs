@@ -44,11 +44,20 @@ pub struct Spec {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
+    /// Of a function: `function://<namespace>.<name>`, which names its endpoint and is not called.
     pub url: String,
+    /// A function of this server, in place of a URL.
+    pub function: Option<FunctionName>,
     /// Lower-case names, sorted.
     pub headers: Vec<(String, HeaderValue)>,
     pub protocol: Protocol,
     pub tls: Tls,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FunctionName {
+    pub namespace: String,
+    pub name: String,
 }
 
 /// In JSON: `"text"`, `{"file": "/path"}` or `{"env": "NAME"}`.
@@ -169,7 +178,15 @@ pub enum Overflow {
     Reject,
 }
 
+/// What subscriptions are named that the server makes and keeps itself: `lambda.<namespace>.<name>` of a function.
+pub const MANAGED_PREFIX: &str = "lambda.";
+
 impl Document {
+    /// Whether the server made it for a function, so that people may not change or delete it by itself.
+    pub fn is_managed(name: &str) -> bool {
+        name.starts_with(MANAGED_PREFIX)
+    }
+
     /// Reads a document, strictly; all that is wrong with it is told at once.
     pub fn parse(value: &Value) -> Result<Document, Vec<Fault>> {
         parse::document(value)

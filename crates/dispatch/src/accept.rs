@@ -63,10 +63,10 @@ pub enum Rejection {
 }
 
 /// About what an acknowledgement takes in the log.
-const ACKNOWLEDGEMENT_BYTES: usize = 64;
+pub(crate) const ACKNOWLEDGEMENT_BYTES: usize = 64;
 
 /// The longest route: a key of 1024 bytes and a few numbers.
-const ROUTE_BYTES_MAX: usize = 1100;
+pub(crate) const ROUTE_BYTES_MAX: usize = 1100;
 
 /// Where a subscription wants an event, before it is written down.
 pub(crate) enum Wanted<'a> {
@@ -76,7 +76,7 @@ pub(crate) enum Wanted<'a> {
     Later,
 }
 
-enum Taken<'a> {
+pub(crate) enum Taken<'a> {
     Yes(Wanted<'a>),
     Known(&'static str),
     Full(&'static str),
@@ -224,9 +224,19 @@ impl Engine {
             let mark = Mark { at: self.log.written(), time: self.now, state: MarkState::Taken };
             self.marks.put(identity, id, mark);
         }
-        if let Some(limit) = self.limit_reached(subscription) {
+        if let Some(limit) = self.limit_reached(subscription, 0) {
             return Ok(Taken::Full(limit));
         }
+        self.takes_place(id, event)
+    }
+
+    /// How a subscription takes an event that is new to it, whether or not it has room.
+    pub(crate) fn takes_place<'a>(
+        &mut self,
+        id: SubscriptionId,
+        event: &'a Event,
+    ) -> Result<Taken<'a>, Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Taken::Known("duplicate")) };
         if matches!(subscription.phase, Phase::CatchingUp { .. }) {
             return Ok(Taken::Yes(Wanted::Later));
         }
@@ -270,13 +280,13 @@ impl Engine {
             && self.is_waiting(subscription.id, mark.at, None)?)
     }
 
-    fn log_knows(&self, identity: Identity) -> Result<bool, Failure> {
+    pub(crate) fn log_knows(&self, identity: Identity) -> Result<bool, Failure> {
         const LOG_WINDOW_MS: u64 = 24 * 3_600_000;
         let mark = self.marks.get(identity, SubscriptionId(0))?;
         Ok(mark.is_some_and(|mark| self.now.since(mark.time) < LOG_WINDOW_MS))
     }
 
-    fn count_duplicate(&mut self, id: SubscriptionId, reason: &'static str, event: &Event) {
+    pub(crate) fn count_duplicate(&mut self, id: SubscriptionId, reason: &'static str, event: &Event) {
         let Some(subscription) = self.subscriptions.get(&id) else { return };
         self.metrics.duplicate(subscription.name(), reason);
         tracing::info!(
@@ -294,11 +304,12 @@ impl Engine {
 
     // ---- limits -------------------------------------------------------------------------------------------
 
-    fn limit_reached(&self, subscription: &Subscription) -> Option<&'static str> {
+    /// The limit that is reached once `more` events wait beside those that do.
+    pub(crate) fn limit_reached(&self, subscription: &Subscription, more: u64) -> Option<&'static str> {
         let (limits, tally) = (&subscription.document.spec.backlog, &subscription.tally);
         let age = tally.oldest().map_or(0, |oldest| self.now.since(oldest));
         let letters = &subscription.document.spec.dead_letters;
-        if tally.waiting >= limits.events_max {
+        if tally.waiting + more >= limits.events_max {
             Some("maxEvents")
         } else if tally.waiting_bytes >= limits.bytes_max {
             Some("maxBytes")
@@ -334,7 +345,7 @@ impl Engine {
     }
 
     /// Drops the oldest event of the subscription that neither is in flight nor holds its lane.
-    fn drop_oldest(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
+    pub(crate) fn drop_oldest(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
         let droppable = |resident: &&Resident| resident.subscription == id && resident.lane.droppable() > 0;
         let lanes = self.lanes.iter().map(|(_, resident)| resident).filter(droppable);
         let oldest = lanes.min_by_key(|resident| resident.lane.first_waiting().map(|entry| entry.position));
@@ -411,7 +422,8 @@ impl Engine {
 
 impl Subscription {
     pub(crate) fn wants(&self, event: &impl filter::Attributes) -> bool {
-        self.phase != Phase::Draining && filter::all_match(&self.document.spec.filters, event)
+        matches!(self.phase, Phase::Live | Phase::CatchingUp { .. })
+            && filter::all_match(&self.document.spec.filters, event)
     }
 }
 

@@ -23,7 +23,9 @@ impl Engine {
         position: Position,
     ) -> Result<(), Failure> {
         match record {
-            Record::Event { time, routes, event } => self.apply_event(at, position, *time, routes, event),
+            Record::Event { time, routes, event, emitted } => {
+                self.apply_event(at, position, *time, routes, event, *emitted)
+            }
             Record::Routed { time, position, at: event_at, accepted, bytes, route } => {
                 self.keeping.routed += 1;
                 let entry = entry(*position, *event_at, *accepted, *bytes as usize);
@@ -57,6 +59,14 @@ impl Engine {
                 self.rows.put(&rows::kept(*from), &at.0.to_be_bytes());
                 Ok(())
             }
+            Record::Documents { changes, .. } => {
+                self.apply_documents(at, changes);
+                Ok(())
+            }
+            Record::Moved { time, from, position, at: event_at, accepted, bytes, route } => {
+                let entry = entry(*position, *event_at, *accepted, *bytes as usize);
+                self.apply_moved(at, *time, *from, entry, route)
+            }
         }
     }
 
@@ -84,9 +94,13 @@ impl Engine {
         time: Millis,
         routes: &[Route<'_>],
         event: &[u8],
+        emitted: bool,
     ) -> Result<(), Failure> {
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
         let identity = self.identity(view.source(), view.id());
+        if emitted {
+            self.mark_emitted(identity, at, time);
+        }
         self.place_event(at, position, time, routes, identity, event.len())
     }
 
@@ -133,7 +147,7 @@ impl Engine {
         self.apply_route(at, time, entry, route)
     }
 
-    fn apply_route(
+    pub(crate) fn apply_route(
         &mut self,
         at: Address,
         time: Millis,
@@ -210,6 +224,7 @@ impl Engine {
                 self.must_be_droppable(slot, *position)?;
                 Input::DropOldest
             }
+            Step::GiveUp => return self.apply_give_up(at, time, slot),
         };
         self.step(slot, input, time, at)
     }
@@ -334,6 +349,11 @@ impl Engine {
                 self.replays.delivered(id, entry.position, entry.number);
                 Ok(())
             }
+            Action::Dropped(entry) if self.giving_up.is_some() => {
+                resident.passed(&entry);
+                let key = resident.key.clone();
+                self.give_up_entry(id, Some(&key), entry, time)
+            }
             Action::Dropped(entry) => {
                 subscription.tally.left(&entry);
                 subscription.tally.unpin(entry.at);
@@ -433,6 +453,9 @@ impl Engine {
         self.take_single(id, position)?;
         if let Step::Purge { .. } | Step::DropOldest { .. } = step {
             return self.drop_single(id, position, time);
+        }
+        if let Step::GiveUp = step {
+            return self.give_up_single(id, position, time);
         }
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
         let Some(single) = subscription.singles.get_mut(&position) else {
@@ -581,6 +604,16 @@ impl Engine {
                 }
                 Ok(())
             }
+            Change::Retire { until } => {
+                if let Some(subscription) = self.subscriptions.get_mut(&id) {
+                    subscription.phase = Phase::Retiring { until: *until };
+                }
+                Ok(())
+            }
+            Change::Retired => {
+                self.apply_retired(id);
+                Ok(())
+            }
             Change::Remove => {
                 self.remove_subscription(id);
                 Ok(())
@@ -647,9 +680,12 @@ impl Engine {
 
     pub(crate) fn remove_subscription(&mut self, id: SubscriptionId) {
         let Some(subscription) = self.subscriptions.remove(&id) else { return };
-        self.names.remove(subscription.name());
+        // Another may have its name by now.
+        if self.names.get(subscription.name()).is_none_or(|named| *named == id) {
+            self.names.remove(subscription.name());
+            self.metrics.forget(subscription.name());
+        }
         self.replays.forget(id);
-        self.metrics.forget(subscription.name());
         let slots: Vec<Slot> = self
             .lanes
             .iter()

@@ -143,7 +143,7 @@ impl Engine {
         let mut position = frame.first_position;
         for (at, range) in &frame.records {
             let body = frame.bytes.slice(range.clone());
-            if let Record::Event { time, routes, event } = Record::decode(&body)? {
+            if let Record::Event { time, routes, event, .. } = Record::decode(&body)? {
                 if position > done {
                     let bytes = event.len() as u32;
                     let entry = entry(position, *at, time, bytes);

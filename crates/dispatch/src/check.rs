@@ -148,6 +148,7 @@ fn read_log(
             at
         });
         match decode(&body) {
+            Ok(Record::Documents { changes, .. }) => ledger.read_documents(at, &changes),
             Ok(record) => ledger.read(&record, position, findings),
             Err(what) => {
                 findings.add(Kind::Damage, None, format!("the record at address {at} says nothing: {what}"))

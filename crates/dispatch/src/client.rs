@@ -6,6 +6,7 @@
 mod answer;
 mod chunked;
 mod connection;
+mod content;
 mod dial;
 mod h2c;
 mod own_headers;
@@ -25,16 +26,17 @@ mod testing;
 mod tests;
 
 use crate::engine::Delivery;
+use crate::functions::{Functions, NoFunctions, Unavailable};
 use connection::Trouble;
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::Outcome;
-use klambda_core::subscription::{Document, Protocol};
+use klambda_core::subscription::{Document, FunctionName};
 use pool::Pool;
 use request::Request;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-use target::Prepared;
+use target::{Prepared, Replicas, Way};
 use tokio::time::Instant;
 
 #[derive(Clone, Copy, Debug)]
@@ -44,11 +46,18 @@ pub struct Options {
     pub pool_idle_ms: u64,
     /// Answers are read up to here so that their connection can be used again; longer ones cost it.
     pub answer_bytes_max: usize,
+    /// How long an answer of a function may be, with all events in it.
+    pub replies_bytes_max: usize,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { connect_timeout_ms: 5_000, pool_idle_ms: 90_000, answer_bytes_max: 64 << 10 }
+        Options {
+            connect_timeout_ms: 5_000,
+            pool_idle_ms: 90_000,
+            answer_bytes_max: 64 << 10,
+            replies_bytes_max: 1 << 20,
+        }
     }
 }
 
@@ -60,6 +69,7 @@ pub struct Client {
 
 struct Shared {
     options: Options,
+    functions: Arc<dyn Functions>,
     targets: Mutex<Targets>,
 }
 
@@ -78,7 +88,12 @@ const FOREVER: Duration = Duration::from_secs(365 * 86_400);
 
 impl Client {
     pub fn new(options: Options) -> Client {
-        Client { shared: Arc::new(Shared { options, targets: Mutex::default() }) }
+        Client::with_functions(options, Arc::new(NoFunctions))
+    }
+
+    /// One that can call functions too.
+    pub fn with_functions(options: Options, functions: Arc<dyn Functions>) -> Client {
+        Client { shared: Arc::new(Shared { options, functions, targets: Mutex::default() }) }
     }
 
     /// Makes the call. Dropping the future closes its connection.
@@ -96,40 +111,66 @@ impl Client {
         let event = delivery.record.get(delivery.event.clone()).unwrap_or_default();
         let event = EventView::decode(event).map_err(|error| Outcome::Unusable(error.to_string()))?;
         let request = Request { delivery, event, target, own };
-        let deadline = Instant::now() + target.timeout.min(FOREVER);
-        match target.protocol {
-            Protocol::Http1 => self.call_http1(&request, deadline).await,
-            Protocol::H2c => {
-                let bytes_max = self.shared.options.answer_bytes_max;
-                let reply = Box::pin(h2c::call(&target.pool, &request, deadline, bytes_max)).await?;
+        let bytes_max = self.shared.options.answer_bytes_max;
+        match &target.way {
+            Way::Http1(pool) => call_http1(&request, pool, target.deadline(), bytes_max).await,
+            Way::H2c(pool) => {
+                let reply = Box::pin(h2c::call(pool, &request, target.deadline(), bytes_max)).await?;
                 Ok(reply.into_outcome())
             }
+            Way::Function(replicas) => Box::pin(self.call_function(&request, replicas)).await,
         }
     }
 
-    async fn call_http1(&self, request: &Request<'_>, deadline: Instant) -> Result<Outcome, Outcome> {
-        let pool = &request.target.pool;
-        let mut connection = match pool.take() {
-            Some(connection) => connection,
-            None => pool.connect(deadline).await?,
-        };
-        loop {
-            let replied = connection.call(request, deadline, self.shared.options.answer_bytes_max).await;
-            match replied {
-                Ok(replied) => {
-                    if replied.reusable {
-                        pool.give_back(connection);
-                    }
-                    return Ok(replied.reply.into_outcome());
-                }
-                // The target closed it while it waited for this call: not a word about the event, nor about the target.
-                Err(Trouble::Closed(_)) if connection.is_used() => {
-                    connection = pool.connect(deadline).await?
-                }
-                Err(Trouble::Closed(why) | Trouble::Broken(why)) => return Err(Outcome::Broken(why)),
-                Err(Trouble::Timeout) => return Err(Outcome::Timeout),
-            }
+    /// Waits for a replica as long as that takes, then calls it. The replica is held until the answer is read.
+    async fn call_function(&self, request: &Request<'_>, replicas: &Replicas) -> Result<Outcome, Outcome> {
+        let FunctionName { namespace, name } = &replicas.function;
+        if let Some(handling) = self.shared.functions.handle(namespace, name, request.delivery) {
+            return Ok(handling.await);
         }
+        let acquired = self.shared.functions.acquire(namespace, name).wait().await;
+        let lease = acquired.map_err(|Unavailable { why, retry_after_ms }| {
+            let why = format!("function {namespace}/{name}: {why}");
+            Outcome::NotReady { why, retry_after_ms }
+        })?;
+        let options = self.shared.options;
+        let pool = replicas.pool(lease.address, |key| self.shared.targets().pool(key, options));
+        let pool = pool.map_err(Outcome::Unusable)?;
+        let outcome = call_http1(request, &pool, request.target.deadline(), options.replies_bytes_max).await;
+        drop(lease);
+        outcome
+    }
+}
+
+async fn call_http1(
+    request: &Request<'_>,
+    pool: &Pool,
+    deadline: Instant,
+    bytes_max: usize,
+) -> Result<Outcome, Outcome> {
+    let mut connection = match pool.take() {
+        Some(connection) => connection,
+        None => pool.connect(deadline).await?,
+    };
+    loop {
+        match connection.call(request, deadline, bytes_max).await {
+            Ok(replied) => {
+                if replied.reusable {
+                    pool.give_back(connection);
+                }
+                return Ok(replied.reply.into_outcome());
+            }
+            // The target closed it while it waited for this call: not a word about the event, nor about the target.
+            Err(Trouble::Closed(_)) if connection.is_used() => connection = pool.connect(deadline).await?,
+            Err(Trouble::Closed(why) | Trouble::Broken(why)) => return Err(Outcome::Broken(why)),
+            Err(Trouble::Timeout) => return Err(Outcome::Timeout),
+        }
+    }
+}
+
+impl Prepared {
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.timeout.min(FOREVER)
     }
 }
 
@@ -156,15 +197,16 @@ impl Shared {
 
 impl Targets {
     fn prepare(&mut self, document: &Arc<Document>, options: Options) -> Result<Arc<Prepared>, String> {
-        Prepared::new(document.clone(), |key| {
-            if let Some(pool) = self.pools.get(&key).and_then(Weak::upgrade) {
-                return Ok(pool);
-            }
-            let pool = Arc::new(Pool::new(key.clone(), options)?);
-            self.pools.insert(key, Arc::downgrade(&pool));
-            Ok(pool)
-        })
-        .map(Arc::new)
+        Prepared::new(document.clone(), |key| self.pool(key, options)).map(Arc::new)
+    }
+
+    fn pool(&mut self, key: pool::Key, options: Options) -> Result<Arc<Pool>, String> {
+        if let Some(pool) = self.pools.get(&key).and_then(Weak::upgrade) {
+            return Ok(pool);
+        }
+        let pool = Arc::new(Pool::new(key.clone(), options)?);
+        self.pools.insert(key, Arc::downgrade(&pool));
+        Ok(pool)
     }
 
     /// Forgets documents that nobody else holds, and pools that no document needs.

@@ -18,7 +18,7 @@ use klambda_store::record::{LaneRef, Record, Step};
 use std::cmp::Reverse;
 
 /// Room that must be left for the acknowledgement before a call is made.
-const STEP_BYTES_MAX: usize = 4096;
+pub(crate) const STEP_BYTES_MAX: usize = 4096;
 const ERROR_BYTES_MAX: usize = 512;
 /// Unordered events that wait to be called again; at this many no new ones are started.
 const SINGLES_MAX: usize = 65_536;
@@ -181,6 +181,7 @@ impl Engine {
 
     fn may_start(&self, subscription: &Subscription) -> bool {
         !subscription.is_paused()
+            && subscription.held.is_none()
             && subscription.in_flight
                 < subscription.document.spec.concurrency + u32::from(planted::is_on(Bug::OneTooMany))
             && self.has_global_slot(subscription)
@@ -192,11 +193,12 @@ impl Engine {
         if used >= self.config.concurrency {
             return false;
         }
-        let share = (self.config.concurrency / (self.subscriptions.len() as u32).max(1)).max(1);
+        let share = (self.config.concurrency / (self.names.len() as u32).max(1)).max(1);
         if subscription.in_flight < share {
             return true;
         }
-        let others = self.subscriptions.values().filter(|other| other.id != subscription.id);
+        let is_other = |other: &&Subscription| other.id != subscription.id && !other.is_retired();
+        let others = self.subscriptions.values().filter(is_other);
         let reserved: u32 = others.map(|other| share.saturating_sub(other.in_flight)).sum();
         used + reserved < self.config.concurrency
     }
@@ -356,7 +358,14 @@ impl Engine {
         if !self.log.has_room_for_steps(STEP_BYTES_MAX) {
             return self.stalled.push((ticket, outcome));
         }
-        let done = self.finish(ticket, outcome);
+        let done = match outcome {
+            Outcome::Replied { replies } => self.finish_replied(ticket, replies),
+            Outcome::NotReady { why, retry_after_ms } => {
+                self.not_ready(ticket, why, retry_after_ms);
+                Ok(())
+            }
+            outcome => self.finish(ticket, outcome),
+        };
         self.note(done);
     }
 
@@ -389,7 +398,7 @@ impl Engine {
         Some(flight)
     }
 
-    fn finish(&mut self, ticket: Ticket, outcome: Outcome) -> Result<(), Failure> {
+    pub(crate) fn finish(&mut self, ticket: Ticket, outcome: Outcome) -> Result<(), Failure> {
         let Some(flight) = self.close(ticket) else { return Ok(()) };
         let Some(subscription) = self.subscriptions.get(&flight.subscription) else { return Ok(()) };
         let took_ms = self.now.since(flight.started);

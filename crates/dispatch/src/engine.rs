@@ -57,6 +57,10 @@ pub struct Config {
     /// By event type; others as documented.
     pub strategies: HashMap<String, Strategy>,
     pub metric_types_max: usize,
+    /// Events that one answer of a function may hold.
+    pub replies_max: usize,
+    /// How far events may go from function to function: an answer to an answer, and so on. More is taken for a loop.
+    pub hops_max: u32,
 }
 
 impl Default for Config {
@@ -72,6 +76,8 @@ impl Default for Config {
             breaker: breaker::Limits::default(),
             strategies: HashMap::new(),
             metric_types_max: 100,
+            replies_max: 100,
+            hops_max: 16,
         }
     }
 }
@@ -104,6 +110,13 @@ pub struct Delivery {
     /// Its place in its lane; none for unordered events.
     pub place: Option<Place>,
     pub attempt: u32,
+}
+
+impl Delivery {
+    /// Whether this system emitted the event itself. What the event says has no part in it.
+    pub fn is_emitted(&self) -> bool {
+        klambda_store::record::is_emitted(&self.record)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,6 +189,12 @@ pub struct Engine {
     pub(crate) answers: Vec<Answer>,
     pub(crate) deliveries: Vec<Delivery>,
     pub(crate) stalled: Vec<(Ticket, klambda_core::outcome::Outcome)>,
+    /// Answers whose events find no room yet.
+    pub(crate) put_off: crate::replies::PutOff,
+    /// The earliest time at which a subscription that is held goes on.
+    pub(crate) held_until: Millis,
+    /// While everything in a lane is given up: the event at its head, and how often that was tried.
+    pub(crate) giving_up: Option<(Position, u32)>,
     pub(crate) dirty_since: Option<Millis>,
     /// Events before this position are covered by a sync that has ended or is under way.
     pub(crate) committing: Position,
@@ -289,6 +308,9 @@ impl Engine {
             answers: Vec::new(),
             deliveries: Vec::new(),
             stalled: Vec::new(),
+            put_off: crate::replies::PutOff::default(),
+            held_until: Millis::NEVER,
+            giving_up: None,
             dirty_since: None,
             committing: Position(0),
             keeping: crate::keeping::Keeping::default(),
@@ -303,6 +325,8 @@ impl Engine {
     pub fn tick(&mut self, now: Millis) {
         self.now = self.now.max(now);
         self.log.set_now(self.now);
+        self.release_held();
+        self.retry_put_off();
         let done = self.fire_timers().and_then(|()| self.keep_house()).and_then(|()| self.run_replays());
         self.note(done);
     }
@@ -346,8 +370,9 @@ impl Engine {
         let single = self.single_timers.peek().map(|Reverse((at, _, _))| *at);
         let sync = self.dirty_since.map(|since| since + SYNC_DELAY_MS);
         let probe = self.endpoints.next_probe();
-        let times = [lane, single, sync, probe, self.replays.wake_at(), self.cold_due()];
-        times.into_iter().flatten().min().unwrap_or(Millis::NEVER).min(self.now + 1000)
+        let own = [Some(self.held_until), self.put_off.due(), self.replays.wake_at(), self.cold_due()];
+        let times = [lane, single, sync, probe].into_iter().chain(own);
+        times.flatten().min().unwrap_or(Millis::NEVER).min(self.now + 1000)
     }
 
     // ---- jobs ---------------------------------------------------------------------------------------------

@@ -112,7 +112,9 @@ impl Engine {
         for id in ids {
             self.limit_dead_letters(id)?;
             self.finish_draining(id)?;
+            self.finish_retiring(id)?;
         }
+        self.limit_retired()?;
         self.refresh_marks()?;
         if self.keeping.next_sweep <= self.now {
             self.keeping.next_sweep = self.now + SWEEP_MS;
@@ -569,16 +571,18 @@ impl Engine {
     }
 
     fn keep_copy(&mut self, at: Address, body: &[u8], next: Position) -> Result<(), Failure> {
-        let (from, time, routes, event, position) = match Record::decode(body)? {
-            Record::Event { time, routes, event } => (at, time, routes, event, next),
-            Record::Kept { from, time, routes, event, position } => (from, time, routes, event, position),
+        let (from, time, routes, event, position, emitted) = match Record::decode(body)? {
+            Record::Event { time, routes, event, emitted } => (at, time, routes, event, next, emitted),
+            Record::Kept { from, time, routes, event, position, emitted } => {
+                (from, time, routes, event, position, emitted)
+            }
             _ => return Ok(()),
         };
         let needed = self.routes_of_waiting(from, position, routes, body)?;
         if needed.is_empty() || planted::is_on(Bug::RetentionForgets) {
             return Ok(());
         }
-        let kept = Record::Kept { from, time, position, routes: needed, event };
+        let kept = Record::Kept { from, time, position, routes: needed, event, emitted };
         self.keeping.copied = self.commit(&kept)?;
         Ok(())
     }

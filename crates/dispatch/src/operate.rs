@@ -85,7 +85,9 @@ impl Engine {
         self.must_write()?;
         let put = match self.names.get(&document.name).copied() {
             None => {
-                if self.subscriptions.len() >= self.config.subscriptions_max {
+                // Those of functions are as many as there are functions.
+                let own = self.names.keys().filter(|name| !Document::is_managed(name)).count();
+                if own >= self.config.subscriptions_max && !Document::is_managed(&document.name) {
                     let max = self.config.subscriptions_max;
                     return Err(Refused::Limit(format!(
                         "there are {max} subscriptions already (limits.subscriptions)"
@@ -112,7 +114,7 @@ impl Engine {
 
     fn check_change(&self, id: SubscriptionId, document: &Document, discard: bool) -> Result<Put, Refused> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Put::Created) };
-        if subscription.phase == Phase::Draining {
+        if matches!(subscription.phase, Phase::Draining | Phase::Retiring { .. }) {
             return Err(Refused::Conflict(format!(
                 "subscription {:?} is being deleted; wait until it has drained",
                 document.name
@@ -138,7 +140,7 @@ impl Engine {
         Ok(if discard { Put::Changed } else { Put::Draining })
     }
 
-    fn commit_change(&mut self, id: SubscriptionId, change: Change<'_>) -> Result<(), Refused> {
+    pub(crate) fn commit_change(&mut self, id: SubscriptionId, change: Change<'_>) -> Result<(), Refused> {
         self.commit(&Record::Subscription { time: self.now, subscription: id, change })?;
         Ok(())
     }
@@ -231,7 +233,7 @@ impl Engine {
     }
 
     /// The keys of all lanes in which something waits.
-    fn waiting_keys(&self, id: SubscriptionId) -> Result<Vec<String>, Failure> {
+    pub(crate) fn waiting_keys(&self, id: SubscriptionId) -> Result<Vec<String>, Failure> {
         let resident = self.lanes.iter().filter(|(_, r)| r.subscription == id && r.lane.depth() > 0);
         let mut keys: Vec<String> = resident.map(|(_, resident)| resident.key.to_string()).collect();
         for letter in [crate::rows::WAITING, crate::rows::PARKED] {
@@ -298,8 +300,18 @@ impl Engine {
     pub fn dead_letter_id(&self, id: &str) -> Result<(SubscriptionId, Position), Refused> {
         let unknown = || Refused::NotFound(format!("there is no dead letter {id:?}"));
         let (name, position) = id.rsplit_once('.').ok_or_else(unknown)?;
-        let subscription = self.names.get(name).copied().ok_or_else(unknown)?;
-        Ok((subscription, Position(position.parse().map_err(|_| unknown())?)))
+        let position = Position(position.parse().map_err(|_| unknown())?);
+        let named = self.subscriptions_named(name);
+        // The one that has the name comes first; it means those that are gone only if it has no such dead letter.
+        let first = named.first().copied().ok_or_else(unknown)?;
+        for id in &named[1..] {
+            if self.find_dead_letter(first, position)?.is_none()
+                && self.find_dead_letter(*id, position)?.is_some()
+            {
+                return Ok((*id, position));
+            }
+        }
+        Ok((first, position))
     }
 
     /// Deletes a dead letter. One that holds its lane is skipped first, so that the lane goes on.
@@ -322,7 +334,10 @@ impl Engine {
     pub fn purge_dead_letters(&mut self, selector: &Selector, holders: bool) -> Result<u64, Refused> {
         self.must_write()?;
         let ids: Vec<SubscriptionId> = match &selector.subscription {
-            Some(name) => vec![self.subscription_id(name)?],
+            Some(name) => match self.subscriptions_named(name) {
+                named if named.is_empty() => vec![self.subscription_id(name)?],
+                named => named,
+            },
             None => self.subscriptions.keys().copied().collect(),
         };
         let mut purged = 0;
@@ -346,6 +361,9 @@ impl Engine {
         }
         let breaker = self.endpoints.breaker(subscription.endpoint).state();
         Some(match lane.state() {
+            State::Running if self.put_off_of(resident).is_some() => {
+                format!("room for the events it was answered with: {}", self.put_off_of(resident)?)
+            }
             State::Running => "the answer of the target".into(),
             State::Paused => "a person: the lane is paused (resume)".into(),
             _ if subscription.is_paused() => "a person: the subscription is paused (resume)".into(),
@@ -354,6 +372,15 @@ impl Engine {
             }
             State::Parked => "a person: its head is a dead letter (resume, skip, replay)".into(),
             State::Gap => format!("sequence {} until {}", missing(lane), until(lane.gap_timer())),
+            State::Open | State::Retrying if subscription.held.is_some() => {
+                let held = subscription.held.as_ref()?;
+                format!(
+                    "{}: {}, until {}",
+                    subscription.document.spec.target.url,
+                    held.why,
+                    until(Some(held.until))
+                )
+            }
             _ if breaker != klambda_core::breaker::State::Closed => match breaker {
                 klambda_core::breaker::State::Open { probe_at } => {
                     format!(

@@ -266,6 +266,12 @@ impl Engine {
     fn check_selector(&self, selector: &Selector) -> Result<(), Refused> {
         match &selector.subscription {
             Some(name) if !self.names.contains_key(name.as_str()) => {
+                if !self.subscriptions_named(name).is_empty() {
+                    return Err(Refused::Conflict(format!(
+                        "subscription {name:?} is gone and only its dead letters are left; create one of that name \
+                         to replay them to it"
+                    )));
+                }
                 Err(Refused::NotFound(format!("there is no subscription {name:?}")))
             }
             _ => Ok(()),
@@ -360,7 +366,7 @@ impl Engine {
         failed_before: Millis,
     ) -> Result<(Vec<Queue>, Vec<(SubscriptionId, Position, &'static str)>), Failure> {
         let ids: Vec<SubscriptionId> = match &selector.subscription {
-            Some(name) => self.names.get(name.as_str()).copied().into_iter().collect(),
+            Some(name) => self.subscriptions_named(name),
             None => self.subscriptions.keys().copied().collect(),
         };
         let mut groups: BTreeMap<(SubscriptionId, Option<String>, Position), Vec<DeadLetter>> =
@@ -516,6 +522,13 @@ impl Engine {
     ) -> Result<Option<&'static str>, Failure> {
         let Some(letter) = self.find_dead_letter(id, position)? else { return Ok(Some("gone")) };
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Some("gone")) };
+        if subscription.is_retired() {
+            let successor = self.successor(id).and_then(|to| self.subscriptions.get(&to));
+            return Ok(match successor {
+                None => Some("noSubscription"),
+                Some(successor) => successor.is_paused().then_some("paused"),
+            });
+        }
         if subscription.is_paused() {
             return Ok(Some("paused"));
         }
@@ -539,6 +552,9 @@ impl Engine {
         position: Position,
         job: u64,
     ) -> Result<(), Failure> {
+        if let Some(to) = self.successor(id) {
+            return self.move_letter(id, position, to, job);
+        }
         let step = Step::Replay { position, job };
         match key {
             Some(key) => self.step_lane(id, key, step).map(|_| ()),

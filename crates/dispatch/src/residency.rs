@@ -279,6 +279,13 @@ impl Engine {
         }
         let now = self.now;
         for entry in gone {
+            if self.giving_up.is_some() {
+                if let Some(resident) = self.lanes.get_mut(slot) {
+                    resident.passed(&entry);
+                }
+                self.give_up_entry(id, Some(&key), entry, now)?;
+                continue;
+            }
             if let Some(subscription) = self.subscriptions.get_mut(&id) {
                 subscription.tally.left(&entry);
                 subscription.tally.unpin(entry.at);
@@ -311,7 +318,9 @@ impl Engine {
             let mut subscription =
                 Subscription::from_row(id, row).ok_or(Malformed("subscription document"))?;
             subscription.endpoint = self.endpoints.of(&subscription.document.spec.target);
-            self.names.insert(subscription.name().to_owned(), id);
+            if !subscription.is_retired() {
+                self.names.insert(subscription.name().to_owned(), id);
+            }
             self.subscriptions.insert(id, subscription);
         }
         for (key, row) in self.rows.scan(&[rows::SINGLE], &[], usize::MAX)? {

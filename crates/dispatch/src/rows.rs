@@ -22,6 +22,8 @@ pub const HELD: u8 = b'H';
 /// Where an event was copied to when its segment went.
 pub const KEPT: u8 = b'K';
 pub const REPLAY: u8 = b'J';
+/// A document of the platform.
+pub const DOCUMENT: u8 = b'O';
 pub const GLOBAL: &[u8] = b"G";
 
 pub fn of_subscription(letter: u8, id: SubscriptionId) -> Vec<u8> {
@@ -78,6 +80,15 @@ pub fn at_position(letter: u8, id: SubscriptionId, position: Position) -> Vec<u8
 
 pub fn kept(at: Address) -> Vec<u8> {
     [&[KEPT], at.0.to_be_bytes().as_slice()].concat()
+}
+
+/// All documents of a kind; a kind has no zero in it.
+pub fn documents(kind: &str) -> Vec<u8> {
+    [&[DOCUMENT], kind.as_bytes(), &[0]].concat()
+}
+
+pub fn document(kind: &str, key: &str) -> Vec<u8> {
+    [&documents(kind), key.as_bytes()].concat()
 }
 
 pub fn replay(id: u64) -> Vec<u8> {

@@ -5,7 +5,9 @@
 
 use crate::accept::Judged;
 use crate::client;
-use crate::engine::{Answer, Engine, Ticket, Token};
+use crate::documents::{self, Stored, Write};
+use crate::engine::{Answer, Engine, Failure, Ticket, Token};
+use crate::functions::{Functions, NoFunctions};
 use crate::workers::Workers;
 use hashbrown::HashMap;
 use klambda_core::binding::Rejected;
@@ -124,6 +126,37 @@ impl Handle {
         result.await.map_err(|_| Stopped)
     }
 
+    /// Writes documents and accepts the events that tell of it; answers when all of it is durable.
+    pub async fn put_documents(
+        &self,
+        writes: Vec<Write>,
+        events: Vec<Event>,
+    ) -> Result<Result<u64, documents::Error>, Stopped> {
+        self.command(move |engine| engine.put_documents(&writes, &events)).await
+    }
+
+    pub async fn document(&self, kind: &str, key: &str) -> Result<Result<Option<Stored>, Failure>, Stopped> {
+        let (kind, key) = (kind.to_owned(), key.to_owned());
+        self.query(move |engine| engine.document(&kind, &key)).await
+    }
+
+    /// Of a kind, by key, from the one after `after` on.
+    pub async fn documents(
+        &self,
+        kind: &str,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Result<Vec<Stored>, Failure>, Stopped> {
+        let kind = kind.to_owned();
+        self.query(move |engine| engine.documents(&kind, after.as_deref(), limit)).await
+    }
+
+    /// A function has a replica again: what waits for it goes on.
+    pub fn function_ready(&self, namespace: &str, name: &str) {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        self.inbox.push(Input::Query(Box::new(move |engine| engine.function_ready(&namespace, &name))));
+    }
+
     /// No new deliveries; those that are open may finish until the deadline.
     pub fn stop(&self, within: Duration) {
         self.inbox.push(Input::Stop { deadline: Instant::now() + within });
@@ -182,6 +215,17 @@ impl Runner {
         clock: Clock,
         delivery_threads: usize,
     ) -> io::Result<(Runner, Handle)> {
+        Runner::with_functions(engine, client, clock, delivery_threads, Arc::new(NoFunctions))
+    }
+
+    /// The same, with functions to deliver to.
+    pub fn with_functions(
+        engine: Engine,
+        client: client::Options,
+        clock: Clock,
+        delivery_threads: usize,
+        functions: Arc<dyn Functions>,
+    ) -> io::Result<(Runner, Handle)> {
         let inbox = Arc::new(Inbox::default());
         let handle = Handle { inbox: inbox.clone() };
         let syncs = sync_thread(inbox.clone());
@@ -189,7 +233,7 @@ impl Runner {
         let prepares = prepare_thread(inbox.clone());
         let outcomes = inbox.clone();
         let done = move |ticket, outcome| outcomes.push(Input::Outcome { ticket, outcome });
-        let workers = Workers::start(delivery_threads, client, Arc::new(done))?;
+        let workers = Workers::start(delivery_threads, client, functions, Arc::new(done))?;
         let clock = clock.not_before(engine.now());
         let runner = Runner {
             engine,

@@ -42,6 +42,15 @@ pub struct Subscription {
     pub later_trimmed: Position,
     /// The deepest lane as of a moment ago.
     pub deepest: Option<(Millis, String, u64)>,
+    /// Nothing starts for now, through no fault of an event or of the target.
+    pub held: Option<Held>,
+}
+
+/// Why nothing of a subscription starts, and until when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub why: String,
+    pub until: Millis,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +64,12 @@ pub enum Phase {
     },
     /// Takes no new events and goes when nothing waits.
     Draining,
+    /// Takes no new events; what still waits at this time becomes dead letters.
+    Retiring {
+        until: Millis,
+    },
+    /// Gone but for its dead letters. Another may have its name.
+    Retired,
 }
 
 /// What is counted of a subscription; the same after a restart as before.
@@ -191,6 +206,7 @@ impl Subscription {
             later: VecDeque::new(),
             later_trimmed: Position(u64::MAX),
             deepest: None,
+            held: None,
         }
     }
 
@@ -200,6 +216,10 @@ impl Subscription {
 
     pub fn is_ordered(&self) -> bool {
         self.document.spec.ordering == Ordering::Ordered
+    }
+
+    pub fn is_retired(&self) -> bool {
+        self.phase == Phase::Retired
     }
 
     pub fn is_paused(&self) -> bool {

@@ -6,6 +6,7 @@
 
 use crate::client::{self, Client};
 use crate::engine::{Delivery, Ticket};
+use crate::functions::Functions;
 use klambda_core::outcome::Outcome;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -41,10 +42,17 @@ struct Worker {
 }
 
 impl Workers {
-    pub fn start(threads: usize, client: client::Options, done: Done) -> io::Result<Workers> {
+    pub fn start(
+        threads: usize,
+        client: client::Options,
+        functions: Arc<dyn Functions>,
+        done: Done,
+    ) -> io::Result<Workers> {
         // Each side has connections of its own: a socket belongs to the runtime that opened it.
-        let shared =
-            || Arc::new(Shared { client: Client::new(client), idle: Mutex::default(), done: done.clone() });
+        let shared = || {
+            let client = Client::with_functions(client, functions.clone());
+            Arc::new(Shared { client, idle: Mutex::default(), done: done.clone() })
+        };
         let (elsewhere, rounds) = mpsc::unbounded_channel();
         let (runtime, there) = (runtime(threads)?, shared());
         std::thread::Builder::new().name("klambda-deliver".into()).spawn(move || {

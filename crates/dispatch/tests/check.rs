@@ -6,6 +6,7 @@ use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
 use klambda_core::subscription::Document;
 use klambda_dispatch::check::{self, Kind, Report};
 use klambda_dispatch::dead_letters::Selector;
+use klambda_dispatch::documents::{Expected, Write};
 use klambda_dispatch::operate::{LaneAction, Leftover};
 use klambda_dispatch::replay::Request;
 use klambda_store::disk::{Disk, File, read_exact_at};
@@ -477,4 +478,27 @@ fn last_byte(disk: &MemoryDisk, name: &str) -> u64 {
 fn a_folder_without_data_is_no_data_folder() {
     let empty = check::check(Arc::new(MemoryDisk::new()), &mut |_| {});
     assert!(matches!(empty, Err(check::Error::Empty)));
+}
+
+#[test]
+fn a_document_that_is_not_what_the_log_says_is_found() {
+    let (mut rng, mut world) = (Rng(1), World::new(1));
+    let put = |key: &str| Write {
+        kind: "function".into(),
+        key: key.into(),
+        content: Some(b"{}".to_vec()),
+        expected: Expected::Any,
+    };
+    world.engine.put_documents(&[put("one"), put("two")], &[]).expect("written");
+    checkpoint(&mut world, &mut rng);
+    check_is_ok(&world.disk, "before");
+    let forged = forge(&world.disk, |_, record| {
+        if let Record::Documents { changes, .. } = record {
+            changes[0].key = "eno";
+        }
+    });
+    assert_eq!(forged, 1);
+    let report = check(&world.disk);
+    assert_eq!(kinds(&report), [Kind::State], "{:#?}", report.problems);
+    assert!(report.problems.listed[0].text.starts_with("document function eno has version None"));
 }

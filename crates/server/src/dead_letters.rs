@@ -82,7 +82,7 @@ fn time(text: &str) -> Result<Millis, String> {
 /// A selector that names a subscription which is not there is a slip, not an empty list.
 pub async fn check_subscription(api: &Api, selector: &Selector) -> Result<(), Problem> {
     if let Some(name) = selector.subscription.clone() {
-        api.query(move |engine| engine.subscription_id(&name).map(drop)).await??;
+        api.query(move |engine| engine.knows_subscription(&name)).await??;
     }
     Ok(())
 }

@@ -248,6 +248,7 @@ fn engine_config(config: &Config) -> klambda_dispatch::Config {
         },
         strategies: config.replay.strategies.iter().map(|(kind, how)| (kind.clone(), *how)).collect(),
         metric_types_max: config.limits.metric_types,
+        ..klambda_dispatch::Config::default()
     }
 }
 
@@ -266,5 +267,6 @@ fn event_limits(config: &Config) -> binding::Limits {
         event_bytes_max: config.limits.event_bytes,
         attributes_max: config.limits.attributes,
         attribute_bytes_max: config.limits.attribute_bytes,
+        may_lack_identity: false,
     }
 }

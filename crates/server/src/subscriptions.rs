@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Uri, header};
 use klambda_core::fault::{Fault, unknown};
-use klambda_core::subscription::Document;
+use klambda_core::subscription::{Document, MANAGED_PREFIX};
 use klambda_dispatch::Engine;
 use klambda_dispatch::operate::{Leftover, Put, Refused};
 use klambda_dispatch::views::Subscription;
@@ -45,6 +45,7 @@ pub async fn put(
     let params = Params::read(&uri, &["discard"]);
     let discard = params.flag("discard");
     params.finish()?;
+    refuse_managed(&name)?;
     let document = read(&name, &members::parse(&body)?)?;
     let only_new = headers.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == b"*");
     let done = api.command(move |engine| create_or_change(engine, document, discard, only_new)).await?;
@@ -58,6 +59,18 @@ pub async fn put(
     })
 }
 
+/// What the server keeps for a function changes and goes with the function. Everything else may be done to it.
+fn refuse_managed(name: &str) -> Result<(), Refused> {
+    let Some(function) = name.strip_prefix(MANAGED_PREFIX) else { return Ok(()) };
+    let owner = match function.split_once('.') {
+        Some((namespace, name)) => format!("function {name} in namespace {namespace}"),
+        None => "a function".to_owned(),
+    };
+    Err(Refused::Conflict(format!(
+        "subscription {name:?} belongs to {owner}: change or delete the triggers of the function instead"
+    )))
+}
+
 fn read(name: &str, body: &Value) -> Result<Document, Problem> {
     let parsed = Document::parse(body);
     let named = body["metadata"]["name"].as_str();
@@ -65,6 +78,10 @@ fn read(name: &str, body: &Value) -> Result<Document, Problem> {
     if let Some(named) = named.filter(|named| *named != name) {
         let message = format!("is `{named}`, but the request is for `{name}`");
         faults.push(Fault::new("metadata.name", message));
+    }
+    if parsed.as_ref().is_ok_and(|document| document.spec.target.function.is_some()) {
+        let message = "a subscription of a function is made by the function's own triggers; name target.url";
+        faults.push(Fault::new("spec.target.function", message));
     }
     match parsed {
         Ok(document) if faults.is_empty() => Ok(document),
@@ -104,6 +121,7 @@ pub async fn delete(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Resp
         }
     };
     params.finish()?;
+    refuse_managed(&name)?;
     let (gone, shown) = api.command(move |engine| remove(engine, &name, leftover)).await??;
     let status = if gone { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, Json(shown)).into_response())

@@ -72,6 +72,8 @@ pub struct Log {
     /// The frame being built: header, then records.
     frame: Vec<u8>,
     frame_count: u32,
+    /// Records that belong together are being appended: they must end up in one frame.
+    grouped: bool,
     frame_position: Position,
     frame_start: Address,
     next_position: Position,
@@ -115,6 +117,7 @@ impl Log {
             preparing: false,
             frame: vec![0; FRAME_HEADER],
             frame_count: 0,
+            grouped: false,
             frame_position: next_position,
             frame_start: end,
             next_position,
@@ -210,7 +213,7 @@ impl Log {
                 return Err(Error::Full);
             }
             self.roll()?;
-        } else if self.frame.len() >= FRAME_BYTES_FULL {
+        } else if self.frame.len() >= FRAME_BYTES_FULL && !self.grouped {
             self.flush()?;
         }
         let start = self.frame.len();
@@ -225,6 +228,28 @@ impl Log {
         self.frame_count += 1;
         self.next_position.0 += u64::from(is_event);
         Ok(at)
+    }
+
+    /// The records up to `end_group`, together no longer than `length_max` with their headers, stand in one frame: after
+    /// a crash all of them are there or none. Nothing may be flushed in between.
+    pub fn begin_group(&mut self, length_max: usize) -> Result<(), Error> {
+        if self.poisoned {
+            return Err(Error::Poisoned);
+        }
+        if !self.fits(length_max) {
+            if length_max > self.record_bytes_max() {
+                return Err(Error::Full);
+            }
+            self.roll()?;
+        } else if self.frame.len() >= FRAME_BYTES_FULL {
+            self.flush()?;
+        }
+        self.grouped = true;
+        Ok(())
+    }
+
+    pub fn end_group(&mut self) {
+        self.grouped = false;
     }
 
     fn roll(&mut self) -> Result<(), Error> {

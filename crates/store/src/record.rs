@@ -11,11 +11,13 @@ use klambda_core::wire::{Malformed, Reader, put_bytes, put_option, put_varint};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// An accepted event and where it goes. Takes the next position.
+    /// An accepted event and where it goes. Takes the next position. `emitted`: by this system itself, together with the
+    /// documents it tells of; nothing that comes in from outside is ever marked so.
     Event {
         time: Millis,
         routes: Vec<Route<'a>>,
         event: &'a [u8],
+        emitted: bool,
     },
     /// An event of the past goes to a subscription that catches up.
     Routed {
@@ -59,7 +61,31 @@ pub enum Record<'a> {
         position: Position,
         routes: Vec<Route<'a>>,
         event: &'a [u8],
+        emitted: bool,
     },
+    /// Documents that changed in one step. The events that tell of it follow in the same frame.
+    Documents {
+        time: Millis,
+        changes: Vec<DocumentChange<'a>>,
+    },
+    /// A dead letter of a subscription that is gone goes to the one that has its name now.
+    Moved {
+        time: Millis,
+        from: SubscriptionId,
+        position: Position,
+        at: Address,
+        accepted: Millis,
+        bytes: u32,
+        route: Route<'a>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DocumentChange<'a> {
+    pub kind: &'a str,
+    pub key: &'a str,
+    /// None: it is removed.
+    pub content: Option<&'a [u8]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +151,8 @@ pub enum Step<'a> {
     DropOldest {
         position: Position,
     },
+    /// Its subscription goes: everything that waits here becomes a dead letter.
+    GiveUp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +170,12 @@ pub enum Change<'a> {
     Caught {
         up_to: Position,
     },
+    /// No new events; what still waits at this time becomes dead letters.
+    Retire {
+        until: Millis,
+    },
+    /// Nothing waits any more. Its name is free, its dead letters stay.
+    Retired,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,10 +198,19 @@ const SUBSCRIPTION: u8 = 4;
 const DEAD_LETTER_GONE: u8 = 5;
 const REPLAY: u8 = 6;
 const KEPT: u8 = 7;
+const DOCUMENTS: u8 = 8;
+const EMITTED: u8 = 9;
+const KEPT_EMITTED: u8 = 10;
+const MOVED: u8 = 11;
 
 /// Whether a record takes a position, from its first byte.
 pub fn is_event(body: &[u8]) -> bool {
-    body.first() == Some(&EVENT)
+    matches!(body.first(), Some(&(EVENT | EMITTED)))
+}
+
+/// Whether a record holds an event that this system emitted itself, from its first byte.
+pub fn is_emitted(body: &[u8]) -> bool {
+    matches!(body.first(), Some(&(EMITTED | KEPT_EMITTED)))
 }
 
 /// What stands before the event's own bytes in its record.
@@ -177,11 +220,21 @@ pub fn encode_event_head(out: &mut Vec<u8>, time: Millis, routes: &[Route<'_>]) 
     put_routes(out, routes);
 }
 
+/// The same for an event that this system emits itself.
+pub fn encode_emitted_head(out: &mut Vec<u8>, time: Millis, routes: &[Route<'_>]) {
+    out.push(EMITTED);
+    put_varint(out, time.0);
+    put_routes(out, routes);
+}
+
 impl<'a> Record<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Record::Event { time, routes, event } => {
-                encode_event_head(out, *time, routes);
+            Record::Event { time, routes, event, emitted } => {
+                match emitted {
+                    false => encode_event_head(out, *time, routes),
+                    true => encode_emitted_head(out, *time, routes),
+                }
                 out.extend_from_slice(event);
             }
             Record::Routed { time, position, at, accepted, bytes, route } => {
@@ -230,13 +283,29 @@ impl<'a> Record<'a> {
                 out.push(tag);
                 put_bytes(out, job.as_bytes());
             }
-            Record::Kept { from, time, position, routes, event } => {
-                out.push(KEPT);
+            Record::Kept { from, time, position, routes, event, emitted } => {
+                out.push(if *emitted { KEPT_EMITTED } else { KEPT });
                 put_varint(out, from.0);
                 put_varint(out, time.0);
                 put_varint(out, position.0);
                 put_routes(out, routes);
                 out.extend_from_slice(event);
+            }
+            Record::Documents { time, changes } => {
+                out.push(DOCUMENTS);
+                put_varint(out, time.0);
+                put_varint(out, changes.len() as u64);
+                changes.iter().for_each(|change| change.encode(out));
+            }
+            Record::Moved { time, from, position, at, accepted, bytes, route } => {
+                out.push(MOVED);
+                put_varint(out, time.0);
+                put_varint(out, u64::from(from.0));
+                put_varint(out, position.0);
+                put_varint(out, at.0);
+                put_varint(out, accepted.0);
+                put_varint(out, u64::from(*bytes));
+                put_route(out, route);
             }
         }
     }
@@ -244,8 +313,14 @@ impl<'a> Record<'a> {
     pub fn decode(body: &'a [u8]) -> Result<Record<'a>, Malformed> {
         let mut r = Reader::new(body);
         let r = &mut r;
-        Ok(match r.u8()? {
-            EVENT => Record::Event { time: Millis(r.varint()?), routes: take_routes(r)?, event: r.rest() },
+        let kind = r.u8()?;
+        Ok(match kind {
+            EVENT | EMITTED => Record::Event {
+                time: Millis(r.varint()?),
+                routes: take_routes(r)?,
+                event: r.rest(),
+                emitted: kind == EMITTED,
+            },
             ROUTED => Record::Routed {
                 time: Millis(r.varint()?),
                 position: Position(r.varint()?),
@@ -292,12 +367,23 @@ impl<'a> Record<'a> {
                     _ => return Err(Malformed("replay change")),
                 },
             },
-            KEPT => Record::Kept {
+            KEPT | KEPT_EMITTED => Record::Kept {
                 from: Address(r.varint()?),
                 time: Millis(r.varint()?),
                 position: Position(r.varint()?),
                 routes: take_routes(r)?,
                 event: r.rest(),
+                emitted: kind == KEPT_EMITTED,
+            },
+            DOCUMENTS => Record::Documents { time: Millis(r.varint()?), changes: take_documents(r)? },
+            MOVED => Record::Moved {
+                time: Millis(r.varint()?),
+                from: SubscriptionId(r.u32()?),
+                position: Position(r.varint()?),
+                at: Address(r.varint()?),
+                accepted: Millis(r.varint()?),
+                bytes: r.u32()?,
+                route: take_route(r)?,
             },
             _ => return Err(Malformed("record kind")),
         })
@@ -311,9 +397,42 @@ impl<'a> Record<'a> {
             | Record::Subscription { time, .. }
             | Record::DeadLetterGone { time, .. }
             | Record::Replay { time, .. }
-            | Record::Kept { time, .. } => *time,
+            | Record::Kept { time, .. }
+            | Record::Documents { time, .. }
+            | Record::Moved { time, .. } => *time,
         }
     }
+}
+
+impl DocumentChange<'_> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, self.kind.as_bytes());
+        put_bytes(out, self.key.as_bytes());
+        out.push(u8::from(self.content.is_some()));
+        if let Some(content) = self.content {
+            put_bytes(out, content);
+        }
+    }
+}
+
+fn take_documents<'a>(r: &mut Reader<'a>) -> Result<Vec<DocumentChange<'a>>, Malformed> {
+    let n = r.varint()?;
+    if n > r.rest().len() as u64 {
+        return Err(Malformed("document count"));
+    }
+    (0..n).map(|_| take_document(r)).collect()
+}
+
+fn take_document<'a>(r: &mut Reader<'a>) -> Result<DocumentChange<'a>, Malformed> {
+    Ok(DocumentChange {
+        kind: r.text()?,
+        key: r.text()?,
+        content: match r.u8()? {
+            0 => None,
+            1 => Some(r.bytes()?),
+            _ => return Err(Malformed("document")),
+        },
+    })
 }
 
 fn put_routes(out: &mut Vec<u8>, routes: &[Route<'_>]) {
@@ -419,6 +538,7 @@ impl<'a> Step<'a> {
                 out.push(9);
                 put_varint(out, position.0);
             }
+            Step::GiveUp => out.push(10),
         }
     }
 
@@ -440,6 +560,7 @@ impl<'a> Step<'a> {
             7 => Step::Reset { expected: Sequence(r.varint()?) },
             8 => Step::Replay { position: Position(r.varint()?), job: r.varint()? },
             9 => Step::DropOldest { position: Position(r.varint()?) },
+            10 => Step::GiveUp,
             _ => return Err(Malformed("step")),
         })
     }
@@ -456,6 +577,7 @@ impl<'a> Step<'a> {
             Step::Reset { .. } => "reset",
             Step::Replay { .. } => "replayed",
             Step::DropOldest { .. } => "dropped",
+            Step::GiveUp => "given up",
         }
     }
 }
@@ -475,6 +597,11 @@ impl<'a> Change<'a> {
                 out.push(5);
                 put_varint(out, up_to.0);
             }
+            Change::Retire { until } => {
+                out.push(6);
+                put_varint(out, until.0);
+            }
+            Change::Retired => out.push(7),
         }
     }
 
@@ -486,6 +613,8 @@ impl<'a> Change<'a> {
             3 => Change::Drain,
             4 => Change::Remove,
             5 => Change::Caught { up_to: Position(r.varint()?) },
+            6 => Change::Retire { until: Millis(r.varint()?) },
+            7 => Change::Retired,
             _ => return Err(Malformed("subscription change")),
         })
     }

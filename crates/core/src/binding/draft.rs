@@ -100,6 +100,10 @@ impl<'l> Draft<'l> {
     }
 
     pub(super) fn finish(mut self, data: Option<Data>) -> Result<Event, Rejected> {
+        if self.limits.may_lack_identity && self.faults.is_empty() {
+            self.id.get_or_insert_default();
+            self.source.get_or_insert_default();
+        }
         for name in ["specversion", "id", "source", "type"] {
             self.require(name);
         }

@@ -27,6 +27,19 @@ const MINIMAL: [(&str, &[u8]); 4] =
     [("ce-specversion", b"1.0"), ("CE-ID", b"e1"), ("ce-source", b"/s"), ("ce-type", b"t")];
 
 #[test]
+fn an_answer_may_lack_id_and_source() {
+    let limits = Limits { may_lack_identity: true, ..Limits::default() };
+    let answer =
+        |body: &str| parse(Some(STRUCTURED), std::iter::empty(), Bytes::from(body.to_owned()), &limits);
+    let event = only(answer(r#"{"specversion":"1.0","type":"t"}"#)).expect("an event");
+    assert_eq!((event.id.as_str(), event.source.as_str(), event.kind.as_str()), ("", "", "t"));
+    let event = only(answer(r#"{"specversion":"1.0","type":"t","id":"i","source":"/s"}"#)).expect("an event");
+    assert_eq!((event.id.as_str(), event.source.as_str()), ("i", "/s"));
+    assert_eq!(faults(answer(r#"{"specversion":"1.0","type":"t","id":""}"#))[0], "id: must not be empty");
+    assert_eq!(faults(answer(r#"{"specversion":"1.0"}"#)), ["type: missing"]);
+}
+
+#[test]
 fn a_structured_event_keeps_everything() {
     let body = r#"{"specversion":"1.0","id":"e1","source":"/s","type":"t","n":7,"flag":true,"gone":null,
         "time":"2026-08-01T12:00:00.5+02:00","data":{"price": 1.10, "big": 12345678901234567890123}}"#;

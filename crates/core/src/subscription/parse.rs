@@ -73,10 +73,20 @@ fn read_document(value: &Value, faults: &Faults) -> Document {
     Document { name: name.to_owned(), spec: read_spec(&top.child("spec", &SPEC)) }
 }
 
+/// A name of a function or namespace: no dots.
+pub(super) fn is_label(name: &str) -> bool {
+    name.len() <= 63 && is_name(name) && !name.contains('.')
+}
+
 pub(super) fn is_name(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
     let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-    name.len() <= 63 && name.bytes().all(inner) && edge(name.bytes().next()) && edge(name.bytes().last())
+    // `lambda.<namespace>.<name>`: two labels.
+    let length_max = if Document::is_managed(name) { 134 } else { 63 };
+    name.len() <= length_max
+        && name.bytes().all(inner)
+        && edge(name.bytes().next())
+        && edge(name.bytes().last())
 }
 
 fn read_spec(spec: &Fields<'_>) -> Spec {

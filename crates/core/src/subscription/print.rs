@@ -46,6 +46,9 @@ fn spec(spec: &Spec, secrets: Secrets) -> Value {
 }
 
 fn target(target: &Target, secrets: Secrets) -> Value {
+    if let Some(function) = &target.function {
+        return json!({ "function": { "namespace": function.namespace, "name": function.name } });
+    }
     let hide = secrets == Secrets::Hidden;
     let mut object = json!({ "url": target.url, "protocol": target.protocol.name() });
     if !target.headers.is_empty() {

@@ -2,7 +2,8 @@
 
 use super::fields::Fields;
 use super::header::read_headers;
-use super::{Protocol, Target, Tls};
+use super::parse::is_label;
+use super::{FunctionName, Protocol, Target, Tls};
 
 const URL_BYTES_MAX: usize = 4096;
 
@@ -10,7 +11,10 @@ pub(super) fn read_target(spec: &Fields<'_>) -> Target {
     if spec.get("target").is_none() {
         spec.fault("target", "missing: name at least target.url");
     }
-    let target = spec.child("target", &["url", "headers", "protocol", "tls"]);
+    let target = spec.child("target", &["url", "function", "headers", "protocol", "tls"]);
+    if target.get("function").is_some() {
+        return read_function(&target);
+    }
     let url =
         if spec.get("target").is_some_and(|value| value.is_object()) { target.required("url") } else { "" };
     let protocol = target.choice("protocol");
@@ -20,7 +24,37 @@ pub(super) fn read_target(spec: &Fields<'_>) -> Target {
         Err(_) if target.get("url").is_none_or(|value| !value.is_string()) => {}
         Err(message) => target.fault("url", message),
     }
-    Target { url: url.to_owned(), headers: read_headers(&target), protocol, tls }
+    Target { url: url.to_owned(), function: None, headers: read_headers(&target), protocol, tls }
+}
+
+fn read_function(target: &Fields<'_>) -> Target {
+    for name in ["url", "headers", "protocol", "tls"] {
+        if target.get(name).is_some() {
+            target.fault(name, "cannot be given together with function");
+        }
+    }
+    let function = target.child("function", &["namespace", "name"]);
+    let label = |field: &str| {
+        let text = function.required(field);
+        if function.get(field).is_some_and(|value| value.is_string()) && !is_label(text) {
+            function
+                .fault(field, "has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit");
+        }
+        text.to_owned()
+    };
+    Target::of_function(FunctionName { namespace: label("namespace"), name: label("name") })
+}
+
+impl Target {
+    pub fn of_function(function: FunctionName) -> Target {
+        Target {
+            url: format!("function://{}.{}", function.namespace, function.name),
+            function: Some(function),
+            headers: Vec::new(),
+            protocol: Protocol::Http1,
+            tls: Tls::default(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -31,6 +31,30 @@ fn defaults_are_filled_in() {
 }
 
 #[test]
+fn a_function_takes_the_place_of_a_url() {
+    let name = format!("lambda.{}.{}", "n".repeat(63), "f".repeat(63));
+    let mut value =
+        with(json!({ "target": { "function": { "namespace": "n".repeat(63), "name": "f".repeat(63) } } }));
+    value["metadata"]["name"] = name.as_str().into();
+    let document = Document::parse(&value).expect("valid");
+    assert!(Document::is_managed(&name) && !Document::is_managed("lambdas.orders"));
+    assert_eq!(document.to_json()["spec"]["target"], value["spec"]["target"]);
+    assert_eq!(Document::parse(&document.to_stored_json()), Ok(document));
+    let both = with(json!({ "target": { "url": "http://h/", "function": { "namespace": "a.b" } } }));
+    assert_eq!(
+        told(&both),
+        [
+            "spec.target.url: cannot be given together with function",
+            "spec.target.function.namespace: has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit",
+            "spec.target.function.name: missing",
+        ]
+    );
+    let mut long = minimal();
+    long["metadata"]["name"] = "n".repeat(64).into();
+    assert_eq!(told(&long).len(), 1);
+}
+
+#[test]
 fn the_documented_example_reads() {
     let document = Document::parse(&with(json!({
         "filters": [{ "prefix": { "type": "order." } }],
@@ -257,6 +281,7 @@ fn target() -> impl Strategy<Value = Target> {
             let tls = Tls { ca_file: file.clone(), cert_file: file.clone(), key_file: file };
             Target {
                 url: format!("{scheme}://{rest}"),
+                function: None,
                 headers: headers.into_iter().collect(),
                 protocol,
                 tls,

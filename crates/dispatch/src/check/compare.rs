@@ -37,6 +37,7 @@ pub(super) fn compare(
     report: &mut Report,
     findings: &mut Findings,
 ) -> Result<(), Failure> {
+    compare_documents(engine, &ledger, findings)?;
     report.subscriptions = engine.subscriptions.len() as u64;
     for (id, subscription) in &engine.subscriptions {
         let held = Held::of(engine, *id)?;
@@ -49,6 +50,19 @@ pub(super) fn compare(
     }
     for id in ledger.subscriptions.keys() {
         findings.add(Kind::State, Some(*id), "the log knows it and the state does not".into());
+    }
+    Ok(())
+}
+
+fn compare_documents(engine: &Engine, ledger: &Ledger, findings: &mut Findings) -> Result<(), Failure> {
+    for (row, says) in &ledger.documents {
+        let found = engine.rows.get(row)?;
+        let is = found.as_deref().and_then(|row| row.first_chunk()).map(|bytes| u64::from_be_bytes(*bytes));
+        if is != *says {
+            let name = String::from_utf8_lossy(&row[1..]).replace('\0', " ");
+            let text = format!("document {name} has version {is:?}, and the log says {says:?}");
+            findings.add(Kind::State, None, text);
+        }
     }
     Ok(())
 }

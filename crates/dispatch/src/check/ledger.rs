@@ -10,10 +10,11 @@
 use super::account::{Account, Aside, Why};
 use super::line::{Delivered, Waiting};
 use super::report::{Findings, Kind, Report};
+use crate::rows;
 use hashbrown::{HashMap, HashSet};
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::subscription::Document;
-use klambda_store::record::{Change, LaneRef, Record, Route, Step, To};
+use klambda_store::record::{Change, DocumentChange, LaneRef, Record, Route, Step, To};
 use klambda_store::segment::{FRAME_HEADER, HEADER};
 use std::hash::BuildHasher;
 
@@ -27,6 +28,8 @@ pub(super) struct Ledger {
     removed: HashSet<SubscriptionId>,
     /// Acknowledged although nothing waited: to be told apart by a second reading.
     suspects: HashMap<(SubscriptionId, Position), bool>,
+    /// By row, the version that each document has since, or none if it is removed.
+    pub documents: HashMap<Vec<u8>, Option<u64>>,
     counts: Counts,
     hasher: foldhash::fast::FixedState,
 }
@@ -51,6 +54,7 @@ impl Ledger {
             subscriptions: HashMap::new(),
             removed: HashSet::new(),
             suspects: HashMap::new(),
+            documents: HashMap::new(),
             counts: Counts::default(),
             hasher: foldhash::fast::FixedState::default(),
         }
@@ -80,7 +84,8 @@ impl Ledger {
                 self.change(*subscription, change, position, findings);
             }
             Record::DeadLetterGone { subscription, position, .. } => self.gone(*subscription, *position),
-            Record::Replay { .. } | Record::Kept { .. } => {}
+            Record::Moved { from, position, route, .. } => self.moved(*from, *position, route),
+            Record::Replay { .. } | Record::Kept { .. } | Record::Documents { .. } => {}
         }
     }
 
@@ -243,6 +248,35 @@ impl Ledger {
         account.aside.insert(position, Aside { why: Why::Replayed, lane, sequence });
     }
 
+    pub fn read_documents(&mut self, at: Address, changes: &[DocumentChange<'_>]) {
+        for change in changes {
+            let version = change.content.map(|_| at.0);
+            self.documents.insert(rows::document(change.kind, change.key), version);
+        }
+    }
+
+    /// A dead letter left one subscription for another of its name.
+    fn moved(&mut self, from: SubscriptionId, position: Position, route: &Route<'_>) {
+        if self.subscriptions.contains_key(&from) {
+            self.gone(from, position);
+            self.counts.purged -= 1;
+        }
+        let lane = match &route.to {
+            To::Lane { key, .. } => self.hasher.hash_one(*key),
+            _ => 0,
+        };
+        let account = self.subscriptions.entry(route.subscription).or_default();
+        let aside = match &route.to {
+            To::Lane { sequence, .. } => Aside { why: Why::Replayed, lane, sequence: *sequence },
+            To::Invalid { .. } => Aside { why: Why::Invalid, lane, sequence: None },
+            To::Alone | To::Later => {
+                account.alone.insert(position);
+                return;
+            }
+        };
+        account.aside.insert(position, aside);
+    }
+
     fn gone(&mut self, id: SubscriptionId, position: Position) {
         let Some(account) = self.subscriptions.get_mut(&id) else { return };
         self.counts.purged += 1;
@@ -269,7 +303,12 @@ impl Ledger {
                 self.counts.purged += account.open() as u64;
                 self.removed.insert(id);
             }
-            Change::Drain | Change::Pause | Change::Resume | Change::Caught { .. } => {}
+            Change::Drain
+            | Change::Retire { .. }
+            | Change::Retired
+            | Change::Pause
+            | Change::Resume
+            | Change::Caught { .. } => {}
         }
     }
 
@@ -298,7 +337,9 @@ impl Ledger {
         };
         match record {
             Record::Event { routes, .. } => routes.iter().for_each(|route| saw(position, route)),
-            Record::Routed { position, route, .. } => saw(*position, route),
+            Record::Routed { position, route, .. } | Record::Moved { position, route, .. } => {
+                saw(*position, route)
+            }
             _ => {}
         }
     }

@@ -4,6 +4,7 @@
 //! malformed, and its connection is not used again.
 
 use super::chunked::{Chunked, Item};
+use super::content::Content;
 use super::reply::{Excerpt, Reply, RetryAfter};
 use httparse::{Header, ParserConfig, Response, Status};
 use std::mem::MaybeUninit;
@@ -27,6 +28,7 @@ pub struct Answer {
     interim: u8,
     body_bytes: usize,
     body_bytes_max: usize,
+    wants_events: bool,
     reply: Reply,
 }
 
@@ -65,8 +67,14 @@ impl Answer {
             interim: 0,
             body_bytes: 0,
             body_bytes_max,
+            wants_events: false,
             reply: Reply::default(),
         }
+    }
+
+    /// Events in a success are kept.
+    pub fn wanting_events(self) -> Answer {
+        Answer { wants_events: true, ..self }
     }
 
     /// Takes the next piece. After `Done` the reply is whole.
@@ -171,7 +179,11 @@ impl Answer {
             _ => return Err(Malformed("a status that is none")),
         };
         self.keeps_alive = framing.keeps_alive(code, version);
-        self.reply = Reply { code, retry_after, excerpt };
+        let content = match self.wants_events && matches!(code, 200..=299) {
+            true => Content::of(headers.iter().map(|header| (header.name, header.value))),
+            false => None,
+        };
+        self.reply = Reply { code, retry_after, excerpt, content };
         Ok(())
     }
 
@@ -223,8 +235,12 @@ impl Answer {
     /// Keeps the beginning of an error; a body beyond the limit is not worth its connection.
     fn take_body(&mut self, bytes: &[u8]) -> Progress {
         self.reply.excerpt.push(bytes);
+        if let Some(content) = &mut self.reply.content {
+            content.push(bytes);
+        }
         self.body_bytes += bytes.len();
         if self.body_bytes > self.body_bytes_max {
+            self.reply.content.iter_mut().for_each(|content| content.cut(self.body_bytes_max));
             self.keeps_alive = false;
             self.phase = Phase::Done;
         }

@@ -8,6 +8,7 @@ use super::answer::{Answer, Progress};
 use super::reply::Reply;
 use super::request::Request;
 use super::stream::Stream;
+use super::target::Way;
 use bytes::{Buf, Bytes};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -79,7 +80,10 @@ impl Connection {
             request,
             deadline,
             sending: Sending::NotBegun,
-            answer: Answer::new(answer_bytes_max),
+            answer: match request.target.way {
+                Way::Function(_) => Answer::new(answer_bytes_max).wanting_events(),
+                _ => Answer::new(answer_bytes_max),
+            },
         };
         poll_fn(|context| exchange.poll(context)).await?;
         let reusable = exchange.answer.keeps_alive() && matches!(exchange.sending, Sending::Done);

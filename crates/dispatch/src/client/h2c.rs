@@ -97,7 +97,12 @@ async fn exchange(line: &mut Line, request: &Request<'_>, answer_bytes_max: usiz
     value(header::CONTENT_TYPE).into_iter().for_each(|value| excerpt.content_type(value));
     value(header::CONTENT_ENCODING).into_iter().for_each(|value| excerpt.content_encoding(value));
     read_body(&mut body, &mut excerpt, answer_bytes_max).await?;
-    Ok(Reply { code, retry_after: value(header::RETRY_AFTER).and_then(RetryAfter::parse), excerpt })
+    Ok(Reply {
+        code,
+        retry_after: value(header::RETRY_AFTER).and_then(RetryAfter::parse),
+        excerpt,
+        content: None,
+    })
 }
 
 async fn read_body(body: &mut Incoming, excerpt: &mut Excerpt, bytes_max: usize) -> Result<(), Failed> {

@@ -1,5 +1,6 @@
 //! What is kept of an answer, whichever protocol brought it.
 
+use super::content::Content;
 use klambda_core::outcome::Outcome;
 use std::time::{Duration, SystemTime};
 
@@ -8,6 +9,8 @@ pub struct Reply {
     pub code: u16,
     pub retry_after: Option<RetryAfter>,
     pub excerpt: Excerpt,
+    /// Of a function that answers with events.
+    pub content: Option<Box<Content>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +32,9 @@ const CHARS_MAX: usize = 200;
 
 impl Reply {
     pub fn into_outcome(self) -> Outcome {
+        if let Some(content) = self.content {
+            return content.into_outcome();
+        }
         Outcome::Status {
             code: self.code,
             retry_after_ms: self.retry_after.map(|after| after.delay_ms(SystemTime::now)),

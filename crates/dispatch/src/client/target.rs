@@ -3,8 +3,10 @@
 use super::own_headers::OwnHeaders;
 use super::pool::{self, Pool};
 use http::Uri;
-use klambda_core::subscription::{Document, HeaderValue, Protocol, Target};
-use std::sync::Arc;
+use klambda_core::subscription::{Document, FunctionName, HeaderValue, Protocol, Target};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub struct Prepared {
@@ -17,8 +19,44 @@ pub struct Prepared {
     /// The target's own headers hold the trace context; the event's must not be added.
     pub own_trace: bool,
     pub timeout: Duration,
-    pub protocol: Protocol,
-    pub pool: Arc<Pool>,
+    pub way: Way,
+}
+
+/// How it is called.
+pub enum Way {
+    Http1(Arc<Pool>),
+    H2c(Arc<Pool>),
+    Function(Replicas),
+}
+
+/// A function's replicas, as far as they were called.
+pub struct Replicas {
+    pub function: FunctionName,
+    pools: Mutex<HashMap<SocketAddr, Arc<Pool>>>,
+}
+
+/// Replicas come and go; of more than this many, those that are gone are forgotten.
+const REPLICAS_MAX: usize = 64;
+
+impl Replicas {
+    /// The connections to one replica; `pool` makes them if there are none.
+    pub fn pool(
+        &self,
+        address: SocketAddr,
+        pool: impl FnOnce(pool::Key) -> Result<Arc<Pool>, String>,
+    ) -> Result<Arc<Pool>, String> {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = pools.get(&address) {
+            return Ok(pool.clone());
+        }
+        if pools.len() >= REPLICAS_MAX {
+            pools.clear();
+        }
+        let host = address.ip().to_string();
+        let made = pool(pool::Key { host, port: address.port(), tls: None, shared: false })?;
+        pools.insert(address, made.clone());
+        Ok(made)
+    }
 }
 
 const USER_AGENT: &str = concat!("knative-lambda/", env!("CARGO_PKG_VERSION"));
@@ -30,17 +68,32 @@ impl Prepared {
     ) -> Result<Prepared, String> {
         let target = &document.spec.target;
         let uri: Uri = target.url.parse().map_err(|error| format!("target.url: {error}"))?;
-        let key = pool_key(&uri, target)?;
+        let way = match (&target.function, target.protocol) {
+            (Some(function), _) => {
+                Way::Function(Replicas { function: function.clone(), pools: Mutex::default() })
+            }
+            (None, Protocol::Http1) => Way::Http1(pool(pool_key(&uri, target)?)?),
+            (None, Protocol::H2c) => Way::H2c(pool(pool_key(&uri, target)?)?),
+        };
         Ok(Prepared {
             start: start(&uri),
             headers: OwnHeaders::new(with_user_agent(target))?,
             own_trace: target.headers.iter().any(|(name, _)| name == "traceparent"),
             timeout: Duration::from_millis(document.spec.retry.timeout_ms),
-            protocol: target.protocol,
-            pool: pool(key)?,
+            way,
             uri,
             document,
         })
+    }
+}
+
+#[cfg(test)]
+impl Prepared {
+    pub fn pool(&self) -> Arc<Pool> {
+        match &self.way {
+            Way::Http1(pool) | Way::H2c(pool) => pool.clone(),
+            Way::Function(_) => panic!("a function has a pool for each replica"),
+        }
     }
 }
 

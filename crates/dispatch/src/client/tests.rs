@@ -1,3 +1,4 @@
+mod functions;
 mod http1;
 mod http2;
 mod https;

@@ -4,6 +4,7 @@ use super::{Time, event_json};
 use crate::dead_letters::{self, Selector};
 use crate::engine::{Engine, Failure};
 use crate::rows;
+use crate::subscription::Subscription;
 use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -30,6 +31,9 @@ pub struct DeadLetter {
     /// None for one that never took a place.
     pub lane_sequence: Option<u64>,
     pub holds_lane: bool,
+    /// Where its subscription stands in the list.
+    #[serde(skip)]
+    place: String,
 }
 
 /// A list in the making: by subscription and position.
@@ -50,13 +54,21 @@ impl Letters {
         Letters { selector, limit, after: after.unwrap_or_default(), items: Vec::new() }
     }
 
-    /// Cuts the list to its length; answers the id of the last one if there are more.
+    /// Cuts the list to its length; answers the place of the last one if there are more.
     pub fn cut(&mut self) -> Option<String> {
         if self.items.len() <= self.limit {
             return None;
         }
         self.items.truncate(self.limit);
-        self.items.last().map(|letter| letter.id.clone())
+        self.items.last().map(|letter| format!("{}.{}", letter.place, letter.position))
+    }
+}
+
+/// Where a subscription stands in the list: by its name, and behind it those that had the name before.
+fn place_of(subscription: &Subscription) -> String {
+    match subscription.is_retired() {
+        true => format!("{}~{:010}", subscription.name(), subscription.id.0),
+        false => subscription.name().to_owned(),
     }
 }
 
@@ -82,7 +94,7 @@ impl Engine {
         let after = if name == letters.after.0 { position } else { Position(0) };
         let (found, up_to) = self.letters_after(id, after)?;
         for letter in found {
-            if letters.items.len() <= letters.limit && letters.selector.matches(&letter, &name) {
+            if letters.items.len() <= letters.limit && letters.selector.matches(&letter, self.name_of(id)) {
                 letters.items.push(self.letter_view(letter));
             }
         }
@@ -96,9 +108,12 @@ impl Engine {
 
     /// The first subscription from this name on that the selector may mean.
     fn subscription_from(&self, selector: &Selector, name: &str) -> Option<(String, SubscriptionId)> {
-        let meant = |other: &&String| selector.subscription.as_ref().is_none_or(|wanted| wanted == *other);
-        let first = self.names.keys().filter(|other| other.as_str() >= name).filter(meant).min()?;
-        Some((first.clone(), *self.names.get(first)?))
+        let meant = |s: &&Subscription| {
+            s.tally.dead + s.tally.held > 0
+                && selector.subscription.as_ref().is_none_or(|wanted| wanted == s.name())
+        };
+        let places = self.subscriptions.values().filter(meant).map(|s| (place_of(s), s.id));
+        places.filter(|(place, _)| place.as_str() >= name).min()
     }
 
     /// Dead letters of both kinds in order, some at a time, and up to where if there are more.
@@ -147,6 +162,7 @@ impl Engine {
             accepted_at: Time(letter.entry.accepted),
             lane_sequence: (letter.entry.number != LaneNumber(0)).then_some(letter.entry.number.0),
             holds_lane: letter.holds_lane,
+            place: self.subscriptions.get(&letter.subscription).map(place_of).unwrap_or_default(),
         }
     }
 }

@@ -35,8 +35,14 @@ pub struct SubscriptionSample {
 impl Engine {
     pub fn sample(&self) -> Sample {
         let mut subscriptions: Vec<SubscriptionSample> =
-            self.subscriptions.values().map(|subscription| self.sample_of(subscription)).collect();
+            self.subscriptions.values().rev().map(|subscription| self.sample_of(subscription)).collect();
+        // One of each name: the newest has it, and those before it have dead letters alone.
         subscriptions.sort_by(|a, b| a.name.cmp(&b.name));
+        subscriptions.dedup_by(|older, newer| {
+            let is_same = older.name == newer.name;
+            newer.dead_letters += if is_same { older.dead_letters } else { 0 };
+            is_same
+        });
         Sample {
             metrics: self.metrics.clone(),
             subscriptions,

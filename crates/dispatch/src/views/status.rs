@@ -51,7 +51,7 @@ impl Engine {
             self.subscriptions.values().map(count).sum()
         };
         Status {
-            subscriptions: self.subscriptions.len(),
+            subscriptions: self.names.len(),
             waiting: sum(|s| s.tally.waiting),
             in_flight: sum(|s| u64::from(s.in_flight)),
             parked: sum(|s| s.tally.parked()),

@@ -132,7 +132,11 @@ impl Engine {
                 let last = self.log.next_position().0 - 1;
                 messages.push(format!("it reads the log: position {done} of {last}"));
             }
-            Phase::Live => {}
+            Phase::Retiring { until } => messages.push(format!(
+                "it is being deleted and takes no new events: {waiting} are left, and become dead letters at {}",
+                until.rfc3339()
+            )),
+            Phase::Live | Phase::Retired => {}
         }
         let without_key = subscription.notes.events_without_key;
         if without_key > 0 {
@@ -147,7 +151,8 @@ impl Engine {
 
 fn phase(subscription: &subscription::Subscription) -> &'static str {
     match subscription.phase {
-        Phase::Draining => "draining",
+        Phase::Draining | Phase::Retiring { .. } => "draining",
+        Phase::Retired => "retired",
         _ if subscription.is_paused() => "paused",
         Phase::CatchingUp { .. } => "catchingUp",
         Phase::Live => "active",

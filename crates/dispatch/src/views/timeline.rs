@@ -78,7 +78,7 @@ impl Walk {
     /// Adds the step in this record. None if it is no step of this lane.
     fn take(&mut self, body: &[u8]) -> Option<()> {
         let (step, previous) = match Record::decode(body).ok()? {
-            Record::Event { time, routes, event } => {
+            Record::Event { time, routes, event, .. } => {
                 let route = routes.iter().find(|route| route.subscription == self.subscription)?;
                 let view = EventView::decode(event).ok()?;
                 self.place_later(self.next);

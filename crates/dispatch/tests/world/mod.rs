@@ -141,6 +141,43 @@ impl World {
         self.jobs(|| rng.below(3) > 0);
     }
 
+    /// A round as `step`, with a target that sees the whole delivery.
+    pub fn step_with(&mut self, rng: &mut Rng, mut target: impl FnMut(&mut Rng, &Delivery) -> Outcome) {
+        self.now = self.now + rng.below(30);
+        self.engine.tick(self.now);
+        for delivery in std::mem::take(&mut self.open) {
+            if rng.below(3) == 0 {
+                self.open.push(delivery);
+                continue;
+            }
+            let outcome = target(rng, &delivery);
+            self.engine.outcome(delivery.ticket, outcome);
+        }
+        self.engine.flush();
+        self.collect();
+        self.jobs(|| rng.below(3) > 0);
+    }
+
+    /// The calls that are open, for the caller to answer.
+    pub fn take_open(&mut self) -> Vec<Delivery> {
+        std::mem::take(&mut self.open)
+    }
+
+    /// Time passes, and everything is synced and answered.
+    pub fn pass(&mut self, ms: u64) {
+        self.now = self.now + ms;
+        self.engine.tick(self.now);
+        self.settle();
+    }
+
+    /// The process dies and starts again. What was not synced is gone, or what of it `choose` says.
+    pub fn restart(&mut self, choose: &mut dyn FnMut(u64) -> u64) {
+        self.open.clear();
+        self.pending.clear();
+        self.disk.crash(choose);
+        self.engine = open(&self.disk, self.now, 1);
+    }
+
     fn answer(&mut self, delivery: Delivery, target: impl FnOnce(&str) -> Outcome) {
         let view = EventView::decode(&delivery.record[delivery.event.clone()]).expect("an event");
         let key = view.attribute("partitionkey").unwrap_or_default().into_owned();

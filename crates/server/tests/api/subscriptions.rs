@@ -112,3 +112,17 @@ async fn an_owner_is_told_that_events_have_no_key() {
     assert!(messages[0].as_str().unwrap().contains("1 events"), "{messages}");
     assert_eq!(world.metric("events_without_key_total{subscription=\"orders\"}").await, 1.0);
 }
+
+#[tokio::test]
+async fn what_belongs_to_a_function_is_changed_through_the_function() {
+    let world = World::new().await;
+    let path = "/api/v1/subscriptions/lambda.default.hello";
+    let named = world.put(path, &world.document("lambda.default.hello", json!({}))).await;
+    assert_eq!(named.status, 409, "{named:?}");
+    assert!(named.text().contains("function hello in namespace default"), "{named:?}");
+    assert_eq!(world.delete(path).await.status, 409);
+    let target = json!({"target": {"function": {"namespace": "default", "name": "hello"}}});
+    let refused = world.put("/api/v1/subscriptions/mine", &world.document("mine", target)).await;
+    assert_eq!(refused.status, 422, "{refused:?}");
+    assert!(refused.text().contains("spec.target.function"), "{refused:?}");
+}

@@ -62,18 +62,46 @@ fn events_with_every_kind_of_route() {
         &[5, 64, 3],
     ];
     let bytes = bytes.concat();
-    check(&Record::Event { time: TIME, routes: routes.clone(), event: b"e" }, &[&[1], &T, &bytes, b"e"]);
-    check(&Record::Event { time: TIME, routes: Vec::new(), event: b"" }, &[&[1], &T, &[0]]);
     let (from, position) = (Address(32), Position(9));
-    check(
-        &Record::Kept { from, time: TIME, position, routes, event: b"e" },
-        &[&[7, 32], &T, &[9], &bytes, b"e"],
-    );
+    for (emitted, event_kind, kept_kind) in [(false, 1, 7), (true, 9, 10)] {
+        check(
+            &Record::Event { time: TIME, routes: routes.clone(), event: b"e", emitted },
+            &[&[event_kind], &T, &bytes, b"e"],
+        );
+        check(
+            &Record::Event { time: TIME, routes: Vec::new(), event: b"", emitted },
+            &[&[event_kind], &T, &[0]],
+        );
+        check(
+            &Record::Kept { from, time: TIME, position, routes: routes.clone(), event: b"e", emitted },
+            &[&[kept_kind, 32], &T, &[9], &bytes, b"e"],
+        );
+        assert_eq!([is_emitted(&[event_kind]), is_emitted(&[kept_kind])], [emitted; 2]);
+    }
     let (at, accepted, bytes) = (Address(32), Millis(2), 6);
     check(
         &Record::Routed { time: TIME, position, at, accepted, bytes, route: route(To::Alone) },
         &[&[2], &T, &[9, 32, 2, 6, 5, 64, 1]],
     );
+    let from = SubscriptionId(3);
+    check(
+        &Record::Moved { time: TIME, from, position, at, accepted, bytes, route: route(To::Alone) },
+        &[&[11], &T, &[3, 9, 32, 2, 6, 5, 64, 1]],
+    );
+}
+
+#[test]
+fn documents_written_and_removed() {
+    let changes = vec![
+        DocumentChange { kind: "f", key: "a", content: Some(b"xy") },
+        DocumentChange { kind: "f", key: "b", content: None },
+        DocumentChange { kind: "g", key: "c", content: Some(b"") },
+    ];
+    check(
+        &Record::Documents { time: TIME, changes },
+        &[&[8], &T, &[3, 1, b'f', 1, b'a', 1, 2, b'x', b'y', 1, b'f', 1, b'b', 0, 1, b'g', 1, b'c', 1, 0]],
+    );
+    check(&Record::Documents { time: TIME, changes: Vec::new() }, &[&[8], &T, &[0]]);
 }
 
 #[test]
@@ -97,6 +125,7 @@ fn every_step() {
     check_step(Step::Reset { expected: Sequence(8) }, "reset", &[7, 8]);
     check_step(Step::Replay { position: Position(9), job: 2 }, "replayed", &[8, 9, 2]);
     check_step(Step::DropOldest { position: Position(7) }, "dropped", &[9, 7]);
+    check_step(Step::GiveUp, "given up", &[10]);
 }
 
 #[test]
@@ -116,6 +145,8 @@ fn changes_dead_letters_and_replays() {
         check(&change(plain), &[&[4], &T, &[5, byte]]);
     }
     check(&change(Change::Caught { up_to: Position(9) }), &[&[4], &T, &[5, 5, 9]]);
+    check(&change(Change::Retire { until: Millis(4) }), &[&[4], &T, &[5, 6, 4]]);
+    check(&change(Change::Retired), &[&[4], &T, &[5, 7]]);
     for (why, byte) in [(Gone::Deleted, 0), (Gone::Expired, 1), (Gone::Overflow, 2)] {
         check(&gone(why), &[&[5], &T, &[5, 9, byte]]);
     }
@@ -126,17 +157,21 @@ fn changes_dead_letters_and_replays() {
 
 #[test]
 fn what_nothing_writes_is_malformed() {
-    let unknown: [&[u8]; 11] = [
+    let unknown: [&[u8]; 14] = [
         &[],
         &[0],
-        &[8, 1],
+        &[12, 1],
+        // More documents than there are bytes left, and one that is neither there nor gone.
+        &[8, 9, 5, 1, b'f', 1],
+        &[8, 9, 1, 1, b'f', 1, b'k', 2],
         &[1, 9, 1, 5, 64, 4],
         // More routes than there are bytes left.
         &[1, 9, 9, 5, 64, 1],
         &[3, 9, 5, 64, 2, 9, 0, 4],
         &[3, 9, 5, 64, 0, 0, 3, 4],
-        &[3, 9, 5, 64, 0, 0, 0, 10],
+        &[3, 9, 5, 64, 0, 0, 0, 11],
         &[4, 9, 5, 6],
+        &[4, 9, 5, 8],
         &[5, 9, 5, 9, 3],
         &[6, 9, 3, 2, 0],
     ];

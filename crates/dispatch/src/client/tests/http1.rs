@@ -315,7 +315,7 @@ async fn idle_connections_are_closed_and_old_documents_forgotten() {
     let client = Client::new(Options { pool_idle_ms: 1, ..Options::default() });
     let first = delivery(json!({ "url": server.url }));
     assert_eq!(code(&client.call(&first).await), 200);
-    let pool = client.shared.prepared(&first.document).expect("a target").pool.clone();
+    let pool = client.shared.prepared(&first.document).expect("a target").pool();
     assert_eq!(pool.idle_count(), 1);
     until("the idle connection is closed", || pool.idle_count() == 0).await;
     assert_eq!(code(&client.call(&first).await), 200);

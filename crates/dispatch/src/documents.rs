@@ -1,0 +1,188 @@
+//! Documents: what the platform itself keeps by kind and key, such as its functions. A change and the events that tell of
+//! it are one step: after a crash there are both or neither.
+
+use crate::engine::{Engine, Failure};
+use crate::group::{NoRoom, Origin};
+use crate::operate::Refused;
+use crate::rows;
+use klambda_core::event::Event;
+use klambda_core::ids::Address;
+use klambda_core::wire::Malformed;
+use klambda_store::log;
+use klambda_store::record::{DocumentChange, Record};
+use klambda_store::segment::RECORD_HEADER;
+
+pub const KIND_BYTES_MAX: usize = 64;
+pub const KEY_BYTES_MAX: usize = 1024;
+pub const CONTENT_BYTES_MAX: usize = 1 << 20;
+pub const CHANGES_MAX: usize = 1000;
+pub const EVENTS_MAX: usize = 1000;
+
+/// A document to be written, or removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    pub kind: String,
+    pub key: String,
+    /// None: it is removed.
+    pub content: Option<Vec<u8>>,
+    pub expected: Expected,
+}
+
+/// What must be there for a write to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    Any,
+    Absent,
+    Version(u64),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    pub key: String,
+    /// Rises with every change, over all documents.
+    pub version: u64,
+    pub content: Vec<u8>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Somebody else was first.
+    #[error("{kind} {key:?} {}; read it again and repeat the change", found_text(.found))]
+    Conflict { kind: String, key: String, found: Option<u64> },
+    #[error("{0}")]
+    Invalid(String),
+    #[error(transparent)]
+    Refused(#[from] Refused),
+}
+
+fn found_text(found: &Option<u64>) -> String {
+    found.map_or_else(|| "is not there".into(), |version| format!("has version {version} by now"))
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        Error::Refused(failure.into())
+    }
+}
+
+impl Engine {
+    /// Writes all documents and accepts all events in one step, or does nothing. Answers the version that the documents
+    /// have from now on. An event that this system emitted before, by source and id, adds nothing.
+    pub fn put_documents(&mut self, writes: &[Write], events: &[Event]) -> Result<u64, Error> {
+        self.must_write()?;
+        check_sizes(writes, events)?;
+        for write in writes {
+            self.check_version(write)?;
+        }
+        let changes = writes.iter().map(Write::change).collect();
+        let record = Record::Documents { time: self.now, changes };
+        let mut body = Vec::new();
+        record.encode(&mut body);
+        let beside = RECORD_HEADER + body.len();
+        let length = match self.room_for(events, beside, Origin::System)? {
+            Ok(length) => length,
+            Err(NoRoom::TooLarge(_)) => {
+                return Err(Error::Invalid(format!(
+                    "{} documents and {} events are too much for one step; write fewer at once",
+                    writes.len(),
+                    events.len()
+                )));
+            }
+            Err(_) => return Err(Refused::DiskFull.into()),
+        };
+        let appended = self.in_group(length, |engine| {
+            let at = engine.commit(&record)?;
+            for event in events {
+                engine.take_in_group(event, Origin::System)?;
+            }
+            Ok(at)
+        });
+        match appended {
+            Ok(at) => Ok(at.0),
+            Err(Failure::Log(log::Error::Full)) => Err(Refused::DiskFull.into()),
+            Err(failure) => {
+                let why = failure.to_string();
+                self.note(Err(failure));
+                Err(Refused::Unavailable(why).into())
+            }
+        }
+    }
+
+    fn check_version(&self, write: &Write) -> Result<(), Error> {
+        if write.expected == Expected::Any {
+            return Ok(());
+        }
+        let found = self.document(&write.kind, &write.key)?.map(|document| document.version);
+        let holds = match write.expected {
+            Expected::Any => true,
+            Expected::Absent => found.is_none(),
+            Expected::Version(version) => found == Some(version),
+        };
+        match holds {
+            true => Ok(()),
+            false => Err(Error::Conflict { kind: write.kind.clone(), key: write.key.clone(), found }),
+        }
+    }
+
+    pub fn document(&self, kind: &str, key: &str) -> Result<Option<Stored>, Failure> {
+        let row = self.rows.get(&rows::document(kind, key))?;
+        row.map(|row| decode(key.to_owned(), &row)).transpose()
+    }
+
+    /// Documents of a kind by key, from the one after `after` on.
+    pub fn documents(&self, kind: &str, after: Option<&str>, limit: usize) -> Result<Vec<Stored>, Failure> {
+        let prefix = rows::documents(kind);
+        let from = match after {
+            Some(after) => [&rows::document(kind, after), [0].as_slice()].concat(),
+            None => prefix.clone(),
+        };
+        let found = self.rows.scan(&prefix, &from, limit)?;
+        let key = |row: &[u8]| {
+            String::from_utf8(row[prefix.len()..].to_vec()).map_err(|_| Malformed("document key"))
+        };
+        found.into_iter().map(|(row, value)| decode(key(&row)?, &value)).collect()
+    }
+
+    pub(crate) fn apply_documents(&mut self, at: Address, changes: &[DocumentChange<'_>]) {
+        for change in changes {
+            let row = rows::document(change.kind, change.key);
+            match change.content {
+                Some(content) => self.rows.put(&row, &[&at.0.to_be_bytes(), content].concat()),
+                None => self.rows.delete(&row),
+            }
+        }
+    }
+}
+
+impl Write {
+    fn change(&self) -> DocumentChange<'_> {
+        DocumentChange { kind: &self.kind, key: &self.key, content: self.content.as_deref() }
+    }
+}
+
+fn check_sizes(writes: &[Write], events: &[Event]) -> Result<(), Error> {
+    let invalid = |text: String| Err(Error::Invalid(text));
+    if writes.len() > CHANGES_MAX || events.len() > EVENTS_MAX {
+        return invalid(format!(
+            "at most {CHANGES_MAX} documents and {EVENTS_MAX} events are written at once"
+        ));
+    }
+    for write in writes {
+        let (kind, key) = (&write.kind, &write.key);
+        if kind.is_empty() || kind.len() > KIND_BYTES_MAX || kind.contains('\0') {
+            return invalid(format!("a document's kind has 1 to {KIND_BYTES_MAX} bytes and no zero"));
+        }
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            return invalid(format!("a document's key has 1 to {KEY_BYTES_MAX} bytes"));
+        }
+        if write.content.as_ref().is_some_and(|content| content.len() > CONTENT_BYTES_MAX) {
+            return invalid(format!("{kind} {key:?} is longer than {CONTENT_BYTES_MAX} bytes"));
+        }
+    }
+    Ok(())
+}
+
+fn decode(key: String, row: &[u8]) -> Result<Stored, Failure> {
+    let (version, content) = row.split_first_chunk().ok_or(Malformed("document"))?;
+    Ok(Stored { key, version: u64::from_be_bytes(*version), content: content.to_vec() })
+}

@@ -1,0 +1,272 @@
+//! Records that take effect together: after a crash all of them are there, or none.
+//!
+//! A group stands in one frame of the log, and recovery keeps a frame or cuts it as a whole. Everything that could
+//! refuse one of its events is asked before the first record is appended.
+
+use crate::accept::{ROUTE_BYTES_MAX, Taken};
+use crate::engine::{Engine, Failure};
+use crate::subscription::Subscription;
+use klambda_core::event::Event;
+use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::subscription::OnFull;
+use klambda_core::time::Millis;
+use klambda_store::log;
+use klambda_store::marks::{Identity, Mark, State as MarkState};
+use klambda_store::record::{Route, encode_emitted_head, encode_event_head, is_emitted};
+use klambda_store::segment::RECORD_HEADER;
+
+/// Under this number stand the ids of events that this system emitted.
+const OUTBOX: SubscriptionId = SubscriptionId(u32::MAX);
+
+/// What this system tells of itself may exceed a backlog by so many events before the subscription misses some: its
+/// work must not stop because one reader has.
+const SURPLUS_MAX: u64 = 10_000;
+
+const EMITTED_WINDOW_MS: u64 = 24 * 3_600_000;
+
+/// Why events find no place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoRoom {
+    #[error("the backlog of subscription {subscription} is full ({limit})")]
+    Backlog { subscription: String, limit: &'static str },
+    #[error("the disk is full")]
+    Disk,
+    #[error("together they are longer than the log can hold in one step ({0} bytes)")]
+    TooLarge(usize),
+}
+
+/// Who an event of a group comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// This system, about itself.
+    System,
+    /// A function, in answer to the event at the head of a lane of this subscription.
+    Reply(SubscriptionId),
+}
+
+impl Engine {
+    /// The most that the events take in the log together with `beside`, if there is room for all of them.
+    pub(crate) fn room_for(
+        &mut self,
+        events: &[Event],
+        beside: usize,
+        origin: Origin,
+    ) -> Result<Result<usize, NoRoom>, Failure> {
+        let mut length = beside;
+        for (n, event) in events.iter().enumerate() {
+            let routes = match origin {
+                Origin::System => self.count_wanting(event),
+                Origin::Reply(cause) => match self.routes_with_room(event, &events[..n], cause)? {
+                    Ok(routes) => routes,
+                    Err(no_room) => return Ok(Err(no_room)),
+                },
+            };
+            length += RECORD_HEADER + length_max(event, routes);
+        }
+        if length > self.log.record_bytes_max() {
+            return Ok(Err(NoRoom::TooLarge(self.log.record_bytes_max())));
+        }
+        let owed = match self.disk_full {
+            true => self.waiting() as usize * crate::accept::ACKNOWLEDGEMENT_BYTES,
+            false => 0,
+        };
+        // While the next segment is on its way, what the system decides may use the reserve.
+        let is_soon = origin == Origin::System && !self.disk_full && self.log.has_room_for_steps(length);
+        let has_room = is_soon || self.log.has_room_for_events(length + owed);
+        Ok(if has_room { Ok(length) } else { Err(NoRoom::Disk) })
+    }
+
+    fn count_wanting(&self, event: &Event) -> usize {
+        self.subscriptions.values().filter(|subscription| subscription.wants(event)).count()
+    }
+
+    /// How many subscriptions want the event, if each of them has room for it after those `before` it.
+    fn routes_with_room(
+        &mut self,
+        event: &Event,
+        before: &[Event],
+        cause: SubscriptionId,
+    ) -> Result<Result<usize, NoRoom>, Failure> {
+        let identity = self.identity(&event.source, &event.id);
+        let ids: Vec<SubscriptionId> =
+            self.subscriptions.values().filter(|s| s.wants(event)).map(|s| s.id).collect();
+        for id in &ids {
+            let Some(subscription) = self.subscriptions.get(id) else { continue };
+            if self.is_known(subscription, identity)? {
+                continue;
+            }
+            let Some(limit) = self.is_full_for(subscription, before, cause) else { continue };
+            let name = subscription.name().to_owned();
+            let drops = subscription.document.spec.backlog.on_full == OnFull::Drop;
+            if !drops || limit == "deadLetters.maxEvents" || !self.drop_oldest(*id)? {
+                return Ok(Err(NoRoom::Backlog { subscription: name, limit }));
+            }
+        }
+        Ok(Ok(ids.len()))
+    }
+
+    /// The limit that keeps a reply out. One that finds nothing waiting is let in, however many come with it: what is more
+    /// than a backlog ever holds would be waited with for ever.
+    fn is_full_for(
+        &self,
+        subscription: &Subscription,
+        before: &[Event],
+        cause: SubscriptionId,
+    ) -> Option<&'static str> {
+        const LETTERS: &str = "deadLetters.maxEvents";
+        let limit = self.limit_reached(subscription, before.len() as u64)?;
+        // The cause itself leaves in the same step.
+        let waiting = subscription.tally.waiting - u64::from(subscription.id == cause);
+        if limit == LETTERS || waiting == 0 {
+            return (limit == LETTERS).then_some(limit);
+        }
+        let more = before.iter().filter(|event| subscription.wants(*event)).count() as u64;
+        if waiting + more >= subscription.document.spec.backlog.events_max {
+            return Some("maxEvents");
+        }
+        self.limit_reached(subscription, 0).filter(|limit| *limit != "maxEvents")
+    }
+
+    /// Appends what `append` does as one group. Nothing of it may fail for want of room.
+    pub(crate) fn in_group<T>(
+        &mut self,
+        length_max: usize,
+        append: impl FnOnce(&mut Engine) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.log.begin_group(length_max)?;
+        let done = append(self);
+        self.log.end_group();
+        done.map_err(|failure| match failure {
+            // Half of a group must never be written: with this the store stops before the next write.
+            Failure::Log(log::Error::Full) => Failure::State("a group of records did not fit".into()),
+            other => other,
+        })
+    }
+
+    /// Takes in one event of a group. Answers where, or nothing if everyone knows it.
+    pub(crate) fn take_in_group(
+        &mut self,
+        event: &Event,
+        origin: Origin,
+    ) -> Result<Option<Position>, Failure> {
+        let identity = self.identity(&event.source, &event.id);
+        if origin == Origin::System && self.has_emitted(identity)? {
+            return Ok(None);
+        }
+        let mut wanted = Vec::new();
+        let mut known = None;
+        let ids: Vec<SubscriptionId> =
+            self.subscriptions.values().filter(|s| s.wants(event)).map(|s| s.id).collect();
+        for id in ids {
+            let Some(subscription) = self.subscriptions.get(&id) else { continue };
+            if self.is_known(subscription, identity)? {
+                known = Some((id, "duplicate"));
+                continue;
+            }
+            if origin == Origin::System && self.misses(id) {
+                continue;
+            }
+            match self.takes_place(id, event)? {
+                Taken::Yes(place) => wanted.push((id, place)),
+                Taken::Known(reason) => known = Some((id, reason)),
+                Taken::Full(_) => {}
+            }
+        }
+        if let Some((id, reason)) = known {
+            self.count_duplicate(id, reason, event);
+        }
+        if wanted.is_empty() {
+            if known.is_some() || self.log_knows(identity)? {
+                self.metrics.received(&event.kind, "skipped");
+                return Ok(None);
+            }
+            self.metrics.unmatched += 1;
+        }
+        let routes: Vec<Route<'_>> = wanted.iter().map(|(id, place)| self.route(*id, place)).collect();
+        let position = self.append_in_group(event, &routes, identity, origin)?;
+        self.metrics.received(&event.kind, "accepted");
+        Ok(Some(position))
+    }
+
+    /// A reader that is far behind goes without, and that is counted.
+    fn misses(&mut self, id: SubscriptionId) -> bool {
+        let Some(subscription) = self.subscriptions.get(&id) else { return true };
+        let limit = subscription.document.spec.backlog.events_max.saturating_add(SURPLUS_MAX);
+        if subscription.tally.waiting < limit {
+            return false;
+        }
+        let name = subscription.name().to_owned();
+        self.metrics.dead_letter_dropped(&name, "overflow");
+        tracing::warn!(subscription = %name, "Backlog full: an event of the platform itself is not taken.");
+        true
+    }
+
+    fn append_in_group(
+        &mut self,
+        event: &Event,
+        routes: &[Route<'_>],
+        identity: Identity,
+        origin: Origin,
+    ) -> Result<Position, Failure> {
+        let (time, position) = (self.now, self.log.next_position());
+        let mut length = 0;
+        let at = self.log.append_with(length_max(event, routes.len()), true, &mut |out| {
+            match origin {
+                Origin::System => encode_emitted_head(out, time, routes),
+                Origin::Reply(_) => encode_event_head(out, time, routes),
+            }
+            let start = out.len();
+            event.encode(out);
+            length = out.len() - start;
+        })?;
+        self.dirty_since.get_or_insert(time);
+        if origin == Origin::System {
+            self.mark_emitted(identity, at, time);
+        }
+        self.place_event(at, position, time, routes, identity, length)?;
+        Ok(position)
+    }
+
+    // ---- what this system emitted itself ------------------------------------------------------------------
+
+    pub(crate) fn mark_emitted(&mut self, identity: Identity, at: Address, time: Millis) {
+        self.marks.put(identity, OUTBOX, Mark { at, time, state: MarkState::Taken });
+    }
+
+    fn has_emitted(&self, identity: Identity) -> Result<bool, Failure> {
+        let mark = self.marks.get(identity, OUTBOX)?;
+        Ok(mark.is_some_and(|mark| self.now.since(mark.time) < EMITTED_WINDOW_MS))
+    }
+
+    /// Whether this system itself emitted an event of this identity within the last day. What an event says of itself
+    /// has no part in it.
+    pub fn emitted(&self, source: &str, id: &str) -> Result<bool, Failure> {
+        self.has_emitted(self.identity(source, id))
+    }
+
+    /// Whether this system itself emitted the event at this position; nothing if the log holds no such event that is
+    /// durable.
+    pub fn emitted_at(&self, position: Position) -> Result<Option<bool>, Failure> {
+        let reader = self.log.reader();
+        let mut at = reader.seek(Position(position.0.saturating_sub(1)))?;
+        while let Some(frame) = reader.frame(at)? {
+            let mut next = frame.first_position;
+            for (_, range) in &frame.records {
+                let body = &frame.bytes[range.clone()];
+                if !klambda_store::record::is_event(body) {
+                    continue;
+                }
+                if next >= position {
+                    return Ok((next == position).then(|| is_emitted(body)));
+                }
+                next.0 += 1;
+            }
+            at = frame.next;
+        }
+        Ok(None)
+    }
+}
+
+fn length_max(event: &Event, routes: usize) -> usize {
+    event.encoded_len_max() + 32 + routes * ROUTE_BYTES_MAX
+}

@@ -1,0 +1,237 @@
+//! Events that a function answers with: they are accepted in the same step as the acknowledgement of their cause, so
+//! that after a crash there are both or neither. What has no id gets one from its cause and its place in the answer, so
+//! that an answer given twice adds nothing.
+
+use crate::delivery::STEP_BYTES_MAX;
+use crate::engine::{Engine, Failure, InFlight, Ticket, Who};
+use crate::group::{NoRoom, Origin};
+use crate::lanes::Resident;
+use crate::subscription::Held;
+use klambda_core::event::{Attribute, Event, Value};
+use klambda_core::event_codec::EventView;
+use klambda_core::ids::{Position, SubscriptionId};
+use klambda_core::outcome::Outcome;
+use klambda_core::time::Millis;
+use klambda_core::wire::Malformed;
+use klambda_store::log;
+use klambda_store::segment::RECORD_HEADER;
+
+/// How many answers of functions lie between an event and the one that began it.
+pub const HOPS: &str = "lambdahops";
+
+/// Answers that find no room are kept up to here; beyond it their function is called again later.
+const PUT_OFF_BYTES_MAX: usize = 16 << 20;
+/// How often those that are kept look for room again, and how long the others wait.
+const LOOK_MS: u64 = 50;
+const RETRY_MS: u64 = 1000;
+
+/// Answers whose events find no room yet. Their causes are not acknowledged and stay in flight.
+#[derive(Default)]
+pub(crate) struct PutOff {
+    answers: Vec<Waiting>,
+    bytes: usize,
+    due: Option<Millis>,
+}
+
+struct Waiting {
+    ticket: Ticket,
+    replies: Vec<Event>,
+    why: String,
+}
+
+impl PutOff {
+    pub fn due(&self) -> Option<Millis> {
+        self.due
+    }
+}
+
+/// What an answer is about.
+struct Cause {
+    subscription: SubscriptionId,
+    position: Position,
+    id: String,
+    source: String,
+    hops: u32,
+    traceparent: Option<String>,
+}
+
+impl Engine {
+    /// A call ended well, with events of its own.
+    pub(crate) fn finish_replied(&mut self, ticket: Ticket, replies: Vec<Event>) -> Result<(), Failure> {
+        let Some(flight) = self.in_flight.get(&ticket).copied() else { return Ok(()) };
+        let Some(cause) = self.cause_of(&flight)? else { return self.finish(ticket, acknowledged()) };
+        let replies = match self.complete(&cause, replies) {
+            Ok(replies) if replies.is_empty() => return self.finish(ticket, acknowledged()),
+            Ok(replies) => replies,
+            Err(why) => return self.finish(ticket, Outcome::BadReplies(why)),
+        };
+        let origin = Origin::Reply(cause.subscription);
+        let length = match self.room_for(&replies, RECORD_HEADER + STEP_BYTES_MAX, origin)? {
+            Ok(length) => length,
+            Err(no_room @ NoRoom::TooLarge(_)) => {
+                return self.finish(ticket, Outcome::BadReplies(no_room.to_string()));
+            }
+            Err(no_room) => {
+                self.put_off(ticket, replies, no_room.to_string());
+                return Ok(());
+            }
+        };
+        let done = self.in_group(length, |engine| {
+            engine.finish(ticket, acknowledged())?;
+            replies.iter().try_for_each(|reply| engine.take_in_group(reply, origin).map(|_| ()))
+        });
+        if let Err(Failure::Log(log::Error::Full)) = done {
+            self.put_off(ticket, replies, NoRoom::Disk.to_string());
+            return Ok(());
+        }
+        done
+    }
+
+    fn cause_of(&self, flight: &InFlight) -> Result<Option<Cause>, Failure> {
+        let Some(subscription) = self.subscriptions.get(&flight.subscription) else { return Ok(None) };
+        let entry = match flight.who {
+            Who::Lane(slot) => {
+                let head = self.lanes.get(slot).and_then(|resident| resident.lane.head());
+                head.map(|(_, entry)| *entry)
+            }
+            Who::Alone(position) => subscription.singles.get(&position).map(|single| single.entry),
+        };
+        let Some(entry) = entry else { return Ok(None) };
+        let record = self.read_event(entry.at)?;
+        let (_, event) = crate::apply::event_of(&record)?;
+        let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
+        let source = match &subscription.document.spec.target.function {
+            Some(function) => format!("/lambda/{}/{}", function.namespace, function.name),
+            None => format!("/subscriptions/{}", subscription.name()),
+        };
+        Ok(Some(Cause {
+            subscription: subscription.id,
+            position: entry.position,
+            id: view.id().to_owned(),
+            source,
+            hops: view.attribute(HOPS).and_then(|hops| hops.parse().ok()).unwrap_or(0),
+            traceparent: view.attribute("traceparent").map(|trace| trace.into_owned()),
+        }))
+    }
+
+    /// Fills in what a function may leave out, or says why its events cannot be taken.
+    fn complete(&self, cause: &Cause, replies: Vec<Event>) -> Result<Vec<Event>, String> {
+        if replies.len() > self.config.replies_max {
+            return Err(format!(
+                "{} events; an answer has at most {}",
+                replies.len(),
+                self.config.replies_max
+            ));
+        }
+        let hops = cause.hops.saturating_add(1);
+        if hops > self.config.hops_max && !replies.is_empty() {
+            return Err(format!(
+                "the loop guard stopped it: {HOPS} would be {hops}, and at most {} answers may follow one another; \
+                 filters that let a function see its own events make such a loop",
+                self.config.hops_max
+            ));
+        }
+        let fill = |(n, reply)| cause.fill(n, reply, hops);
+        Ok(replies.into_iter().enumerate().map(fill).collect())
+    }
+
+    // ---- no room yet --------------------------------------------------------------------------------------
+
+    fn put_off(&mut self, ticket: Ticket, replies: Vec<Event>, why: String) {
+        let bytes: usize = replies.iter().map(Event::encoded_len_max).sum();
+        if self.put_off.bytes + bytes > PUT_OFF_BYTES_MAX {
+            return self.not_ready(ticket, format!("no room for its events: {why}"), RETRY_MS);
+        }
+        self.put_off.bytes += bytes;
+        self.put_off.answers.push(Waiting { ticket, replies, why });
+        self.put_off.due.get_or_insert(self.now + LOOK_MS);
+    }
+
+    pub(crate) fn retry_put_off(&mut self) {
+        if self.put_off.due.is_none_or(|due| due > self.now) || self.failed.is_some() {
+            return;
+        }
+        for Waiting { ticket, replies, .. } in std::mem::take(&mut self.put_off).answers {
+            self.outcome(ticket, Outcome::Replied { replies });
+        }
+    }
+
+    /// What the answer to this lane's head waits for.
+    pub(crate) fn put_off_of(&self, resident: &Resident) -> Option<&str> {
+        let is_its = |waiting: &&Waiting| {
+            let who = self.in_flight.get(&waiting.ticket).map(|flight| flight.who);
+            matches!(who, Some(Who::Lane(slot)) if self.lanes.get(slot).is_some_and(|other| {
+                other.subscription == resident.subscription && other.key == resident.key
+            }))
+        };
+        self.put_off.answers.iter().find(is_its).map(|waiting| waiting.why.as_str())
+    }
+
+    // ---- no replica ---------------------------------------------------------------------------------------
+
+    /// There was nobody to call: no attempt was made, and the subscription rests for a while.
+    pub(crate) fn not_ready(&mut self, ticket: Ticket, why: String, retry_after_ms: u64) {
+        if let Some(flight) = self.in_flight.get(&ticket) {
+            let id = flight.subscription;
+            let until = self.now + retry_after_ms.clamp(1, klambda_core::retry::RETRY_AFTER_MS_MAX);
+            self.hold(id, Held { why, until });
+        }
+        self.abandon(ticket);
+    }
+
+    pub(crate) fn hold(&mut self, id: SubscriptionId, held: Held) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        self.held_until = self.held_until.min(held.until);
+        subscription.held = Some(held);
+    }
+
+    /// Those whose time has come go on.
+    pub(crate) fn release_held(&mut self) {
+        if self.held_until > self.now {
+            return;
+        }
+        let now = self.now;
+        let mut next = Millis::NEVER;
+        for subscription in self.subscriptions.values_mut() {
+            subscription.held.take_if(|held| held.until <= now);
+            next = subscription.held.as_ref().map_or(next, |held| next.min(held.until));
+        }
+        self.held_until = next;
+    }
+
+    /// A function has a replica again: its events need not wait any longer.
+    pub fn function_ready(&mut self, namespace: &str, name: &str) {
+        let is_it = |s: &&mut crate::subscription::Subscription| {
+            let function = s.document.spec.target.function.as_ref();
+            function.is_some_and(|function| function.namespace == namespace && function.name == name)
+        };
+        for subscription in self.subscriptions.values_mut().filter(is_it) {
+            subscription.held.take_if(|held| held.until < Millis::NEVER);
+        }
+    }
+}
+
+impl Cause {
+    fn fill(&self, n: usize, mut reply: Event, hops: u32) -> Event {
+        if reply.id.is_empty() {
+            // The position tells causes apart that have an id in common, and is the same however often it is answered.
+            reply.id = format!("{}.{}.{n}", self.id, self.position);
+        }
+        if reply.source.is_empty() {
+            reply.source.clone_from(&self.source);
+        }
+        reply.attributes.retain(|attribute| attribute.name != HOPS);
+        reply.attributes.push(Attribute { name: HOPS.into(), value: Value::Integer(i64::from(hops)) });
+        if let Some(trace) = &self.traceparent
+            && reply.attribute("traceparent").is_none()
+        {
+            let value = Value::String(trace.clone());
+            reply.attributes.push(Attribute { name: "traceparent".into(), value });
+        }
+        reply
+    }
+}
+
+fn acknowledged() -> Outcome {
+    Outcome::Status { code: 200, retry_after_ms: None, detail: String::new() }
+}

@@ -1,0 +1,250 @@
+//! Subscriptions that go but leave their dead letters behind: what a deleted function did not get to.
+
+use crate::engine::{Engine, Failure, Ticket};
+use crate::lanes::{Previous, Slot};
+use crate::operate::Refused;
+use crate::subscription::{Held, Phase, Subscription};
+use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::lane::{Entry, Hold, Input};
+use klambda_core::outcome::Reason;
+use klambda_core::time::Millis;
+use klambda_store::marks::{Mark, State as MarkState};
+use klambda_store::record::{Change, Record, Route, Step};
+
+/// Subscriptions of which only dead letters are left; the oldest of more go with theirs.
+const RETIRED_MAX: usize = 1000;
+const AT_ONCE: usize = 4096;
+const STEP_BYTES: usize = 16 << 10;
+const WHY: &str = "its subscription was deleted before it could be delivered";
+
+impl Engine {
+    /// No new events from now on. What still waits after the grace time becomes dead letters, which outlive it.
+    pub fn retire_subscription(&mut self, name: &str, grace_ms: u64) -> Result<(), Refused> {
+        let id = self.subscription_id(name)?;
+        self.must_write()?;
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        if matches!(subscription.phase, Phase::CatchingUp { .. }) {
+            return Err(Refused::Conflict(format!(
+                "subscription {name:?} still takes up events that came before; retire it when it has caught up"
+            )));
+        }
+        self.commit_change(id, Change::Retire { until: self.now + grace_ms })
+    }
+
+    /// Whether a subscription has this name, or had it and left dead letters.
+    pub fn knows_subscription(&self, name: &str) -> Result<(), Refused> {
+        match self.subscriptions_named(name).is_empty() {
+            true => Err(Refused::NotFound(format!("there is no subscription {name:?}"))),
+            false => Ok(()),
+        }
+    }
+
+    /// Those of this name: first the one that has it, then those that had it.
+    pub(crate) fn subscriptions_named(&self, name: &str) -> Vec<SubscriptionId> {
+        let current = self.names.get(name).copied();
+        let retired = self.subscriptions.values().filter(|s| s.is_retired() && s.name() == name);
+        current.into_iter().chain(retired.map(|s| s.id)).collect()
+    }
+
+    pub(crate) fn finish_retiring(&mut self, id: SubscriptionId) -> Result<(), Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let tally = &subscription.tally;
+        match subscription.phase {
+            Phase::Retired if tally.dead == 0 => self.end(id, Change::Remove),
+            Phase::Retiring { .. } if tally.waiting == 0 && tally.dead == 0 => self.end(id, Change::Remove),
+            Phase::Retiring { .. } if tally.waiting == 0 => self.end(id, Change::Retired),
+            Phase::Retiring { until } if until <= self.now => self.give_up_waiting(id),
+            _ => Ok(()),
+        }
+    }
+
+    fn end(&mut self, id: SubscriptionId, change: Change<'_>) -> Result<(), Failure> {
+        if !self.log.has_room_for_steps(STEP_BYTES) {
+            return Ok(());
+        }
+        self.commit(&Record::Subscription { time: self.now, subscription: id, change }).map(|_| ())
+    }
+
+    /// More than anyone will look through: the oldest go.
+    pub(crate) fn limit_retired(&mut self) -> Result<(), Failure> {
+        if self.subscriptions.len() <= self.names.len() + RETIRED_MAX {
+            return Ok(());
+        }
+        let oldest =
+            self.subscriptions.values().find(|s| s.is_retired()).map(|s| (s.id, s.name().to_owned()));
+        let Some((id, name)) = oldest else { return Ok(()) };
+        tracing::warn!(subscription = %name, "Too many deleted subscriptions have dead letters: the oldest ones go.");
+        self.metrics.dead_letter_dropped(&name, "overflow");
+        self.end(id, Change::Remove)
+    }
+
+    // ---- giving up ----------------------------------------------------------------------------------------
+
+    /// The grace time is over: what waits becomes dead letters, some at a time.
+    fn give_up_waiting(&mut self, id: SubscriptionId) -> Result<(), Failure> {
+        self.hold(id, Held { why: "it is being deleted".into(), until: Millis::NEVER });
+        let of_it = |(ticket, flight): (&Ticket, &crate::engine::InFlight)| {
+            (flight.subscription == id).then_some(*ticket)
+        };
+        let open: Vec<Ticket> = self.in_flight.iter().filter_map(of_it).collect();
+        open.into_iter().for_each(|ticket| self.abandon(ticket));
+        let keys = self.waiting_keys(id)?;
+        for key in keys.iter().filter(|key| !key.is_empty()).take(AT_ONCE) {
+            if !self.log.has_room_for_steps(STEP_BYTES) {
+                return Ok(());
+            }
+            self.step_lane(id, key, Step::GiveUp)?;
+        }
+        for _ in 0..AT_ONCE {
+            let Some(position) = self.first_single(id)? else { break };
+            if !self.log.has_room_for_steps(STEP_BYTES) {
+                return Ok(());
+            }
+            self.step_single(id, position, Step::GiveUp)?;
+        }
+        self.finish_given_up(id)
+    }
+
+    fn finish_given_up(&mut self, id: SubscriptionId) -> Result<(), Failure> {
+        let is_done = self.subscriptions.get(&id).is_some_and(|s| s.tally.waiting == 0);
+        if is_done { self.finish_retiring(id) } else { Ok(()) }
+    }
+
+    fn first_single(&mut self, id: SubscriptionId) -> Result<Option<Position>, Failure> {
+        let first = |s: &Subscription| s.singles.keys().next().copied();
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(None) };
+        if let Some(position) = first(subscription) {
+            return Ok(Some(position));
+        }
+        if subscription.is_ordered() && self.lanes.find(id, "").is_none() {
+            return Ok(None);
+        }
+        self.take_next_single(id, None)?;
+        Ok(self.subscriptions.get(&id).and_then(first))
+    }
+
+    /// Everything in the lane becomes a dead letter. One that held the lane stays the dead letter it was.
+    pub(crate) fn apply_give_up(&mut self, at: Address, time: Millis, slot: Slot) -> Result<(), Failure> {
+        let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
+        if resident.lane.hold() == Some(Hold::Failed) {
+            self.step(slot, Input::Skip, time, at)?;
+        }
+        let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
+        let head = resident.lane.head().map_or(Position(0), |(_, entry)| entry.position);
+        self.giving_up = Some((head, resident.lane.attempts_total()));
+        let spilled = self.drop_spilled(slot);
+        let done = spilled.and_then(|()| self.step(slot, Input::Purge, time, at));
+        self.giving_up = None;
+        done
+    }
+
+    pub(crate) fn give_up_entry(
+        &mut self,
+        id: SubscriptionId,
+        key: Option<&str>,
+        entry: Entry,
+        time: Millis,
+    ) -> Result<(), Failure> {
+        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            subscription.tally.left(&entry);
+        }
+        let attempts =
+            self.giving_up.filter(|(head, _)| *head == entry.position).map_or(0, |(_, tried)| tried);
+        self.replays.failed(id, entry.position);
+        self.add_dead_letter(id, key, entry, Reason::Unavailable, WHY, attempts, time, Previous::None)
+    }
+
+    pub(crate) fn give_up_single(
+        &mut self,
+        id: SubscriptionId,
+        position: Position,
+        time: Millis,
+    ) -> Result<(), Failure> {
+        let single = self.subscriptions.get(&id).and_then(|s| s.singles.get(&position));
+        let Some((entry, attempts)) = single.map(|single| (single.entry, single.attempts_total)) else {
+            return Ok(());
+        };
+        self.forget_single(id, position);
+        self.giving_up = Some((position, attempts));
+        let done = self.give_up_entry(id, None, entry, time);
+        self.giving_up = None;
+        done
+    }
+
+    pub(crate) fn apply_retired(&mut self, id: SubscriptionId) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        subscription.phase = Phase::Retired;
+        let name = subscription.name().to_owned();
+        if self.names.get(&name) == Some(&id) {
+            self.names.remove(&name);
+        }
+    }
+
+    // ---- coming back --------------------------------------------------------------------------------------
+
+    /// The subscription that has the name of this one, if this one is gone.
+    pub(crate) fn successor(&self, id: SubscriptionId) -> Option<SubscriptionId> {
+        let retired = self.subscriptions.get(&id).filter(|s| s.is_retired())?;
+        self.names.get(retired.name()).copied()
+    }
+
+    /// A dead letter of a subscription that is gone goes to its successor, as an event that is new there.
+    pub(crate) fn move_letter(
+        &mut self,
+        from: SubscriptionId,
+        position: Position,
+        to: SubscriptionId,
+        job: u64,
+    ) -> Result<(), Failure> {
+        let Some(letter) = self.find_dead_letter(from, position)? else { return Ok(()) };
+        let record = self.read_event(letter.entry.at)?;
+        let (_, event) = crate::apply::event_of(&record)?;
+        let view = klambda_core::event_codec::EventView::decode(event)
+            .map_err(|_| klambda_core::wire::Malformed("event"))?;
+        let Some(subscription) = self.subscriptions.get(&to) else { return Ok(()) };
+        let wanted = crate::accept::place(subscription, &view);
+        let key = match &wanted {
+            crate::accept::Wanted::Lane { key, .. } => key.to_string(),
+            _ => String::new(),
+        };
+        let moved = Record::Moved {
+            time: self.now,
+            from,
+            position,
+            at: letter.entry.at,
+            accepted: letter.entry.accepted,
+            bytes: letter.entry.bytes,
+            route: self.route(to, &wanted),
+        };
+        self.commit(&moved)?;
+        self.replays.started(job, to, position, &key);
+        Ok(())
+    }
+
+    pub(crate) fn apply_moved(
+        &mut self,
+        at: Address,
+        time: Millis,
+        from: SubscriptionId,
+        entry: Entry,
+        route: &Route<'_>,
+    ) -> Result<(), Failure> {
+        let row = crate::rows::at_position(crate::rows::DEAD, from, entry.position);
+        if self.rows.get(&row)?.is_some() {
+            self.rows.delete(&row);
+            if let Some(subscription) = self.subscriptions.get_mut(&from) {
+                subscription.tally.dead -= 1;
+                subscription.tally.unpin(entry.at);
+            }
+        }
+        let record = self.read_event(entry.at)?;
+        let (_, event) = crate::apply::event_of(&record)?;
+        let view = klambda_core::event_codec::EventView::decode(event)
+            .map_err(|_| klambda_core::wire::Malformed("event"))?;
+        let identity = self.identity(view.source(), view.id());
+        let mark = Mark { at: entry.at, time, state: MarkState::Taken };
+        self.marks.put(identity, route.subscription, mark);
+        self.keeping.routed += 1;
+        self.apply_route(at, time, entry, route)
+    }
+}

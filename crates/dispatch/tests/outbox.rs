@@ -1,0 +1,287 @@
+//! Documents and the events that tell of them: one step, whatever happens.
+
+mod world;
+
+use klambda_core::event::{Data, Event, Form};
+use klambda_core::event_codec::EventView;
+use klambda_core::ids::Position;
+use klambda_core::outcome::Outcome;
+use klambda_dispatch::documents::{Error, Expected, Write};
+use klambda_dispatch::{Engine, Token, check};
+use klambda_store::faulty_disk::{MemoryDisk, Op};
+use klambda_store::record::is_emitted;
+use serde_json::json;
+use std::sync::Arc;
+use world::{Rng, World};
+
+fn put(key: &str, content: &str, expected: Expected) -> Write {
+    Write { kind: "function".into(), key: key.into(), content: Some(content.into()), expected }
+}
+
+fn remove(key: &str, version: u64) -> Write {
+    Write { kind: "function".into(), key: key.into(), content: None, expected: Expected::Version(version) }
+}
+
+fn told(id: &str) -> Event {
+    let (source, kind) = ("/platform".into(), "lambda.function.ready".into());
+    Event { id: id.into(), source, kind, attributes: Vec::new(), data: None }
+}
+
+fn watcher() -> serde_json::Value {
+    json!({
+        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "watcher"},
+        "spec": {"target": {"url": "http://127.0.0.1:9000/"}, "ordering": "ordered"},
+    })
+}
+
+fn must_be_sound(disk: &MemoryDisk) {
+    let report = check::check(Arc::new(disk.clone_image()), &mut |_| {}).expect("a data folder");
+    assert!(report.is_ok(), "{:#?}", report.problems);
+}
+
+fn content(engine: &Engine, key: &str) -> Option<String> {
+    let found = engine.document("function", key).expect("read");
+    found.map(|document| String::from_utf8(document.content).expect("text"))
+}
+
+fn durable(world: &mut World) {
+    world.engine.when_durable(Token(0));
+    world.settle();
+}
+
+/// The ids of what is delivered and acknowledged from here on.
+fn deliver(world: &mut World) -> Vec<String> {
+    let mut ids = Vec::new();
+    loop {
+        world.pass(10);
+        let open = world.take_open();
+        if open.is_empty() {
+            return ids;
+        }
+        for delivery in open {
+            assert!(is_emitted(&delivery.record));
+            let view = EventView::decode(&delivery.record[delivery.event.clone()]).expect("an event");
+            ids.push(view.id().to_owned());
+            world.engine.outcome(delivery.ticket, world::ok());
+        }
+    }
+}
+
+#[test]
+fn documents_are_written_listed_and_removed_by_version() {
+    let mut world = World::new(1);
+    let engine = &mut world.engine;
+    let first = engine.put_documents(&[put("a", "1", Expected::Absent)], &[]).expect("written");
+    let second = engine.put_documents(&[put("b", "2", Expected::Any)], &[]).expect("written");
+    assert!(second > first);
+    for stale in
+        [put("a", "x", Expected::Absent), put("a", "x", Expected::Version(second)), remove("a", second)]
+    {
+        let refused = engine.put_documents(&[put("c", "3", Expected::Any), stale], &[told("never")]);
+        assert!(matches!(refused, Err(Error::Conflict { found: Some(found), .. }) if found == first));
+    }
+    assert_eq!(content(engine, "c"), None);
+    let third = engine.put_documents(&[put("a", "1b", Expected::Version(first))], &[]).expect("written");
+    durable(&mut world);
+    world.restart(&mut |_| 0);
+    let list = |world: &World, after: Option<&str>, limit: usize| -> Vec<(String, u64)> {
+        let found = world.engine.documents("function", after, limit).expect("read");
+        found.into_iter().map(|document| (document.key, document.version)).collect()
+    };
+    assert_eq!(list(&world, None, 10), [("a".into(), third), ("b".into(), second)]);
+    assert_eq!(list(&world, None, 1), [("a".into(), third)]);
+    assert_eq!(list(&world, Some("a"), 10), [("b".into(), second)]);
+    assert!(world.engine.documents("functio", None, 10).expect("read").is_empty());
+
+    world.engine.put_documents(&[remove("b", second)], &[]).expect("removed");
+    world.engine.request_checkpoint();
+    while world.engine.is_checkpointing() {
+        world.pass(10);
+    }
+    world.restart(&mut |_| 0);
+    assert_eq!(list(&world, None, 10), [("a".into(), third)]);
+    must_be_sound(&world.disk);
+}
+
+#[test]
+fn limits_are_told() {
+    let mut world = World::new(1);
+    let long = "x".repeat(1025);
+    for bad in [
+        put("", "1", Expected::Any),
+        put(&long, "1", Expected::Any),
+        Write { kind: "a\0b".into(), ..put("a", "", Expected::Any) },
+    ] {
+        assert!(matches!(world.engine.put_documents(&[bad], &[]), Err(Error::Invalid(_))));
+    }
+    // More than a segment of this world holds in one step.
+    let large = put("a", &"x".repeat(100 << 10), Expected::Any);
+    assert!(matches!(world.engine.put_documents(&[large], &[]), Err(Error::Invalid(_))));
+}
+
+#[test]
+fn what_is_told_is_marked_and_told_once() {
+    let mut world = World::new(3);
+    world.put(watcher());
+    world.engine.put_documents(&[put("a", "1", Expected::Any)], &[told("t1"), told("t2")]).expect("written");
+    world.engine.put_documents(&[put("a", "2", Expected::Any)], &[told("t2"), told("t3")]).expect("written");
+    assert_eq!(deliver(&mut world), ["t1", "t2", "t3"]);
+    // From outside the same event is known, and another one is not ours, whatever it says.
+    world.engine.accept(Token(900), vec![Ok(told("t1")), Ok(told("forged"))]);
+    world.settle();
+    let emitted = |world: &World, id: &str| world.engine.emitted("/platform", id).expect("read");
+    assert!(emitted(&world, "t1") && emitted(&world, "t3") && !emitted(&world, "forged"));
+    world.restart(&mut |_| 0);
+    assert!(emitted(&world, "t1") && emitted(&world, "t3") && !emitted(&world, "forged"));
+    let at = |position| world.engine.emitted_at(Position(position)).expect("read");
+    assert_eq!([at(1), at(3), at(4), at(5)], [Some(true), Some(true), Some(false), None]);
+    world.engine.put_documents(&[], &[told("t1"), told("t3")]).expect("nothing new");
+    world.pass(10);
+    assert_eq!(world.engine.emitted_at(Position(5)).expect("read"), None);
+    must_be_sound(&world.disk);
+}
+
+#[test]
+fn a_power_cut_leaves_both_or_neither() {
+    let (mut both, mut neither) = (0, 0);
+    for seed in 0..200 {
+        let mut rng = Rng(seed);
+        let mut world = World::new(seed);
+        world.disk.set_sector_bytes(1 + rng.below(64) as usize);
+        world.put(watcher());
+        world.engine.put_documents(&[put("a", "old", Expected::Any)], &[told("t0")]).expect("written");
+        durable(&mut world);
+        if rng.below(2) == 0 {
+            // So much before it that the next record would begin another write.
+            world.disk.set_sector_bytes(512);
+            let full = put("full", &"f".repeat(62_000), Expected::Any);
+            world.engine.put_documents(&[full], &[]).expect("written");
+        }
+        let large = "n".repeat(1 + rng.below(12_000) as usize);
+        let writes = [put("a", &large, Expected::Any), put("b", "new", Expected::Absent)];
+        let mut long = told("t2");
+        long.data = Some(Data { bytes: "d".repeat(8000).into(), form: Form::Text });
+        world.engine.put_documents(&writes, &[told("t1"), long]).expect("written");
+        world.engine.when_durable(Token(0));
+        world.engine.flush();
+        if rng.below(4) == 0
+            && let Some(job) = world.engine.sync_job()
+        {
+            let _ = job.run();
+        }
+        // Everything, the beginning, or any part of what was not synced.
+        let (kept, mut sectors) = (rng.below(3), 120 + rng.below(40));
+        world.restart(&mut |n| match kept {
+            0 => n.saturating_sub(1),
+            1 if sectors == 0 => 0,
+            1 => {
+                sectors -= 1;
+                n.saturating_sub(1)
+            }
+            _ => rng.below(n.max(1)),
+        });
+        let is_new = content(&world.engine, "b").is_some();
+        assert_eq!(
+            content(&world.engine, "a"),
+            Some(if is_new { large } else { "old".into() }),
+            "seed {seed}"
+        );
+        let expected: &[&str] = if is_new { &["t0", "t1", "t2"] } else { &["t0"] };
+        assert_eq!(deliver(&mut world), expected, "seed {seed}");
+        both += u32::from(is_new);
+        neither += u32::from(!is_new);
+        must_be_sound(&world.disk);
+    }
+    assert!(both > 20 && neither > 20, "{both} and {neither}");
+}
+
+#[test]
+fn a_write_or_sync_that_fails_leaves_both_or_neither() {
+    for op in [Op::Write, Op::Sync] {
+        for n in 1..=4 {
+            let mut world = World::new(n);
+            world.put(watcher());
+            world.disk.fail_nth(op, n);
+            for round in 0..4 {
+                let events = [told(&format!("t{round}"))];
+                let done =
+                    world.engine.put_documents(&[put("a", &round.to_string(), Expected::Any)], &events);
+                assert!(done.is_ok() || world.engine.failure().is_some());
+                world.engine.when_durable(Token(0));
+                world.engine.flush();
+                if let Some(job) = world.engine.sync_job() {
+                    let result = job.run();
+                    world.engine.sync_done(job.up_to, result);
+                }
+            }
+            let mut rng = Rng(n);
+            world.restart(&mut |n| rng.below(n.max(1)));
+            let rounds =
+                content(&world.engine, "a").map_or(0, |round| round.parse::<usize>().expect("a number") + 1);
+            assert_eq!(deliver(&mut world).len(), rounds, "{op:?} {n}");
+            must_be_sound(&world.disk);
+        }
+    }
+}
+
+/// Documents outlive the segments they were written in, and events that nobody has taken yet keep their mark.
+#[test]
+fn retention_keeps_documents_and_marks() {
+    let mut world = World::new(5);
+    let mut document = watcher();
+    document["spec"]["retry"] = json!({"attempts": 1});
+    world.put(document);
+    world.engine.put_documents(&[put("a", "kept", Expected::Any)], &[told("t1")]).expect("written");
+    world.pass(10);
+    for delivery in world.take_open() {
+        world.engine.outcome(delivery.ticket, Outcome::Timeout);
+    }
+    world.pass(10);
+    let version = world.engine.document("function", "a").expect("read").expect("there").version;
+    for n in 0..300 {
+        world.engine.put_documents(&[put("b", &"x".repeat(2000), Expected::Any)], &[]).expect("written");
+        world.pass(if n % 100 == 99 { 8 * 24 * 3_600_000 / 4 } else { 10 });
+    }
+    for _ in 0..200 {
+        world.pass(3_600_000);
+    }
+    let oldest = world.engine.reader().oldest().expect("a segment").base;
+    assert!(version < oldest.0, "the segment of the document went");
+    world.restart(&mut |_| 0);
+    assert_eq!(content(&world.engine, "a"), Some("kept".into()));
+    must_be_sound(&world.disk);
+}
+
+#[test]
+fn a_backup_holds_documents() {
+    let mut world = World::new(6);
+    world.engine.put_documents(&[put("a", "1", Expected::Any)], &[told("t1")]).expect("written");
+    durable(&mut world);
+    let mut archive = Vec::new();
+    world.engine.snapshot().write_tar(&mut archive).expect("written");
+    let folder = tempfile::tempdir().expect("a folder");
+    tar::Archive::new(archive.as_slice()).unpack(folder.path()).expect("unpacked");
+    let disk = klambda_store::real_disk::RealDisk::open(folder.path()).expect("opens");
+    let (engine, _) = Engine::open(Arc::new(disk), world::config(), world.now, [9; 16]).expect("restores");
+    assert_eq!(content(&engine, "a"), Some("1".into()));
+    assert!(engine.emitted("/platform", "t1").expect("read"));
+}
+
+#[test]
+fn a_reader_that_is_behind_does_not_stop_the_platform() {
+    let mut world = World::new(7);
+    let mut document = watcher();
+    document["spec"]["backlog"] = json!({"maxEvents": 2});
+    document["spec"]["paused"] = true.into();
+    world.put(document);
+    for n in 0..10 {
+        let events = [told(&format!("t{n}"))];
+        world.engine.put_documents(&[put("a", "1", Expected::Any)], &events).expect("written");
+        world.settle();
+    }
+    assert_eq!(world.engine.waiting(), 10);
+    world.engine.accept(Token(900), vec![Ok(told("outside"))]);
+    world.engine.flush();
+    world.settle();
+    assert_eq!(world.engine.waiting(), 10, "others are turned away");
+}

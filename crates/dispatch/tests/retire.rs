@@ -1,0 +1,234 @@
+//! Subscriptions that go and leave dead letters behind.
+
+mod world;
+
+use klambda_core::event_codec::EventView;
+use klambda_core::outcome::Outcome;
+use klambda_core::subscription::Document;
+use klambda_dispatch::dead_letters::Selector;
+use klambda_dispatch::operate::Refused;
+use klambda_dispatch::replay::{Request, State};
+use klambda_dispatch::views::Letters;
+use klambda_dispatch::{Delivery, Token, check};
+use klambda_store::faulty_disk::MemoryDisk;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use world::{Rng, World};
+
+const NAME: &str = "lambda.default.f";
+
+fn function(ordering: &str) -> Value {
+    json!({
+        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": NAME},
+        "spec": {
+            "target": {"function": {"namespace": "default", "name": "f"}},
+            "ordering": ordering,
+            "retry": {"attempts": 2, "backoff": "10ms"},
+        },
+    })
+}
+
+fn must_be_sound(disk: &MemoryDisk) {
+    let report = check::check(Arc::new(disk.clone_image()), &mut |_| {}).expect("a data folder");
+    assert!(report.is_ok(), "{:#?}", report.problems);
+}
+
+/// Every dead letter as `id event reason`, read page by page.
+fn letters(world: &World) -> Vec<String> {
+    let mut after = None;
+    let mut found = Vec::new();
+    loop {
+        let mut page = Letters::new(Selector::default(), after, 2);
+        while world.engine.list_dead_letters(&mut page).expect("read") {}
+        let next = page.cut();
+        found.extend(page.items.iter().map(|one| format!("{} {} {}", one.id, one.event_id, one.reason)));
+        let Some(next) = next else { return found };
+        let (name, position) = next.rsplit_once('.').expect("a cursor");
+        after = Some((name.to_owned(), klambda_core::ids::Position(position.parse().expect("a number"))));
+    }
+}
+
+fn id(delivery: &Delivery) -> String {
+    let event = &delivery.record[delivery.event.clone()];
+    EventView::decode(event).expect("an event").id().to_owned()
+}
+
+fn rounds(world: &mut World, n: u32, mut answer: impl FnMut(&Delivery) -> Option<Outcome>) {
+    for _ in 0..n {
+        world.pass(1000);
+        for delivery in world.take_open() {
+            if let Some(outcome) = answer(&delivery) {
+                world.engine.outcome(delivery.ticket, outcome);
+            }
+        }
+    }
+}
+
+fn replay(subscription: Option<&str>) -> Request {
+    let selector = Selector { subscription: subscription.map(str::to_owned), ..Selector::default() };
+    Request { selector, rate_per_second: 0, parallelism: 4 }
+}
+
+#[test]
+fn what_is_left_after_the_grace_time_becomes_dead_letters_that_stay() {
+    for ordering in ["ordered", "unordered"] {
+        let mut world = World::new(1);
+        world.put(function(ordering));
+        for (key, id) in [("well", "e1"), ("sick", "e2"), ("sick", "e3"), ("open", "e4"), ("open", "e5")] {
+            world.send_as(key, None, id);
+        }
+        // One is done, one is poison, one hangs.
+        let target = |delivery: &Delivery| match id(delivery).as_str() {
+            "e1" => Some(world::ok()),
+            "e2" => Some(world::error(422)),
+            _ => None,
+        };
+        rounds(&mut world, 5, target);
+        world.engine.retire_subscription(NAME, 30_000).expect("retired");
+        world.send_as("well", None, "e6");
+        rounds(&mut world, 20, target);
+        assert_eq!(world.engine.view_subscription(NAME).expect("there").status.phase, "draining");
+        let again = Document::parse(&function(ordering)).expect("good");
+        assert!(matches!(world.engine.put_subscription(again, false), Err(Refused::Conflict(_))));
+        rounds(&mut world, 15, target);
+        assert!(world.engine.view_subscription(NAME).is_none(), "its name is free");
+        let mut expected: Vec<String> = (2..=5)
+            .map(|n| format!("{NAME}.{n} e{n} {}", if n == 2 { "poison" } else { "unavailable" }))
+            .collect();
+        assert_eq!(letters(&world), expected, "{ordering}");
+        must_be_sound(&world.disk);
+        let mut rng = Rng(1);
+        world.restart(&mut |n| rng.below(n.max(1)));
+        assert_eq!(letters(&world), expected, "{ordering}");
+
+        // Readable, deletable, and nowhere to go yet.
+        let (of, position) = world.engine.dead_letter_id(&format!("{NAME}.3")).expect("known");
+        assert!(world.engine.view_dead_letter(of, position).expect("read").is_some());
+        world.engine.delete_dead_letter(&format!("{NAME}.3")).expect("deleted");
+        expected.remove(1);
+        assert_eq!(letters(&world), expected);
+        assert!(matches!(world.engine.create_replay(replay(Some(NAME))), Err(Refused::Conflict(_))));
+        let job = world.engine.create_replay(replay(None)).expect("made");
+        rounds(&mut world, 3, |_| Some(world::ok()));
+        let job = world.engine.replay(job).expect("there");
+        assert_eq!((job.state, job.skipped_reasons.get("noSubscription")), (State::Succeeded, Some(&3)));
+
+        // A new one of the name is a new one; the dead letters go there if asked to.
+        world.put(function(ordering));
+        world.send_as("open", None, "e5");
+        let mut calls = Vec::new();
+        let mut note = |delivery: &Delivery| {
+            calls.push((id(delivery), delivery.place.as_ref().map(|place| place.number.0)));
+            Some(world::ok())
+        };
+        rounds(&mut world, 3, &mut note);
+        let job = world.engine.create_replay(replay(Some(NAME))).expect("made");
+        rounds(&mut world, 5, &mut note);
+        calls.sort();
+        let place = |n: u64| (ordering == "ordered").then_some(n);
+        let mut wanted = vec![
+            ("e2".to_owned(), place(1)),
+            ("e4".into(), place(2)),
+            ("e5".into(), place(1)),
+            ("e5".into(), place(3)),
+        ];
+        wanted.sort();
+        assert_eq!(calls, wanted, "{ordering}");
+        let job = world.engine.replay(job).expect("there");
+        assert_eq!((job.state, job.replayed, job.failed), (State::Succeeded, 3, 0));
+        assert!(letters(&world).is_empty());
+        must_be_sound(&world.disk);
+        let mut rng = Rng(2);
+        world.restart(&mut |n| rng.below(n.max(1)));
+        must_be_sound(&world.disk);
+    }
+}
+
+#[test]
+fn one_that_drains_in_time_is_gone() {
+    let mut world = World::new(2);
+    world.put(function("ordered"));
+    world.send_as("k", None, "e1");
+    world.settle();
+    world.engine.retire_subscription(NAME, 30_000).expect("retired");
+    rounds(&mut world, 5, |_| Some(world::ok()));
+    assert!(world.engine.view_subscription(NAME).is_none());
+    assert!(letters(&world).is_empty());
+    world.put(function("ordered"));
+    world.send_as("k", None, "e2");
+    rounds(&mut world, 3, |delivery| {
+        assert_eq!(delivery.place.as_ref().map(|place| place.number.0), Some(1));
+        Some(world::ok())
+    });
+    must_be_sound(&world.disk);
+}
+
+#[test]
+fn dead_letters_that_are_left_grow_old_like_any() {
+    let mut world = World::new(3);
+    world.put(function("ordered"));
+    world.send_as("k", None, "e1");
+    world.settle();
+    world.engine.retire_subscription(NAME, 0).expect("retired");
+    rounds(&mut world, 5, |_| None);
+    assert_eq!(letters(&world).len(), 1);
+    world.pass(8 * 24 * 3_600_000);
+    world.pass(2000);
+    world.pass(2000);
+    assert!(letters(&world).is_empty());
+    assert_eq!(world.engine.dead_letters(), 0);
+    must_be_sound(&world.disk);
+}
+
+/// Long queues, gaps and power cuts: every event is delivered or a dead letter, once.
+#[test]
+fn nothing_is_lost_on_the_way_out() {
+    for seed in 0..12 {
+        let mut rng = Rng(seed);
+        let mut world = World::new(seed);
+        let ordered = seed % 4 != 0;
+        let mut document = function(if ordered { "ordered" } else { "unordered" });
+        if seed % 2 == 1 {
+            document["spec"]["orderingPolicy"] = json!({"sequence": {"attribute": "sequence"}, "buffer": {"maxEvents": 3}, "gap": {"action": "park"}});
+        }
+        world.put(document);
+        let n = 200 + rng.below(400);
+        for n in 1..=n {
+            let key = format!("k{}", rng.below(3));
+            world.send_as(&key, Some(n / 3 + rng.below(4)), &format!("e{n}"));
+            if n % 50 == 0 {
+                world.settle();
+            }
+        }
+        world.engine.when_durable(Token(0));
+        world.settle();
+        world.engine.retire_subscription(NAME, 3000).expect("retired");
+        let mut delivered: std::collections::BTreeSet<String> = Default::default();
+        let mut is_up = true;
+        for _ in 0..40 {
+            rounds(&mut world, 1, |delivery| match rng.below(6) {
+                0 => Some(world::error(500)),
+                1 => None,
+                _ => {
+                    delivered.insert(id(delivery));
+                    Some(world::ok())
+                }
+            });
+            if rng.below(6) == 0 && is_up {
+                let mut rng = Rng(rng.next());
+                world.restart(&mut |n| rng.below(n.max(1)));
+                is_up = rng.below(3) > 0;
+            }
+        }
+        assert!(world.engine.view_subscription(NAME).is_none(), "seed {seed}");
+        assert_eq!(world.engine.waiting(), 0, "seed {seed}");
+        let dead: Vec<String> =
+            letters(&world).iter().filter_map(|line| line.split(' ').nth(1).map(str::to_owned)).collect();
+        let known = |n: u64| delivered.contains(&format!("e{n}")) || dead.contains(&format!("e{n}"));
+        // A sequence that is passed may be a duplicate by its watermark; those are skipped when they come.
+        let accepted = world.accepted.values().flatten().count();
+        let found = (1..=n).filter(|n| known(*n)).count();
+        assert!(found >= accepted, "seed {seed}: {found} of {accepted}");
+        must_be_sound(&world.disk);
+    }
+}
