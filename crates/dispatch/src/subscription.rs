@@ -174,7 +174,9 @@ pub struct Row {
     pub document: serde_json::Value,
     pub next_document: Option<serde_json::Value>,
     pub created: Millis,
+    #[serde(default)]
     pub began: Position,
+    #[serde(default)]
     pub epochs: u32,
     pub phase: Phase,
     pub tally: Tally,
