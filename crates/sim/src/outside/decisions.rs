@@ -15,8 +15,8 @@ impl Outside {
                 if *discards {
                     self.discarded(*sub);
                 }
-                // A timer that runs under other rules now is not followed.
-                self.sub_mut(*sub).lanes.values_mut().for_each(|lane| lane.disturbed = true);
+                // What was decided about gaps under the rules before is not followed.
+                self.sub_mut(*sub).forget_all_sequences();
             }
             Decision::Removed { sub } => {
                 self.sub_mut(*sub).there = false;
