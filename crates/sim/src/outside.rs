@@ -189,11 +189,12 @@ impl Outside {
         self.pending.get(&(token, event)).map_or(&[], Vec::as_slice)
     }
 
-    /// The dead letter at this position had a number when it left its lane: replayed, it goes before the queue.
-    pub fn has_number_outside(&self, sub: SubNo, position: u64) -> bool {
+    /// The dead letter at this position had a number when it left this lane: replayed, it goes before the queue.
+    pub fn has_number_outside(&self, sub: SubNo, position: u64, key: &str) -> bool {
         let Some(event) = self.positions.get(&position) else { return false };
         let pair = self.sub(sub).pair(*event);
-        pair.number.is_some() && pair.position == Some(position) && pair.state == State::Dead { held: false }
+        let was_here = pair.number.is_some() && pair.lane.as_deref() == Some(key);
+        was_here && pair.position == Some(position) && pair.state == State::Dead { held: false }
     }
 
     /// Takes an entry in.

@@ -311,7 +311,7 @@ impl World {
         let jobs = (1..=self.replays_made).rev().take(8).filter_map(|id| self.engine.replay(id));
         for (id, position, key) in jobs.flat_map(|job| &job.open) {
             let Some(sub) = self.ids.get(id).copied() else { continue };
-            if self.outside.has_number_outside(sub, position.0) {
+            if self.outside.has_number_outside(sub, position.0, key) {
                 open.push((sub, position.0, key.clone()));
             }
         }

@@ -235,8 +235,8 @@ impl Ledger {
         let sequence = match (waiting, account.aside.get(&position).copied()) {
             (Some(waiting), _) => waiting.sequence(),
             (None, Some(aside)) => aside.sequence,
-            // It failed before its subscription had lanes.
-            (None, None) if account.alone.remove(&position) => None,
+            // It failed before its subscription had lanes, or in another one.
+            (None, None) if account.alone.remove(&position) || account.leaves_line(position) => None,
             (None, None) if position < first_position => {
                 self.counts.before_log += 1;
                 return;

@@ -1,0 +1,210 @@
+//! Subscriptions whose ordering changes, with dead letters, replays and events that come while they read the log.
+
+mod world;
+
+use klambda_core::event_codec::EventView;
+use klambda_core::lane::Flag;
+use klambda_core::outcome::Outcome;
+use klambda_dispatch::dead_letters::Selector;
+use klambda_dispatch::operate::{LaneAction, Leftover, Refused};
+use klambda_dispatch::replay::{Request, State};
+use klambda_dispatch::{Delivery, check};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use world::{World, error, ok};
+
+const DAY_MS: u64 = 24 * 3_600_000;
+
+/// What was delivered: subscription, event, number, whether late.
+type Seen = (String, String, Option<u64>, bool);
+
+fn subscription(name: &str, spec: &Value) -> Value {
+    let mut document = json!({
+        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": name},
+        "spec": {"target": {"url": "http://10.0.0.1/"}, "retry": {"attempts": 1, "backoff": "10ms"}},
+    });
+    for (member, value) in spec.as_object().expect("an object") {
+        document["spec"][member] = value.clone();
+    }
+    document
+}
+
+fn unordered() -> Value {
+    json!({})
+}
+
+fn by(attribute: &str) -> Value {
+    json!({"ordering": "ordered", "orderingPolicy": {"key": {"attribute": attribute}, "onFailure": "skip"}})
+}
+
+fn id(delivery: &Delivery) -> String {
+    let event = &delivery.record[delivery.event.clone()];
+    EventView::decode(event).expect("an event").id().to_owned()
+}
+
+/// Rounds until nothing is called for a while. `answer` of none leaves a call open for good.
+fn rounds(world: &mut World, mut answer: impl FnMut(&Delivery) -> Option<Outcome>) -> Vec<Seen> {
+    let (mut seen, mut quiet) = (Vec::new(), 0);
+    while quiet < 10 {
+        world.pass(1000);
+        quiet += 1;
+        for delivery in world.take_open() {
+            quiet = 0;
+            let place = delivery.place.as_ref();
+            let late = place.is_some_and(|place| place.flag == Flag::Late);
+            let number = place.map(|place| place.number.0);
+            seen.push((delivery.document.name.clone(), id(&delivery), number, late));
+            if let Some(outcome) = answer(&delivery) {
+                world.engine.outcome(delivery.ticket, outcome);
+            }
+        }
+    }
+    seen
+}
+
+fn replay_all(world: &mut World) -> u64 {
+    let request = Request { selector: Selector::default(), rate_per_second: 0, parallelism: 4 };
+    world.engine.create_replay(request).expect("a replay")
+}
+
+fn seen(name: &str, event: &str, number: Option<u64>, late: bool) -> Seen {
+    (name.into(), event.into(), number, late)
+}
+
+fn must_be_sound(world: &World) {
+    let report = check::check(Arc::new(world.disk.clone_image()), &mut |_| {}).expect("a data folder");
+    assert!(report.is_ok(), "{:#?}", report.problems);
+}
+
+#[test]
+fn a_dead_letter_from_before_there_were_lanes_gets_a_number_of_its_own() {
+    let mut world = World::new(1);
+    world.put(subscription("s", &unordered()));
+    for event in ["a", "b", "c"] {
+        world.send_as("k", None, event);
+    }
+    rounds(&mut world, |delivery| Some(error(if id(delivery) == "b" { 400 } else { 200 })));
+    world.put(subscription("s", &by("partitionkey")));
+    for event in ["d", "e", "f"] {
+        world.send_as("k", None, event);
+    }
+    rounds(&mut world, |_| Some(ok()));
+    replay_all(&mut world);
+    assert_eq!(rounds(&mut world, |_| Some(ok())), [seen("s", "b", Some(4), true)]);
+    must_be_sound(&world);
+}
+
+#[test]
+fn a_dead_letter_goes_back_to_the_lane_of_the_rules_in_force() {
+    let mut world = World::new(2);
+    world.put(subscription("s", &by("partitionkey")));
+    for event in ["a", "b"] {
+        world.send_as("k", None, event);
+    }
+    rounds(&mut world, |delivery| Some(error(if id(delivery) == "b" { 400 } else { 200 })));
+    world.put(subscription("s", &by("type")));
+    world.send_as("k", None, "c");
+    rounds(&mut world, |_| Some(ok()));
+    replay_all(&mut world);
+    // Number 2 of the lane of its type, not of the lane it failed in.
+    assert_eq!(rounds(&mut world, |_| Some(ok())), [seen("s", "b", Some(2), true)]);
+    world.send_as("k", None, "d");
+    assert_eq!(rounds(&mut world, |_| Some(ok())), [seen("s", "d", Some(3), false)]);
+    must_be_sound(&world);
+}
+
+/// A subscription with an event that is never answered, whose new rules therefore wait; target and filters do not.
+fn between_two_epochs(world: &mut World) {
+    world.put(subscription("s", &by("partitionkey")));
+    world.send_as("k", None, "first");
+    world.settle();
+    world.put(subscription("s", &by("type")));
+}
+
+#[test]
+fn what_was_accepted_for_later_stays_known_and_comes_once() {
+    let mut world = World::new(3);
+    between_two_epochs(&mut world);
+    world.send_as("k", None, "later");
+    world.pass(DAY_MS + 1000);
+    world.send_as("k", None, "later");
+    world.settle();
+    assert_eq!(world.accepted["k"], ["first", "later"]);
+    let all = rounds(&mut world, |_| Some(ok()));
+    let events: Vec<&str> = all.iter().map(|one| one.1.as_str()).collect();
+    assert_eq!(events, ["first", "later"]);
+    must_be_sound(&world);
+}
+
+#[test]
+fn what_it_knew_when_it_was_accepted_is_not_taken_from_the_log() {
+    let mut world = World::new(4);
+    world.put(subscription("other", &unordered()));
+    between_two_epochs(&mut world);
+    // The other one has it and forgets it; to this one it waits all the time.
+    let mine = |delivery: &Delivery| delivery.document.name == "s";
+    rounds(&mut world, |delivery| (!mine(delivery)).then(ok));
+    world.pass(2 * DAY_MS);
+    world.send_as("k", None, "first");
+    world.settle();
+    assert_eq!(world.accepted["k"], ["first", "first"], "new to the other one");
+    world.restart(&mut |_| 0);
+    let all = rounds(&mut world, |_| Some(ok()));
+    let mine = all.iter().filter(|one| one.0 == "s").count();
+    assert_eq!(mine, 1, "{all:?}");
+    must_be_sound(&world);
+}
+
+#[test]
+fn a_subscription_that_reads_the_log_is_deleted_only_with_what_it_accepted_or_told_to_drop_it() {
+    let mut world = World::new(5);
+    between_two_epochs(&mut world);
+    world.send_as("k", None, "later");
+    world.settle();
+    for leftover in [Leftover::Refuse, Leftover::Drain] {
+        let refused = world.engine.delete_subscription("s", leftover);
+        assert!(matches!(refused, Err(Refused::Conflict(_))), "{refused:?}");
+    }
+    rounds(&mut world, |_| Some(ok()));
+    assert!(world.engine.delete_subscription("s", Leftover::Refuse).is_ok_and(|gone| gone));
+}
+
+#[test]
+fn filters_that_come_with_a_new_ordering_hold_at_once() {
+    let mut world = World::new(6);
+    world.put(subscription("s", &by("partitionkey")));
+    world.send_as("k", None, "first");
+    world.settle();
+    let mut spec = by("type");
+    spec["filters"] = json!([{"exact": {"type": "another"}}]);
+    world.put(subscription("s", &spec));
+    world.send_as("k", None, "not wanted");
+    let all = rounds(&mut world, |_| Some(ok()));
+    assert_eq!(all, [seen("s", "first", Some(1), false)]);
+    must_be_sound(&world);
+}
+
+#[test]
+fn a_replay_ends_when_what_it_waits_for_is_purged_from_the_disk() {
+    let mut world = World::new(7);
+    world.put(subscription("s", &unordered()));
+    world.send_as("k", None, "bad");
+    rounds(&mut world, |_| Some(error(400)));
+    world.put(subscription("s", &by("partitionkey")));
+    // Long enough for its middle to be on disk, with the dead letter in it.
+    for _ in 0..400 {
+        world.send("k", None);
+    }
+    world.settle();
+    let job = replay_all(&mut world);
+    world.pass(10);
+    for _ in 0..600 {
+        world.send("k", None);
+    }
+    world.settle();
+    world.engine.act_on_lane("s", "k", LaneAction::Purge).expect("purged");
+    rounds(&mut world, |_| Some(ok()));
+    let job = world.engine.replay(job).expect("a job");
+    assert_eq!((job.state, job.skipped_reasons["purged"]), (State::Succeeded, 1));
+    must_be_sound(&world);
+}
