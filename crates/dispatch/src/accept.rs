@@ -68,6 +68,9 @@ pub(crate) const ACKNOWLEDGEMENT_BYTES: usize = 64;
 /// The longest route: a key of 1024 bytes and a few numbers.
 pub(crate) const ROUTE_BYTES_MAX: usize = 1100;
 
+/// The limit that no drop makes room at.
+pub(crate) const LETTERS_FULL: &str = "deadLetters.maxEvents";
+
 /// Where a subscription wants an event, before it is written down.
 pub(crate) enum Wanted<'a> {
     Lane { key: Cow<'a, str>, sequence: Option<Sequence>, from_source: bool },
@@ -80,6 +83,8 @@ pub(crate) enum Taken<'a> {
     Yes(Wanted<'a>),
     Known(&'static str),
     Full(&'static str),
+    /// Full, and its oldest event makes room.
+    Crowded(&'static str),
 }
 
 impl Engine {
@@ -119,6 +124,7 @@ impl Engine {
         let mut wanted = Vec::new();
         let mut known = None;
         let mut full = None;
+        let mut crowded = Vec::new();
         let mut next = SubscriptionId(0);
         while let Some((&id, subscription)) = self.subscriptions.range(next..).next() {
             next = SubscriptionId(id.0 + 1);
@@ -129,13 +135,21 @@ impl Engine {
                 Taken::Yes(place) => wanted.push((id, place)),
                 Taken::Known(reason) => known = Some((reason, id)),
                 Taken::Full(limit) => full = full.or(Some((id, limit))),
+                Taken::Crowded(limit) => crowded.push((id, limit)),
             }
         }
         if let Some((reason, id)) = known {
             self.count_duplicate(id, reason, event);
         }
+        for (id, limit) in crowded {
+            match self.takes_with_drops(id, event, full.is_some())? {
+                Some(Taken::Yes(place)) => wanted.push((id, place)),
+                Some(_) => {}
+                None => full = full.or(Some((id, limit))),
+            }
+        }
         if let Some((id, limit)) = full {
-            return self.make_room(id, limit, event, wanted, identity);
+            return Ok(self.turn_away(id, limit));
         }
         self.settle(event, &wanted, known.map(|(reason, _)| reason), identity)
     }
@@ -225,7 +239,8 @@ impl Engine {
             self.marks.put(identity, id, mark);
         }
         if let Some(limit) = self.limit_reached(subscription, 0) {
-            return Ok(Taken::Full(limit));
+            let drops = subscription.drops_at(limit);
+            return Ok(if drops { Taken::Crowded(limit) } else { Taken::Full(limit) });
         }
         self.takes_place(id, event)
     }
@@ -316,32 +331,40 @@ impl Engine {
         } else if limits.age_max_ms > 0 && age >= limits.age_max_ms {
             Some("maxAge")
         } else if letters.overflow == Overflow::Reject && tally.dead >= letters.events_max {
-            Some("deadLetters.maxEvents")
+            Some(LETTERS_FULL)
         } else {
             None
         }
     }
 
-    /// A backlog is full: the event is rejected, or with `onFull: drop` the oldest makes room for it.
-    fn make_room(
+    /// Takes an event into a backlog that is full, in the place of the oldest; none if nothing can go. Where the limit was
+    /// lowered more than one has to go, and not all at once.
+    fn takes_with_drops<'a>(
         &mut self,
         id: SubscriptionId,
-        limit: &'static str,
-        event: &Event,
-        wanted: Vec<(SubscriptionId, Wanted<'_>)>,
-        identity: Identity,
-    ) -> Result<Status, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else {
-            return self.settle(event, &wanted, None, identity);
-        };
-        let name = subscription.name().to_owned();
-        let drops = subscription.document.spec.backlog.on_full == OnFull::Drop;
-        if !drops || limit == "deadLetters.maxEvents" || !self.drop_oldest(id)? {
-            self.metrics.backlog_rejected(&name);
-            let deepest = self.deepest_lane(id);
-            return Ok(Status::Rejected(Rejection::Backlog { subscription: name, limit, deepest }));
+        event: &'a Event,
+        is_refused: bool,
+    ) -> Result<Option<Taken<'a>>, Failure> {
+        const DROPS_AT_ONCE: u64 = 64;
+        let mut dropped = 0;
+        while !is_refused
+            && dropped < DROPS_AT_ONCE
+            && self.subscriptions.get(&id).is_some_and(|s| self.limit_reached(s, 0).is_some())
+            && self.drop_oldest(id)?
+        {
+            dropped += 1;
         }
-        self.take(event)
+        if dropped == 0 {
+            return Ok(None);
+        }
+        self.takes_place(id, event).map(Some)
+    }
+
+    fn turn_away(&mut self, id: SubscriptionId, limit: &'static str) -> Status {
+        let name = self.subscriptions.get(&id).map(|s| s.name().to_owned()).unwrap_or_default();
+        self.metrics.backlog_rejected(&name);
+        let deepest = self.deepest_lane(id);
+        Status::Rejected(Rejection::Backlog { subscription: name, limit, deepest })
     }
 
     /// Drops the oldest event of the subscription that neither is in flight nor holds its lane.
@@ -421,6 +444,11 @@ impl Engine {
 }
 
 impl Subscription {
+    /// Whether the oldest makes room where this limit is reached.
+    pub(crate) fn drops_at(&self, limit: &str) -> bool {
+        self.document.spec.backlog.on_full == OnFull::Drop && limit != LETTERS_FULL
+    }
+
     pub(crate) fn wants(&self, event: &impl filter::Attributes) -> bool {
         matches!(self.phase, Phase::Live | Phase::CatchingUp { .. })
             && filter::all_match(&self.document.spec.filters, event)

@@ -3,12 +3,11 @@
 //! A group stands in one frame of the log, and recovery keeps a frame or cuts it as a whole. Everything that could
 //! refuse one of its events is asked before the first record is appended.
 
-use crate::accept::{ROUTE_BYTES_MAX, Taken};
+use crate::accept::{LETTERS_FULL, ROUTE_BYTES_MAX, Taken};
 use crate::engine::{Engine, Failure};
 use crate::subscription::Subscription;
 use klambda_core::event::Event;
 use klambda_core::ids::{Address, Position, SubscriptionId};
-use klambda_core::subscription::OnFull;
 use klambda_core::time::Millis;
 use klambda_store::log;
 use klambda_store::marks::{Identity, Mark, State as MarkState};
@@ -97,8 +96,7 @@ impl Engine {
             }
             let Some(limit) = self.is_full_for(subscription, before, cause) else { continue };
             let name = subscription.name().to_owned();
-            let drops = subscription.document.spec.backlog.on_full == OnFull::Drop;
-            if !drops || limit == "deadLetters.maxEvents" || !self.drop_oldest(*id)? {
+            if !subscription.drops_at(limit) || !self.drop_oldest(*id)? {
                 return Ok(Err(NoRoom::Backlog { subscription: name, limit }));
             }
         }
@@ -113,12 +111,11 @@ impl Engine {
         before: &[Event],
         cause: SubscriptionId,
     ) -> Option<&'static str> {
-        const LETTERS: &str = "deadLetters.maxEvents";
         let limit = self.limit_reached(subscription, before.len() as u64)?;
         // The cause itself leaves in the same step.
         let waiting = subscription.tally.waiting - u64::from(subscription.id == cause);
-        if limit == LETTERS || waiting == 0 {
-            return (limit == LETTERS).then_some(limit);
+        if limit == LETTERS_FULL || waiting == 0 {
+            return (limit == LETTERS_FULL).then_some(limit);
         }
         let more = before.iter().filter(|event| subscription.wants(*event)).count() as u64;
         if waiting + more >= subscription.document.spec.backlog.events_max {
@@ -169,7 +166,7 @@ impl Engine {
             match self.takes_place(id, event)? {
                 Taken::Yes(place) => wanted.push((id, place)),
                 Taken::Known(reason) => known = Some((id, reason)),
-                Taken::Full(_) => {}
+                Taken::Full(_) | Taken::Crowded(_) => {}
             }
         }
         if let Some((id, reason)) = known {

@@ -208,3 +208,23 @@ fn a_replay_ends_when_what_it_waits_for_is_purged_from_the_disk() {
     assert_eq!((job.state, job.skipped_reasons["purged"]), (State::Succeeded, 1));
     must_be_sound(&world);
 }
+
+#[test]
+fn a_limit_that_is_lowered_far_below_what_waits_is_reached_step_by_step() {
+    let mut world = World::new(8);
+    world.put(subscription("s", &by("partitionkey")));
+    for _ in 0..20_000 {
+        world.send("k", None);
+    }
+    world.settle();
+    let mut spec = by("partitionkey");
+    spec["backlog"] = json!({"maxEvents": 10, "onFull": "drop"});
+    world.put(subscription("s", &spec));
+    for _ in 0..400 {
+        world.send("k", None);
+    }
+    world.settle();
+    assert_eq!(world.engine.waiting(), 10);
+    world.drain();
+    must_be_sound(&world);
+}

@@ -52,7 +52,7 @@ fn numbers(outside: &Outside, request: &Request, lane: &Lane, pair: &Pair, numbe
         return wrong(outside, request, &text);
     }
     let dropped = outside.sub(request.sub).drops;
-    if let Some(before) = pair.number.filter(|before| *before != number && !dropped) {
+    if let Some(before) = pair.number_in(&request.place).filter(|before| *before != number && !dropped) {
         return wrong(outside, request, &format!("its number was {before} before"));
     }
     let previous = request.previous.as_deref();

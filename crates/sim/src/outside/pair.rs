@@ -1,6 +1,7 @@
 //! One event for one subscription, and one lane, as seen from outside.
 
 use crate::event::EventNo;
+use crate::rules::Place;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Whether a subscription has the event, or had it.
@@ -77,6 +78,12 @@ impl Pair {
     pub fn may_wait(&self) -> bool {
         let taken_up = self.revived > 0 && self.state == State::Dead { held: false };
         !self.is_settled() || taken_up || self.state == State::AckedMaybe
+    }
+
+    /// Its number in this lane. Under other rules it may have had one in another.
+    pub fn number_in(&self, place: &Place) -> Option<u64> {
+        let here = matches!(place, Place::Lane { key, .. } if self.lane.as_ref() == Some(key));
+        self.number.filter(|_| here)
     }
 
     pub fn set(&mut self, state: State, op: u64) {

@@ -12,7 +12,7 @@ impl Outside {
         sub.open += 1;
         let pair = sub.pair_mut(request.event);
         let dead = matches!(pair.state, State::Dead { held: false } | State::DeadMaybe | State::GoneMaybe);
-        let outside = dead && pair.number.is_some();
+        let outside = dead && pair.number_in(&request.place).is_some();
         pair.aside = pair.aside || (outside && request.flag == OrderStatus::Late);
         pair.taken = Taken::Yes;
         pair.owed = true;
