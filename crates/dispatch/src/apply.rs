@@ -12,6 +12,7 @@ use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
+use klambda_store::log;
 use klambda_store::marks::{Identity, Mark, State as MarkState};
 use klambda_store::record::{Change, Gone, LaneRef, Record, ReplayChange, Route, Step, To};
 
@@ -136,11 +137,10 @@ impl Engine {
         entry: Entry,
         route: &Route<'_>,
     ) -> Result<(), Failure> {
-        let record = self.read_event(entry.at)?;
-        let (_, event) = event_of(&record)?;
-        let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
-        let identity = self.identity(view.source(), view.id());
-        self.marks.put(identity, route.subscription, Mark { at: entry.at, time, state: MarkState::Taken });
+        if let Some(identity) = self.identity_at(entry.at)? {
+            let mark = Mark { at: entry.at, time, state: MarkState::Taken };
+            self.marks.put(identity, route.subscription, mark);
+        }
         if let Some(subscription) = self.subscriptions.get_mut(&route.subscription) {
             subscription.routed(entry.position);
         }
@@ -417,13 +417,27 @@ impl Engine {
         if planted::is_on(Bug::PurgeKeepsIds) {
             return Ok(());
         }
-        let record = self.read_event(entry.at)?;
-        let (_, event) = event_of(&record)?;
-        let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
-        let identity = self.identity(view.source(), view.id());
-        self.marks.put(identity, id, Mark { at: entry.at, time, state: MarkState::Released });
+        if let Some(identity) = self.identity_at(entry.at)? {
+            self.marks.put(identity, id, Mark { at: entry.at, time, state: MarkState::Released });
+        }
         self.forget_copy(entry);
         Ok(())
+    }
+
+    /// The identity of an event in the log; none of one that cannot be read back any more.
+    fn identity_at(&mut self, at: Address) -> Result<Option<Identity>, Failure> {
+        let record = match self.read_event(at) {
+            Ok(record) => record,
+            Err(failure @ Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_))) => {
+                tracing::error!(%failure, "An event cannot be read back: its id is not known.");
+                self.metrics.damaged += 1;
+                return Ok(None);
+            }
+            Err(failure) => return Err(failure),
+        };
+        let (_, event) = event_of(&record)?;
+        let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
+        Ok(Some(self.identity(view.source(), view.id())))
     }
 
     /// A copy that was made for this event alone is needed no more. Copies shared with others are found again by them.

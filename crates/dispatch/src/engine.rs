@@ -546,6 +546,13 @@ impl Engine {
         self.dirty_since.get_or_insert(self.now);
         let applied = self.apply_record(at, record, position);
         self.body = body;
+        if let Err(failure) = &applied
+            && self.failed.is_none()
+        {
+            // The record is there and only part of what it does: a restart does it again, as a whole.
+            tracing::error!(%failure, "A step could not be finished: nothing is acknowledged until a restart.");
+            self.failed = Some(failure.to_string());
+        }
         applied.map(|()| at)
     }
 

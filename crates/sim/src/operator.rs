@@ -96,6 +96,9 @@ impl World {
             Ok(put) => put,
             Err(why) => {
                 self.refused("change", &why)?;
+                if self.engine.failure().is_some() {
+                    self.rules_given.entry(sub).or_default().push(rules);
+                }
                 let sure = !discard || matches!(why, Refused::LanesParked { .. } | Refused::Conflict(_));
                 return if sure {
                     Ok(())
@@ -175,7 +178,11 @@ impl World {
 
     pub fn lane_action(&mut self, name: &str, sub: SubNo, key: &str, action: LaneAction) -> Verdict {
         if let Err(why) = self.engine.act_on_lane(name, key, action) {
-            return self.refused("lane", &why);
+            self.refused("lane", &why)?;
+            // One that the engine could not finish may be found by its next life.
+            if self.engine.failure().is_none() {
+                return Ok(());
+            }
         }
         let key = key.to_owned();
         self.note(Entry::Decided(match action {
