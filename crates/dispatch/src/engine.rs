@@ -500,6 +500,11 @@ impl Engine {
         self.subscriptions.values().map(|s| s.tally.dead + s.tally.held).sum()
     }
 
+    /// Those of them that have nothing to do.
+    pub fn idle_lanes_in_memory(&self) -> usize {
+        self.lanes.iter().filter(|(_, resident)| resident.lane.is_idle()).count()
+    }
+
     pub fn lanes_in_memory(&self) -> usize {
         self.lanes.len()
     }

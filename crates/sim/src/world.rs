@@ -162,10 +162,14 @@ impl World {
     }
 
     fn bounds(&self) -> checkers::bounded::Bounds {
+        const LANE_BYTES: usize = 560;
+        let of_lanes = self.config.memory_bytes * 3 / 10 / LANE_BYTES;
         checkers::bounded::Bounds {
             concurrency: self.config.concurrency,
             // What is in flight or just arrived stays, and shedding waits for the next tick.
-            lanes_max: self.config.memory_bytes * 3 / 10 / 560 * 5 / 4 + 256 * (self.names.len() + 1) + 1000,
+            lanes_max: of_lanes * 5 / 4 + 256 * (self.names.len() + 1) + 1000,
+            // Some became idle since the last look.
+            idle_lanes_max: of_lanes + 256,
         }
     }
 

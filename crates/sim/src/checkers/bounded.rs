@@ -13,6 +13,8 @@ pub struct Bounds {
     pub concurrency: u32,
     /// By the memory that is configured.
     pub lanes_max: usize,
+    /// Of those that have nothing to do.
+    pub idle_lanes_max: usize,
 }
 
 pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
@@ -39,6 +41,10 @@ pub fn round(outside: &Outside, engine: &Engine, bounds: &Bounds) -> Verdict {
             NAME,
             format!("{lanes} lanes are in memory, {} may be", bounds.lanes_max),
         ));
+    }
+    if lanes > bounds.idle_lanes_max && engine.idle_lanes_in_memory() > bounds.idle_lanes_max {
+        let text = format!("more than {} lanes are in memory and have nothing to do", bounds.idle_lanes_max);
+        return Err(Violation::new(NAME, text));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! 21 (unordered events have none), 22 (a failed head parks its lane), 23 (what follows a break is flagged).
 
 use super::{Verdict, Violation};
+use crate::event::EventNo;
 use crate::history::{Entry, OrderStatus, Request};
 use crate::outside::{Lane, Outside, Pair, State, Sub};
 use crate::rules::Place;
@@ -85,7 +86,10 @@ fn turns(outside: &Outside, request: &Request, lane: &Lane, pair: &Pair, number:
     if number < lane.turn {
         return wrong(outside, request, &format!("number {} began its turn before it", lane.turn));
     }
-    if let Some(holder) = lane.parked_on.filter(|holder| *holder != request.event) {
+    // One that may have an attempt left holds nothing, and a limit can drop it.
+    let sub = outside.sub(request.sub);
+    let holds = |holder: &EventNo| !sub.drops || sub.pair(*holder).state != State::DeadMaybe;
+    if let Some(holder) = lane.parked_on.filter(|holder| *holder != request.event).filter(holds) {
         let text = format!("its lane is parked at {}", outside.made(holder).id);
         return wrong(outside, request, &text);
     }

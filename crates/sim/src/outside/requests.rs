@@ -75,6 +75,8 @@ impl Outside {
                 break;
             }
             match pair.state {
+                // A dead letter that was replayed may be one again: the lane does not wait for it.
+                State::AckedMaybe if pair.aside => {}
                 State::AckedMaybe => pair.state = State::Acked,
                 State::GoneMaybe | State::DeadMaybe => {}
                 _ => break,
