@@ -7,6 +7,7 @@ pub mod checkers;
 mod event;
 mod faults;
 mod finale;
+pub mod found;
 mod history;
 pub mod many;
 pub mod mix;

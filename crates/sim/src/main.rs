@@ -91,7 +91,7 @@ fn one(args: &Args, seed: u64) -> ExitCode {
 
 fn many(args: &Args) -> ExitCode {
     let started = Instant::now();
-    let many = Many::new(args.from, args.seeds.unwrap_or(200), args.without());
+    let many = Many::new(args.from, args.seeds.unwrap_or(200), args.without()).with_found();
     many.run(args.jobs);
     finish(args, &many, started)
 }

@@ -1,9 +1,10 @@
 //! Many seeds, over threads. Each run is one thread's alone; only which thread runs which seed is left to chance.
 
+use crate::found::FOUND;
 use crate::mix::Knobs;
 use crate::run::{Outcome, run};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Total {
@@ -16,6 +17,9 @@ pub struct Total {
 pub struct Many {
     next: AtomicU64,
     end: u64,
+    /// Seeds that are run before the others.
+    first: &'static [(u64, &'static str)],
+    next_first: AtomicUsize,
     /// Troubles left out of every seed, as bits.
     without: u32,
     stop: AtomicBool,
@@ -29,10 +33,33 @@ impl Many {
         Many {
             next: AtomicU64::new(from),
             end: from.saturating_add(count),
+            first: &[],
+            next_first: AtomicUsize::new(0),
             without,
             stop: AtomicBool::new(false),
             total: Mutex::default(),
             failed: Mutex::default(),
+        }
+    }
+
+    /// Also those that found something, first.
+    pub fn with_found(self) -> Many {
+        Many { first: FOUND, ..self }
+    }
+
+    fn next_seed(&self) -> Option<u64> {
+        let first = self.first.get(self.next_first.fetch_add(1, Ordering::Relaxed));
+        if let Some((seed, _)) = first {
+            return Some(*seed);
+        }
+        loop {
+            let seed = self.next.fetch_add(1, Ordering::Relaxed);
+            if seed >= self.end {
+                return None;
+            }
+            if self.first.iter().all(|(first, _)| *first != seed) {
+                return Some(seed);
+            }
         }
     }
 
@@ -47,10 +74,7 @@ impl Many {
 
     fn work(&self) {
         while !self.stop.load(Ordering::Relaxed) {
-            let seed = self.next.fetch_add(1, Ordering::Relaxed);
-            if seed >= self.end {
-                return;
-            }
+            let Some(seed) = self.next_seed() else { return };
             let outcome = run(Knobs { without: self.without, ..Knobs::of_seed(seed) });
             self.count(&outcome);
             if outcome.violation.is_some() {

@@ -1,0 +1,21 @@
+//! Seeds that found something, and what. They are run with every set of seeds. A seed is another run once the product
+//! or the simulator changes, so the bugs have tests of their own too; these are where such things were met.
+
+/// A seed and the bug it found.
+pub const FOUND: &[(u64, &str)] = &[
+    (14, "an unordered dead letter took another event's number after its subscription became ordered"),
+    (27, "a dead letter from before a change of key went back to a lane that the rules no longer have"),
+    (28, "a step that met a read error was half done, and the engine went on"),
+    (35, "a replay never ended: what it waited for was purged from the part of its lane on disk"),
+    (36, "a subscription that still read the log was deleted with events it had accepted"),
+    (38, "the check did not know a dead letter that was routed from before the log"),
+    (46, "a lane that came in from disk for a duplicate lost its gap timer"),
+    (49, "a backlog whose limit was lowered made room by recursion, until the stack overflowed"),
+    (56, "a replay counted what it passed over once more at every restart"),
+    (80, "the record of a drop did not name the event, and the check guessed wrong"),
+    (85, "ready lanes that were to leave memory and could stay were not queued again"),
+    (88, "a subscription that read the log took an event that it had known when it was accepted"),
+    (109, "an accepted event was skipped by the watermark when its subscription came to it"),
+    (149, "an event that was accepted and not yet read from the log was forgotten after a day"),
+    (164, "the check took dead letters for purged when the log no longer told all that had waited"),
+];
