@@ -10,9 +10,10 @@ impl Outside {
         self.time_is(request.now);
         let sub = &mut self.subs[request.sub as usize];
         sub.open += 1;
+        let had_number = sub.had_number(request);
         let pair = sub.pair_mut(request.event);
         let dead = matches!(pair.state, State::Dead { held: false } | State::DeadMaybe | State::GoneMaybe);
-        let outside = dead && pair.number_in(&request.place).is_some();
+        let outside = dead && had_number;
         pair.aside = pair.aside || (outside && request.flag == OrderStatus::Late);
         pair.taken = Taken::Yes;
         pair.owed = true;
@@ -138,6 +139,15 @@ impl Outside {
             pair.state_op = op;
         }
         pair.failed_ops.iter_mut().filter(|failed| **failed == u64::MAX).for_each(|failed| *failed = op);
+    }
+}
+
+impl super::Sub {
+    /// The event had this number in this lane before.
+    fn had_number(&self, request: &Request) -> bool {
+        let Place::Lane { key, .. } = &request.place else { return false };
+        let (Some(lane), Some(number)) = (self.lane(key), request.number) else { return false };
+        lane.numbers.get(&number) == Some(&request.event)
     }
 }
 
