@@ -57,11 +57,13 @@ impl Sub {
         let delivered = pair.state == State::Acked || (pair.state == State::AckedMaybe && !drops);
         let within = delivered && now - pair.taken_at.min(now) < WINDOW_MS;
         let waits = matches!(pair.state, State::Waiting | State::Dead { .. }) && !drops;
+        // One that may have come too late may have been turned away by the watermark, which marks nothing.
+        let has_it = pair.starts > 0 || !pair.may_be_late;
         let before = Before {
             sub: no,
             taken: pair.taken,
             generation: pair.generation,
-            known_for_sure: pair.taken == Taken::Yes && pair.pending == 0 && (within || waits),
+            known_for_sure: pair.taken == Taken::Yes && has_it && pair.pending == 0 && (within || waits),
         };
         pair.pending += 1;
         if pair.taken == Taken::No {
