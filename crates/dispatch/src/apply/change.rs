@@ -1,0 +1,141 @@
+//! Subscriptions that are made, changed, paused and removed.
+
+use crate::engine::{Engine, Failure};
+use crate::lanes::Slot;
+use crate::rows;
+use crate::subscription::{Phase, Subscription};
+use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::planted::{self, Bug};
+use klambda_core::subscription::Document;
+use klambda_core::time::Millis;
+use klambda_core::wire::Malformed;
+use klambda_store::record::Change;
+
+impl Engine {
+    pub(super) fn apply_change(
+        &mut self,
+        at: Address,
+        time: Millis,
+        id: SubscriptionId,
+        change: &Change<'_>,
+        position: Position,
+    ) -> Result<(), Failure> {
+        match change {
+            Change::Put { document } => {
+                let parsed = serde_json::from_str(document).ok().and_then(|json| Document::parse(&json).ok());
+                let document = parsed.ok_or(Malformed("subscription document"))?;
+                self.apply_put(at, time, id, document, position)
+            }
+            Change::Pause | Change::Resume => {
+                let paused = *change == Change::Pause;
+                self.change_document(id, |document| document.spec.paused = paused);
+                let next = self.subscriptions.get_mut(&id).and_then(|s| s.next_document.as_mut());
+                if let Some(next) = next {
+                    next.spec.paused = paused;
+                }
+                Ok(())
+            }
+            Change::Drain => {
+                if let Some(subscription) = self.subscriptions.get_mut(&id) {
+                    subscription.phase = Phase::Draining;
+                }
+                Ok(())
+            }
+            Change::Retire { until } => {
+                if let Some(subscription) = self.subscriptions.get_mut(&id) {
+                    subscription.phase = Phase::Retiring { until: *until };
+                }
+                Ok(())
+            }
+            Change::Retired => {
+                self.apply_retired(id);
+                Ok(())
+            }
+            Change::Remove => {
+                self.remove_subscription(id);
+                Ok(())
+            }
+            Change::Caught { up_to } => {
+                self.apply_caught(id, *up_to, position);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn apply_put(
+        &mut self,
+        at: Address,
+        time: Millis,
+        id: SubscriptionId,
+        document: Document,
+        next_position: Position,
+    ) -> Result<(), Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else {
+            let (phase, began_late) = self.first_phase(&document, at, next_position);
+            let mut subscription = Subscription::new(id, document, time, phase);
+            subscription.began = next_position;
+            subscription.notes.began_late = began_late;
+            subscription.endpoint = self.endpoints.of(&subscription.document.spec.target);
+            self.names.insert(subscription.name().to_owned(), id);
+            self.subscriptions.insert(id, subscription);
+            self.next_subscription = self.next_subscription.max(SubscriptionId(id.0 + 1));
+            return Ok(());
+        };
+        let cursor = self.first_frame(at);
+        let differs = subscription.document.epoch_differs(&document);
+        let at_once = !differs || subscription.tally.waiting == 0;
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        if at_once {
+            if differs {
+                subscription.epochs += 1;
+                self.replays.plan_again();
+            }
+            // Also of rules that still waited: what was asked for last holds.
+            subscription.next_document = None;
+            self.change_document(id, |old| *old = document);
+        } else {
+            // What waits drains under the old rules; what arrives from here on is read from the log afterwards.
+            if subscription.phase == Phase::Live {
+                let done = Position(next_position.0 - 1);
+                subscription.phase = Phase::CatchingUp { cursor, done };
+            }
+            let meanwhile = document.ordered_as(&subscription.document);
+            subscription.next_document = Some(document);
+            self.change_document(id, |old| *old = meanwhile);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn change_document(&mut self, id: SubscriptionId, change: impl FnOnce(&mut Document)) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let mut document = (*subscription.document).clone();
+        change(&mut document);
+        subscription.endpoint = self.endpoints.of(&document.spec.target);
+        subscription.set_document(document);
+        self.rouse(id);
+    }
+
+    pub(crate) fn remove_subscription(&mut self, id: SubscriptionId) {
+        let Some(subscription) = self.subscriptions.remove(&id) else { return };
+        // Another may have its name by now.
+        if self.names.get(subscription.name()).is_none_or(|named| *named == id) {
+            self.names.remove(subscription.name());
+            self.metrics.forget(subscription.name());
+        }
+        self.replays.forget(id);
+        let slots: Vec<Slot> = self
+            .lanes
+            .iter()
+            .filter(|(_, resident)| resident.subscription == id)
+            .map(|(slot, _)| slot)
+            .collect();
+        slots.into_iter().for_each(|slot| {
+            self.lanes.remove(slot);
+        });
+        self.rows.delete(&rows::of_subscription(rows::SUBSCRIPTION, id));
+        self.removed.push(id);
+        if planted::is_on(Bug::SubscriptionReused) {
+            self.next_subscription = id;
+        }
+    }
+}

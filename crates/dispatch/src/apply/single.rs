@@ -1,0 +1,167 @@
+//! Events of unordered subscriptions: each on its own.
+
+use crate::engine::{Engine, Failure};
+use crate::lanes::Previous;
+use crate::rows;
+use crate::subscription::Single;
+use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
+use klambda_core::lane::Entry;
+use klambda_core::outcome::Reason;
+use klambda_core::planted::{self, Bug};
+use klambda_core::time::Millis;
+use klambda_store::record::Step;
+
+impl Engine {
+    pub(super) fn apply_single(
+        &mut self,
+        time: Millis,
+        id: SubscriptionId,
+        position: Position,
+        step: &Step<'_>,
+    ) -> Result<(), Failure> {
+        if let Step::Replay { job, .. } = step {
+            return self.apply_single_replay(id, position, *job);
+        }
+        self.take_single(id, position)?;
+        if let Step::Purge { .. } | Step::DropOldest { .. } = step {
+            return self.drop_single(id, position, time);
+        }
+        if let Step::GiveUp = step {
+            return self.give_up_single(id, position, time);
+        }
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(single) = subscription.singles.get_mut(&position) else {
+            return Err(Failure::State(format!("event {position} had an outcome and was not on its way")));
+        };
+        single.in_flight = false;
+        match step {
+            Step::Delivered { .. } => {
+                let entry = single.entry;
+                subscription.tally.left(&entry);
+                subscription.tally.unpin(entry.at);
+                subscription.tally.delivered += 1;
+                self.forget_single(id, position);
+                self.forget_copy(&entry);
+                self.replays.delivered(id, position, LaneNumber(0));
+            }
+            Step::Failed { fatal, retry_at, reason, error, .. } => {
+                single.attempts += 1;
+                single.attempts_total += 1;
+                single.error.clear();
+                single.error.push_str(error);
+                single.reason = *reason;
+                let max = subscription.policy.attempts_max;
+                if !fatal && max.is_none_or(|max| single.attempts < max) {
+                    single.retry_at = Some(*retry_at);
+                    if self.live {
+                        self.single_timers.push(std::cmp::Reverse((*retry_at, id, position)));
+                    }
+                    return Ok(());
+                }
+                let (entry, attempts) = (single.entry, single.attempts_total);
+                subscription.tally.left(&entry);
+                self.forget_single(id, position);
+                self.replays.failed(id, position);
+                self.add_dead_letter(id, None, entry, *reason, error, attempts, time, Previous::None)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn apply_single_replay(
+        &mut self,
+        id: SubscriptionId,
+        position: Position,
+        job: u64,
+    ) -> Result<(), Failure> {
+        let Some(letter) = self.dead_letter(rows::DEAD, id, position)? else { return Ok(()) };
+        self.rows.delete(&rows::at_position(rows::DEAD, id, position));
+        self.replays.started(job, id, position, "");
+        let now = self.now;
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        subscription.tally.dead -= 1;
+        subscription.tally.unpin(letter.entry.at);
+        subscription.tally.arrived(&letter.entry);
+        let mut single = Single::new(letter.entry);
+        single.attempts_total = letter.attempts;
+        single.retry_at = Some(now);
+        subscription.singles.insert(position, single);
+        if self.live {
+            self.single_timers.push(std::cmp::Reverse((now, id, position)));
+        }
+        Ok(())
+    }
+
+    pub(super) fn drop_single(
+        &mut self,
+        id: SubscriptionId,
+        position: Position,
+        time: Millis,
+    ) -> Result<(), Failure> {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(entry) = subscription.singles.get(&position).map(|single| single.entry) else {
+            return Ok(());
+        };
+        subscription.tally.left(&entry);
+        subscription.tally.unpin(entry.at);
+        self.forget_single(id, position);
+        self.replays.dropped(id, position);
+        self.release(id, &entry, time)
+    }
+
+    /// Makes sure that the event is among those on their way: all before it in the queue are too.
+    pub(crate) fn take_single(&mut self, id: SubscriptionId, position: Position) -> Result<(), Failure> {
+        loop {
+            let known = self.subscriptions.get(&id).is_none_or(|s| s.singles.contains_key(&position));
+            if known || !self.take_next_single(id, Some(position))? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Moves the first of the queue out to be called. Answers whether there was one (not beyond `up_to`).
+    pub(crate) fn take_next_single(
+        &mut self,
+        id: SubscriptionId,
+        up_to: Option<Position>,
+    ) -> Result<bool, Failure> {
+        let slot = self.resident(id, "")?;
+        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(false) };
+        let beyond = |entry: &Entry| up_to.is_some_and(|up_to| entry.position > up_to);
+        if resident.lane.head().is_none_or(|(_, entry)| beyond(entry)) {
+            return Ok(false);
+        }
+        let Some(entry) = resident.lane.take_front() else { return Ok(false) };
+        resident.dirty = true;
+        self.lanes.entries -= 1;
+        self.settle_queue(slot)?;
+        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            subscription.singles.insert(entry.position, Single::new(entry));
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn forget_single(&mut self, id: SubscriptionId, position: Position) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let is_stored = subscription.singles.remove(&position).is_some_and(|single| single.stored);
+        if is_stored && !planted::is_on(Bug::SingleRowKept) {
+            self.rows.delete(&rows::at_position(rows::SINGLE, id, position));
+        }
+    }
+}
+
+impl Single {
+    pub(crate) fn new(entry: Entry) -> Single {
+        Single {
+            entry,
+            attempts: 0,
+            attempts_total: 0,
+            retry_at: None,
+            in_flight: false,
+            error: String::new(),
+            reason: Reason::RetriesExhausted,
+            stored: false,
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! A step of a lane: the input that its record stands for, and what follows from it.
+
+use super::event_of;
+use crate::engine::{Engine, Failure};
+use crate::lanes::{Previous, Slot};
+use crate::rows;
+use klambda_core::event_codec::EventView;
+use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
+use klambda_core::lane::{Action, Count, Entry, Input, Why};
+use klambda_core::outcome::Reason;
+use klambda_core::planted::{self, Bug};
+use klambda_core::time::Millis;
+use klambda_core::wire::Malformed;
+use klambda_store::log;
+use klambda_store::marks::{Identity, Mark, State as MarkState};
+use klambda_store::record::Step;
+
+impl Engine {
+    pub(super) fn apply_step(
+        &mut self,
+        at: Address,
+        time: Millis,
+        id: SubscriptionId,
+        key: &str,
+        step: &Step<'_>,
+    ) -> Result<(), Failure> {
+        if let (Step::Purge { after, .. }, "") = (step, key) {
+            while self.take_next_single(id, Some(*after))? {}
+        }
+        let slot = self.resident(id, key)?;
+        if let Step::Purge { .. } = step {
+            self.drop_spilled(slot)?;
+        }
+        if let Step::Failed { reason, error, .. } = step
+            && let Some(resident) = self.lanes.get_mut(slot)
+        {
+            resident.last_reason = *reason;
+            resident.last_error.clear();
+            resident.last_error.push_str(error);
+        }
+        let input = match step {
+            Step::Delivered { position } => {
+                self.must_be_head(slot, *position)?;
+                Input::Delivered
+            }
+            Step::Failed { fatal, retry_at, .. } => Input::Failed { fatal: *fatal, retry_at: *retry_at },
+            Step::GapExpired => Input::GapExpired,
+            Step::Resume => Input::Resume,
+            Step::Skip => Input::Skip,
+            Step::Purge { .. } => Input::Purge,
+            Step::Pause => Input::Pause,
+            Step::Reset { expected } => Input::Reset { expected: *expected },
+            Step::Replay { position, job } => return self.apply_replay(at, time, slot, *position, *job),
+            Step::DropOldest { position } => {
+                self.must_be_droppable(slot, *position)?;
+                Input::DropOldest
+            }
+            Step::GiveUp => return self.apply_give_up(at, time, slot),
+        };
+        self.step(slot, input, time, at)
+    }
+
+    /// The log and the lane must agree on whose turn it was: anything else would be a lost or doubled event.
+    pub(super) fn must_be_head(&self, slot: Slot, position: Position) -> Result<(), Failure> {
+        let head = self.lanes.get(slot).and_then(|resident| resident.lane.head());
+        match head {
+            Some((_, entry)) if entry.position == position => Ok(()),
+            _ => Err(Failure::State(format!("event {position} was acknowledged out of its turn"))),
+        }
+    }
+
+    pub(super) fn must_be_droppable(&self, slot: Slot, position: Position) -> Result<(), Failure> {
+        let first = self.lanes.get(slot).and_then(|resident| resident.lane.first_droppable());
+        match first {
+            Some(entry) if entry.position == position => Ok(()),
+            _ => Err(Failure::State(format!("event {position} was dropped out of its turn"))),
+        }
+    }
+
+    /// A dead letter goes back to its lane: in place if it holds it, else from outside.
+    pub(super) fn apply_replay(
+        &mut self,
+        at: Address,
+        time: Millis,
+        slot: Slot,
+        position: Position,
+        job: u64,
+    ) -> Result<(), Failure> {
+        let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
+        let (id, key) = (resident.subscription, resident.key.clone());
+        self.replays.started(job, id, position, &key);
+        if self.rows.get(&rows::at_position(rows::HELD, id, position))?.is_some() {
+            return self.step(slot, Input::Replay, time, at);
+        }
+        let Some(letter) = self.dead_letter(rows::DEAD, id, position)? else { return Ok(()) };
+        self.rows.delete(&rows::at_position(rows::DEAD, id, position));
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        subscription.tally.dead -= 1;
+        // It is pinned already as a dead letter.
+        subscription.tally.unpin(letter.entry.at);
+        subscription.tally.arrived(&letter.entry);
+        if let Some(resident) = self.lanes.get_mut(slot) {
+            resident.earlier.push((position, letter.attempts));
+        }
+        // A number counts in its own lane alone: in another one, under rules that came later, it never had a place.
+        let number = if letter.key.as_deref() == Some(&*key) { letter.entry.number } else { LaneNumber(0) };
+        self.step(slot, Input::Requeue { entry: Entry { number, ..letter.entry } }, time, at)
+    }
+
+    /// Applies one input to a resident lane and does what follows from it.
+    pub(crate) fn step(
+        &mut self,
+        slot: Slot,
+        input: Input,
+        time: Millis,
+        at: Address,
+    ) -> Result<(), Failure> {
+        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(&resident.subscription) else { return Ok(()) };
+        let before = resident.lane.resident();
+        let mut actions = std::mem::take(&mut self.actions);
+        actions.clear();
+        let attempts = match &input {
+            Input::Failed { .. } => resident.lane.attempts_total() + 1,
+            Input::Skip => resident.lane.attempts_total(),
+            _ => 0,
+        };
+        let is_decision = !matches!(input, Input::Arrived { .. } | Input::Delivered | Input::Failed { .. });
+        let is_unstored = planted::is_on(Bug::AckNotStored) && input == Input::Delivered;
+        // Operators' inputs are checked before they are logged; a refusal here changes nothing.
+        let _ = resident.lane.apply(input, &subscription.policy, time, &mut actions);
+        resident.dirty |= !is_unstored;
+        resident.last_step = at;
+        if is_decision {
+            // A decision takes effect when it is durable.
+            resident.barrier = Address(at.0 + 1);
+        }
+        let after = resident.lane.resident();
+        self.lanes.entries = self.lanes.entries + after - before;
+        for action in &actions {
+            self.act(slot, *action, attempts, time, at)?;
+        }
+        self.actions = actions;
+        self.settle_queue(slot)?;
+        self.touch(slot);
+        Ok(())
+    }
+
+    pub(crate) fn act(
+        &mut self,
+        slot: Slot,
+        action: Action,
+        attempts: u32,
+        time: Millis,
+        at: Address,
+    ) -> Result<(), Failure> {
+        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
+        let id = resident.subscription;
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        match action {
+            Action::Count(count) => {
+                if self.live {
+                    let name = &subscription.document.name;
+                    match count {
+                        Count::Early => self.metrics.early(name),
+                        Count::Late => self.metrics.order_violation(name),
+                        Count::Gap => self.metrics.gap(name),
+                    }
+                    tracing::info!(subscription = %name, key = %resident.key, kind = ?count, "Order disturbed.");
+                }
+                Ok(())
+            }
+            Action::Delivered(entry) => {
+                subscription.tally.left(&entry);
+                subscription.tally.unpin(entry.at);
+                subscription.tally.delivered += 1;
+                resident.passed(&entry);
+                resident.take_earlier(entry.position);
+                self.forget_copy(&entry);
+                self.replays.delivered(id, entry.position, entry.number);
+                Ok(())
+            }
+            Action::Dropped(entry) if self.giving_up.is_some() => {
+                resident.passed(&entry);
+                let key = resident.key.clone();
+                self.give_up_entry(id, Some(&key), entry, time)
+            }
+            Action::Dropped(entry) => {
+                subscription.tally.left(&entry);
+                subscription.tally.unpin(entry.at);
+                resident.passed(&entry);
+                self.replays.dropped(id, entry.position);
+                self.release(id, &entry, time)
+            }
+            Action::Hold(entry) => {
+                subscription.tally.held += 1;
+                let (key, reason) = (resident.key.clone(), resident.last_reason);
+                let error = resident.last_error.clone();
+                let previous = resident.previous.clone();
+                self.replays.failed(id, entry.position);
+                self.put_dead_letter(
+                    rows::HELD,
+                    id,
+                    Some(&key),
+                    entry,
+                    reason,
+                    &error,
+                    attempts,
+                    time,
+                    previous,
+                )
+            }
+            Action::Unhold(entry) => {
+                subscription.tally.held -= 1;
+                self.rows.delete(&rows::at_position(rows::HELD, id, entry.position));
+                Ok(())
+            }
+            Action::DeadLetter { entry, why } => {
+                resident.barrier = Address(at.0 + 1);
+                subscription.tally.left(&entry);
+                let key = resident.key.clone();
+                let attempts = attempts + resident.take_earlier(entry.position);
+                let (reason, error) = match why {
+                    Why::Late => (Reason::Late, String::from("its sequence was passed already")),
+                    Why::Failed => (resident.last_reason, resident.last_error.clone()),
+                };
+                let previous = resident.previous.clone();
+                if !planted::is_on(Bug::PreviousIdStale) {
+                    resident.passed(&entry);
+                }
+                self.replays.failed(id, entry.position);
+                self.add_dead_letter(id, Some(&key), entry, reason, &error, attempts, time, previous)
+            }
+            Action::SpillEarly { sequence, entry } => {
+                let row = rows::early(id, &resident.key, sequence);
+                self.spill_early(&row, &entry);
+                Ok(())
+            }
+            Action::GapRecorded { .. } => {
+                resident.barrier = Address(at.0 + 1);
+                Ok(())
+            }
+        }
+    }
+
+    /// An event that left without success may be sent again.
+    pub(crate) fn release(&mut self, id: SubscriptionId, entry: &Entry, time: Millis) -> Result<(), Failure> {
+        if planted::is_on(Bug::PurgeKeepsIds) {
+            return Ok(());
+        }
+        if let Some(identity) = self.identity_at(entry.at)? {
+            self.marks.put(identity, id, Mark { at: entry.at, time, state: MarkState::Released });
+        }
+        self.forget_copy(entry);
+        Ok(())
+    }
+
+    /// The identity of an event in the log; none of one that cannot be read back any more.
+    pub(super) fn identity_at(&mut self, at: Address) -> Result<Option<Identity>, Failure> {
+        let record = match self.read_event(at) {
+            Ok(record) => record,
+            Err(failure @ Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_))) => {
+                tracing::error!(%failure, "An event cannot be read back: its id is not known.");
+                self.metrics.damaged += 1;
+                return Ok(None);
+            }
+            Err(failure) => return Err(failure),
+        };
+        let (_, event) = event_of(&record)?;
+        let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
+        Ok(Some(self.identity(view.source(), view.id())))
+    }
+
+    /// A copy that was made for this event alone is needed no more. Copies shared with others are found again by them.
+    pub(super) fn forget_copy(&mut self, entry: &Entry) {
+        if entry.at < self.log.oldest() && !self.is_pinned(entry.at) {
+            self.rows.delete(&rows::kept(entry.at));
+        }
+    }
+
+    pub(super) fn is_pinned(&self, at: Address) -> bool {
+        let bucket = at.0 >> crate::subscription::PIN_SHIFT;
+        self.subscriptions.values().any(|subscription| subscription.tally.pins.contains_key(&bucket))
+    }
+}
+
+impl crate::lanes::Resident {
+    /// The event has left its place: the next one names it as the one before. One that leaves from behind the head does
+    /// not come before the head: it is named by what follows the head.
+    pub(crate) fn passed(&mut self, entry: &Entry) {
+        if entry.number <= self.previous_number {
+            return;
+        }
+        if self.lane.front().is_some_and(|front| front.number < entry.number) {
+            self.behind = Some((entry.number, Previous::At(entry.at)));
+            return;
+        }
+        self.previous_number = entry.number;
+        self.previous = if self.current_at == entry.at && !self.current_id.is_empty() {
+            Previous::Id(std::mem::take(&mut self.current_id))
+        } else {
+            Previous::At(entry.at)
+        };
+        if let Some((number, previous)) = self.behind.take_if(|behind| behind.0 > entry.number) {
+            (self.previous_number, self.previous) = (number, previous);
+        }
+    }
+}

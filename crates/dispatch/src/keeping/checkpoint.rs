@@ -1,0 +1,126 @@
+//! Checkpoints and merges: what chores are run, and what becomes of them.
+
+use super::{Frozen, Kind};
+use crate::engine::{Engine, Failure};
+use klambda_core::time::Millis;
+use klambda_store::chore::{Chore, Done, Work};
+use klambda_store::table;
+
+/// The log is never longer than this beyond the checkpoint: what a restart reads.
+const REPLAY_BYTES_MAX: u64 = 256 << 20;
+
+impl Engine {
+    pub(super) fn is_checkpoint_due(&self) -> bool {
+        let memory = self.config.memory_bytes;
+        self.keeping.checkpoint.is_none()
+            && self.keeping.retry_at <= self.now
+            && (self.keeping.wants_checkpoint
+                || self.rows.changed_bytes() > memory / 10
+                || self.marks.recent_len() * 56 > memory / 32
+                || self.log.written().0 - self.manifest.checkpoint.0 > REPLAY_BYTES_MAX)
+    }
+
+    /// State becomes rows at one instant; a chore writes them while everything goes on.
+    pub(crate) fn begin_checkpoint(&mut self) -> Result<(), Failure> {
+        self.keeping.wants_checkpoint = false;
+        self.log.flush()?;
+        self.store_all()?;
+        self.keeping.checkpoint = Some(Frozen {
+            changed: self.rows.freeze(),
+            recent: self.marks.freeze(),
+            address: self.log.written(),
+            next_position: self.log.next_position(),
+        });
+        Ok(())
+    }
+
+    /// Asks for a checkpoint at the next opportunity, as before a clean stop.
+    pub fn request_checkpoint(&mut self) {
+        self.keeping.wants_checkpoint = true;
+    }
+
+    pub fn is_checkpointing(&self) -> bool {
+        self.keeping.wants_checkpoint || self.keeping.checkpoint.is_some()
+    }
+
+    pub(crate) fn next_chore(&mut self) -> Option<Chore> {
+        if self.keeping.running.is_some() || self.keeping.retry_at > self.now {
+            return None;
+        }
+        let (kind, work) = self.next_work()?;
+        self.keeping.running = Some(kind);
+        Some(Chore {
+            disk: self.disk.clone(),
+            manifest: self.manifest.clone(),
+            rows: self.rows.tables().clone(),
+            marks: self.marks.tables().clone(),
+            work,
+        })
+    }
+
+    pub(super) fn next_work(&mut self) -> Option<(Kind, Work)> {
+        // First: it needs no room, and may make what a checkpoint needs.
+        if !self.keeping.remove.is_empty() {
+            let names = std::mem::take(&mut self.keeping.remove);
+            self.keeping.removing = names.clone();
+            return Some((Kind::Remove, Work::RemoveFiles { names }));
+        }
+        if let Some(frozen) = &self.keeping.checkpoint {
+            if self.log.synced() < frozen.address {
+                return None;
+            }
+            let (changed, recent) = (frozen.changed.clone(), frozen.recent.clone());
+            let (address, next_position) = (frozen.address, frozen.next_position);
+            return Some((Kind::Checkpoint, Work::Checkpoint { changed, recent, address, next_position }));
+        }
+        if let Some(names) = self.marks_to_drop() {
+            return Some((Kind::Marks, Work::DropMarks { names }));
+        }
+        if let Some(plan) = self.rows.tables().plan_merge() {
+            return Some((Kind::Rows, Work::MergeRows { plan, removed: self.removed.clone() }));
+        }
+        let plan = self.marks.tables().plan_merge()?;
+        Some((Kind::Marks, Work::MergeMarks { plan, before: Millis::ZERO }))
+    }
+
+    pub(crate) fn finish_chore(&mut self, result: Result<Done, table::Error>) {
+        let kind = self.keeping.running.take();
+        let done = match result {
+            Ok(done) => done,
+            Err(error) if error.are_names_lost() => return self.note(Err(error.into())),
+            Err(error) => {
+                tracing::warn!(%error, "A chore on the tables failed and will be tried again.");
+                self.metrics.checkpoint_failures += 1;
+                self.keeping.retry_at = self.now + 1000;
+                if kind == Some(Kind::Remove) {
+                    let later = std::mem::take(&mut self.keeping.remove);
+                    self.keeping.remove = std::mem::take(&mut self.keeping.removing);
+                    self.keeping.remove.extend(later);
+                }
+                if kind == Some(Kind::Checkpoint) {
+                    self.keeping.checkpoint = None;
+                    self.keeping.wants_checkpoint = true;
+                    self.rows.thaw();
+                    self.marks.thaw();
+                }
+                return;
+            }
+        };
+        self.manifest = done.manifest;
+        match kind {
+            Some(Kind::Checkpoint) => {
+                self.keeping.checkpoint = None;
+                self.metrics.checkpoints += 1;
+                self.rows.settle(done.rows);
+                self.marks.settle(done.marks);
+            }
+            _ => {
+                if kind == Some(Kind::Rows) && done.rows.tables().len() == 1 {
+                    self.removed.clear();
+                }
+                self.rows.replace_tables(done.rows);
+                self.marks.replace_tables(done.marks);
+            }
+        }
+    }
+}

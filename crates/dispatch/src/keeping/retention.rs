@@ -1,0 +1,282 @@
+//! Old segments go; what waits in them is copied forward first.
+
+use super::Spent;
+use crate::engine::{Engine, Failure};
+use crate::rows;
+use crate::subscription::{PIN_SHIFT, Phase};
+use klambda_core::event_codec::EventView;
+use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::key::{self, Key};
+use klambda_core::lane::Entry;
+use klambda_core::planted::{self, Bug};
+use klambda_core::wire::Malformed;
+use klambda_store::disk::File;
+use klambda_store::log;
+use klambda_store::record::{Record, Route, To};
+use klambda_store::segment::Segment;
+use std::sync::Arc;
+
+const FRAMES_AT_ONCE: usize = 64;
+
+impl Engine {
+    /// The oldest segment, if it is past its time or the log past its size, and nothing needs it whole.
+    pub(super) fn retirable(&mut self) -> Option<Segment> {
+        let segments = self.log.segments();
+        let (oldest, next) = (segments.first()?.clone(), segments.get(1)?);
+        let reading = self.subscriptions.values().filter_map(|s| match s.phase {
+            Phase::CatchingUp { cursor, .. } => Some(cursor),
+            _ => None,
+        });
+        let needed = reading.min().unwrap_or(Address(u64::MAX)).min(self.manifest.checkpoint);
+        let too_old = self.now.since(next.created) >= self.config.retention_age_ms;
+        let limit = self.config.retention_bytes;
+        let too_much = limit > 0 && self.log.bytes() > limit;
+        let wanted = too_old || too_much || self.is_stuck(&oldest);
+        if wanted && self.manifest.checkpoint < oldest.end() {
+            // Only what a checkpoint has left behind can go.
+            self.keeping.wants_checkpoint = true;
+        }
+        (wanted && needed >= oldest.end()).then_some(oldest)
+    }
+
+    /// The disk is so full that not even acknowledgements find room. Then history goes before its time: what is in
+    /// this segment is done with, and a server that cannot acknowledge would stand still for good.
+    pub(super) fn is_stuck(&self, oldest: &Segment) -> bool {
+        self.disk_full && !self.log.has_room_for_steps(16 << 10) && self.first_pin() >= oldest.end()
+    }
+
+    /// Goes on with the segment that retires: what still waits in it is copied forward, then it goes.
+    pub(super) fn retire(&mut self) -> Result<(), Failure> {
+        let Some(segment) = self.retirable() else { return Ok(()) };
+        let at = match self.keeping.retiring {
+            Some((base, at)) if base == segment.base => at,
+            _ => segment.start(),
+        };
+        if self.first_pin() >= segment.end() {
+            return self.drop_segment(segment.end());
+        }
+        if self.keeping.irremovable == Some(segment.base) {
+            return Ok(());
+        }
+        let reader = self.log.reader();
+        let mut at = at;
+        for _ in 0..FRAMES_AT_ONCE {
+            if at >= segment.end() || !self.log.has_room_for_many() {
+                break;
+            }
+            match reader.frame(at) {
+                Ok(Some(frame)) if frame.next <= segment.end() => {
+                    let mut position = frame.first_position;
+                    for (record_at, range) in &frame.records {
+                        let body = &frame.bytes[range.clone()];
+                        self.keep_copy(*record_at, body, position)?;
+                        position.0 += u64::from(klambda_store::record::is_event(body));
+                    }
+                    at = frame.next;
+                }
+                Ok(_) => at = segment.end(),
+                Err(error @ log::Error::Damaged { .. }) => {
+                    tracing::error!(%error, "A damaged segment is kept: what it holds cannot be copied.");
+                    self.metrics.damaged += 1;
+                    self.keeping.irremovable = Some(segment.base);
+                    self.keeping.retiring = None;
+                    return Ok(());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.keeping.retiring = Some((segment.base, at));
+        if at >= segment.end() {
+            return self.drop_segment(segment.end());
+        }
+        Ok(())
+    }
+
+    /// The lowest address that any waiting event or dead letter stands at.
+    pub(super) fn first_pin(&self) -> Address {
+        let pins = self.subscriptions.values().filter_map(|s| s.tally.pins.keys().next());
+        Address(pins.min().map_or(u64::MAX, |bucket| bucket << PIN_SHIFT))
+    }
+
+    /// The newest of the full segments in which nothing waits any more: history, that is seldom read.
+    pub(crate) fn spent_segments(&self) -> Vec<Arc<dyn File>> {
+        const LOOKED_AT: usize = 4;
+        let full = self.log.segments().into_iter().rev().skip(1).take(LOOKED_AT);
+        full.filter(|segment| !self.has_pins(segment)).map(|segment| segment.file).collect()
+    }
+
+    pub(super) fn has_pins(&self, segment: &Segment) -> bool {
+        let buckets = segment.base.0 >> PIN_SHIFT..=segment.end().0 >> PIN_SHIFT;
+        self.subscriptions.values().any(|s| s.tally.pins.range(buckets.clone()).next().is_some())
+    }
+
+    pub(super) fn drop_segment(&mut self, end: Address) -> Result<(), Failure> {
+        if self.keeping.copied >= self.log.synced() && self.log.needs_sync() {
+            return Ok(());
+        }
+        if !self.is_spent(end)? {
+            return Ok(());
+        }
+        self.keeping.retiring = None;
+        if let Some(name) = self.log.drop_oldest() {
+            tracing::info!(segment = %name, "Segment retired.");
+            self.keeping.remove.push(name);
+        }
+        Ok(())
+    }
+
+    /// Whether a checkpoint is past all that was ever done with events before `end`, which nothing needs now.
+    pub(super) fn is_spent(&mut self, end: Address) -> Result<bool, Failure> {
+        let routed = self.keeping.routed;
+        let spent = match self.keeping.spent.filter(|spent| end <= spent.below) {
+            Some(spent) if spent.routed != routed => {
+                // Someone read the past meanwhile: what is needed of the segment is to be looked for again.
+                self.keeping.spent = None;
+                self.keeping.retiring = None;
+                return Ok(false);
+            }
+            Some(spent) => spent,
+            None => {
+                self.log.flush()?;
+                Spent { below: end.max(self.first_pin()), since: self.log.written(), routed }
+            }
+        };
+        self.keeping.spent = Some(spent);
+        let is_past = self.manifest.checkpoint >= spent.since;
+        self.keeping.wants_checkpoint |= !is_past && self.keeping.checkpoint.is_none();
+        Ok(is_past)
+    }
+
+    pub(super) fn keep_copy(&mut self, at: Address, body: &[u8], next: Position) -> Result<(), Failure> {
+        let (from, time, routes, event, position, emitted) = match Record::decode(body)? {
+            Record::Event { time, routes, event, emitted } => (at, time, routes, event, next, emitted),
+            Record::Kept { from, time, routes, event, position, emitted } => {
+                (from, time, routes, event, position, emitted)
+            }
+            _ => return Ok(()),
+        };
+        let needed = self.routes_of_waiting(from, position, routes, body)?;
+        if needed.is_empty() || planted::is_on(Bug::RetentionForgets) {
+            return Ok(());
+        }
+        let kept = Record::Kept { from, time, position, routes: needed, event, emitted };
+        self.keeping.copied = self.commit(&kept)?;
+        Ok(())
+    }
+
+    /// Where the event still waits or is a dead letter, also of those that took it up later, from the past.
+    pub(super) fn routes_of_waiting<'a>(
+        &self,
+        from: Address,
+        position: Position,
+        routes: Vec<Route<'a>>,
+        body: &[u8],
+    ) -> Result<Vec<Route<'a>>, Failure> {
+        let mut needed = Vec::new();
+        for id in self.subscriptions.keys().copied().filter(|id| self.is_pinned_by(*id, from)) {
+            if self.is_waiting_record(id, from, Some(position), body)? {
+                let known = routes.iter().find(|route| route.subscription == id).cloned();
+                let later = Route { subscription: id, previous: Address(0), to: To::Later };
+                needed.push(known.unwrap_or(later));
+            }
+        }
+        Ok(needed)
+    }
+
+    pub(super) fn is_pinned_by(&self, id: SubscriptionId, at: Address) -> bool {
+        let bucket = at.0 >> PIN_SHIFT;
+        self.subscriptions.get(&id).is_some_and(|s| s.tally.pins.contains_key(&bucket))
+    }
+
+    /// Whether the event at this address still waits for the subscription or is a dead letter of it.
+    pub(crate) fn is_waiting(
+        &self,
+        id: SubscriptionId,
+        at: Address,
+        position: Option<Position>,
+    ) -> Result<bool, Failure> {
+        match self.read_event(at) {
+            Ok(record) => self.is_waiting_record(id, at, position, &record),
+            Err(Failure::Log(log::Error::Gone(_))) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// As `is_waiting`, of the event in this record. What waits, waits in the lane that the rules in force give it.
+    pub(super) fn is_waiting_record(
+        &self,
+        id: SubscriptionId,
+        at: Address,
+        position: Option<Position>,
+        record: &[u8],
+    ) -> Result<bool, Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
+        let is_it = |entry: &Entry| entry.at == at;
+        if subscription.singles.values().any(|single| is_it(&single.entry)) {
+            return Ok(true);
+        }
+        if self.is_dead_letter(id, at, position)? {
+            return Ok(true);
+        }
+        let Some(key) = self.lane_by_rules(id, record)? else { return Ok(false) };
+        let stored;
+        let resident = match self.lanes.find(id, &key).and_then(|slot| self.lanes.get(slot)) {
+            Some(resident) => resident,
+            None => match self.peek_lane(id, &key)? {
+                Some(resident) => {
+                    stored = resident;
+                    &stored
+                }
+                None => return Ok(false),
+            },
+        };
+        // What is in chunks on disk is not looked through: such a lane keeps a little more than it must.
+        Ok(resident.lane.spilled().entries > 0
+            || resident.lane.has_spilled_early()
+            || resident.lane.entries().any(is_it))
+    }
+
+    /// The lane that the rules in force give the event of a record, whatever they say of its sequence.
+    pub(crate) fn lane_by_rules(&self, id: SubscriptionId, record: &[u8]) -> Result<Option<String>, Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(None) };
+        if !subscription.is_ordered() {
+            return Ok(Some(String::new()));
+        }
+        let (_, event) = crate::apply::event_of(record)?;
+        let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
+        Ok(match key::key(&subscription.document.spec.policy.key, &view) {
+            Key::Found(key) | Key::FromSource(key) => Some(key.into_owned()),
+            Key::Missing | Key::TooLong => None,
+        })
+    }
+
+    pub(super) fn is_dead_letter(
+        &self,
+        id: SubscriptionId,
+        at: Address,
+        position: Option<Position>,
+    ) -> Result<bool, Failure> {
+        if let Some(position) = position {
+            return Ok(self.find_dead_letter(id, position)?.is_some());
+        }
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
+        if subscription.tally.dead + subscription.tally.held == 0 {
+            return Ok(false);
+        }
+        let all = crate::dead_letters::Selector::default();
+        let letters = self.select_dead_letters(id, &all, Position(0), usize::MAX)?;
+        Ok(letters.iter().any(|letter| letter.entry.at == at))
+    }
+
+    /// Forgets where copies are of which nothing waits any more.
+    pub(super) fn sweep_copies(&mut self) -> Result<(), Failure> {
+        for (row, _) in self.rows.scan(&[rows::KEPT], &[], 10_000)? {
+            let bucket = rows::number_of(&row) >> PIN_SHIFT;
+            let pinned = self.subscriptions.values().any(|s| s.tally.pins.contains_key(&bucket));
+            if !pinned {
+                self.rows.delete(&row);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,275 @@
+//! Running jobs: what is left to do of each, in queues, one dead letter after the other within a key.
+
+use super::{Queue, State, Work};
+use crate::dead_letters::{DeadLetter, Selector};
+use crate::engine::{Engine, Failure};
+use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
+use klambda_core::kinds::{self, Strategy};
+use klambda_core::lane::Hold;
+use klambda_core::planted::{self, Bug};
+use klambda_core::time::Millis;
+use klambda_store::log;
+use klambda_store::record::{Gone, Record, Step};
+use std::collections::BTreeMap;
+
+impl Engine {
+    pub(crate) fn run_replays(&mut self) -> Result<(), Failure> {
+        if !self.replays.is_running() || self.failed.is_some() {
+            return Ok(());
+        }
+        let running: Vec<u64> =
+            self.replays.jobs.values().filter(|job| job.state == State::Running).map(|job| job.id).collect();
+        running.into_iter().try_for_each(|id| self.run_replay(id))
+    }
+
+    pub(super) fn run_replay(&mut self, id: u64) -> Result<(), Failure> {
+        if !self.replays.work.get(&id).is_some_and(|work| work.next_at > 0.0) {
+            self.plan_replay(id)?;
+        }
+        let Some(mut work) = self.replays.work.remove(&id) else { return Ok(()) };
+        let result = self.advance(id, &mut work);
+        let finished = work.queues.is_empty() && work.active.is_empty();
+        self.replays.work.insert(id, work);
+        result?;
+        let Some(job) = self.replays.get(id) else { return Ok(()) };
+        if finished && job.open.is_empty() {
+            let state = if job.failed > 0 { State::Failed } else { State::Succeeded };
+            self.replays.work.remove(&id);
+            return self.end_replay(id, state);
+        }
+        Ok(())
+    }
+
+    pub(super) fn plan_replay(&mut self, id: u64) -> Result<(), Failure> {
+        let Some(job) = self.replays.get(id) else { return Ok(()) };
+        let (selector, created) = (job.selector.clone(), job.created);
+        let (queues, left_out) = self.replay_queues(&selector, created + 1)?;
+        let selected: u64 = queues.iter().map(|queue| queue.letters.len() as u64).sum();
+        let now = self.now;
+        let Some(job) = self.replays.jobs.get_mut(&id) else { return Ok(()) };
+        job.looks_again();
+        if job.selected == 0 {
+            job.selected = selected + left_out.len() as u64;
+            job.keys = queues.len() as u64;
+        }
+        let work = self.replays.work.entry(id).or_default();
+        work.queues = queues.into();
+        work.next_at = now.0 as f64;
+        for (subscription, position, reason) in left_out {
+            self.replays.skip(id, reason, 1);
+            if reason == "discarded" {
+                let gone = Record::DeadLetterGone { time: now, subscription, position, why: Gone::Deleted };
+                self.commit(&gone)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The selected dead letters as queues, oldest first, and those that their type's strategy leaves out.
+    #[allow(clippy::type_complexity)]
+    pub(super) fn replay_queues(
+        &self,
+        selector: &Selector,
+        failed_before: Millis,
+    ) -> Result<(Vec<Queue>, Vec<(SubscriptionId, Position, &'static str)>), Failure> {
+        let ids: Vec<SubscriptionId> = match &selector.subscription {
+            Some(name) => self.subscriptions_named(name),
+            None => self.subscriptions.keys().copied().collect(),
+        };
+        let mut groups: BTreeMap<(SubscriptionId, Option<String>, Position), Vec<DeadLetter>> =
+            BTreeMap::new();
+        let mut left_out = Vec::new();
+        for id in ids {
+            for letter in self.select_dead_letters(id, selector, Position(0), usize::MAX)? {
+                if letter.failed >= failed_before {
+                    continue;
+                }
+                let strategy = self.strategy(&letter.kind);
+                match strategy {
+                    Strategy::Manual if selector.ids.is_empty() => {
+                        left_out.push((id, letter.entry.position, "manual"));
+                        continue;
+                    }
+                    Strategy::Discard if !letter.holds_lane => {
+                        left_out.push((id, letter.entry.position, "discarded"));
+                        continue;
+                    }
+                    _ => {}
+                }
+                let key = self.lane_of_letter(id, &letter)?;
+                let mut letter = letter;
+                if key != letter.key {
+                    letter.entry.number = LaneNumber(0);
+                }
+                let alone = key.is_none() && strategy != Strategy::Ordered;
+                let own = if alone { letter.entry.position } else { Position(0) };
+                groups.entry((id, key, own)).or_default().push(letter);
+            }
+        }
+        let mut queues: Vec<(Millis, Queue)> = groups
+            .into_iter()
+            .map(|((subscription, key, _), mut letters)| {
+                let oldest = letters.iter().map(|letter| letter.entry.accepted).min().unwrap_or_default();
+                // In the lane's order; what never had a place in it comes last.
+                let order = |letter: &DeadLetter| match letter.entry.number {
+                    LaneNumber(0) => (u64::MAX, letter.entry.position),
+                    number => (number.0, letter.entry.position),
+                };
+                letters.sort_by_key(order);
+                if planted::is_on(Bug::ReplayBackwards) {
+                    letters.reverse();
+                }
+                let letters =
+                    letters.iter().map(|letter| (letter.entry.position, letter.entry.number)).collect();
+                (oldest, Queue { subscription, key, letters, current: None })
+            })
+            .collect();
+        queues.sort_by_key(|(oldest, _)| *oldest);
+        Ok((queues.into_iter().map(|(_, queue)| queue).collect(), left_out))
+    }
+
+    /// The lane that a dead letter goes back to: its own; if it had none, or the rules changed since, the one that its
+    /// key names by the rules of now.
+    pub(super) fn lane_of_letter(
+        &self,
+        id: SubscriptionId,
+        letter: &DeadLetter,
+    ) -> Result<Option<String>, Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(None) };
+        if letter.holds_lane || !subscription.is_ordered() {
+            return Ok(letter.key.clone().filter(|_| letter.holds_lane));
+        }
+        if letter.key.is_some() && subscription.epochs == 0 {
+            return Ok(letter.key.clone());
+        }
+        match self.read_event(letter.entry.at) {
+            Ok(record) => self.lane_by_rules(id, &record),
+            Err(Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_))) => Ok(letter.key.clone()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    pub(super) fn strategy(&self, kind: &str) -> Strategy {
+        self.config.strategies.get(kind).copied().unwrap_or_else(|| kinds::default_strategy(kind))
+    }
+
+    pub(super) fn advance(&mut self, id: u64, work: &mut Work) -> Result<(), Failure> {
+        let Some(job) = self.replays.get(id) else { return Ok(()) };
+        let parallelism = job.parallelism as usize;
+        while work.active.len() < parallelism
+            && let Some(queue) = work.queues.pop_front()
+        {
+            work.active.push(queue);
+        }
+        let mut n = 0;
+        while n < work.active.len() {
+            if self.advance_queue(id, work, n)? {
+                n += 1;
+            } else {
+                work.active.swap_remove(n);
+                if let Some(queue) = work.queues.pop_front() {
+                    work.active.push(queue);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves one queue on. Answers whether there is more to come of it.
+    pub(super) fn advance_queue(&mut self, id: u64, work: &mut Work, n: usize) -> Result<bool, Failure> {
+        let queue = &mut work.active[n];
+        let subscription = queue.subscription;
+        if let Some(current) = queue.current {
+            let open = self
+                .replays
+                .get(id)
+                .is_some_and(|job| job.open.iter().any(|open| open.0 == subscription && open.1 == current));
+            if open {
+                return Ok(true);
+            }
+            queue.current = None;
+        }
+        // A lane that a change of ordering has left behind goes nowhere: its dead letters are replayed alone.
+        let ordered = self.subscriptions.get(&subscription).is_some_and(|s| s.is_ordered());
+        let key = work.active[n].key.clone().filter(|_| ordered);
+        let name = (subscription, key.clone().unwrap_or_default());
+        // Outcomes are noted under the job's number while its work is out of the table.
+        let stopped = self.replays.work.get_mut(&id).is_some_and(|noted| noted.stopped.contains(&name));
+        if (stopped || work.stopped.contains(&name)) && key.is_some() {
+            let left = work.active[n].letters.len() as u64;
+            work.stopped.insert(name);
+            self.replays.skip(id, "stopped", left);
+            return Ok(false);
+        }
+        let queue = &mut work.active[n];
+        let Some((position, number)) = queue.letters.front().copied() else { return Ok(false) };
+        if let Some(reason) = self.replay_obstacle(subscription, key.as_deref(), position, number)? {
+            let left = queue.letters.len() as u64;
+            self.replays.skip(id, reason, if reason == "gone" { 1 } else { left });
+            queue.letters.pop_front();
+            return Ok(reason == "gone");
+        }
+        if work.next_at > self.now.0 as f64 || !self.log.has_room_for_steps(4096) {
+            return Ok(true);
+        }
+        let rate = self.replays.get(id).map_or(0, |job| job.rate_per_second);
+        if rate > 0 {
+            work.next_at = work.next_at.max(self.now.0 as f64 - 1000.0) + 1000.0 / f64::from(rate);
+        }
+        self.replay_one(subscription, key.as_deref(), position, id)?;
+        let queue = &mut work.active[n];
+        queue.letters.pop_front();
+        queue.current = Some(position);
+        Ok(true)
+    }
+
+    /// Why a dead letter cannot be replayed now, if it cannot.
+    pub(super) fn replay_obstacle(
+        &mut self,
+        id: SubscriptionId,
+        key: Option<&str>,
+        position: Position,
+        number: LaneNumber,
+    ) -> Result<Option<&'static str>, Failure> {
+        let Some(letter) = self.find_dead_letter(id, position)? else { return Ok(Some("gone")) };
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Some("gone")) };
+        if subscription.is_retired() {
+            let successor = self.successor(id).and_then(|to| self.subscriptions.get(&to));
+            return Ok(match successor {
+                None => Some("noSubscription"),
+                Some(successor) => successor.is_paused().then_some("paused"),
+            });
+        }
+        if subscription.is_paused() {
+            return Ok(Some("paused"));
+        }
+        let Some(key) = key else {
+            return Ok(subscription.is_ordered().then_some("invalid"));
+        };
+        let slot = self.resident(id, key)?;
+        let Some(resident) = self.lanes.get(slot) else { return Ok(Some("gone")) };
+        if resident.lane.is_paused() {
+            return Ok(Some("paused"));
+        }
+        let parked = resident.lane.hold() == Some(Hold::Failed);
+        Ok((parked && !letter.holds_lane && number == LaneNumber(0)).then_some("parked"))
+    }
+
+    /// Sends one dead letter back, for a job or (0) for a person.
+    pub(crate) fn replay_one(
+        &mut self,
+        id: SubscriptionId,
+        key: Option<&str>,
+        position: Position,
+        job: u64,
+    ) -> Result<(), Failure> {
+        if let Some(to) = self.successor(id) {
+            return self.move_letter(id, position, to, job);
+        }
+        let step = Step::Replay { position, job };
+        match key {
+            Some(key) => self.step_lane(id, key, step).map(|_| ()),
+            None => self.step_single(id, position, step).map(|_| ()),
+        }
+    }
+}
