@@ -208,13 +208,10 @@ impl Log {
         if self.poisoned {
             return Err(Error::Poisoned);
         }
-        if !self.fits(length_max) {
-            if length_max > self.record_bytes_max() {
-                return Err(Error::Full);
-            }
-            self.roll()?;
-        } else if self.frame.len() >= FRAME_BYTES_FULL && !self.grouped {
-            self.flush()?;
+        if !self.grouped {
+            self.make_room(length_max)?;
+        } else if !self.fits(length_max) {
+            return Err(Error::Full);
         }
         let start = self.frame.len();
         let at = Address(self.frame_start.0 + start as u64);
@@ -236,20 +233,28 @@ impl Log {
         if self.poisoned {
             return Err(Error::Poisoned);
         }
-        if !self.fits(length_max) {
-            if length_max > self.record_bytes_max() {
-                return Err(Error::Full);
-            }
-            self.roll()?;
-        } else if self.frame.len() >= FRAME_BYTES_FULL {
-            self.flush()?;
-        }
+        self.make_room(length_max)?;
         self.grouped = true;
         Ok(())
     }
 
     pub fn end_group(&mut self) {
         self.grouped = false;
+    }
+
+    /// What comes next fits into the frame of now, or of the next segment. A frame that is large enough is ended first: the
+    /// header of the next one takes room as well.
+    fn make_room(&mut self, length_max: usize) -> Result<(), Error> {
+        if self.frame.len() >= FRAME_BYTES_FULL {
+            self.flush()?;
+        }
+        if self.fits(length_max) {
+            return Ok(());
+        }
+        if length_max > self.record_bytes_max() {
+            return Err(Error::Full);
+        }
+        self.roll()
     }
 
     fn roll(&mut self) -> Result<(), Error> {
@@ -301,6 +306,7 @@ impl Log {
         };
         self.frame[..FRAME_HEADER].copy_from_slice(&header.encode(self.frame_start));
         let offset = self.active.offset(self.frame_start);
+        assert!(offset + self.frame.len() as u64 <= self.active.capacity, "a frame ends beyond its segment");
         self.active.file.write_at(&self.frame, offset).map_err(|source| self.poison(source))?;
         self.tail.push(self.frame_start, Bytes::copy_from_slice(&self.frame));
         self.frame.truncate(FRAME_HEADER);

@@ -7,7 +7,7 @@ use klambda_core::time::Millis;
 use klambda_store::disk::{Disk, read_exact_at};
 use klambda_store::faulty_disk::{MemoryDisk, Op};
 use klambda_store::inspect;
-use klambda_store::log::{Error, Log};
+use klambda_store::log::{Error, Log, Options};
 use klambda_store::recovery::{self, Checkpoint};
 use klambda_store::segment::{FRAME_HEADER, FrameHeader, HEADER, Segment};
 use log_harness::{BEGINNING, Harness, OPTIONS, SEGMENT_BYTES, body, open, sync};
@@ -522,4 +522,40 @@ fn a_reader_beside_the_writer_sees_only_what_is_synced() {
     // The old handle outlives the log that wrote: it answers errors after a crash, it does not invent.
     disk.crash(&mut |_| 0);
     assert!(reader.frame(Address(0)).is_err());
+}
+
+/// A frame that is large enough ends before the next record, whose own frame must fit as well.
+#[test]
+fn no_frame_ends_beyond_its_segment() {
+    const LARGE: u64 = 256 << 10;
+    for left in 0..200 {
+        let disk = MemoryDisk::new();
+        let options = Options { segment_bytes: LARGE, ..OPTIONS };
+        let opened =
+            recovery::open(Arc::new(disk.clone()), options, BEGINNING, Millis(1), &mut |_, _, _| Ok(()));
+        let (mut log, _) = opened.expect("opens");
+        prepare(&mut log);
+        let mut bodies = vec![vec![1; 70_000], vec![1; 70_000]];
+        for body in &bodies {
+            log.append(body, true).expect("room");
+            log.flush().expect("written");
+        }
+        // A large frame, to just so many bytes before the end; then small records, and nothing in between.
+        let used = log.written().0 + FRAME_HEADER as u64 + 8;
+        bodies.extend([vec![1; (LARGE - used - left) as usize], vec![1; 20], vec![1; 20], vec![1; 20]]);
+        for body in &bodies[2..] {
+            log.append(body, true).expect("room");
+        }
+        log.flush().expect("written");
+        let segment = disk.open(&Segment::name(Address(0))).expect("there");
+        assert_eq!(segment.len().expect("a length"), LARGE, "{left} bytes left");
+        drop(log);
+        let mut read = Vec::new();
+        let opened = recovery::open(Arc::new(disk), options, BEGINNING, Millis(1), &mut |_, body, _| {
+            read.push(body.to_vec());
+            Ok(())
+        });
+        opened.expect("opens again");
+        assert!(read == bodies, "{left} bytes left: {} of {} records", read.len(), bodies.len());
+    }
 }
