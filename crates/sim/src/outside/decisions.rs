@@ -82,6 +82,7 @@ impl Outside {
         let ordering = [Some(sub.rules.ordering), sub.next_rules.as_ref().map(|rules| rules.ordering)];
         let unsettled = sub.catching_up || sub.next_rules.is_some();
         let read_history = sub.read_history;
+        let mut positions = Vec::new();
         for (n, pair) in sub.pairs.iter_mut().enumerate() {
             if pair.open || pair.taken == Taken::No || !is_in_lane(&ordering, &events[n], key) {
                 continue;
@@ -94,8 +95,13 @@ impl Outside {
                     && pair.revived == 0
                     && !pair.may_be_late
                     && !unsettled;
+                positions.extend(pair.position);
                 pair.release(op, sure);
             }
+        }
+        // By rules that are on their way it may have been another lane.
+        for lane in sub.lanes.values_mut().filter(|_| unsettled) {
+            positions.iter().for_each(|position| drop(lane.waiting.remove(position)));
         }
         let lane = sub.lane_mut(key);
         lane.waiting.clear();
