@@ -261,9 +261,12 @@ impl Body {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.body["title"].as_str() {
-            Some(title) => write!(f, "{title}")?,
-            None => write!(f, "the server answered {}", self.status)?,
+        // What a function throws is no problem document.
+        let thrown = &self.body["error"];
+        match (self.body["title"].as_str(), thrown["message"].as_str()) {
+            (Some(title), _) => write!(f, "{title}")?,
+            (None, Some(message)) => write!(f, "{}: {message}", thrown["type"].as_str().unwrap_or("Error"))?,
+            (None, None) => write!(f, "the server answered {}", self.status)?,
         }
         if let Some(detail) = self.body["detail"].as_str() {
             write!(f, ": {detail}")?;

@@ -47,14 +47,14 @@ pub fn conditions(item: &Value) -> &[Value] {
 /// The first thing that is not as it should be, and what to do about it.
 fn fault(item: &Value) -> Option<String> {
     let wrong = |name: &&str| condition(item, name).filter(|condition| condition["status"] == "False");
-    let condition = NEEDED.iter().find_map(|name| wrong(name))?;
+    let condition = NEEDED.iter().find_map(wrong)?;
     Some(format!("{} ({})", cell(condition, "/message"), cell(condition, "/reason")))
 }
 
 /// The word for the first thing that is not as it should be.
 pub fn reason(item: &Value) -> String {
     let wrong = |name: &&str| condition(item, name).filter(|condition| condition["status"] != "True");
-    NEEDED.iter().find_map(|name| wrong(name)).map_or_else(|| "-".to_owned(), |found| cell(found, "/reason"))
+    NEEDED.iter().find_map(wrong).map_or_else(|| "-".to_owned(), |found| cell(found, "/reason"))
 }
 
 pub fn ready(item: &Value) -> String {

@@ -186,14 +186,18 @@ fn functions_are_applied_whole_and_the_server_says_what_changed() {
 
 #[test]
 fn an_invocation_is_passed_on_as_it_is() {
-    let server =
-        Canned::new(vec![(200, "{\"hello\": \"Ada\"}"), (200, ""), (502, r#"{"title": "It failed"}"#)]);
+    let server = Canned::new(vec![
+        (200, "{\"hello\": \"Ada\"}"),
+        (200, ""),
+        (500, r#"{"error": {"type": "TypeError", "message": "no"}}"#),
+    ]);
     let (result, out) = server.run("invoke hello -d {\"name\":\"Ada\"} -n shop");
     result.expect("invoked");
     assert_eq!(out, "{\"hello\": \"Ada\"}\n");
     assert_eq!(server.run("invoke agent/a -d text").1, "");
     let (result, _) = server.run("invoke hello");
-    assert_eq!(code(&result.expect_err("it failed")), 1);
+    let error = result.expect_err("it failed");
+    assert_eq!((code(&error), format!("{error:#}").as_str()), (1, "function/hello: TypeError: no"));
     assert_eq!(
         server.asked(),
         [
@@ -202,6 +206,21 @@ fn an_invocation_is_passed_on_as_it_is() {
             "POST /api/v1/lambda/functions/hello/invoke?namespace=default"
         ]
     );
+}
+
+#[test]
+fn logs_go_on_where_they_broke_and_end_with_the_function() {
+    let first = "id: 7\ndata: {\"number\": 7, \"time\": \"2026-01-01T00:00:00Z\", \"text\": \"a\"}\n\n\
+        id: 8\ndata: {\"number\": 8, \"time\": \"2026-01-01T00:00:01Z\", \"text\": \"b\"}\n\n";
+    let again = "id: 8\ndata: {\"number\": 8, \"time\": \"2026-01-01T00:00:01Z\", \"text\": \"b\"}\n\n\
+        id: 0\ndata: {\"number\": 0, \"time\": \"2026-01-01T00:00:02Z\", \"text\": \"c\"}\n\n";
+    let server = Canned::new(vec![(200, first), (200, again), (404, r#"{"title": "Not found"}"#)]);
+    let (result, out) = server.run("logs hello -f --tail 2");
+    result.expect("followed to its end");
+    assert_eq!(out, "a\nb\nc\n");
+    let asked = server.asked();
+    assert_eq!(asked[0], "GET /api/v1/lambda/functions/hello/logs?namespace=default&tail=2");
+    assert_eq!(asked[2], "GET /api/v1/lambda/functions/hello/logs?namespace=default&tail=1000");
 }
 
 #[test]
