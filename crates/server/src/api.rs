@@ -4,11 +4,12 @@ use crate::body::Budget;
 use crate::listener::Stats;
 use crate::problem::Problem;
 use crate::shutdown::Shutdown;
-use crate::{backup, dead_letters, events, lanes, metrics, replays, status, subscriptions};
+use crate::{backup, dead_letters, events, functions, lanes, metrics, replays, status, subscriptions};
 use axum::Router;
 use axum::extract::FromRequestParts;
 use axum::routing::{get, post};
 use http::request::Parts;
+use klambda_control::Control;
 use klambda_core::binding;
 use klambda_dispatch::Engine;
 use klambda_dispatch::history::History;
@@ -23,6 +24,7 @@ pub struct Api(Arc<Inner>);
 
 pub struct Inner {
     pub handle: Handle,
+    pub control: Control,
     pub history: History,
     pub limits: binding::Limits,
     pub shutdown: Shutdown,
@@ -142,5 +144,27 @@ pub fn resources(gate: Gate) -> Router {
         .route("/api/v1/dlq/replays", get(replays::list).post(replays::create))
         .route("/api/v1/dlq/replays/{id}", get(replays::show).delete(replays::stop))
         .route("/api/v1/dlq/{id}", get(dead_letters::show).delete(dead_letters::delete))
+        .merge(lambda())
         .with_state(gate)
+}
+
+/// Functions and agents: the same resources at two addresses.
+fn lambda() -> Router<Gate> {
+    let mut router = Router::new();
+    for kinds in ["/api/v1/lambda/functions", "/api/v1/lambda/agents"] {
+        let one = format!("{kinds}/{{name}}");
+        router = router
+            .route(kinds, get(functions::list).post(functions::create))
+            .route(
+                &one,
+                get(functions::show)
+                    .put(functions::put)
+                    .patch(functions::patch)
+                    .delete(functions::delete),
+            )
+            .route(&format!("{one}/rebuild"), post(functions::rebuild))
+            .route(&format!("{one}/invoke"), post(functions::invoke::call))
+            .route(&format!("{one}/logs"), get(functions::logs::show));
+    }
+    router
 }

@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::front::{self, Front, signals};
 use crate::shutdown::Shutdown;
 use crate::telemetry;
+use klambda_control::{Control, Options, StartError};
 use klambda_core::time::Millis;
 use klambda_core::{binding, breaker};
 use klambda_dispatch::client;
@@ -35,6 +36,7 @@ pub struct Server {
     serving: JoinHandle<()>,
     running: JoinHandle<()>,
     handle: Handle,
+    control: Control,
     shutdown_timeout: Duration,
 }
 
@@ -48,6 +50,8 @@ pub enum Error {
     Store { folder: String, source: Failure },
     #[error("there is no randomness to be had: {0}")]
     Randomness(getrandom::Error),
+    #[error(transparent)]
+    Functions(#[from] StartError),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -126,11 +130,16 @@ impl Server {
         let (engine, report) = opened.inspect_err(|_| shutdown.cut())?;
         log_recovery(&report);
         let history = History::new(engine.reader());
-        let (runner, handle) =
-            Runner::new(engine, client_options(&config), clock, threads(&config).deliveries)?;
+        let clock = clock.not_before(engine.now());
+        let control = Control::new(function_options(&config, &url)?, clock);
+        let (client, deliveries) = (client_options(&config), threads(&config).deliveries);
+        let functions = Arc::new(control.clone());
+        let (runner, handle) = Runner::with_functions(engine, client, clock, deliveries, functions)?;
         let running = tokio::spawn(runner.run());
+        control.start(handle.clone()).await.inspect_err(|_| shutdown.cut())?;
         gate.open(Api::new(Inner {
             handle: handle.clone(),
+            control: control.clone(),
             history,
             limits: event_limits(&config),
             shutdown: shutdown.clone(),
@@ -150,6 +159,7 @@ impl Server {
             serving,
             running,
             handle,
+            control,
             shutdown_timeout: config.delivery.shutdown_timeout,
         })
     }
@@ -186,6 +196,7 @@ impl Server {
                 let _ = self.running.await;
             }
         }
+        self.control.stop().await;
         tracing::info!("Stopped.");
     }
 }
@@ -259,6 +270,13 @@ fn client_options(config: &Config) -> client::Options {
         pool_idle_ms: ms(config.delivery.pool_idle),
         ..client::Options::default()
     }
+}
+
+fn function_options(config: &Config, url: &str) -> io::Result<Options> {
+    let helper = vec![std::env::current_exe()?.into_os_string(), "child".into()];
+    let mut options = Options::new(config.data.join("functions"), helper);
+    options.url = url.to_owned();
+    Ok(options)
 }
 
 fn event_limits(config: &Config) -> binding::Limits {

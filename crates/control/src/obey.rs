@@ -1,0 +1,92 @@
+//! Received events that ask for something: done as the same call over REST would be.
+
+use crate::control::Control;
+use crate::names::Name;
+use crate::writes;
+use klambda_core::event_codec::EventView;
+use klambda_core::outcome::Outcome;
+use klambda_core::subscription::Document;
+use klambda_dispatch::Delivery;
+use klambda_dispatch::functions::Handling;
+use klambda_functions::events::{Command, Named, command};
+use klambda_functions::request;
+use klambda_functions::resource::Form;
+use std::sync::Arc;
+
+/// The subscription by which the events come. No function can have its name.
+pub const SUBSCRIPTION: &str = "lambda.controller";
+
+impl Control {
+    /// None if the delivery is not for the control plane.
+    pub(crate) fn obey(&self, delivery: &Delivery) -> Option<Handling> {
+        let document: &Arc<Document> = &delivery.document;
+        if document.name != SUBSCRIPTION {
+            return None;
+        }
+        if delivery.is_emitted() {
+            return Some(Box::pin(std::future::ready(done())));
+        }
+        let bytes = delivery.record.get(delivery.event.clone()).unwrap_or_default();
+        let event = match EventView::decode(bytes) {
+            Ok(view) => view.to_event(),
+            Err(error) => return Some(Box::pin(std::future::ready(Outcome::Unusable(error.to_string())))),
+        };
+        let asked = match command(&event) {
+            Ok(Some(asked)) => asked,
+            Ok(None) => return Some(Box::pin(std::future::ready(done()))),
+            Err(faults) => {
+                let why: Vec<String> = faults.iter().map(ToString::to_string).collect();
+                return Some(Box::pin(std::future::ready(Outcome::Invalid(why.join("; ")))));
+            }
+        };
+        let control = self.clone();
+        Some(Box::pin(async move { control.carry_out(asked).await }))
+    }
+
+    async fn carry_out(&self, asked: Command) -> Outcome {
+        let named = |named: &Named| Name::new(&named.namespace, &named.name);
+        let written = match &asked {
+            Command::Create { form, document } => {
+                let kind = match form {
+                    Form::Body(kind) => *kind,
+                    Form::Manifest => Default::default(),
+                };
+                self.create(document, kind).await
+            }
+            Command::Update { named: who, body } => self.update(who.kind, &named(who), body).await,
+            Command::Delete { named: who } => self.delete(who.kind, &named(who), None).await,
+            Command::Rebuild { named: who } => self.rebuild(who.kind, &named(who)).await,
+            Command::StopBuilds { named: who } => {
+                self.mark(who.kind, &named(who), request::stop_builds).await
+            }
+            Command::CancelBuild { named: who } => {
+                self.mark(who.kind, &named(who), request::cancel_build).await
+            }
+            Command::RunParser { .. } | Command::ParserEnded { .. } => return done(),
+        };
+        match written {
+            Ok(_) => done(),
+            Err(error) => outcome(&error),
+        }
+    }
+}
+
+fn done() -> Outcome {
+    Outcome::Status { code: 204, retry_after_ms: None, detail: String::new() }
+}
+
+/// What can be right later is tried again; the rest is a dead letter.
+fn outcome(error: &writes::Error) -> Outcome {
+    match error {
+        writes::Error::Store(_) | writes::Error::Stopped(_) => {
+            Outcome::Status { code: 503, retry_after_ms: Some(1000), detail: error.to_string() }
+        }
+        // Somebody asked for it twice, which comes to the same.
+        writes::Error::Exists { .. } => done(),
+        writes::Error::Invalid(faults) => {
+            let why: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            Outcome::Invalid(why.join("; "))
+        }
+        other => Outcome::Invalid(other.to_string()),
+    }
+}
