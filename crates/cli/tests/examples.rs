@@ -4,8 +4,9 @@ mod support;
 
 use std::path::Path;
 use std::process::Command;
-use support::eventually;
+use support::process::Process;
 use support::shell::Shell;
+use support::{eventually, free_port};
 
 fn same(manifest: String) -> String {
     manifest
@@ -75,7 +76,7 @@ fn a_function_from_a_git_repository() {
     let repository = shell.path().join("functions");
     let code = "exports.handler = (event) => ({ greeting: `Hello, ${event.data.name}` });\n";
     commit(&repository, "greeter/greet.js", code);
-    let url = format!("file://{}", repository.display());
+    let (url, _daemon) = served(&repository, shell.path());
     let file = shell.example("git-source.yaml", |manifest| {
         let changed = manifest.replace("https://github.com/example/functions.git", &url);
         assert_ne!(changed, manifest);
@@ -94,6 +95,20 @@ fn a_function_from_a_git_repository() {
         greeting if greeting.contains("Welcome") => Ok(()),
         greeting => Err(greeting),
     });
+}
+
+/// The repository over git's own protocol, for as long as the process is kept.
+fn served(repository: &Path, folder: &Path) -> (String, Process) {
+    let port = free_port();
+    let mut command = Command::new("git");
+    command.args(["daemon", "--reuseaddr", "--export-all", "--listen=127.0.0.1"]);
+    command.arg(format!("--port={port}")).arg(format!("--base-path={}", folder.display())).arg(repository);
+    let process = Process::start(&mut command, &folder.join("daemon.log"));
+    eventually("the repository is served", || {
+        let address = format!("127.0.0.1:{port}");
+        std::net::TcpStream::connect(address).map(drop).map_err(|_| process.printed())
+    });
+    (format!("git://127.0.0.1:{port}/functions"), process)
 }
 
 /// A repository with one file in it, changed once more with each call.
