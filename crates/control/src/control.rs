@@ -1,12 +1,15 @@
 //! The control plane as a whole: loading, and what its parts share.
 
 use crate::names::Name;
+use crate::obey;
 use crate::options::Options;
 use crate::platform::Platform;
 use crate::pool::Pool;
 use crate::state::{Entry, State, Subscription};
+use klambda_core::subscription::CONTROLLER;
 use klambda_core::time::Millis;
 use klambda_dispatch::documents::Stored;
+use klambda_dispatch::operate::Refused;
 use klambda_dispatch::runner::{Clock, Handle, Stopped};
 use klambda_dispatch::{Engine, Failure};
 use klambda_functions::resource::{Aspect, Resource};
@@ -43,6 +46,8 @@ pub enum Error {
     Store(#[from] Failure),
     #[error("function {key} cannot be read back: {source}")]
     Malformed { key: String, source: serde_json::Error },
+    #[error("received events cannot be obeyed: {0}")]
+    Controller(#[from] Refused),
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
@@ -73,7 +78,8 @@ impl Control {
     /// Loads what there is, and begins to plan. Nothing else is started before there is a function.
     pub async fn start(&self, handle: Handle) -> Result<(), Error> {
         let stored = load(&handle).await?;
-        let names: Vec<String> = stored.iter().map(|(name, _)| name.subscription()).collect();
+        let own = std::iter::once(CONTROLLER.to_owned());
+        let names = stored.iter().map(|(name, _)| name.subscription()).chain(own).collect();
         let known = handle.query(move |engine| known(engine, names)).await?;
         let any = !stored.is_empty();
         {
@@ -83,6 +89,9 @@ impl Control {
                     subscription_of(&entry.resource, known.contains(name.subscription().as_str()));
                 state.functions.insert(name, entry);
             }
+        }
+        if !known.contains(CONTROLLER) {
+            handle.command(|engine| obey::subscribe(engine)).await??;
         }
         // A second start changes nothing: the first engine is the one that runs.
         let _ = self.handle.set(handle);

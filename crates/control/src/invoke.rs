@@ -83,7 +83,8 @@ impl Control {
     }
 
     async fn send_to(&self, address: SocketAddr, headers: HeaderMap, body: Bytes) -> Result<Answer, Error> {
-        let broken = |error: std::io::Error| Error::Broken(format!("the function cannot be reached: {error}"));
+        let broken =
+            |error: std::io::Error| Error::Broken(format!("the function cannot be reached: {error}"));
         let mut headers = headers;
         headers.insert(HOST, HeaderValue::from_static("function"));
         if let Some(mut connection) = self.pool.take(address) {
@@ -109,7 +110,8 @@ impl Control {
         mut connection: Connection,
         request: Request<Full<Bytes>>,
     ) -> Result<Answer, Error> {
-        let response = connection.send_request(request).await.map_err(|error| Error::Broken(ended(&error)))?;
+        let response =
+            connection.send_request(request).await.map_err(|error| Error::Broken(ended(&error)))?;
         self.read(address, connection, response).await
     }
 
@@ -195,7 +197,9 @@ fn event_headers(
     }
     let source = format!("/lambda/{}s/{}/{}/invoke", resource.kind.word(), name.namespace(), name.name());
     let own = [("ce-specversion", "1.0"), ("ce-id", id), ("ce-type", EVENT_TYPE)];
-    for (header, value) in own.into_iter().chain([("ce-source", source.as_str()), ("ce-time", &now.rfc3339())]) {
+    for (header, value) in
+        own.into_iter().chain([("ce-source", source.as_str()), ("ce-time", &now.rfc3339())])
+    {
         if let Ok(value) = HeaderValue::from_str(value) {
             headers.insert(HeaderName::from_static(header), value);
         }

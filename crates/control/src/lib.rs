@@ -14,8 +14,8 @@
 mod control;
 mod invoke;
 mod names;
-mod observe;
 mod obey;
+mod observe;
 mod options;
 mod platform;
 mod pool;

@@ -5,22 +5,52 @@ use crate::names::Name;
 use crate::writes;
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::Outcome;
-use klambda_core::subscription::Document;
-use klambda_dispatch::Delivery;
+use klambda_core::subscription::{API_VERSION, CONTROLLER, Document, KIND};
 use klambda_dispatch::functions::Handling;
-use klambda_functions::events::{Command, Named, command};
+use klambda_dispatch::operate::Refused;
+use klambda_dispatch::{Delivery, Engine};
+use klambda_functions::events::{ALIASES, Command, Named, command};
 use klambda_functions::request;
 use klambda_functions::resource::Form;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The subscription by which the events come. No function can have its name.
-pub const SUBSCRIPTION: &str = "lambda.controller";
+/// The types that act, by all their names.
+const TYPES: [&str; 11] = [
+    "lambda.function.created",
+    "lambda.function.updated",
+    "lambda.function.deleted",
+    "lambda.build.started",
+    "lambda.build.stopped",
+    "lambda.build.cancelled",
+    "lambda.parser.started",
+    "lambda.parser.completed",
+    "lambda.parser.failed",
+    ALIASES[0].0,
+    ALIASES[1].0,
+];
+
+/// Makes the subscription by which they come: in order for each key, and none holds up the others.
+pub fn subscribe(engine: &mut Engine) -> Result<(), Refused> {
+    let any: Vec<Value> = TYPES.iter().map(|kind| json!({ "exact": { "type": kind } })).collect();
+    let document = json!({
+        "apiVersion": API_VERSION, "kind": KIND, "metadata": { "name": CONTROLLER },
+        "spec": {
+            "filters": [{ "any": any }],
+            "target": { "function": { "namespace": "klambda", "name": "controller" } },
+            "ordering": "ordered",
+            "orderingPolicy": { "key": { "attribute": "partitionkey" }, "onFailure": "skip" },
+        },
+    });
+    let document = Document::parse(&document).map_err(Refused::Invalid)?;
+    engine.put_subscription(document, false).map(drop)
+}
 
 impl Control {
     /// None if the delivery is not for the control plane.
     pub(crate) fn obey(&self, delivery: &Delivery) -> Option<Handling> {
         let document: &Arc<Document> = &delivery.document;
-        if document.name != SUBSCRIPTION {
+        if document.name != CONTROLLER {
             return None;
         }
         if delivery.is_emitted() {

@@ -17,7 +17,8 @@ pub fn observe(name: &Name, entry: &mut Entry, platform: Option<&Platform>, opti
         entry.work = None;
     }
     let work = entry.work.as_deref();
-    let (source, build) = (work.and_then(|work| work.fetch.clone()), work.and_then(|work| work.build.clone()));
+    let (source, build) =
+        (work.and_then(|work| work.fetch.clone()), work.and_then(|work| work.build.clone()));
     let mut observed = Observed { source, build, ..Observed::default() };
     observed.subscription = entry.subscription.as_ref().map(|known| Subscription {
         hash: known.hash.clone(),
@@ -44,7 +45,8 @@ fn artifacts(resource: &Resource, observed: &Observed, platform: &Platform) -> V
     });
     let known = resource.status.build_status.as_ref().and_then(|build| build.hash.clone());
     let digest = hash::known_digest(&resource.spec).or(fetched);
-    let wanted = digest.map(|digest| hash::artifact(resource, &digest)).filter(|hash| known.as_ref() != Some(hash));
+    let wanted =
+        digest.map(|digest| hash::artifact(resource, &digest)).filter(|hash| known.as_ref() != Some(hash));
     let hashes = known.into_iter().chain(wanted);
     hashes.filter_map(|hash| Some(Artifact { uri: platform.made(&hash)?.uri(), hash })).collect()
 }

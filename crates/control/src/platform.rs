@@ -109,7 +109,8 @@ impl Platform {
     /// Deploys again what served when the last run ended, if all of it is still there.
     pub fn restore(&self, name: &Name, entry: &mut Entry, options: &Options, now: Millis) {
         let resource = entry.resource.clone();
-        let Some(service) = resource.status.service_status.as_ref().filter(|_| !resource.is_deleting()) else {
+        let Some(service) = resource.status.service_status.as_ref().filter(|_| !resource.is_deleting())
+        else {
             return;
         };
         let Some(version) = service.version.as_deref() else { return };

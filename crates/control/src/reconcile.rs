@@ -185,6 +185,7 @@ impl Control {
         loop {
             let name = Name::from_text(&changes.next().await);
             self.enqueue(&name);
+            self.pool.sweep();
             if let Ok(handle) = self.handle() {
                 handle.function_ready(name.namespace(), name.name());
             }

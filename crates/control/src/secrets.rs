@@ -78,7 +78,8 @@ pub fn environment(env: &[EnvVar], options: &Options) -> Result<Vec<(String, Str
     let mut read = Vec::with_capacity(env.len() + 8);
     for variable in env {
         let named = variable.value_from.as_ref();
-        let reference = named.and_then(|from| from.secret_key_ref.as_ref().or(from.config_map_key_ref.as_ref()));
+        let reference =
+            named.and_then(|from| from.secret_key_ref.as_ref().or(from.config_map_key_ref.as_ref()));
         let value = match reference {
             Some(reference) => look_up(reference, &variable.name, options)?,
             None => Some(variable.value.clone().unwrap_or_default()),

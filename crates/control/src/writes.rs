@@ -208,7 +208,11 @@ impl Shared {
             bytes[..8].copy_from_slice(&self.clock.now().0.to_be_bytes());
         }
         let [a, b, c, d, e, f, g, h, ..] = bytes;
-        Birth { uid: uuid(bytes), random: u64::from_be_bytes([a, b, c, d, e, f, g, h]), now: self.clock.now() }
+        Birth {
+            uid: uuid(bytes),
+            random: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            now: self.clock.now(),
+        }
     }
 }
 

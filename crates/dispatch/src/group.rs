@@ -8,6 +8,7 @@ use crate::engine::{Engine, Failure};
 use crate::subscription::Subscription;
 use klambda_core::event::Event;
 use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::subscription::CONTROLLER;
 use klambda_core::subscription::OnFull;
 use klambda_core::time::Millis;
 use klambda_store::log;
@@ -159,6 +160,10 @@ impl Engine {
             self.subscriptions.values().filter(|s| s.wants(event)).map(|s| s.id).collect();
         for id in ids {
             let Some(subscription) = self.subscriptions.get(&id) else { continue };
+            // Whoever tells of a change does not obey what it tells.
+            if origin == Origin::System && subscription.name() == CONTROLLER {
+                continue;
+            }
             if self.is_known(subscription, identity)? {
                 known = Some((id, "duplicate"));
                 continue;

@@ -150,21 +150,16 @@ pub fn resources(gate: Gate) -> Router {
 
 /// Functions and agents: the same resources at two addresses.
 fn lambda() -> Router<Gate> {
-    let mut router = Router::new();
-    for kinds in ["/api/v1/lambda/functions", "/api/v1/lambda/agents"] {
-        let one = format!("{kinds}/{{name}}");
-        router = router
-            .route(kinds, get(functions::list).post(functions::create))
-            .route(
-                &one,
-                get(functions::show)
-                    .put(functions::put)
-                    .patch(functions::patch)
-                    .delete(functions::delete),
-            )
-            .route(&format!("{one}/rebuild"), post(functions::rebuild))
-            .route(&format!("{one}/invoke"), post(functions::invoke::call))
-            .route(&format!("{one}/logs"), get(functions::logs::show));
-    }
-    router
+    let one = || get(functions::show).put(functions::put).patch(functions::patch).delete(functions::delete);
+    Router::new()
+        .route("/api/v1/lambda/functions", get(functions::list).post(functions::create))
+        .route("/api/v1/lambda/functions/{name}", one())
+        .route("/api/v1/lambda/functions/{name}/rebuild", post(functions::rebuild))
+        .route("/api/v1/lambda/functions/{name}/invoke", post(functions::invoke::call))
+        .route("/api/v1/lambda/functions/{name}/logs", get(functions::logs::show))
+        .route("/api/v1/lambda/agents", get(functions::list).post(functions::create))
+        .route("/api/v1/lambda/agents/{name}", one())
+        .route("/api/v1/lambda/agents/{name}/rebuild", post(functions::rebuild))
+        .route("/api/v1/lambda/agents/{name}/invoke", post(functions::invoke::call))
+        .route("/api/v1/lambda/agents/{name}/logs", get(functions::logs::show))
 }

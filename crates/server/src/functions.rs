@@ -152,7 +152,9 @@ fn summary(applied: &Applied) -> Value {
     let word = kind.word();
     let (change, message) = match (metadata.deletion_timestamp, applied.change) {
         (Some(_), _) => ("deleted", format!("the {word} is being deleted: what waits may finish first")),
-        (None, Change::Created) => ("created", format!("the {word} is created, and will be built and deployed")),
+        (None, Change::Created) => {
+            ("created", format!("the {word} is created, and will be built and deployed"))
+        }
         (None, Change::Nothing) => ("unchanged", format!("the {word} is as the document says")),
         (None, _) => ("configured", format!("the {word} is changed")),
     };

@@ -14,6 +14,7 @@ use klambda_dispatch::history::History;
 use klambda_dispatch::runner::{Clock, Handle, Runner};
 use klambda_dispatch::workers::EVENT_INTERVAL;
 use klambda_dispatch::{Engine, Failure};
+use klambda_functions::plan;
 use klambda_store::real_disk::{self, RealDisk};
 use klambda_store::{log, recovery};
 use std::io::{self, Write};
@@ -275,7 +276,23 @@ fn client_options(config: &Config) -> client::Options {
 fn function_options(config: &Config, url: &str) -> io::Result<Options> {
     let helper = vec![std::env::current_exe()?.into_os_string(), "child".into()];
     let mut options = Options::new(config.data.join("functions"), helper);
+    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let functions = &config.functions;
     options.url = url.to_owned();
+    options.secrets = functions.secrets.clone();
+    options.functions_max = functions.max;
+    options.builds_max = functions.builds;
+    options.replicas_max = functions.replicas;
+    options.start_timeout = functions.start_timeout;
+    options.fetch.time = functions.fetch_timeout;
+    options.limits = plan::Limits {
+        tries_max: functions.tries,
+        tries_within_ms: ms(functions.tries_within),
+        // The fleet knows the cause sooner: this is for what it never says.
+        start_ms_max: ms(functions.start_timeout.saturating_mul(2)),
+        drain_ms_max: ms(functions.drain),
+        ..plan::Limits::default()
+    };
     Ok(options)
 }
 

@@ -181,8 +181,9 @@ impl Platform {
         let gone = || Failure::new(Reason::PlatformError, "Its artifact is no longer there");
         let made = self.made(&recipe.artifact).ok_or_else(gone)?;
         let folder = self.work_folder(name);
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| Failure::new(Reason::PlatformError, format!("Its folder cannot be made: {error}")))?;
+        std::fs::create_dir_all(&folder).map_err(|error| {
+            Failure::new(Reason::PlatformError, format!("Its folder cannot be made: {error}"))
+        })?;
         environment.push(("HOME".into(), folder.to_string_lossy().into_owned()));
         environment.extend(made.environment.iter().cloned());
         let (program, arguments) = made.command.split_first().ok_or_else(gone)?;

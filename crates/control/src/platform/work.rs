@@ -202,7 +202,8 @@ fn source_of(resource: &Resource, control: &Control) -> Result<Source, Box<Failu
     let options = &control.options;
     Ok(match given.kind {
         SourceType::Inline => {
-            let (inline, runtime) = given.inline.as_ref().zip(resource.spec.runtime.as_ref()).ok_or_else(nothing)?;
+            let (inline, runtime) =
+                given.inline.as_ref().zip(resource.spec.runtime.as_ref()).ok_or_else(nothing)?;
             Source::Inline(source::Inline {
                 language: inline_language(runtime.language),
                 handler: runtime.handler.clone(),
