@@ -275,7 +275,9 @@ fn client_options(config: &Config) -> client::Options {
 
 fn function_options(config: &Config, url: &str) -> io::Result<Options> {
     let helper = vec![std::env::current_exe()?.into_os_string(), "child".into()];
-    let mut options = Options::new(config.data.join("functions"), helper);
+    // Builds and functions have working folders of their own.
+    let folder = std::path::absolute(&config.data)?.join("functions");
+    let mut options = Options::new(folder, helper);
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let functions = &config.functions;
     options.url = url.to_owned();
