@@ -88,6 +88,32 @@ pub fn source(item: &Value) -> String {
     named.map_or_else(|| kind.clone(), |named| format!("{kind}: {named}"))
 }
 
+/// The error that a delivery ended in. What a function threw is JSON, often cut off: its kind and its message are enough.
+pub fn error(text: &str) -> String {
+    let Some((status, body)) = text.split_once(": {") else { return text.to_owned() };
+    let member = |name: &str| {
+        let (_, rest) = body.split_once(&format!("\"{name}\":"))?;
+        serde_json::Deserializer::from_str(rest).into_iter::<String>().next()?.ok()
+    };
+    match member("error").is_none().then(|| member("message")).flatten() {
+        Some(message) => {
+            format!("{status}: {}: {message}", member("type").unwrap_or_else(|| "Error".to_owned()))
+        }
+        None => text.to_owned(),
+    }
+}
+
+/// Which events a trigger lets through.
+pub fn trigger(trigger: &Value) -> String {
+    let exact = |name: &str| text(trigger, &format!("/filter/{name}")).map(|value| format!("{name} {value}"));
+    let exact: Vec<String> = ["type", "source"].into_iter().filter_map(exact).collect();
+    match (exact.is_empty(), &trigger["filters"]) {
+        (false, _) => exact.join(", "),
+        (true, Value::Null) => "every event".to_owned(),
+        (true, filters) => filters.to_string(),
+    }
+}
+
 /// Whom a subscription delivers to.
 pub fn target(subscription: &Value) -> String {
     match text(subscription, "/spec/target/function/name") {
@@ -124,7 +150,28 @@ mod tests {
     }
 
     #[test]
+    fn what_a_function_threw_is_told_in_short() {
+        let thrown =
+            r#"HTTP 500: {"error": {"type": "TypeError", "message": "no \"x\"", "stack": "Traceback (mo…"#;
+        assert_eq!(error(thrown), "HTTP 500: TypeError: no \"x\"");
+        for other in [
+            "HTTP 500",
+            "HTTP 500: {\"title\": \"a\"}",
+            "connection refused: {",
+            "HTTP 500: {\"error\": {\"message\": \"cut…",
+        ] {
+            assert_eq!(error(other), other);
+        }
+    }
+
+    #[test]
     fn sources_and_targets() {
+        assert_eq!(
+            trigger(&json!({"broker": "b", "filter": {"type": "a", "source": "/s"}})),
+            "type a, source /s"
+        );
+        assert_eq!(trigger(&json!({"broker": "b"})), "every event");
+        assert_eq!(trigger(&json!({"filters": [{"exact": {"type": "a"}}]})), r#"[{"exact":{"type":"a"}}]"#);
         let from = |source: Value| super::source(&json!({"spec": {"source": source}}));
         assert_eq!(from(json!({"type": "inline", "inline": {"code": "a\nb\n"}})), "inline: 2 lines");
         assert_eq!(

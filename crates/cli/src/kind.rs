@@ -1,6 +1,6 @@
 //! The things the API knows by name, and the columns that show them.
 
-use crate::function::{ready, reason, runtime, source, target};
+use crate::function::{error, ready, reason, runtime, source, target};
 use crate::output::{Table, cell, number, shorten, text};
 use crate::time::{age_of, relative};
 use klambda_core::time::Millis;
@@ -98,7 +98,7 @@ impl Show {
             Show::Count(at) => number(item, at).to_string(),
             Show::Age(at) => age_of(text(item, at).as_deref(), now),
             Show::Relative(at) => text(item, at).map_or_else(|| "-".to_owned(), |at| relative(&at, now)),
-            Show::Error(at) => shorten(&cell(item, at), ERROR_CHARS_MAX),
+            Show::Error(at) => shorten(&error(&cell(item, at)), ERROR_CHARS_MAX),
             Show::Words(say) => say(item),
             Show::Key => key_of(&item["event"]),
             Show::Data => shorten(&data_of(&item["event"]), ERROR_CHARS_MAX),

@@ -5,7 +5,7 @@ mod function;
 use super::function::Place;
 use super::{Context, dlq, for_each, why};
 use crate::args::{Describe, FunctionNames};
-use crate::function::target;
+use crate::function::{error, target};
 use crate::kind::{Kind, data_of};
 use crate::output::{Format, Sheet, Table, bytes, cell, number, text, write_raw};
 use crate::route::Route;
@@ -104,7 +104,7 @@ fn dead_letter(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result
     sheet.line("Subscription", cell(item, "/subscription"));
     sheet.line("Key", cell(item, "/key"));
     sheet.line("Reason", cell(item, "/reason"));
-    sheet.line("Last error", cell(item, "/lastError"));
+    sheet.line("Last error", error(&cell(item, "/lastError")));
     sheet.line("Attempts", number(item, "/attempts"));
     sheet.line_opt("Failed", moment(item, "/failedAt", now));
     sheet.line_opt("Accepted", moment(item, "/acceptedAt", now));

@@ -168,7 +168,7 @@ impl Demo<'_> {
         let mut claims = proof::claims(&self.sent, &self.stage.journal());
         let report = self.stage.check()?;
         let (events, problems) = (report.events, report.problems.count);
-        let text = format!("the log agrees, read by another program: {events} events, {problems} problems");
+        let text = format!("the log itself, read a second way: {events} events, {problems} problems");
         claims.push(Claim { text, holds: problems == 0 });
         for claim in &claims {
             self.scene.claim(claim);

@@ -3,6 +3,7 @@
 use super::line::{Line, Tone};
 use super::proof::{Claim, Entry, Outcome};
 use super::script::{FUNCTION, Language, ORDERS, STEPS, Step};
+use crate::function;
 use crate::output::{cell, number, shorten, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -120,7 +121,7 @@ impl Scene {
             return (Tone::Good, "done".to_owned());
         }
         let Some(lane) = self.lane(order) else { return (Tone::Plain, String::new()) };
-        let error = || shorten(&cell(lane, "/head/lastError"), 34);
+        let error = || shorten(&function::error(&cell(lane, "/head/lastError")), 44);
         match lane["state"].as_str() {
             Some("parked") if lane["head"].is_object() => (Tone::Bad, format!("parked: {}", error())),
             Some("retrying") => (Tone::Waits, format!("retrying: {}", error())),

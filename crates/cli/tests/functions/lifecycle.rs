@@ -129,7 +129,8 @@ fn writes_are_checked() {
     world.apply("f", &node(NODE_HELLO));
     let path = "/api/v1/lambda/functions/f";
     let seen = world.ready("f");
-    let stale = json!({ "metadata": { "resourceVersion": "1" }, "spec": { "scaling": { "maxReplicas": 2 } } });
+    let stale =
+        json!({ "metadata": { "resourceVersion": "1" }, "spec": { "scaling": { "maxReplicas": 2 } } });
     assert_eq!(world.put(path, &stale).0, 409);
     let (status, body) = world.put(path, &json!({ "spec": { "scaling": { "maxReplicas": 2 } } }));
     assert_eq!((status, &body["spec"]["scaling"]["maxReplicas"]), (200, &json!(2)));
@@ -141,8 +142,12 @@ fn writes_are_checked() {
         "spec": { "runtime": { "language": "cobol" }, "scaling": { "maxReplicas": 0 }, "colour": "red" } });
     let (status, body) = world.post("/api/v1/lambda/functions", &bad);
     assert_eq!(status, 422);
-    let paths: Vec<&str> =
-        body["faults"].as_array().expect("faults").iter().filter_map(|fault| fault["path"].as_str()).collect();
+    let paths: Vec<&str> = body["faults"]
+        .as_array()
+        .expect("faults")
+        .iter()
+        .filter_map(|fault| fault["path"].as_str())
+        .collect();
     for path in ["metadata.name", "spec.runtime.language", "spec.scaling.maxReplicas", "spec.colour"] {
         assert!(paths.contains(&path), "{path} not in {paths:?}");
     }
@@ -156,7 +161,8 @@ fn secrets_come_from_files_and_are_nowhere_else() {
     let secrets = tempfile::tempdir().expect("a folder");
     let world = World::with(vec![("KLAMBDA_FUNCTIONS_SECRETS", secrets.path().display().to_string())]);
     let mut spec = node("exports.handler = () => ({ length: process.env.TOKEN.length });");
-    spec["env"] = json!([{ "name": "TOKEN", "valueFrom": { "secretKeyRef": { "name": "s", "key": "token" } } }]);
+    spec["env"] =
+        json!([{ "name": "TOKEN", "valueFrom": { "secretKeyRef": { "name": "s", "key": "token" } } }]);
     world.apply("f", &spec);
     let seen = world.failed("f", "SecretNotFound");
     assert!(seen.to_string().contains("key token of s"), "{seen:#}");

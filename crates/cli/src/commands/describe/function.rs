@@ -4,7 +4,7 @@ use super::{lanes, moment};
 use crate::client::Error;
 use crate::commands::Context;
 use crate::commands::function::Place;
-use crate::function::{conditions, ready, runtime, source};
+use crate::function::{conditions, ready, runtime, source, trigger};
 use crate::output::{Format, Sheet, Table, cell, number, one_line, text, write_raw};
 use crate::route::Route;
 use crate::time::{self, age_of};
@@ -49,8 +49,8 @@ fn facts(item: &Value, now: Millis) -> Sheet {
     sheet.line("Runtime", format!("{}{}", runtime(item), handler.unwrap_or_default()));
     sheet.line("Scaling", scaling(item));
     sheet.line("Ordering", cell(item, "/spec/ordering"));
-    for trigger in item["spec"]["triggers"].as_array().into_iter().flatten() {
-        sheet.line("Trigger", rules(trigger));
+    for each in item["spec"]["triggers"].as_array().into_iter().flatten() {
+        sheet.line("Trigger", format!("{}, from {}", trigger(each), cell(each, "/broker")));
     }
     sheet.line("Ready", ready(item));
     sheet.line("Replicas", number(item, "/status/serviceStatus/replicas"));
@@ -63,12 +63,6 @@ fn scaling(item: &Value) -> String {
     let of = |name: &str| cell(item, &format!("/spec/scaling/{name}"));
     let (least, most, each) = (of("minReplicas"), of("maxReplicas"), of("targetConcurrency"));
     format!("{least} to {most} replicas, {each} calls each, to zero after {}", of("scaleToZeroGracePeriod"))
-}
-
-fn rules(trigger: &Value) -> String {
-    let rules = [&trigger["filter"], &trigger["filters"]].into_iter().find(|rules| !rules.is_null());
-    let rules = rules.map_or_else(|| "every event".to_owned(), Value::to_string);
-    format!("{rules} from {}", cell(trigger, "/broker"))
 }
 
 fn write_conditions(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result<()> {
@@ -131,11 +125,12 @@ fn write_lanes(context: &mut Context, subscription: &str, now: Millis) -> anyhow
     }
     let route = Route::new(&["lanes"]).query("subscription", subscription);
     let page = context.client.list_from(&route, "cursor", None::<&str>, LANES_SHOWN)?;
-    if page.items.is_empty() {
+    let busy: Vec<&Value> = page.items.iter().filter(|lane| number(lane, "/depth") > 0).collect();
+    if busy.is_empty() {
         return Ok(());
     }
     let mut table = Table::new(&["KEY", "STATE", "DEPTH", "SINCE", "WAITS-FOR"]);
-    for lane in &page.items {
+    for lane in busy {
         let since = age_of(text(lane, "/since").as_deref(), now);
         let depth = number(lane, "/depth").to_string();
         table.row(vec![cell(lane, "/key"), cell(lane, "/state"), depth, since, cell(lane, "/waitsFor")]);
