@@ -49,6 +49,11 @@ fn the_guide_on_receiving() {
 }
 
 #[test]
+fn the_guide_on_functions() {
+    follow("docs/guide/functions.md");
+}
+
+#[test]
 fn the_reference_of_the_rest_api() {
     follow("docs/reference/rest.md");
 }

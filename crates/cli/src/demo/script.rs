@@ -50,8 +50,8 @@ pub struct Step {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Language {
-    Python,
     Nodejs,
+    Python,
 }
 
 /// The line of the handler that is wrong, or mended.
@@ -91,7 +91,7 @@ impl Step {
 impl Language {
     /// The first that is there.
     pub fn find() -> Option<Language> {
-        [Language::Python, Language::Nodejs].into_iter().find(|language| language.is_there())
+        [Language::Nodejs, Language::Python].into_iter().find(|language| language.is_there())
     }
 
     fn is_there(self) -> bool {
