@@ -31,7 +31,7 @@ fn each_ends_with_a_reason() {
         ("syntax", node("exports.handler = ("), &["SyntaxError"]),
         ("python-syntax", inline("python", "index.handler", "def handler(:"), &["SyntaxError"]),
         ("no-handler", node("exports.other = 1;"), &["HandlerNotFound"]),
-        ("no-port", node("while (true) {}"), &["NeverAnswered"]),
+        ("no-port", node("exports.handler = () => 1; while (true) {}"), &["NeverAnswered"]),
         ("crash", node("setTimeout(() => process.exit(3), 1); exports.handler = () => 1; process.exit(3);"), &["CrashLoop", "LoadError"]),
         ("memory", memory, &["OutOfMemory"]),
         ("no-version", version, &["RuntimeNotFound"]),
