@@ -1,5 +1,6 @@
 //! The control plane as a whole: loading, and what its parts share.
 
+use crate::counts::{Counting, Counts};
 use crate::names::Name;
 use crate::obey;
 use crate::options::Options;
@@ -38,6 +39,7 @@ pub struct Shared {
     pub(crate) changed: Notify,
     platform: OnceCell<Platform>,
     pub(crate) pool: Pool,
+    pub(crate) counting: Counting,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +73,7 @@ impl Control {
             changed: Notify::new(),
             platform: OnceCell::new(),
             pool: Pool::default(),
+            counting: Counting::default(),
         };
         Control { shared: Arc::new(shared) }
     }
@@ -158,6 +161,17 @@ impl Shared {
     pub(crate) fn wake(&self, name: &Name, at: Millis) {
         self.lock().wake(name, at);
         self.changed.notify_one();
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counting.read()
+    }
+
+    /// How many have a version to call.
+    pub fn serving(&self) -> usize {
+        let state = self.lock();
+        let service = |entry: &&Entry| entry.resource.status.service_status.as_ref().is_some_and(|seen| seen.ready);
+        state.functions.values().filter(service).count()
     }
 
     /// What the function printed, if anything of it was ever deployed.

@@ -12,6 +12,7 @@
 //! them there.
 
 mod control;
+mod counts;
 mod invoke;
 mod names;
 mod obey;
@@ -27,6 +28,7 @@ mod subscriptions;
 mod writes;
 
 pub use control::{Control, Error as StartError};
+pub use counts::{BUILDS, Counts, OPERATIONS, RECONCILED};
 pub use invoke::{Answer, Call, Error as InvokeError};
 pub use names::Name;
 pub use options::Options;

@@ -112,6 +112,11 @@ pub fn failure(trouble: &fleet::Failure) -> Failure {
 
 /// As the first word of a sentence.
 pub fn capital(text: &str) -> String {
+    let first = text.split(' ').next().unwrap_or_default();
+    // Names of files and the like are left as they are.
+    if !first.chars().all(char::is_alphabetic) {
+        return text.to_owned();
+    }
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }

@@ -12,7 +12,7 @@ use klambda_functions::plan::{Action, Plan, plan};
 use klambda_functions::resource::Resource;
 use klambda_local::fleet::Changes;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Functions that are planned before their outcome is stored.
 const AT_ONCE: usize = 128;
@@ -56,8 +56,9 @@ impl Control {
             if self.look_at_leaving(&due).await.is_err() {
                 return;
             }
+            let began = Instant::now();
             let planned = due.into_iter().filter_map(|name| self.plan(name)).collect();
-            if self.settle(planned).await.is_err() {
+            if self.settle(planned, began).await.is_err() {
                 return;
             }
         }
@@ -81,7 +82,7 @@ impl Control {
         Some(Planned { name, resource, plan })
     }
 
-    async fn settle(&self, planned: Vec<Planned>) -> Result<(), klambda_dispatch::runner::Stopped> {
+    async fn settle(&self, planned: Vec<Planned>, began: Instant) -> Result<(), klambda_dispatch::runner::Stopped> {
         let mut act = Vec::new();
         let mut step = Step::default();
         for planned in planned {
@@ -95,7 +96,10 @@ impl Control {
             }
             step.add(planned, content);
         }
+        let unchanged = act.len();
         act.extend(self.store_step(step).await?);
+        self.counting.reconciled("unchanged", unchanged, began.elapsed());
+        self.counting.reconciled("changed", act.len() - unchanged, began.elapsed());
         let mut wishes = Vec::new();
         for Planned { name, resource, plan } in act {
             for action in plan.actions {
@@ -118,6 +122,7 @@ impl Control {
                 tracing::warn!(%error, functions = names.len(), "What functions came to is not stored; it is tried again.");
                 let at = self.clock.now() + AGAIN_MS;
                 names.iter().for_each(|name| self.wake(name, at));
+                self.counting.reconciled("failed", names.len(), Duration::ZERO);
                 Ok(Vec::new())
             }
         }

@@ -63,7 +63,10 @@ impl Control {
             return Err(exists(&known));
         }
         match self.store(resource, None).await? {
-            Stored::Done(resource) => Ok(Applied { resource, change: Change::Created }),
+            Stored::Done(resource) => {
+                self.counting.wrote(kind, false, Change::Created);
+                Ok(Applied { resource, change: Change::Created })
+            }
             Stored::Outrun => {
                 let (namespace, name) = (name.namespace().to_owned(), name.name().to_owned());
                 Err(Error::Exists { kind, namespace, name })
@@ -144,7 +147,10 @@ impl Control {
             return Ok(Some(Applied { resource: resource.clone(), change }));
         }
         match self.store(resource, live).await? {
-            Stored::Done(resource) => Ok(Some(Applied { resource, change })),
+            Stored::Done(resource) => {
+                self.counting.wrote(resource.kind, resource.is_deleting(), change);
+                Ok(Some(Applied { resource, change }))
+            }
             Stored::Outrun => Ok(None),
         }
     }

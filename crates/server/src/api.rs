@@ -1,6 +1,8 @@
 //! What the resources share, and the table of their addresses.
 
 use crate::body::Budget;
+use crate::functions::limits::Limiter;
+use crate::functions::watch::Requests;
 use crate::listener::Stats;
 use crate::problem::Problem;
 use crate::shutdown::Shutdown;
@@ -25,6 +27,10 @@ pub struct Api(Arc<Inner>);
 pub struct Inner {
     pub handle: Handle,
     pub control: Control,
+    pub limiter: Limiter,
+    pub requests: Requests,
+    /// Functions with labels of their own.
+    pub metric_functions: usize,
     pub history: History,
     pub limits: binding::Limits,
     pub shutdown: Shutdown,
@@ -144,12 +150,12 @@ pub fn resources(gate: Gate) -> Router {
         .route("/api/v1/dlq/replays", get(replays::list).post(replays::create))
         .route("/api/v1/dlq/replays/{id}", get(replays::show).delete(replays::stop))
         .route("/api/v1/dlq/{id}", get(dead_letters::show).delete(dead_letters::delete))
-        .merge(lambda())
+        .merge(lambda(gate.clone()))
         .with_state(gate)
 }
 
 /// Functions and agents: the same resources at two addresses.
-fn lambda() -> Router<Gate> {
+fn lambda(gate: Gate) -> Router<Gate> {
     let one = || get(functions::show).put(functions::put).patch(functions::patch).delete(functions::delete);
     Router::new()
         .route("/api/v1/lambda/functions", get(functions::list).post(functions::create))
@@ -162,4 +168,5 @@ fn lambda() -> Router<Gate> {
         .route("/api/v1/lambda/agents/{name}/rebuild", post(functions::rebuild))
         .route("/api/v1/lambda/agents/{name}/invoke", post(functions::invoke::call))
         .route("/api/v1/lambda/agents/{name}/logs", get(functions::logs::show))
+        .route_layer(axum::middleware::from_fn_with_state(gate, functions::watch::pass))
 }

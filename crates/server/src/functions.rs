@@ -1,7 +1,9 @@
 //! `/api/v1/lambda/functions` and `/api/v1/lambda/agents`: what is to run, and what became of it.
 
 pub mod invoke;
+pub mod limits;
 pub mod logs;
+pub mod watch;
 
 use crate::api::Api;
 use crate::extract::{Json, Path};

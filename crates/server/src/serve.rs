@@ -3,6 +3,8 @@
 use crate::api::{About, Api, Gate, Inner, TAILS_MAX, resources};
 use crate::auth::Tokens;
 use crate::config::Config;
+use crate::functions::limits::Limiter;
+use crate::functions::watch::Requests;
 use crate::front::{self, Front, signals};
 use crate::shutdown::Shutdown;
 use crate::telemetry;
@@ -141,6 +143,9 @@ impl Server {
         gate.open(Api::new(Inner {
             handle: handle.clone(),
             control: control.clone(),
+            limiter: Limiter::new(&config),
+            requests: Requests::default(),
+            metric_functions: config.limits.metric_functions,
             history,
             limits: event_limits(&config),
             shutdown: shutdown.clone(),

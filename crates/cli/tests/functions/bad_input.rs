@@ -16,8 +16,7 @@ fn each_ends_with_a_reason() {
     let mut version = node(NODE_HELLO);
     version["runtime"]["version"] = json!("4");
     let mut dependency = node(NODE_HELLO);
-    dependency["source"]["inline"]["dependencies"] =
-        json!("{\"dependencies\": {\"a\": \"file:/no/such/folder\"}}");
+    dependency["source"]["inline"]["dependencies"] = json!("{\"dependencies\": {\"a\": \"file:/no/such/folder\"}}");
     let mut memory = node(
         "const kept = []; setInterval(() => kept.push(Buffer.alloc(1 << 24, 1)), 1); exports.handler = () => 1; while (true) kept.push(Buffer.alloc(1 << 24, 1));",
     );
@@ -32,20 +31,12 @@ fn each_ends_with_a_reason() {
         ("syntax", node("exports.handler = ("), &["SyntaxError"]),
         ("python-syntax", inline("python", "index.handler", "def handler(:"), &["SyntaxError"]),
         ("no-handler", node("exports.other = 1;"), &["HandlerNotFound"]),
-        ("no-port", node("while (true) {}"), &["NeverAnswered"]),
-        (
-            "crash",
-            node("setTimeout(() => process.exit(3), 1); exports.handler = () => 1; process.exit(3);"),
-            &["CrashLoop", "LoadError"],
-        ),
+        ("no-port", node("exports.handler = () => 1; while (true) {}"), &["NeverAnswered"]),
+        ("crash", node("setTimeout(() => process.exit(3), 1); exports.handler = () => 1; process.exit(3);"), &["CrashLoop", "LoadError"]),
         ("memory", memory, &["OutOfMemory"]),
         ("no-version", version, &["RuntimeNotFound"]),
         ("no-dependency", dependency, &["DependencyNotFound", "DependencyFailed", "BuildFailed"]),
-        (
-            "image",
-            json!({ "source": { "type": "image", "image": { "uri": "no.such.host/x:1" } } }),
-            &["NoContainerEngine", "ImageNotFound"],
-        ),
+        ("image", json!({ "source": { "type": "image", "image": { "uri": "no.such.host/x:1" } } }), &["NoContainerEngine", "ImageNotFound"]),
     ];
     for (name, spec, _) in &cases {
         world.apply(name, spec);
@@ -58,9 +49,7 @@ fn each_ends_with_a_reason() {
             let said = conditions.iter().any(|one| reasons.iter().any(|reason| one["reason"] == *reason));
             said && seen["status"]["phase"] == "Failed"
         });
-        let failed = crate::world::conditions(&seen)
-            .into_iter()
-            .find(|one| reasons.iter().any(|r| one["reason"] == *r));
+        let failed = crate::world::conditions(&seen).into_iter().find(|one| reasons.iter().any(|r| one["reason"] == *r));
         let message = failed.map(|one| one["message"].to_string()).unwrap_or_default();
         assert!(message.len() > 30, "{name}: {message}");
         let (status, body) = world.invoke(name, &json!({}));

@@ -43,7 +43,7 @@ fn what_cannot_be_built_or_started_leaves_the_old_version_serving() {
     world.ready("f");
     for (code, condition, reason) in [
         ("exports.handler = (", "BuildReady", "SyntaxError"),
-        ("exports.other = () => 1;", "DeployReady", "HandlerNotFound"),
+        ("if (process.env.K_SERVICE) throw new Error('not here'); exports.handler = () => 1;", "DeployReady", "LoadError"),
     ] {
         world.apply("f", &node(code));
         let seen = world.until("f", reason, |seen| {

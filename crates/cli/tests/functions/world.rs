@@ -10,6 +10,7 @@ pub struct World {
     pub folder: TempDir,
     pub process: Option<Process>,
     pub url: String,
+    address: String,
     settings: Vec<(&'static str, String)>,
 }
 
@@ -23,13 +24,14 @@ impl World {
     /// With these variables set.
     pub fn with(settings: Vec<(&'static str, String)>) -> World {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut world = World { folder, process: None, url: String::new(), settings };
+        let address = format!("127.0.0.1:{}", free_port());
+        let mut world = World { folder, process: None, url: String::new(), address, settings };
         world.start();
         world
     }
 
     pub fn start(&mut self) {
-        let address = format!("127.0.0.1:{}", free_port());
+        let address = self.address.clone();
         let mut command = Command::new(KLAMBDA);
         command.args(["serve", "--listen", &address, "--data"]).arg(self.folder.path().join("data"));
         command.envs(self.settings.iter().map(|(name, value)| (name, value)));

@@ -13,7 +13,7 @@ use klambda_functions::resource::{self, Resource, SourceType};
 use klambda_local::source::{self, Source};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Where the code is, below what was fetched.
@@ -102,7 +102,10 @@ impl Control {
         cancel: Cancel,
     ) {
         let Some(platform) = self.running() else { return };
+        self.counting.build_begun();
+        let began = Instant::now();
         let built = Box::pin(platform.build(&hash, resource, folder, &cancel, self)).await;
+        self.counting.build_ended(built.is_ok(), began.elapsed());
         for (name, number) in platform.builds.end(&hash) {
             self.note_built(&name, number, &built);
         }
