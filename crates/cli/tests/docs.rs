@@ -188,7 +188,9 @@ fn fields_of_a_subscription() {
     }
     let mut used = BTreeMap::new();
     leaves("", &full.to_json()["spec"], &mut used);
-    for path in documented.keys() {
+    // Only the server writes it, in subscriptions of its own.
+    let functions_own = "target.function";
+    for path in documented.keys().filter(|path| *path != functions_own) {
         let known = used.keys().any(|used| used == path || used.starts_with(&format!("{path}.")));
         assert!(known, "{path} is in the table, but not in the example");
     }
@@ -268,8 +270,8 @@ fn named_metrics() -> BTreeSet<String> {
         };
         found.extend(words.filter(is_metric).map(str::to_owned));
     }
-    // Crates and files have names of this kind, too.
-    let others = ["klambda_store", "klambda_dispatch", "event_codec"];
+    // Crates, files and members of log lines have names of this kind, too.
+    let others = ["klambda_store", "klambda_dispatch", "event_codec", "event_id"];
     found.retain(|word| !others.contains(&word.as_str()));
     found
 }

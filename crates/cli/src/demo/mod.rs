@@ -119,6 +119,7 @@ impl Demo<'_> {
             Tone::Plain,
             format!("{missing} waits for what is missing; {poison} is parked behind what failed"),
         );
+        self.screen.sum_up(&self.scene)?;
         self.breathe()
     }
 

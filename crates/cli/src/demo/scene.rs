@@ -8,9 +8,14 @@ use crate::output::{cell, number, shorten, text};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
+/// No line is longer.
 pub const WIDTH: usize = 96;
+/// The lines above the story.
+pub const HEAD: usize = ORDERS.len() + 3;
 const NAME_WIDTH: usize = 11;
 const CELL_WIDTH: usize = 5;
+const COMMAND_COLUMN: usize = 36;
+const ERROR_CHARS_MAX: usize = 42;
 
 pub struct Scene {
     language: Language,
@@ -55,7 +60,7 @@ impl Scene {
         let number =
             self.story.iter().filter(|line| line.pieces.first().is_some_and(|piece| piece.0 == Tone::Strong));
         let title = format!("{} {what}", number.count() + 1);
-        let line = Line::of(Tone::Strong, title).to(44);
+        let line = Line::of(Tone::Strong, title).to(COMMAND_COLUMN);
         self.story.push(if command.is_empty() {
             line
         } else {
@@ -121,7 +126,7 @@ impl Scene {
             return (Tone::Good, "done".to_owned());
         }
         let Some(lane) = self.lane(order) else { return (Tone::Plain, String::new()) };
-        let error = || shorten(&function::error(&cell(lane, "/head/lastError")), 44);
+        let error = || shorten(&function::error(&cell(lane, "/head/lastError")), ERROR_CHARS_MAX);
         match lane["state"].as_str() {
             Some("parked") if lane["head"].is_object() => (Tone::Bad, format!("parked: {}", error())),
             Some("retrying") => (Tone::Waits, format!("retrying: {}", error())),

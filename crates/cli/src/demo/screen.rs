@@ -1,13 +1,14 @@
 //! Where the picture goes: drawn over and over in a terminal, told line by line elsewhere, and kept for a file.
 
 use super::line::Line;
-use super::scene::{Scene, WIDTH};
+use super::scene::{HEAD, Scene};
 use super::script::ORDERS;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Lines that a picture may have in the end.
-const HEIGHT_MAX: u16 = 34;
+/// A smaller terminal shows too little of it.
+const ROWS_MIN: usize = 16;
+const COLUMNS_MIN: usize = 72;
 
 pub struct Screen<'a> {
     out: &'a mut dyn Write,
@@ -24,19 +25,26 @@ pub struct Frame {
 }
 
 enum Manner {
-    /// How many lines of the last picture are to be drawn over, and whether in colour.
-    Drawn { height: usize, colour: bool },
+    Drawn(Drawing),
     /// How much of the story was told, and what was said of each order.
-    Told { lines: usize, states: [String; ORDERS.len()] },
+    Told {
+        lines: usize,
+        states: [String; ORDERS.len()],
+    },
+}
+
+/// A terminal, and the picture that is to be drawn over.
+struct Drawing {
+    rows: usize,
+    columns: usize,
+    colour: bool,
+    last: Vec<Line>,
 }
 
 impl<'a> Screen<'a> {
     pub fn new(out: &'a mut dyn Write, plain: bool, keep: bool) -> Screen<'a> {
-        let manner = if plain || !fits() {
-            Manner::Told { lines: 0, states: Default::default() }
-        } else {
-            Manner::Drawn { height: 0, colour: std::env::var_os("NO_COLOR").is_none() }
-        };
+        let told = || Manner::Told { lines: 0, states: Default::default() };
+        let manner = Drawing::in_terminal().filter(|_| !plain).map_or_else(told, Manner::Drawn);
         Screen { out, manner, started: Instant::now(), kept: keep.then(Vec::new) }
     }
 
@@ -48,10 +56,21 @@ impl<'a> Screen<'a> {
             kept.push(Frame { at: self.started.elapsed(), lines: frame.clone() });
         }
         match &mut self.manner {
-            Manner::Drawn { height, colour } => draw(self.out, &frame, height, *colour)?,
+            Manner::Drawn(drawing) => drawing.draw(self.out, &frame)?,
             Manner::Told { lines, states } => tell(self.out, scene, lines, states)?,
         }
         Ok(self.out.flush()?)
+    }
+
+    /// How every order is now, for those who do not see it all the time.
+    pub fn sum_up(&mut self, scene: &Scene) -> anyhow::Result<()> {
+        if let Manner::Told { .. } = self.manner {
+            self.show(scene)?;
+            for order in 0..ORDERS.len() {
+                writeln!(self.out, "    {}", scene.row(order).plain())?;
+            }
+        }
+        Ok(())
     }
 
     /// All that was to be seen, if it was to be kept.
@@ -61,31 +80,46 @@ impl<'a> Screen<'a> {
 
     /// Whether someone watches, now or later.
     pub fn takes_time(&self) -> bool {
-        self.kept.is_some() || matches!(self.manner, Manner::Drawn { .. })
+        self.kept.is_some() || matches!(self.manner, Manner::Drawn(_))
     }
 }
 
-/// Whether there is a terminal, and room in it.
-fn fits() -> bool {
-    use std::io::IsTerminal;
-    let stdout = std::io::stdout();
-    let size = rustix::termios::tcgetwinsize(&stdout);
-    stdout.is_terminal()
-        && size.is_ok_and(|size| size.ws_row > HEIGHT_MAX && usize::from(size.ws_col) >= WIDTH)
-}
+impl Drawing {
+    /// If there is a terminal, and room in it.
+    fn in_terminal() -> Option<Drawing> {
+        let stdout = std::io::stdout();
+        let size = rustix::termios::tcgetwinsize(&stdout).ok().filter(|_| stdout.is_terminal())?;
+        let (rows, columns) = (usize::from(size.ws_row), usize::from(size.ws_col));
+        let colour = std::env::var_os("NO_COLOR").is_none();
+        let fits = rows >= ROWS_MIN && columns >= COLUMNS_MIN;
+        fits.then_some(Drawing { rows, columns, colour, last: Vec::new() })
+    }
 
-fn draw(out: &mut dyn Write, frame: &[Line], height: &mut usize, colour: bool) -> anyhow::Result<()> {
-    let mut text = String::new();
-    if *height > 0 {
-        text.push_str(&format!("\x1b[{height}A"));
+    fn draw(&mut self, out: &mut dyn Write, frame: &[Line]) -> anyhow::Result<()> {
+        let frame = self.fitted(frame);
+        if frame == self.last {
+            return Ok(());
+        }
+        let mut text = String::new();
+        if !self.last.is_empty() {
+            text.push_str(&format!("\x1b[{}A", self.last.len()));
+        }
+        for line in &frame {
+            let line = if self.colour { line.ansi() } else { line.plain() };
+            text.push_str(&format!("\x1b[2K{line}\r\n"));
+        }
+        out.write_all(text.as_bytes())?;
+        self.last = frame;
+        Ok(())
     }
-    for line in frame {
-        let line = if colour { line.ansi() } else { line.plain() };
-        text.push_str(&format!("\x1b[2K{line}\r\n"));
+
+    /// What is above the story, and the end of that. A line that wraps could not be drawn over.
+    fn fitted(&self, frame: &[Line]) -> Vec<Line> {
+        let (head, story) = frame.split_at(HEAD.min(frame.len()));
+        let room = self.rows.saturating_sub(HEAD + 1);
+        let story = &story[story.len().saturating_sub(room)..];
+        head.iter().chain(story).map(|line| line.clip(self.columns - 1)).collect()
     }
-    out.write_all(text.as_bytes())?;
-    *height = frame.len();
-    Ok(())
 }
 
 fn tell(
