@@ -18,6 +18,7 @@ pub fn picture(frames: &[Frame]) -> String {
     let (width, height) = (WIDTH as f64 * COLUMN + 2.0 * MARGIN, rows as f64 * ROW + 2.0 * MARGIN);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" height=\"{height:.0}\">\n\
+         <title>klambda demo</title>\n\
          <style>text{{font:14px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;white-space:pre;fill:#d8dee9}}\
          .strong{{fill:#fff;font-weight:bold}}.dim{{fill:#7b8494}}.good{{fill:#7fd962}}.waits{{fill:#ffcc66}}.bad{{fill:#ff6b6b}}</style>\n\
          <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#14181f\"/>\n"
