@@ -2,15 +2,12 @@
 
 use crate::counts::{Counting, Counts};
 use crate::names::Name;
-use crate::obey;
 use crate::options::Options;
 use crate::platform::Platform;
 use crate::pool::Pool;
 use crate::state::{Entry, State, Subscription};
-use klambda_core::subscription::CONTROLLER;
 use klambda_core::time::Millis;
 use klambda_dispatch::documents::Stored;
-use klambda_dispatch::operate::Refused;
 use klambda_dispatch::runner::{Clock, Handle, Stopped};
 use klambda_dispatch::{Engine, Failure};
 use klambda_functions::resource::{Aspect, Resource};
@@ -40,6 +37,8 @@ pub struct Shared {
     platform: OnceCell<Platform>,
     pub(crate) pool: Pool,
     pub(crate) counting: Counting,
+    /// Whether received events come here.
+    pub(crate) listening: OnceCell<()>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -48,8 +47,6 @@ pub enum Error {
     Store(#[from] Failure),
     #[error("function {key} cannot be read back: {source}")]
     Malformed { key: String, source: serde_json::Error },
-    #[error("received events cannot be obeyed: {0}")]
-    Controller(#[from] Refused),
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
@@ -74,6 +71,7 @@ impl Control {
             platform: OnceCell::new(),
             pool: Pool::default(),
             counting: Counting::default(),
+            listening: OnceCell::new(),
         };
         Control { shared: Arc::new(shared) }
     }
@@ -81,8 +79,7 @@ impl Control {
     /// Loads what there is, and begins to plan. Nothing else is started before there is a function.
     pub async fn start(&self, handle: Handle) -> Result<(), Error> {
         let stored = load(&handle).await?;
-        let own = std::iter::once(CONTROLLER.to_owned());
-        let names = stored.iter().map(|(name, _)| name.subscription()).chain(own).collect();
+        let names = stored.iter().map(|(name, _)| name.subscription()).collect();
         let known = handle.query(move |engine| known(engine, names)).await?;
         let any = !stored.is_empty();
         {
@@ -92,9 +89,6 @@ impl Control {
                     subscription_of(&entry.resource, known.contains(name.subscription().as_str()));
                 state.functions.insert(name, entry);
             }
-        }
-        if !known.contains(CONTROLLER) {
-            handle.command(|engine| obey::subscribe(engine)).await??;
         }
         // A second start changes nothing: the first engine is the one that runs.
         let _ = self.handle.set(handle);

@@ -31,5 +31,6 @@ pub use control::{Control, Error as StartError};
 pub use counts::{BUILDS, Counts, OPERATIONS, RECONCILED};
 pub use invoke::{Answer, Call, Error as InvokeError};
 pub use names::Name;
+pub use obey::acts;
 pub use options::Options;
 pub use writes::{Applied, Error};

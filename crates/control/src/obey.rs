@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::names::Name;
-use crate::writes;
+use crate::writes::{self, Error};
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::{API_VERSION, CONTROLLER, Document, KIND};
@@ -30,8 +30,14 @@ const TYPES: [&str; 11] = [
     ALIASES[1].0,
 ];
 
+/// Whether an event of this type acts.
+pub fn acts(kind: &str) -> bool {
+    // Nearly all events are told by this.
+    (kind.starts_with("lambda.") || kind.starts_with("network.")) && TYPES.contains(&kind)
+}
+
 /// Makes the subscription by which they come: in order for each key, and none holds up the others.
-pub fn subscribe(engine: &mut Engine) -> Result<(), Refused> {
+fn subscribe(engine: &mut Engine) -> Result<(), Refused> {
     let any: Vec<Value> = TYPES.iter().map(|kind| json!({ "exact": { "type": kind } })).collect();
     let document = json!({
         "apiVersion": API_VERSION, "kind": KIND, "metadata": { "name": CONTROLLER },
@@ -47,6 +53,16 @@ pub fn subscribe(engine: &mut Engine) -> Result<(), Refused> {
 }
 
 impl Control {
+    /// To be called before an event that acts is accepted: from the first of them on they come here.
+    pub async fn listen(&self) -> Result<(), Error> {
+        let listening = self.listening.get_or_try_init(|| async {
+            let handle = self.handle().map_err(|_| Refused::Unavailable("the server is starting".into()))?;
+            let done = handle.command(subscribe).await;
+            done.map_err(|_| Refused::Unavailable("the server is stopping".into()))?
+        });
+        listening.await.map(|()| ()).map_err(|refused| Error::Store(refused.into()))
+    }
+
     /// None if the delivery is not for the control plane.
     pub(crate) fn obey(&self, delivery: &Delivery) -> Option<Handling> {
         let document: &Arc<Document> = &delivery.document;

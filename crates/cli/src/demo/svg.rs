@@ -64,8 +64,10 @@ fn write_line(svg: &mut String, row: usize, shown: &Shown) {
     let mut column = 0;
     for (tone, text) in &shown.line.pieces {
         if !text.trim().is_empty() {
-            let x = MARGIN + column as f64 * COLUMN;
-            let _ = write!(svg, "<tspan x=\"{x:.1}\"{}>{}</tspan>", class(*tone), escaped(text.trim_end()));
+            // Blanks at the start are not shown everywhere.
+            let blanks = text.width() - text.trim_start().width();
+            let x = MARGIN + (column + blanks) as f64 * COLUMN;
+            let _ = write!(svg, "<tspan x=\"{x:.1}\"{}>{}</tspan>", class(*tone), escaped(text.trim()));
         }
         column += text.width();
     }

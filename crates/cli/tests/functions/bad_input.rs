@@ -16,7 +16,7 @@ fn each_ends_with_a_reason() {
     let mut version = node(NODE_HELLO);
     version["runtime"]["version"] = json!("4");
     let mut dependency = node(NODE_HELLO);
-    dependency["source"]["inline"]["dependencies"] = json!("{\"dependencies\": {\"a\": \"file:/no/such/folder\"}}");
+    dependency["source"]["inline"]["dependencies"] = json!("klambda-no-such-package-a8f2@1.0.0");
     let mut memory = node(
         "const kept = []; setInterval(() => kept.push(Buffer.alloc(1 << 24, 1)), 1); exports.handler = () => 1; while (true) kept.push(Buffer.alloc(1 << 24, 1));",
     );
