@@ -16,6 +16,7 @@ pub struct Shell {
 impl Shell {
     pub fn new() -> Shell {
         let folder = tempfile::tempdir().expect("a folder");
+        share_cache(&folder.path().join("data/functions"));
         Shell { server: Server::start(folder.path()), folder }
     }
 
@@ -79,6 +80,14 @@ impl Shell {
             if found.len() >= count { Ok(found) } else { Err(printed) }
         })
     }
+}
+
+/// What compilers keep from one build to the next is kept from one test to the next: Go's library takes a minute.
+fn share_cache(functions: &Path) {
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("build-cache");
+    std::fs::create_dir_all(&kept).expect("a folder");
+    std::fs::create_dir_all(functions).expect("a folder");
+    std::os::unix::fs::symlink(kept, functions.join("cache")).expect("a link");
 }
 
 pub fn text(bytes: &[u8]) -> String {
