@@ -43,7 +43,11 @@ fn what_cannot_be_built_or_started_leaves_the_old_version_serving() {
     world.ready("f");
     for (code, condition, reason) in [
         ("exports.handler = (", "BuildReady", "SyntaxError"),
-        ("if (process.env.K_SERVICE) throw new Error('not here'); exports.handler = () => 1;", "DeployReady", "LoadError"),
+        (
+            "if (process.env.K_SERVICE) throw new Error('not here'); exports.handler = () => 1;",
+            "DeployReady",
+            "LoadError",
+        ),
     ] {
         world.apply("f", &node(code));
         let seen = world.until("f", reason, |seen| {
@@ -129,20 +133,26 @@ fn writes_are_checked() {
     world.apply("f", &node(NODE_HELLO));
     let path = "/api/v1/lambda/functions/f";
     let seen = world.ready("f");
-    let stale = json!({ "metadata": { "resourceVersion": "1" }, "spec": { "scaling": { "maxReplicas": 2 } } });
+    let stale =
+        json!({ "metadata": { "resourceVersion": "1" }, "spec": { "scaling": { "maxReplicas": 2 } } });
     assert_eq!(world.put(path, &stale).0, 409);
     let (status, body) = world.put(path, &json!({ "spec": { "scaling": { "maxReplicas": 2 } } }));
     assert_eq!((status, &body["spec"]["scaling"]["maxReplicas"]), (200, &json!(2)));
     assert_eq!(body["spec"]["source"], seen["spec"]["source"]);
-    let seen = world.ready("f");
-    assert_eq!(seen["status"]["serviceStatus"]["scaling"]["maxReplicas"], 2);
+    world.until("f", "scales otherwise", |seen| {
+        seen["status"]["serviceStatus"]["scaling"]["maxReplicas"] == 2
+    });
     assert_eq!(world.events("lambda.build.*").len(), 2, "a change of scaling builds nothing");
     let bad = json!({ "metadata": { "name": "Not A Name" },
         "spec": { "runtime": { "language": "cobol" }, "scaling": { "maxReplicas": 0 }, "colour": "red" } });
     let (status, body) = world.post("/api/v1/lambda/functions", &bad);
     assert_eq!(status, 422);
-    let paths: Vec<&str> =
-        body["faults"].as_array().expect("faults").iter().filter_map(|fault| fault["path"].as_str()).collect();
+    let paths: Vec<&str> = body["faults"]
+        .as_array()
+        .expect("faults")
+        .iter()
+        .filter_map(|fault| fault["path"].as_str())
+        .collect();
     for path in ["metadata.name", "spec.runtime.language", "spec.scaling.maxReplicas", "spec.colour"] {
         assert!(paths.contains(&path), "{path} not in {paths:?}");
     }
@@ -156,7 +166,8 @@ fn secrets_come_from_files_and_are_nowhere_else() {
     let secrets = tempfile::tempdir().expect("a folder");
     let world = World::with(vec![("KLAMBDA_FUNCTIONS_SECRETS", secrets.path().display().to_string())]);
     let mut spec = node("exports.handler = () => ({ length: process.env.TOKEN.length });");
-    spec["env"] = json!([{ "name": "TOKEN", "valueFrom": { "secretKeyRef": { "name": "s", "key": "token" } } }]);
+    spec["env"] =
+        json!([{ "name": "TOKEN", "valueFrom": { "secretKeyRef": { "name": "s", "key": "token" } } }]);
     world.apply("f", &spec);
     let seen = world.failed("f", "SecretNotFound");
     assert!(seen.to_string().contains("key token of s"), "{seen:#}");

@@ -17,7 +17,8 @@ fn a_hundred_of_one_source_are_built_once() {
         let ready = items.iter().filter(|one| one["status"]["phase"] == "Ready").count();
         if ready == 100 { Ok(()) } else { Err(format!("{ready} are ready")) }
     });
-    let artifacts = std::fs::read_dir(world.folder.path().join("data/functions/artifacts")).expect("a folder");
+    let artifacts =
+        std::fs::read_dir(world.folder.path().join("data/functions/artifacts")).expect("a folder");
     assert_eq!(artifacts.count(), 1);
     assert_eq!(world.invoke("f73", &json!({ "name": "Ada" })), (200, json!({ "hello": "Ada" })));
 }
