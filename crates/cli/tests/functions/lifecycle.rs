@@ -1,6 +1,7 @@
 //! Changes, failures and restarts.
 
 use crate::support::eventually;
+use crate::support::process::Receiver;
 use crate::world::{NODE_HELLO, World, is, node};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -179,4 +180,50 @@ fn secrets_come_from_files_and_are_nowhere_else() {
     assert!(!world.function("f").to_string().contains("hush-hush"));
     let log = std::fs::read_to_string(world.folder.path().join("serve.log")).expect("a log");
     assert!(!log.contains("hush-hush"));
+}
+
+#[test]
+fn what_runs_elsewhere_is_called_there() {
+    let world = World::new();
+    let receiver = Receiver::start(world.folder.path(), &[]);
+    let spec = json!({ "source": { "type": "url", "url": { "url": receiver.url } },
+        "triggers": [{ "filter": { "type": "t" } }] });
+    let document = json!({ "metadata": { "name": "away" }, "spec": spec });
+    assert_eq!(world.post("/api/v1/lambda/agents", &document).0, 202);
+    eventually("it is ready", || match world.get("/api/v1/lambda/agents/away").1 {
+        seen if seen["status"]["phase"] == "Ready" => Ok(()),
+        seen => Err(format!("{seen:#}")),
+    });
+    world.send("t", "1", "k", &json!({ "n": 1 }));
+    let (status, body) = world.post("/api/v1/lambda/agents/away/invoke", &json!({ "n": 2 }));
+    assert!((200..300).contains(&status), "{status} {body}");
+    eventually("both reach it", || match receiver.received().len() {
+        2 => Ok(()),
+        count => Err(format!("{count} {}", receiver.process.printed())),
+    });
+}
+
+#[test]
+fn deleting_drains_and_leaves_dead_letters() {
+    let world = World::with(vec![("KLAMBDA_FUNCTIONS_DRAIN", "1s".into())]);
+    let mut spec = node("exports.handler = () => { throw new Error('never'); };");
+    spec["triggers"] = json!([{ "filter": { "type": "t" } }]);
+    spec["retry"] = json!({ "attempts": "unlimited", "backoff": "100ms", "maxBackoff": "100ms" });
+    world.apply("f", &spec);
+    world.ready("f");
+    world.send("t", "1", "k", &json!({}));
+    assert_eq!(world.delete("/api/v1/lambda/functions/f").0, 202);
+    assert_eq!(world.delete("/api/v1/lambda/functions/f").0, 202, "asking twice is the same");
+    let (status, body) =
+        world.post("/api/v1/lambda/functions", &json!({ "metadata": { "name": "f" }, "spec": spec }));
+    assert_eq!(status, 409, "{body}");
+    eventually("it is gone", || match world.get("/api/v1/lambda/functions/f").0 {
+        404 => Ok(()),
+        status => Err(status.to_string()),
+    });
+    let (_, letters) = world.get("/api/v1/dlq");
+    assert_eq!(letters["items"][0]["reason"], "unavailable", "{letters}");
+    assert_eq!(world.children(), Vec::<String>::new());
+    world.apply("f", &node(NODE_HELLO));
+    world.ready("f");
 }
