@@ -164,7 +164,8 @@ impl Shared {
     /// How many have a version to call.
     pub fn serving(&self) -> usize {
         let state = self.lock();
-        let service = |entry: &&Entry| entry.resource.status.service_status.as_ref().is_some_and(|seen| seen.ready);
+        let service =
+            |entry: &&Entry| entry.resource.status.service_status.as_ref().is_some_and(|seen| seen.ready);
         state.functions.values().filter(service).count()
     }
 

@@ -1,6 +1,7 @@
 //! Calling a function directly: its body in, its answer out.
 
 use crate::control::Control;
+use crate::elsewhere;
 use crate::names::Name;
 use crate::platform::timeout_ms;
 use crate::pool::Connection;
@@ -12,11 +13,10 @@ use hyper::body::Incoming;
 use klambda_functions::resource::{Aspect, Kind, Resource, Truth};
 use klambda_local::fleet::{self, Endpoint, Lease};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Longer answers are refused.
-const ANSWER_BYTES_MAX: usize = 32 << 20;
+pub const ANSWER_BYTES_MAX: usize = 32 << 20;
 /// When a caller may try again.
 const RETRY: Duration = Duration::from_secs(1);
 const FAILED_RETRY: Duration = Duration::from_secs(30);
@@ -78,7 +78,7 @@ impl Control {
     async fn send(&self, lease: &Lease, headers: HeaderMap, body: Bytes) -> Result<Answer, Error> {
         match lease.endpoint() {
             Endpoint::Local(address) => self.send_to(*address, headers, body).await,
-            Endpoint::Url(url) => send_away(url, headers, body).await,
+            Endpoint::Url(url) => elsewhere::send(url, headers, body).await,
         }
     }
 
@@ -148,12 +148,6 @@ fn request(headers: HeaderMap, body: Bytes) -> Request<Full<Bytes>> {
     *request.uri_mut() = Uri::from_static("/");
     *request.headers_mut() = headers;
     request
-}
-
-/// What runs elsewhere.
-async fn send_away(url: &Arc<str>, headers: HeaderMap, body: Bytes) -> Result<Answer, Error> {
-    let _ = (url, headers, body);
-    Err(Error::Broken("it runs elsewhere: call its own address".into()))
 }
 
 /// Why it does not serve, in the words of its conditions.

@@ -13,11 +13,13 @@
 
 mod control;
 mod counts;
+mod elsewhere;
 mod invoke;
 mod names;
 mod obey;
 mod observe;
 mod options;
+mod parser;
 mod platform;
 mod pool;
 mod reconcile;

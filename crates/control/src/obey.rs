@@ -3,6 +3,7 @@
 use crate::control::Control;
 use crate::names::Name;
 use crate::writes::{self, Error};
+use klambda_core::event::Event;
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::{API_VERSION, CONTROLLER, Document, KIND};
@@ -60,7 +61,7 @@ impl Control {
             let done = handle.command(subscribe).await;
             done.map_err(|_| Refused::Unavailable("the server is stopping".into()))?
         });
-        listening.await.map(|()| ()).map_err(|refused| Error::Store(refused.into()))
+        listening.await.copied().map_err(|refused| Error::Store(refused.into()))
     }
 
     /// None if the delivery is not for the control plane.
@@ -86,10 +87,10 @@ impl Control {
             }
         };
         let control = self.clone();
-        Some(Box::pin(async move { control.carry_out(asked).await }))
+        Some(Box::pin(async move { control.carry_out(asked, &event).await }))
     }
 
-    async fn carry_out(&self, asked: Command) -> Outcome {
+    async fn carry_out(&self, asked: Command, event: &Event) -> Outcome {
         let named = |named: &Named| Name::new(&named.namespace, &named.name);
         let written = match &asked {
             Command::Create { form, document } => {
@@ -108,7 +109,11 @@ impl Control {
             Command::CancelBuild { named: who } => {
                 self.mark(who.kind, &named(who), request::cancel_build).await
             }
-            Command::RunParser { .. } | Command::ParserEnded { .. } => return done(),
+            Command::RunParser { named: who, parser } => return self.run_parser(who, parser, event).await,
+            Command::ParserEnded { named: who, parser } => {
+                tracing::info!(function = who.name, parser = parser.parser_id, "A parser has ended.");
+                return done();
+            }
         };
         match written {
             Ok(_) => done(),
@@ -117,7 +122,7 @@ impl Control {
     }
 }
 
-fn done() -> Outcome {
+pub fn done() -> Outcome {
     Outcome::Status { code: 204, retry_after_ms: None, detail: String::new() }
 }
 

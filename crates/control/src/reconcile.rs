@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Functions that are planned before their outcome is stored.
-const AT_ONCE: usize = 128;
+const AT_ONCE: usize = 32;
 const STEP_BYTES_MAX: usize = 2 << 20;
 /// When what could not be stored is tried again.
 const AGAIN_MS: u64 = 1000;
@@ -25,6 +25,8 @@ struct Planned {
     /// What the plan was made from.
     resource: Arc<Resource>,
     plan: Plan,
+    /// The document to store; none if nothing changes or it is to be removed.
+    content: Option<Vec<u8>>,
 }
 
 /// What goes into one step of the engine.
@@ -57,7 +59,10 @@ impl Control {
                 return;
             }
             let began = Instant::now();
-            let planned = due.into_iter().filter_map(|name| self.plan(name)).collect();
+            let control = self.clone();
+            // On a thread of its own, so that who asks meanwhile is answered.
+            let plans = move || due.into_iter().filter_map(|name| control.plan(name)).collect();
+            let Ok(planned) = tokio::task::spawn_blocking(plans).await else { return };
             if self.settle(planned, began).await.is_err() {
                 return;
             }
@@ -79,18 +84,24 @@ impl Control {
         if let Some(at) = plan.wake_at {
             self.lock().wake(&name, at);
         }
-        Some(Planned { name, resource, plan })
+        let mut planned = Planned { name, resource, plan, content: None };
+        planned.content = planned.changes().then(|| planned.document()).flatten();
+        Some(planned)
     }
 
-    async fn settle(&self, planned: Vec<Planned>, began: Instant) -> Result<(), klambda_dispatch::runner::Stopped> {
+    async fn settle(
+        &self,
+        planned: Vec<Planned>,
+        began: Instant,
+    ) -> Result<(), klambda_dispatch::runner::Stopped> {
         let mut act = Vec::new();
         let mut step = Step::default();
-        for planned in planned {
-            if !planned.changes() {
+        for mut planned in planned {
+            if planned.content.is_none() && !planned.removes() {
                 act.push(planned);
                 continue;
             }
-            let content = planned.content();
+            let content = planned.content.take();
             if step.is_full(&planned.plan.events, content.as_deref()) {
                 act.extend(self.store_step(std::mem::take(&mut step)).await?);
             }
@@ -101,7 +112,7 @@ impl Control {
         self.counting.reconciled("unchanged", unchanged, began.elapsed());
         self.counting.reconciled("changed", act.len() - unchanged, began.elapsed());
         let mut wishes = Vec::new();
-        for Planned { name, resource, plan } in act {
+        for Planned { name, resource, plan, .. } in act {
             for action in plan.actions {
                 wishes.extend(self.act(&name, &resource, action));
             }
@@ -207,8 +218,7 @@ impl Planned {
         self.plan.actions.contains(&Action::Remove)
     }
 
-    /// The document to store; none if it is to be removed.
-    fn content(&self) -> Option<Vec<u8>> {
+    fn document(&self) -> Option<Vec<u8>> {
         if self.removes() {
             return None;
         }

@@ -3,9 +3,9 @@
 use crate::api::{About, Api, Gate, Inner, TAILS_MAX, resources};
 use crate::auth::Tokens;
 use crate::config::Config;
+use crate::front::{self, Front, signals};
 use crate::functions::limits::Limiter;
 use crate::functions::watch::Requests;
-use crate::front::{self, Front, signals};
 use crate::shutdown::Shutdown;
 use crate::telemetry;
 use klambda_control::{Control, Options, StartError};

@@ -32,11 +32,19 @@ fn each_ends_with_a_reason() {
         ("python-syntax", inline("python", "index.handler", "def handler(:"), &["SyntaxError"]),
         ("no-handler", node("exports.other = 1;"), &["HandlerNotFound"]),
         ("no-port", node("exports.handler = () => 1; while (true) {}"), &["NeverAnswered"]),
-        ("crash", node("setTimeout(() => process.exit(3), 1); exports.handler = () => 1; process.exit(3);"), &["CrashLoop", "LoadError"]),
+        (
+            "crash",
+            node("setTimeout(() => process.exit(3), 1); exports.handler = () => 1; process.exit(3);"),
+            &["CrashLoop", "LoadError"],
+        ),
         ("memory", memory, &["OutOfMemory"]),
         ("no-version", version, &["RuntimeNotFound"]),
         ("no-dependency", dependency, &["DependencyNotFound", "DependencyFailed", "BuildFailed"]),
-        ("image", json!({ "source": { "type": "image", "image": { "uri": "no.such.host/x:1" } } }), &["NoContainerEngine", "ImageNotFound"]),
+        (
+            "image",
+            json!({ "source": { "type": "image", "image": { "uri": "no.such.host/x:1" } } }),
+            &["NoContainerEngine", "ImageNotFound"],
+        ),
     ];
     for (name, spec, _) in &cases {
         world.apply(name, spec);
@@ -49,7 +57,9 @@ fn each_ends_with_a_reason() {
             let said = conditions.iter().any(|one| reasons.iter().any(|reason| one["reason"] == *reason));
             said && seen["status"]["phase"] == "Failed"
         });
-        let failed = crate::world::conditions(&seen).into_iter().find(|one| reasons.iter().any(|r| one["reason"] == *r));
+        let failed = crate::world::conditions(&seen)
+            .into_iter()
+            .find(|one| reasons.iter().any(|r| one["reason"] == *r));
         let message = failed.map(|one| one["message"].to_string()).unwrap_or_default();
         assert!(message.len() > 30, "{name}: {message}");
         let (status, body) = world.invoke(name, &json!({}));

@@ -1,6 +1,7 @@
 //! Changes, failures and restarts.
 
 use crate::support::eventually;
+use crate::support::process::Receiver;
 use crate::world::{NODE_HELLO, World, is, node};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -43,7 +44,11 @@ fn what_cannot_be_built_or_started_leaves_the_old_version_serving() {
     world.ready("f");
     for (code, condition, reason) in [
         ("exports.handler = (", "BuildReady", "SyntaxError"),
-        ("if (process.env.K_SERVICE) throw new Error('not here'); exports.handler = () => 1;", "DeployReady", "LoadError"),
+        (
+            "if (process.env.K_SERVICE) throw new Error('not here'); exports.handler = () => 1;",
+            "DeployReady",
+            "LoadError",
+        ),
     ] {
         world.apply("f", &node(code));
         let seen = world.until("f", reason, |seen| {
@@ -135,8 +140,9 @@ fn writes_are_checked() {
     let (status, body) = world.put(path, &json!({ "spec": { "scaling": { "maxReplicas": 2 } } }));
     assert_eq!((status, &body["spec"]["scaling"]["maxReplicas"]), (200, &json!(2)));
     assert_eq!(body["spec"]["source"], seen["spec"]["source"]);
-    let seen = world.ready("f");
-    assert_eq!(seen["status"]["serviceStatus"]["scaling"]["maxReplicas"], 2);
+    world.until("f", "scales otherwise", |seen| {
+        seen["status"]["serviceStatus"]["scaling"]["maxReplicas"] == 2
+    });
     assert_eq!(world.events("lambda.build.*").len(), 2, "a change of scaling builds nothing");
     let bad = json!({ "metadata": { "name": "Not A Name" },
         "spec": { "runtime": { "language": "cobol" }, "scaling": { "maxReplicas": 0 }, "colour": "red" } });
@@ -174,4 +180,50 @@ fn secrets_come_from_files_and_are_nowhere_else() {
     assert!(!world.function("f").to_string().contains("hush-hush"));
     let log = std::fs::read_to_string(world.folder.path().join("serve.log")).expect("a log");
     assert!(!log.contains("hush-hush"));
+}
+
+#[test]
+fn what_runs_elsewhere_is_called_there() {
+    let world = World::new();
+    let receiver = Receiver::start(world.folder.path(), &[]);
+    let spec = json!({ "source": { "type": "url", "url": { "url": receiver.url } },
+        "triggers": [{ "filter": { "type": "t" } }] });
+    let document = json!({ "metadata": { "name": "away" }, "spec": spec });
+    assert_eq!(world.post("/api/v1/lambda/agents", &document).0, 202);
+    eventually("it is ready", || match world.get("/api/v1/lambda/agents/away").1 {
+        seen if seen["status"]["phase"] == "Ready" => Ok(()),
+        seen => Err(format!("{seen:#}")),
+    });
+    world.send("t", "1", "k", &json!({ "n": 1 }));
+    let (status, body) = world.post("/api/v1/lambda/agents/away/invoke", &json!({ "n": 2 }));
+    assert!((200..300).contains(&status), "{status} {body}");
+    eventually("both reach it", || match receiver.received().len() {
+        2 => Ok(()),
+        count => Err(format!("{count} {}", receiver.process.printed())),
+    });
+}
+
+#[test]
+fn deleting_drains_and_leaves_dead_letters() {
+    let world = World::with(vec![("KLAMBDA_FUNCTIONS_DRAIN", "1s".into())]);
+    let mut spec = node("exports.handler = () => { throw new Error('never'); };");
+    spec["triggers"] = json!([{ "filter": { "type": "t" } }]);
+    spec["retry"] = json!({ "attempts": "unlimited", "backoff": "100ms", "maxBackoff": "100ms" });
+    world.apply("f", &spec);
+    world.ready("f");
+    world.send("t", "1", "k", &json!({}));
+    assert_eq!(world.delete("/api/v1/lambda/functions/f").0, 202);
+    assert_eq!(world.delete("/api/v1/lambda/functions/f").0, 202, "asking twice is the same");
+    let (status, body) =
+        world.post("/api/v1/lambda/functions", &json!({ "metadata": { "name": "f" }, "spec": spec }));
+    assert_eq!(status, 409, "{body}");
+    eventually("it is gone", || match world.get("/api/v1/lambda/functions/f").0 {
+        404 => Ok(()),
+        status => Err(status.to_string()),
+    });
+    let (_, letters) = world.get("/api/v1/dlq");
+    assert_eq!(letters["items"][0]["reason"], "unavailable", "{letters}");
+    assert_eq!(world.children(), Vec::<String>::new());
+    world.apply("f", &node(NODE_HELLO));
+    world.ready("f");
 }

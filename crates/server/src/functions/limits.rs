@@ -93,9 +93,11 @@ impl Client {
 impl Standing {
     pub fn tell(&self, headers: &mut HeaderMap) {
         let reset = self.wait.map_or(1, |wait| wait.as_secs() + 1);
-        for (name, value) in
-            [("x-ratelimit-limit", self.limit), ("x-ratelimit-remaining", self.left), ("x-ratelimit-reset", reset)]
-        {
+        for (name, value) in [
+            ("x-ratelimit-limit", self.limit),
+            ("x-ratelimit-remaining", self.left),
+            ("x-ratelimit-reset", reset),
+        ] {
             headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
         }
     }

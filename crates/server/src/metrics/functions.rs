@@ -42,19 +42,33 @@ pub fn functions(text: &mut Text, api: &Api) {
 }
 
 fn builds(text: &mut Text, counts: &Counts) {
-    gauge(text, "operator_build_jobs_active", "Builds that run or wait for their turn.", counts.builds_active as f64);
+    gauge(
+        text,
+        "operator_build_jobs_active",
+        "Builds that run or wait for their turn.",
+        counts.builds_active as f64,
+    );
     let name = "operator_build_jobs_total";
     text.counter(name, "Builds that ended, by result. What was built before is not built again.");
     for result in BUILDS {
         text.sample(name, &[("result", result)], counts.builds.get(result).copied().unwrap_or(0));
     }
-    histogram(text, "operator_build_duration_seconds", "How long builds took.", &counts.build_ms, SECONDS_OF_MILLIS);
+    histogram(
+        text,
+        "operator_build_duration_seconds",
+        "How long builds took.",
+        &counts.build_ms,
+        SECONDS_OF_MILLIS,
+    );
 }
 
 fn requests(text: &mut Text, api: &Api) {
     let counted = api.requests.read();
     let name = "operator_api_requests_total";
-    text.counter(name, "Requests for functions and agents, by method, address and status; calls of functions aside.");
+    text.counter(
+        name,
+        "Requests for functions and agents, by method, address and status; calls of functions aside.",
+    );
     if counted.requests.is_empty() {
         text.sample(name, &[("method", "GET"), ("path", "/api/v1/lambda/functions"), ("status", "200")], 0);
     }
