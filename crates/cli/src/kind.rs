@@ -139,7 +139,7 @@ const FUNCTION_WIDE: &[Column] = &[
     Column("HANDLER", Text("/spec/runtime/handler")),
     Column("SOURCE", Words(source)),
     Column("GENERATION", Count("/metadata/generation")),
-    Column("VERSION", Error("/status/serviceStatus/version")),
+    Column("VERSION", Text("/status/serviceStatus/version")),
     Column("REASON", Words(reason)),
 ];
 

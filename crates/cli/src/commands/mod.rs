@@ -110,7 +110,7 @@ fn for_each<T>(
     failure.map_or(Ok(()), Err)
 }
 
-fn is_unreachable(error: &anyhow::Error) -> bool {
+pub fn is_unreachable(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<client::Error>(), Some(client::Error::Unreachable { .. }))
 }
 

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 /// How often one looks, how long events are apart, and how long anything may take.
 const LOOK: Duration = Duration::from_millis(40);
 const APART: Duration = Duration::from_millis(80);
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// What a reader needs between two parts.
 const BREATH: Duration = Duration::from_millis(700);
 
@@ -56,6 +56,7 @@ pub fn run(out: &mut dyn Write, args: &Args) -> anyhow::Result<()> {
     let (scene, stage) = (Scene::new(language), Stage::set(language)?);
     let mut demo = Demo { stage, scene, screen, sent: Vec::new() };
     let played = demo.play(language);
+    let played = played.map_err(|error| demo.stage.explain(error));
     // What was seen is worth a file also when it went wrong.
     if let Some(file) = &args.svg {
         let picture = svg::picture(&demo.screen.frames());

@@ -6,6 +6,7 @@ use crate::args::Global;
 use crate::bench::child::Child;
 use crate::bench::interrupt;
 use crate::client::{Client, Error};
+use crate::commands::is_unreachable;
 use crate::output::Format;
 use crate::route::Route;
 use anyhow::{Context, anyhow, bail};
@@ -55,12 +56,25 @@ impl Stage {
         let deadline = Instant::now() + START;
         while self.client.get(&Route::new(&["status"])).is_err() {
             if self.server.has_ended()? || Instant::now() > deadline {
-                let said = std::fs::read_to_string(self.folder.path().join("serve.log")).unwrap_or_default();
-                bail!("the server did not start: {}", said.trim());
+                bail!("the server did not start: {}", self.said());
             }
             interrupt::sleep(Duration::from_millis(10))?;
         }
         Ok(())
+    }
+
+    /// What the server has printed.
+    fn said(&self) -> String {
+        let text = std::fs::read_to_string(self.folder.path().join("serve.log")).unwrap_or_default();
+        text.trim().to_owned()
+    }
+
+    /// A server that cannot be reached because it is gone is not one that the user should start.
+    pub fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+        match self.server.has_ended() {
+            Ok(true) if is_unreachable(&error) => anyhow!("the demo's own server ended: {}", self.said()),
+            _ => error,
+        }
     }
 
     fn journal_path(&self) -> PathBuf {
