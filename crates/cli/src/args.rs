@@ -105,7 +105,7 @@ pub enum Command {
     Check(Check),
     /// Measure this machine: rates, latencies, CPU and memory, beside a bare ceiling
     Bench(bench::Args),
-    /// See it all in one terminal in under a minute: a function, its lanes, a failure and a replay
+    /// See a function, its lanes, a failure and a replay, in one terminal in under a minute
     Demo(demo::Args),
     /// Print the whole default configuration, commented
     Config,

@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::io::Write;
 
 /// How far back in the log its events are looked for, and how many are shown.
-const POSITIONS_BACK: u64 = 1_000;
+const POSITIONS_BACK: u64 = 500;
 const EVENTS_SHOWN: usize = 10;
 const LANES_SHOWN: usize = 10;
 
