@@ -103,7 +103,8 @@ impl Control {
         let opened = self
             .platform
             .get_or_try_init(|| async {
-                let platform = Platform::open(&self.options).await?;
+                let resources = self.lock().functions.values().map(|entry| entry.resource.clone()).collect();
+                let platform = Platform::open(&self.options, resources).await?;
                 tokio::spawn(self.clone().watch_fleet(platform.fleet.changes()));
                 Ok::<Platform, crate::platform::OpenError>(platform)
             })

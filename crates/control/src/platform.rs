@@ -3,6 +3,7 @@
 mod deploy;
 mod jobs;
 mod made;
+mod sweep;
 mod work;
 
 pub use deploy::timeout_ms;
@@ -15,6 +16,7 @@ use klambda_build::Workshop;
 use klambda_core::time::Millis;
 use klambda_functions::failure::Failure;
 use klambda_functions::hash;
+use klambda_functions::resource::Resource;
 use klambda_local::fleet::{self, Fleet};
 use klambda_local::process::{self, Spawner, limits::Groups};
 use made::Made;
@@ -51,10 +53,15 @@ pub enum OpenError {
 }
 
 impl Platform {
-    /// Ends what an earlier run left first.
-    pub async fn open(options: &Options) -> Result<Platform, OpenError> {
+    /// Ends what an earlier run left first, and removes what these resources do not need.
+    pub async fn open(options: &Options, resources: Vec<Arc<Resource>>) -> Result<Platform, OpenError> {
         let options = options.clone();
-        let opened = tokio::task::spawn_blocking(move || Platform::open_now(&options)).await;
+        let opened = tokio::task::spawn_blocking(move || {
+            let platform = Platform::open_now(&options)?;
+            platform.sweep(&resources);
+            Ok(platform)
+        })
+        .await;
         opened.map_err(io::Error::other)?
     }
 

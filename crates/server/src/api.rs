@@ -161,12 +161,13 @@ fn lambda(gate: Gate) -> Router<Gate> {
         .route("/api/v1/lambda/functions", get(functions::list).post(functions::create))
         .route("/api/v1/lambda/functions/{name}", one())
         .route("/api/v1/lambda/functions/{name}/rebuild", post(functions::rebuild))
-        .route("/api/v1/lambda/functions/{name}/invoke", post(functions::invoke::call))
         .route("/api/v1/lambda/functions/{name}/logs", get(functions::logs::show))
         .route("/api/v1/lambda/agents", get(functions::list).post(functions::create))
         .route("/api/v1/lambda/agents/{name}", one())
         .route("/api/v1/lambda/agents/{name}/rebuild", post(functions::rebuild))
-        .route("/api/v1/lambda/agents/{name}/invoke", post(functions::invoke::call))
         .route("/api/v1/lambda/agents/{name}/logs", get(functions::logs::show))
         .route_layer(axum::middleware::from_fn_with_state(gate, functions::watch::pass))
+        // Calls are neither limited nor counted among these.
+        .route("/api/v1/lambda/functions/{name}/invoke", post(functions::invoke::call))
+        .route("/api/v1/lambda/agents/{name}/invoke", post(functions::invoke::call))
 }

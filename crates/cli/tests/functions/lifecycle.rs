@@ -227,3 +227,20 @@ fn deleting_drains_and_leaves_dead_letters() {
     world.apply("f", &node(NODE_HELLO));
     world.ready("f");
 }
+
+#[test]
+fn a_start_removes_what_nobody_needs() {
+    let mut world = World::new();
+    world.apply("f", &node(NODE_HELLO));
+    world.ready("f");
+    world.apply("f", &node("exports.handler = () => ({ version: 2 });"));
+    world.ready("f");
+    let artifacts = world.folder.path().join("data/functions/artifacts");
+    let count = || std::fs::read_dir(&artifacts).expect("a folder").count();
+    assert_eq!(count(), 2);
+    world.process.take().expect("it runs").stop();
+    world.start();
+    assert_eq!(world.function("f")["status"]["phase"], "Ready");
+    assert_eq!(world.invoke("f", &json!({})), (200, json!({ "version": 2 })));
+    assert_eq!(count(), 1);
+}

@@ -47,8 +47,7 @@ pub async fn pass(State(gate): State<Gate>, request: Request, next: Next) -> Res
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let path = path.unwrap_or_default();
     let length = request.body().size_hint().exact().unwrap_or(0);
-    let is_call = path.ends_with("/invoke");
-    let client = request.extensions().get::<Peer>().filter(|_| !is_call).copied();
+    let client = request.extensions().get::<Peer>().copied();
     let standing = client.and_then(|Peer(client)| api.limiter.ask(client, request.method(), began));
     let mut response = match standing.as_ref().and_then(|standing| standing.wait) {
         Some(wait) => Problem::rate_limited("this client asks too often; wait, then ask again")
@@ -57,10 +56,8 @@ pub async fn pass(State(gate): State<Gate>, request: Request, next: Next) -> Res
         None => next.run(request).await,
     };
     standing.iter().for_each(|standing: &Standing| standing.tell(response.headers_mut()));
-    if !is_call {
-        let micros = began.elapsed().as_micros() as u64;
-        api.requests.add((method, path, response.status().as_u16()), micros, length);
-    }
+    let micros = began.elapsed().as_micros() as u64;
+    api.requests.add((method, path, response.status().as_u16()), micros, length);
     response
 }
 
