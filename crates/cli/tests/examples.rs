@@ -58,8 +58,13 @@ fn hello_in_go() {
 #[test]
 fn an_ordered_agent_puts_right_what_arrives_mixed_up() {
     let shell = Shell::new();
+    // As it was first written, it has no source yet.
+    let bare = "apiVersion: lambda.knative.dev/v1alpha1\nkind: LambdaAgent\nmetadata:\n  name: test-ordered\nspec:\n  ordering: ordered\n";
+    assert_eq!(shell.ok(&["apply", "-f", &shell.write("bare.yaml", bare)]), "agent/test-ordered created\n");
+    let (_, told) = shell.fails(&["wait", "agent", "test-ordered"]);
+    assert!(told.contains("SourceMissing"), "{told}");
     let file = shell.example("ordered-agent.yaml", same);
-    assert_eq!(shell.ok(&["apply", "-f", &file]), "agent/test-ordered created\n");
+    assert_eq!(shell.ok(&["apply", "-f", &file]), "agent/test-ordered configured\n");
     shell.ok(&["wait", "agent", "test-ordered", "--timeout", "1m"]);
     for sequence in ["1", "4", "3", "2", "5"] {
         shell.ok(&["event", "send", "--type", "ticket.moved", "--key", "t-1", "--sequence", sequence]);
