@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(40);
 const APART: Duration = Duration::from_millis(80);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What a reader needs between two parts.
-const BREATH: Duration = Duration::from_millis(700);
+const BREATH: Duration = Duration::from_millis(1_500);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -147,8 +147,7 @@ impl Demo<'_> {
             Progress::Failed(why) => bail!("the mended function is not ready: {why}"),
         })?;
         let took = started.elapsed().as_millis();
-        self.scene
-            .say(Tone::Plain, format!("the old version served until the new one answered, {took} ms later"));
+        self.scene.say(Tone::Plain, format!("built beside the old version and rolled in after {took} ms"));
         self.breathe()
     }
 

@@ -83,7 +83,7 @@ impl Scene {
     }
 
     pub fn frame(&self) -> Vec<Line> {
-        let mut lines = vec![self.title(), Line::default()];
+        let mut lines = vec![self.title(), legend()];
         lines.extend((0..ORDERS.len()).map(|order| self.row(order)));
         lines.push(Line::default());
         lines.extend(self.story.iter().cloned());
@@ -126,7 +126,7 @@ impl Scene {
             return (Tone::Good, "done".to_owned());
         }
         let Some(lane) = self.lane(order) else { return (Tone::Plain, String::new()) };
-        let error = || shorten(&function::error(&cell(lane, "/head/lastError")), ERROR_CHARS_MAX);
+        let error = || failure(&cell(lane, "/head/lastError"));
         match lane["state"].as_str() {
             Some("parked") if lane["head"].is_object() => (Tone::Bad, format!("parked: {}", error())),
             Some("retrying") => (Tone::Waits, format!("retrying: {}", error())),
@@ -170,7 +170,33 @@ impl Scene {
     }
 }
 
+/// What the marks mean.
+fn legend() -> Line {
+    let marks = [Mark::Waits, Mark::Runs, Mark::Done, Mark::Missing, Mark::Fails, Mark::Parked];
+    marks.into_iter().fold(Line::default().to(NAME_WIDTH), |line, mark| {
+        line.with(mark.tone(), mark.sign()).with(Tone::Dim, format!(" {}   ", mark.word()))
+    })
+}
+
+/// That a handler throws is said by the status already.
+fn failure(last_error: &str) -> String {
+    let words = function::error(last_error);
+    shorten(words.strip_prefix("HTTP 500: ").unwrap_or(&words), ERROR_CHARS_MAX)
+}
+
 impl Mark {
+    fn word(self) -> &'static str {
+        match self {
+            Mark::NotThere => "not sent",
+            Mark::Missing => "missing",
+            Mark::Waits => "waits",
+            Mark::Runs => "runs",
+            Mark::Fails => "tried again",
+            Mark::Parked => "parked",
+            Mark::Done => "done",
+        }
+    }
+
     fn sign(self) -> &'static str {
         match self {
             Mark::NotThere => "·",
