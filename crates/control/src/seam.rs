@@ -3,7 +3,7 @@
 use crate::control::Control;
 use crate::names::Name;
 use klambda_dispatch::Delivery;
-use klambda_dispatch::functions::{Acquired, Functions, Handling, Lease, Unavailable};
+use klambda_dispatch::functions::{Acquired, Functions, Handling, Hold, Lease, Unavailable};
 use klambda_local::fleet::{self, Fleet};
 use std::future::Future;
 use std::pin::Pin;
@@ -35,10 +35,18 @@ impl Functions for Control {
     }
 }
 
+struct Held(fleet::Lease);
+
+impl Hold for Held {
+    fn answered(&mut self) {
+        self.0.answered();
+    }
+}
+
 async fn lease(fleet: Fleet, name: Name) -> Result<Lease, Unavailable> {
     let lease = fleet.acquire(name.as_str()).await.map_err(|error| unavailable(&error))?;
     match lease.address() {
-        Some(address) => Ok(Lease { address, held: Box::new(lease) }),
+        Some(address) => Ok(Lease { address, held: Box::new(Held(lease)) }),
         None => Err(Unavailable { why: "it runs elsewhere".into(), retry_after_ms: RETRY_MS }),
     }
 }

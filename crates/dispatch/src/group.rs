@@ -160,8 +160,9 @@ impl Engine {
             self.subscriptions.values().filter(|s| s.wants(event)).map(|s| s.id).collect();
         for id in ids {
             let Some(subscription) = self.subscriptions.get(&id) else { continue };
-            // Whoever tells of a change does not obey what it tells.
-            if origin == Origin::System && subscription.name() == CONTROLLER {
+            // Only who sends events from outside has a right to have them obeyed: neither who tells of a change, nor a
+            // function.
+            if subscription.name() == CONTROLLER {
                 continue;
             }
             if self.is_known(subscription, identity)? {

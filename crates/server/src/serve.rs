@@ -134,7 +134,7 @@ impl Server {
         log_recovery(&report);
         let history = History::new(engine.reader());
         let clock = clock.not_before(engine.now());
-        let control = Control::new(function_options(&config, &url)?, clock);
+        let control = Control::new(function_options(&config, &url), clock);
         let (client, deliveries) = (client_options(&config), threads(&config).deliveries);
         let functions = Arc::new(control.clone());
         let (runner, handle) = Runner::with_functions(engine, client, clock, deliveries, functions)?;
@@ -278,11 +278,14 @@ fn client_options(config: &Config) -> client::Options {
     }
 }
 
-fn function_options(config: &Config, url: &str) -> io::Result<Options> {
-    let helper = vec![std::env::current_exe()?.into_os_string(), "child".into()];
-    // Builds and functions have working folders of their own.
-    let folder = std::path::absolute(&config.data)?.join("functions");
-    let mut options = Options::new(folder, helper);
+/// Also when the file was replaced since the start.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+fn function_options(config: &Config, url: &str) -> Options {
+    let helper = vec![OWN_PROGRAM.into(), "child".into()];
+    // Builds and functions have working folders of their own: a relative path would lead elsewhere from there.
+    let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
+    let mut options = Options::new(data.join("functions"), helper);
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let functions = &config.functions;
     options.url = url.to_owned();
@@ -300,7 +303,7 @@ fn function_options(config: &Config, url: &str) -> io::Result<Options> {
         drain_ms_max: ms(functions.drain),
         ..plan::Limits::default()
     };
-    Ok(options)
+    options
 }
 
 fn event_limits(config: &Config) -> binding::Limits {

@@ -23,9 +23,14 @@ fn each_ends_with_a_reason() {
     memory["resources"] = json!({ "limits": { "memory": "96Mi" } });
     let mut slow = node(NODE_HELLO);
     slow["build"] = json!({ "timeout": "1s" });
+    // Takes connections, and never says a word.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let package = format!("http://{}/slow.tgz", silent.local_addr().expect("an address"));
+    slow["source"]["inline"]["dependencies"] = json!(json!({ "slow": package }).to_string());
     let folder = json!({ "source": { "type": "folder", "folder": { "path": "/no/such/folder" } },
         "runtime": { "language": "nodejs" } });
     let cases: Vec<(&str, Value, &[&str])> = vec![
+        ("slow", slow, &["BuildTimeout"]),
         ("no-folder", folder, &["SourceNotFound"]),
         ("no-repository", git("http://127.0.0.1:9/none.git"), &["SourceUnreachable", "SourceNotFound"]),
         ("syntax", node("exports.handler = ("), &["SyntaxError"]),

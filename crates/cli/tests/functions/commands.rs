@@ -18,6 +18,8 @@ fn events_create_change_and_delete_and_bad_ones_are_dead_letters() {
         2 => Ok(()),
         count => Err(count.to_string()),
     });
+    let artifacts = world.folder.path().join("data/functions/artifacts");
+    assert_eq!(std::fs::read_dir(artifacts).expect("a folder").count(), 2, "though its content is the same");
     world.send("lambda.function.deleted", "4", "f", &json!({ "nam": "f" }));
     let letters = eventually("a dead letter", || {
         let (_, page) = world.get("/api/v1/dlq");

@@ -1,7 +1,7 @@
 //! Changes, failures and restarts.
 
 use crate::support::eventually;
-use crate::support::process::Receiver;
+use crate::support::process::{Receiver, agent};
 use crate::world::{NODE_HELLO, World, is, node};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -243,4 +243,20 @@ fn a_start_removes_what_nobody_needs() {
     assert_eq!(world.function("f")["status"]["phase"], "Ready");
     assert_eq!(world.invoke("f", &json!({})), (200, json!({ "version": 2 })));
     assert_eq!(count(), 1);
+}
+
+#[test]
+fn clients_are_limited_where_that_is_asked_for() {
+    let world = World::with(vec![("KLAMBDA_FUNCTIONS_RATE_LIMITS_DELETES", "1".into())]);
+    let delete =
+        || agent().delete(format!("{}/api/v1/lambda/functions/none", world.url)).call().expect("an answer");
+    let first = delete();
+    assert_eq!(
+        (first.status().as_u16(), &first.headers()["x-ratelimit-limit"]),
+        (404, &"1".parse().expect("a value"))
+    );
+    let second = delete();
+    assert_eq!(second.status(), 429);
+    assert!(second.headers().contains_key("retry-after"));
+    assert_eq!(world.get("/api/v1/lambda/functions").0, 200);
 }

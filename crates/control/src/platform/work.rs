@@ -7,7 +7,7 @@ use crate::observe::capital;
 use crate::secrets::Secret;
 use klambda_build::{Cancel, Language, Request, hash_folder};
 use klambda_functions::failure::{Failure, Reason};
-use klambda_functions::hash;
+use klambda_functions::hash::{self, REBUILD_ANNOTATION};
 use klambda_functions::observed::{BuildRun, BuildState, Fetch, FetchState};
 use klambda_functions::resource::{self, Resource, SourceType};
 use klambda_local::source::{self, Source};
@@ -177,10 +177,16 @@ impl Platform {
             handler: runtime.handler.clone(),
             dependencies: inline.and_then(|inline| inline.dependencies.clone()).unwrap_or_default(),
             timeout: Duration::from_millis(resource.spec.build.timeout.ms),
+            again: if is_asked_again(resource) { hash.to_owned() } else { String::new() },
         };
         let artifact = self.workshop.build(&request, cancel).await.map_err(|error| not_built(&error))?;
         self.note_made(hash, artifact).map_err(broken)
     }
+}
+
+/// Content that was built before is to be built once more.
+fn is_asked_again(resource: &Resource) -> bool {
+    resource.spec.build.force_rebuild || resource.metadata.annotations.contains_key(REBUILD_ANNOTATION)
 }
 
 fn language(language: resource::Language) -> Language {
