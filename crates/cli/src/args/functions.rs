@@ -96,7 +96,7 @@ pub struct Logs {
     /// Go on with what is written from now on
     #[arg(short, long)]
     pub follow: bool,
-    /// Only the last so many lines
+    /// Begin with the last so many lines; default: 100
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub tail: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! The bench's processes: started from this executable, spoken to in lines, gone when their owner is.
+//! Processes of the bench and the demo: started from this executable, spoken to in lines, gone when their owner is.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
