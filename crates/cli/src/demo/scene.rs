@@ -61,11 +61,7 @@ impl Scene {
             self.story.iter().filter(|line| line.pieces.first().is_some_and(|piece| piece.0 == Tone::Strong));
         let title = format!("{} {what}", number.count() + 1);
         let line = Line::of(Tone::Strong, title).to(COMMAND_COLUMN);
-        self.story.push(if command.is_empty() {
-            line
-        } else {
-            line.with(Tone::Dim, format!("$ klambda {command}"))
-        });
+        self.story.push(line.with(Tone::Dim, format!("$ klambda {command}")));
     }
 
     pub fn say(&mut self, tone: Tone, text: impl Into<String>) {
@@ -119,10 +115,9 @@ impl Scene {
         line.with(tone, words)
     }
 
+    /// What there is to say of an order, if anything.
     pub fn state(&self, order: usize) -> (Tone, String) {
-        let steps = STEPS.len() as u64;
-        let marks = (1..=steps).map(|sequence| self.mark(Step { order, sequence }));
-        if marks.clone().all(|mark| mark == Mark::Done) {
+        if self.is_done(order) {
             return (Tone::Good, "done".to_owned());
         }
         let Some(lane) = self.lane(order) else { return (Tone::Plain, String::new()) };
@@ -137,7 +132,7 @@ impl Scene {
     }
 
     pub fn is_done(&self, order: usize) -> bool {
-        self.state(order).1 == "done"
+        (1..=STEPS.len() as u64).all(|sequence| self.mark(Step { order, sequence }) == Mark::Done)
     }
 
     pub fn lane_is(&self, order: usize, state: &str) -> bool {
