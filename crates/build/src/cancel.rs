@@ -18,7 +18,7 @@ impl Cancel {
         self.0.send_replace(true);
     }
 
-    pub(crate) async fn cancelled(&self) {
+    pub async fn cancelled(&self) {
         let mut receiver = self.0.subscribe();
         // The sender lives as long as this borrow of it.
         let _ = receiver.wait_for(|cancelled| *cancelled).await;

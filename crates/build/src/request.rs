@@ -16,6 +16,8 @@ pub struct Request {
     /// Dependencies beside those in the source, in the language's own words; empty for none.
     pub dependencies: String,
     pub timeout: Duration,
+    /// Tells a build that was asked for again from those before it; empty for what need not be built twice.
+    pub again: String,
 }
 
 impl Request {

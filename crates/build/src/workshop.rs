@@ -132,6 +132,9 @@ impl Workshop {
         hasher.part(format!("{}.{}", tool.version.major, tool.version.minor).as_bytes());
         hasher.part(request.handler.as_bytes());
         hasher.part(request.dependencies.trim().as_bytes());
+        if !request.again.is_empty() {
+            hasher.part(request.again.as_bytes());
+        }
         if request.language == Language::Go {
             // Compiled in; the other wrappers stand beside the artifact.
             hasher.part(self.wrappers.hash.to_string().as_bytes());

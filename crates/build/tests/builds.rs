@@ -36,6 +36,7 @@ impl Bed {
             handler: "index.handler".into(),
             dependencies: dependencies.into(),
             timeout: Request::TIMEOUT_DEFAULT,
+            again: String::new(),
         }
     }
 

@@ -1,10 +1,13 @@
 //! The grammar: kubectl's verbs for what has a name, noun and verb for what one does to running things.
 
+mod functions;
 mod running;
 
+pub use functions::*;
 pub use running::*;
 
 use crate::bench;
+use crate::demo;
 use crate::output::Format;
 use crate::time::{self, Moment};
 use clap::{Args, Parser, Subcommand};
@@ -20,7 +23,7 @@ Exit codes:
   4  not found
   5  conflict";
 
-/// Ordered, durable event delivery: every key of every subscription is a FIFO lane.
+/// Event-driven functions that keep their order: every key of every subscription is a FIFO lane.
 #[derive(Debug, Parser)]
 #[command(name = "klambda", version, after_help = EXIT_CODES, max_term_width = 110)]
 #[command(arg_required_else_help = true)]
@@ -69,9 +72,19 @@ pub enum Command {
     /// Tell everything about one thing, in words
     #[command(subcommand)]
     Describe(Describe),
-    /// Remove a subscription or a dead letter, or stop a replay
+    /// Remove what has a name, or stop a replay
     #[command(subcommand)]
     Delete(Delete),
+    /// Wait until a function or agent is what it should be
+    #[command(subcommand)]
+    Wait(Wait),
+    /// Call a function and print what it returns
+    Invoke(Invoke),
+    /// Print what a function writes
+    #[command(alias = "log")]
+    Logs(Logs),
+    /// Fetch and build a function again
+    Rebuild(Rebuild),
     /// Send events, or watch them arrive
     #[command(subcommand, alias = "events", visible_alias = "ev")]
     Event(Event),
@@ -92,6 +105,8 @@ pub enum Command {
     Check(Check),
     /// Measure this machine: rates, latencies, CPU and memory, beside a bare ceiling
     Bench(bench::Args),
+    /// See a function, its lanes, a failure and a replay, in one terminal in under a minute
+    Demo(demo::Args),
     /// Print the whole default configuration, commented
     Config,
     /// Print the completion script for a shell
@@ -135,10 +150,19 @@ pub struct Apply {
     /// YAML (several documents with ---) or JSON; a folder means every .yaml, .yml and .json in it; - is stdin
     #[arg(short, long = "filename", value_name = "FILE|DIR|-", required = true)]
     pub filename: Vec<PathBuf>,
+    /// The namespace of functions and agents whose document names none [default: default]
+    #[arg(short, long, value_name = "NAME")]
+    pub namespace: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Get {
+    /// Functions and how they are doing
+    #[command(visible_aliases = ["functions", "fn"], aliases = ["lambdafunction", "lambdafunctions"])]
+    Function(GetFunction),
+    /// Agents and how they are doing
+    #[command(visible_alias = "agents", aliases = ["lambdaagent", "lambdaagents"])]
+    Agent(GetFunction),
     /// Subscriptions and what waits in them
     #[command(visible_aliases = ["subscriptions", "sub", "subs"])]
     Subscription { name: Vec<String> },
@@ -242,6 +266,12 @@ pub struct Selector {
 
 #[derive(Debug, Subcommand)]
 pub enum Describe {
+    /// A function: how far it is and why, its last build, what waits for it
+    #[command(visible_aliases = ["functions", "fn"], aliases = ["lambdafunction", "lambdafunctions"])]
+    Function(FunctionNames),
+    /// An agent: the same
+    #[command(visible_alias = "agents", aliases = ["lambdaagent", "lambdaagents"])]
+    Agent(FunctionNames),
     /// A subscription: what it is, what waits, what its target does
     #[command(visible_aliases = ["subscriptions", "sub", "subs"])]
     Subscription {
@@ -275,6 +305,12 @@ pub enum Describe {
 
 #[derive(Debug, Subcommand)]
 pub enum Delete {
+    /// Delete functions; what waits for them is delivered first
+    #[command(visible_aliases = ["functions", "fn"], aliases = ["lambdafunction", "lambdafunctions"])]
+    Function(DeleteFunction),
+    /// Delete agents; what waits for them is delivered first
+    #[command(visible_alias = "agents", aliases = ["lambdaagent", "lambdaagents"])]
+    Agent(DeleteFunction),
     /// Delete subscriptions
     #[command(visible_aliases = ["subscriptions", "sub", "subs"])]
     Subscription {

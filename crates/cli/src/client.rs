@@ -88,15 +88,28 @@ impl Client {
     }
 
     pub fn put(&self, route: &Route, body: &Value) -> Result<Answer, Error> {
-        self.call(Method::PUT, route, Some(Json(body.to_string(), "application/json")))
+        self.call(Method::PUT, route, Some(Body::json(body)))
     }
 
     pub fn post(&self, route: &Route, body: Option<&Value>) -> Result<Answer, Error> {
-        self.call(Method::POST, route, body.map(|body| Json(body.to_string(), "application/json")))
+        self.call(Method::POST, route, body.map(Body::json))
     }
 
-    pub fn post_as(&self, route: &Route, body: String, content_type: &'static str) -> Result<Answer, Error> {
-        self.call(Method::POST, route, Some(Json(body, content_type)))
+    pub fn post_as(&self, route: &Route, body: String, content_type: &str) -> Result<Answer, Error> {
+        self.call(Method::POST, route, Some(Body::new(body, content_type)))
+    }
+
+    /// Sends what is not ours to read, and hands back the answer as it came.
+    pub fn post_raw(&self, route: &Route, body: Body) -> Result<Vec<u8>, Error> {
+        let mut response = self.send(Method::POST, route, Some(body), "*/*", Some(self.timeout))?;
+        if response.status().as_u16() >= 300 {
+            return Err(match self.read(response) {
+                Ok(_) => self.garbled("an error that is none"),
+                Err(error) => error,
+            });
+        }
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
+        body.map_err(|error| self.transport(error))
     }
 
     pub fn delete(&self, route: &Route) -> Result<Answer, Error> {
@@ -133,7 +146,7 @@ impl Client {
 
     /// Opens an answer that is read as it comes: only connecting and the answer's head are timed.
     pub fn stream(&self, method: Method, route: &Route, accept: &str) -> Result<impl Read + use<>, Error> {
-        let body = (method == Method::POST).then_some(Json(String::new(), "application/json"));
+        let body = (method == Method::POST).then(|| Body::new(String::new(), "application/json"));
         let response = self.send(method, route, body, accept, None)?;
         let status = response.status().as_u16();
         if status < 300 {
@@ -145,7 +158,7 @@ impl Client {
         })
     }
 
-    fn call(&self, method: Method, route: &Route, body: Option<Json>) -> Result<Answer, Error> {
+    fn call(&self, method: Method, route: &Route, body: Option<Body>) -> Result<Answer, Error> {
         let response = self.send(method, route, body, "application/json", Some(self.timeout))?;
         self.read(response)
     }
@@ -154,7 +167,7 @@ impl Client {
         &self,
         method: Method,
         route: &Route,
-        body: Option<Json>,
+        body: Option<Body>,
         accept: &str,
         timeout: Option<Duration>,
     ) -> Result<http::Response<ureq::Body>, Error> {
@@ -164,12 +177,12 @@ impl Client {
         if let Some(bearer) = &self.bearer {
             request = request.header("authorization", bearer);
         }
-        if let Some(Json(_, content_type)) = &body {
-            request = request.header("content-type", *content_type);
+        if let Some(body) = &body {
+            request = body.headers.iter().fold(request, |request, (name, value)| request.header(name, value));
         }
         let sent = if carries_body {
-            let text = body.map(|Json(text, _)| text).unwrap_or_default();
-            request.body(text).map_err(ureq::Error::from).and_then(|r| self.run(r, timeout))
+            let bytes = body.map(|body| body.bytes).unwrap_or_default();
+            request.body(bytes).map_err(ureq::Error::from).and_then(|r| self.run(r, timeout))
         } else {
             request.body(()).map_err(ureq::Error::from).and_then(|r| self.run(r, timeout))
         };
@@ -225,14 +238,35 @@ impl Client {
     }
 }
 
-/// A JSON text and its media type.
-struct Json(String, &'static str);
+/// What a request carries, and what its headers say of that.
+pub struct Body {
+    bytes: Vec<u8>,
+    headers: Vec<(String, String)>,
+}
+
+impl Body {
+    pub fn new(bytes: impl Into<Vec<u8>>, content_type: &str) -> Body {
+        Body { bytes: bytes.into(), headers: vec![("content-type".to_owned(), content_type.to_owned())] }
+    }
+
+    pub fn header(mut self, name: &str, value: &str) -> Body {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    fn json(value: &Value) -> Body {
+        Body::new(value.to_string(), "application/json")
+    }
+}
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.body["title"].as_str() {
-            Some(title) => write!(f, "{title}")?,
-            None => write!(f, "the server answered {}", self.status)?,
+        // What a function throws is no problem document.
+        let thrown = &self.body["error"];
+        match (self.body["title"].as_str(), thrown["message"].as_str()) {
+            (Some(title), _) => write!(f, "{title}")?,
+            (None, Some(message)) => write!(f, "{}: {message}", thrown["type"].as_str().unwrap_or("Error"))?,
+            (None, None) => write!(f, "the server answered {}", self.status)?,
         }
         if let Some(detail) = self.body["detail"].as_str() {
             write!(f, ": {detail}")?;

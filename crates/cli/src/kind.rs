@@ -1,5 +1,6 @@
 //! The things the API knows by name, and the columns that show them.
 
+use crate::function::{error, ready, reason, runtime, source, target};
 use crate::output::{Table, cell, number, shorten, text};
 use crate::time::{age_of, relative};
 use klambda_core::time::Millis;
@@ -7,6 +8,8 @@ use serde_json::Value;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    Function,
+    Agent,
     Subscription,
     Lane,
     DeadLetter,
@@ -19,6 +22,8 @@ const ERROR_CHARS_MAX: usize = 60;
 impl Kind {
     pub fn word(self) -> &'static str {
         match self {
+            Kind::Function => "function",
+            Kind::Agent => "agent",
             Kind::Subscription => "subscription",
             Kind::Lane => "lane",
             Kind::DeadLetter => "deadletter",
@@ -30,7 +35,7 @@ impl Kind {
     /// `kind/name`, as `-o name` prints it.
     pub fn name_of(self, item: &Value) -> String {
         let name = match self {
-            Kind::Subscription => cell(item, "/metadata/name"),
+            Kind::Function | Kind::Agent | Kind::Subscription => cell(item, "/metadata/name"),
             Kind::Lane => format!("{}/{}", cell(item, "/subscription"), cell(item, "/key")),
             Kind::DeadLetter | Kind::Replay => cell(item, "/id"),
             Kind::Event => cell(item, "/event/id"),
@@ -38,10 +43,11 @@ impl Kind {
         format!("{}/{name}", self.word())
     }
 
-    pub fn table(self, items: &[Value], wide: bool, now: Millis) -> Table {
+    pub fn table(self, items: &[Value], shown: Shown, now: Millis) -> Table {
         let (narrow, more) = self.columns();
-        let shown = |columns: &'static [Column]| columns.iter().take(if wide { usize::MAX } else { 0 });
-        let columns: Vec<&Column> = narrow.iter().chain(shown(more)).collect();
+        let only_if = |columns: &'static [Column], wanted: bool| columns.iter().filter(move |_| wanted);
+        let columns: Vec<&Column> =
+            only_if(NAMESPACE, shown.namespaces).chain(narrow).chain(only_if(more, shown.wide)).collect();
         let mut table = Table::new(&columns.iter().map(|column| column.0).collect::<Vec<_>>());
         for item in items {
             table.row(columns.iter().map(|column| column.1.show(item, now)).collect());
@@ -51,6 +57,7 @@ impl Kind {
 
     fn columns(self) -> (&'static [Column], &'static [Column]) {
         match self {
+            Kind::Function | Kind::Agent => (FUNCTION, FUNCTION_WIDE),
             Kind::Subscription => (SUBSCRIPTION, SUBSCRIPTION_WIDE),
             Kind::Lane => (LANE, LANE_WIDE),
             Kind::DeadLetter => (DEAD_LETTER, DEAD_LETTER_WIDE),
@@ -58,6 +65,14 @@ impl Kind {
             Kind::Event => (EVENT, EVENT_WIDE),
         }
     }
+}
+
+/// Which columns there are beside the usual ones.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Shown {
+    pub wide: bool,
+    /// Things of several namespaces are in one table.
+    pub namespaces: bool,
 }
 
 struct Column(&'static str, Show);
@@ -70,6 +85,7 @@ enum Show {
     Age(&'static str),
     Relative(&'static str),
     Error(&'static str),
+    Words(fn(&Value) -> String),
     Key,
     Data,
 }
@@ -82,7 +98,8 @@ impl Show {
             Show::Count(at) => number(item, at).to_string(),
             Show::Age(at) => age_of(text(item, at).as_deref(), now),
             Show::Relative(at) => text(item, at).map_or_else(|| "-".to_owned(), |at| relative(&at, now)),
-            Show::Error(at) => shorten(&cell(item, at), ERROR_CHARS_MAX),
+            Show::Error(at) => shorten(&error(&cell(item, at)), ERROR_CHARS_MAX),
+            Show::Words(say) => say(item),
             Show::Key => key_of(&item["event"]),
             Show::Data => shorten(&data_of(&item["event"]), ERROR_CHARS_MAX),
         }
@@ -104,12 +121,32 @@ pub fn data_of(event: &Value) -> String {
     }
 }
 
-use Show::{Age, Count, Data, Error, Key, Relative, Text, TextOr};
+use Show::{Age, Count, Data, Error, Key, Relative, Text, TextOr, Words};
+
+const NAMESPACE: &[Column] = &[Column("NAMESPACE", Text("/metadata/namespace"))];
+
+const FUNCTION: &[Column] = &[
+    Column("NAME", Text("/metadata/name")),
+    Column("RUNTIME", Words(runtime)),
+    Column("PHASE", Text("/status/phase")),
+    Column("READY", Words(ready)),
+    Column("REPLICAS", Count("/status/serviceStatus/replicas")),
+    Column("ORDERING", TextOr("/spec/ordering", "unordered")),
+    Column("URL", Text("/status/serviceStatus/url")),
+    Column("AGE", Age("/metadata/creationTimestamp")),
+];
+const FUNCTION_WIDE: &[Column] = &[
+    Column("HANDLER", Text("/spec/runtime/handler")),
+    Column("SOURCE", Words(source)),
+    Column("GENERATION", Count("/metadata/generation")),
+    Column("VERSION", Text("/status/serviceStatus/version")),
+    Column("REASON", Words(reason)),
+];
 
 const SUBSCRIPTION: &[Column] = &[
     Column("NAME", Text("/metadata/name")),
     Column("ORDERING", TextOr("/spec/ordering", "unordered")),
-    Column("TARGET", Text("/spec/target/url")),
+    Column("TARGET", Words(target)),
     Column("WAITING", Count("/status/waiting")),
     Column("INFLIGHT", Count("/status/inFlight")),
     Column("PARKED", Count("/status/parked")),
@@ -199,7 +236,7 @@ mod tests {
     fn shown(kind: Kind, item: Value, wide: bool) -> String {
         let now = Millis::parse_rfc3339("2026-01-01T00:03:12Z").expect("a time");
         let mut out = Vec::new();
-        kind.table(&[item], wide, now).write(&mut out, "").expect("written");
+        kind.table(&[item], Shown { wide, namespaces: false }, now).write(&mut out, "").expect("written");
         String::from_utf8(out).expect("text")
     }
 
@@ -215,6 +252,23 @@ mod tests {
         );
         assert!(shown(Kind::Subscription, item.clone(), true).contains("BREAKER"));
         assert_eq!(Kind::Subscription.name_of(&item), "subscription/orders");
+    }
+
+    #[test]
+    fn a_function() {
+        let item = json!({"metadata": {"name": "hello", "namespace": "shop", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"ordering": "ordered", "runtime": {"language": "go"}},
+            "status": {"phase": "Ready", "serviceStatus": {"ready": true, "replicas": 2, "url": "http://h/"}}});
+        assert_eq!(
+            shown(Kind::Function, item.clone(), false),
+            "NAME    RUNTIME   PHASE   READY   REPLICAS   ORDERING   URL         AGE\n\
+             hello   go        Ready   True    2          ordered    http://h/   3m12s\n"
+        );
+        assert!(shown(Kind::Agent, item.clone(), true).contains("REASON"));
+        let across = Kind::Function.table(&[item], Shown { wide: false, namespaces: true }, Millis(0));
+        let mut out = Vec::new();
+        across.write(&mut out, "").expect("written");
+        assert!(out.starts_with(b"NAMESPACE   NAME"));
     }
 
     #[test]

@@ -4,7 +4,9 @@ mod args;
 mod bench;
 mod client;
 mod commands;
+mod demo;
 mod exit;
+mod function;
 mod kind;
 mod output;
 mod route;
@@ -18,7 +20,14 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// The first word by which the server starts itself again, between it and a function. It is not for people.
+const CHILD: &str = "child";
+
 fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == CHILD) {
+        klambda_local::child::main(words);
+    }
     match commands::run(args::Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error),

@@ -4,6 +4,8 @@ mod support;
 
 use klambda_core::kinds;
 use klambda_core::subscription::Document;
+use klambda_functions::failure::Reason;
+use klambda_functions::resource::{Form, Resource};
 use klambda_server::config::{self, Config};
 use klambda_server::problem::KINDS;
 use serde_json::{Value, json};
@@ -46,6 +48,11 @@ fn the_guide_on_dead_letters() {
 #[test]
 fn the_guide_on_receiving() {
     follow("docs/guide/receiving.md");
+}
+
+#[test]
+fn the_guide_on_functions() {
+    follow("docs/guide/functions.md");
 }
 
 #[test]
@@ -183,7 +190,8 @@ fn fields_of_a_subscription() {
     }
     let mut used = BTreeMap::new();
     leaves("", &full.to_json()["spec"], &mut used);
-    for path in documented.keys() {
+    // The server's own subscriptions have it; documents of people do not.
+    for path in documented.keys().filter(|path| *path != "target.function") {
         let known = used.keys().any(|used| used == path || used.starts_with(&format!("{path}.")));
         assert!(known, "{path} is in the table, but not in the example");
     }
@@ -191,6 +199,62 @@ fn fields_of_a_subscription() {
         let named = documented.keys().any(|name| path == name || path.starts_with(&format!("{name}.")));
         assert!(named, "{path} is in the example, but not in the table");
     }
+}
+
+/// The documents are valid, say every field of the tables and no other, and the defaults are those of one that says little.
+#[test]
+fn fields_of_a_function() {
+    let text = read("docs/reference/function.md");
+    let yaml = blocks(&text).into_iter().filter(|block| block.language == "yaml");
+    let documents = yaml.flat_map(|block| serde_saphyr::from_multiple::<Value>(&block.text).expect("YAML"));
+    let mut used = BTreeMap::new();
+    for document in documents {
+        let faults = Resource::parse(&document, Form::Manifest).err();
+        assert!(faults.is_none(), "{faults:?}");
+        leaves("", &document["spec"], &mut used);
+    }
+    let mut documented = BTreeMap::new();
+    let fields = text.split("\n## Status\n").next().unwrap_or_default();
+    for row in rows(fields) {
+        let [names, default, _] = row.as_slice() else { panic!("{row:?} has not three cells") };
+        for name in names.split(", ").map(|name| name.trim_matches('`')) {
+            let of_source = used.contains_key(&format!("source.{name}")) || name.ends_with("Ref");
+            let path = if of_source { format!("source.{name}") } else { name.to_owned() };
+            documented.insert(path, default.trim_matches('`').to_owned());
+        }
+    }
+    let is_part = |path: &str, name: &str| path == name || path.starts_with(&format!("{name}."));
+    for path in documented.keys() {
+        assert!(used.keys().any(|used| is_part(used, path)), "{path} is in a table, but in no document");
+    }
+    for path in used.keys() {
+        assert!(
+            documented.keys().any(|name| is_part(path, name)),
+            "{path} is in a document, but in no table"
+        );
+    }
+    let minimal = json!({"apiVersion": "lambda.knative.io/v1alpha1", "kind": "LambdaFunction", "metadata": {"name": "a"},
+        "spec": {"source": {"type": "inline", "inline": {"code": "x"}}, "runtime": {"language": "go"}}});
+    let minimal = Resource::parse(&minimal, Form::Manifest).expect("valid").to_json();
+    let mut defaults = BTreeMap::new();
+    leaves("", &minimal["spec"], &mut defaults);
+    for said in ["source.type", "source.inline.code", "runtime.language"] {
+        defaults.remove(said);
+    }
+    for (path, value) in defaults {
+        let shown = documented.get(&path).unwrap_or_else(|| panic!("{path} is in no table"));
+        assert_eq!(*shown, value.as_str().map_or_else(|| value.to_string(), str::to_owned), "{path}");
+    }
+}
+
+#[test]
+fn reasons_of_conditions() {
+    let rows = Reason::ALL.iter().map(|reason| {
+        let again = if reason.may_pass() { "yes" } else { "no" };
+        vec![format!("`{}`", reason.name()), again.to_owned(), format!("{}.", reason.advice())]
+    });
+    let head = ["reason", "tried again by itself", "what to do"];
+    section("docs/reference/function.md", "reasons", &table(&head, rows));
 }
 
 fn leaves(path: &str, value: &Value, found: &mut BTreeMap<String, Value>) {
@@ -263,8 +327,8 @@ fn named_metrics() -> BTreeSet<String> {
         };
         found.extend(words.filter(is_metric).map(str::to_owned));
     }
-    // Crates and files have names of this kind, too.
-    let others = ["klambda_store", "klambda_dispatch", "event_codec"];
+    // Crates, files and members of log lines have names of this kind, too.
+    let others = ["klambda_store", "klambda_dispatch", "event_codec", "event_id"];
     found.retain(|word| !others.contains(&word.as_str()));
     found
 }
@@ -360,7 +424,7 @@ fn the_architecture_names_every_file() {
     for named in support::markdown::codes(&text).iter().filter(|code| code.starts_with("crates/")) {
         assert!(repository().join(named).exists(), "ARCHITECTURE.md: {named} does not exist");
     }
-    for name in ["core", "store", "dispatch", "server", "cli"] {
+    for name in ["core", "store", "dispatch", "functions", "build", "local", "control", "server", "cli"] {
         let map = text.split_once(&format!("### `crates/{name}`")).expect("a part of the map").1;
         let map = map.split("\n### ").next().unwrap_or_default();
         for entry in std::fs::read_dir(repository().join(format!("crates/{name}/src"))).expect("a folder") {

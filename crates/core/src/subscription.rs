@@ -181,6 +181,9 @@ pub enum Overflow {
 /// What subscriptions are named that the server makes and keeps itself: `lambda.<namespace>.<name>` of a function.
 pub const MANAGED_PREFIX: &str = "lambda.";
 
+/// The server's own, by which received events act on functions. No function's has this name, and lists leave it out.
+pub const CONTROLLER: &str = "lambda.controller";
+
 impl Document {
     /// Whether the server made it for a function, so that people may not change or delete it by itself.
     pub fn is_managed(name: &str) -> bool {

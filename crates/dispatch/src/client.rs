@@ -129,7 +129,7 @@ impl Client {
             return Ok(handling.await);
         }
         let acquired = self.shared.functions.acquire(namespace, name).wait().await;
-        let lease = acquired.map_err(|Unavailable { why, retry_after_ms }| {
+        let mut lease = acquired.map_err(|Unavailable { why, retry_after_ms }| {
             let why = format!("function {namespace}/{name}: {why}");
             Outcome::NotReady { why, retry_after_ms }
         })?;
@@ -137,6 +137,9 @@ impl Client {
         let pool = replicas.pool(lease.address, |key| self.shared.targets().pool(key, options));
         let pool = pool.map_err(Outcome::Unusable)?;
         let outcome = call_http1(request, &pool, request.target.deadline(), options.replies_bytes_max).await;
+        if outcome.is_ok() {
+            lease.held.answered();
+        }
         drop(lease);
         outcome
     }

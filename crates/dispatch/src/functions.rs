@@ -2,7 +2,6 @@
 
 use crate::engine::Delivery;
 use klambda_core::outcome::Outcome;
-use std::any::Any;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -31,7 +30,13 @@ pub enum Acquired {
 pub struct Lease {
     pub address: SocketAddr,
     /// Dropped when the call is over.
-    pub held: Box<dyn Any + Send>,
+    pub held: Box<dyn Hold>,
+}
+
+/// Keeps a replica for one call.
+pub trait Hold: Send {
+    /// The replica gave an answer, whatever it said: it works.
+    fn answered(&mut self) {}
 }
 
 /// There is nobody to call, and events wait without an attempt.

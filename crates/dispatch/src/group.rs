@@ -8,6 +8,7 @@ use crate::engine::{Engine, Failure};
 use crate::subscription::Subscription;
 use klambda_core::event::Event;
 use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::subscription::CONTROLLER;
 use klambda_core::time::Millis;
 use klambda_store::log;
 use klambda_store::marks::{Identity, Mark, State as MarkState};
@@ -156,6 +157,11 @@ impl Engine {
             self.subscriptions.values().filter(|s| s.wants(event)).map(|s| s.id).collect();
         for id in ids {
             let Some(subscription) = self.subscriptions.get(&id) else { continue };
+            // Only who sends events from outside has a right to have them obeyed: neither who tells of a change, nor a
+            // function.
+            if subscription.name() == CONTROLLER {
+                continue;
+            }
             if self.is_known(subscription, identity)? {
                 known = Some((id, "duplicate"));
                 continue;

@@ -1,14 +1,17 @@
 //! What the resources share, and the table of their addresses.
 
 use crate::body::Budget;
+use crate::functions::limits::Limiter;
+use crate::functions::watch::Requests;
 use crate::listener::Stats;
 use crate::problem::Problem;
 use crate::shutdown::Shutdown;
-use crate::{backup, dead_letters, events, lanes, metrics, replays, status, subscriptions};
+use crate::{backup, dead_letters, events, functions, lanes, metrics, replays, status, subscriptions};
 use axum::Router;
 use axum::extract::FromRequestParts;
 use axum::routing::{get, post};
 use http::request::Parts;
+use klambda_control::Control;
 use klambda_core::binding;
 use klambda_dispatch::Engine;
 use klambda_dispatch::history::History;
@@ -23,6 +26,11 @@ pub struct Api(Arc<Inner>);
 
 pub struct Inner {
     pub handle: Handle,
+    pub control: Control,
+    pub limiter: Limiter,
+    pub requests: Requests,
+    /// Functions with labels of their own.
+    pub metric_functions: usize,
     pub history: History,
     pub limits: binding::Limits,
     pub shutdown: Shutdown,
@@ -142,5 +150,24 @@ pub fn resources(gate: Gate) -> Router {
         .route("/api/v1/dlq/replays", get(replays::list).post(replays::create))
         .route("/api/v1/dlq/replays/{id}", get(replays::show).delete(replays::stop))
         .route("/api/v1/dlq/{id}", get(dead_letters::show).delete(dead_letters::delete))
+        .merge(lambda(gate.clone()))
         .with_state(gate)
+}
+
+/// Functions and agents: the same resources at two addresses.
+fn lambda(gate: Gate) -> Router<Gate> {
+    let one = || get(functions::show).put(functions::put).patch(functions::patch).delete(functions::delete);
+    Router::new()
+        .route("/api/v1/lambda/functions", get(functions::list).post(functions::create))
+        .route("/api/v1/lambda/functions/{name}", one())
+        .route("/api/v1/lambda/functions/{name}/rebuild", post(functions::rebuild))
+        .route("/api/v1/lambda/functions/{name}/logs", get(functions::logs::show))
+        .route("/api/v1/lambda/agents", get(functions::list).post(functions::create))
+        .route("/api/v1/lambda/agents/{name}", one())
+        .route("/api/v1/lambda/agents/{name}/rebuild", post(functions::rebuild))
+        .route("/api/v1/lambda/agents/{name}/logs", get(functions::logs::show))
+        .route_layer(axum::middleware::from_fn_with_state(gate, functions::watch::pass))
+        // Calls are neither limited nor counted among these.
+        .route("/api/v1/lambda/functions/{name}/invoke", post(functions::invoke::call))
+        .route("/api/v1/lambda/agents/{name}/invoke", post(functions::invoke::call))
 }

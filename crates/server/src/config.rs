@@ -36,6 +36,7 @@ pub struct Config {
     pub store: Store,
     pub idempotency: Idempotency,
     pub delivery: Delivery,
+    pub functions: Functions,
     pub replay: Replay,
 }
 
@@ -80,6 +81,8 @@ pub struct Limits {
     pub pending_bytes: usize,
     /// Event types with a label of their own in the metrics.
     pub metric_types: usize,
+    /// Functions with a label of their own in the metrics.
+    pub metric_functions: usize,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -121,6 +124,32 @@ pub struct Breaker {
     pub minimum_calls: u32,
     pub window: Duration,
     pub half_open_after: Duration,
+}
+
+/// What functions and agents may use together.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Functions {
+    pub secrets: Option<PathBuf>,
+    pub max: usize,
+    pub builds: usize,
+    pub replicas: usize,
+    pub tries: u32,
+    pub tries_within: Duration,
+    pub fetch_timeout: Duration,
+    pub start_timeout: Duration,
+    pub drain: Duration,
+    pub rate_limits: RateLimits,
+}
+
+/// Requests of one client in a second. 0: the default where others can connect, no limit on loopback.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct RateLimits {
+    pub writes: u32,
+    pub reads: u32,
+    pub deletes: u32,
+    pub total: u32,
 }
 
 /// How dead letters of each event type are replayed; a type that is not named is `ordered`.
@@ -182,6 +211,7 @@ impl Default for Config {
             store: Store { segment_bytes: 64 << 20, reserve_bytes: 8 << 20 },
             idempotency: Idempotency { max_marks: 20_000_000 },
             delivery: Delivery::default(),
+            functions: Functions::default(),
             replay: Replay { strategies: settings::default_strategies() },
         }
     }
@@ -204,6 +234,7 @@ impl Default for Limits {
             subscriptions: 1000,
             pending_bytes: 64 * MI,
             metric_types: 100,
+            metric_functions: 100,
         }
     }
 }
@@ -221,6 +252,23 @@ impl Default for Delivery {
             shutdown_timeout: secs(30),
             connect_timeout: secs(5),
             pool_idle: secs(90),
+        }
+    }
+}
+
+impl Default for Functions {
+    fn default() -> Functions {
+        Functions {
+            secrets: None,
+            max: 10_000,
+            builds: 2,
+            replicas: 500,
+            tries: 3,
+            tries_within: secs(20),
+            fetch_timeout: secs(120),
+            start_timeout: secs(60),
+            drain: secs(30),
+            rate_limits: RateLimits::default(),
         }
     }
 }

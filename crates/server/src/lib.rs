@@ -12,6 +12,7 @@ mod events;
 pub mod extract;
 mod fast;
 pub mod front;
+mod functions;
 pub mod guard;
 mod lanes;
 pub mod listener;

@@ -1,5 +1,6 @@
 //! `/metrics`: everything that is counted. Labels are subscription, type, reason and result; never a key.
 
+mod functions;
 mod text;
 
 use crate::api::Api;
@@ -8,6 +9,7 @@ use crate::listener::Stats;
 use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, header};
+use klambda_core::subscription::Document;
 use klambda_dispatch::metrics::Histogram;
 use klambda_dispatch::views::{Sample, SubscriptionSample};
 use std::collections::BTreeMap;
@@ -17,7 +19,8 @@ use text::{Buckets, Format, Text};
 pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
-    let sample = api.query(|engine| engine.sample()).await?;
+    let mut sample = api.query(|engine| engine.sample()).await?;
+    bound(&mut sample, api.metric_functions);
     let mut text = Text::new(format);
     accepting(&mut text, &sample);
     ordering(&mut text, &sample);
@@ -25,7 +28,18 @@ pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
     dead_letters(&mut text, &sample);
     storing(&mut text, &sample);
     connections(&mut text, &api.stats, &api.budget);
+    functions::functions(&mut text, &api);
     Ok(([(header::CONTENT_TYPE, format.content_type())], text.finish()).into_response())
+}
+
+/// Functions are named in labels only up to a limit; those of more are left out.
+fn bound(sample: &mut Sample, most: usize) {
+    let mut named = 0;
+    sample.subscriptions.retain(|subscription| {
+        let is_function = Document::is_managed(&subscription.name);
+        named += usize::from(is_function);
+        !is_function || named <= most
+    });
 }
 
 /// Name, help and value of a gauge that every subscription has.

@@ -96,6 +96,8 @@ kinds! {
         "The document is no valid subscription; `faults` names each field.";
     invalid_selector UNPROCESSABLE_ENTITY "invalid-selector" "Invalid selector"
         "The selector or the options of a replay or purge are not valid; `faults` names each field.";
+    invalid_function UNPROCESSABLE_ENTITY "invalid-function" "Invalid function"
+        "The document is no valid function or agent; `faults` names each field.";
     invalid_body UNPROCESSABLE_ENTITY "invalid-body" "Invalid body"
         "The body's members are not those the action takes; `faults` names each.";
     immutable UNPROCESSABLE_ENTITY "immutable" "Field cannot change"
@@ -104,8 +106,14 @@ kinds! {
         "A subscription that matches the event is at its backlog limit; send again after `Retry-After`.";
     limit_reached TOO_MANY_REQUESTS "limit-reached" "Limit reached"
         "A configured limit of the server is reached; the detail names it.";
+    rate_limited TOO_MANY_REQUESTS "rate-limited" "Too many requests"
+        "The client asks more often than `functions.rateLimits` allows; ask again after `Retry-After`.";
     internal INTERNAL_SERVER_ERROR "internal" "Internal error"
         "The server failed; its log says more.";
+    function_broken BAD_GATEWAY "function-broken" "Function broke off"
+        "The function ended, or closed the connection, before it had answered; its logs say more.";
+    function_unavailable SERVICE_UNAVAILABLE "function-unavailable" "Function cannot serve"
+        "No version of the function can be called now; the detail is what its conditions say.";
     overloaded SERVICE_UNAVAILABLE "overloaded" "Overloaded"
         "More bytes wait for their commit than `limits.pendingBytes`; send again after `Retry-After`.";
     too_many_connections SERVICE_UNAVAILABLE "too-many-connections" "Too many connections"
@@ -116,6 +124,8 @@ kinds! {
         "The server is stopping and accepts nothing new.";
     storage_failed SERVICE_UNAVAILABLE "storage-failed" "Storage failed"
         "A write could not be synced; nothing is acknowledged until the server is restarted.";
+    function_timeout GATEWAY_TIMEOUT "function-timeout" "Function took too long"
+        "The function did not answer within its time (`retry.timeout`).";
     disk_full INSUFFICIENT_STORAGE "disk-full" "Disk full"
         "There is no room for new events; what was accepted is safe and drains. Service resumes with room.";
 }

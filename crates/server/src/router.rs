@@ -44,6 +44,10 @@ pub trait Accept: Send + Sync + 'static {
     fn commit(&self, events: Self::Events) -> impl Future<Output = Answer> + Send;
 }
 
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub IpAddr);
+
 pub struct App<A> {
     pub guard: Guard,
     pub tokens: Option<Arc<Tokens>>,
@@ -128,7 +132,8 @@ impl<A: Accept> App<A> {
         if head.method == Method::POST && head.uri.path() == EVENTS {
             return self.post(&head, received.take()).await.into();
         }
-        let request = Request::from_parts(head, axum::body::Body::from(received.take()));
+        let mut request = Request::from_parts(head, axum::body::Body::from(received.take()));
+        request.extensions_mut().insert(Peer(connection.peer.ip()));
         // Boxed, since the future of a connection should be no larger than the hot path needs.
         let Ok(response) = Box::pin(self.router.clone().oneshot(request)).await;
         response.map(Body::from)

@@ -4,8 +4,11 @@ use crate::api::{About, Api, Gate, Inner, TAILS_MAX, resources};
 use crate::auth::Tokens;
 use crate::config::Config;
 use crate::front::{self, Front, signals};
+use crate::functions::limits::Limiter;
+use crate::functions::watch::Requests;
 use crate::shutdown::Shutdown;
 use crate::telemetry;
+use klambda_control::{Control, Options, StartError};
 use klambda_core::time::Millis;
 use klambda_core::{binding, breaker};
 use klambda_dispatch::client;
@@ -13,6 +16,7 @@ use klambda_dispatch::history::History;
 use klambda_dispatch::runner::{Clock, Handle, Runner};
 use klambda_dispatch::workers::EVENT_INTERVAL;
 use klambda_dispatch::{Engine, Failure};
+use klambda_functions::plan;
 use klambda_store::real_disk::{self, RealDisk};
 use klambda_store::{log, recovery};
 use std::io::{self, Write};
@@ -35,6 +39,7 @@ pub struct Server {
     serving: JoinHandle<()>,
     running: JoinHandle<()>,
     handle: Handle,
+    control: Control,
     shutdown_timeout: Duration,
 }
 
@@ -48,6 +53,8 @@ pub enum Error {
     Store { folder: String, source: Failure },
     #[error("there is no randomness to be had: {0}")]
     Randomness(getrandom::Error),
+    #[error(transparent)]
+    Functions(#[from] StartError),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -126,11 +133,19 @@ impl Server {
         let (engine, report) = opened.inspect_err(|_| shutdown.cut())?;
         log_recovery(&report);
         let history = History::new(engine.reader());
-        let (runner, handle) =
-            Runner::new(engine, client_options(&config), clock, threads(&config).deliveries)?;
+        let clock = clock.not_before(engine.now());
+        let control = Control::new(function_options(&config, &url), clock);
+        let (client, deliveries) = (client_options(&config), threads(&config).deliveries);
+        let functions = Arc::new(control.clone());
+        let (runner, handle) = Runner::with_functions(engine, client, clock, deliveries, functions)?;
         let running = tokio::spawn(runner.run());
+        control.start(handle.clone()).await.inspect_err(|_| shutdown.cut())?;
         gate.open(Api::new(Inner {
             handle: handle.clone(),
+            control: control.clone(),
+            limiter: Limiter::new(&config),
+            requests: Requests::default(),
+            metric_functions: config.limits.metric_functions,
             history,
             limits: event_limits(&config),
             shutdown: shutdown.clone(),
@@ -150,6 +165,7 @@ impl Server {
             serving,
             running,
             handle,
+            control,
             shutdown_timeout: config.delivery.shutdown_timeout,
         })
     }
@@ -186,6 +202,7 @@ impl Server {
                 let _ = self.running.await;
             }
         }
+        self.control.stop().await;
         tracing::info!("Stopped.");
     }
 }
@@ -259,6 +276,34 @@ fn client_options(config: &Config) -> client::Options {
         pool_idle_ms: ms(config.delivery.pool_idle),
         ..client::Options::default()
     }
+}
+
+/// Also when the file was replaced since the start.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+
+fn function_options(config: &Config, url: &str) -> Options {
+    let helper = vec![OWN_PROGRAM.into(), "child".into()];
+    // Builds and functions have working folders of their own: a relative path would lead elsewhere from there.
+    let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
+    let mut options = Options::new(data.join("functions"), helper);
+    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let functions = &config.functions;
+    options.url = url.to_owned();
+    options.secrets = functions.secrets.clone();
+    options.functions_max = functions.max;
+    options.builds_max = functions.builds;
+    options.replicas_max = functions.replicas;
+    options.start_timeout = functions.start_timeout;
+    options.fetch.time = functions.fetch_timeout;
+    options.limits = plan::Limits {
+        tries_max: functions.tries,
+        tries_within_ms: ms(functions.tries_within),
+        // The fleet knows the cause sooner: this is for what it never says.
+        start_ms_max: ms(functions.start_timeout.saturating_mul(2)),
+        drain_ms_max: ms(functions.drain),
+        ..plan::Limits::default()
+    };
+    options
 }
 
 fn event_limits(config: &Config) -> binding::Limits {

@@ -1,4 +1,4 @@
-//! The bench's processes: started from this executable, spoken to in lines, gone when their owner is.
+//! Processes of the bench and the demo: started from this executable, spoken to in lines, gone when their owner is.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -96,6 +96,23 @@ impl Child {
 
     pub fn has_ended(&mut self) -> anyhow::Result<bool> {
         Ok(self.process.try_wait()?.is_some())
+    }
+
+    /// Asks it to end and waits until it has; kill -9 if that takes too long.
+    pub fn end(&mut self, within: Duration) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid.filter(|_| self.process.try_wait().is_ok_and(|ended| ended.is_none())) {
+            kill_process(pid, Signal::TERM)?;
+        }
+        let deadline = Instant::now() + within;
+        while self.process.try_wait()?.is_none() {
+            if Instant::now() > deadline {
+                self.kill();
+                bail!("the {} did not end within {within:?}", self.name);
+            }
+            interrupt::sleep(Duration::from_millis(5))?;
+        }
+        Ok(())
     }
 
     /// Kill -9, and wait until it is gone.

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM end the bench in order: children killed, folders removed.
+//! Ctrl-C and SIGTERM end the bench and the demo in order: children killed, folders removed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -1,10 +1,10 @@
 //! `klambda bench`: load generator, server and recording sink as processes of their own, and what they measured.
 
 mod ceiling;
-mod child;
+pub mod child;
 mod cores;
 mod histogram;
-mod interrupt;
+pub mod interrupt;
 mod klambda;
 mod ledger;
 mod load;

@@ -1,11 +1,12 @@
 //! `apply`: makes the server hold what the files say.
 
+use super::function::Place;
 use super::{Context, for_each};
 use crate::args::Apply;
 use crate::client::Error;
 use crate::exit::Usage;
 use crate::kind::Kind;
-use crate::output::{Format, write_raw};
+use crate::output::{Format, cell, write_raw};
 use crate::route::Route;
 use anyhow::Context as _;
 use serde_json::Value;
@@ -23,31 +24,67 @@ pub fn run(context: &mut Context, args: &Apply) -> anyhow::Result<()> {
         return Err(Usage("nothing to apply: no documents in the files given".to_owned()).into());
     }
     // All documents are looked at before the first is sent, so that a typo in the last does not leave half applied.
-    let named: Result<Vec<_>, Usage> = documents
+    let namespace = args.namespace.as_deref();
+    let named: Result<Vec<Manifest>, Usage> = documents
         .into_iter()
-        .map(|(file, document)| subscription(document).map_err(|e| Usage::file(&file, &e)))
+        .map(|(file, document)| manifest(document, namespace).map_err(|e| Usage::file(&file, &e)))
         .collect();
-    for_each(named?, |(name, document)| {
-        apply(context, &name, &document).with_context(|| format!("subscription/{name}"))
-    })
+    for_each(named?, |manifest| apply(context, &manifest).with_context(|| manifest.title()))
 }
 
-fn apply(context: &mut Context, name: &str, document: &Value) -> anyhow::Result<()> {
-    let route = Route::new(&["subscriptions", name]);
+/// What is applied, where to, and as what.
+#[derive(Debug, PartialEq)]
+struct Manifest {
+    kind: Kind,
+    namespace: String,
+    name: String,
+    document: Value,
+}
+
+impl Manifest {
+    fn title(&self) -> String {
+        format!("{}/{}", self.kind.word(), self.name)
+    }
+}
+
+fn apply(context: &mut Context, manifest: &Manifest) -> anyhow::Result<()> {
+    let (answer, done) = match manifest.kind {
+        Kind::Function | Kind::Agent => apply_function(context, manifest)?,
+        _ => apply_subscription(context, manifest)?,
+    };
+    if write_raw(context.out, context.format, &answer)? {
+        return Ok(());
+    }
+    match context.format {
+        Format::Name => writeln!(context.out, "{}", manifest.title())?,
+        _ => writeln!(context.out, "{} {done}", manifest.title())?,
+    }
+    Ok(())
+}
+
+/// The server merges it three ways and says what that changed.
+fn apply_function(context: &Context, manifest: &Manifest) -> anyhow::Result<(Value, &'static str)> {
+    let place = Place::new(manifest.kind, &manifest.namespace);
+    let route = place.route(&[&manifest.name]).query("apply", true);
+    let answer = context.client.put(&route, &manifest.document)?;
+    let done = match answer.body["change"].as_str() {
+        Some("created") => "created",
+        Some("unchanged") => "unchanged",
+        _ => "configured",
+    };
+    Ok((answer.body, done))
+}
+
+fn apply_subscription(context: &Context, manifest: &Manifest) -> anyhow::Result<(Value, &'static str)> {
+    let route = Route::new(&["subscriptions", &manifest.name]);
     let before = match context.client.get(&route) {
         Ok(before) => Some(before),
         Err(Error::Problem(problem)) if problem.status == 404 => None,
         Err(error) => return Err(error.into()),
     };
-    let after = context.client.put(&route, document)?;
-    if write_raw(context.out, context.format, &after.body)? {
-        return Ok(());
-    }
-    match context.format {
-        Format::Name => writeln!(context.out, "{}", Kind::Subscription.name_of(&after.body))?,
-        _ => writeln!(context.out, "subscription/{name} {}", outcome(before.as_ref(), &after.body))?,
-    }
-    Ok(())
+    let after = context.client.put(&route, &manifest.document)?.body;
+    let done = outcome(before.as_ref(), &after);
+    Ok((after, done))
 }
 
 fn outcome(before: Option<&Value>, after: &Value) -> &'static str {
@@ -58,22 +95,37 @@ fn outcome(before: Option<&Value>, after: &Value) -> &'static str {
     }
 }
 
-/// The name and the document to send. What only the server sets is left out, so that `get -o yaml` can be applied again.
-fn subscription(mut document: Value) -> Result<(String, Value), String> {
+/// What to send, and where to. What only the server sets is left out, so that `get -o yaml` can be applied again.
+fn manifest(mut document: Value, given: Option<&str>) -> Result<Manifest, String> {
     let Some(fields) = document.as_object_mut() else {
         return Err("a document is not a mapping".to_owned());
     };
-    match fields.get("kind").and_then(Value::as_str) {
-        Some("Subscription") => {}
-        Some(other) => return Err(format!("kind {other} is not known; Subscription is")),
-        None => return Err("a document has no kind; Subscription is known".to_owned()),
-    }
+    let kind = kind(fields.get("kind").and_then(Value::as_str))?;
     fields.remove("status");
     let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut);
     metadata.and_then(|metadata| metadata.remove("createdAt"));
-    match document.pointer("/metadata/name").and_then(Value::as_str) {
-        Some(name) if !name.is_empty() => Ok((name.to_owned(), document)),
-        _ => Err("a Subscription has no metadata.name".to_owned()),
+    let name = match document.pointer("/metadata/name").and_then(Value::as_str) {
+        Some(name) if !name.is_empty() => name.to_owned(),
+        _ => return Err(format!("a {} has no metadata.name", cell(&document, "/kind"))),
+    };
+    let written = document.pointer("/metadata/namespace").and_then(Value::as_str);
+    let namespace = match (written, given) {
+        (Some(written), Some(given)) if written != given && kind != Kind::Subscription => {
+            return Err(format!("{name} is in namespace {written}, and -n says {given}"));
+        }
+        (written, given) => written.or(given).unwrap_or("default").to_owned(),
+    };
+    Ok(Manifest { kind, namespace, name, document })
+}
+
+fn kind(word: Option<&str>) -> Result<Kind, String> {
+    const KNOWN: &str = "LambdaFunction, LambdaAgent and Subscription are";
+    match word {
+        Some("LambdaFunction") => Ok(Kind::Function),
+        Some("LambdaAgent") => Ok(Kind::Agent),
+        Some("Subscription") => Ok(Kind::Subscription),
+        Some(other) => Err(format!("kind {other} is not known; {KNOWN}")),
+        None => Err(format!("a document has no kind; {KNOWN} known")),
     }
 }
 
@@ -167,18 +219,29 @@ mod tests {
     fn what_the_server_printed_can_be_applied() {
         let printed = json!({"apiVersion": "v", "kind": "Subscription",
             "metadata": {"name": "a", "createdAt": "2026-01-01T00:00:00Z"}, "spec": {"from": "latest"}, "status": {"waiting": 1}});
-        let (name, document) = subscription(printed).expect("a subscription");
-        assert_eq!(name, "a");
+        let Manifest { kind, name, document, .. } = manifest(printed, None).expect("a subscription");
+        assert_eq!((kind, name.as_str()), (Kind::Subscription, "a"));
         let expected = json!({"apiVersion": "v", "kind": "Subscription", "metadata": {"name": "a"}, "spec": {"from": "latest"}});
         assert_eq!(document, expected);
     }
 
     #[test]
-    fn what_is_no_subscription_is_refused_before_anything_is_sent() {
+    fn what_is_not_known_is_refused_before_anything_is_sent() {
         for document in
             [json!(3), json!({}), json!({"kind": "Pod"}), json!({"kind": "Subscription", "metadata": {}})]
         {
-            assert!(subscription(document.clone()).is_err(), "{document}");
+            assert!(manifest(document.clone(), None).is_err(), "{document}");
         }
+    }
+
+    #[test]
+    fn a_namespace_is_written_or_given_but_not_two() {
+        let document = |namespace: Value| json!({"kind": "LambdaFunction", "metadata": {"name": "f", "namespace": namespace}});
+        let namespace =
+            |written: Value, given| manifest(document(written), given).map(|found| found.namespace);
+        assert_eq!(namespace(Value::Null, None).as_deref(), Ok("default"));
+        assert_eq!(namespace(Value::Null, Some("shop")).as_deref(), Ok("shop"));
+        assert_eq!(namespace(json!("shop"), None).as_deref(), Ok("shop"));
+        assert!(namespace(json!("shop"), Some("other")).is_err());
     }
 }

@@ -60,6 +60,18 @@ fn numbered(args: &Send, template: &Attributes, n: u64) -> anyhow::Result<Box<Ra
     Ok(to_raw_value(&event)?)
 }
 
+/// The data that a flag gives, as it is, and what it is.
+pub fn content_of(given: &str, content_type: Option<&str>) -> anyhow::Result<(Vec<u8>, String)> {
+    let data = read_data(given)?;
+    let text = std::str::from_utf8(&data).ok();
+    let is = match text {
+        Some(text) if serde_json::from_str::<&RawValue>(text.trim()).is_ok() => "application/json",
+        Some(_) => "text/plain",
+        None => "application/octet-stream",
+    };
+    Ok((data, content_type.unwrap_or(is).to_owned()))
+}
+
 /// JSON data goes in as JSON, text as text, anything else as base64; the content type given decides, else the data.
 fn set_data(event: &mut Attributes, data: Vec<u8>, content_type: Option<&str>) -> anyhow::Result<()> {
     let text = String::from_utf8(data);
@@ -155,7 +167,7 @@ pub fn batches(
 }
 
 /// A random UUID (version 4).
-fn random_id() -> anyhow::Result<String> {
+pub fn random_id() -> anyhow::Result<String> {
     let mut bytes = [0; 16];
     if let Err(error) = getrandom::fill(&mut bytes) {
         bail!("no random id: {error}");

@@ -1,14 +1,22 @@
 //! `delete`: removes what has a name. Stopping a replay is deleting it.
 
-use super::{Context, for_each};
-use crate::args::Delete;
+use super::function::Place;
+use super::{Context, for_each, wait};
+use crate::args::{Delete, DeleteFunction, Goal};
 use crate::client::Answer;
+use crate::kind::Kind;
 use crate::output::write_raw;
 use crate::route::Route;
 use anyhow::Context as _;
+use std::time::{Duration, Instant};
+
+/// How long the server lets a function finish what waits for it.
+const DRAIN: Duration = Duration::from_secs(30);
 
 pub fn run(context: &mut Context, what: &Delete) -> anyhow::Result<()> {
     match what {
+        Delete::Function(args) => functions(context, Kind::Function, args),
+        Delete::Agent(args) => functions(context, Kind::Agent, args),
         Delete::Subscription { name, drain, discard } => for_each(name, |name| {
             let route = Route::new(&["subscriptions", name])
                 .query_opt("drain", drain.then_some(true))
@@ -25,6 +33,21 @@ pub fn run(context: &mut Context, what: &Delete) -> anyhow::Result<()> {
             delete(context, "replay", id, &Route::new(&["dlq", "replays", id]), |_| "stopped")
         }),
     }
+}
+
+fn functions(context: &mut Context, kind: Kind, args: &DeleteFunction) -> anyhow::Result<()> {
+    let place = Place::new(kind, &args.names.namespace.namespace);
+    for_each(&args.names.name, |name| {
+        let route = place.route(&[name]);
+        if !args.wait {
+            return delete(context, kind.word(), name, &route, |_| "is being deleted");
+        }
+        context.client.delete(&route).with_context(|| place.title(name))?;
+        let deadline = Instant::now() + DRAIN + context.client.timeout();
+        wait::until(context, place, name, &Goal::Deleted, deadline)?;
+        writeln!(context.out, "{} deleted", place.title(name))?;
+        Ok(())
+    })
 }
 
 fn delete(

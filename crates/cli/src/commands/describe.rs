@@ -1,7 +1,11 @@
 //! `describe`: one thing whole, in words.
 
+mod function;
+
+use super::function::Place;
 use super::{Context, dlq, for_each, why};
-use crate::args::Describe;
+use crate::args::{Describe, FunctionNames};
+use crate::function::{error, target};
 use crate::kind::{Kind, data_of};
 use crate::output::{Format, Sheet, Table, bytes, cell, number, text, write_raw};
 use crate::route::Route;
@@ -12,6 +16,8 @@ use std::io::Write;
 
 pub fn run(context: &mut Context, what: &Describe) -> anyhow::Result<()> {
     match what {
+        Describe::Function(names) => functions(context, Kind::Function, names),
+        Describe::Agent(names) => functions(context, Kind::Agent, names),
         Describe::Subscription { name } => for_each(name, |name| {
             one(context, Kind::Subscription, &Route::new(&["subscriptions", name]), subscription)
         }),
@@ -29,6 +35,11 @@ pub fn run(context: &mut Context, what: &Describe) -> anyhow::Result<()> {
             one(context, Kind::Event, &route, event)
         }
     }
+}
+
+fn functions(context: &mut Context, kind: Kind, names: &FunctionNames) -> anyhow::Result<()> {
+    let place = Place::new(kind, &names.namespace.namespace);
+    for_each(&names.name, |name| function::describe(context, place, name))
 }
 
 type Describer = fn(&mut dyn Write, &Value, Millis) -> anyhow::Result<()>;
@@ -50,7 +61,7 @@ fn subscription(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Resul
     sheet.line("Name", cell(item, "/metadata/name"));
     sheet.line_opt("Created", moment(item, "/metadata/createdAt", now));
     sheet.line("Phase", cell(item, "/status/phase"));
-    sheet.line("Target", cell(item, "/spec/target/url"));
+    sheet.line("Target", target(item));
     sheet.line("Ordering", text(item, "/spec/ordering").unwrap_or_else(|| "unordered".to_owned()));
     let waiting = number(item, "/status/waiting");
     sheet.line("Waiting", format!("{waiting} ({})", bytes(number(item, "/status/waitingBytes"))));
@@ -93,7 +104,7 @@ fn dead_letter(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result
     sheet.line("Subscription", cell(item, "/subscription"));
     sheet.line("Key", cell(item, "/key"));
     sheet.line("Reason", cell(item, "/reason"));
-    sheet.line("Last error", cell(item, "/lastError"));
+    sheet.line("Last error", error(&cell(item, "/lastError")));
     sheet.line("Attempts", number(item, "/attempts"));
     sheet.line_opt("Failed", moment(item, "/failedAt", now));
     sheet.line_opt("Accepted", moment(item, "/acceptedAt", now));

@@ -1,9 +1,10 @@
 //! `get`: what there is, as a list or by name.
 
+use super::function::Place;
 use super::{Context, for_each};
-use crate::args::{Filter, Get, GetDeadLetter, GetEvent, GetLane};
+use crate::args::{Filter, Get, GetDeadLetter, GetEvent, GetFunction, GetLane};
 use crate::client::Page;
-use crate::kind::Kind;
+use crate::kind::{Kind, Shown};
 use crate::output::{Format, write_raw};
 use crate::route::Route;
 use crate::time;
@@ -11,6 +12,8 @@ use serde_json::Value;
 
 pub fn run(context: &mut Context, what: &Get) -> anyhow::Result<()> {
     match what {
+        Get::Function(args) => functions(context, Kind::Function, args),
+        Get::Agent(args) => functions(context, Kind::Agent, args),
         Get::Subscription { name } if name.is_empty() => {
             list(context, Kind::Subscription, &Route::new(&["subscriptions"]), "cursor", 0)
         }
@@ -25,6 +28,16 @@ pub fn run(context: &mut Context, what: &Get) -> anyhow::Result<()> {
         Get::Replay { id } => named(context, Kind::Replay, id, |id| Route::new(&["dlq", "replays", id])),
         Get::Event(args) => events(context, args),
     }
+}
+
+fn functions(context: &mut Context, kind: Kind, args: &GetFunction) -> anyhow::Result<()> {
+    let place = Place::new(kind, &args.namespace.namespace);
+    if !args.name.is_empty() {
+        return named(context, kind, &args.name, |name| place.route(&[name]));
+    }
+    let route = if args.all_namespaces { place.everywhere() } else { place.route(&[]) };
+    let page = context.client.list_from(&route, "cursor", None::<&str>, args.limit.limit)?;
+    print_page(context, kind, page, args.all_namespaces)
 }
 
 fn lanes(context: &mut Context, args: &GetLane) -> anyhow::Result<()> {
@@ -65,21 +78,21 @@ fn events(context: &mut Context, args: &GetEvent) -> anyhow::Result<()> {
     let route = Route::new(&["events"]).query_opt("type", args.event_type.as_ref());
     // Positions are the cursors here, so the start is simply the first cursor.
     let page = context.client.list_from(&route, "after", args.after, args.limit.limit)?;
-    print_page(context, Kind::Event, page)
+    print_page(context, Kind::Event, page, false)
 }
 
 fn list(context: &mut Context, kind: Kind, route: &Route, cursor: &str, limit: usize) -> anyhow::Result<()> {
     let page = context.client.list_from(route, cursor, None::<&str>, limit)?;
-    print_page(context, kind, page)
+    print_page(context, kind, page, false)
 }
 
-fn print_page(context: &mut Context, kind: Kind, page: Page) -> anyhow::Result<()> {
+fn print_page(context: &mut Context, kind: Kind, page: Page, namespaces: bool) -> anyhow::Result<()> {
     let for_people = matches!(context.format, Format::Table | Format::Wide);
     if for_people && page.items.is_empty() {
         eprintln!("no {}s found", kind.word());
         return Ok(());
     }
-    print(context, kind, &Value::Array(page.items))?;
+    print(context, kind, &Value::Array(page.items), namespaces)?;
     if page.more {
         context.out.flush()?;
         eprintln!("there are more; --limit 0 lists all");
@@ -101,16 +114,16 @@ fn named(
     });
     match (names.len(), found.pop()) {
         (_, None) => {}
-        (1, Some(only)) => print(context, kind, &only)?,
+        (1, Some(only)) => print(context, kind, &only, false)?,
         (_, Some(last)) => {
             found.push(last);
-            print(context, kind, &Value::Array(found))?;
+            print(context, kind, &Value::Array(found), false)?;
         }
     }
     result
 }
 
-pub fn print(context: &mut Context, kind: Kind, value: &Value) -> anyhow::Result<()> {
+fn print(context: &mut Context, kind: Kind, value: &Value, namespaces: bool) -> anyhow::Result<()> {
     if write_raw(context.out, context.format, value)? {
         return Ok(());
     }
@@ -121,6 +134,7 @@ pub fn print(context: &mut Context, kind: Kind, value: &Value) -> anyhow::Result
         }
         return Ok(());
     }
-    kind.table(items, context.format == Format::Wide, time::now()).write(context.out, "")?;
+    let shown = Shown { wide: context.format == Format::Wide, namespaces };
+    kind.table(items, shown, time::now()).write(context.out, "")?;
     Ok(())
 }

@@ -10,13 +10,16 @@ mod delete;
 mod describe;
 mod dlq;
 mod event;
+mod function;
 mod get;
 mod lane;
+mod logs;
 mod receive;
 mod serve;
 mod status;
 mod subscription;
 mod tail;
+mod wait;
 mod why;
 
 pub use receive::parse_status;
@@ -24,6 +27,7 @@ pub use receive::parse_status;
 use crate::args::{Cli, Command, Event};
 use crate::bench;
 use crate::client::{self, Client};
+use crate::demo;
 use crate::exit;
 use crate::output::Format;
 use anyhow::bail;
@@ -54,6 +58,10 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Get(what) => get::run(&mut context(out)?, what),
         Command::Describe(what) => describe::run(&mut context(out)?, what),
         Command::Delete(what) => delete::run(&mut context(out)?, what),
+        Command::Wait(what) => wait::run(&mut context(out)?, what),
+        Command::Invoke(args) => function::invoke(&mut context(out)?, args),
+        Command::Logs(args) => logs::run(&mut context(out)?, args),
+        Command::Rebuild(args) => function::rebuild(&mut context(out)?, args),
         Command::Event(Event::Send(args)) => event::send(&mut context(out)?, args),
         Command::Event(Event::Tail(args)) => tail::run(&mut context(out)?, args),
         Command::Event(Event::Receive(args)) => receive::run(out, cli.global.output, args),
@@ -64,6 +72,7 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Backup(args) => backup::run(&mut context(out)?, args),
         Command::Check(args) => check::run(out, cli.global.output, args),
         Command::Bench(args) => run_bench(args, cli.global.output),
+        Command::Demo(args) => demo::run(out, args),
         Command::Config => config::run(out),
         Command::Completion(args) => completion::run(out, args),
     }
@@ -101,7 +110,7 @@ fn for_each<T>(
     failure.map_or(Ok(()), Err)
 }
 
-fn is_unreachable(error: &anyhow::Error) -> bool {
+pub fn is_unreachable(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<client::Error>(), Some(client::Error::Unreachable { .. }))
 }
 

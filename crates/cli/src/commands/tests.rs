@@ -163,6 +163,90 @@ fn apply_tells_created_configured_and_unchanged() {
 }
 
 #[test]
+fn functions_are_applied_whole_and_the_server_says_what_changed() {
+    let home = tempfile::tempdir().expect("a folder");
+    let file = home.path().join("f.yaml");
+    let document = "kind: LambdaFunction\nmetadata: {name: f}\n---\nkind: LambdaAgent\nmetadata: {name: a, namespace: shop}\n";
+    std::fs::write(&file, document).expect("written");
+    let server = Canned::new(vec![
+        (202, r#"{"name": "f", "change": "created"}"#),
+        (200, r#"{"change": "unchanged"}"#),
+    ]);
+    let (result, out) = server.run(&format!("apply -f {}", file.display()));
+    result.expect("applied");
+    assert_eq!(out, "function/f created\nagent/a unchanged\n");
+    assert_eq!(
+        server.asked(),
+        [
+            r#"PUT /api/v1/lambda/functions/f?namespace=default&apply=true {"kind":"LambdaFunction","metadata":{"name":"f"}}"#,
+            r#"PUT /api/v1/lambda/agents/a?namespace=shop&apply=true {"kind":"LambdaAgent","metadata":{"name":"a","namespace":"shop"}}"#,
+        ]
+    );
+}
+
+#[test]
+fn an_invocation_is_passed_on_as_it_is() {
+    let server = Canned::new(vec![
+        (200, "{\"hello\": \"Ada\"}"),
+        (200, ""),
+        (500, r#"{"error": {"type": "TypeError", "message": "no"}}"#),
+    ]);
+    let (result, out) = server.run("invoke hello -d {\"name\":\"Ada\"} -n shop");
+    result.expect("invoked");
+    assert_eq!(out, "{\"hello\": \"Ada\"}\n");
+    assert_eq!(server.run("invoke agent/a -d text").1, "");
+    let (result, _) = server.run("invoke hello");
+    let error = result.expect_err("it failed");
+    assert_eq!((code(&error), format!("{error:#}").as_str()), (1, "function/hello: TypeError: no"));
+    assert_eq!(
+        server.asked(),
+        [
+            r#"POST /api/v1/lambda/functions/hello/invoke?namespace=shop {"name":"Ada"}"#,
+            "POST /api/v1/lambda/agents/a/invoke?namespace=default text",
+            "POST /api/v1/lambda/functions/hello/invoke?namespace=default"
+        ]
+    );
+}
+
+#[test]
+fn logs_go_on_where_they_broke_and_end_with_the_function() {
+    let first = "id: 7\ndata: {\"number\": 7, \"time\": \"2026-01-01T00:00:00Z\", \"text\": \"a\"}\n\n\
+        id: 8\ndata: {\"number\": 8, \"time\": \"2026-01-01T00:00:01Z\", \"text\": \"b\"}\n\n";
+    let again = "id: 8\ndata: {\"number\": 8, \"time\": \"2026-01-01T00:00:01Z\", \"text\": \"b\"}\n\n\
+        id: 0\ndata: {\"number\": 0, \"time\": \"2026-01-01T00:00:02Z\", \"text\": \"c\"}\n\n";
+    let server = Canned::new(vec![(200, first), (200, again), (404, r#"{"title": "Not found"}"#)]);
+    let (result, out) = server.run("logs hello -f --tail 2");
+    result.expect("followed to its end");
+    assert_eq!(out, "a\nb\nc\n");
+    let asked = server.asked();
+    assert_eq!(asked[0], "GET /api/v1/lambda/functions/hello/logs?namespace=default&tail=2");
+    assert_eq!(asked[2], "GET /api/v1/lambda/functions/hello/logs?namespace=default&tail=1000");
+}
+
+#[test]
+fn waiting_ends_when_it_is_ready_or_cannot_be() {
+    let building =
+        r#"{"metadata": {"generation": 1}, "status": {"phase": "Building", "observedGeneration": 1}}"#;
+    let failed = r#"{"metadata": {"generation": 1}, "status": {"phase": "Failed", "observedGeneration": 1, "conditions": [
+        {"type": "BuildReady", "status": "False", "reason": "SyntaxError", "message": "Correct the code."}]}}"#;
+    let server = Canned::new(vec![(200, building), (200, failed)]);
+    let error = server.run("wait function f").0.expect_err("it failed");
+    assert_eq!(code(&error), 1);
+    assert_eq!(format!("{error:#}"), "function/f: Correct the code. (SyntaxError)");
+    assert_eq!(server.asked().len(), 2);
+
+    let server = Canned::new(vec![(202, "{}"), (200, building), (404, r#"{"title": "No such function"}"#)]);
+    let (result, out) = server.run("delete function f --wait");
+    result.expect("deleted");
+    assert_eq!(out, "function/f deleted\n");
+    assert_eq!(server.asked()[0], "DELETE /api/v1/lambda/functions/f?namespace=default");
+
+    let server = Canned::new(vec![(200, building), (404, r#"{"title": "No such function"}"#)]);
+    let error = server.run("wait function f").0.expect_err("it is gone");
+    assert_eq!(code(&error), 4);
+}
+
+#[test]
 fn a_rejected_event_fails_the_command_but_every_result_is_told() {
     let server = Canned::new(vec![(
         400,

@@ -1,5 +1,6 @@
 //! Why a lane waits, in plain words, and what one can do about it.
 
+use crate::function::error;
 use crate::output::{Sheet, Table, cell, number, text};
 use crate::time::{age_of, relative};
 use klambda_core::time::Millis;
@@ -36,7 +37,7 @@ fn facts(lane: &Value, now: Millis) -> Sheet {
     if lane["head"].is_object() {
         sheet.line("Head", head(lane));
         sheet.line("Attempts", number(lane, "/head/attempts"));
-        sheet.line_opt("Last error", text(lane, "/head/lastError"));
+        sheet.line_opt("Last error", text(lane, "/head/lastError").map(|said| error(&said)));
         sheet.line_opt("Next attempt", text(lane, "/head/nextAttempt").map(|at| relative(&at, now)));
     }
     sheet.line_opt("Lane sequence", text(lane, "/laneSequence"));
@@ -51,7 +52,8 @@ fn facts(lane: &Value, now: Millis) -> Sheet {
 /// One sentence for each state a lane can be in.
 fn reason(lane: &Value, now: Millis) -> String {
     let behind = number(lane, "/depth").saturating_sub(1);
-    let error = || text(lane, "/head/lastError").unwrap_or_else(|| "no answer was kept".to_owned());
+    let said = || text(lane, "/head/lastError").map(|said| error(&said));
+    let error = || said().unwrap_or_else(|| "no answer was kept".to_owned());
     match lane["state"].as_str() {
         Some("open") if number(lane, "/depth") == 0 => {
             "it does not wait: nothing is left to deliver".to_owned()
@@ -125,7 +127,7 @@ fn timeline(lane: &Value, now: Millis) -> Option<Table> {
     for step in steps {
         let at = ["/at", "/step", "/position", "/id", "/detail"];
         let mut row = vec![age_of(text(step, "/at").as_deref(), now)];
-        row.extend(at.map(|at| cell(step, at)));
+        row.extend(at.map(|at| error(&cell(step, at))));
         table.row(row);
     }
     Some(table)

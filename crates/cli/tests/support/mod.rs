@@ -8,6 +8,7 @@ pub mod likeness;
 pub mod markdown;
 pub mod process;
 pub mod session;
+pub mod shell;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

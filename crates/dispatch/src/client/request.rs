@@ -55,6 +55,9 @@ impl<'a> Request<'a> {
             }
         }
         self.place_headers(f);
+        if self.target.document.spec.target.function.is_some() {
+            f("klambda-attempt", Decimal::of(u64::from(self.delivery.attempt)).as_str());
+        }
     }
 
     /// The trace context also as every tracing library looks for it.

@@ -5,6 +5,7 @@ use super::subscriptions::Lanes;
 use crate::engine::Engine;
 use crate::metrics::Metrics;
 use klambda_core::breaker;
+use klambda_core::subscription::CONTROLLER;
 
 pub struct Sample {
     pub metrics: Metrics,
@@ -34,8 +35,9 @@ pub struct SubscriptionSample {
 
 impl Engine {
     pub fn sample(&self) -> Sample {
+        let shown = self.subscriptions.values().filter(|subscription| subscription.name() != CONTROLLER);
         let mut subscriptions: Vec<SubscriptionSample> =
-            self.subscriptions.values().rev().map(|subscription| self.sample_of(subscription)).collect();
+            shown.rev().map(|subscription| self.sample_of(subscription)).collect();
         // One of each name: the newest has it, and those before it have dead letters alone.
         subscriptions.sort_by(|a, b| a.name.cmp(&b.name));
         subscriptions.dedup_by(|older, newer| {

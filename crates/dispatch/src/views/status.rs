@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use klambda_core::ids::Position;
+use klambda_core::subscription::CONTROLLER;
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
@@ -51,7 +52,7 @@ impl Engine {
             self.subscriptions.values().map(count).sum()
         };
         Status {
-            subscriptions: self.names.len(),
+            subscriptions: self.names.keys().filter(|name| *name != CONTROLLER).count(),
             waiting: sum(|s| s.tally.waiting),
             in_flight: sum(|s| u64::from(s.in_flight)),
             parked: sum(|s| s.tally.parked()),

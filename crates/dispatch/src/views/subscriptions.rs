@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::subscription::{self, Phase};
 use klambda_core::breaker;
 use klambda_core::lane::State;
+use klambda_core::subscription::CONTROLLER;
 use klambda_core::subscription::{API_VERSION, KIND};
 use serde::Serialize;
 use serde_json::Value;
@@ -69,7 +70,7 @@ impl Engine {
     /// By name, from the one after `after` on.
     pub fn view_subscriptions(&self, after: Option<&str>, limit: usize) -> Page<Subscription> {
         let mut names: Vec<&str> = self.names.keys().map(String::as_str).collect();
-        names.retain(|name| after.is_none_or(|after| *name > after));
+        names.retain(|name| *name != CONTROLLER && after.is_none_or(|after| *name > after));
         names.sort_unstable();
         let next =
             (names.len() > limit).then(|| names[..limit].last().map(|name| (*name).to_owned())).flatten();

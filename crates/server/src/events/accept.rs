@@ -57,6 +57,11 @@ impl Accept for Gate {
                 }
             }
         };
+        if events.iter().flatten().any(|event| klambda_control::acts(&event.kind))
+            && let Err(error) = api.control.listen().await
+        {
+            return Problem::from(error).into_answer();
+        }
         match api.handle.accept(events).await {
             Ok(judged) => answer(&judged),
             Err(_) => api.stopped().into_answer(),

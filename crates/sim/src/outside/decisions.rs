@@ -101,7 +101,7 @@ impl Outside {
         }
         // By rules that are on their way it may have been another lane.
         for lane in sub.lanes.values_mut().filter(|_| unsettled) {
-            positions.iter().for_each(|position| drop(lane.waiting.remove(position)));
+            lane.waiting.retain(|position, _| !positions.contains(position));
         }
         let lane = sub.lane_mut(key);
         lane.waiting.clear();

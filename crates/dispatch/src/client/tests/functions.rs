@@ -3,7 +3,7 @@
 use super::super::testing::{Server, Step, delivery};
 use super::super::{Client, Options};
 use crate::engine::Delivery;
-use crate::functions::{Acquired, Functions, Handling, Lease, Unavailable};
+use crate::functions::{Acquired, Functions, Handling, Hold, Lease, Unavailable};
 use klambda_core::outcome::Outcome;
 use serde_json::json;
 use std::net::SocketAddr;
@@ -20,6 +20,8 @@ struct Replica {
 }
 
 struct Counted(Arc<AtomicUsize>, Arc<AtomicUsize>);
+
+impl Hold for Counted {}
 
 impl Drop for Counted {
     fn drop(&mut self) {

@@ -1,0 +1,106 @@
+//! The demo proves what it shows, and leaves nothing behind, also when it is cut short.
+
+mod support;
+
+use rustix::process::Signal;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use support::process::Process;
+use support::shell::text;
+use support::{KLAMBDA, eventually, free_port, read};
+
+fn demo(folder: &Path) -> Command {
+    let mut command = Command::new(KLAMBDA);
+    // What configures the user's own server must not reach the demo's.
+    let elsewhere = format!("127.0.0.1:{}", free_port());
+    command.arg("demo").env("TMPDIR", folder).env("KLAMBDA_LISTEN", elsewhere);
+    command
+}
+
+#[test]
+fn it_proves_what_it_shows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let picture = folder.path().join("demo.svg");
+    let rest = tempfile::tempdir_in(folder.path()).expect("a folder");
+    let started = Instant::now();
+    let output = demo(rest.path()).arg("--svg").arg(&picture).output().expect("the demo");
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{out}\n{err}");
+    assert!(started.elapsed() < Duration::from_secs(60), "it took {:?}", started.elapsed());
+    for shown in [
+        "18 sent: 17 accepted, 1 skipped as a duplicate",
+        "order-8    ✓ 1  ✓ 2  ? 3  ○ 4  ○ 5  ○ 6  gap: waits for 3",
+        "order-9    ✓ 1  ✓ 2  ✗ 3  ○ 4  ○ 5  ○ 6  parked: ",
+        "dry run: 1 dead letter of 1 key would be replayed",
+        "order-9    ✓ 1  ✓ 2  ✓ 3  ✓ 4  ✓ 5  ✓ 6  done",
+        "✓ nothing lost: 18 events sent, 18 handled",
+        "✓ each handled once: 0 repeated",
+        "✓ in order within 3 keys: 0 out of order",
+        "✓ duplicates skipped: 1 of 1",
+        "✓ the poison event failed 2 times, then took its place: 0 passed it",
+        ", 0 problems",
+    ] {
+        assert!(out.contains(shown), "{shown}\nis not in\n{out}");
+    }
+    assert!(!out.contains('\u{1b}'), "no terminal, no colours");
+    assert!(!out.contains("\n  ✗"), "{out}");
+    let picture = std::fs::read_to_string(picture).expect("a picture");
+    assert!(picture.starts_with("<svg ") && picture.contains("nothing lost"), "{picture}");
+    assert_eq!(left_in(rest.path()), [""; 0]);
+}
+
+/// The picture of the README is of a demo like this one.
+#[test]
+fn the_picture_is_of_this_demo() {
+    let picture = read("docs/demo.svg");
+    let source = read("crates/cli/src/demo/mod.rs");
+    let titles: Vec<&str> =
+        source.split("self.begin(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(titles.len() >= 4, "{titles:?}");
+    for shown in titles.into_iter().chain(["nothing lost: 18 events sent, 18 handled", ", 0 problems"]) {
+        assert!(
+            picture.contains(shown),
+            "docs/demo.svg does not show {shown}: klambda demo --svg docs/demo.svg"
+        );
+    }
+}
+
+#[test]
+fn cut_short_it_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rest = tempfile::tempdir_in(folder.path()).expect("a folder");
+    let mut process = Process::start(&mut demo(rest.path()), &folder.path().join("printed"));
+    eventually("orders arrive", || match process.printed() {
+        printed if printed.contains("gap: ") => Ok(()),
+        printed => {
+            assert!(!process.has_ended(), "{printed}");
+            Err(printed)
+        }
+    });
+    process.signal(Signal::INT);
+    eventually("it ends", || process.has_ended().then_some(()).ok_or_else(|| process.printed()));
+    assert!(process.printed().contains("interrupted"), "{}", process.printed());
+    assert_eq!(left_in(rest.path()), [""; 0]);
+    eventually("its processes end", || match users_of(rest.path()) {
+        0 => Ok(()),
+        count => Err(format!("{count} processes")),
+    });
+}
+
+fn left_in(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    entries.map(|entry| entry.expect("an entry").path().display().to_string()).collect()
+}
+
+/// Processes that were started with a path in this folder, or work in it.
+fn users_of(folder: &Path) -> usize {
+    let folder = folder.to_string_lossy().into_owned();
+    let processes = std::fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
+    let uses = |path: std::path::PathBuf| {
+        let started = std::fs::read(path.join("cmdline")).unwrap_or_default();
+        let works = std::fs::read_link(path.join("cwd")).unwrap_or_default();
+        text(&started).contains(&folder) || works.starts_with(&folder)
+    };
+    processes.filter(|process| uses(process.path())).count()
+}

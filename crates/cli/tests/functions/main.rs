@@ -1,0 +1,11 @@
+//! Functions through the real binary: from a document over REST to a process that answers, and back to nothing.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bad_input;
+mod commands;
+mod lifecycle;
+mod many;
+mod runtimes;
+mod world;

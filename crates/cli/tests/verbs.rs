@@ -1,0 +1,147 @@
+//! What one does to functions from the command line, against a real server.
+
+mod support;
+
+use serde_json::Value;
+use std::process::Stdio;
+use support::eventually;
+use support::process::Process;
+use support::shell::Shell;
+
+const ECHO: &str = r#"
+apiVersion: lambda.knative.io/v1alpha1
+kind: LambdaFunction
+metadata: {name: NAME}
+spec:
+  source:
+    type: inline
+    inline:
+      code: |
+        exports.handler = (event) => {
+          if (event.data && event.data.fail) throw new RangeError('told to');
+          console.log('saw ' + event.type);
+          return { type: event.type, data: event.data };
+        };
+  runtime: {language: nodejs}
+"#;
+
+fn echo(name: &str) -> String {
+    ECHO.replace("NAME", name)
+}
+
+#[test]
+fn namespaces_folders_and_forms() {
+    let shell = Shell::new();
+    std::fs::create_dir(shell.path().join("all")).expect("a folder");
+    shell.write("all/1.yaml", &(echo("a") + "---" + &echo("b")));
+    let agent = echo("c").replace("LambdaFunction", "LambdaAgent");
+    shell.write("all/2.yaml", &agent.replace("{name: c}", "{name: c, namespace: shop}"));
+    let applied = shell.ok(&["apply", "-f", "all"]);
+    assert_eq!(applied, "function/a created\nfunction/b created\nagent/c created\n");
+    shell.write(
+        "d.json",
+        &serde_json::to_string(&serde_saphyr::from_str::<Value>(&echo("d")).expect("YAML")).expect("JSON"),
+    );
+    assert_eq!(shell.ok(&["apply", "-f", "d.json", "-n", "shop"]), "function/d created\n");
+    shell.ok(&["wait", "function", "a", "b"]);
+    shell.ok(&["wait", "function", "d", "-n", "shop"]);
+    shell.ok(&["wait", "agent", "c", "-n", "shop", "--for", "condition=ServiceReady"]);
+
+    assert_eq!(shell.ok(&["get", "functions", "-o", "name"]), "function/a\nfunction/b\n");
+    assert_eq!(shell.ok(&["get", "fn", "-n", "shop", "-o", "name"]), "function/d\n");
+    let all = shell.ok(&["get", "functions", "-A"]);
+    let named = |line: &str| line.split_whitespace().take(2).map(str::to_owned).collect::<Vec<_>>().join("/");
+    let all: Vec<String> = all.lines().map(named).collect();
+    assert_eq!(all, ["NAMESPACE/NAME", "default/a", "default/b", "shop/d"]);
+    assert_eq!(shell.ok(&["get", "agents", "-A", "-o", "name"]), "agent/c\n");
+    assert_eq!(shell.fails(&["get", "agent", "c"]).0, 4, "it is in another namespace");
+    assert_eq!(shell.fails(&["get", "function", "c", "-n", "shop"]).0, 4, "it is an agent");
+
+    // What was printed can be applied again, and is what was there.
+    let printed = shell.ok(&["get", "function", "d", "-n", "shop", "-o", "yaml"]);
+    shell.write("again.yaml", &printed);
+    shell.ok(&["apply", "-f", "again.yaml"]);
+    let answer = shell.ok(&["invoke", "d", "-n", "shop", "--data", "[1]", "--type", "my.type"]);
+    assert_eq!(answer, "{\"type\":\"my.type\",\"data\":[1]}\n");
+    let answer =
+        shell.json(&["invoke", "agent/c", "-n", "shop", "--data", "hi", "--content-type", "text/plain"]);
+    assert_eq!(answer["data"], "hi");
+    shell.ok(&["delete", "agent", "c", "-n", "shop", "--wait"]);
+    assert_eq!(shell.ok(&["get", "agents", "-A", "-o", "name"]), "");
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_exit_code() {
+    let shell = Shell::new();
+    let file = shell.write("f.yaml", &echo("f"));
+    shell.ok(&["apply", "-f", &file]);
+    shell.ok(&["wait", "function", "f"]);
+
+    let wrong = echo("g").replace("language: nodejs", "language: cobol, version: [1]")
+        + "  scaling: {maxReplicas: 0}\n  colour: red\n";
+    let (code, told) = shell.fails(&["apply", "-f", &shell.write("g.yaml", &wrong)]);
+    assert_eq!(code, 1);
+    for place in [
+        "function/g",
+        "spec.runtime.language",
+        "spec.runtime.version",
+        "spec.scaling.maxReplicas",
+        "spec.colour",
+    ] {
+        assert!(told.contains(place), "{place} is not in {told}");
+    }
+    let (code, told) = shell.fails(&["apply", "-f", &file, "-f", &shell.write("pod.yaml", "kind: Pod\n")]);
+    assert_eq!(code, 2);
+    assert!(told.contains("kind Pod is not known"), "{told}");
+
+    // Somebody was faster.
+    let seen = shell.ok(&["get", "function", "f", "-o", "yaml"]);
+    shell.ok(&["apply", "-f", &shell.write("f2.yaml", &(echo("f") + "  scaling: {maxReplicas: 3}\n"))]);
+    let (code, told) = shell.fails(&["apply", "-f", &shell.write("stale.yaml", &seen)]);
+    assert_eq!(code, 5, "{told}");
+    assert!(told.contains("resourceVersion"), "{told}");
+
+    let (code, told) = shell.fails(&["invoke", "f", "--data", r#"{"fail": true}"#]);
+    assert_eq!((code, told.as_str()), (1, "error: function/f: RangeError: told to\n"));
+    let unknown: [&[&str]; 5] = [
+        &["invoke", "nobody"],
+        &["logs", "nobody"],
+        &["rebuild", "nobody"],
+        &["delete", "function", "nobody"],
+        &["wait", "function", "nobody"],
+    ];
+    for words in unknown {
+        let (code, told) = shell.fails(words);
+        assert_eq!(code, 4, "{words:?}: {told}");
+        assert!(told.contains("nobody"), "{told}");
+    }
+    let missing = "  triggers: [{filters: [{exact: {type: a}}, {exact: {type: b}}]}]\n";
+    shell.ok(&["apply", "-f", &shell.write("h.yaml", &(echo("h") + missing))]);
+    let (code, told) = shell.fails(&["wait", "function", "h"]);
+    assert_eq!(code, 1);
+    assert!(told.contains("no event matches") && told.contains("MatchesNothing"), "{told}");
+    // None of this was in the way of the first one.
+    assert!(shell.ok(&["invoke", "f"]).contains("lambda.function.invoked"));
+}
+
+#[test]
+fn logs_are_followed() {
+    let shell = Shell::new();
+    shell.ok(&["apply", "-f", &shell.write("f.yaml", &echo("f"))]);
+    // From before it was ever started.
+    let mut command = shell.command(&["logs", "f", "-f"]);
+    let follower = Process::start(command.stdin(Stdio::null()), &shell.path().join("followed"));
+    shell.ok(&["wait", "function", "f"]);
+    for kind in ["one", "two"] {
+        shell.ok(&["invoke", "f", "--type", kind]);
+    }
+    eventually("both lines", || match follower.printed() {
+        printed if printed.contains("saw one") && printed.contains("saw two") => Ok(()),
+        printed => Err(printed),
+    });
+    let last = shell.json(&["logs", "f", "--tail", "1"]);
+    assert!(last["text"].as_str().is_some_and(|text| text.contains("saw two")), "{last}");
+    shell.ok(&["delete", "function", "f", "--wait"]);
+    let mut follower = follower;
+    eventually("the follower ends", || follower.has_ended().then_some(()).ok_or_else(|| follower.printed()));
+}

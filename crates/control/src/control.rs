@@ -1,0 +1,245 @@
+//! The control plane as a whole: loading, and what its parts share.
+
+use crate::counts::{Counting, Counts};
+use crate::names::Name;
+use crate::options::Options;
+use crate::platform::Platform;
+use crate::pool::Pool;
+use crate::state::{Entry, State, Subscription};
+use klambda_core::time::Millis;
+use klambda_dispatch::documents::Stored;
+use klambda_dispatch::runner::{Clock, Handle, Stopped};
+use klambda_dispatch::{Engine, Failure};
+use klambda_functions::resource::{Aspect, Resource};
+use klambda_functions::{hash, triggers};
+use klambda_local::process::logs::Logs;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use tokio::sync::{Notify, OnceCell};
+
+/// The kind of the documents that resources are.
+pub(crate) const DOCUMENTS: &str = "lambda";
+const PAGE: usize = 500;
+
+/// A clone is the same one.
+#[derive(Clone)]
+pub struct Control {
+    shared: Arc<Shared>,
+}
+
+pub struct Shared {
+    pub(crate) options: Options,
+    pub(crate) clock: Clock,
+    handle: OnceLock<Handle>,
+    state: Mutex<State>,
+    /// For the task that plans: there is something to do, or something to do sooner.
+    pub(crate) changed: Notify,
+    platform: OnceCell<Platform>,
+    pub(crate) pool: Pool,
+    pub(crate) counting: Counting,
+    /// Whether received events come here.
+    pub(crate) listening: OnceCell<()>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("functions cannot be read back: {0}")]
+    Store(#[from] Failure),
+    #[error("function {key} cannot be read back: {source}")]
+    Malformed { key: String, source: serde_json::Error },
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}
+
+impl std::ops::Deref for Control {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Control {
+    /// Knows no functions before [`Control::start`].
+    pub fn new(options: Options, clock: Clock) -> Control {
+        let shared = Shared {
+            options,
+            clock,
+            handle: OnceLock::new(),
+            state: Mutex::default(),
+            changed: Notify::new(),
+            platform: OnceCell::new(),
+            pool: Pool::default(),
+            counting: Counting::default(),
+            listening: OnceCell::new(),
+        };
+        Control { shared: Arc::new(shared) }
+    }
+
+    /// Loads what there is, and begins to plan. Nothing else is started before there is a function.
+    pub async fn start(&self, handle: Handle) -> Result<(), Error> {
+        let stored = load(&handle).await?;
+        let names = stored.iter().map(|(name, _)| name.subscription()).collect();
+        let known = handle.query(move |engine| known(engine, names)).await?;
+        let any = !stored.is_empty();
+        {
+            let mut state = self.lock();
+            for (name, mut entry) in stored {
+                entry.subscription =
+                    subscription_of(&entry.resource, known.contains(name.subscription().as_str()));
+                state.functions.insert(name, entry);
+            }
+        }
+        // A second start changes nothing: the first engine is the one that runs.
+        let _ = self.handle.set(handle);
+        if any {
+            self.restore().await;
+        }
+        tokio::spawn(self.clone().reconcile());
+        Ok(())
+    }
+
+    pub(crate) async fn platform(&self) -> Option<&Platform> {
+        let opened = self
+            .platform
+            .get_or_try_init(|| async {
+                let resources = self.lock().functions.values().map(|entry| entry.resource.clone()).collect();
+                let platform = Platform::open(&self.options, resources).await?;
+                tokio::spawn(self.clone().watch_fleet(platform.fleet.changes()));
+                Ok::<Platform, crate::platform::OpenError>(platform)
+            })
+            .await;
+        opened.inspect_err(|error| tracing::error!(%error, "Functions cannot be run.")).ok()
+    }
+
+    /// What was deployed when the last run ended is so again, before it is planned.
+    async fn restore(&self) {
+        let Some(platform) = self.platform().await else { return };
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let names: Vec<Name> = state.functions.keys().cloned().collect();
+        for name in names {
+            if let Some(entry) = state.functions.get_mut(&name) {
+                platform.restore(&name, entry, &self.options, now);
+            }
+            state.enqueue(&name);
+        }
+    }
+
+    /// Nothing more is started, and all that runs is ended.
+    pub async fn stop(&self) {
+        if let Some(platform) = self.platform.get() {
+            platform.fleet.shutdown(std::time::Duration::from_secs(5)).await;
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no one panics while holding it")
+    }
+
+    pub(crate) fn running(&self) -> Option<&Platform> {
+        self.platform.get()
+    }
+
+    pub(crate) fn handle(&self) -> Result<&Handle, Stopped> {
+        self.handle.get().ok_or(Stopped)
+    }
+
+    pub(crate) fn enqueue(&self, name: &Name) {
+        if self.lock().enqueue(name) {
+            self.changed.notify_one();
+        }
+    }
+
+    pub(crate) fn wake(&self, name: &Name, at: Millis) {
+        self.lock().wake(name, at);
+        self.changed.notify_one();
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counting.read()
+    }
+
+    /// How many have a version to call.
+    pub fn serving(&self) -> usize {
+        let state = self.lock();
+        let service =
+            |entry: &&Entry| entry.resource.status.service_status.as_ref().is_some_and(|seen| seen.ready);
+        state.functions.values().filter(service).count()
+    }
+
+    /// What the function printed, if anything of it was ever deployed.
+    pub fn logs(&self, name: &Name) -> Option<Arc<Logs>> {
+        self.running()?.fleet.logs(name.as_str())
+    }
+
+    /// One resource as it is now.
+    pub fn get(&self, name: &Name) -> Option<Arc<Resource>> {
+        self.lock().functions.get(name).map(|entry| entry.resource.clone())
+    }
+
+    /// Resources that are wanted, by name, from the one after `after` on; and whether there are more.
+    pub fn list(
+        &self,
+        after: Option<&Name>,
+        limit: usize,
+        wanted: impl Fn(&Resource) -> bool,
+    ) -> (Vec<Arc<Resource>>, bool) {
+        let state = self.lock();
+        let from = match after {
+            Some(after) => std::ops::Bound::Excluded(after),
+            None => std::ops::Bound::Unbounded,
+        };
+        let range = state.functions.range::<Name, _>((from, std::ops::Bound::Unbounded));
+        let mut found: Vec<Arc<Resource>> = range
+            .filter(|(_, entry)| wanted(&entry.resource))
+            .take(limit + 1)
+            .map(|(_, entry)| entry.resource.clone())
+            .collect();
+        let more = found.len() > limit;
+        found.truncate(limit);
+        (found, more)
+    }
+}
+
+async fn load(handle: &Handle) -> Result<Vec<(Name, Entry)>, Error> {
+    let mut entries: Vec<(Name, Entry)> = Vec::new();
+    loop {
+        let after = entries.last().map(|(name, _)| name.as_str().to_owned());
+        let page = handle.documents(DOCUMENTS, after, PAGE).await??;
+        let done = page.len() < PAGE;
+        for stored in page {
+            let key = stored.key.clone();
+            entries.push(read(stored).map_err(|source| Error::Malformed { key, source })?);
+        }
+        if done {
+            return Ok(entries);
+        }
+    }
+}
+
+fn read(stored: Stored) -> Result<(Name, Entry), serde_json::Error> {
+    let mut resource: Resource = serde_json::from_slice(&stored.content)?;
+    resource.metadata.resource_version = stored.version.to_string();
+    Ok((Name::from_text(&stored.key), Entry::new(resource, stored.version)))
+}
+
+fn known(engine: &Engine, names: Vec<String>) -> HashSet<String> {
+    names.into_iter().filter(|name| engine.subscription_id(name).is_ok()).collect()
+}
+
+/// What is known of the subscription after a restart: the document that was tried last, if its condition says that the
+/// engine took it; else it is tried again, which changes nothing if it is the same.
+fn subscription_of(resource: &Resource, is_known: bool) -> Option<Subscription> {
+    if !is_known {
+        return None;
+    }
+    let said = resource.status.condition(Aspect::TriggersReady);
+    let taken = said.is_some_and(|said| matches!(said.reason.as_str(), "Subscribed" | "MatchesNothing"));
+    let is_current = taken && resource.status.observed_generation == resource.metadata.generation;
+    let document = is_current.then(|| triggers::subscription(resource)).flatten();
+    let hash = document.map(|document| hash::of(&document)).unwrap_or_default();
+    Some(Subscription { hash, fault: None, leaving: false, waiting: 0 })
+}

@@ -1,0 +1,36 @@
+//! Calls of what runs elsewhere: a URL, with or without TLS.
+
+use crate::invoke::{ANSWER_BYTES_MAX, Answer, Error};
+use bytes::{Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, HeaderMap};
+use std::sync::OnceLock;
+
+/// One client for all, so that its connections are used again.
+fn client() -> Result<&'static reqwest::Client, Error> {
+    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
+    if let Some(client) = CLIENT.get() {
+        return Ok(client);
+    }
+    // The client takes what does its cryptography from the process; whoever was first has set the same.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let built = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
+    let client = built.map_err(|error| Error::Broken(format!("no client can be made: {error}")))?;
+    Ok(CLIENT.get_or_init(|| client))
+}
+
+pub async fn send(url: &str, headers: HeaderMap, body: Bytes) -> Result<Answer, Error> {
+    let broken = |error: reqwest::Error| Error::Broken(format!("{url} does not answer: {error}"));
+    let sent = client()?.post(url).headers(headers).body(body).send().await;
+    let mut response = sent.map_err(broken)?;
+    let (status, content_type) = (response.status(), response.headers_mut().remove(CONTENT_TYPE));
+    let mut body = BytesMut::new();
+    while let Some(piece) = response.chunk().await.map_err(broken)? {
+        if body.len() + piece.len() > ANSWER_BYTES_MAX {
+            return Err(Error::Broken(format!(
+                "the answer of {url} is longer than {ANSWER_BYTES_MAX} bytes"
+            )));
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(Answer { status, content_type, body: body.freeze() })
+}

@@ -1,0 +1,143 @@
+//! Received events that ask for something: done as the same call over REST would be.
+
+use crate::control::Control;
+use crate::names::Name;
+use crate::writes::{self, Error};
+use klambda_core::event::Event;
+use klambda_core::event_codec::EventView;
+use klambda_core::outcome::Outcome;
+use klambda_core::subscription::{API_VERSION, CONTROLLER, Document, KIND};
+use klambda_dispatch::functions::Handling;
+use klambda_dispatch::operate::Refused;
+use klambda_dispatch::{Delivery, Engine};
+use klambda_functions::events::{ALIASES, Command, Named, command};
+use klambda_functions::request;
+use klambda_functions::resource::Form;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// The types that act, by all their names.
+const TYPES: [&str; 11] = [
+    "lambda.function.created",
+    "lambda.function.updated",
+    "lambda.function.deleted",
+    "lambda.build.started",
+    "lambda.build.stopped",
+    "lambda.build.cancelled",
+    "lambda.parser.started",
+    "lambda.parser.completed",
+    "lambda.parser.failed",
+    ALIASES[0].0,
+    ALIASES[1].0,
+];
+
+/// Whether an event of this type acts.
+pub fn acts(kind: &str) -> bool {
+    // Nearly all events are told by this.
+    (kind.starts_with("lambda.") || kind.starts_with("network.")) && TYPES.contains(&kind)
+}
+
+/// Makes the subscription by which they come: in order for each key, and none holds up the others.
+fn subscribe(engine: &mut Engine) -> Result<(), Refused> {
+    let any: Vec<Value> = TYPES.iter().map(|kind| json!({ "exact": { "type": kind } })).collect();
+    let document = json!({
+        "apiVersion": API_VERSION, "kind": KIND, "metadata": { "name": CONTROLLER },
+        "spec": {
+            "filters": [{ "any": any }],
+            "target": { "function": { "namespace": "klambda", "name": "controller" } },
+            "ordering": "ordered",
+            "orderingPolicy": { "key": { "attribute": "partitionkey" }, "onFailure": "skip" },
+        },
+    });
+    let document = Document::parse(&document).map_err(Refused::Invalid)?;
+    engine.put_subscription(document, false).map(drop)
+}
+
+impl Control {
+    /// To be called before an event that acts is accepted: from the first of them on they come here.
+    pub async fn listen(&self) -> Result<(), Error> {
+        let listening = self.listening.get_or_try_init(|| async {
+            let handle = self.handle().map_err(|_| Refused::Unavailable("the server is starting".into()))?;
+            let done = handle.command(subscribe).await;
+            done.map_err(|_| Refused::Unavailable("the server is stopping".into()))?
+        });
+        listening.await.copied().map_err(|refused| Error::Store(refused.into()))
+    }
+
+    /// None if the delivery is not for the control plane.
+    pub(crate) fn obey(&self, delivery: &Delivery) -> Option<Handling> {
+        let document: &Arc<Document> = &delivery.document;
+        if document.name != CONTROLLER {
+            return None;
+        }
+        if delivery.is_emitted() {
+            return Some(Box::pin(std::future::ready(done())));
+        }
+        let bytes = delivery.record.get(delivery.event.clone()).unwrap_or_default();
+        let event = match EventView::decode(bytes) {
+            Ok(view) => view.to_event(),
+            Err(error) => return Some(Box::pin(std::future::ready(Outcome::Unusable(error.to_string())))),
+        };
+        let asked = match command(&event) {
+            Ok(Some(asked)) => asked,
+            Ok(None) => return Some(Box::pin(std::future::ready(done()))),
+            Err(faults) => {
+                let why: Vec<String> = faults.iter().map(ToString::to_string).collect();
+                return Some(Box::pin(std::future::ready(Outcome::Invalid(why.join("; ")))));
+            }
+        };
+        let control = self.clone();
+        Some(Box::pin(async move { control.carry_out(asked, &event).await }))
+    }
+
+    async fn carry_out(&self, asked: Command, event: &Event) -> Outcome {
+        let named = |named: &Named| Name::new(&named.namespace, &named.name);
+        let written = match &asked {
+            Command::Create { form, document } => {
+                let kind = match form {
+                    Form::Body(kind) => *kind,
+                    Form::Manifest => Default::default(),
+                };
+                self.create(document, kind).await
+            }
+            Command::Update { named: who, body } => self.update(who.kind, &named(who), body).await,
+            Command::Delete { named: who } => self.delete(who.kind, &named(who), None).await,
+            Command::Rebuild { named: who } => self.rebuild(who.kind, &named(who)).await,
+            Command::StopBuilds { named: who } => {
+                self.mark(who.kind, &named(who), request::stop_builds).await
+            }
+            Command::CancelBuild { named: who } => {
+                self.mark(who.kind, &named(who), request::cancel_build).await
+            }
+            Command::RunParser { named: who, parser } => return self.run_parser(who, parser, event).await,
+            Command::ParserEnded { named: who, parser } => {
+                tracing::info!(function = who.name, parser = parser.parser_id, "A parser has ended.");
+                return done();
+            }
+        };
+        match written {
+            Ok(_) => done(),
+            Err(error) => outcome(&error),
+        }
+    }
+}
+
+pub fn done() -> Outcome {
+    Outcome::Status { code: 204, retry_after_ms: None, detail: String::new() }
+}
+
+/// What can be right later is tried again; the rest is a dead letter.
+fn outcome(error: &writes::Error) -> Outcome {
+    match error {
+        writes::Error::Store(_) | writes::Error::Stopped(_) => {
+            Outcome::Status { code: 503, retry_after_ms: Some(1000), detail: error.to_string() }
+        }
+        // Somebody asked for it twice, which comes to the same.
+        writes::Error::Exists { .. } => done(),
+        writes::Error::Invalid(faults) => {
+            let why: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            Outcome::Invalid(why.join("; "))
+        }
+        other => Outcome::Invalid(other.to_string()),
+    }
+}

@@ -1,0 +1,122 @@
+//! What is seen of one function, as the plan wants it.
+
+use crate::names::Name;
+use crate::options::Options;
+use crate::platform::Platform;
+use crate::state::{Deployed, Entry};
+use klambda_functions::failure::{Failure, Reason};
+use klambda_functions::hash;
+use klambda_functions::observed::{Artifact, FetchState, Observed, Subscription, Version, VersionState};
+use klambda_functions::resource::{Outcome, Resource};
+use klambda_local::fleet::{self, Phase, VersionView};
+
+pub fn observe(name: &Name, entry: &mut Entry, platform: Option<&Platform>, options: &Options) -> Observed {
+    let built = entry.resource.status.build_status.as_ref().and_then(|build| build.outcome);
+    if built == Some(Outcome::Completed) {
+        // Nothing of it is needed any more.
+        entry.work = None;
+    }
+    let work = entry.work.as_deref();
+    let (source, build) =
+        (work.and_then(|work| work.fetch.clone()), work.and_then(|work| work.build.clone()));
+    let mut observed = Observed { source, build, ..Observed::default() };
+    observed.subscription = entry.subscription.as_ref().map(|known| Subscription {
+        hash: known.hash.clone(),
+        waiting: known.waiting,
+        draining: known.leaving,
+        fault: known.fault.clone(),
+    });
+    if let Some(platform) = platform {
+        observed.artifacts = artifacts(&entry.resource, &observed, platform);
+        observed.versions = versions(name, entry, platform, options);
+    }
+    observed
+}
+
+/// Of those that this function could ask for.
+fn artifacts(resource: &Resource, observed: &Observed, platform: &Platform) -> Vec<Artifact> {
+    let is_built = resource.spec.source.as_ref().is_some_and(|source| source.kind.is_built());
+    if !is_built {
+        return Vec::new();
+    }
+    let fetched = observed.source.as_ref().and_then(|fetch| match &fetch.state {
+        FetchState::Done { digest } => Some(digest.clone()),
+        _ => None,
+    });
+    let known = resource.status.build_status.as_ref().and_then(|build| build.hash.clone());
+    let digest = hash::known_digest(&resource.spec).or(fetched);
+    let wanted =
+        digest.map(|digest| hash::artifact(resource, &digest)).filter(|hash| known.as_ref() != Some(hash));
+    let hashes = known.into_iter().chain(wanted);
+    hashes.filter_map(|hash| Some(Artifact { uri: platform.made(&hash)?.uri(), hash })).collect()
+}
+
+fn versions(name: &Name, entry: &mut Entry, platform: &Platform, options: &Options) -> Vec<Version> {
+    let observation = platform.fleet.observe(name.as_str());
+    let views = observation.map(|seen| seen.versions).unwrap_or_default();
+    let view_of = |deployed: &Deployed| views.iter().find(|view| *view.id == *deployed.version);
+    let retiring = entry.retiring;
+    // What the fleet let go of, because something newer answers, is gone.
+    entry.deployed.retain(|deployed| retiring || deployed.run.is_err() || view_of(deployed).is_some());
+    let url = entry.resource.kind.word();
+    let metadata = &entry.resource.metadata;
+    let url = format!(
+        "{}/api/v1/lambda/{url}s/{}/invoke?namespace={}",
+        options.url, metadata.name, metadata.namespace
+    );
+    let version = |deployed: &Deployed| {
+        let view = view_of(deployed);
+        Version {
+            version: deployed.version.to_string(),
+            generation: deployed.generation,
+            state: if retiring { VersionState::Retiring } else { state(deployed, view) },
+            replicas: view.map_or(0, |view| view.ready),
+            url: Some(url.clone()),
+            scaling: deployed.scaling,
+        }
+    };
+    entry.deployed.iter().map(version).collect()
+}
+
+fn state(deployed: &Deployed, view: Option<&VersionView>) -> VersionState {
+    let starting = VersionState::Starting { since: deployed.since };
+    match (&deployed.run, view) {
+        (Err(failure), _) => VersionState::Failed(failure.clone()),
+        (Ok(_), None) => starting,
+        (Ok(_), Some(view)) => match view.phase {
+            Phase::Proving => starting,
+            Phase::Good | Phase::BackOff => VersionState::Serving,
+            Phase::Failed => VersionState::Failed(view.trouble.as_deref().map_or_else(unknown, failure)),
+        },
+    }
+}
+
+fn unknown() -> Failure {
+    Failure::new(Reason::Crashed, "It ended")
+}
+
+pub fn failure(trouble: &fleet::Failure) -> Failure {
+    let reason = match trouble.reason {
+        fleet::Reason::CrashLoop => Reason::CrashLoop,
+        fleet::Reason::Crashed => Reason::Crashed,
+        fleet::Reason::HandlerNotFound => Reason::HandlerNotFound,
+        fleet::Reason::SyntaxError => Reason::SyntaxError,
+        fleet::Reason::LoadError => Reason::LoadError,
+        fleet::Reason::NeverAnswered => Reason::NeverAnswered,
+        fleet::Reason::OutOfMemory => Reason::OutOfMemory,
+        fleet::Reason::StartFailed => Reason::StartFailed,
+        fleet::Reason::NoContainerEngine => Reason::NoContainerEngine,
+    };
+    Failure::new(reason, capital(&trouble.message)).with_lines(trouble.last_lines.clone())
+}
+
+/// As the first word of a sentence.
+pub fn capital(text: &str) -> String {
+    let first = text.split(' ').next().unwrap_or_default();
+    // Names of files and the like are left as they are.
+    if !first.chars().all(char::is_alphabetic) {
+        return text.to_owned();
+    }
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}

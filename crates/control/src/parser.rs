@@ -1,0 +1,61 @@
+//! Parsers: functions that are called once for a received event, and whose end is told by another.
+
+use crate::control::Control;
+use crate::invoke::{Call, Error};
+use crate::names::Name;
+use crate::obey::done;
+use bytes::Bytes;
+use http::HeaderMap;
+use klambda_core::event::{Attributes as _, Event};
+use klambda_core::kinds::Kind;
+use klambda_core::outcome::Outcome;
+use klambda_functions::events::{Identity, Named, ParserData, ParserStatus, build_event};
+use klambda_functions::hash;
+use std::time::Instant;
+
+impl Control {
+    /// A repeat calls again, as every delivery may, but tells of the same end only once.
+    pub(crate) async fn run_parser(&self, named: &Named, parser: &ParserData, event: &Event) -> Outcome {
+        let name = Name::new(&named.namespace, &named.name);
+        let began = Instant::now();
+        let body = event.json_data().map(Bytes::copy_from_slice).unwrap_or_default();
+        let error = match self.invoke(named.kind, &name, Call { headers: HeaderMap::new(), body }).await {
+            Ok(answer) if answer.status.is_success() => None,
+            Ok(answer) => Some(format!("it answered {}", answer.status)),
+            Err(Error::Unavailable { why, retry_after }) => {
+                let retry_after_ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
+                return Outcome::NotReady { why, retry_after_ms };
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        let (kind, status) = match error {
+            None => (Kind::ParserCompleted, ParserStatus::Completed),
+            Some(_) => (Kind::ParserFailed, ParserStatus::Failed),
+        };
+        let duration_ms = Some(began.elapsed().as_secs_f64() * 1000.0);
+        let ended = ParserData { status, error, duration_ms, ..parser.clone() };
+        self.tell(&name, event, kind, &ended).await
+    }
+
+    async fn tell(&self, name: &Name, cause: &Event, kind: Kind, data: &ParserData) -> Outcome {
+        let identity = Identity {
+            uid: hash::of(&(&cause.source, &cause.id)),
+            generation: 0,
+            transition: 0,
+            namespace: name.namespace().to_owned(),
+            name: name.name().to_owned(),
+        };
+        let data = serde_json::to_value(data).unwrap_or_default();
+        let event = build_event(&identity, kind, &data, self.clock.now());
+        let Ok(handle) = self.handle() else { return failed("the server is starting") };
+        match handle.put_documents(Vec::new(), vec![event]).await {
+            Ok(Ok(_)) => done(),
+            Ok(Err(error)) => failed(&error.to_string()),
+            Err(stopped) => failed(&stopped.to_string()),
+        }
+    }
+}
+
+fn failed(why: &str) -> Outcome {
+    Outcome::Status { code: 503, retry_after_ms: Some(1000), detail: why.to_owned() }
+}

@@ -1,0 +1,308 @@
+//! Fetching and building.
+
+use super::{Fetched, Platform};
+use crate::control::Control;
+use crate::names::Name;
+use crate::observe::capital;
+use crate::secrets::Secret;
+use klambda_build::{Cancel, Language, Request, hash_folder};
+use klambda_functions::failure::{Failure, Reason};
+use klambda_functions::hash::{self, REBUILD_ANNOTATION};
+use klambda_functions::observed::{BuildRun, BuildState, Fetch, FetchState};
+use klambda_functions::resource::{self, Resource, SourceType};
+use klambda_local::source::{self, Source};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Where the code is, below what was fetched.
+const CODE: &str = "code";
+
+impl Control {
+    pub(crate) fn fetch(
+        &self,
+        platform: &Platform,
+        name: &Name,
+        resource: &Arc<Resource>,
+        inputs: String,
+        number: u64,
+    ) {
+        {
+            let mut state = self.lock();
+            let Some(entry) = state.functions.get_mut(name) else { return };
+            let work = entry.work();
+            if work.fetch.as_ref().is_some_and(|fetch| fetch.number == number) {
+                return;
+            }
+            work.fetch = Some(Fetch { inputs, number, state: FetchState::Running });
+        }
+        let what = hash::of(&(&resource.metadata.namespace, &resource.spec.source));
+        let Some(cancel) = platform.fetches.join(&what, (name.clone(), number)) else { return };
+        let (control, resource) = (self.clone(), resource.clone());
+        tokio::spawn(async move { control.fetch_for_all(what, &resource, cancel).await });
+    }
+
+    async fn fetch_for_all(&self, what: String, resource: &Resource, cancel: Cancel) {
+        let Some(platform) = self.running() else { return };
+        let fetched = tokio::select! {
+            fetched = platform.fetch(resource, self) => fetched,
+            () = cancel.cancelled() => Err(Failure::new(Reason::BuildCancelled, "It was called off")),
+        };
+        for (name, number) in platform.fetches.end(&what) {
+            self.note_fetched(&name, number, &fetched);
+        }
+    }
+
+    fn note_fetched(&self, name: &Name, number: u64, fetched: &Result<Fetched, Failure>) {
+        let mut state = self.lock();
+        let Some(entry) = state.functions.get_mut(name) else { return };
+        let work = entry.work();
+        let Some(fetch) = work.fetch.as_mut().filter(|fetch| fetch.number == number) else { return };
+        match fetched {
+            Ok(Fetched { digest, folder }) => {
+                fetch.state = FetchState::Done { digest: digest.clone() };
+                work.folder = Some(folder.clone());
+            }
+            Err(failure) => fetch.state = FetchState::Failed(failure.clone()),
+        }
+        drop(state);
+        self.enqueue(name);
+    }
+
+    pub(crate) fn build(
+        &self,
+        platform: &Platform,
+        name: &Name,
+        resource: &Arc<Resource>,
+        inputs: String,
+        number: u64,
+        hash: String,
+    ) {
+        let folder = {
+            let mut state = self.lock();
+            let Some(entry) = state.functions.get_mut(name) else { return };
+            let work = entry.work();
+            if work.build.as_ref().is_some_and(|build| build.number == number) {
+                return;
+            }
+            work.build = Some(BuildRun { inputs, hash: hash.clone(), number, state: BuildState::Running });
+            work.folder.clone()
+        };
+        let Some(cancel) = platform.builds.join(&hash, (name.clone(), number)) else { return };
+        let (control, resource) = (self.clone(), resource.clone());
+        tokio::spawn(async move { control.build_for_all(hash, &resource, folder, cancel).await });
+    }
+
+    async fn build_for_all(
+        &self,
+        hash: String,
+        resource: &Resource,
+        folder: Option<Arc<TempDir>>,
+        cancel: Cancel,
+    ) {
+        let Some(platform) = self.running() else { return };
+        self.counting.build_begun();
+        let began = Instant::now();
+        let built = Box::pin(platform.build(&hash, resource, folder, &cancel, self)).await;
+        self.counting.build_ended(built.is_ok(), began.elapsed());
+        for (name, number) in platform.builds.end(&hash) {
+            self.note_built(&name, number, &built);
+        }
+    }
+
+    fn note_built(&self, name: &Name, number: u64, built: &Result<(), Failure>) {
+        let mut state = self.lock();
+        let Some(entry) = state.functions.get_mut(name) else { return };
+        let work = entry.work();
+        let Some(build) = work.build.as_mut().filter(|build| build.number == number) else { return };
+        match built {
+            Ok(()) => build.state = BuildState::Done,
+            Err(failure) => build.state = BuildState::Failed(failure.clone()),
+        }
+        drop(state);
+        self.enqueue(name);
+    }
+
+    /// Others who wait for the same thing go on.
+    pub(crate) fn cancel(&self, platform: &Platform, name: &Name) {
+        platform.fetches.leave(name);
+        platform.builds.leave(name);
+        if let Some(entry) = self.lock().functions.get_mut(name) {
+            entry.work = None;
+        }
+    }
+}
+
+impl Platform {
+    async fn fetch(&self, resource: &Resource, control: &Control) -> Result<Fetched, Failure> {
+        let source = source_of(resource, control).map_err(|failure| *failure)?;
+        let _slot = self.slots.acquire().await.map_err(|_| broken("the server is stopping"))?;
+        let folder = self.fetch_into(&source, control).await?;
+        let code = folder.path().join(CODE);
+        let hashed = tokio::task::spawn_blocking(move || hash_folder(&code)).await;
+        let digest = hashed.map_err(broken)?.map_err(broken)?.to_string();
+        Ok(Fetched { digest, folder: Arc::new(folder) })
+    }
+
+    async fn fetch_into(&self, source: &Source, control: &Control) -> Result<TempDir, Failure> {
+        let folder = tempfile::tempdir_in(self.folder.join("sources")).map_err(broken)?;
+        let fetched = source::fetch(source, &folder.path().join(CODE), &control.options.fetch).await;
+        fetched.map(|_| folder).map_err(|error| not_fetched(&error))
+    }
+
+    async fn build(
+        &self,
+        hash: &str,
+        resource: &Resource,
+        folder: Option<Arc<TempDir>>,
+        cancel: &Cancel,
+        control: &Control,
+    ) -> Result<(), Failure> {
+        let Some(runtime) = &resource.spec.runtime else {
+            return Err(Failure::new(Reason::BuildFailed, "It names no runtime"));
+        };
+        let folder = match folder {
+            Some(folder) => folder,
+            None => {
+                let source = source_of(resource, control).map_err(|failure| *failure)?;
+                Arc::new(self.fetch_into(&source, control).await?)
+            }
+        };
+        let inline = resource.spec.source.as_ref().and_then(|source| source.inline.as_ref());
+        let request = Request {
+            source: folder.path().join(CODE),
+            language: language(runtime.language),
+            version: runtime.version.clone().unwrap_or_default(),
+            handler: runtime.handler.clone(),
+            dependencies: inline.and_then(|inline| inline.dependencies.clone()).unwrap_or_default(),
+            timeout: Duration::from_millis(resource.spec.build.timeout.ms),
+            again: if is_asked_again(resource) { hash.to_owned() } else { String::new() },
+        };
+        let artifact = self.workshop.build(&request, cancel).await.map_err(|error| not_built(&error))?;
+        self.note_made(hash, artifact).map_err(broken)
+    }
+}
+
+/// Content that was built before is to be built once more.
+fn is_asked_again(resource: &Resource) -> bool {
+    resource.spec.build.force_rebuild || resource.metadata.annotations.contains_key(REBUILD_ANNOTATION)
+}
+
+fn language(language: resource::Language) -> Language {
+    match language {
+        resource::Language::Nodejs => Language::NodeJs,
+        resource::Language::Python => Language::Python,
+        resource::Language::Go => Language::Go,
+    }
+}
+
+fn inline_language(language: resource::Language) -> source::Language {
+    match language {
+        resource::Language::Nodejs => source::Language::NodeJs,
+        resource::Language::Python => source::Language::Python,
+        resource::Language::Go => source::Language::Go,
+    }
+}
+
+fn source_of(resource: &Resource, control: &Control) -> Result<Source, Box<Failure>> {
+    let nothing = || Box::new(Failure::new(Reason::SourceMissing, "It names no source"));
+    let given = resource.spec.source.as_ref().ok_or_else(nothing)?;
+    let options = &control.options;
+    Ok(match given.kind {
+        SourceType::Inline => {
+            let (inline, runtime) =
+                given.inline.as_ref().zip(resource.spec.runtime.as_ref()).ok_or_else(nothing)?;
+            Source::Inline(source::Inline {
+                language: inline_language(runtime.language),
+                handler: runtime.handler.clone(),
+                code: inline.code.clone(),
+                // Installed by the build, which is told of them.
+                dependencies: String::new(),
+            })
+        }
+        SourceType::Git => {
+            let git = given.git.as_ref().ok_or_else(nothing)?;
+            Source::Git(source::Git {
+                url: git.url.clone(),
+                reference: git.reference.clone().unwrap_or_default(),
+                path: git.path.clone().unwrap_or_default(),
+                credentials: Secret::open(options, git.secret_ref.as_ref()).for_git()?,
+            })
+        }
+        SourceType::Minio => {
+            let minio = given.minio.as_ref().ok_or_else(nothing)?;
+            Source::Object(source::Object {
+                store: source::Store::Minio,
+                bucket: minio.bucket.clone(),
+                key: minio.key.clone(),
+                endpoint: Some(endpoint(&minio.endpoint)),
+                region: None,
+                credentials: Secret::open(options, minio.secret_ref.as_ref()).for_buckets()?,
+            })
+        }
+        SourceType::S3 => {
+            let s3 = given.s3.as_ref().ok_or_else(nothing)?;
+            Source::Object(source::Object {
+                store: source::Store::S3,
+                bucket: s3.bucket.clone(),
+                key: s3.key.clone(),
+                endpoint: s3.endpoint.clone(),
+                region: Some(s3.region.clone()),
+                credentials: Secret::open(options, s3.secret_ref.as_ref()).for_buckets()?,
+            })
+        }
+        SourceType::Gcs => {
+            let gcs = given.gcs.as_ref().ok_or_else(nothing)?;
+            Source::Object(source::Object {
+                store: source::Store::Gcs,
+                bucket: gcs.bucket.clone(),
+                key: gcs.key.clone(),
+                endpoint: None,
+                region: None,
+                credentials: Secret::open(options, gcs.secret_ref.as_ref()).for_google()?,
+            })
+        }
+        SourceType::Folder => {
+            let folder = given.folder.as_ref().ok_or_else(nothing)?;
+            Source::Folder(PathBuf::from(&folder.path))
+        }
+        SourceType::Image | SourceType::Url => return Err(nothing()),
+    })
+}
+
+/// Addresses of MinIO are written without a scheme as well.
+fn endpoint(text: &str) -> String {
+    if text.contains("://") { text.to_owned() } else { format!("http://{text}") }
+}
+
+fn broken(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Reason::PlatformError, capital(&error.to_string()))
+}
+
+fn not_fetched(error: &source::Error) -> Failure {
+    let reason = match error {
+        source::Error::NotFound(_) | source::Error::BadReference(_) => Reason::SourceNotFound,
+        source::Error::Refused(_) => Reason::SourceRefused,
+        source::Error::TooLarge(_) => Reason::SourceTooLarge,
+        source::Error::UnsafeArchive(_) | source::Error::BadArchive(_) => Reason::ArchiveRefused,
+        source::Error::Timeout(_) => Reason::SourceTimeout,
+        source::Error::Unreachable(_) => Reason::SourceUnreachable,
+        source::Error::ToolMissing(_) => Reason::ToolMissing,
+        source::Error::Io(_) => Reason::PlatformError,
+    };
+    Failure::new(reason, capital(&error.to_string()))
+}
+
+fn not_built(error: &klambda_build::Error) -> Failure {
+    let reason = match error {
+        klambda_build::Error::VersionNotAvailable { .. } => Reason::RuntimeNotFound,
+        klambda_build::Error::DependencyNotFound { .. } => Reason::DependencyNotFound,
+        klambda_build::Error::SyntaxError { .. } => Reason::SyntaxError,
+        klambda_build::Error::HandlerMissing { .. } => Reason::HandlerNotFound,
+        klambda_build::Error::Timeout { .. } => Reason::BuildTimeout,
+        klambda_build::Error::Cancelled => Reason::BuildCancelled,
+        klambda_build::Error::Failed { .. } => Reason::BuildFailed,
+    };
+    Failure::new(reason, capital(&error.to_string())).with_lines(error.log().to_vec())
+}

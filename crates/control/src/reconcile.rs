@@ -1,0 +1,244 @@
+//! The task that plans: takes functions in the order of coming, stores what many of them came to in one step, then acts.
+
+use crate::control::{Control, DOCUMENTS};
+use crate::names::Name;
+use crate::observe::observe;
+use crate::subscriptions::Wish;
+use klambda_core::event::Event;
+use klambda_core::time::Millis;
+use klambda_dispatch::Engine;
+use klambda_dispatch::documents::{self, EVENTS_MAX, Expected, Write};
+use klambda_functions::plan::{Action, Plan, plan};
+use klambda_functions::resource::Resource;
+use klambda_local::fleet::Changes;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Functions that are planned before their outcome is stored.
+const AT_ONCE: usize = 32;
+const STEP_BYTES_MAX: usize = 2 << 20;
+/// When what could not be stored is tried again.
+const AGAIN_MS: u64 = 1000;
+
+struct Planned {
+    name: Name,
+    /// What the plan was made from.
+    resource: Arc<Resource>,
+    plan: Plan,
+    /// The document to store; none if nothing changes or it is to be removed.
+    content: Option<Vec<u8>>,
+}
+
+/// What goes into one step of the engine.
+#[derive(Default)]
+struct Step {
+    planned: Vec<Planned>,
+    contents: Vec<Option<Vec<u8>>>,
+    bytes: usize,
+    events: usize,
+}
+
+impl Control {
+    pub(crate) async fn reconcile(self) {
+        loop {
+            let now = self.clock.now();
+            let (due, next) = {
+                let mut state = self.lock();
+                (state.take(AT_ONCE, now), state.next_wake())
+            };
+            if due.is_empty() {
+                self.idle(next).await;
+                continue;
+            }
+            if self.platform().await.is_none() {
+                due.iter().for_each(|name| self.wake(name, now + AGAIN_MS));
+                self.idle(Some(now + AGAIN_MS)).await;
+                continue;
+            }
+            if self.look_at_leaving(&due).await.is_err() {
+                return;
+            }
+            let began = Instant::now();
+            let control = self.clone();
+            // On a thread of its own, so that who asks meanwhile is answered.
+            let plans = move || due.into_iter().filter_map(|name| control.plan(name)).collect();
+            let Ok(planned) = tokio::task::spawn_blocking(plans).await else { return };
+            if self.settle(planned, began).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn idle(&self, next: Option<Millis>) {
+        let wait = next.map_or(3_600_000, |at| at.since(self.clock.now()));
+        let _ = tokio::time::timeout(Duration::from_millis(wait), self.changed.notified()).await;
+    }
+
+    fn plan(&self, name: Name) -> Option<Planned> {
+        let (resource, observed) = {
+            let mut state = self.lock();
+            let entry = state.functions.get_mut(&name)?;
+            (entry.resource.clone(), observe(&name, entry, self.running(), &self.options))
+        };
+        let plan = plan(&resource, &observed, &self.options.limits, self.clock.now());
+        if let Some(at) = plan.wake_at {
+            self.lock().wake(&name, at);
+        }
+        let mut planned = Planned { name, resource, plan, content: None };
+        planned.content = planned.changes().then(|| planned.document()).flatten();
+        Some(planned)
+    }
+
+    async fn settle(
+        &self,
+        planned: Vec<Planned>,
+        began: Instant,
+    ) -> Result<(), klambda_dispatch::runner::Stopped> {
+        let mut act = Vec::new();
+        let mut step = Step::default();
+        for mut planned in planned {
+            if planned.content.is_none() && !planned.removes() {
+                act.push(planned);
+                continue;
+            }
+            let content = planned.content.take();
+            if step.is_full(&planned.plan.events, content.as_deref()) {
+                act.extend(self.store_step(std::mem::take(&mut step)).await?);
+            }
+            step.add(planned, content);
+        }
+        let unchanged = act.len();
+        act.extend(self.store_step(step).await?);
+        self.counting.reconciled("unchanged", unchanged, began.elapsed());
+        self.counting.reconciled("changed", act.len() - unchanged, began.elapsed());
+        let mut wishes = Vec::new();
+        for Planned { name, resource, plan, .. } in act {
+            for action in plan.actions {
+                wishes.extend(self.act(&name, &resource, action));
+            }
+        }
+        self.meet(wishes).await
+    }
+
+    /// Answers those that were stored; what was made from something that has changed since is planned again.
+    async fn store_step(&self, step: Step) -> Result<Vec<Planned>, klambda_dispatch::runner::Stopped> {
+        if step.planned.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names: Vec<Name> = step.planned.iter().map(|planned| planned.name.clone()).collect();
+        let control = self.clone();
+        match self.handle()?.command(move |engine| control.put_step(engine, step)).await? {
+            Ok(stored) => Ok(stored),
+            Err(error) => {
+                tracing::warn!(%error, functions = names.len(), "What functions came to is not stored; it is tried again.");
+                let at = self.clock.now() + AGAIN_MS;
+                names.iter().for_each(|name| self.wake(name, at));
+                self.counting.reconciled("failed", names.len(), Duration::ZERO);
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    fn put_step(&self, engine: &mut Engine, step: Step) -> Result<Vec<Planned>, documents::Error> {
+        let mut state = self.lock();
+        let (mut writes, mut events, mut stored) = (Vec::new(), Vec::new(), Vec::new());
+        for (mut planned, content) in step.planned.into_iter().zip(step.contents) {
+            let Some(entry) = state.functions.get(&planned.name) else { continue };
+            if !Arc::ptr_eq(&entry.resource, &planned.resource) {
+                state.enqueue(&planned.name);
+                continue;
+            }
+            let key = planned.name.as_str().to_owned();
+            let expected = Expected::Version(entry.version);
+            writes.push(Write { kind: DOCUMENTS.into(), key, content, expected });
+            events.append(&mut planned.plan.events);
+            stored.push(planned);
+        }
+        if writes.is_empty() {
+            return Ok(stored);
+        }
+        let version = engine.put_documents(&writes, &events)?;
+        for (planned, write) in stored.iter_mut().zip(writes) {
+            if write.content.is_none() {
+                state.functions.remove(&planned.name);
+                continue;
+            }
+            let mut resource = Resource::clone(&planned.resource);
+            resource.status = std::mem::take(&mut planned.plan.status);
+            state.store(resource, version);
+        }
+        Ok(stored)
+    }
+
+    /// Begins what the plan asks for. What is for the engine is answered, to be done together with that of others.
+    fn act(&self, name: &Name, resource: &Arc<Resource>, action: Action) -> Option<(Name, Wish)> {
+        let platform = self.running()?;
+        match action {
+            Action::Fetch { inputs, number } => self.fetch(platform, name, resource, inputs, number),
+            Action::Build { inputs, number, hash } => {
+                self.build(platform, name, resource, inputs, number, hash);
+            }
+            Action::CancelBuild => self.cancel(platform, name),
+            Action::Deploy { version, artifact, generation } => {
+                self.deploy(platform, name, resource, version, artifact, generation);
+            }
+            Action::Scale { version, scaling } => self.scale(platform, name, &version, scaling),
+            Action::Retire { version } => self.retire(platform, name, resource, &version),
+            Action::Subscribe { document } => {
+                let url = resource.spec.source.as_ref().and_then(|source| source.url.as_ref());
+                let url = url.map(|address| address.url.clone());
+                return Some((name.clone(), Wish::Put { document, url }));
+            }
+            Action::Drain { until } => return Some((name.clone(), Wish::Leave { until })),
+            Action::Unsubscribe => return Some((name.clone(), Wish::Leave { until: Millis(0) })),
+            Action::Remove => platform.forget(name),
+        }
+        None
+    }
+
+    /// What happens to processes is a reason to plan, and to go on with what waits for one.
+    pub(crate) async fn watch_fleet(self, mut changes: Changes) {
+        loop {
+            let name = Name::from_text(&changes.next().await);
+            self.enqueue(&name);
+            self.pool.sweep();
+            if let Ok(handle) = self.handle() {
+                handle.function_ready(name.namespace(), name.name());
+            }
+        }
+    }
+}
+
+impl Planned {
+    fn changes(&self) -> bool {
+        self.plan.status != self.resource.status || !self.plan.events.is_empty() || self.removes()
+    }
+
+    fn removes(&self) -> bool {
+        self.plan.actions.contains(&Action::Remove)
+    }
+
+    fn document(&self) -> Option<Vec<u8>> {
+        if self.removes() {
+            return None;
+        }
+        let mut resource = Resource::clone(&self.resource);
+        resource.status = self.plan.status.clone();
+        Some(serde_json::to_vec(&resource).unwrap_or_default())
+    }
+}
+
+impl Step {
+    fn is_full(&self, events: &[Event], content: Option<&[u8]>) -> bool {
+        let bytes = content.map_or(0, <[u8]>::len);
+        !self.planned.is_empty()
+            && (self.bytes + bytes > STEP_BYTES_MAX || self.events + events.len() > EVENTS_MAX)
+    }
+
+    fn add(&mut self, planned: Planned, content: Option<Vec<u8>>) {
+        self.bytes += content.as_ref().map_or(0, Vec::len);
+        self.events += planned.plan.events.len();
+        self.planned.push(planned);
+        self.contents.push(content);
+    }
+}

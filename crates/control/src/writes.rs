@@ -1,0 +1,247 @@
+//! What people do to resources. A write is made from what is in memory and stored only if that is still so; if somebody
+//! was faster, it is made again.
+
+use crate::control::{Control, DOCUMENTS, Shared};
+use crate::names::Name;
+use klambda_core::fault::Fault;
+use klambda_dispatch::Engine;
+use klambda_dispatch::documents::{self, CONTENT_BYTES_MAX, Expected, Write};
+use klambda_dispatch::runner::Stopped;
+use klambda_functions::request;
+use klambda_functions::resource::{Form, Kind, Resource};
+use klambda_functions::write::{self, Birth, Change, Refused, Written};
+use serde_json::Value;
+use std::sync::Arc;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("there is no {} {name} in namespace {namespace}", .kind.word())]
+    NotFound { kind: Kind, namespace: String, name: String },
+    #[error("there is a {} {name} in namespace {namespace} already", .kind.word())]
+    Exists { kind: Kind, namespace: String, name: String },
+    #[error("the document is not valid")]
+    Invalid(Vec<Fault>),
+    #[error("{0}")]
+    Conflict(String),
+    #[error("there are {0} functions and agents already (functions.max)")]
+    Limit(usize),
+    #[error(transparent)]
+    Store(documents::Error),
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}
+
+/// A resource as it is after a write, and what the write changed.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    pub resource: Arc<Resource>,
+    pub change: Change,
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Error {
+        match refused {
+            Refused::Invalid(faults) => Error::Invalid(faults),
+            other => Error::Conflict(other.to_string()),
+        }
+    }
+}
+
+/// What came of storing a write.
+enum Stored {
+    Done(Arc<Resource>),
+    /// It was made from something that has changed since.
+    Outrun,
+}
+
+impl Control {
+    /// As POST does: it must not be there yet.
+    pub async fn create(&self, document: &Value, kind: Kind) -> Result<Applied, Error> {
+        let resource = write::create(document, Form::Body(kind), self.birth()).map_err(Error::Invalid)?;
+        let name = Name::of(&resource);
+        if let Some(known) = self.get(&name) {
+            return Err(exists(&known));
+        }
+        match self.store(resource, None).await? {
+            Stored::Done(resource) => {
+                self.counting.wrote(kind, false, Change::Created);
+                Ok(Applied { resource, change: Change::Created })
+            }
+            Stored::Outrun => {
+                let (namespace, name) = (name.namespace().to_owned(), name.name().to_owned());
+                Err(Error::Exists { kind, namespace, name })
+            }
+        }
+    }
+
+    /// A whole document, merged three ways with what was applied last.
+    pub async fn apply(&self, name: &Name, document: &Value, kind: Kind) -> Result<Applied, Error> {
+        loop {
+            let live = self.get(name);
+            if let Some(other) = live.as_deref().filter(|live| live.kind != kind) {
+                return Err(exists(other));
+            }
+            let written = write::apply(live.as_deref(), document, Form::Body(kind), self.birth())?;
+            if let Some(applied) = self.finish(live, written).await? {
+                return Ok(applied);
+            }
+        }
+    }
+
+    /// A part of a document, merged in.
+    pub async fn update(&self, kind: Kind, name: &Name, body: &Value) -> Result<Applied, Error> {
+        self.change(kind, name, |live| Ok(write::update(live, body)?)).await
+    }
+
+    pub async fn delete(&self, kind: Kind, name: &Name, version: Option<&str>) -> Result<Applied, Error> {
+        let now = self.clock.now();
+        self.change(kind, name, |live| {
+            write::check_version(live, version)?;
+            let change = if live.is_deleting() { Change::Nothing } else { Change::Metadata };
+            Ok(Written { resource: write::delete(live, now), change })
+        })
+        .await
+    }
+
+    pub async fn rebuild(&self, kind: Kind, name: &Name) -> Result<Applied, Error> {
+        let id = self.birth().uid;
+        self.mark(kind, name, |resource| request::rebuild(resource, &id)).await
+    }
+
+    pub(crate) async fn mark(
+        &self,
+        kind: Kind,
+        name: &Name,
+        mark: impl Fn(&mut Resource),
+    ) -> Result<Applied, Error> {
+        self.change(kind, name, |live| {
+            if live.is_deleting() {
+                return Err(Refused::Deleting.into());
+            }
+            let mut resource = live.clone();
+            mark(&mut resource);
+            let change = if resource == *live { Change::Nothing } else { Change::Metadata };
+            Ok(Written { resource, change })
+        })
+        .await
+    }
+
+    async fn change(
+        &self,
+        kind: Kind,
+        name: &Name,
+        change: impl Fn(&Resource) -> Result<Written, Error>,
+    ) -> Result<Applied, Error> {
+        loop {
+            let live = self.find(kind, name)?;
+            let written = change(&live)?;
+            if let Some(applied) = self.finish(Some(live), written).await? {
+                return Ok(applied);
+            }
+        }
+    }
+
+    async fn finish(&self, live: Option<Arc<Resource>>, written: Written) -> Result<Option<Applied>, Error> {
+        let Written { resource, change } = written;
+        if let (Change::Nothing, Some(resource)) = (change, &live) {
+            return Ok(Some(Applied { resource: resource.clone(), change }));
+        }
+        match self.store(resource, live).await? {
+            Stored::Done(resource) => {
+                self.counting.wrote(resource.kind, resource.is_deleting(), change);
+                Ok(Some(Applied { resource, change }))
+            }
+            Stored::Outrun => Ok(None),
+        }
+    }
+
+    async fn store(&self, resource: Resource, from: Option<Arc<Resource>>) -> Result<Stored, Error> {
+        let content = serde_json::to_vec(&resource).unwrap_or_default();
+        if content.len() > CONTENT_BYTES_MAX {
+            let message = format!("is {} bytes with all it says; at most 1Mi can be kept", content.len());
+            return Err(Error::Invalid(vec![Fault::new("", message)]));
+        }
+        let control = self.clone();
+        let step = move |engine: &mut Engine| control.put(engine, resource, from, content);
+        let stored = self.handle()?.command(step).await?;
+        self.changed.notify_one();
+        stored
+    }
+
+    /// In the engine's own step, so that memory and documents change together.
+    fn put(
+        &self,
+        engine: &mut Engine,
+        resource: Resource,
+        from: Option<Arc<Resource>>,
+        content: Vec<u8>,
+    ) -> Result<Stored, Error> {
+        let mut state = self.lock();
+        let name = Name::of(&resource);
+        let live = state.functions.get(&name).map(|entry| (&entry.resource, entry.version));
+        let expected = match (live, &from) {
+            (None, None) if state.functions.len() >= self.options.functions_max => {
+                return Err(Error::Limit(self.options.functions_max));
+            }
+            (None, None) => Expected::Absent,
+            (Some((live, version)), Some(from)) if Arc::ptr_eq(live, from) => Expected::Version(version),
+            _ => return Ok(Stored::Outrun),
+        };
+        let key = name.as_str().to_owned();
+        let write = Write { kind: DOCUMENTS.into(), key, content: Some(content), expected };
+        let version = engine.put_documents(&[write], &[]).map_err(Error::Store)?;
+        state.store(resource, version);
+        state.enqueue(&name);
+        let stored = state.functions.get(&name).map(|entry| Stored::Done(entry.resource.clone()));
+        Ok(stored.unwrap_or(Stored::Outrun))
+    }
+}
+
+impl Shared {
+    /// One of this kind.
+    pub fn find(&self, kind: Kind, name: &Name) -> Result<Arc<Resource>, Error> {
+        self.get(name).filter(|resource| resource.kind == kind).ok_or_else(|| Error::NotFound {
+            kind,
+            namespace: name.namespace().to_owned(),
+            name: name.name().to_owned(),
+        })
+    }
+
+    fn birth(&self) -> Birth {
+        let mut bytes = [0; 16];
+        if let Err(error) = getrandom::fill(&mut bytes) {
+            tracing::warn!(%error, "There is no randomness to be had; the clock has to do.");
+            bytes[..8].copy_from_slice(&self.clock.now().0.to_be_bytes());
+        }
+        let [a, b, c, d, e, f, g, h, ..] = bytes;
+        Birth {
+            uid: uuid(bytes),
+            random: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            now: self.clock.now(),
+        }
+    }
+}
+
+fn exists(resource: &Resource) -> Error {
+    let metadata = &resource.metadata;
+    let (namespace, name) = (metadata.namespace.clone(), metadata.name.clone());
+    match resource.is_deleting() {
+        true => Refused::Deleting.into(),
+        false => Error::Exists { kind: resource.kind, namespace, name },
+    }
+}
+
+/// Version 4.
+pub(crate) fn uuid(mut bytes: [u8; 16]) -> String {
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
+    let mut text = String::with_capacity(36);
+    for (index, byte) in bytes.into_iter().enumerate() {
+        if matches!(index, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.extend([digit(byte >> 4), digit(byte & 0x0f)]);
+    }
+    text
+}

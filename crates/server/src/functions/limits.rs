@@ -1,0 +1,141 @@
+//! How often one client may ask: a bucket for each kind of request, filled at its rate.
+
+use crate::config::{Config, RateLimits};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Of more, those who have not asked for longest are forgotten.
+const CLIENTS_MAX: usize = 10_000;
+const DEFAULTS: RateLimits = RateLimits { writes: 10, reads: 50, deletes: 5, total: 100 };
+
+pub struct Limiter {
+    /// Rate and most at once of writes, reads, deletes, and all.
+    rates: [Option<(f64, f64)>; 4],
+    clients: Mutex<HashMap<IpAddr, Client>>,
+}
+
+struct Client {
+    left: [f64; 4],
+    at: Instant,
+}
+
+/// What a client is told of where it stands.
+pub struct Standing {
+    pub limit: u64,
+    pub left: u64,
+    /// Until it may ask again, if it may not now.
+    pub wait: Option<Duration>,
+}
+
+const TOTAL: usize = 3;
+
+impl Limiter {
+    pub fn new(config: &Config) -> Limiter {
+        let set = &config.functions.rate_limits;
+        let is_local = config.listen.ip().is_loopback();
+        let rate = |set: u32, default: u32, burst: f64| match (set, is_local) {
+            (0, true) => None,
+            (0, false) => Some((f64::from(default), f64::from(default) * burst)),
+            (set, _) => Some((f64::from(set), f64::from(set) * burst)),
+        };
+        let rates = [
+            rate(set.writes, DEFAULTS.writes, 1.0),
+            rate(set.reads, DEFAULTS.reads, 1.0),
+            rate(set.deletes, DEFAULTS.deletes, 1.0),
+            rate(set.total, DEFAULTS.total, 2.0),
+        ];
+        Limiter { rates, clients: Mutex::default() }
+    }
+
+    /// None where there is no limit.
+    pub fn ask(&self, client: IpAddr, method: &Method, now: Instant) -> Option<Standing> {
+        let own = match *method {
+            Method::GET | Method::HEAD => 1,
+            Method::DELETE => 2,
+            _ => 0,
+        };
+        if self.rates[own].is_none() && self.rates[TOTAL].is_none() {
+            return None;
+        }
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if clients.len() >= CLIENTS_MAX && !clients.contains_key(&client) {
+            let oldest = clients.iter().min_by_key(|(_, client)| client.at).map(|(address, _)| *address);
+            oldest.map(|oldest| clients.remove(&oldest));
+        }
+        let full = self.rates.map(|rate| rate.map_or(0.0, |(_, most)| most));
+        let client = clients.entry(client).or_insert(Client { left: full, at: now });
+        client.fill(&self.rates, now);
+        let asked = [own, TOTAL].map(|which| self.rates[which].map(|rate| (which, rate)));
+        let lacking = asked.into_iter().flatten().find(|(which, _)| client.left[*which] < 1.0);
+        let (which, (rate, most)) = lacking.or(asked[0]).or(asked[1])?;
+        if lacking.is_none() {
+            asked.into_iter().flatten().for_each(|(which, _)| client.left[which] -= 1.0);
+        }
+        let left = client.left[which];
+        let wait = lacking.map(|_| Duration::from_secs_f64((1.0 - left) / rate));
+        Some(Standing { limit: most as u64, left: left.max(0.0) as u64, wait })
+    }
+}
+
+impl Client {
+    fn fill(&mut self, rates: &[Option<(f64, f64)>; 4], now: Instant) {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        for (left, (rate, most)) in self.left.iter_mut().zip(rates.map(|rate| rate.unwrap_or_default())) {
+            *left = (*left + passed * rate).min(most);
+        }
+        self.at = now;
+    }
+}
+
+impl Standing {
+    pub fn tell(&self, headers: &mut HeaderMap) {
+        let reset = self.wait.map_or(1, |wait| wait.as_secs() + 1);
+        for (name, value) in [
+            ("x-ratelimit-limit", self.limit),
+            ("x-ratelimit-remaining", self.left),
+            ("x-ratelimit-reset", reset),
+        ] {
+            headers.insert(HeaderName::from_static(name), HeaderValue::from(value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limiter(listen: &str) -> Limiter {
+        Limiter::new(&Config { listen: listen.parse().unwrap(), ..Config::default() })
+    }
+
+    #[test]
+    fn each_client_has_its_own_and_it_fills_again() {
+        let (limits, now) = (limiter("0.0.0.0:80"), Instant::now());
+        let [one, other] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
+        for left in (0..5).rev() {
+            let standing = limits.ask(one, &Method::DELETE, now).unwrap();
+            assert_eq!((standing.limit, standing.left, standing.wait), (5, left, None));
+        }
+        let refused = limits.ask(one, &Method::DELETE, now).unwrap();
+        assert_eq!(refused.wait, Some(Duration::from_millis(200)));
+        assert!(limits.ask(one, &Method::GET, now).unwrap().wait.is_none());
+        assert!(limits.ask(other, &Method::DELETE, now).unwrap().wait.is_none());
+        assert!(limits.ask(one, &Method::DELETE, now + Duration::from_millis(200)).unwrap().wait.is_none());
+    }
+
+    #[test]
+    fn there_is_none_on_loopback_unless_it_is_set() {
+        let local = IpAddr::from([127, 0, 0, 1]);
+        assert!(limiter("127.0.0.1:80").ask(local, &Method::POST, Instant::now()).is_none());
+        let mut config = Config::default();
+        config.functions.rate_limits.writes = 1;
+        let limits = Limiter::new(&config);
+        let now = Instant::now();
+        assert!(limits.ask(local, &Method::PUT, now).unwrap().wait.is_none());
+        assert!(limits.ask(local, &Method::PUT, now).unwrap().wait.is_some());
+        assert!(limits.ask(local, &Method::GET, now).is_none());
+    }
+}

@@ -1,0 +1,94 @@
+//! `GET /api/v1/lambda/functions/{name}/logs`: what a function printed, and what it prints.
+
+use super::{kind_of, name_of};
+use crate::api::{Api, TAILS_MAX};
+use crate::extract::{Json, Path};
+use crate::params::Params;
+use crate::problem::Problem;
+use crate::shutdown::Shutdown;
+use crate::stream::{ByteStream, Pieces};
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{HeaderMap, Uri, header};
+use klambda_core::time::Millis;
+use klambda_local::process::logs::{Follower, Line, Stream};
+use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+
+const TAIL_DEFAULT: u64 = 100;
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// With `?follow=true`, or for those who accept a stream, as Server-Sent Events that go on.
+pub async fn show(
+    api: Api,
+    uri: Uri,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["namespace", "tail", "follow"]);
+    let (name, tail) = (name_of(&params, &name), params.number("tail").unwrap_or(TAIL_DEFAULT));
+    let accepts = headers.get(header::ACCEPT).is_some_and(|value| value.as_bytes() == b"text/event-stream");
+    let follow = params.flag("follow") || accepts;
+    params.finish()?;
+    api.control.find(kind_of(&uri), &name)?;
+    let tail = usize::try_from(tail).unwrap_or(usize::MAX);
+    let logs = api.control.logs(&name);
+    if follow {
+        let logs = logs.ok_or_else(|| {
+            Problem::function_unavailable("nothing of it has been started yet: there is nothing to follow")
+                .retry_after(Duration::from_secs(1))
+        })?;
+        return stream(&api, logs.follow(tail));
+    }
+    let items: Vec<Value> = logs.map(|logs| logs.last(tail)).unwrap_or_default().iter().map(line).collect();
+    Ok(Json(json!({ "items": items, "next": null })).into_response())
+}
+
+fn line(line: &Line) -> Value {
+    let stream = match line.stream {
+        Stream::Stdout => "stdout",
+        Stream::Stderr => "stderr",
+    };
+    json!({
+        "number": line.number,
+        "time": Millis(line.time_ms).rfc3339(),
+        "replica": line.replica,
+        "stream": stream,
+        "text": line.text,
+    })
+}
+
+fn stream(api: &Api, follower: Follower) -> Result<Response, Problem> {
+    let permit = api.tails.clone().try_acquire_owned().map_err(|_| {
+        Problem::limit_reached(format!("{TAILS_MAX} clients follow logs already"))
+            .retry_after(Duration::from_secs(5))
+    })?;
+    let (pieces, stream) = ByteStream::new();
+    tokio::spawn(run(follower, pieces, api.shutdown.clone(), permit));
+    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    Ok((headers, Body::new(stream)).into_response())
+}
+
+async fn run(mut follower: Follower, pieces: Pieces, shutdown: Shutdown, permit: OwnedSemaphorePermit) {
+    tokio::select! {
+        () = shutdown.requested() => {}
+        () = pieces.closed() => {}
+        _ = send(&mut follower, &pieces) => {}
+    }
+    drop(permit);
+}
+
+/// Ends when the function is gone.
+async fn send(follower: &mut Follower, pieces: &Pieces) -> Option<()> {
+    let say = |text: String| pieces.send(Ok(Bytes::from(text)));
+    say(": what it prints\n\n".into()).await.ok()?;
+    loop {
+        match tokio::time::timeout(KEEP_ALIVE, follower.next()).await {
+            Ok(Some(next)) => say(format!("id: {}\ndata: {}\n\n", next.number, line(&next))).await.ok()?,
+            Ok(None) => return None,
+            Err(_) => say(": still here\n\n".into()).await.ok()?,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What every request for functions and agents goes through: the limit of its client, and counting.
+
+use super::limits::Standing;
+use crate::api::Gate;
+use crate::problem::Problem;
+use crate::router::Peer;
+use axum::body::HttpBody as _;
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::Method;
+use klambda_dispatch::metrics::Histogram;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// By method, address with its parameters unnamed, and status.
+pub type Label = (&'static str, String, u16);
+
+#[derive(Default)]
+pub struct Requests(Mutex<Counted>);
+
+#[derive(Clone, Default)]
+pub struct Counted {
+    pub requests: BTreeMap<Label, u64>,
+    pub micros: Histogram,
+    pub bytes: Histogram,
+}
+
+impl Requests {
+    pub fn read(&self) -> Counted {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn add(&self, label: Label, micros: u64, bytes: u64) {
+        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *counted.requests.entry(label).or_default() += 1;
+        counted.micros.add(micros);
+        counted.bytes.add(bytes);
+    }
+}
+
+pub async fn pass(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+    let Ok(api) = gate.api() else { return next.run(request).await };
+    let began = Instant::now();
+    let method = word(request.method());
+    let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let path = path.unwrap_or_default();
+    let length = request.body().size_hint().exact().unwrap_or(0);
+    let client = request.extensions().get::<Peer>().copied();
+    let standing = client.and_then(|Peer(client)| api.limiter.ask(client, request.method(), began));
+    let mut response = match standing.as_ref().and_then(|standing| standing.wait) {
+        Some(wait) => Problem::rate_limited("this client asks too often; wait, then ask again")
+            .retry_after(wait)
+            .into_response(),
+        None => next.run(request).await,
+    };
+    standing.iter().for_each(|standing: &Standing| standing.tell(response.headers_mut()));
+    let micros = began.elapsed().as_micros() as u64;
+    api.requests.add((method, path, response.status().as_u16()), micros, length);
+    response
+}
+
+fn word(method: &Method) -> &'static str {
+    match *method {
+        Method::GET | Method::HEAD => "GET",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    }
+}
