@@ -13,7 +13,6 @@ use klambda_dispatch::{Engine, Failure};
 use klambda_functions::resource::{Aspect, Resource};
 use klambda_functions::{hash, triggers};
 use klambda_local::process::logs::Logs;
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use tokio::sync::{Notify, OnceCell};
 
@@ -47,8 +46,6 @@ pub enum Error {
     Store(#[from] Failure),
     #[error("function {key} cannot be read back: {source}")]
     Malformed { key: String, source: serde_json::Error },
-    #[error(transparent)]
-    Stopped(#[from] Stopped),
 }
 
 impl std::ops::Deref for Control {
@@ -60,7 +57,7 @@ impl std::ops::Deref for Control {
 }
 
 impl Control {
-    /// Knows no functions before [`Control::start`].
+    /// Knows no functions before [`Control::load`].
     pub fn new(options: Options, clock: Clock) -> Control {
         let shared = Shared {
             options,
@@ -76,27 +73,26 @@ impl Control {
         Control { shared: Arc::new(shared) }
     }
 
-    /// Loads what there is, and begins to plan. Nothing else is started before there is a function.
-    pub async fn start(&self, handle: Handle) -> Result<(), Error> {
-        let stored = load(&handle).await?;
-        let names = stored.iter().map(|(name, _)| name.subscription()).collect();
-        let known = handle.query(move |engine| known(engine, names)).await?;
-        let any = !stored.is_empty();
-        {
-            let mut state = self.lock();
-            for (name, mut entry) in stored {
-                entry.subscription =
-                    subscription_of(&entry.resource, known.contains(name.subscription().as_str()));
-                state.functions.insert(name, entry);
-            }
+    /// Takes up what there is, before the engine runs.
+    pub fn load(&self, engine: &Engine) -> Result<(), Error> {
+        let mut state = self.lock();
+        for (name, mut entry) in load(engine)? {
+            let is_known = engine.subscription_id(&name.subscription()).is_ok();
+            entry.subscription = subscription_of(&entry.resource, is_known);
+            state.functions.insert(name, entry);
         }
+        Ok(())
+    }
+
+    /// Begins to plan. Nothing else is started before there is a function.
+    pub async fn start(&self, handle: Handle) {
         // A second start changes nothing: the first engine is the one that runs.
         let _ = self.handle.set(handle);
+        let any = !self.lock().functions.is_empty();
         if any {
             self.restore().await;
         }
         tokio::spawn(self.clone().reconcile());
-        Ok(())
     }
 
     pub(crate) async fn platform(&self) -> Option<&Platform> {
@@ -204,11 +200,11 @@ impl Shared {
     }
 }
 
-async fn load(handle: &Handle) -> Result<Vec<(Name, Entry)>, Error> {
+fn load(engine: &Engine) -> Result<Vec<(Name, Entry)>, Error> {
     let mut entries: Vec<(Name, Entry)> = Vec::new();
     loop {
         let after = entries.last().map(|(name, _)| name.as_str().to_owned());
-        let page = handle.documents(DOCUMENTS, after, PAGE).await??;
+        let page = engine.documents(DOCUMENTS, after.as_deref(), PAGE)?;
         let done = page.len() < PAGE;
         for stored in page {
             let key = stored.key.clone();
@@ -224,10 +220,6 @@ fn read(stored: Stored) -> Result<(Name, Entry), serde_json::Error> {
     let mut resource: Resource = serde_json::from_slice(&stored.content)?;
     resource.metadata.resource_version = stored.version.to_string();
     Ok((Name::from_text(&stored.key), Entry::new(resource, stored.version)))
-}
-
-fn known(engine: &Engine, names: Vec<String>) -> HashSet<String> {
-    names.into_iter().filter(|name| engine.subscription_id(name).is_ok()).collect()
 }
 
 /// What is known of the subscription after a restart: the document that was tried last, if its condition says that the

@@ -14,7 +14,6 @@ use crate::state::{Deployed, Entry};
 use jobs::Jobs;
 use klambda_build::Workshop;
 use klambda_core::time::Millis;
-use klambda_functions::failure::Failure;
 use klambda_functions::hash;
 use klambda_functions::resource::Resource;
 use klambda_local::fleet::{self, Fleet};
@@ -32,8 +31,8 @@ pub struct Platform {
     workshop: Workshop,
     folder: PathBuf,
     made: Mutex<HashMap<String, Arc<Made>>>,
-    fetches: Jobs<Result<Fetched, Failure>>,
-    builds: Jobs<Result<(), Failure>>,
+    fetches: Jobs,
+    builds: Jobs,
     /// Fetches that run at the same time.
     slots: Semaphore,
 }

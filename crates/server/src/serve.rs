@@ -135,11 +135,12 @@ impl Server {
         let history = History::new(engine.reader());
         let clock = clock.not_before(engine.now());
         let control = Control::new(function_options(&config, &url), clock);
+        control.load(&engine).inspect_err(|_| shutdown.cut())?;
         let (client, deliveries) = (client_options(&config), threads(&config).deliveries);
         let functions = Arc::new(control.clone());
         let (runner, handle) = Runner::with_functions(engine, client, clock, deliveries, functions)?;
         let running = tokio::spawn(runner.run());
-        control.start(handle.clone()).await.inspect_err(|_| shutdown.cut())?;
+        control.start(handle.clone()).await;
         gate.open(Api::new(Inner {
             handle: handle.clone(),
             control: control.clone(),

@@ -71,8 +71,12 @@ fn after_a_kill_nothing_is_left_and_it_is_ready_without_a_build() {
     spec["triggers"] = json!([{ "filter": { "type": "t" } }]);
     spec["scaling"] = json!({ "minReplicas": 1 });
     world.apply("f", &spec);
-    world.ready("f");
-    let before = world.events("lambda.*").len();
+    let told = world.ready("f")["status"]["transitions"].clone();
+    // What is shown may be a moment ahead of what is durable.
+    let before = eventually("all of it is told", || match world.events("lambda.*").len() {
+        count if told == count => Ok(count),
+        count => Err(format!("{count} of {told}")),
+    });
     let pids: Vec<String> = world.children().iter().filter_map(|file| pid(file)).collect();
     assert!(!pids.is_empty());
     let process = world.process.take().expect("it runs");

@@ -1,5 +1,6 @@
 //! Fetching and building.
 
+use super::jobs::Begun;
 use super::{Fetched, Platform};
 use crate::control::Control;
 use crate::names::Name;
@@ -38,18 +39,18 @@ impl Control {
             work.fetch = Some(Fetch { inputs, number, state: FetchState::Running });
         }
         let what = hash::of(&(&resource.metadata.namespace, &resource.spec.source));
-        let Some(cancel) = platform.fetches.join(&what, (name.clone(), number)) else { return };
+        let Some(begun) = platform.fetches.join(&what, (name.clone(), number)) else { return };
         let (control, resource) = (self.clone(), resource.clone());
-        tokio::spawn(async move { control.fetch_for_all(what, &resource, cancel).await });
+        tokio::spawn(async move { control.fetch_for_all(begun, &resource).await });
     }
 
-    async fn fetch_for_all(&self, what: String, resource: &Resource, cancel: Cancel) {
+    async fn fetch_for_all(&self, begun: Begun, resource: &Resource) {
         let Some(platform) = self.running() else { return };
         let fetched = tokio::select! {
             fetched = platform.fetch(resource, self) => fetched,
-            () = cancel.cancelled() => Err(Failure::new(Reason::BuildCancelled, "It was called off")),
+            () = begun.cancel.cancelled() => Err(Failure::new(Reason::BuildCancelled, "It was called off")),
         };
-        for (name, number) in platform.fetches.end(&what) {
+        for (name, number) in platform.fetches.end(&begun) {
             self.note_fetched(&name, number, &fetched);
         }
     }
@@ -89,24 +90,24 @@ impl Control {
             work.build = Some(BuildRun { inputs, hash: hash.clone(), number, state: BuildState::Running });
             work.folder.clone()
         };
-        let Some(cancel) = platform.builds.join(&hash, (name.clone(), number)) else { return };
+        let Some(begun) = platform.builds.join(&hash, (name.clone(), number)) else { return };
         let (control, resource) = (self.clone(), resource.clone());
-        tokio::spawn(async move { control.build_for_all(hash, &resource, folder, cancel).await });
+        tokio::spawn(async move { control.build_for_all(hash, begun, &resource, folder).await });
     }
 
     async fn build_for_all(
         &self,
         hash: String,
+        begun: Begun,
         resource: &Resource,
         folder: Option<Arc<TempDir>>,
-        cancel: Cancel,
     ) {
         let Some(platform) = self.running() else { return };
         self.counting.build_begun();
         let began = Instant::now();
-        let built = Box::pin(platform.build(&hash, resource, folder, &cancel, self)).await;
+        let built = Box::pin(platform.build(&hash, resource, folder, &begun.cancel, self)).await;
         self.counting.build_ended(built.is_ok(), began.elapsed());
-        for (name, number) in platform.builds.end(&hash) {
+        for (name, number) in platform.builds.end(&begun) {
             self.note_built(&name, number, &built);
         }
     }
