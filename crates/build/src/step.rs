@@ -66,8 +66,8 @@ impl Bench {
             }
         };
         let (status, (), ()) = tokio::join!(group.child.wait(), read_out, read_err);
+        drop(group);
         let status = status.map_err(|e| Error::io("cannot wait for", Path::new(program), &e))?;
-        group.ended = true;
         Ok(status.success())
     }
 
@@ -161,24 +161,24 @@ fn npm_settings() -> Option<PathBuf> {
     file.is_file().then_some(file)
 }
 
-/// A command and everything it started. Dropped before its end, all of it is killed.
+/// A command and everything it started. When it is dropped all of it is killed: also what outlives a command that has
+/// ended, as the telemetry of go does, which would write into folders that are gone.
 struct Group {
     child: Child,
     id: Option<Pid>,
-    ended: bool,
 }
 
 impl Group {
     fn of(child: Child) -> Group {
         let id = child.id().and_then(|id| Pid::from_raw(id as i32));
-        Group { child, id, ended: false }
+        Group { child, id }
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let (false, Some(id)) = (self.ended, self.id) {
-            // It may have ended in this moment; there is nothing to do about it then.
+        if let Some(id) = self.id {
+            // Mostly there is nothing left of it.
             let _ = kill_process_group(id, Signal::KILL);
         }
     }

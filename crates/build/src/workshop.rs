@@ -155,11 +155,13 @@ impl Workshop {
             output: Output::default(),
         };
         let work = self.work(request, tool, &bench);
-        match tokio::time::timeout(request.timeout, Box::pin(work)).await {
-            Ok(result) => result?,
-            Err(_) => return Err(Error::Timeout { after: request.timeout, log: bench.output.lines() }),
-        }
-        put(bench.dir, dir.to_path_buf()).await
+        let made = match tokio::time::timeout(request.timeout, Box::pin(work)).await {
+            Ok(Ok(())) => put(bench.dir, dir.to_path_buf()).await,
+            Ok(failed) => failed,
+            Err(_) => Err(Error::Timeout { after: request.timeout, log: bench.output.lines() }),
+        };
+        clear(folder).await;
+        made
     }
 
     async fn work(&self, request: &Request, tool: &Tool, bench: &Bench) -> Result<(), Error> {
@@ -193,6 +195,21 @@ impl Workshop {
             ("KLAMBDA_HANDLER".into(), request.handler.clone().into()),
         ];
         Artifact { hash, dir, command, env }
+    }
+}
+
+/// Removes a folder that tools worked in. Those that were just killed may still write for a moment; what is left after
+/// that is removed when the workshop opens again.
+async fn clear(folder: tempfile::TempDir) {
+    const TRIES: u32 = 20;
+    let path = folder.keep();
+    for _ in 0..TRIES {
+        let gone = path.clone();
+        let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(gone)).await;
+        if matches!(removed, Ok(Ok(()))) || !path.exists() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
 }
 
