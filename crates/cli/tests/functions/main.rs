@@ -8,4 +8,5 @@ mod commands;
 mod lifecycle;
 mod many;
 mod runtimes;
+mod sources;
 mod world;
