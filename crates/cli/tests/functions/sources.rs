@@ -122,7 +122,8 @@ fn moto(folder: &Path) -> Option<(Process, String)> {
 }
 
 fn upload(url: &str, body: &[u8]) {
-    let signed = "AWS4-HMAC-SHA256 Credential=ada/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=x";
+    let signed =
+        "AWS4-HMAC-SHA256 Credential=ada/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=x";
     let answered = agent().put(url).header("authorization", signed).send(body).expect("an answer");
     assert_eq!(answered.status(), 200, "{url}");
 }

@@ -53,6 +53,10 @@ impl World {
         answer(agent().put(format!("{}{path}", self.url)).send_json(body))
     }
 
+    pub fn patch(&self, path: &str, body: &Value) -> (u16, Value) {
+        answer(agent().patch(format!("{}{path}", self.url)).send_json(body))
+    }
+
     pub fn delete(&self, path: &str) -> (u16, Value) {
         answer(agent().delete(format!("{}{path}", self.url)).call())
     }
@@ -100,7 +104,11 @@ impl World {
     }
 
     pub fn send(&self, kind: &str, id: &str, key: &str, data: &Value) {
-        let event = json!({ "specversion": "1.0", "type": kind, "source": "/test", "id": id,
+        self.send_from("/test", kind, id, key, data);
+    }
+
+    pub fn send_from(&self, source: &str, kind: &str, id: &str, key: &str, data: &Value) {
+        let event = json!({ "specversion": "1.0", "type": kind, "source": source, "id": id,
             "partitionkey": key, "data": data });
         let (status, body) = answer(
             agent()
