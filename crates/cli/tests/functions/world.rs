@@ -1,6 +1,7 @@
 //! A server with functions, and what the tests ask of it.
 
 use crate::support::process::{Process, agent, wait_until_ready};
+use crate::support::shell::share_cache;
 use crate::support::{KLAMBDA, eventually, free_port};
 use serde_json::{Value, json};
 use std::process::Command;
@@ -24,6 +25,7 @@ impl World {
     /// With these variables set.
     pub fn with(settings: Vec<(&'static str, String)>) -> World {
         let folder = tempfile::tempdir().expect("a folder");
+        share_cache(&folder.path().join("data/functions"));
         let address = format!("127.0.0.1:{}", free_port());
         let mut world = World { folder, process: None, url: String::new(), address, settings };
         world.start();
