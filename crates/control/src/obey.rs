@@ -31,6 +31,9 @@ const TYPES: [&str; 11] = [
     ALIASES[1].0,
 ];
 
+/// When it is looked again whether a function that is to be created anew is gone.
+const DELETING_RETRY_MS: u64 = 500;
+
 /// Whether an event of this type acts.
 pub fn acts(kind: &str) -> bool {
     // Nearly all events are told by this.
@@ -98,7 +101,18 @@ impl Control {
                     Form::Body(kind) => *kind,
                     Form::Manifest => Default::default(),
                 };
-                self.create(document, kind).await
+                match self.create(document, kind).await {
+                    // Somebody asked for it twice, which comes to the same.
+                    Err(Error::Exists { kind: known, .. }) if known == kind => return done(),
+                    // The one before it is on its way out.
+                    Err(error @ Error::Deleting) => {
+                        return Outcome::NotReady {
+                            why: error.to_string(),
+                            retry_after_ms: DELETING_RETRY_MS,
+                        };
+                    }
+                    other => other,
+                }
             }
             Command::Update { named: who, body } => self.update(who.kind, &named(who), body).await,
             Command::Delete { named: who } => self.delete(who.kind, &named(who), None).await,
@@ -132,8 +146,6 @@ fn outcome(error: &writes::Error) -> Outcome {
         writes::Error::Store(_) | writes::Error::Stopped(_) => {
             Outcome::Status { code: 503, retry_after_ms: Some(1000), detail: error.to_string() }
         }
-        // Somebody asked for it twice, which comes to the same.
-        writes::Error::Exists { .. } => done(),
         writes::Error::Invalid(faults) => {
             let why: Vec<String> = faults.iter().map(ToString::to_string).collect();
             Outcome::Invalid(why.join("; "))

@@ -27,7 +27,23 @@ fn events_create_change_and_delete_and_bad_ones_are_dead_letters() {
         if items.is_empty() { Err(page.to_string()) } else { Ok(items) }
     });
     assert_eq!(letters[0]["reason"], "validation", "{letters:?}");
+    // One that is created again waits until the one before it is gone.
+    let uid = world.function("f")["metadata"]["uid"].clone();
     world.send("lambda.function.deleted", "5", "f", &json!({ "name": "f" }));
+    world.send("lambda.function.created", "6", "f", &json!({ "name": "f", "spec": node(NODE_HELLO) }));
+    world.until("f", "is another", |seen| {
+        seen["metadata"]["uid"].is_string()
+            && seen["metadata"]["uid"] != uid
+            && seen["status"]["phase"] == "Ready"
+    });
+    // A name that an agent has is not one for a function.
+    let agent = json!({ "name": "f", "kind": "LambdaAgent", "spec": {} });
+    world.send("lambda.function.created", "7", "f", &agent);
+    eventually("a second dead letter", || match world.get("/api/v1/dlq").1["items"].clone() {
+        Value::Array(letters) if letters.len() == 2 => Ok(()),
+        other => Err(other.to_string()),
+    });
+    world.send("lambda.function.deleted", "8", "f", &json!({ "name": "f" }));
     eventually("it is gone", || match world.get("/api/v1/lambda/functions/f").0 {
         404 => Ok(()),
         status => Err(status.to_string()),
