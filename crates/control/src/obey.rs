@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::names::Name;
-use crate::writes::{self, Error};
+use crate::writes::{self, Applied, Error};
 use klambda_core::event::Event;
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::Outcome;
@@ -12,9 +12,10 @@ use klambda_dispatch::operate::Refused;
 use klambda_dispatch::{Delivery, Engine};
 use klambda_functions::events::{ALIASES, Command, Named, command};
 use klambda_functions::request;
-use klambda_functions::resource::Form;
+use klambda_functions::resource::{Form, Kind};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The types that act, by all their names.
 const TYPES: [&str; 11] = [
@@ -31,8 +32,9 @@ const TYPES: [&str; 11] = [
     ALIASES[1].0,
 ];
 
-/// When it is looked again whether a function that is to be created anew is gone.
-const DELETING_RETRY_MS: u64 = 500;
+/// How often it is looked whether a function that is to be created anew is gone, and how long beyond its time to drain.
+const GONE_LOOK: Duration = Duration::from_millis(100);
+const GONE_WITHIN: Duration = Duration::from_secs(30);
 
 /// Whether an event of this type acts.
 pub fn acts(kind: &str) -> bool {
@@ -101,16 +103,9 @@ impl Control {
                     Form::Body(kind) => *kind,
                     Form::Manifest => Default::default(),
                 };
-                match self.create(document, kind).await {
+                match self.create_anew(document, kind).await {
                     // Somebody asked for it twice, which comes to the same.
                     Err(Error::Exists { kind: known, .. }) if known == kind => return done(),
-                    // The one before it is on its way out.
-                    Err(error @ Error::Deleting) => {
-                        return Outcome::NotReady {
-                            why: error.to_string(),
-                            retry_after_ms: DELETING_RETRY_MS,
-                        };
-                    }
                     other => other,
                 }
             }
@@ -132,6 +127,20 @@ impl Control {
         match written {
             Ok(_) => done(),
             Err(error) => outcome(&error),
+        }
+    }
+}
+
+impl Control {
+    /// Waits for one of this name that is on its way out. Only its lane waits: other functions are other lanes.
+    async fn create_anew(&self, document: &Value, kind: Kind) -> Result<Applied, Error> {
+        let drain = Duration::from_millis(self.options.limits.drain_ms_max);
+        let until = Instant::now() + drain + GONE_WITHIN;
+        loop {
+            match self.create(document, kind).await {
+                Err(Error::Deleting) if Instant::now() < until => tokio::time::sleep(GONE_LOOK).await,
+                other => return other,
+            }
         }
     }
 }

@@ -99,6 +99,13 @@ fn parsers_are_run_and_their_end_is_told() {
     world.send("network.notifi.lambda.parser.start", "2", "p", &asked("good", "r2"));
     world.send("lambda.parser.started", "3", "p", &asked("bad", "r3"));
     world.send("lambda.parser.started", "4", "p", &json!({ "parser_id": "good" }));
+    // One that cannot serve has failed, and one that is not there too; neither holds up the others.
+    world.apply("broken", &node("exports.handler = ("));
+    world.failed("broken", "SyntaxError");
+    for (id, name) in [("5", "broken"), ("6", "nobody")] {
+        let asked = json!({ "parser_id": "good", "function_name": name, "execution_id": "r4" });
+        world.send("lambda.parser.started", id, name, &asked);
+    }
     let told = |kind: &str, count: usize| {
         eventually(kind, || match world.events(kind) {
             told if told.len() == count => Ok(told),
@@ -108,8 +115,12 @@ fn parsers_are_run_and_their_end_is_told() {
     let ended = told("lambda.parser.completed", 2);
     let data = &ended[0]["event"]["data"];
     assert_eq!((&data["execution_id"], &data["status"]), (&json!("r1"), &json!("completed")));
-    let failed = told("lambda.parser.failed", 1);
-    assert_eq!(failed[0]["event"]["data"]["execution_id"], "r3");
+    let failed = told("lambda.parser.failed", 3);
+    let mut names: Vec<String> =
+        failed.iter().map(|one| one["event"]["data"]["function_name"].to_string()).collect();
+    names.sort();
+    assert_eq!(names, ["\"broken\"", "\"nobody\"", "\"p\""]);
+    assert!(failed.iter().all(|one| one["event"]["data"]["error"].is_string()), "{failed:?}");
     eventually("both are printed", || match world.printed("p") {
         seen if ["parsed r1", "parsed r2"].iter().all(|one| seen.contains(&(*one).to_owned())) => Ok(()),
         seen => Err(format!("{seen:?}")),
