@@ -239,6 +239,7 @@ impl Client {
 }
 
 /// What a request carries, and what its headers say of that.
+#[derive(Clone)]
 pub struct Body {
     bytes: Vec<u8>,
     headers: Vec<(String, String)>,

@@ -2,8 +2,11 @@
 
 mod support;
 
+use bytes::Bytes;
+use klambda_core::event::{self, Data, Event};
 use klambda_core::kinds;
 use klambda_core::subscription::Document;
+use klambda_functions::events::{ALIASES, command};
 use klambda_functions::failure::Reason;
 use klambda_functions::resource::{Form, Resource};
 use klambda_server::config::{self, Config};
@@ -113,6 +116,23 @@ fn strategies() {
         configured.iter().map(|(kind, how)| (kind.as_str(), format!("{how:?}"))).collect();
     let documented = kinds::TABLE.iter().map(|(kind, how, _)| (*kind, format!("{how:?}"))).collect();
     assert_eq!(configured, documented, "the default configuration differs from the documented table");
+}
+
+#[test]
+fn events_of_the_platform() {
+    let page = read("docs/reference/events.md");
+    let (told, obeyed) = page.split_once("## Obeyed").expect("two parts");
+    for (kind, ..) in kinds::TABLE {
+        assert!(told.contains(&format!("| `{kind}` |")), "{kind} is not on the page");
+    }
+    let aliases = ALIASES.iter().map(|(alias, _)| *alias);
+    for kind in kinds::TABLE.iter().map(|(kind, ..)| *kind).chain(aliases) {
+        let data = Data { bytes: Bytes::from_static(b"{}"), form: event::Form::Json };
+        let (id, source) = ("1".to_owned(), "/docs".to_owned());
+        let event = Event { id, source, kind: kind.to_owned(), attributes: Vec::new(), data: Some(data) };
+        let is_obeyed = !matches!(command(&event), Ok(None));
+        assert_eq!(obeyed.contains(&format!("`{kind}`")), is_obeyed, "{kind}");
+    }
 }
 
 #[test]

@@ -66,6 +66,12 @@ fn namespaces_folders_and_forms() {
     let answer =
         shell.json(&["invoke", "agent/c", "-n", "shop", "--data", "hi", "--content-type", "text/plain"]);
     assert_eq!(answer["data"], "hi");
+    let answer = shell.json(&["invoke", "c", "-n", "shop", "--data", "2"]);
+    assert_eq!(answer["data"], 2, "a plain name is an agent's, too");
+    assert!(shell.ok(&["logs", "c", "-n", "shop"]).contains("saw lambda.function.invoked"));
+    assert!(shell.ok(&["rebuild", "c", "-n", "shop"]).starts_with("agent/c is built again"));
+    let (code, told) = shell.fails(&["invoke", "function/c", "-n", "shop"]);
+    assert_eq!(code, 4, "{told}");
     shell.ok(&["delete", "agent", "c", "-n", "shop", "--wait"]);
     assert_eq!(shell.ok(&["get", "agents", "-A", "-o", "name"]), "");
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 pub const ANSWER_BYTES_MAX: usize = 32 << 20;
 /// When a caller may try again.
 const RETRY: Duration = Duration::from_secs(1);
-const FAILED_RETRY: Duration = Duration::from_secs(30);
+pub(crate) const FAILED_RETRY: Duration = Duration::from_secs(30);
 const EVENT_TYPE: &str = "lambda.function.invoked";
 const FORM: &str = "application/x-www-form-urlencoded";
 

@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::names::Name;
-use crate::writes::{self, Error};
+use crate::writes::{self, Applied, Error};
 use klambda_core::event::Event;
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::Outcome;
@@ -12,9 +12,10 @@ use klambda_dispatch::operate::Refused;
 use klambda_dispatch::{Delivery, Engine};
 use klambda_functions::events::{ALIASES, Command, Named, command};
 use klambda_functions::request;
-use klambda_functions::resource::Form;
+use klambda_functions::resource::{Form, Kind};
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The types that act, by all their names.
 const TYPES: [&str; 11] = [
@@ -30,6 +31,10 @@ const TYPES: [&str; 11] = [
     ALIASES[0].0,
     ALIASES[1].0,
 ];
+
+/// How often it is looked whether a function that is to be created anew is gone, and how long beyond its time to drain.
+const GONE_LOOK: Duration = Duration::from_millis(100);
+const GONE_WITHIN: Duration = Duration::from_secs(30);
 
 /// Whether an event of this type acts.
 pub fn acts(kind: &str) -> bool {
@@ -98,7 +103,11 @@ impl Control {
                     Form::Body(kind) => *kind,
                     Form::Manifest => Default::default(),
                 };
-                self.create(document, kind).await
+                match self.create_anew(document, kind).await {
+                    // Somebody asked for it twice, which comes to the same.
+                    Err(Error::Exists { kind: known, .. }) if known == kind => return done(),
+                    other => other,
+                }
             }
             Command::Update { named: who, body } => self.update(who.kind, &named(who), body).await,
             Command::Delete { named: who } => self.delete(who.kind, &named(who), None).await,
@@ -122,6 +131,20 @@ impl Control {
     }
 }
 
+impl Control {
+    /// Waits for one of this name that is on its way out. Only its lane waits: other functions are other lanes.
+    async fn create_anew(&self, document: &Value, kind: Kind) -> Result<Applied, Error> {
+        let drain = Duration::from_millis(self.options.limits.drain_ms_max);
+        let until = Instant::now() + drain + GONE_WITHIN;
+        loop {
+            match self.create(document, kind).await {
+                Err(Error::Deleting) if Instant::now() < until => tokio::time::sleep(GONE_LOOK).await,
+                other => return other,
+            }
+        }
+    }
+}
+
 pub fn done() -> Outcome {
     Outcome::Status { code: 204, retry_after_ms: None, detail: String::new() }
 }
@@ -132,8 +155,6 @@ fn outcome(error: &writes::Error) -> Outcome {
         writes::Error::Store(_) | writes::Error::Stopped(_) => {
             Outcome::Status { code: 503, retry_after_ms: Some(1000), detail: error.to_string() }
         }
-        // Somebody asked for it twice, which comes to the same.
-        writes::Error::Exists { .. } => done(),
         writes::Error::Invalid(faults) => {
             let why: Vec<String> = faults.iter().map(ToString::to_string).collect();
             Outcome::Invalid(why.join("; "))

@@ -1,7 +1,7 @@
 //! Parsers: functions that are called once for a received event, and whose end is told by another.
 
 use crate::control::Control;
-use crate::invoke::{Call, Error};
+use crate::invoke::{Answer, Call, Error, FAILED_RETRY};
 use crate::names::Name;
 use crate::obey::done;
 use bytes::Bytes;
@@ -11,7 +11,11 @@ use klambda_core::kinds::Kind;
 use klambda_core::outcome::Outcome;
 use klambda_functions::events::{Identity, Named, ParserData, ParserStatus, build_event};
 use klambda_functions::hash;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a function that is not there yet is waited for, and how often it is looked for.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+const READY_LOOK: Duration = Duration::from_millis(200);
 
 impl Control {
     /// A repeat calls again, as every delivery may, but tells of the same end only once.
@@ -19,13 +23,9 @@ impl Control {
         let name = Name::new(&named.namespace, &named.name);
         let began = Instant::now();
         let body = event.json_data().map(Bytes::copy_from_slice).unwrap_or_default();
-        let error = match self.invoke(named.kind, &name, Call { headers: HeaderMap::new(), body }).await {
+        let error = match self.call_when_ready(named, &name, body).await {
             Ok(answer) if answer.status.is_success() => None,
             Ok(answer) => Some(format!("it answered {}", answer.status)),
-            Err(Error::Unavailable { why, retry_after }) => {
-                let retry_after_ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
-                return Outcome::NotReady { why, retry_after_ms };
-            }
             Err(error) => Some(error.to_string()),
         };
         let (kind, status) = match error {
@@ -35,6 +35,22 @@ impl Control {
         let duration_ms = Some(began.elapsed().as_secs_f64() * 1000.0);
         let ended = ParserData { status, error, duration_ms, ..parser.clone() };
         self.tell(&name, event, kind, &ended).await
+    }
+
+    /// Waits here for one that is being built: as "not ready" it would hold up the events of all other functions.
+    async fn call_when_ready(&self, named: &Named, name: &Name, body: Bytes) -> Result<Answer, Error> {
+        let until = Instant::now() + READY_WITHIN;
+        loop {
+            let call = Call { headers: HeaderMap::new(), body: body.clone() };
+            match self.invoke(named.kind, name, call).await {
+                Err(Error::Unavailable { retry_after, .. })
+                    if retry_after < FAILED_RETRY && Instant::now() < until =>
+                {
+                    tokio::time::sleep(READY_LOOK).await;
+                }
+                other => return other,
+            }
+        }
     }
 
     async fn tell(&self, name: &Name, cause: &Event, kind: Kind, data: &ParserData) -> Outcome {

@@ -185,9 +185,7 @@ impl Control {
             Action::Scale { version, scaling } => self.scale(platform, name, &version, scaling),
             Action::Retire { version } => self.retire(platform, name, resource, &version),
             Action::Subscribe { document } => {
-                let url = resource.spec.source.as_ref().and_then(|source| source.url.as_ref());
-                let url = url.map(|address| address.url.clone());
-                return Some((name.clone(), Wish::Put { document, url }));
+                return Some((name.clone(), Wish::Put(document)));
             }
             Action::Drain { until } => return Some((name.clone(), Wish::Leave { until })),
             Action::Unsubscribe => return Some((name.clone(), Wish::Leave { until: Millis(0) })),

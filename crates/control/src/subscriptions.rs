@@ -9,7 +9,7 @@ use klambda_dispatch::Engine;
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::runner::Stopped;
 use klambda_functions::hash;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// How often a subscription that is to go is looked at.
 const LOOK_MS: u64 = 50;
@@ -18,10 +18,11 @@ const AGAIN_MS: u64 = 500;
 
 /// What is asked of the engine for one function.
 pub enum Wish {
-    /// What runs elsewhere is called there, not through a replica.
-    Put { document: Value, url: Option<String> },
+    Put(Value),
     /// What still waits then becomes dead letters.
-    Leave { until: Millis },
+    Leave {
+        until: Millis,
+    },
 }
 
 enum Met {
@@ -110,18 +111,15 @@ impl Control {
 
 fn meet(engine: &mut Engine, name: Name, wish: Wish, now: Millis) -> (Name, Met) {
     let met = match wish {
-        Wish::Put { document, url } => put(engine, document, url),
+        Wish::Put(document) => put(engine, &document),
         Wish::Leave { until } => leave(engine, &name.subscription(), until.since(now)),
     };
     (name, met)
 }
 
-fn put(engine: &mut Engine, mut document: Value, url: Option<String>) -> Met {
-    let hash = hash::of(&document);
-    if let Some(url) = url {
-        document["spec"]["target"] = json!({ "url": url });
-    }
-    let parsed = match Document::parse(&document) {
+fn put(engine: &mut Engine, document: &Value) -> Met {
+    let hash = hash::of(document);
+    let parsed = match Document::parse(document) {
         Ok(parsed) => parsed,
         Err(faults) => {
             let fault = faults.first().map(ToString::to_string).unwrap_or_default();

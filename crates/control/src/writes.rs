@@ -23,6 +23,8 @@ pub enum Error {
     Invalid(Vec<Fault>),
     #[error("{0}")]
     Conflict(String),
+    #[error("{}", Refused::Deleting)]
+    Deleting,
     #[error("there are {0} functions and agents already (functions.max)")]
     Limit(usize),
     #[error(transparent)]
@@ -42,6 +44,7 @@ impl From<Refused> for Error {
     fn from(refused: Refused) -> Error {
         match refused {
             Refused::Invalid(faults) => Error::Invalid(faults),
+            Refused::Deleting => Error::Deleting,
             other => Error::Conflict(other.to_string()),
         }
     }

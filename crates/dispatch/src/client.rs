@@ -111,7 +111,8 @@ impl Client {
         let event = delivery.record.get(delivery.event.clone()).unwrap_or_default();
         let event = EventView::decode(event).map_err(|error| Outcome::Unusable(error.to_string()))?;
         let request = Request { delivery, event, target, own };
-        let bytes_max = self.shared.options.answer_bytes_max;
+        let options = self.shared.options;
+        let bytes_max = if target.is_function { options.replies_bytes_max } else { options.answer_bytes_max };
         match &target.way {
             Way::Http1(pool) => call_http1(&request, pool, target.deadline(), bytes_max).await,
             Way::H2c(pool) => {

@@ -11,6 +11,7 @@ use klambda_core::event::{Attribute, Event, Value};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::outcome::Outcome;
+use klambda_core::subscription::{Document, MANAGED_PREFIX};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::log;
@@ -100,10 +101,7 @@ impl Engine {
         let record = self.read_event(entry.at)?;
         let (_, event) = crate::apply::event_of(&record)?;
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
-        let source = match &subscription.document.spec.target.function {
-            Some(function) => format!("/lambda/{}/{}", function.namespace, function.name),
-            None => format!("/subscriptions/{}", subscription.name()),
-        };
+        let source = source_of(&subscription.document);
         Ok(Some(Cause {
             subscription: subscription.id,
             position: entry.position,
@@ -234,4 +232,14 @@ impl Cause {
 
 fn acknowledged() -> Outcome {
     Outcome::Status { code: 200, retry_after_ms: None, detail: String::new() }
+}
+
+/// Of events that say none: the function they are from, wherever it runs.
+fn source_of(document: &Document) -> String {
+    let managed = document.name.strip_prefix(MANAGED_PREFIX).and_then(|name| name.split_once('.'));
+    match (&document.spec.target.function, managed) {
+        (Some(function), _) => format!("/lambda/{}/{}", function.namespace, function.name),
+        (None, Some((namespace, name))) => format!("/lambda/{namespace}/{name}"),
+        (None, None) => format!("/subscriptions/{}", document.name),
+    }
 }

@@ -26,10 +26,18 @@ const CONCURRENCY_MAX: u64 = 65_536;
 pub fn subscription(resource: &Resource) -> Option<Value> {
     let filters = filters(&resource.spec)?;
     let mut spec = shared(&resource.spec);
-    let names = &resource.metadata;
     spec.insert("filters".into(), filters.iter().map(Filter::to_json).collect());
-    spec.insert("target".into(), json!({ "function": { "namespace": names.namespace, "name": names.name } }));
+    spec.insert("target".into(), target(resource));
     Some(document(&resource.subscription_name(), spec))
+}
+
+/// What runs elsewhere is called there, not through a replica.
+fn target(resource: &Resource) -> Value {
+    let names = &resource.metadata;
+    match resource.spec.source.as_ref().and_then(|source| source.url.as_ref()) {
+        Some(address) => json!({ "url": address.url }),
+        None => json!({ "function": { "namespace": names.namespace, "name": names.name } }),
+    }
 }
 
 fn document(name: &str, spec: Map<String, Value>) -> Value {

@@ -142,14 +142,24 @@ pub struct Functions {
     pub rate_limits: RateLimits,
 }
 
-/// Requests of one client in a second. 0: the default where others can connect, no limit on loopback.
+/// Requests of one client in a second.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
 pub struct RateLimits {
-    pub writes: u32,
-    pub reads: u32,
-    pub deletes: u32,
-    pub total: u32,
+    pub writes: RateLimit,
+    pub reads: RateLimit,
+    pub deletes: RateLimit,
+    pub total: RateLimit,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub enum RateLimit {
+    /// The default where others can connect, none on loopback.
+    #[default]
+    Auto,
+    Off,
+    PerSecond(u32),
 }
 
 /// How dead letters of each event type are replayed; a type that is not named is `ordered`.

@@ -184,7 +184,7 @@ impl From<Error> for Problem {
         let detail = error.to_string();
         match error {
             Error::NotFound { .. } => Problem::not_found(detail),
-            Error::Exists { .. } | Error::Conflict(_) => Problem::conflict(detail),
+            Error::Exists { .. } | Error::Conflict(_) | Error::Deleting => Problem::conflict(detail),
             Error::Invalid(faults) => invalid(faults),
             Error::Limit(_) => Problem::limit_reached(detail),
             Error::Store(documents::Error::Refused(refused)) => refused.into(),

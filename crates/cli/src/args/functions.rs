@@ -70,7 +70,7 @@ pub enum Goal {
 
 #[derive(Debug, Args)]
 pub struct Invoke {
-    /// A function, or an agent as agent/NAME
+    /// A function or agent; function/NAME or agent/NAME says which
     #[arg(value_name = "NAME", value_parser = parse_reference)]
     pub name: Reference,
     #[command(flatten)]
@@ -88,7 +88,7 @@ pub struct Invoke {
 
 #[derive(Debug, Args)]
 pub struct Logs {
-    /// A function, or an agent as agent/NAME
+    /// A function or agent; function/NAME or agent/NAME says which
     #[arg(value_name = "NAME", value_parser = parse_reference)]
     pub name: Reference,
     #[command(flatten)]
@@ -103,7 +103,7 @@ pub struct Logs {
 
 #[derive(Debug, Args)]
 pub struct Rebuild {
-    /// A function, or an agent as agent/NAME
+    /// A function or agent; function/NAME or agent/NAME says which
     #[arg(value_name = "NAME", required = true, value_parser = parse_reference)]
     pub name: Vec<Reference>,
     #[command(flatten)]
@@ -120,15 +120,16 @@ pub enum Runs {
 /// One of them by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    pub kind: Runs,
+    /// Where it is not said, it is a function, or else an agent.
+    pub kind: Option<Runs>,
     pub name: String,
 }
 
 fn parse_reference(text: &str) -> Result<Reference, String> {
     let (kind, name) = match text.split_once('/') {
-        None => (Runs::Function, text),
-        Some(("function" | "functions" | "fn", name)) => (Runs::Function, name),
-        Some(("agent" | "agents", name)) => (Runs::Agent, name),
+        None => (None, text),
+        Some(("function" | "functions" | "fn", name)) => (Some(Runs::Function), name),
+        Some(("agent" | "agents", name)) => (Some(Runs::Agent), name),
         Some((other, _)) => return Err(format!("{other} is neither function nor agent")),
     };
     match name.is_empty() || name.contains('/') {
@@ -170,9 +171,9 @@ mod tests {
     #[test]
     fn a_name_may_say_its_kind() {
         let kind = |text| parse_reference(text).map(|reference| (reference.kind, reference.name));
-        assert_eq!(kind("hello"), Ok((Runs::Function, "hello".to_owned())));
-        assert_eq!(kind("fn/hello"), Ok((Runs::Function, "hello".to_owned())));
-        assert_eq!(kind("agent/watcher"), Ok((Runs::Agent, "watcher".to_owned())));
+        assert_eq!(kind("hello"), Ok((None, "hello".to_owned())));
+        assert_eq!(kind("fn/hello"), Ok((Some(Runs::Function), "hello".to_owned())));
+        assert_eq!(kind("agent/watcher"), Ok((Some(Runs::Agent), "watcher".to_owned())));
         for wrong in ["", "agent/", "pod/x", "agent/a/b"] {
             assert!(kind(wrong).is_err(), "{wrong}");
         }

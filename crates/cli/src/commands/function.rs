@@ -3,7 +3,7 @@
 use super::compose::{content_of, random_id};
 use super::{Context, for_each};
 use crate::args::{Invoke, Rebuild, Reference, Runs};
-use crate::client::Body;
+use crate::client::{Body, Error, Problem};
 use crate::kind::Kind;
 use crate::output::{Format, cell, write_raw};
 use crate::route::Route;
@@ -22,10 +22,10 @@ impl<'a> Place<'a> {
         Place { kind, namespace }
     }
 
-    pub fn of(reference: &Reference, namespace: &'a str) -> Place<'a> {
+    fn of(reference: &Reference, namespace: &'a str) -> Place<'a> {
         let kind = match reference.kind {
-            Runs::Function => Kind::Function,
-            Runs::Agent => Kind::Agent,
+            None | Some(Runs::Function) => Kind::Function,
+            Some(Runs::Agent) => Kind::Agent,
         };
         Place { kind, namespace }
     }
@@ -56,8 +56,30 @@ impl<'a> Place<'a> {
     }
 }
 
+/// Does it where the name leads. Functions and agents share their names: one that is no function may be an agent.
+pub fn with_place<T>(
+    context: &mut Context,
+    reference: &Reference,
+    namespace: &str,
+    mut act: impl FnMut(&mut Context, Place) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let place = Place::of(reference, namespace);
+    let title = |place: Place| place.title(&reference.name);
+    let done = act(context, place).with_context(|| title(place));
+    let Err(error) = done else { return done };
+    let agent = Place { kind: Kind::Agent, namespace };
+    let may_be_agent = reference.kind.is_none() && is_not_found(&error);
+    if may_be_agent && context.client.get(&agent.route(&[&reference.name])).is_ok() {
+        return act(context, agent).with_context(|| title(agent));
+    }
+    Err(error)
+}
+
+fn is_not_found(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Problem(Problem { status: 404, .. })))
+}
+
 pub fn invoke(context: &mut Context, args: &Invoke) -> anyhow::Result<()> {
-    let place = Place::of(&args.name, &args.namespace.namespace);
     let (bytes, content_type) = match &args.data {
         Some(data) => content_of(data, args.content_type.as_deref())?,
         None => (Vec::new(), "application/json".to_owned()),
@@ -69,9 +91,10 @@ pub fn invoke(context: &mut Context, args: &Invoke) -> anyhow::Result<()> {
             [("ce-specversion", "1.0"), ("ce-type", event_type), ("ce-source", "/klambda"), ("ce-id", &id)];
         body = attributes.into_iter().fold(body, |body, (name, value)| body.header(name, value));
     }
-    let route = place.route(&[&args.name.name, "invoke"]);
-    let title = || place.title(&args.name.name);
-    let answer = context.client.post_raw(&route, body).with_context(title)?;
+    let answer = with_place(context, &args.name, &args.namespace.namespace, |context, place| {
+        let route = place.route(&[&args.name.name, "invoke"]);
+        Ok(context.client.post_raw(&route, body.clone())?)
+    })?;
     print_answer(context, &answer)
 }
 
@@ -92,10 +115,10 @@ fn print_answer(context: &mut Context, answer: &[u8]) -> anyhow::Result<()> {
 
 pub fn rebuild(context: &mut Context, args: &Rebuild) -> anyhow::Result<()> {
     for_each(&args.name, |reference| {
-        let place = Place::of(reference, &args.namespace.namespace);
-        let title = place.title(&reference.name);
-        let route = place.route(&[&reference.name, "rebuild"]);
-        let answer = context.client.post(&route, None).with_context(|| title.clone())?;
+        let (title, answer) = with_place(context, reference, &args.namespace.namespace, |context, place| {
+            let route = place.route(&[&reference.name, "rebuild"]);
+            Ok((place.title(&reference.name), context.client.post(&route, None)?))
+        })?;
         if write_raw(context.out, context.format, &answer.body)? {
             return Ok(());
         }

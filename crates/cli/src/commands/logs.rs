@@ -1,13 +1,12 @@
 //! `logs`: what a function writes, line by line. Followed, a lost connection is taken up again where it broke.
 
-use super::function::Place;
+use super::function::with_place;
 use super::{Context, is_unreachable};
 use crate::args::Logs;
 use crate::client::{Error, Problem};
 use crate::output::{Format, number, one_line, text};
 use crate::route::Route;
 use crate::sse::Messages;
-use anyhow::Context as _;
 use klambda_core::time::Millis;
 use serde_json::Value;
 use std::io::BufReader;
@@ -19,14 +18,14 @@ const RECONNECT: Duration = Duration::from_secs(1);
 const TAIL_AGAIN: u64 = 1_000;
 
 pub fn run(context: &mut Context, args: &Logs) -> anyhow::Result<()> {
-    let place = Place::of(&args.name, &args.namespace.namespace);
-    let route = place.route(&[&args.name.name, "logs"]);
-    let title = || place.title(&args.name.name);
-    if args.follow {
-        return follow(context, &route, args.tail).with_context(title);
-    }
-    let found = context.client.get(&route.query_opt("tail", args.tail)).with_context(title)?;
-    found["items"].as_array().into_iter().flatten().try_for_each(|line| print(context, line))
+    with_place(context, &args.name, &args.namespace.namespace, |context, place| {
+        let route = place.route(&[&args.name.name, "logs"]);
+        if args.follow {
+            return follow(context, &route, args.tail);
+        }
+        let found = context.client.get(&route.query_opt("tail", args.tail))?;
+        found["items"].as_array().into_iter().flatten().try_for_each(|line| print(context, line))
+    })
 }
 
 /// Until the function is gone, which is the end only if it was there.

@@ -35,7 +35,18 @@ fn each_ends_with_a_reason() {
         ("no-repository", git("http://127.0.0.1:9/none.git"), &["SourceUnreachable", "SourceNotFound"]),
         ("syntax", node("exports.handler = ("), &["SyntaxError"]),
         ("python-syntax", inline("python", "index.handler", "def handler(:"), &["SyntaxError"]),
+        (
+            "go-syntax",
+            inline("go", "index.Handler", "package function\n\nfunc Handler("),
+            &["SyntaxError", "BuildFailed"],
+        ),
         ("no-handler", node("exports.other = 1;"), &["HandlerNotFound"]),
+        ("python-no-handler", inline("python", "index.handler", "other = 1"), &["HandlerNotFound"]),
+        (
+            "go-no-handler",
+            inline("go", "index.Handler", "package function\n\nfunc Other() {}\n"),
+            &["HandlerNotFound"],
+        ),
         ("no-port", node("exports.handler = () => 1; while (true) {}"), &["NeverAnswered"]),
         (
             "crash",

@@ -205,6 +205,25 @@ fn what_runs_elsewhere_is_called_there() {
         2 => Ok(()),
         count => Err(format!("{count} {}", receiver.process.printed())),
     });
+
+    // It answers with events, as one that runs here may; and events follow it when it moves.
+    let answer = "({ specversion: '1.0', type: 'u', source: '/inner', data: event.data })";
+    world.apply("inner", &node(&format!("exports.handler = (event) => {answer};")));
+    world.ready("inner");
+    let inner = format!("{}/api/v1/lambda/functions/inner/invoke", world.url);
+    let moved = json!({ "spec": { "source": { "url": { "url": inner } } } });
+    assert_eq!(world.put("/api/v1/lambda/agents/away", &moved).0, 200);
+    eventually("its address is known", || match world.get("/api/v1/subscriptions/lambda.default.away").1 {
+        seen if seen["spec"]["target"]["url"] == inner => Ok(()),
+        seen => Err(seen.to_string()),
+    });
+    world.send("t", "2", "k", &json!({ "n": 3 }));
+    let replies = eventually("its reply is accepted", || match world.events("u") {
+        replies if replies.is_empty() => Err("none".to_owned()),
+        replies => Ok(replies),
+    });
+    let reply = &replies[0]["event"];
+    assert_eq!((&reply["data"], &reply["source"]), (&json!({ "n": 3 }), &json!("/inner")));
 }
 
 #[test]

@@ -4,8 +4,11 @@
 mod support;
 
 mod bad_input;
+mod calls;
 mod commands;
 mod lifecycle;
 mod many;
 mod runtimes;
+mod sources;
 mod world;
+mod writes;

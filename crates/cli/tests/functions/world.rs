@@ -1,6 +1,7 @@
 //! A server with functions, and what the tests ask of it.
 
 use crate::support::process::{Process, agent, wait_until_ready};
+use crate::support::shell::share_cache;
 use crate::support::{KLAMBDA, eventually, free_port};
 use serde_json::{Value, json};
 use std::process::Command;
@@ -24,6 +25,7 @@ impl World {
     /// With these variables set.
     pub fn with(settings: Vec<(&'static str, String)>) -> World {
         let folder = tempfile::tempdir().expect("a folder");
+        share_cache(&folder.path().join("data/functions"));
         let address = format!("127.0.0.1:{}", free_port());
         let mut world = World { folder, process: None, url: String::new(), address, settings };
         world.start();
@@ -51,6 +53,10 @@ impl World {
 
     pub fn put(&self, path: &str, body: &Value) -> (u16, Value) {
         answer(agent().put(format!("{}{path}", self.url)).send_json(body))
+    }
+
+    pub fn patch(&self, path: &str, body: &Value) -> (u16, Value) {
+        answer(agent().patch(format!("{}{path}", self.url)).send_json(body))
     }
 
     pub fn delete(&self, path: &str) -> (u16, Value) {
@@ -100,7 +106,11 @@ impl World {
     }
 
     pub fn send(&self, kind: &str, id: &str, key: &str, data: &Value) {
-        let event = json!({ "specversion": "1.0", "type": kind, "source": "/test", "id": id,
+        self.send_from("/test", kind, id, key, data);
+    }
+
+    pub fn send_from(&self, source: &str, kind: &str, id: &str, key: &str, data: &Value) {
+        let event = json!({ "specversion": "1.0", "type": kind, "source": source, "id": id,
             "partitionkey": key, "data": data });
         let (status, body) = answer(
             agent()

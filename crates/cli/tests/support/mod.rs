@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 pub const KLAMBDA: &str = env!("CARGO_BIN_EXE_klambda");
 
-/// How long anything that should happen may take, on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How long anything that should happen may take, on a busy machine: a first build of Go takes a minute or two.
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")

@@ -83,7 +83,7 @@ impl Shell {
 }
 
 /// What compilers keep from one build to the next is kept from one test to the next: Go's library takes a minute.
-fn share_cache(functions: &Path) {
+pub fn share_cache(functions: &Path) {
     let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("build-cache");
     std::fs::create_dir_all(&kept).expect("a folder");
     std::fs::create_dir_all(functions).expect("a folder");

@@ -8,7 +8,6 @@ use super::answer::{Answer, Progress};
 use super::reply::Reply;
 use super::request::Request;
 use super::stream::Stream;
-use super::target::Way;
 use bytes::{Buf, Bytes};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -80,9 +79,9 @@ impl Connection {
             request,
             deadline,
             sending: Sending::NotBegun,
-            answer: match request.target.way {
-                Way::Function(_) => Answer::new(answer_bytes_max).wanting_events(),
-                _ => Answer::new(answer_bytes_max),
+            answer: match request.target.is_function {
+                true => Answer::new(answer_bytes_max).wanting_events(),
+                false => Answer::new(answer_bytes_max),
             },
         };
         poll_fn(|context| exchange.poll(context)).await?;

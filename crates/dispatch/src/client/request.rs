@@ -55,7 +55,7 @@ impl<'a> Request<'a> {
             }
         }
         self.place_headers(f);
-        if self.target.document.spec.target.function.is_some() {
+        if self.target.is_function {
             f("klambda-attempt", Decimal::of(u64::from(self.delivery.attempt)).as_str());
         }
     }

@@ -19,6 +19,8 @@ pub struct Prepared {
     /// The target's own headers hold the trace context; the event's must not be added.
     pub own_trace: bool,
     pub timeout: Duration,
+    /// It is a function, here or elsewhere: events in its answers are taken.
+    pub is_function: bool,
     pub way: Way,
 }
 
@@ -80,6 +82,7 @@ impl Prepared {
             headers: OwnHeaders::new(with_user_agent(target))?,
             own_trace: target.headers.iter().any(|(name, _)| name == "traceparent"),
             timeout: Duration::from_millis(document.spec.retry.timeout_ms),
+            is_function: target.function.is_some() || Document::is_managed(&document.name),
             way,
             uri,
             document,

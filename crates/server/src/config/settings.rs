@@ -1,6 +1,6 @@
 //! The table of settings: the name of each, where its value lives, and how a value is read.
 
-use super::{Config, LogFormat};
+use super::{Config, LogFormat, RateLimit};
 use crate::telemetry;
 use klambda_core::kinds::Strategy;
 use klambda_core::quantity;
@@ -35,6 +35,7 @@ enum Place<'a> {
     Size(&'a mut usize, u64),
     Count(&'a mut usize, usize),
     Calls(&'a mut u32, u32),
+    Rate(&'a mut RateLimit),
     Number(&'a mut u64, u64),
     Ratio(&'a mut f64),
     Time(&'a mut Duration, Duration),
@@ -96,10 +97,10 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting("functions.fetchTimeout", |c| Place::Time(&mut c.functions.fetch_timeout, MS)),
     setting("functions.startTimeout", |c| Place::Time(&mut c.functions.start_timeout, MS)),
     setting("functions.drain", |c| Place::Time(&mut c.functions.drain, NONE)),
-    setting("functions.rateLimits.writes", |c| Place::Calls(&mut c.functions.rate_limits.writes, 0)),
-    setting("functions.rateLimits.reads", |c| Place::Calls(&mut c.functions.rate_limits.reads, 0)),
-    setting("functions.rateLimits.deletes", |c| Place::Calls(&mut c.functions.rate_limits.deletes, 0)),
-    setting("functions.rateLimits.total", |c| Place::Calls(&mut c.functions.rate_limits.total, 0)),
+    setting("functions.rateLimits.writes", |c| Place::Rate(&mut c.functions.rate_limits.writes)),
+    setting("functions.rateLimits.reads", |c| Place::Rate(&mut c.functions.rate_limits.reads)),
+    setting("functions.rateLimits.deletes", |c| Place::Rate(&mut c.functions.rate_limits.deletes)),
+    setting("functions.rateLimits.total", |c| Place::Rate(&mut c.functions.rate_limits.total)),
     setting("replay.strategies", |c| Place::Strategies(&mut c.replay.strategies)),
 ];
 
@@ -140,6 +141,7 @@ impl Setting {
             ),
             Place::Count(place, least) => put(place, number(value, least)),
             Place::Calls(place, least) => put(place, number(value, least)),
+            Place::Rate(place) => put(place, rate(value)),
             Place::Number(place, least) => put(place, number(value, least)),
             Place::Ratio(place) => put(place, ratio(value)),
             Place::Time(place, least) => put(place, time(value, least)),
@@ -216,6 +218,18 @@ fn number<T: FromStr + PartialOrd + Display + Copy>(value: &Value, least: T) -> 
     };
     let number = text.parse().map_err(|_| format!("`{text}` is no whole number in range"))?;
     at_least(number, least, |least: T| least.to_string())
+}
+
+/// `off` is written bare in YAML by many, which some readers take for false.
+fn rate(value: &Value) -> Result<RateLimit, String> {
+    match value {
+        Value::String(text) if text == "auto" => Ok(RateLimit::Auto),
+        Value::String(text) if text == "off" => Ok(RateLimit::Off),
+        Value::Bool(false) => Ok(RateLimit::Off),
+        other => number(other, 1)
+            .map(RateLimit::PerSecond)
+            .map_err(|_| format!("{other} is none of auto, off, or a number of at least 1")),
+    }
 }
 
 fn ratio(value: &Value) -> Result<f64, String> {

@@ -1,6 +1,6 @@
 //! How often one client may ask: a bucket for each kind of request, filled at its rate.
 
-use crate::config::{Config, RateLimits};
+use crate::config::{Config, RateLimit};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Of more, those who have not asked for longest are forgotten.
 const CLIENTS_MAX: usize = 10_000;
-const DEFAULTS: RateLimits = RateLimits { writes: 10, reads: 50, deletes: 5, total: 100 };
+/// Of writes, reads, deletes, and all.
+const DEFAULTS: [u32; 4] = [10, 50, 5, 100];
 
 pub struct Limiter {
     /// Rate and most at once of writes, reads, deletes, and all.
@@ -36,16 +37,19 @@ impl Limiter {
     pub fn new(config: &Config) -> Limiter {
         let set = &config.functions.rate_limits;
         let is_local = config.listen.ip().is_loopback();
-        let rate = |set: u32, default: u32, burst: f64| match (set, is_local) {
-            (0, true) => None,
-            (0, false) => Some((f64::from(default), f64::from(default) * burst)),
-            (set, _) => Some((f64::from(set), f64::from(set) * burst)),
+        let rate = |set: RateLimit, default: u32, burst: f64| {
+            let rate = match (set, is_local) {
+                (RateLimit::Off, _) | (RateLimit::Auto, true) => return None,
+                (RateLimit::Auto, false) => default,
+                (RateLimit::PerSecond(set), _) => set,
+            };
+            Some((f64::from(rate), f64::from(rate) * burst))
         };
         let rates = [
-            rate(set.writes, DEFAULTS.writes, 1.0),
-            rate(set.reads, DEFAULTS.reads, 1.0),
-            rate(set.deletes, DEFAULTS.deletes, 1.0),
-            rate(set.total, DEFAULTS.total, 2.0),
+            rate(set.writes, DEFAULTS[0], 1.0),
+            rate(set.reads, DEFAULTS[1], 1.0),
+            rate(set.deletes, DEFAULTS[2], 1.0),
+            rate(set.total, DEFAULTS[TOTAL], 2.0),
         ];
         Limiter { rates, clients: Mutex::default() }
     }
@@ -131,11 +135,22 @@ mod tests {
         let local = IpAddr::from([127, 0, 0, 1]);
         assert!(limiter("127.0.0.1:80").ask(local, &Method::POST, Instant::now()).is_none());
         let mut config = Config::default();
-        config.functions.rate_limits.writes = 1;
+        config.functions.rate_limits.writes = RateLimit::PerSecond(1);
         let limits = Limiter::new(&config);
         let now = Instant::now();
         assert!(limits.ask(local, &Method::PUT, now).unwrap().wait.is_none());
         assert!(limits.ask(local, &Method::PUT, now).unwrap().wait.is_some());
         assert!(limits.ask(local, &Method::GET, now).is_none());
+    }
+
+    #[test]
+    fn it_can_be_switched_off_where_others_connect() {
+        let mut config = Config { listen: "0.0.0.0:80".parse().unwrap(), ..Config::default() };
+        config.functions.rate_limits.deletes = RateLimit::Off;
+        config.functions.rate_limits.total = RateLimit::Off;
+        let limits = Limiter::new(&config);
+        let (client, now) = (IpAddr::from([10, 0, 0, 1]), Instant::now());
+        assert!((0..1000).all(|_| limits.ask(client, &Method::DELETE, now).is_none()));
+        assert!(limits.ask(client, &Method::PUT, now).is_some());
     }
 }

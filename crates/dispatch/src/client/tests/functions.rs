@@ -146,6 +146,18 @@ async fn events_that_cannot_be_read_are_told() {
     }
 }
 
+/// One that runs elsewhere is called by its URL, and is a function all the same.
+#[tokio::test]
+async fn events_in_the_answer_of_a_function_elsewhere_are_read() {
+    let one = r#"{"specversion":"1.0","type":"paid"}"#;
+    let said = answer("content-type: application/cloudevents+json", one);
+    let server = Server::start(vec![vec![Step::Request, said]]).await;
+    let mut delivery = delivery(json!({ "url": server.url }));
+    Arc::make_mut(&mut delivery.document).name = "lambda.default.away".into();
+    let outcome = Client::new(Options::default()).call(&delivery).await;
+    assert!(matches!(&outcome, Outcome::Replied { replies } if replies[0].kind == "paid"), "{outcome:?}");
+}
+
 /// A target that is no function may say what it likes.
 #[tokio::test]
 async fn events_in_the_answer_of_another_target_are_not_read() {

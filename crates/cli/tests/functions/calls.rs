@@ -1,0 +1,81 @@
+//! What a handler is told of the call, and what can be followed of it.
+
+use crate::support::eventually;
+use crate::support::process::agent;
+use crate::world::{World, inline, node};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+
+#[test]
+fn a_handler_knows_which_attempt_it_is() {
+    let world = World::new();
+    let mut spec = node(
+        "exports.handler = (event, context) => { console.log(`attempt ${context.attempt}`); \
+         if (context.attempt < 3) throw new Error('not yet'); };",
+    );
+    spec["triggers"] = json!([{ "filter": { "type": "t" } }]);
+    spec["retry"] = json!({ "attempts": 5, "backoff": "10ms", "maxBackoff": "10ms" });
+    world.apply("f", &spec);
+    world.ready("f");
+    world.send("t", "1", "k", &json!({}));
+    let attempts = eventually("the third succeeds", || {
+        let seen: Vec<String> =
+            world.printed("f").into_iter().filter(|line| line.starts_with("attempt")).collect();
+        if seen.len() >= 3 { Ok(seen) } else { Err(format!("{seen:?}")) }
+    });
+    assert_eq!(attempts, ["attempt 1", "attempt 2", "attempt 3"]);
+    eventually("it is delivered", || {
+        let (_, seen) = world.get("/api/v1/subscriptions/lambda.default.f");
+        if seen["status"]["delivered"] == 1 { Ok(()) } else { Err(seen.to_string()) }
+    });
+}
+
+/// One that says so is not tried again, in every language.
+#[test]
+fn what_is_not_to_be_retried_is_a_dead_letter_at_once() {
+    let world = World::new();
+    let python = "import klambda\n\ndef handler(event, context):\n    raise klambda.DoNotRetry('never')\n";
+    let specs = [
+        ("js", node("exports.handler = () => { const e = new Error('never'); e.retry = false; throw e; };")),
+        ("py", inline("python", "index.handler", python)),
+    ];
+    for (name, mut spec) in specs {
+        spec["triggers"] = json!([{ "filter": { "type": name } }]);
+        world.apply(name, &spec);
+        world.ready(name);
+        world.send(name, name, "k", &json!({}));
+    }
+    let letters = eventually("both are dead letters", || match world.get("/api/v1/dlq").1["items"].clone() {
+        Value::Array(letters) if letters.len() == 2 => Ok(letters),
+        other => Err(other.to_string()),
+    });
+    for letter in letters {
+        assert_eq!(letter["attempts"], 1, "{letter}");
+    }
+}
+
+#[test]
+fn logs_are_followed_until_the_function_is_gone() {
+    let world = World::new();
+    world.apply("f", &node("exports.handler = (event) => { console.log(`saw ${event.data.n}`); };"));
+    world.ready("f");
+    world.invoke("f", &json!({ "n": 1 }));
+    let stream = agent()
+        .get(format!("{}/api/v1/lambda/functions/f/logs?follow=true&tail=10", world.url))
+        .call()
+        .expect("an answer");
+    assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    let mut lines = BufReader::new(stream.into_body().into_reader()).lines();
+    let mut until = |text: &str| {
+        let found = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find(|line| line.starts_with("data: ") && line.contains(text));
+        assert!(found.is_some(), "{text} is not told");
+    };
+    until("saw 1");
+    world.invoke("f", &json!({ "n": 2 }));
+    until("saw 2");
+    assert_eq!(world.delete("/api/v1/lambda/functions/f").0, 202);
+    assert_eq!(lines.map_while(Result::ok).filter(|line| line.contains("saw")).count(), 0, "the stream ends");
+}
