@@ -119,6 +119,8 @@ impl Bare {
             .args(&self.command[1..])
             .env("PORT", address.port().to_string())
             .stdin(Stdio::null())
+            // Python tells of every connection that is closed.
+            .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("starting {}", self.command[0]))?;
         Ok(Running { process, address })
