@@ -1,7 +1,7 @@
 //! Interpreters and compilers of this machine, and which of them a manifest's version means.
 
 use crate::{Error, Language};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::fs::PermissionsExt;
@@ -10,8 +10,10 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 
 const PROBE_MAX: Duration = Duration::from_secs(10);
+const PROBES_AT_ONCE: usize = 8;
 const PYTHON_PROBE: &str = "import sys; print('%d.%d.%d' % sys.version_info[:3]); print(sys.executable)";
 const NODE_PROBE: &str = "console.log(process.versions.node); console.log(process.execPath)";
 
@@ -115,10 +117,26 @@ fn oldest(language: Language) -> Version {
     Version { major, minor, patch: 0 }
 }
 
+/// Asks them several at a time: most are scripts that look for the program first.
 async fn discover(language: Language) -> Vec<Tool> {
+    let asked = candidates(language);
+    let mut probes: JoinSet<(usize, Option<(Version, PathBuf)>)> = JoinSet::new();
+    let mut answers: Vec<Option<(Version, PathBuf)>> = vec![None; asked.len()];
+    for (index, path) in asked.into_iter().enumerate() {
+        if probes.len() >= PROBES_AT_ONCE
+            && let Some(Ok((index, answer))) = probes.join_next().await
+        {
+            answers[index] = answer;
+        }
+        probes.spawn(async move { (index, probe(language, &path).await) });
+    }
+    while let Some(joined) = probes.join_next().await {
+        if let Ok((index, answer)) = joined {
+            answers[index] = answer;
+        }
+    }
     let mut tools: Vec<Tool> = Vec::new();
-    for path in candidates(language) {
-        let Some((version, path)) = probe(language, &path).await else { continue };
+    for (version, path) in answers.into_iter().flatten() {
         if version >= oldest(language) && !tools.iter().any(|tool| tool.path == path) {
             tools.push(Tool { language, version, path });
         }
@@ -137,12 +155,16 @@ fn candidates(language: Language) -> Vec<PathBuf> {
         Language::Python => &["python"],
         Language::Go => &["go"],
     };
-    let mut found = Vec::new();
+    let mut found: Vec<PathBuf> = Vec::new();
+    let mut files: HashSet<PathBuf> = HashSet::new();
     for folder in search_folders() {
         let Ok(entries) = std::fs::read_dir(&folder) else { continue };
         let mut inside: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-        inside.retain(|path| names.iter().any(|name| is_named(path, name)) && can_run(path));
+        inside.retain(|path| {
+            names.iter().any(|name| is_named(path, name) && !is_too_old(path, name, language))
+        });
         inside.sort();
+        inside.retain(|path| can_run(path) && is_new(path, names, &mut files));
         found.extend(inside);
     }
     found
@@ -152,6 +174,25 @@ fn candidates(language: Language) -> Vec<PathBuf> {
 fn is_named(path: &Path, name: &str) -> bool {
     let rest = path.file_name().and_then(|file| file.to_str()).and_then(|file| file.strip_prefix(name));
     rest.is_some_and(|rest| rest.trim_start_matches('-').chars().all(|c| c.is_ascii_digit() || c == '.'))
+}
+
+/// One program under many names answers the same; something else that looks at the name it was called by does not.
+fn is_new(path: &Path, names: &[&str], files: &mut HashSet<PathBuf>) -> bool {
+    let file = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    !names.iter().any(|name| is_named(&file, name)) || files.insert(file)
+}
+
+/// Its name says so; there is no need to ask.
+fn is_too_old(path: &Path, name: &str, language: Language) -> bool {
+    let rest = path.file_name().and_then(|file| file.to_str()).and_then(|file| file.strip_prefix(name));
+    let parts: Vec<u32> = rest
+        .unwrap_or_default()
+        .trim_start_matches('-')
+        .split('.')
+        .map_while(|part| part.parse().ok())
+        .collect();
+    let oldest = oldest(language);
+    !parts.is_empty() && parts < [oldest.major, oldest.minor, oldest.patch][..parts.len().min(3)].to_vec()
 }
 
 fn can_run(path: &Path) -> bool {
@@ -198,6 +239,13 @@ mod tests {
         for asked in ["2", "21", "20.1", "20.11.2", "abc20.12", "20.lts"] {
             assert!(!version.is_asked(asked), "{asked}");
         }
+    }
+
+    #[test]
+    fn what_is_named_too_old_is_not_asked() {
+        let is_too_old = |name| is_too_old(Path::new(name), "python", Language::Python);
+        assert!(["/x/python2", "/x/python2.7", "/x/python3.8"].into_iter().all(is_too_old));
+        assert!(!["/x/python", "/x/python3", "/x/python3.9", "/x/python3.13"].into_iter().any(is_too_old));
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl Control {
         let mut headers = headers;
         headers.insert(HOST, HeaderValue::from_static("function"));
         if let Some(mut connection) = self.pool.take(address) {
-            match connection.try_send_request(request(headers, body)).await {
+            match connection.send(request(headers, body)).await {
                 Ok(response) => return self.read(address, connection, response).await,
                 // It was closed while it waited: the function has seen nothing of this call.
                 Err(mut refused) => match refused.take_message() {
@@ -111,18 +111,18 @@ impl Control {
         request: Request<Full<Bytes>>,
     ) -> Result<Answer, Error> {
         let response =
-            connection.send_request(request).await.map_err(|error| Error::Broken(ended(&error)))?;
+            connection.send(request).await.map_err(|refused| Error::Broken(ended(refused.error())))?;
         self.read(address, connection, response).await
     }
 
     async fn read(
         &self,
         address: SocketAddr,
-        connection: Connection,
+        mut connection: Connection,
         response: Response<Incoming>,
     ) -> Result<Answer, Error> {
         let (mut head, body) = response.into_parts();
-        let collected = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
+        let collected = connection.until(Limited::new(body, ANSWER_BYTES_MAX).collect()).await;
         let body = collected.map_err(|error| Error::Broken(format!("its answer cannot be read: {error}")))?;
         self.pool.give_back(address, connection);
         let content_type = head.headers.remove(CONTENT_TYPE);

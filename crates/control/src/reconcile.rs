@@ -111,13 +111,25 @@ impl Control {
         act.extend(self.store_step(step).await?);
         self.counting.reconciled("unchanged", unchanged, began.elapsed());
         self.counting.reconciled("changed", act.len() - unchanged, began.elapsed());
+        act.retain(|planned| !planned.plan.actions.is_empty());
+        if act.is_empty() {
+            return Ok(());
+        }
+        let control = self.clone();
+        // Folders are made and files written: not on the thread that answers.
+        let acting = tokio::task::spawn_blocking(move || control.act_on(act));
+        let wishes = acting.await.map_err(|_| klambda_dispatch::runner::Stopped)?;
+        self.meet(wishes).await
+    }
+
+    fn act_on(&self, planned: Vec<Planned>) -> Vec<(Name, Wish)> {
         let mut wishes = Vec::new();
-        for Planned { name, resource, plan, .. } in act {
+        for Planned { name, resource, plan, .. } in planned {
             for action in plan.actions {
                 wishes.extend(self.act(&name, &resource, action));
             }
         }
-        self.meet(wishes).await
+        wishes
     }
 
     /// Answers those that were stored; what was made from something that has changed since is planned again.

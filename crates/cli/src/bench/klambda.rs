@@ -83,6 +83,22 @@ impl Klambda {
         self.post(&format!("/api/v1/lanes/{SUBSCRIPTION}/{POISON}/purge")).map(drop)
     }
 
+    pub fn create_function(&self, document: &Value) -> anyhow::Result<()> {
+        let response = self.agent.post(format!("{}/api/v1/lambda/functions", self.base)).send_json(document);
+        read("creating a function", response).map(drop)
+    }
+
+    pub fn function(&self, name: &str) -> anyhow::Result<Value> {
+        let path = format!("/api/v1/lambda/functions/{name}");
+        read("reading a function", self.agent.get(format!("{}{path}", self.base)).call())
+    }
+
+    /// As Prometheus reads them.
+    pub fn metrics(&self) -> anyhow::Result<String> {
+        let mut response = self.agent.get(format!("{}/metrics", self.base)).call()?;
+        Ok(response.body_mut().read_to_string()?)
+    }
+
     fn post(&self, path: &str) -> anyhow::Result<Value> {
         read(path, self.agent.post(format!("{}{path}", self.base)).send_empty())
     }

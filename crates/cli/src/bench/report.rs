@@ -1,5 +1,6 @@
 //! What a scenario found, for people and for scripts.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use serde::Serialize;
@@ -26,7 +27,7 @@ pub struct Table {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Goal {
-    pub what: &'static str,
+    pub what: Cow<'static, str>,
     pub found: f64,
     pub bound: Bound,
     pub met: bool,
@@ -50,12 +51,12 @@ pub struct Faults {
 }
 
 impl Goal {
-    pub fn new(what: &'static str, found: f64, bound: Bound, detail: String) -> Self {
+    pub fn new(what: impl Into<Cow<'static, str>>, found: f64, bound: Bound, detail: String) -> Self {
         let met = match bound {
             Bound::AtLeast(least) => found >= least,
             Bound::AtMost(most) => found <= most,
         };
-        Self { what, found, bound, met, detail }
+        Self { what: what.into(), found, bound, met, detail }
     }
 }
 

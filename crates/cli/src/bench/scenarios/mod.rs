@@ -4,6 +4,7 @@ mod alternating;
 mod backlog;
 mod backlogged;
 mod batch;
+mod functions;
 mod idle;
 mod keys;
 mod latency;
@@ -45,13 +46,21 @@ pub enum Scenario {
     Idle,
     /// The lane machine alone, without disk or network
     Machine,
+    /// Functions, all three below
+    Functions,
+    /// A hello function called from zero replicas, beside a bare server started by hand
+    FunctionsCold,
+    /// Calls to a function that runs, beside calls to a bare server
+    FunctionsWarm,
+    /// A thousand functions applied at once
+    FunctionsScale,
     /// Every one of them
     All,
 }
 
 pub type Runner = fn(&Rig, &Args) -> anyhow::Result<Report>;
 
-const EVERY: [(Scenario, &str, Runner); 11] = [
+const EVERY: [(Scenario, &str, Runner); 14] = [
     (Scenario::Throughput, "throughput", throughput::run),
     (Scenario::Slow10ms, "slow-10ms", slow::run_10ms),
     (Scenario::Slow100ms, "slow-100ms", slow::run_100ms),
@@ -63,13 +72,25 @@ const EVERY: [(Scenario, &str, Runner); 11] = [
     (Scenario::Restart, "restart", restart::run),
     (Scenario::Idle, "idle", idle::run),
     (Scenario::Machine, "machine", machine::run),
+    (Scenario::FunctionsCold, "functions-cold", functions::cold::run),
+    (Scenario::FunctionsWarm, "functions-warm", functions::warm::run),
+    (Scenario::FunctionsScale, "functions-scale", functions::scale::run),
 ];
 
 /// The scenarios asked for, each once, in the order above.
 pub fn chosen(asked: &[Scenario]) -> impl Iterator<Item = (&'static str, Runner)> {
     let wanted = move |scenario: Scenario| match asked {
         [] => scenario == Scenario::Throughput,
-        _ => asked.contains(&scenario) || asked.contains(&Scenario::All),
+        _ => asked.iter().any(|asked| asked.means(scenario)),
     };
     EVERY.into_iter().filter(move |(scenario, ..)| wanted(*scenario)).map(|(_, name, runner)| (name, runner))
+}
+
+impl Scenario {
+    fn means(self, scenario: Scenario) -> bool {
+        let parts = [Scenario::FunctionsCold, Scenario::FunctionsWarm, Scenario::FunctionsScale];
+        self == scenario
+            || self == Scenario::All
+            || (self == Scenario::Functions && parts.contains(&scenario))
+    }
 }
