@@ -92,10 +92,7 @@ fn record<'a>(input: &mut Input<'a>) -> Record<'a> {
                 false => ReplayChange::Ended { job: input.text() },
             },
         },
-        6 => Record::Documents {
-            time,
-            changes: (0..input.byte() % 4).map(|_| document(input)).collect(),
-        },
+        6 => Record::Documents { time, changes: (0..input.byte() % 4).map(|_| document(input)).collect() },
         7 => Record::Moved {
             time,
             from: subscription(input),
