@@ -82,11 +82,10 @@ impl Bench {
 
     fn environment(&self, tool: &Tool, command: &mut Command) {
         command.env_clear().envs(std::env::vars_os().filter(|(name, _)| is_passed(name)));
-        let home = self.dir.join(".home");
         command
             .env("PATH", tool.search_path())
-            .env("HOME", &home)
-            .env("TMPDIR", &home)
+            .env("HOME", &self.home)
+            .env("TMPDIR", &self.home)
             .env("LANG", "C.UTF-8");
         command.env("npm_config_cache", self.cache.join("npm")).env("PIP_CACHE_DIR", self.cache.join("pip"));
         command.env("GOCACHE", self.cache.join("go-build")).env("GOMODCACHE", self.cache.join("go-mod"));
@@ -161,8 +160,8 @@ fn npm_settings() -> Option<PathBuf> {
     file.is_file().then_some(file)
 }
 
-/// A command and everything it started. When it is dropped all of it is killed: also what outlives a command that has
-/// ended, as the telemetry of go does, which would write into folders that are gone.
+/// A command and everything it started, except what leaves the group. When it is dropped all of it is killed, also what
+/// outlives a command that has ended and would write into folders that are gone.
 struct Group {
     child: Child,
     id: Option<Pid>,
