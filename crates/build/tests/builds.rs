@@ -151,6 +151,11 @@ func handler(e klambda.Event) (any, error) {
     let request = bed.request(Language::Go, code, "github.com/google/uuid v1.6.0");
     let artifact = bed.build(&request).await.expect("a good source");
     assert_eq!(Running::start(&artifact).call(), r#"{"n":42,"u":36}"#);
+    assert_eq!(
+        entries(&artifact.dir),
+        2,
+        "the code and the binary, and nothing that the tools keep for themselves"
+    );
 
     let package = "package orders\n\nfunc Handler(data struct{ N int }) int { return data.N }\n";
     let package = bed.build(&bed.request(Language::Go, package, "")).await.expect("a package");

@@ -217,7 +217,7 @@ fn load(engine: &Engine) -> Result<Vec<(Name, Entry)>, Error> {
 }
 
 fn read(stored: Stored) -> Result<(Name, Entry), serde_json::Error> {
-    let mut resource: Resource = serde_json::from_slice(&stored.content)?;
+    let mut resource = Resource::from_stored(&stored.content)?;
     resource.metadata.resource_version = stored.version.to_string();
     Ok((Name::from_text(&stored.key), Entry::new(resource, stored.version)))
 }

@@ -10,6 +10,7 @@ use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
+use klambda_core::ids::uuid;
 use klambda_functions::resource::{Aspect, Kind, Resource, Truth};
 use klambda_local::fleet::{self, Endpoint, Lease};
 use std::net::SocketAddr;
@@ -134,7 +135,7 @@ impl Control {
         if getrandom::fill(&mut bytes).is_err() {
             bytes[..8].copy_from_slice(&self.clock.now().0.to_be_bytes());
         }
-        crate::writes::uuid(bytes)
+        uuid(bytes)
     }
 }
 

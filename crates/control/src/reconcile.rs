@@ -4,7 +4,6 @@ use crate::control::{Control, DOCUMENTS};
 use crate::names::Name;
 use crate::observe::observe;
 use crate::subscriptions::Wish;
-use klambda_core::event::Event;
 use klambda_core::time::Millis;
 use klambda_dispatch::Engine;
 use klambda_dispatch::documents::{self, EVENTS_MAX, Expected, Write};
@@ -33,7 +32,6 @@ struct Planned {
 #[derive(Default)]
 struct Step {
     planned: Vec<Planned>,
-    contents: Vec<Option<Vec<u8>>>,
     bytes: usize,
     events: usize,
 }
@@ -85,7 +83,9 @@ impl Control {
             self.lock().wake(&name, at);
         }
         let mut planned = Planned { name, resource, plan, content: None };
-        planned.content = planned.changes().then(|| planned.document()).flatten();
+        if planned.changes() && !planned.removes() {
+            planned.content = Some(planned.document());
+        }
         Some(planned)
     }
 
@@ -96,16 +96,15 @@ impl Control {
     ) -> Result<(), klambda_dispatch::runner::Stopped> {
         let mut act = Vec::new();
         let mut step = Step::default();
-        for mut planned in planned {
-            if planned.content.is_none() && !planned.removes() {
+        for planned in planned {
+            if !planned.changes() {
                 act.push(planned);
                 continue;
             }
-            let content = planned.content.take();
-            if step.is_full(&planned.plan.events, content.as_deref()) {
+            if step.is_full(&planned) {
                 act.extend(self.store_step(std::mem::take(&mut step)).await?);
             }
-            step.add(planned, content);
+            step.add(planned);
         }
         let unchanged = act.len();
         act.extend(self.store_step(step).await?);
@@ -154,14 +153,14 @@ impl Control {
     fn put_step(&self, engine: &mut Engine, step: Step) -> Result<Vec<Planned>, documents::Error> {
         let mut state = self.lock();
         let (mut writes, mut events, mut stored) = (Vec::new(), Vec::new(), Vec::new());
-        for (mut planned, content) in step.planned.into_iter().zip(step.contents) {
+        for mut planned in step.planned {
             let Some(entry) = state.functions.get(&planned.name) else { continue };
             if !Arc::ptr_eq(&entry.resource, &planned.resource) {
                 state.enqueue(&planned.name);
                 continue;
             }
             let key = planned.name.as_str().to_owned();
-            let expected = Expected::Version(entry.version);
+            let (content, expected) = (planned.content.take(), Expected::Version(entry.version));
             writes.push(Write { kind: DOCUMENTS.into(), key, content, expected });
             events.append(&mut planned.plan.events);
             stored.push(planned);
@@ -228,27 +227,27 @@ impl Planned {
         self.plan.actions.contains(&Action::Remove)
     }
 
-    fn document(&self) -> Option<Vec<u8>> {
-        if self.removes() {
-            return None;
-        }
+    fn document(&self) -> Vec<u8> {
         let mut resource = Resource::clone(&self.resource);
         resource.status = self.plan.status.clone();
-        Some(serde_json::to_vec(&resource).unwrap_or_default())
+        resource.to_stored()
+    }
+
+    fn bytes(&self) -> usize {
+        self.content.as_ref().map_or(0, Vec::len)
     }
 }
 
 impl Step {
-    fn is_full(&self, events: &[Event], content: Option<&[u8]>) -> bool {
-        let bytes = content.map_or(0, <[u8]>::len);
+    fn is_full(&self, planned: &Planned) -> bool {
         !self.planned.is_empty()
-            && (self.bytes + bytes > STEP_BYTES_MAX || self.events + events.len() > EVENTS_MAX)
+            && (self.bytes + planned.bytes() > STEP_BYTES_MAX
+                || self.events + planned.plan.events.len() > EVENTS_MAX)
     }
 
-    fn add(&mut self, planned: Planned, content: Option<Vec<u8>>) {
-        self.bytes += content.as_ref().map_or(0, Vec::len);
+    fn add(&mut self, planned: Planned) {
+        self.bytes += planned.bytes();
         self.events += planned.plan.events.len();
         self.planned.push(planned);
-        self.contents.push(content);
     }
 }

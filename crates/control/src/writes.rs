@@ -4,6 +4,7 @@
 use crate::control::{Control, DOCUMENTS, Shared};
 use crate::names::Name;
 use klambda_core::fault::Fault;
+use klambda_core::ids::uuid;
 use klambda_dispatch::Engine;
 use klambda_dispatch::documents::{self, CONTENT_BYTES_MAX, Expected, Write};
 use klambda_dispatch::runner::Stopped;
@@ -159,7 +160,7 @@ impl Control {
     }
 
     async fn store(&self, resource: Resource, from: Option<Arc<Resource>>) -> Result<Stored, Error> {
-        let content = serde_json::to_vec(&resource).unwrap_or_default();
+        let content = resource.to_stored();
         if content.len() > CONTENT_BYTES_MAX {
             let message = format!("is {} bytes with all it says; at most 1Mi can be kept", content.len());
             return Err(Error::Invalid(vec![Fault::new("", message)]));
@@ -232,19 +233,4 @@ fn exists(resource: &Resource) -> Error {
         true => Refused::Deleting.into(),
         false => Error::Exists { kind: resource.kind, namespace, name },
     }
-}
-
-/// Version 4.
-pub(crate) fn uuid(mut bytes: [u8; 16]) -> String {
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
-    let mut text = String::with_capacity(36);
-    for (index, byte) in bytes.into_iter().enumerate() {
-        if matches!(index, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.extend([digit(byte >> 4), digit(byte & 0x0f)]);
-    }
-    text
 }

@@ -37,3 +37,10 @@ number!(
     /// A subscription for as long as it exists; never given twice.
     SubscriptionId(u32)
 );
+
+/// A UUID of version 4 with these random bytes.
+pub fn uuid(random: [u8; 16]) -> String {
+    let bits = u128::from_be_bytes(random) & !(0xf << 76 | 0x3 << 62) | (0x4 << 76 | 0x2 << 62);
+    let hex = format!("{bits:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}

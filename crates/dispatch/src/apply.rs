@@ -138,10 +138,7 @@ impl Engine {
         entry: Entry,
         route: &Route<'_>,
     ) -> Result<(), Failure> {
-        if let Some(identity) = self.identity_at(entry.at)? {
-            let mark = Mark { at: entry.at, time, state: MarkState::Taken };
-            self.marks.put(identity, route.subscription, mark);
-        }
+        self.mark_taken(entry.at, time, route.subscription)?;
         if let Some(subscription) = self.subscriptions.get_mut(&route.subscription) {
             subscription.routed(entry.position);
         }

@@ -12,7 +12,7 @@ use klambda_core::subscription::CONTROLLER;
 use klambda_core::time::Millis;
 use klambda_store::log;
 use klambda_store::marks::{Identity, Mark, State as MarkState};
-use klambda_store::record::{Route, encode_emitted_head, encode_event_head, is_emitted};
+use klambda_store::record::{Route, encode_emitted_head, encode_event_head};
 use klambda_store::segment::RECORD_HEADER;
 
 /// Under this number stand the ids of events that this system emitted.
@@ -239,34 +239,6 @@ impl Engine {
     fn has_emitted(&self, identity: Identity) -> Result<bool, Failure> {
         let mark = self.marks.get(identity, OUTBOX)?;
         Ok(mark.is_some_and(|mark| self.now.since(mark.time) < EMITTED_WINDOW_MS))
-    }
-
-    /// Whether this system itself emitted an event of this identity within the last day. What an event says of itself
-    /// has no part in it.
-    pub fn emitted(&self, source: &str, id: &str) -> Result<bool, Failure> {
-        self.has_emitted(self.identity(source, id))
-    }
-
-    /// Whether this system itself emitted the event at this position; nothing if the log holds no such event that is
-    /// durable.
-    pub fn emitted_at(&self, position: Position) -> Result<Option<bool>, Failure> {
-        let reader = self.log.reader();
-        let mut at = reader.seek(Position(position.0.saturating_sub(1)))?;
-        while let Some(frame) = reader.frame(at)? {
-            let mut next = frame.first_position;
-            for (_, range) in &frame.records {
-                let body = &frame.bytes[range.clone()];
-                if !klambda_store::record::is_event(body) {
-                    continue;
-                }
-                if next >= position {
-                    return Ok((next == position).then(|| is_emitted(body)));
-                }
-                next.0 += 1;
-            }
-            at = frame.next;
-        }
-        Ok(None)
     }
 }
 

@@ -43,8 +43,6 @@ pub struct Item {
     pub position: Position,
     /// `{"position":…,"acceptedAt":…,"event":{…}}` on one line.
     pub json: Vec<u8>,
-    /// By this system itself.
-    pub emitted: bool,
 }
 
 #[derive(Debug)]
@@ -145,8 +143,7 @@ impl History {
         while let Some(frame) = self.reader.frame(page.cursor.at)? {
             let mut position = frame.first_position;
             for (_, range) in &frame.records {
-                let Record::Event { time, event, emitted, .. } = Record::decode(&frame.bytes[range.clone()])?
-                else {
+                let Record::Event { time, event, .. } = Record::decode(&frame.bytes[range.clone()])? else {
                     continue;
                 };
                 let here = position;
@@ -160,7 +157,7 @@ impl History {
                         page.more = true;
                         return Ok(page);
                     }
-                    let item = item(here, time, &view, emitted);
+                    let item = item(here, time, &view);
                     bytes += item.json.len();
                     page.items.push(item);
                 }
@@ -223,11 +220,11 @@ impl History {
     }
 }
 
-fn item(position: Position, accepted: Millis, event: &EventView<'_>, emitted: bool) -> Item {
+fn item(position: Position, accepted: Millis, event: &EventView<'_>) -> Item {
     let mut json = Vec::with_capacity(256 + event.data().len());
     let head = write!(json, "{{\"position\":{position},\"acceptedAt\":\"{}\",\"event\":", accepted.rfc3339());
     head.expect("a Vec takes every write");
     event.write_json(&mut json);
     json.push(b'}');
-    Item { position, json, emitted }
+    Item { position, json }
 }

@@ -8,7 +8,6 @@ use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Hold, Input};
 use klambda_core::outcome::Reason;
 use klambda_core::time::Millis;
-use klambda_store::marks::{Mark, State as MarkState};
 use klambda_store::record::{Change, Record, Route, Step};
 
 /// Subscriptions of which only dead letters are left; the oldest of more go with theirs.
@@ -237,13 +236,7 @@ impl Engine {
                 subscription.tally.unpin(entry.at);
             }
         }
-        let record = self.read_event(entry.at)?;
-        let (_, event) = crate::apply::event_of(&record)?;
-        let view = klambda_core::event_codec::EventView::decode(event)
-            .map_err(|_| klambda_core::wire::Malformed("event"))?;
-        let identity = self.identity(view.source(), view.id());
-        let mark = Mark { at: entry.at, time, state: MarkState::Taken };
-        self.marks.put(identity, route.subscription, mark);
+        self.mark_taken(entry.at, time, route.subscription)?;
         self.keeping.routed += 1;
         self.apply_route(at, time, entry, route)
     }

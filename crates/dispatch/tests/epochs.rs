@@ -5,12 +5,11 @@ mod world;
 use klambda_core::event_codec::EventView;
 use klambda_core::lane::Flag;
 use klambda_core::outcome::Outcome;
+use klambda_dispatch::Delivery;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::{LaneAction, Leftover, Refused};
 use klambda_dispatch::replay::{Request, State};
-use klambda_dispatch::{Delivery, check};
 use serde_json::{Value, json};
-use std::sync::Arc;
 use world::{World, error, ok};
 
 const DAY_MS: u64 = 24 * 3_600_000;
@@ -71,11 +70,6 @@ fn seen(name: &str, event: &str, number: Option<u64>, late: bool) -> Seen {
     (name.into(), event.into(), number, late)
 }
 
-fn must_be_sound(world: &World) {
-    let report = check::check(Arc::new(world.disk.clone_image()), &mut |_| {}).expect("a data folder");
-    assert!(report.is_ok(), "{:#?}", report.problems);
-}
-
 #[test]
 fn a_dead_letter_from_before_there_were_lanes_gets_a_number_of_its_own() {
     let mut world = World::new(1);
@@ -91,7 +85,7 @@ fn a_dead_letter_from_before_there_were_lanes_gets_a_number_of_its_own() {
     rounds(&mut world, |_| Some(ok()));
     replay_all(&mut world);
     assert_eq!(rounds(&mut world, |_| Some(ok())), [seen("s", "b", Some(4), true)]);
-    must_be_sound(&world);
+    world.must_be_sound();
 }
 
 #[test]
@@ -110,7 +104,7 @@ fn a_dead_letter_goes_back_to_the_lane_of_the_rules_in_force() {
     assert_eq!(rounds(&mut world, |_| Some(ok())), [seen("s", "b", Some(2), true)]);
     world.send_as("k", None, "d");
     assert_eq!(rounds(&mut world, |_| Some(ok())), [seen("s", "d", Some(3), false)]);
-    must_be_sound(&world);
+    world.must_be_sound();
 }
 
 /// A subscription with an event that is never answered, whose new rules therefore wait; target and filters do not.
@@ -133,7 +127,7 @@ fn what_was_accepted_for_later_stays_known_and_comes_once() {
     let all = rounds(&mut world, |_| Some(ok()));
     let events: Vec<&str> = all.iter().map(|one| one.1.as_str()).collect();
     assert_eq!(events, ["first", "later"]);
-    must_be_sound(&world);
+    world.must_be_sound();
 }
 
 #[test]
@@ -152,7 +146,7 @@ fn what_it_knew_when_it_was_accepted_is_not_taken_from_the_log() {
     let all = rounds(&mut world, |_| Some(ok()));
     let mine = all.iter().filter(|one| one.0 == "s").count();
     assert_eq!(mine, 1, "{all:?}");
-    must_be_sound(&world);
+    world.must_be_sound();
 }
 
 #[test]
@@ -181,7 +175,7 @@ fn filters_that_come_with_a_new_ordering_hold_at_once() {
     world.send_as("k", None, "not wanted");
     let all = rounds(&mut world, |_| Some(ok()));
     assert_eq!(all, [seen("s", "first", Some(1), false)]);
-    must_be_sound(&world);
+    world.must_be_sound();
 }
 
 #[test]
@@ -206,7 +200,7 @@ fn a_replay_ends_when_what_it_waits_for_is_purged_from_the_disk() {
     rounds(&mut world, |_| Some(ok()));
     let job = world.engine.replay(job).expect("a job");
     assert_eq!((job.state, job.skipped_reasons["purged"]), (State::Succeeded, 1));
-    must_be_sound(&world);
+    world.must_be_sound();
 }
 
 #[test]
@@ -226,5 +220,5 @@ fn a_limit_that_is_lowered_far_below_what_waits_is_reached_step_by_step() {
     world.settle();
     assert_eq!(world.engine.waiting(), 10);
     world.drain();
-    must_be_sound(&world);
+    world.must_be_sound();
 }

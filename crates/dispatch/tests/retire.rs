@@ -9,10 +9,8 @@ use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::replay::{Request, State};
 use klambda_dispatch::views::Letters;
-use klambda_dispatch::{Delivery, Token, check};
-use klambda_store::faulty_disk::MemoryDisk;
+use klambda_dispatch::{Delivery, Token};
 use serde_json::{Value, json};
-use std::sync::Arc;
 use world::{Rng, World};
 
 const NAME: &str = "lambda.default.f";
@@ -26,11 +24,6 @@ fn function(ordering: &str) -> Value {
             "retry": {"attempts": 2, "backoff": "10ms"},
         },
     })
-}
-
-fn must_be_sound(disk: &MemoryDisk) {
-    let report = check::check(Arc::new(disk.clone_image()), &mut |_| {}).expect("a data folder");
-    assert!(report.is_ok(), "{:#?}", report.problems);
 }
 
 /// Every dead letter as `id event reason`, read page by page.
@@ -96,7 +89,7 @@ fn what_is_left_after_the_grace_time_becomes_dead_letters_that_stay() {
             .map(|n| format!("{NAME}.{n} e{n} {}", if n == 2 { "poison" } else { "unavailable" }))
             .collect();
         assert_eq!(letters(&world), expected, "{ordering}");
-        must_be_sound(&world.disk);
+        world.must_be_sound();
         let mut rng = Rng(1);
         world.restart(&mut |n| rng.below(n.max(1)));
         assert_eq!(letters(&world), expected, "{ordering}");
@@ -137,10 +130,10 @@ fn what_is_left_after_the_grace_time_becomes_dead_letters_that_stay() {
         let job = world.engine.replay(job).expect("there");
         assert_eq!((job.state, job.replayed, job.failed), (State::Succeeded, 3, 0));
         assert!(letters(&world).is_empty());
-        must_be_sound(&world.disk);
+        world.must_be_sound();
         let mut rng = Rng(2);
         world.restart(&mut |n| rng.below(n.max(1)));
-        must_be_sound(&world.disk);
+        world.must_be_sound();
     }
 }
 
@@ -160,7 +153,7 @@ fn one_that_drains_in_time_is_gone() {
         assert_eq!(delivery.place.as_ref().map(|place| place.number.0), Some(1));
         Some(world::ok())
     });
-    must_be_sound(&world.disk);
+    world.must_be_sound();
 }
 
 #[test]
@@ -177,7 +170,7 @@ fn dead_letters_that_are_left_grow_old_like_any() {
     world.pass(2000);
     assert!(letters(&world).is_empty());
     assert_eq!(world.engine.dead_letters(), 0);
-    must_be_sound(&world.disk);
+    world.must_be_sound();
 }
 
 /// Long queues, gaps and power cuts: every event is delivered or a dead letter, once.
@@ -229,6 +222,6 @@ fn nothing_is_lost_on_the_way_out() {
         let accepted = world.accepted.values().flatten().count();
         let found = (1..=n).filter(|n| known(*n)).count();
         assert!(found >= accepted, "seed {seed}: {found} of {accepted}");
-        must_be_sound(&world.disk);
+        world.must_be_sound();
     }
 }

@@ -107,9 +107,14 @@ impl Resource {
         if faults.is_empty() { Ok(resource) } else { Err(faults) }
     }
 
-    /// What [`Resource::to_json`] wrote.
-    pub fn from_stored(value: Value) -> Result<Resource, serde_json::Error> {
-        serde_json::from_value(value)
+    /// As it is kept.
+    pub fn to_stored(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("all of its maps have text for keys, so all of it is JSON")
+    }
+
+    /// What [`Resource::to_stored`] wrote.
+    pub fn from_stored(bytes: &[u8]) -> Result<Resource, serde_json::Error> {
+        serde_json::from_slice(bytes)
     }
 
     /// The whole resource, every default filled in. There are no secrets in it.

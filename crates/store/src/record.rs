@@ -3,11 +3,17 @@
 //! Every step of a lane names the address of the lane's step before it (`previous`), so that a key's history is read
 //! by following the chain, and nothing in memory has to remember it.
 
-use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use self::route::{put_route, put_routes, take_route, take_routes};
+use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::lane::Turn;
-use klambda_core::outcome::Reason;
 use klambda_core::time::Millis;
-use klambda_core::wire::{Malformed, Reader, put_bytes, put_option, put_varint};
+use klambda_core::wire::{Malformed, Reader, put_bytes, put_varint};
+
+mod route;
+mod step;
+
+pub use self::route::{Route, To};
+pub use self::step::Step;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
@@ -88,71 +94,11 @@ pub struct DocumentChange<'a> {
     pub content: Option<&'a [u8]>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route<'a> {
-    pub subscription: SubscriptionId,
-    pub previous: Address,
-    pub to: To<'a>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum To<'a> {
-    Lane {
-        key: &'a str,
-        sequence: Option<Sequence>,
-    },
-    /// Unordered: on its own.
-    Alone,
-    /// No key or sequence where the policy names one: a dead letter beside the lanes.
-    Invalid {
-        what: &'a str,
-    },
-    /// The subscription is busy with its past and will come to this event later.
-    Later,
-}
-
 /// A lane, or an event of an unordered subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneRef<'a> {
     Key(&'a str),
     Alone(Position),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step<'a> {
-    /// Names its event, so that a reader of the log needs nothing else to see who was acknowledged.
-    Delivered {
-        position: Position,
-    },
-    Failed {
-        position: Position,
-        fatal: bool,
-        retry_at: Millis,
-        reason: Reason,
-        error: &'a str,
-    },
-    GapExpired,
-    Resume,
-    Skip,
-    /// With how many went. Of an unordered subscription only what stands after this position: the rest was on its way.
-    Purge {
-        events: u64,
-        after: Position,
-    },
-    Pause,
-    Reset {
-        expected: Sequence,
-    },
-    /// The dead letter at `position` is tried again for a replay job (0: for a person).
-    Replay {
-        position: Position,
-        job: u64,
-    },
-    DropOldest {
-        position: Position,
-    },
-    /// Its subscription goes: everything that waits here becomes a dead letter.
-    GiveUp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -435,51 +381,6 @@ fn take_document<'a>(r: &mut Reader<'a>) -> Result<DocumentChange<'a>, Malformed
     })
 }
 
-fn put_routes(out: &mut Vec<u8>, routes: &[Route<'_>]) {
-    put_varint(out, routes.len() as u64);
-    routes.iter().for_each(|route| put_route(out, route));
-}
-
-fn take_routes<'a>(r: &mut Reader<'a>) -> Result<Vec<Route<'a>>, Malformed> {
-    let n = r.varint()?;
-    if n > r.rest().len() as u64 {
-        return Err(Malformed("route count"));
-    }
-    (0..n).map(|_| take_route(r)).collect()
-}
-
-fn put_route(out: &mut Vec<u8>, route: &Route<'_>) {
-    put_varint(out, u64::from(route.subscription.0));
-    put_varint(out, route.previous.0);
-    match &route.to {
-        To::Lane { key, sequence } => {
-            out.push(0);
-            put_bytes(out, key.as_bytes());
-            put_option(out, sequence.map(|sequence| sequence.0));
-        }
-        To::Alone => out.push(1),
-        To::Invalid { what } => {
-            out.push(2);
-            put_bytes(out, what.as_bytes());
-        }
-        To::Later => out.push(3),
-    }
-}
-
-fn take_route<'a>(r: &mut Reader<'a>) -> Result<Route<'a>, Malformed> {
-    Ok(Route {
-        subscription: SubscriptionId(r.u32()?),
-        previous: Address(r.varint()?),
-        to: match r.u8()? {
-            0 => To::Lane { key: r.text()?, sequence: r.option()?.map(Sequence) },
-            1 => To::Alone,
-            2 => To::Invalid { what: r.text()? },
-            3 => To::Later,
-            _ => return Err(Malformed("route")),
-        },
-    })
-}
-
 fn put_lane(out: &mut Vec<u8>, lane: LaneRef<'_>) {
     match lane {
         LaneRef::Key(key) => {
@@ -498,87 +399,6 @@ fn take_lane<'a>(r: &mut Reader<'a>) -> Result<LaneRef<'a>, Malformed> {
         0 => Ok(LaneRef::Key(r.text()?)),
         1 => Ok(LaneRef::Alone(Position(r.varint()?))),
         _ => Err(Malformed("lane")),
-    }
-}
-
-impl<'a> Step<'a> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            Step::Delivered { position } => {
-                out.push(0);
-                put_varint(out, position.0);
-            }
-            Step::Failed { position, fatal, retry_at, reason, error } => {
-                out.push(1);
-                put_varint(out, position.0);
-                out.push(u8::from(*fatal));
-                put_varint(out, retry_at.0);
-                out.push(reason.code());
-                put_bytes(out, error.as_bytes());
-            }
-            Step::GapExpired => out.push(2),
-            Step::Resume => out.push(3),
-            Step::Skip => out.push(4),
-            Step::Purge { events, after } => {
-                out.push(5);
-                put_varint(out, *events);
-                put_varint(out, after.0);
-            }
-            Step::Pause => out.push(6),
-            Step::Reset { expected } => {
-                out.push(7);
-                put_varint(out, expected.0);
-            }
-            Step::Replay { position, job } => {
-                out.push(8);
-                put_varint(out, position.0);
-                put_varint(out, *job);
-            }
-            Step::DropOldest { position } => {
-                out.push(9);
-                put_varint(out, position.0);
-            }
-            Step::GiveUp => out.push(10),
-        }
-    }
-
-    fn decode(r: &mut Reader<'a>) -> Result<Step<'a>, Malformed> {
-        Ok(match r.u8()? {
-            0 => Step::Delivered { position: Position(r.varint()?) },
-            1 => Step::Failed {
-                position: Position(r.varint()?),
-                fatal: r.u8()? != 0,
-                retry_at: Millis(r.varint()?),
-                reason: Reason::from_code(r.u8()?).ok_or(Malformed("reason"))?,
-                error: r.text()?,
-            },
-            2 => Step::GapExpired,
-            3 => Step::Resume,
-            4 => Step::Skip,
-            5 => Step::Purge { events: r.varint()?, after: Position(r.varint()?) },
-            6 => Step::Pause,
-            7 => Step::Reset { expected: Sequence(r.varint()?) },
-            8 => Step::Replay { position: Position(r.varint()?), job: r.varint()? },
-            9 => Step::DropOldest { position: Position(r.varint()?) },
-            10 => Step::GiveUp,
-            _ => return Err(Malformed("step")),
-        })
-    }
-
-    pub fn name(&self) -> &'static str {
-        match self {
-            Step::Delivered { .. } => "delivered",
-            Step::Failed { .. } => "failed",
-            Step::GapExpired => "gap expired",
-            Step::Resume => "resumed",
-            Step::Skip => "skipped",
-            Step::Purge { .. } => "purged",
-            Step::Pause => "paused",
-            Step::Reset { .. } => "reset",
-            Step::Replay { .. } => "replayed",
-            Step::DropOldest { .. } => "dropped",
-            Step::GiveUp => "given up",
-        }
     }
 }
 

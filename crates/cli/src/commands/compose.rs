@@ -5,6 +5,7 @@ use crate::exit::Usage;
 use anyhow::bail;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use klambda_core::ids::uuid;
 use serde_json::value::{RawValue, to_raw_value};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -172,9 +173,7 @@ pub fn random_id() -> anyhow::Result<String> {
     if let Err(error) = getrandom::fill(&mut bytes) {
         bail!("no random id: {error}");
     }
-    let bits = u128::from_be_bytes(bytes) & !(0xf << 76 | 0x3 << 62) | (0x4 << 76 | 0x2 << 62);
-    let hex = format!("{bits:032x}");
-    Ok([&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-"))
+    Ok(uuid(bytes))
 }
 
 #[cfg(test)]

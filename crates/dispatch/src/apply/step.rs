@@ -255,8 +255,21 @@ impl Engine {
         Ok(())
     }
 
+    /// A subscription knows this event, which was in the log before.
+    pub(crate) fn mark_taken(
+        &mut self,
+        at: Address,
+        time: Millis,
+        subscription: SubscriptionId,
+    ) -> Result<(), Failure> {
+        if let Some(identity) = self.identity_at(at)? {
+            self.marks.put(identity, subscription, Mark { at, time, state: MarkState::Taken });
+        }
+        Ok(())
+    }
+
     /// The identity of an event in the log; none of one that cannot be read back any more.
-    pub(super) fn identity_at(&mut self, at: Address) -> Result<Option<Identity>, Failure> {
+    pub(crate) fn identity_at(&mut self, at: Address) -> Result<Option<Identity>, Failure> {
         let record = match self.read_event(at) {
             Ok(record) => record,
             Err(failure @ Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_))) => {

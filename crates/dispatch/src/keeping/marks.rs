@@ -2,13 +2,9 @@
 
 use crate::engine::{Engine, Failure};
 use crate::rows;
-use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::lane::Entry;
 use klambda_core::time::Millis;
-use klambda_core::wire::Malformed;
-use klambda_store::log;
-use klambda_store::marks::{Mark, State as MarkState};
 
 impl Engine {
     pub(super) fn window_ms(&self) -> u64 {
@@ -47,19 +43,7 @@ impl Engine {
             return Ok(());
         }
         for (id, at) in self.waiting_before(before)? {
-            let record = match self.read_event(at) {
-                Ok(record) => record,
-                Err(failure @ Failure::Log(log::Error::Damaged { .. })) => {
-                    tracing::error!(%failure, "An event that waits cannot be read back: its id will be forgotten.");
-                    self.metrics.damaged += 1;
-                    continue;
-                }
-                Err(failure) => return Err(failure),
-            };
-            let (_, event) = crate::apply::event_of(&record)?;
-            let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
-            let identity = self.identity(view.source(), view.id());
-            self.marks.put(identity, id, Mark { at, time: self.now, state: MarkState::Taken });
+            self.mark_taken(at, self.now, id)?;
         }
         self.keeping.marks_refreshed = Some(before);
         self.request_checkpoint();

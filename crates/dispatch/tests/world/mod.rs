@@ -7,6 +7,7 @@ use klambda_core::ids::SubscriptionId;
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
+use klambda_dispatch::check::{self, Report};
 use klambda_dispatch::{Answer, Config, Delivery, Engine, Rejection, Status, Token};
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log;
@@ -88,6 +89,13 @@ impl World {
         self.engine.put_subscription(document, false).expect("put");
         self.engine.when_durable(Token(0));
         self.settle();
+    }
+
+    /// A second reading of the folder, by other code, finds nothing wrong.
+    pub fn must_be_sound(&self) -> Report {
+        let report = check::check(Arc::new(self.disk.clone_image()), &mut |_| {}).expect("a data folder");
+        assert!(report.is_ok(), "{:#?}", report.problems);
+        report
     }
 
     pub fn id(&self, name: &str) -> SubscriptionId {

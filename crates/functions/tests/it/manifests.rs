@@ -67,7 +67,7 @@ fn the_documented_example_reads() {
     assert_eq!(spec.resources.limits.cpu, Some(Cpu { millis: 100 }));
     assert_eq!(spec.build.timeout, Duration::from_secs(600));
     assert_eq!(spec.ordering, Ordering::Ordered);
-    assert_eq!(Resource::from_stored(resource.to_json()).unwrap(), resource);
+    assert_eq!(Resource::from_stored(&resource.to_stored()).unwrap(), resource);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The format, byte by byte: what a log holds today must be read tomorrow.
 
 use super::*;
+use klambda_core::ids::Sequence;
+use klambda_core::outcome::Reason;
 
 const TIME: Millis = Millis(300);
 /// `TIME` as it is written.

@@ -1,0 +1,72 @@
+//! Where an event goes: its place in each subscription that wants it.
+
+use klambda_core::ids::{Address, Sequence, SubscriptionId};
+use klambda_core::wire::{Malformed, Reader, put_bytes, put_option, put_varint};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route<'a> {
+    pub subscription: SubscriptionId,
+    pub previous: Address,
+    pub to: To<'a>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum To<'a> {
+    Lane {
+        key: &'a str,
+        sequence: Option<Sequence>,
+    },
+    /// Unordered: on its own.
+    Alone,
+    /// No key or sequence where the policy names one: a dead letter beside the lanes.
+    Invalid {
+        what: &'a str,
+    },
+    /// The subscription is busy with its past and will come to this event later.
+    Later,
+}
+
+pub(super) fn put_routes(out: &mut Vec<u8>, routes: &[Route<'_>]) {
+    put_varint(out, routes.len() as u64);
+    routes.iter().for_each(|route| put_route(out, route));
+}
+
+pub(super) fn take_routes<'a>(r: &mut Reader<'a>) -> Result<Vec<Route<'a>>, Malformed> {
+    let n = r.varint()?;
+    if n > r.rest().len() as u64 {
+        return Err(Malformed("route count"));
+    }
+    (0..n).map(|_| take_route(r)).collect()
+}
+
+pub(super) fn put_route(out: &mut Vec<u8>, route: &Route<'_>) {
+    put_varint(out, u64::from(route.subscription.0));
+    put_varint(out, route.previous.0);
+    match &route.to {
+        To::Lane { key, sequence } => {
+            out.push(0);
+            put_bytes(out, key.as_bytes());
+            put_option(out, sequence.map(|sequence| sequence.0));
+        }
+        To::Alone => out.push(1),
+        To::Invalid { what } => {
+            out.push(2);
+            put_bytes(out, what.as_bytes());
+        }
+        To::Later => out.push(3),
+    }
+}
+
+pub(super) fn take_route<'a>(r: &mut Reader<'a>) -> Result<Route<'a>, Malformed> {
+    Ok(Route {
+        subscription: SubscriptionId(r.u32()?),
+        previous: Address(r.varint()?),
+        to: match r.u8()? {
+            0 => To::Lane { key: r.text()?, sequence: r.option()?.map(Sequence) },
+            1 => To::Alone,
+            2 => To::Invalid { what: r.text()? },
+            3 => To::Later,
+            _ => return Err(Malformed("route")),
+        },
+    })
+}
