@@ -12,7 +12,7 @@ mod content;
 #[path = "../../crates/dispatch/src/client/reply.rs"]
 mod reply;
 
-use answer::{Answer, Progress};
+use answer::{Answer, Progress, Wanted};
 use klambda_core::event::Event;
 use klambda_core::outcome::Outcome;
 use klambda_fuzz::input::Input;
@@ -47,8 +47,8 @@ struct Read {
 }
 
 fn read(pieces: &[&[u8]], of_function: bool) -> Option<Read> {
-    let answer = Answer::new(BODY_BYTES_MAX);
-    let mut answer = if of_function { answer.wanting_events() } else { answer };
+    let wanted = if of_function { Wanted::Events } else { Wanted::Nothing };
+    let mut answer = Answer::new(BODY_BYTES_MAX, wanted);
     for (n, piece) in pieces.iter().enumerate() {
         if answer.read(piece).ok()? == Progress::Done {
             // Bytes after the answer cost the connection, wherever they are cut.

@@ -1,12 +1,13 @@
 //! The control plane as a whole: loading, and what its parts share.
 
 use crate::counts::{Counting, Counts};
+use crate::invoke::{Ids, caller};
 use crate::names::Name;
 use crate::options::Options;
 use crate::platform::Platform;
-use crate::pool::Pool;
 use crate::state::{Entry, State, Subscription};
 use klambda_core::time::Millis;
+use klambda_dispatch::client::Caller;
 use klambda_dispatch::documents::Stored;
 use klambda_dispatch::runner::{Clock, Handle, Stopped};
 use klambda_dispatch::{Engine, Failure};
@@ -34,7 +35,8 @@ pub struct Shared {
     /// For the task that plans: there is something to do, or something to do sooner.
     pub(crate) changed: Notify,
     platform: OnceCell<Platform>,
-    pub(crate) pool: Pool,
+    pub(crate) caller: Caller,
+    pub(crate) ids: Ids,
     pub(crate) counting: Counting,
     /// Whether received events come here.
     pub(crate) listening: OnceCell<()>,
@@ -61,12 +63,13 @@ impl Control {
     pub fn new(options: Options, clock: Clock) -> Control {
         let shared = Shared {
             options,
+            ids: Ids::new(clock.now()),
             clock,
             handle: OnceLock::new(),
             state: Mutex::default(),
             changed: Notify::new(),
             platform: OnceCell::new(),
-            pool: Pool::default(),
+            caller: caller(),
             counting: Counting::default(),
             listening: OnceCell::new(),
         };

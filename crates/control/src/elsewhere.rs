@@ -1,8 +1,8 @@
 //! Calls of what runs elsewhere: a URL, with or without TLS.
 
-use crate::invoke::{ANSWER_BYTES_MAX, Answer, Error};
-use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, HeaderMap};
+use crate::invoke::{ANSWER_BYTES_MAX, Error};
+use http::header::CONTENT_TYPE;
+use klambda_dispatch::client::{Answer, Call};
 use std::sync::OnceLock;
 
 /// One client for all, so that its connections are used again.
@@ -18,12 +18,19 @@ fn client() -> Result<&'static reqwest::Client, Error> {
     Ok(CLIENT.get_or_init(|| client))
 }
 
-pub async fn send(url: &str, headers: HeaderMap, body: Bytes) -> Result<Answer, Error> {
+pub async fn send(url: &str, call: Call) -> Result<Answer, Error> {
     let broken = |error: reqwest::Error| Error::Broken(format!("{url} does not answer: {error}"));
-    let sent = client()?.post(url).headers(headers).body(body).send().await;
-    let mut response = sent.map_err(broken)?;
-    let (status, content_type) = (response.status(), response.headers_mut().remove(CONTENT_TYPE));
-    let mut body = BytesMut::new();
+    let mut request = client()?.post(url);
+    for line in call.headers.split(|byte| *byte == b'\n') {
+        if let Some(colon) = line.iter().position(|byte| *byte == b':') {
+            request = request.header(&line[..colon], line[colon + 1..].trim_ascii());
+        }
+    }
+    let mut response = request.body(call.body).send().await.map_err(broken)?;
+    let status = response.status().as_u16();
+    let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let content_type = content_type.map(str::to_owned);
+    let mut body = Vec::new();
     while let Some(piece) = response.chunk().await.map_err(broken)? {
         if body.len() + piece.len() > ANSWER_BYTES_MAX {
             return Err(Error::Broken(format!(
@@ -32,5 +39,5 @@ pub async fn send(url: &str, headers: HeaderMap, body: Bytes) -> Result<Answer, 
         }
         body.extend_from_slice(&piece);
     }
-    Ok(Answer { status, content_type, body: body.freeze() })
+    Ok(Answer { status, content_type, body })
 }

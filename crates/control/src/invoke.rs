@@ -4,16 +4,15 @@ use crate::control::Control;
 use crate::elsewhere;
 use crate::names::Name;
 use crate::platform::timeout_ms;
-use crate::pool::Connection;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
 use klambda_core::ids::uuid;
+use klambda_core::outcome::Outcome;
+use klambda_core::time::Millis;
+use klambda_dispatch::client::{self, Answer, Call, Caller};
 use klambda_functions::resource::{Aspect, Kind, Resource, Truth};
 use klambda_local::fleet::{self, Endpoint, Lease};
-use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Longer answers are refused.
@@ -22,20 +21,15 @@ pub const ANSWER_BYTES_MAX: usize = 32 << 20;
 const RETRY: Duration = Duration::from_secs(1);
 pub(crate) const FAILED_RETRY: Duration = Duration::from_secs(30);
 const EVENT_TYPE: &str = "lambda.function.invoked";
+const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// What a client sent.
+/// A call that was read and not yet made.
 #[derive(Debug)]
-pub struct Call {
-    pub headers: HeaderMap,
-    pub body: Bytes,
-}
-
-#[derive(Debug)]
-pub struct Answer {
-    pub status: StatusCode,
-    pub content_type: Option<HeaderValue>,
-    pub body: Bytes,
+pub struct Invocation {
+    name: Name,
+    resource: Arc<Resource>,
+    call: Call,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -52,14 +46,61 @@ pub enum Error {
     BadRequest(String),
 }
 
+/// Ids of events that calls become: random once, and counted from there.
+pub(crate) struct Ids {
+    first: u128,
+    given: AtomicU64,
+}
+
+impl Ids {
+    pub(crate) fn new(now: Millis) -> Ids {
+        let mut bytes = [0; 16];
+        if getrandom::fill(&mut bytes).is_err() {
+            bytes[..8].copy_from_slice(&now.0.to_be_bytes());
+        }
+        Ids { first: u128::from_be_bytes(bytes), given: AtomicU64::new(0) }
+    }
+
+    /// Not guessed by anybody is no promise that is needed here; given once is.
+    fn next(&self) -> String {
+        // The lower bits of a UUID are free.
+        let number = self.given.fetch_add(1, Ordering::Relaxed);
+        uuid(self.first.wrapping_add(u128::from(number)).to_be_bytes())
+    }
+}
+
+pub(crate) fn caller() -> Caller {
+    Caller::new(client::Options { answer_bytes_max: ANSWER_BYTES_MAX, ..client::Options::default() })
+}
+
 impl Control {
-    pub async fn invoke(&self, kind: Kind, name: &Name, call: Call) -> Result<Answer, Error> {
-        let resource = self.find(kind, name).map_err(|error| Error::NotFound(error.to_string()))?;
-        let headers = event_headers(name, &resource, &call, &self.new_id(), self.clock.now())?;
-        let mut lease = self.lease(name, &resource).await?;
+    /// Makes a call of a request. Its headers are needed no longer than this takes.
+    pub fn prepare<'h>(
+        &self,
+        kind: Kind,
+        name: Name,
+        headers: impl Iterator<Item = (&'h str, &'h [u8])>,
+        body: Bytes,
+    ) -> Result<Invocation, Error> {
+        let resource = self.find(kind, &name).map_err(|error| Error::NotFound(error.to_string()))?;
+        let headers = self.event_headers(kind, &name, headers, &body)?;
+        Ok(Invocation { name, resource, call: Call { headers, body } })
+    }
+
+    pub async fn invoke(&self, invocation: Invocation) -> Result<Answer, Error> {
+        let Invocation { name, resource, call } = invocation;
+        let mut lease = self.lease(&name, &resource).await?;
         let within = Duration::from_millis(timeout_ms(&resource)) + self.options.start_timeout;
-        let answered = tokio::time::timeout(within, self.send(&lease, headers, call.body)).await;
-        let answer = answered.map_err(|_| Error::Timeout(within))??;
+        let answer = match lease.endpoint() {
+            Endpoint::Local(address) => {
+                let called = self.caller.call(*address, &call, within).await;
+                called.map_err(|outcome| failed(outcome, within))?
+            }
+            Endpoint::Url(url) => {
+                let called = tokio::time::timeout(within, elsewhere::send(url, call)).await;
+                called.map_err(|_| Error::Timeout(within))??
+            }
+        };
         lease.answered();
         Ok(answer)
     }
@@ -76,79 +117,75 @@ impl Control {
         }
     }
 
-    async fn send(&self, lease: &Lease, headers: HeaderMap, body: Bytes) -> Result<Answer, Error> {
-        match lease.endpoint() {
-            Endpoint::Local(address) => self.send_to(*address, headers, body).await,
-            Endpoint::Url(url) => elsewhere::send(url, headers, body).await,
-        }
-    }
-
-    async fn send_to(&self, address: SocketAddr, headers: HeaderMap, body: Bytes) -> Result<Answer, Error> {
-        let broken =
-            |error: std::io::Error| Error::Broken(format!("the function cannot be reached: {error}"));
-        let mut headers = headers;
-        headers.insert(HOST, HeaderValue::from_static("function"));
-        if let Some(mut connection) = self.pool.take(address) {
-            match connection.send(request(headers, body)).await {
-                Ok(response) => return self.read(address, connection, response).await,
-                // It was closed while it waited: the function has seen nothing of this call.
-                Err(mut refused) => match refused.take_message() {
-                    Some(again) => {
-                        let connection = self.pool.connect(address).await.map_err(broken)?;
-                        return self.send_on(address, connection, again).await;
-                    }
-                    None => return Err(Error::Broken(ended(refused.error()))),
-                },
+    /// A CloudEvent goes as it is; anything else becomes the data of one.
+    fn event_headers<'h>(
+        &self,
+        kind: Kind,
+        name: &Name,
+        given: impl Iterator<Item = (&'h str, &'h [u8])>,
+        body: &Bytes,
+    ) -> Result<Vec<u8>, Error> {
+        let mut headers = Vec::with_capacity(384);
+        let (mut content_type, mut is_event) = (None, false);
+        for (header, value) in given {
+            if header.eq_ignore_ascii_case("content-type") {
+                content_type = std::str::from_utf8(value).ok();
+            } else if is_passed(header) {
+                is_event |= header.eq_ignore_ascii_case("ce-specversion");
+                write(&mut headers, header, value);
             }
         }
-        let connection = self.pool.connect(address).await.map_err(broken)?;
-        self.send_on(address, connection, request(headers, body)).await
-    }
-
-    async fn send_on(
-        &self,
-        address: SocketAddr,
-        mut connection: Connection,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Answer, Error> {
-        let response =
-            connection.send(request).await.map_err(|refused| Error::Broken(ended(refused.error())))?;
-        self.read(address, connection, response).await
-    }
-
-    async fn read(
-        &self,
-        address: SocketAddr,
-        mut connection: Connection,
-        response: Response<Incoming>,
-    ) -> Result<Answer, Error> {
-        let (mut head, body) = response.into_parts();
-        let collected = connection.until(Limited::new(body, ANSWER_BYTES_MAX).collect()).await;
-        let body = collected.map_err(|error| Error::Broken(format!("its answer cannot be read: {error}")))?;
-        self.pool.give_back(address, connection);
-        let content_type = head.headers.remove(CONTENT_TYPE);
-        Ok(Answer { status: head.status, content_type, body: body.to_bytes() })
-    }
-
-    pub(crate) fn new_id(&self) -> String {
-        let mut bytes = [0; 16];
-        if getrandom::fill(&mut bytes).is_err() {
-            bytes[..8].copy_from_slice(&self.clock.now().0.to_be_bytes());
+        let media = content_type.unwrap_or_default();
+        if begins(media, "application/cloudevents-batch") {
+            return Err(Error::BadRequest("a function is invoked with one event, not a batch".into()));
         }
-        uuid(bytes)
+        if is_event || begins(media, "application/cloudevents+json") {
+            content_type.iter().for_each(|media| write(&mut headers, "content-type", media.as_bytes()));
+            return Ok(headers);
+        }
+        let source = format!("/lambda/{}s/{name}/invoke", kind.word());
+        let (id, time) = (self.ids.next(), self.clock.now().rfc3339());
+        for (header, value) in [
+            ("ce-specversion", "1.0"),
+            ("ce-id", &id),
+            ("ce-type", EVENT_TYPE),
+            ("ce-source", &source),
+            ("ce-time", &time),
+        ] {
+            write(&mut headers, header, value.as_bytes());
+        }
+        if !body.is_empty() {
+            write(&mut headers, "content-type", data_type(content_type, body).as_bytes());
+        }
+        Ok(headers)
     }
 }
 
-fn ended(error: &hyper::Error) -> String {
-    format!("the function ended before it answered: {error}")
+fn is_passed(header: &str) -> bool {
+    begins(header, "ce-")
+        || header.eq_ignore_ascii_case("traceparent")
+        || header.eq_ignore_ascii_case("tracestate")
 }
 
-fn request(headers: HeaderMap, body: Bytes) -> Request<Full<Bytes>> {
-    let mut request = Request::new(Full::new(body));
-    *request.method_mut() = Method::POST;
-    *request.uri_mut() = Uri::from_static("/");
-    *request.headers_mut() = headers;
-    request
+fn begins(text: &str, start: &str) -> bool {
+    text.as_bytes().get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start.as_bytes()))
+}
+
+fn write(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+}
+
+fn failed(outcome: Outcome, within: Duration) -> Error {
+    match outcome {
+        Outcome::Timeout => Error::Timeout(within),
+        Outcome::Refused(why) | Outcome::Unusable(why) => {
+            Error::Broken(format!("the function cannot be reached: {why}"))
+        }
+        Outcome::Broken(why) => Error::Broken(format!("the function did not answer: {why}")),
+        other => Error::Broken(format!("the function did not answer: {other:?}")),
+    }
 }
 
 /// Why it does not serve, in the words of its conditions.
@@ -166,53 +203,13 @@ fn not_ready(resource: &Resource) -> Error {
     Error::Unavailable { why: format!("the {word} cannot serve yet: {why}"), retry_after }
 }
 
-/// A CloudEvent goes as it is; anything else becomes the data of one.
-fn event_headers(
-    name: &Name,
-    resource: &Resource,
-    call: &Call,
-    id: &str,
-    now: klambda_core::time::Millis,
-) -> Result<HeaderMap, Error> {
-    let mut headers = HeaderMap::with_capacity(8);
-    let content_type = call.headers.get(CONTENT_TYPE);
-    let media = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default().to_ascii_lowercase();
-    if media.starts_with("application/cloudevents-batch") {
-        return Err(Error::BadRequest("a function is invoked with one event, not a batch".into()));
-    }
-    for (header, value) in &call.headers {
-        let text = header.as_str();
-        if text.starts_with("ce-") || matches!(text, "traceparent" | "tracestate") {
-            headers.append(header.clone(), value.clone());
-        }
-    }
-    if media.starts_with("application/cloudevents+json") || call.headers.contains_key("ce-specversion") {
-        headers.extend(content_type.map(|value| (CONTENT_TYPE, value.clone())));
-        return Ok(headers);
-    }
-    let source = format!("/lambda/{}s/{}/{}/invoke", resource.kind.word(), name.namespace(), name.name());
-    let own = [("ce-specversion", "1.0"), ("ce-id", id), ("ce-type", EVENT_TYPE)];
-    for (header, value) in
-        own.into_iter().chain([("ce-source", source.as_str()), ("ce-time", &now.rfc3339())])
-    {
-        if let Ok(value) = HeaderValue::from_str(value) {
-            headers.insert(HeaderName::from_static(header), value);
-        }
-    }
-    if !call.body.is_empty() {
-        headers.insert(CONTENT_TYPE, data_type(content_type, &media, &call.body));
-    }
-    Ok(headers)
-}
-
 /// Bodies that come without a type, or with the one that tools send when they are told nothing, are JSON if they can be.
-fn data_type(given: Option<&HeaderValue>, media: &str, body: &Bytes) -> HeaderValue {
-    let json = HeaderValue::from_static("application/json");
+fn data_type<'t>(given: Option<&'t str>, body: &Bytes) -> &'t str {
     match given {
-        Some(given) if !media.starts_with(FORM) => given.clone(),
-        _ if serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok() => json,
-        Some(given) => given.clone(),
-        None if std::str::from_utf8(body).is_ok() => HeaderValue::from_static("text/plain; charset=utf-8"),
-        None => HeaderValue::from_static("application/octet-stream"),
+        Some(given) if !begins(given, FORM) => given,
+        _ if serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok() => JSON,
+        Some(given) => given,
+        None if std::str::from_utf8(body).is_ok() => "text/plain; charset=utf-8",
+        None => "application/octet-stream",
     }
 }

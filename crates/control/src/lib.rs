@@ -21,7 +21,6 @@ mod observe;
 mod options;
 mod parser;
 mod platform;
-mod pool;
 mod reconcile;
 mod seam;
 mod secrets;
@@ -31,7 +30,7 @@ mod writes;
 
 pub use control::{Control, Error as StartError};
 pub use counts::{BUILDS, Counts, OPERATIONS, RECONCILED};
-pub use invoke::{Answer, Call, Error as InvokeError};
+pub use invoke::{Error as InvokeError, Invocation};
 pub use names::Name;
 pub use obey::acts;
 pub use options::Options;

@@ -1,14 +1,14 @@
 //! Parsers: functions that are called once for a received event, and whose end is told by another.
 
 use crate::control::Control;
-use crate::invoke::{Answer, Call, Error, FAILED_RETRY};
+use crate::invoke::{Error, FAILED_RETRY};
 use crate::names::Name;
 use crate::obey::done;
 use bytes::Bytes;
-use http::HeaderMap;
 use klambda_core::event::{Attributes as _, Event};
 use klambda_core::kinds::Kind;
 use klambda_core::outcome::Outcome;
+use klambda_dispatch::client::Answer;
 use klambda_functions::events::{Identity, Named, ParserData, ParserStatus, build_event};
 use klambda_functions::hash;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ impl Control {
         let began = Instant::now();
         let body = event.json_data().map(Bytes::copy_from_slice).unwrap_or_default();
         let error = match self.call_when_ready(named, &name, body).await {
-            Ok(answer) if answer.status.is_success() => None,
+            Ok(answer) if matches!(answer.status, 200..=299) => None,
             Ok(answer) => Some(format!("it answered {}", answer.status)),
             Err(error) => Some(error.to_string()),
         };
@@ -41,8 +41,8 @@ impl Control {
     async fn call_when_ready(&self, named: &Named, name: &Name, body: Bytes) -> Result<Answer, Error> {
         let until = Instant::now() + READY_WITHIN;
         loop {
-            let call = Call { headers: HeaderMap::new(), body: body.clone() };
-            match self.invoke(named.kind, name, call).await {
+            let invocation = self.prepare(named.kind, name.clone(), std::iter::empty(), body.clone())?;
+            match self.invoke(invocation).await {
                 Err(Error::Unavailable { retry_after, .. })
                     if retry_after < FAILED_RETRY && Instant::now() < until =>
                 {

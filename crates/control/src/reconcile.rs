@@ -210,7 +210,7 @@ impl Control {
         loop {
             let name = Name::from_text(&changes.next().await);
             self.enqueue(&name);
-            self.pool.sweep();
+            self.caller.sweep();
             if let Ok(handle) = self.handle() {
                 handle.function_ready(name.namespace(), name.name());
             }

@@ -4,6 +4,7 @@
 //! the event and its lane is decided elsewhere. Proxies named in the environment are not used, redirects not followed.
 
 mod answer;
+mod caller;
 mod chunked;
 mod connection;
 mod content;
@@ -24,6 +25,8 @@ mod answer_tests;
 mod testing;
 #[cfg(test)]
 mod tests;
+
+pub use caller::{Answer, Call, Caller};
 
 use crate::engine::Delivery;
 use crate::functions::{Functions, NoFunctions, Unavailable};

@@ -1,8 +1,8 @@
-//! A whole answer to posted events, whichever way it goes out: as a response of the HTTP library, or written by hand.
+//! A whole answer to a post, whichever way it goes out: as a response of the HTTP library, or written by hand.
 
-use crate::body::Body;
 use http::{HeaderValue, Response, StatusCode, header};
 use httpdate::HttpDate;
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
-    pub content_type: &'static str,
+    pub content_type: Option<Cow<'static, str>>,
     /// In seconds.
     pub retry_after: Option<u64>,
     pub body: Vec<u8>,
@@ -24,9 +24,14 @@ impl Answer {
         out.extend_from_slice(self.status.as_str().as_bytes());
         out.push(b' ');
         out.extend_from_slice(self.status.canonical_reason().unwrap_or_default().as_bytes());
-        out.extend_from_slice(b"\r\ncontent-type: ");
-        out.extend_from_slice(self.content_type.as_bytes());
-        write!(out, "\r\ncontent-length: {}", self.body.len()).expect(WRITES);
+        if let Some(content_type) = &self.content_type {
+            out.extend_from_slice(b"\r\ncontent-type: ");
+            out.extend_from_slice(content_type.as_bytes());
+        }
+        // Where there can be no body, its length would be a contradiction.
+        if self.status != StatusCode::NO_CONTENT && self.status != StatusCode::NOT_MODIFIED {
+            write!(out, "\r\ncontent-length: {}", self.body.len()).expect(WRITES);
+        }
         if let Some(seconds) = self.retry_after {
             write!(out, "\r\nretry-after: {seconds}").expect(WRITES);
         }
@@ -40,12 +45,13 @@ impl Answer {
     }
 }
 
-impl From<Answer> for Response<Body> {
-    fn from(answer: Answer) -> Response<Body> {
-        let mut response = Response::new(Body::from(answer.body));
+impl<B: From<Vec<u8>>> From<Answer> for Response<B> {
+    fn from(answer: Answer) -> Response<B> {
+        let mut response = Response::new(B::from(answer.body));
         *response.status_mut() = answer.status;
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
+        let content_type = answer.content_type.and_then(|text| HeaderValue::from_str(&text).ok());
+        headers.extend(content_type.map(|value| (header::CONTENT_TYPE, value)));
         if let Some(seconds) = answer.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -76,7 +82,7 @@ mod tests {
     fn is_written_in_one_piece() {
         let answer = Answer {
             status: StatusCode::SERVICE_UNAVAILABLE,
-            content_type: "text/plain",
+            content_type: Some("text/plain".into()),
             retry_after: Some(3),
             body: b"later".to_vec(),
         };

@@ -1,4 +1,4 @@
-//! The short way of `POST /api/v1/events` over plain TCP: bytes in, events to the engine, one write out.
+//! The short way of posts over plain TCP: bytes in, events to the engine or a call to a function, one write out.
 //!
 //! Only what is beyond doubt is taken here: a whole, plain, admitted post. Whatever else comes (another resource, odd
 //! framing, a refusal, a body that is late) is handed over to the HTTP library with every byte that was not answered
@@ -15,7 +15,8 @@ pub(crate) use rewind::Rewind;
 use crate::answer::Answer;
 use crate::body::Hold;
 use crate::connection::{Connection, End, Phase, Watch, watched};
-use crate::router::{Accept, App};
+use crate::posts::Posts;
+use crate::router::App;
 use crate::shutdown::Shutdown;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use head::{Slots, Verdict};
@@ -42,11 +43,11 @@ thread_local! {
     static OUT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Serves posts of events until the connection ends or brings something else.
-pub(crate) async fn serve<A: Accept>(
+/// Serves posts until the connection ends or brings something else.
+pub(crate) async fn serve<P: Posts>(
     stream: &mut TcpStream,
     connection: &Connection,
-    app: &App<A>,
+    app: &App<P>,
     header_bytes: usize,
     watch: &mut Watch,
     shutdown: &Shutdown,
@@ -59,10 +60,10 @@ pub(crate) async fn serve<A: Accept>(
     watched(pin!(conversation.run()), connection, watch, shutdown, |_| {}).await
 }
 
-struct Conversation<'a, A: Accept> {
+struct Conversation<'a, P: Posts> {
     stream: &'a mut TcpStream,
     connection: &'a Connection,
-    app: &'a App<A>,
+    app: &'a App<P>,
     shutdown: &'a Shutdown,
     head_bytes_max: usize,
     /// What was read and is not taken yet. While a body comes in: its head, and nothing else.
@@ -90,20 +91,20 @@ impl Body<'_> {
     }
 }
 
-enum Next<'a, E> {
-    Post(Taken<'a, E>),
+enum Next<'a, R> {
+    Post(Taken<'a, R>),
     HandOver,
     Closed,
 }
 
 /// A post that was read whole. Its bytes count until its answer is known.
-struct Taken<'a, E> {
-    events: Result<E, Answer>,
+struct Taken<'a, R> {
+    read: Result<R, Answer>,
     _hold: Hold<'a>,
 }
 
 /// What bytes turn out to be.
-enum Found<'a, E> {
+enum Found<'a, R> {
     /// The beginning of a head.
     Part,
     Other,
@@ -113,10 +114,10 @@ enum Found<'a, E> {
         length: usize,
     },
     /// A whole post of so many bytes.
-    Whole(Taken<'a, E>, usize),
+    Whole(Taken<'a, R>, usize),
 }
 
-impl<'a, A: Accept> Conversation<'a, A> {
+impl<'a, P: Posts> Conversation<'a, P> {
     async fn run(&mut self) -> Ended {
         loop {
             let taken = match self.next().await {
@@ -137,9 +138,9 @@ impl<'a, A: Accept> Conversation<'a, A> {
         }
     }
 
-    async fn answer(&self, taken: Taken<'a, A::Events>) -> Answer {
-        match taken.events {
-            Ok(events) => self.app.accept.commit(events).await,
+    async fn answer(&self, taken: Taken<'a, P::Read>) -> Answer {
+        match taken.read {
+            Ok(read) => self.app.posts.answer(read).await,
             Err(answer) => answer,
         }
     }
@@ -154,7 +155,7 @@ impl<'a, A: Accept> Conversation<'a, A> {
 
     // ---- reading ------------------------------------------------------------------------------------------
 
-    async fn next(&mut self) -> Next<'a, A::Events> {
+    async fn next(&mut self) -> Next<'a, P::Read> {
         if !self.held.is_empty() {
             // The client did not wait for its answer: the next request has begun already.
             self.connection.read_some();
@@ -165,7 +166,7 @@ impl<'a, A: Accept> Conversation<'a, A> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next<'a, A::Events>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next<'a, P::Read>> {
         let mut buffer = IN.take();
         buffer.resize(READ_BYTES, 0);
         let next = self.poll_read(cx, &mut buffer);
@@ -176,7 +177,7 @@ impl<'a, A: Accept> Conversation<'a, A> {
         }
     }
 
-    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Next<'a, A::Events>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Next<'a, P::Read>> {
         loop {
             if let Some(body) = &mut self.body {
                 let read = ready!(body.poll_read(self.stream, cx));
@@ -206,7 +207,7 @@ impl<'a, A: Accept> Conversation<'a, A> {
     }
 
     /// Nothing has come: is it worth waiting for more?
-    fn poll_waiting(&self) -> Poll<Next<'a, A::Events>> {
+    fn poll_waiting(&self) -> Poll<Next<'a, P::Read>> {
         if self.is_between() && self.shutdown.is_requested() {
             return Poll::Ready(Next::Closed);
         }
@@ -222,7 +223,7 @@ impl<'a, A: Accept> Conversation<'a, A> {
     }
 
     /// Takes the next piece; none if more must come.
-    fn take(&mut self, bytes: &[u8]) -> Option<Next<'a, A::Events>> {
+    fn take(&mut self, bytes: &[u8]) -> Option<Next<'a, P::Read>> {
         if self.held.is_empty() {
             let found = self.find(bytes);
             self.held.extend_from_slice(&bytes[found.used()..]);
@@ -236,7 +237,7 @@ impl<'a, A: Accept> Conversation<'a, A> {
         self.take_held()
     }
 
-    fn take_held(&mut self) -> Option<Next<'a, A::Events>> {
+    fn take_held(&mut self) -> Option<Next<'a, P::Read>> {
         let found = self.find(&self.held);
         self.held.advance(found.used());
         if self.held.is_empty() {
@@ -245,7 +246,7 @@ impl<'a, A: Accept> Conversation<'a, A> {
         self.go_on(found)
     }
 
-    fn find(&self, bytes: &[u8]) -> Found<'a, A::Events> {
+    fn find(&self, bytes: &[u8]) -> Found<'a, P::Read> {
         let mut slots = Slots::new();
         let post = match slots.read(bytes, self.head_bytes_max) {
             Verdict::Part => return Found::Part,
@@ -264,7 +265,7 @@ impl<'a, A: Accept> Conversation<'a, A> {
         Found::Whole(self.taken(&post, Bytes::copy_from_slice(body), hold), end)
     }
 
-    fn go_on(&mut self, found: Found<'a, A::Events>) -> Option<Next<'a, A::Events>> {
+    fn go_on(&mut self, found: Found<'a, P::Read>) -> Option<Next<'a, P::Read>> {
         match found {
             Found::Part => None,
             Found::Other => Some(Next::HandOver),
@@ -283,7 +284,7 @@ impl<'a, A: Accept> Conversation<'a, A> {
     }
 
     /// The body is whole.
-    fn take_body(&mut self) -> Next<'a, A::Events> {
+    fn take_body(&mut self) -> Next<'a, P::Read> {
         let head = std::mem::take(&mut self.held);
         let Some(body) = self.body.take() else { return Next::Closed };
         let mut slots = Slots::new();
@@ -294,10 +295,10 @@ impl<'a, A: Accept> Conversation<'a, A> {
         }
     }
 
-    fn taken(&self, post: &Post<'_, '_>, body: Bytes, hold: Hold<'a>) -> Taken<'a, A::Events> {
+    fn taken(&self, post: &Post<'_, '_>, body: Bytes, hold: Hold<'a>) -> Taken<'a, P::Read> {
         self.connection.go_on(Phase::Busy);
         let headers = post.headers.iter().map(|header| (header.name, header.value));
-        Taken { events: self.app.accept.read(post.content_type, headers, body), _hold: hold }
+        Taken { read: self.app.posts.read(post.place, post.content_type, headers, body), _hold: hold }
     }
 
     // ---- writing ------------------------------------------------------------------------------------------
@@ -336,7 +337,7 @@ impl<'a, A: Accept> Conversation<'a, A> {
     }
 }
 
-impl<E> Found<'_, E> {
+impl<R> Found<'_, R> {
     /// How many bytes need not be kept.
     fn used(&self) -> usize {
         match self {

@@ -6,7 +6,8 @@ use crate::config::{Config, Exposure};
 use crate::connection::Timeouts;
 use crate::guard::Guard;
 use crate::listener::{self, Options, Stats};
-use crate::router::{Accept, App, routes};
+use crate::posts::Posts;
+use crate::router::{App, routes};
 use crate::shutdown::Shutdown;
 use crate::tls;
 use axum::Router;
@@ -96,13 +97,13 @@ impl Front {
     }
 
     /// Serves until shutdown is requested and what was open is finished or cut.
-    pub async fn serve(self, accept: impl Accept, resources: Router, shutdown: Shutdown) {
+    pub async fn serve(self, posts: impl Posts, resources: Router, shutdown: Shutdown) {
         let app = App {
             guard: self.guard,
             tokens: self.tokens,
             body_bytes: self.body_bytes,
             budget: self.budget,
-            accept,
+            posts,
             router: routes(resources),
         };
         listener::serve(self.listener, app, self.options, shutdown).await;

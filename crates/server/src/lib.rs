@@ -19,6 +19,7 @@ pub mod listener;
 mod members;
 mod metrics;
 mod params;
+pub mod posts;
 pub mod problem;
 mod refusal;
 mod replays;

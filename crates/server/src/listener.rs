@@ -4,8 +4,9 @@
 use crate::body::Body;
 use crate::connection::{self, Connection, End, Phase, Timeouts, Watch};
 use crate::fast::{self, Ended, Rewind};
+use crate::posts::Posts;
 use crate::problem::Problem;
-use crate::router::{Accept, App};
+use crate::router::App;
 use crate::shutdown::Shutdown;
 use bytes::Bytes;
 use http::{Request, Response};
@@ -77,7 +78,7 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Serves until shutdown is requested, then finishes what is open within the deadline.
-pub async fn serve<A: Accept>(listener: TcpListener, app: App<A>, options: Options, shutdown: Shutdown) {
+pub async fn serve<P: Posts>(listener: TcpListener, app: App<P>, options: Options, shutdown: Shutdown) {
     let server = Arc::new(Server::new(app, options, shutdown));
     server.accept(&listener).await;
     // From here on nobody can connect: a client learns at once that it must go elsewhere.
@@ -85,8 +86,8 @@ pub async fn serve<A: Accept>(listener: TcpListener, app: App<A>, options: Optio
     server.drain().await;
 }
 
-struct Server<A> {
-    app: Arc<App<A>>,
+struct Server<P> {
+    app: Arc<App<P>>,
     options: Options,
     shutdown: Shutdown,
     http: http1::Builder,
@@ -95,8 +96,8 @@ struct Server<A> {
     refusal: Bytes,
 }
 
-impl<A: Accept> Server<A> {
-    fn new(app: App<A>, options: Options, shutdown: Shutdown) -> Server<A> {
+impl<P: Posts> Server<P> {
+    fn new(app: App<P>, options: Options, shutdown: Shutdown) -> Server<P> {
         Server {
             app: Arc::new(app),
             http: http(&options),

@@ -184,7 +184,7 @@ impl Problem {
     pub fn into_answer(self) -> Answer {
         Answer {
             status: self.status(),
-            content_type: CONTENT_TYPE,
+            content_type: Some(CONTENT_TYPE.into()),
             retry_after: self.retry_seconds(),
             body: self.to_json(),
         }

@@ -1,4 +1,4 @@
-//! The way of a request: health, guard, token, then either straight to the accept function or to the resources.
+//! The way of a request: health, guard, token, then either straight to the posts of events or to the resources.
 //!
 //! `POST /api/v1/events` is the hot path: one comparison of method and path, one collected body, one call.
 //! Everything else goes through an axum [`Router`], one file per resource.
@@ -11,6 +11,7 @@ use crate::fast::Post;
 use crate::guard::Guard;
 use crate::listener::Service;
 use crate::params::Params;
+use crate::posts::{Place, Posts};
 use crate::problem::Problem;
 use axum::Router;
 use axum::response::IntoResponse;
@@ -18,7 +19,6 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, header};
 use hyper::body::{Body as _, Incoming};
-use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tower::ServiceExt;
@@ -28,32 +28,16 @@ pub const EVENTS: &str = "/api/v1/events";
 const HEALTH: &str = "/healthz";
 const READY: &str = "/readyz";
 
-/// Takes a `POST /api/v1/events`, in two steps: the headers need not outlive the first.
-pub trait Accept: Send + Sync + 'static {
-    type Events: Send;
-
-    /// Takes the request apart, or says why it cannot.
-    fn read<'a>(
-        &self,
-        content_type: Option<&str>,
-        headers: impl Iterator<Item = (&'a str, &'a [u8])>,
-        body: Bytes,
-    ) -> Result<Self::Events, Answer>;
-
-    /// Answers when the events are committed.
-    fn commit(&self, events: Self::Events) -> impl Future<Output = Answer> + Send;
-}
-
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub IpAddr);
 
-pub struct App<A> {
+pub struct App<P> {
     pub guard: Guard,
     pub tokens: Option<Arc<Tokens>>,
     pub body_bytes: usize,
     pub budget: Arc<Budget>,
-    pub accept: A,
+    pub posts: P,
     pub router: Router,
 }
 
@@ -63,7 +47,7 @@ pub fn routes(resources: Router) -> Router {
     resources.fallback(no_resource).method_not_allowed_fallback(no_method)
 }
 
-impl<A: Accept> Service for App<A> {
+impl<P: Posts> Service for App<P> {
     async fn call(&self, request: Request<Incoming>, connection: &Connection) -> Response<Body> {
         let (head, body) = request.into_parts();
         let unread = !body.is_end_stream();
@@ -85,7 +69,7 @@ enum Admitted {
     Request,
 }
 
-impl<A: Accept> App<A> {
+impl<P: Posts> App<P> {
     fn admit(&self, head: &Parts, connection: &Connection) -> Result<Admitted, Problem> {
         let path = head.uri.path();
         // Whoever watches the process knows neither its names nor its tokens.
@@ -109,18 +93,18 @@ impl<A: Accept> App<A> {
 
     async fn post(&self, head: &Parts, body: Bytes) -> Answer {
         match self.read(head, body) {
-            Ok(events) => self.accept.commit(events).await,
+            Ok(read) => self.posts.answer(read).await,
             Err(answer) => answer,
         }
     }
 
-    fn read(&self, head: &Parts, body: Bytes) -> Result<A::Events, Answer> {
+    fn read(&self, head: &Parts, body: Bytes) -> Result<P::Read, Answer> {
         if head.uri.query().is_some() {
             Params::none(&head.uri).map_err(Problem::into_answer)?;
         }
         let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let headers = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        self.accept.read(content_type, headers, body)
+        self.posts.read(Place::Events, content_type, headers, body)
     }
 
     async fn answer(&self, head: Parts, body: Incoming, connection: &Connection) -> Response<Body> {

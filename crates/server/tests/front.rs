@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use klambda_server::config::Tls;
 use klambda_server::listener::Stats;
-use klambda_server::router::Accept;
+use klambda_server::posts::{Place, Posts};
 use klambda_server::{Answer, Config, Front, Shutdown};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,11 +26,12 @@ struct Gated {
     arrived: mpsc::UnboundedSender<()>,
 }
 
-impl Accept for Gated {
-    type Events = Vec<u8>;
+impl Posts for Gated {
+    type Read = Vec<u8>;
 
     fn read<'a>(
         &self,
+        _: Place<'_>,
         content_type: Option<&str>,
         headers: impl Iterator<Item = (&'a str, &'a [u8])>,
         body: Bytes,
@@ -43,10 +44,15 @@ impl Accept for Gated {
         Ok([b"took ", body.len().to_string().as_bytes(), id].concat())
     }
 
-    async fn commit(&self, body: Vec<u8>) -> Answer {
+    async fn answer(&self, body: Vec<u8>) -> Answer {
         let _ = self.arrived.send(());
         self.gate.acquire().await.unwrap().forget();
-        Answer { status: StatusCode::ACCEPTED, content_type: "text/plain", retry_after: None, body }
+        Answer {
+            status: StatusCode::ACCEPTED,
+            content_type: Some("text/plain".into()),
+            retry_after: None,
+            body,
+        }
     }
 }
 

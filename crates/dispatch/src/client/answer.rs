@@ -28,8 +28,17 @@ pub struct Answer {
     interim: u8,
     body_bytes: usize,
     body_bytes_max: usize,
-    wants_events: bool,
+    wanted: Wanted,
     reply: Reply,
+}
+
+/// What of a body is kept, beside the beginning of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Nothing,
+    /// Of a success, if it holds events.
+    Events,
+    All,
 }
 
 #[derive(Debug)]
@@ -58,7 +67,7 @@ const INTERIM_MAX: u8 = 32;
 const SNIFF_BYTES: usize = 64;
 
 impl Answer {
-    pub fn new(body_bytes_max: usize) -> Answer {
+    pub fn new(body_bytes_max: usize, wanted: Wanted) -> Answer {
         Answer {
             phase: Phase::Head,
             held: Vec::new(),
@@ -67,14 +76,9 @@ impl Answer {
             interim: 0,
             body_bytes: 0,
             body_bytes_max,
-            wants_events: false,
+            wanted,
             reply: Reply::default(),
         }
-    }
-
-    /// Events in a success are kept.
-    pub fn wanting_events(self) -> Answer {
-        Answer { wants_events: true, ..self }
     }
 
     /// Takes the next piece. After `Done` the reply is whole.
@@ -179,9 +183,11 @@ impl Answer {
             _ => return Err(Malformed("a status that is none")),
         };
         self.keeps_alive = framing.keeps_alive(code, version);
-        let content = match self.wants_events && matches!(code, 200..=299) {
-            true => Content::of(headers.iter().map(|header| (header.name, header.value))),
-            false => None,
+        let headers = headers.iter().map(|header| (header.name, header.value));
+        let content = match self.wanted {
+            Wanted::Events if matches!(code, 200..=299) => Content::of_events(headers),
+            Wanted::Events | Wanted::Nothing => None,
+            Wanted::All => Some(Content::of_all(headers)),
         };
         self.reply = Reply { code, retry_after, excerpt, content };
         Ok(())

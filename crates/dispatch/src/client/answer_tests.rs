@@ -1,4 +1,4 @@
-use super::answer::{Answer, Progress};
+use super::answer::{Answer, Progress, Wanted};
 use klambda_core::outcome::Outcome;
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ struct Read {
 
 /// What comes of these pieces and the end of the connection after them.
 fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Read, &'static str> {
-    let mut answer = Answer::new(BODY_BYTES_MAX);
+    let mut answer = Answer::new(BODY_BYTES_MAX, Wanted::Nothing);
     for piece in pieces {
         if answer.read(piece).map_err(|malformed| malformed.0)? == Progress::Done {
             return Ok(finished(answer));

@@ -4,9 +4,8 @@
 //! allocation. The buffers belong to the thread, not to the connection, so that a thousand connections share a few
 //! kilobytes that are always in the cache; only what does not fit into one write or one read is kept per call.
 
-use super::answer::{Answer, Progress};
+use super::answer::{Answer, Progress, Wanted};
 use super::reply::Reply;
-use super::request::Request;
 use super::stream::Stream;
 use bytes::{Buf, Bytes};
 use std::cell::Cell;
@@ -24,6 +23,19 @@ pub struct Connection {
     /// Of the pool's certificates when it was made.
     pub generation: u64,
     used: bool,
+    /// Whether anything of the call was taken by the socket.
+    has_sent: bool,
+}
+
+/// What is sent.
+pub trait Message: Sync {
+    /// Appends the whole head of an HTTP/1.1 request.
+    fn write_head(&self, out: &mut Vec<u8>);
+    fn body(&self) -> &[u8];
+    /// The body without a copy, for a call that outlives a borrow.
+    fn body_bytes(&self) -> Bytes;
+    /// What of the answer is kept.
+    fn wants(&self) -> Wanted;
 }
 
 /// Why a call has no reply.
@@ -53,12 +65,23 @@ thread_local! {
 
 impl Connection {
     pub fn new(stream: Stream, generation: u64, deadline: Instant) -> Connection {
-        Connection { stream, timer: Box::pin(sleep_until(deadline)), generation, used: false }
+        Connection {
+            stream,
+            timer: Box::pin(sleep_until(deadline)),
+            generation,
+            used: false,
+            has_sent: false,
+        }
     }
 
     /// Whether it has carried a call before.
     pub fn is_used(&self) -> bool {
         self.used
+    }
+
+    /// Whether the other side can have seen anything of the last call.
+    pub fn has_sent(&self) -> bool {
+        self.has_sent
     }
 
     /// Whether nothing has come in since its last answer. Asks the kernel only if something has.
@@ -70,20 +93,14 @@ impl Connection {
 
     pub async fn call(
         &mut self,
-        request: &Request<'_>,
+        message: &dyn Message,
         deadline: Instant,
         answer_bytes_max: usize,
     ) -> Result<Replied, Trouble> {
-        let mut exchange = Exchange {
-            connection: self,
-            request,
-            deadline,
-            sending: Sending::NotBegun,
-            answer: match request.target.is_function {
-                true => Answer::new(answer_bytes_max).wanting_events(),
-                false => Answer::new(answer_bytes_max),
-            },
-        };
+        self.has_sent = false;
+        let answer = Answer::new(answer_bytes_max, message.wants());
+        let mut exchange =
+            Exchange { connection: self, message, deadline, sending: Sending::NotBegun, answer };
         poll_fn(|context| exchange.poll(context)).await?;
         let reusable = exchange.answer.keeps_alive() && matches!(exchange.sending, Sending::Done);
         let reply = exchange.answer.into_reply();
@@ -105,9 +122,9 @@ impl Connection {
     }
 }
 
-struct Exchange<'a, 'r> {
+struct Exchange<'a> {
     connection: &'a mut Connection,
-    request: &'a Request<'r>,
+    message: &'a dyn Message,
     deadline: Instant,
     sending: Sending,
     answer: Answer,
@@ -127,7 +144,7 @@ enum Sending {
     Failed,
 }
 
-impl Exchange<'_, '_> {
+impl Exchange<'_> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
         self.send(context);
         if let Poll::Ready(done) = self.receive(context) {
@@ -148,7 +165,7 @@ impl Exchange<'_, '_> {
             match poll_rest(&mut self.connection.stream, context, head, body) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(true)) => self.sending = Sending::Flush,
-                Poll::Ready(Ok(false)) => {}
+                Poll::Ready(Ok(false)) => self.connection.has_sent = true,
                 Poll::Ready(Err(_)) => self.sending = Sending::Failed,
             }
         }
@@ -163,8 +180,8 @@ impl Exchange<'_, '_> {
     fn send_first(&mut self, context: &mut Context<'_>) -> io::Result<Sending> {
         let mut out = OUT.take();
         out.clear();
-        self.request.write_head(&mut out);
-        let body = self.request.body();
+        self.message.write_head(&mut out);
+        let body = self.message.body();
         let copied = body.len() <= COPIED_BYTES_MAX;
         let stream = Pin::new(&mut self.connection.stream);
         let sent = if copied {
@@ -175,7 +192,10 @@ impl Exchange<'_, '_> {
         };
         let sending = match sent {
             Poll::Ready(Err(error)) => Err(error),
-            Poll::Ready(Ok(length)) => Ok(self.rest(&out, copied, length)),
+            Poll::Ready(Ok(length)) => {
+                self.connection.has_sent = length > 0;
+                Ok(self.rest(&out, copied, length))
+            }
             Poll::Pending => Ok(self.rest(&out, copied, 0)),
         };
         if out.capacity() <= HEAD_BYTES_KEPT_MAX {
@@ -185,7 +205,7 @@ impl Exchange<'_, '_> {
     }
 
     fn rest(&self, out: &[u8], copied: bool, sent: usize) -> Sending {
-        let mut body = if copied { Bytes::new() } else { self.request.body_bytes() };
+        let mut body = if copied { Bytes::new() } else { self.message.body_bytes() };
         if sent == out.len() + body.len() {
             return Sending::Flush;
         }

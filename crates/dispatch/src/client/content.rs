@@ -1,4 +1,4 @@
-//! The events in a function's answer.
+//! The body of a function's answer, and the events in it.
 
 use bytes::Bytes;
 use klambda_core::binding::{self, Limits, Refusal};
@@ -6,22 +6,28 @@ use klambda_core::event::Event;
 use klambda_core::fault::Fault;
 use klambda_core::outcome::Outcome;
 
-/// The body of an answer that holds events, and what its head says of them.
+/// A body, and what its head says of it.
 #[derive(Debug, Default)]
 pub struct Content {
-    content_type: Option<String>,
+    pub content_type: Option<String>,
+    /// Of an event in binary mode.
     headers: Vec<(String, Vec<u8>)>,
-    body: Vec<u8>,
+    pub body: Vec<u8>,
     /// The limit it exceeded.
-    cut_at: Option<usize>,
+    pub cut_at: Option<usize>,
 }
 
 impl Content {
+    /// Of whatever it is.
+    pub fn of_all<'h>(headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Box<Content> {
+        let content_type = content_type(headers).map(str::to_owned);
+        Box::new(Content { content_type, ..Content::default() })
+    }
+
     /// Nothing, if the head does not speak of events.
-    pub fn of<'h>(headers: impl Iterator<Item = (&'h str, &'h [u8])> + Clone) -> Option<Box<Content>> {
+    pub fn of_events<'h>(headers: impl Iterator<Item = (&'h str, &'h [u8])> + Clone) -> Option<Box<Content>> {
         let is = |name: &str, wanted: &str| name.eq_ignore_ascii_case(wanted);
-        let content_type = headers.clone().find(|(name, _)| is(name, "content-type"));
-        let content_type = content_type.and_then(|(_, value)| std::str::from_utf8(value).ok());
+        let content_type = content_type(headers.clone());
         let is_event = |media: &str| {
             media.get(..23).is_some_and(|start| start.eq_ignore_ascii_case("application/cloudevents"))
         };
@@ -67,6 +73,11 @@ impl Content {
         })?;
         events.into_iter().map(|event| event.map_err(|rejected| said(&rejected.faults))).collect()
     }
+}
+
+fn content_type<'h>(mut headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Option<&'h str> {
+    let found = headers.find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    found.and_then(|(_, value)| std::str::from_utf8(value).ok())
 }
 
 fn said(faults: &[Fault]) -> String {

@@ -1,5 +1,6 @@
 //! HTTP/2 without TLS: many calls at once over a few shared connections.
 
+use super::connection::Message;
 use super::pool::Pool;
 use super::reply::{Excerpt, Reply, RetryAfter};
 use super::request::Request;

@@ -123,6 +123,10 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.idle().is_empty()
+    }
+
     #[cfg(test)]
     pub fn idle_count(&self) -> usize {
         self.idle().len()

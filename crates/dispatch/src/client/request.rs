@@ -1,5 +1,7 @@
 //! One call as it is written: CloudEvents binary mode, with the event's place in its lane.
 
+use super::answer::Wanted;
+use super::connection::Message;
 use super::own_headers::Rendered;
 use super::target::Prepared;
 use crate::engine::Delivery;
@@ -16,28 +18,30 @@ pub struct Request<'a> {
     pub own: &'a Rendered,
 }
 
-impl<'a> Request<'a> {
-    pub fn body(&self) -> &'a [u8] {
+impl Message for Request<'_> {
+    fn write_head(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.target.start);
+        out.extend_from_slice(&self.own.block);
+        self.event_headers(&mut |name, value| write_header(out, name, value));
+        write_length(out, self.body().len());
+    }
+
+    fn body(&self) -> &[u8] {
         self.event.data()
     }
 
-    /// The body without a copy, for a request that outlives this borrow.
-    pub fn body_bytes(&self) -> Bytes {
+    fn body_bytes(&self) -> Bytes {
         let Range { start, end } = self.event.data_range();
         let offset = self.delivery.event.start;
         self.delivery.record.slice(offset + start..offset + end)
     }
 
-    /// Appends the whole head of an HTTP/1.1 request.
-    pub fn write_head(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.target.start);
-        out.extend_from_slice(&self.own.block);
-        self.event_headers(&mut |name, value| write_header(out, name, value));
-        out.extend_from_slice(b"content-length: ");
-        write_number(out, self.body().len() as u64);
-        out.extend_from_slice(b"\r\n\r\n");
+    fn wants(&self) -> Wanted {
+        if self.target.is_function { Wanted::Events } else { Wanted::Nothing }
     }
+}
 
+impl Request<'_> {
     /// Every header that comes from the event and its place. Values are checked: none can end its line.
     pub fn event_headers(&self, f: &mut dyn FnMut(&str, &str)) {
         let (mut traceparent, mut tracestate) = (false, false);
@@ -90,8 +94,11 @@ fn write_header(out: &mut Vec<u8>, name: &str, value: &str) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn write_number(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(Decimal::of(number).as_str().as_bytes());
+/// The last header, and the end of the head.
+pub fn write_length(out: &mut Vec<u8>, length: usize) {
+    out.extend_from_slice(b"content-length: ");
+    out.extend_from_slice(Decimal::of(length as u64).as_str().as_bytes());
+    out.extend_from_slice(b"\r\n\r\n");
 }
 
 fn is_sendable(value: &str) -> bool {

@@ -1,10 +1,9 @@
 //! `POST /api/v1/events`: the hot path. One parse, one hand-over to the engine, one answer written by hand.
 
 use crate::answer::Answer;
-use crate::api::Gate;
+use crate::api::Api;
 use crate::problem::Problem;
 use crate::refusal;
-use crate::router::Accept;
 use bytes::Bytes;
 use http::StatusCode;
 use klambda_core::binding::{self, Rejected};
@@ -21,51 +20,42 @@ pub enum Events {
 
 const LARGE_BATCH: usize = 32 << 10;
 
-impl Accept for Gate {
-    type Events = Events;
-
-    fn read<'a>(
-        &self,
-        content_type: Option<&str>,
-        headers: impl Iterator<Item = (&'a str, &'a [u8])>,
-        body: Bytes,
-    ) -> Result<Self::Events, Answer> {
-        let api = self.api().map_err(Problem::into_answer)?;
-        if let Some(content_type) = content_type
-            && body.len() >= LARGE_BATCH
-            && is_batch(Some(content_type))
-        {
-            return Ok(Events::Batch { content_type: content_type.to_owned(), body });
-        }
-        parse(content_type, headers, body, &api.limits).map(Events::Read)
+pub fn read<'a>(
+    api: &Api,
+    content_type: Option<&str>,
+    headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+    body: Bytes,
+) -> Result<Events, Answer> {
+    if let Some(content_type) = content_type
+        && body.len() >= LARGE_BATCH
+        && is_batch(Some(content_type))
+    {
+        return Ok(Events::Batch { content_type: content_type.to_owned(), body });
     }
+    parse(content_type, headers, body, &api.limits).map(Events::Read)
+}
 
-    async fn commit(&self, events: Self::Events) -> Answer {
-        let api = match self.api() {
-            Ok(api) => api,
-            Err(problem) => return problem.into_answer(),
-        };
-        let events = match events {
-            Events::Read(events) => events,
-            Events::Batch { content_type, body } => {
-                let limits = api.limits.clone();
-                let read = move || parse(Some(&content_type), std::iter::empty(), body, &limits);
-                match tokio::task::spawn_blocking(read).await {
-                    Ok(Ok(events)) => events,
-                    Ok(Err(answer)) => return answer,
-                    Err(_) => return Problem::internal("the batch could not be read").into_answer(),
-                }
+pub async fn commit(api: &Api, events: Events) -> Answer {
+    let events = match events {
+        Events::Read(events) => events,
+        Events::Batch { content_type, body } => {
+            let limits = api.limits.clone();
+            let read = move || parse(Some(&content_type), std::iter::empty(), body, &limits);
+            match tokio::task::spawn_blocking(read).await {
+                Ok(Ok(events)) => events,
+                Ok(Err(answer)) => return answer,
+                Err(_) => return Problem::internal("the batch could not be read").into_answer(),
             }
-        };
-        if events.iter().flatten().any(|event| klambda_control::acts(&event.kind))
-            && let Err(error) = api.control.listen().await
-        {
-            return Problem::from(error).into_answer();
         }
-        match api.handle.accept(events).await {
-            Ok(judged) => answer(&judged),
-            Err(_) => api.stopped().into_answer(),
-        }
+    };
+    if events.iter().flatten().any(|event| klambda_control::acts(&event.kind))
+        && let Err(error) = api.control.listen().await
+    {
+        return Problem::from(error).into_answer();
+    }
+    match api.handle.accept(events).await {
+        Ok(judged) => answer(&judged),
+        Err(_) => api.stopped().into_answer(),
     }
 }
 
@@ -113,7 +103,7 @@ fn results(judged: &[Judged], status: StatusCode) -> Answer {
         write_result(&mut body, one);
     }
     body.extend_from_slice(b"]}");
-    Answer { status, content_type: "application/json", retry_after: None, body }
+    Answer { status, content_type: Some("application/json".into()), retry_after: None, body }
 }
 
 fn write_result(out: &mut Vec<u8>, one: &Judged) {

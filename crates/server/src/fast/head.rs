@@ -1,14 +1,18 @@
-//! Tells a plain post of events from everything else. Pure: bytes in, a verdict out.
+//! Tells a plain post from everything else. Pure: bytes in, a verdict out.
 //!
 //! Strict, since whatever two readers could understand in two ways lets one request be taken for two: in any doubt it
 //! is not ours.
 
+use crate::posts::Place;
 use httparse::{Header, ParserConfig, Request, Status};
+use klambda_functions::defaults;
+use klambda_functions::resource::Kind;
 use std::mem::MaybeUninit;
 
-/// The head of a `POST /api/v1/events` without anything unusual about it.
+/// The head of a post without anything unusual about it.
 #[derive(Debug)]
 pub(crate) struct Post<'h, 'b> {
+    pub place: Place<'b>,
     pub headers: &'h [Header<'b>],
     pub host: &'b str,
     pub origin: Option<&'b str>,
@@ -32,7 +36,10 @@ pub(super) enum Verdict<'h, 'b> {
 pub(super) struct Slots<'b>([MaybeUninit<Header<'b>>; HEADERS_MAX]);
 
 const HEADERS_MAX: usize = 64;
-const FIRST_LINE: &[u8] = b"POST /api/v1/events HTTP/1.1\r\n";
+/// Of the first line. Names are at most 63 letters long, so everything that is ours is shorter.
+const LINE_BYTES_MAX: usize = 256;
+const POST: &[u8] = b"POST /api/v1/";
+const END: &str = " HTTP/1.1";
 
 impl<'b> Slots<'b> {
     pub fn new() -> Slots<'b> {
@@ -41,22 +48,67 @@ impl<'b> Slots<'b> {
 
     /// Reads the head that `bytes` begin with; of one that is longer than `bytes_max` others decide.
     pub fn read<'h>(&'h mut self, bytes: &'b [u8], bytes_max: usize) -> Verdict<'h, 'b> {
-        let first = bytes.len().min(FIRST_LINE.len());
-        if bytes[..first] != FIRST_LINE[..first] {
-            return Verdict::Other;
-        }
+        let place = match FirstLine::read(bytes) {
+            FirstLine::Part => return Verdict::Part,
+            FirstLine::Other => return Verdict::Other,
+            FirstLine::Place(place) => place,
+        };
         let mut request = Request::new(&mut []);
         let parsed =
             ParserConfig::default().parse_request_with_uninit_headers(&mut request, bytes, &mut self.0);
         match parsed {
             Ok(Status::Complete(length)) if length <= bytes_max => {
-                Plain::read(request.headers).and_then(|plain| plain.post(request.headers, length))
+                Plain::read(request.headers).and_then(|plain| plain.post(place, request.headers, length))
             }
             Ok(Status::Partial) if bytes.len() < bytes_max => Some(Verdict::Part),
             _ => None,
         }
         .unwrap_or(Verdict::Other)
     }
+}
+
+enum FirstLine<'b> {
+    Part,
+    Place(Place<'b>),
+    Other,
+}
+
+impl<'b> FirstLine<'b> {
+    fn read(bytes: &'b [u8]) -> FirstLine<'b> {
+        let begun = bytes.len().min(POST.len());
+        if bytes[..begun] != POST[..begun] {
+            return FirstLine::Other;
+        }
+        let line = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
+        match line.iter().position(|byte| *byte == b'\r') {
+            Some(end) => Self::place(&bytes[POST.len()..end]).map_or(FirstLine::Other, FirstLine::Place),
+            None if bytes.len() < LINE_BYTES_MAX => FirstLine::Part,
+            None => FirstLine::Other,
+        }
+    }
+
+    fn place(line: &'b [u8]) -> Option<Place<'b>> {
+        let path = std::str::from_utf8(line).ok()?.strip_suffix(END)?;
+        if path == "events" {
+            return Some(Place::Events);
+        }
+        let (kind, rest) = match path.strip_prefix("lambda/")?.split_once('/')? {
+            ("functions", rest) => (Kind::LambdaFunction, rest),
+            ("agents", rest) => (Kind::LambdaAgent, rest),
+            _ => return None,
+        };
+        let (name, rest) = rest.split_once('/')?;
+        let namespace = match rest.strip_prefix("invoke")? {
+            "" => defaults::NAMESPACE,
+            query => query.strip_prefix("?namespace=")?,
+        };
+        (is_name(name) && is_name(namespace)).then_some(Place::Function { kind, namespace, name })
+    }
+}
+
+/// Written as it is, without anything that stands for something else.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'))
 }
 
 /// The headers that decide.
@@ -97,12 +149,13 @@ impl<'b> Plain<'b> {
         Some(plain)
     }
 
-    fn post<'h>(self, headers: &'h [Header<'b>], bytes: usize) -> Option<Verdict<'h, 'b>> {
+    fn post<'h>(self, place: Place<'b>, headers: &'h [Header<'b>], bytes: usize) -> Option<Verdict<'h, 'b>> {
         let optional = |value: Option<&'b [u8]>| match value {
             Some(value) => text(value).map(Some),
             None => Some(None),
         };
         Some(Verdict::Post(Post {
+            place,
             headers,
             host: text(self.host?)?,
             origin: optional(self.origin)?,
@@ -187,19 +240,48 @@ mod tests {
     }
 
     #[test]
-    fn another_first_line_shows_at_once() {
+    fn another_first_line_shows_as_soon_as_it_ends() {
         for other in [
             "G",
-            "POST /api/v1/events?",
-            "POST /api/v1/events/",
-            "POST /api/v1/events HTTP/1.0",
-            "POST /api/v1/events HTTP/1.1\n",
-            "POST  /",
             "\r\n",
             "post",
+            "POST  /",
+            "POST /api/v2/events",
+            "POST /api/v1/events? HTTP/1.1\r\n",
+            "POST /api/v1/events/ HTTP/1.1\r\n",
+            "POST /api/v1/events HTTP/1.0\r\n",
+            "POST /api/v1/events HTTP/1.1\nhost: a\r\n",
+            "POST /api/v1/lambda/functions HTTP/1.1\r\n",
+            "POST /api/v1/lambda/functions/a/rebuild HTTP/1.1\r\n",
+            "POST /api/v1/lambda/functions/a/invoke/ HTTP/1.1\r\n",
+            "POST /api/v1/lambda/functions/a%62/invoke HTTP/1.1\r\n",
+            "POST /api/v1/lambda/functions//invoke HTTP/1.1\r\n",
+            "POST /api/v1/lambda/functions/a/invoke?namespace= HTTP/1.1\r\n",
+            "POST /api/v1/lambda/functions/a/invoke?namespace=b&x=y HTTP/1.1\r\n",
+            "POST /api/v1/lambda/others/a/invoke HTTP/1.1\r\n",
         ] {
             assert_eq!(verdict(other), "other", "{other:?}");
         }
-        assert_eq!(verdict(""), "part");
+        assert_eq!(verdict(&format!("POST /api/v1/{}", "x".repeat(300))), "other");
+        for part in ["", "POST /api", "POST /api/v1/events/", "POST /api/v1/lambda/functions/a/inv"] {
+            assert_eq!(verdict(part), "part", "{part:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_line_says_what_a_post_is_for() {
+        let place = |path: &str| {
+            let head = format!("POST /api/v1/{path} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
+            match Slots::new().read(head.as_bytes(), MAX) {
+                Verdict::Post(post) => format!("{:?}", post.place),
+                other => format!("{other:?}"),
+            }
+        };
+        let function = |kind: Kind, namespace: &str, name: &str| {
+            format!("{:?}", Place::Function { kind, namespace, name })
+        };
+        assert_eq!(place("events"), "Events");
+        assert_eq!(place("lambda/functions/a-1/invoke"), function(Kind::LambdaFunction, "default", "a-1"));
+        assert_eq!(place("lambda/agents/b/invoke?namespace=c"), function(Kind::LambdaAgent, "c", "b"));
     }
 }
