@@ -286,7 +286,7 @@ func (c *connection) readLine() (string, error) {
 }
 
 func (r *request) parse(head string, bodyBytesMax int) error {
-	line, head, _ := strings.Cut(head, "\r\n")
+	line, head := cutLine(head)
 	method, line, _ := strings.Cut(line, " ")
 	target, version, _ := strings.Cut(line, " ")
 	if !isToken(method) || target == "" || version == "" || strings.Contains(version, " ") || hasControl(target) {
@@ -297,12 +297,21 @@ func (r *request) parse(head string, bodyBytesMax int) error {
 	}
 	r.method, r.target = method, target
 	for head != "" {
-		line, head, _ = strings.Cut(head, "\r\n")
+		line, head = cutLine(head)
 		if err := r.addField(line); err != nil {
 			return err
 		}
 	}
 	return r.frame(version == "HTTP/1.1", bodyBytesMax)
+}
+
+// cutLine relies on readHead: each line has its end, and that is of two characters.
+func cutLine(head string) (string, string) {
+	end := strings.IndexByte(head, '\n')
+	if end < 1 {
+		return head, ""
+	}
+	return head[:end-1], head[end+1:]
 }
 
 func (r *request) addField(line string) error {
