@@ -2,8 +2,6 @@ package klambda
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"sync"
 	"time"
 )
@@ -11,24 +9,38 @@ import (
 // call is a delivery in the handler, and the handler's context. The handler runs where the request was read: a goroutine
 // and a timer of its own per call would cost as much as the rest.
 type call struct {
-	context.Context
-	info *Info
-	out  http.ResponseWriter
+	event Event
+	info  Info
 
-	mutex sync.Mutex
-	// over is set by whoever answers first: the handler's result or the watch.
+	mutex  sync.Mutex
 	over   bool
 	timed  context.Context
 	cancel context.CancelFunc
 }
 
+func newCall(request *request, deadline time.Time) (*call, error) {
+	c := &call{}
+	if err := c.event.read(request); err != nil {
+		return nil, err
+	}
+	c.info.read(&c.event, request, deadline)
+	return c, nil
+}
+
 func (c *call) Deadline() (time.Time, bool) { return c.info.Deadline, true }
 
+// Value passes on to the timer if there is one: a context made of this one then finds it, and needs no goroutine.
 func (c *call) Value(key any) any {
 	if key == (infoKey{}) {
-		return c.info
+		return &c.info
 	}
-	return c.Context.Value(key)
+	c.mutex.Lock()
+	timed := c.timed
+	c.mutex.Unlock()
+	if timed == nil {
+		return nil
+	}
+	return timed.Value(key)
 }
 
 // Done makes the timer when a handler first asks for it; most never do.
@@ -40,7 +52,7 @@ func (c *call) withTimer() context.Context {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if c.timed == nil {
-		c.timed, c.cancel = context.WithDeadline(c.Context, c.info.Deadline)
+		c.timed, c.cancel = context.WithDeadline(context.Background(), c.info.Deadline)
 		if c.over {
 			c.cancel()
 		}
@@ -48,74 +60,12 @@ func (c *call) withTimer() context.Context {
 	return c.timed
 }
 
-// end reports whether the caller is the first to end the call, and so the one to answer.
-func (c *call) end() bool {
+// end is called when the handler has returned.
+func (c *call) end() {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	first := !c.over
 	c.over = true
 	if c.cancel != nil {
 		c.cancel()
 	}
-	return first
-}
-
-// watch answers in place of handlers that do not. Nobody else uses the answer's writer until the handler returns.
-type watch struct {
-	timeout time.Duration
-	mutex   sync.Mutex
-	open    map[*call]struct{}
-}
-
-func newWatch(timeout time.Duration) *watch {
-	w := &watch{timeout: timeout, open: map[*call]struct{}{}}
-	go func() {
-		for range time.Tick(min(time.Second, max(25*time.Millisecond, timeout/4))) {
-			for _, late := range w.late(time.Now()) {
-				w.giveUp(late)
-			}
-		}
-	}()
-	return w
-}
-
-func (w *watch) add(c *call) {
-	w.mutex.Lock()
-	w.open[c] = struct{}{}
-	w.mutex.Unlock()
-}
-
-func (w *watch) remove(c *call) {
-	w.mutex.Lock()
-	delete(w.open, c)
-	w.mutex.Unlock()
-}
-
-func (w *watch) late(now time.Time) []*call {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	var late []*call
-	for c := range w.open {
-		if now.After(c.info.Deadline) {
-			late = append(late, c)
-		}
-	}
-	return late
-}
-
-func (w *watch) giveUp(c *call) {
-	w.remove(c)
-	// The lock is held over the answer: the handler's goroutine must not leave ServeHTTP in the middle of it.
-	c.mutex.Lock()
-	defer c.mutex.Unlock()
-	if c.over {
-		return
-	}
-	c.over = true
-	if c.cancel != nil {
-		c.cancel()
-	}
-	c.out.Header().Set("Connection", "close")
-	problem(c.out, http.StatusGatewayTimeout, "Timeout", fmt.Sprintf("no answer in %d ms", w.timeout.Milliseconds()), "")
-	_ = http.NewResponseController(c.out).Flush()
 }

@@ -6,8 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/url"
+	"strconv"
 	"strings"
 )
 
@@ -112,66 +111,60 @@ func (e *Event) set(name, value string) {
 	}
 }
 
-func readEvent(header http.Header, body []byte) (*Event, error) {
-	kind := header.Get("Content-Type")
-	var event *Event
+// read makes the event of a request.
+func (e *Event) read(request *request) error {
+	kind := request.get("content-type")
 	var version string
 	var err error
 	if strings.HasPrefix(kind, "application/cloudevents") {
-		event, version, err = structured(kind, body)
+		version, err = e.readStructured(kind, request.body)
 	} else {
-		event, version, err = binary(kind, header, body)
+		version, err = e.readBinary(kind, request)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if version != "1.0" {
-		return nil, errors.New("no CloudEvent: specversion must be 1.0")
+		return errors.New("no CloudEvent: specversion must be 1.0")
 	}
-	for _, required := range [...][2]string{{"id", event.ID}, {"source", event.Source}, {"type", event.Type}} {
+	for _, required := range [...][2]string{{"id", e.ID}, {"source", e.Source}, {"type", e.Type}} {
 		if required[1] == "" {
-			return nil, fmt.Errorf("no CloudEvent: %s is missing", required[0])
+			return fmt.Errorf("no CloudEvent: %s is missing", required[0])
 		}
 	}
-	return event, nil
+	return nil
 }
 
-func binary(kind string, header http.Header, body []byte) (*Event, string, error) {
-	event := &Event{DataContentType: kind, Data: body}
+func (e *Event) readBinary(kind string, request *request) (string, error) {
 	version := ""
-	for name, values := range header {
-		if len(name) < 4 || name[:3] != "Ce-" {
-			continue
-		}
-		if len(values) > 1 {
-			return nil, "", fmt.Errorf("the header %s is given twice", strings.ToLower(name))
-		}
-		value := headerText(values[0])
-		if name == "Ce-Specversion" {
-			version = value
-		} else {
-			event.set(strings.ToLower(name[3:]), value)
+	for _, field := range request.fields {
+		name, found := strings.CutPrefix(field.name, "ce-")
+		switch {
+		case !found || name == "":
+		case name == "specversion":
+			version = headerText(field.value)
+		default:
+			e.set(name, headerText(field.value))
 		}
 	}
-	event.DataContentType = kind
+	e.DataContentType, e.Data = kind, request.body
 	if version == "" {
-		return nil, "", errors.New("no CloudEvent: the header ce-specversion is missing")
+		return "", errors.New("no CloudEvent: the header ce-specversion is missing")
 	}
-	if len(body) > 0 && kind != "" && isJSON(kind) && !json.Valid(body) {
-		return nil, "", errors.New("the data is no JSON")
+	if len(e.Data) > 0 && kind != "" && isJSON(kind) && !json.Valid(e.Data) {
+		return "", errors.New("the data is no JSON")
 	}
-	return event, version, nil
+	return version, nil
 }
 
-func structured(kind string, body []byte) (*Event, string, error) {
+func (e *Event) readStructured(kind string, body []byte) (string, error) {
 	if media(kind) != "application/cloudevents+json" {
-		return nil, "", fmt.Errorf("%s is not taken; send one event as JSON", kind)
+		return "", fmt.Errorf("%s is not taken; send one event as JSON", kind)
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
-		return nil, "", fmt.Errorf("the event is no JSON object: %w", err)
+		return "", fmt.Errorf("the event is no JSON object: %w", err)
 	}
-	event := &Event{}
 	version := ""
 	for name, raw := range fields {
 		switch name {
@@ -179,14 +172,13 @@ func structured(kind string, body []byte) (*Event, string, error) {
 		case "specversion":
 			version = scalar(raw)
 		default:
-			event.set(name, scalar(raw))
+			e.set(name, scalar(raw))
 		}
 	}
-	err := structuredData(event, fields)
-	return event, version, err
+	return version, e.readStructuredData(fields)
 }
 
-func structuredData(event *Event, fields map[string]json.RawMessage) error {
+func (e *Event) readStructuredData(fields map[string]json.RawMessage) error {
 	data, encoded := fields["data"], fields["data_base64"]
 	if data != nil && encoded != nil {
 		return errors.New("data_base64 must be the only data")
@@ -197,12 +189,12 @@ func structuredData(event *Event, fields map[string]json.RawMessage) error {
 			return errors.New("data_base64 must be a string")
 		}
 		decoded, err := base64.StdEncoding.DecodeString(text)
-		event.Data = decoded
+		e.Data = decoded
 		return err
 	}
-	event.Data = data
-	if text := ""; event.DataContentType != "" && !isJSON(event.DataContentType) && json.Unmarshal(data, &text) == nil {
-		event.Data = []byte(text)
+	e.Data = data
+	if text := ""; e.DataContentType != "" && !isJSON(e.DataContentType) && json.Unmarshal(data, &text) == nil {
+		e.Data = []byte(text)
 	}
 	return nil
 }
@@ -219,15 +211,28 @@ func scalar(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// Header values are percent-encoded UTF-8.
+// Header values are percent-encoded UTF-8; one that is not well encoded is taken as it is.
 func headerText(value string) string {
 	if !strings.Contains(value, "%") {
 		return value
 	}
-	if text, err := url.PathUnescape(value); err == nil {
-		return text
+	text := make([]byte, 0, len(value))
+	for i := 0; i < len(value); i++ {
+		if value[i] != '%' {
+			text = append(text, value[i])
+			continue
+		}
+		if i+2 >= len(value) {
+			return value
+		}
+		code, err := strconv.ParseUint(value[i+1:i+3], 16, 8)
+		if err != nil {
+			return value
+		}
+		text = append(text, byte(code))
+		i += 2
 	}
-	return value
+	return string(text)
 }
 
 func media(kind string) string {

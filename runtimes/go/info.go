@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -57,21 +56,20 @@ func (i *Info) traceID() string {
 	return parts[1]
 }
 
-func newInfo(event *Event, header http.Header, deadline time.Time) *Info {
-	info := &Info{
+func (i *Info) read(event *Event, request *request, deadline time.Time) {
+	*i = Info{
 		Function: function, Namespace: namespace, Attempt: 1, Deadline: deadline, eventID: event.ID,
 		PreviousID: event.Extensions["previousid"], OrderStatus: event.Extensions["orderstatus"],
 		Traceparent: event.Extensions["traceparent"], Tracestate: event.Extensions["tracestate"],
 	}
-	if attempt, err := strconv.Atoi(header.Get("Klambda-Attempt")); err == nil && attempt > 0 {
-		info.Attempt = attempt
+	if attempt, err := strconv.Atoi(request.get("klambda-attempt")); err == nil && attempt > 0 {
+		i.Attempt = attempt
 	}
-	info.LaneSequence, _ = strconv.ParseUint(event.Extensions["lanesequence"], 10, 64)
-	if info.Traceparent == "" {
-		info.Traceparent = header.Get("Traceparent")
-		info.Tracestate = header.Get("Tracestate")
+	i.LaneSequence, _ = strconv.ParseUint(event.Extensions["lanesequence"], 10, 64)
+	if i.Traceparent == "" {
+		i.Traceparent = request.get("traceparent")
+		i.Tracestate = request.get("tracestate")
 	}
-	return info
 }
 
 var (

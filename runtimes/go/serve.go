@@ -2,29 +2,21 @@
 package klambda
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"log"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"reflect"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
 
-const (
-	headBytesMax = 64 * 1024
-	receiveMax   = 30 * time.Second
-	idleMax      = 300 * time.Second
-	exitConfig   = 78
-)
+const exitConfig = 78
 
 // Serve calls the handler for each event until SIGTERM, and ends the process.
 func Serve(handler any) {
@@ -36,32 +28,38 @@ func Serve(handler any) {
 	if err != nil {
 		giveUp("ListenError", err)
 	}
-	timeout := time.Duration(number("KLAMBDA_TIMEOUT_MS", 30_000)) * time.Millisecond
-	server := &http.Server{
-		Handler:           &front{call: call, watch: newWatch(timeout), bodyBytesMax: int64(number("KLAMBDA_BODY_BYTES_MAX", 16<<20))},
-		ReadHeaderTimeout: receiveMax,
-		ReadTimeout:       receiveMax,
-		WriteTimeout:      timeout + receiveMax,
-		IdleTimeout:       idleMax,
-		MaxHeaderBytes:    headBytesMax,
-		ErrorLog:          log.New(io.Discard, "", 0),
+	server := &server{
+		listener:     listener,
+		serve:        call.serve,
+		timeout:      time.Duration(number("KLAMBDA_TIMEOUT_MS", 30_000)) * time.Millisecond,
+		bodyBytesMax: number("KLAMBDA_BODY_BYTES_MAX", 16<<20),
 	}
-	ended := drainOnTerm(server)
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		giveUp("ListenError", err)
-	}
-	<-ended
+	drainOnTerm(server)
+	server.run()
 	os.Exit(0)
 }
 
 // standardInput keeps its descriptor taken; a file opened later must not become the standard input.
 var standardInput *os.File
 
-func listen() (net.Listener, error) {
-	fd := os.Getenv("KLAMBDA_LISTEN_FD")
-	if fd == "" {
-		return net.Listen("tcp", "127.0.0.1:"+setting("PORT", "8080"))
+func listen() (*net.TCPListener, error) {
+	var listener net.Listener
+	var err error
+	if fd := os.Getenv("KLAMBDA_LISTEN_FD"); fd != "" {
+		listener, err = handedOver(fd)
+	} else {
+		listener, err = net.Listen("tcp", "127.0.0.1:"+setting("PORT", "8080"))
 	}
+	if err != nil {
+		return nil, err
+	}
+	if listener, ok := listener.(*net.TCPListener); ok {
+		return listener, nil
+	}
+	return nil, errors.New("KLAMBDA_LISTEN_FD is no TCP socket")
+}
+
+func handedOver(fd string) (net.Listener, error) {
 	number, err := strconv.Atoi(fd)
 	if err != nil {
 		return nil, fmt.Errorf("KLAMBDA_LISTEN_FD is no number: %w", err)
@@ -73,16 +71,13 @@ func listen() (net.Listener, error) {
 	return listener, err
 }
 
-func drainOnTerm(server *http.Server) <-chan struct{} {
-	ended := make(chan struct{})
+func drainOnTerm(server *server) {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
 	go func() {
 		<-term
-		_ = server.Shutdown(context.Background())
-		close(ended)
+		server.drain()
 	}()
-	return ended
 }
 
 func giveUp(reason string, err error) {
@@ -90,116 +85,57 @@ func giveUp(reason string, err error) {
 	os.Exit(exitConfig)
 }
 
-type front struct {
-	call         Func
-	watch        *watch
-	bodyBytesMax int64
-}
-
-type result struct {
-	value any
-	err   error
-	stack string
-}
-
-func (f *front) ServeHTTP(out http.ResponseWriter, request *http.Request) {
+func (f Func) serve(request *request, deadline time.Time) response {
+	path, _, _ := strings.Cut(request.target, "?")
 	switch {
-	case request.URL.Path == "/healthz" && request.Method == http.MethodGet:
-		write(out, http.StatusOK, "text/plain", []byte("ok"))
-	case request.URL.Path != "/" && request.URL.Path != "/healthz":
-		problem(out, http.StatusNotFound, "NotFound", "events are taken at /", "")
-	case request.URL.Path != "/" || request.Method != http.MethodPost:
-		problem(out, http.StatusMethodNotAllowed, "MethodNotAllowed", "POST events to /", "")
-	default:
-		f.serveEvent(out, request)
+	case path == "/healthz" && request.method == "GET":
+		return response{status: 200, kind: "text/plain", text: []byte("ok")}
+	case path != "/" && path != "/healthz":
+		return problem(404, "NotFound", "events are taken at /", "")
+	case path != "/" || request.method != "POST":
+		return problem(405, "MethodNotAllowed", "POST events to /", "")
 	}
-}
-
-func (f *front) serveEvent(out http.ResponseWriter, request *http.Request) {
-	body, err := f.readBody(out, request)
+	call, err := newCall(request, deadline)
 	if err != nil {
-		return
+		return problem(400, "BadRequest", err.Error(), "")
 	}
-	event, err := readEvent(request.Header, body)
-	if err != nil {
-		problem(out, http.StatusBadRequest, "BadRequest", err.Error(), "")
-		return
-	}
-	call := &call{Context: request.Context(), info: newInfo(event, request.Header, time.Now().Add(f.watch.timeout)), out: out}
-	f.watch.add(call)
-	result := f.run(call, event)
-	f.watch.remove(call)
-	if call.end() {
-		answer(out, call.info, result)
-	}
+	defer call.end()
+	return f.run(call)
 }
 
-func (f *front) readBody(out http.ResponseWriter, request *http.Request) ([]byte, error) {
-	if request.ContentLength == 0 {
-		return nil, nil
-	}
-	body, err := f.readAll(out, request)
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		out.Header().Set("Connection", "close")
-		problem(out, http.StatusRequestEntityTooLarge, "ContentTooLarge", fmt.Sprintf("the body is larger than %d bytes", f.bodyBytesMax), "")
-	case err != nil:
-		out.Header().Set("Connection", "close")
-		problem(out, http.StatusBadRequest, "BadRequest", "the body did not arrive: "+err.Error(), "")
-	}
-	return body, err
-}
-
-func (f *front) readAll(out http.ResponseWriter, request *http.Request) ([]byte, error) {
-	length := request.ContentLength
-	if length > f.bodyBytesMax {
-		return nil, &http.MaxBytesError{Limit: f.bodyBytesMax}
-	}
-	if length < 0 {
-		return io.ReadAll(http.MaxBytesReader(out, request.Body, f.bodyBytesMax))
-	}
-	body := make([]byte, length)
-	_, err := io.ReadFull(request.Body, body)
-	return body, err
-}
-
-func (f *front) run(ctx context.Context, event *Event) (ended result) {
+// run keeps all that is the handler's own code together: what it returns may panic too, when it is written as JSON.
+func (f Func) run(call *call) (out response) {
 	defer func() {
 		if reason := recover(); reason != nil {
-			ended = result{err: fmt.Errorf("panic: %v", reason), stack: string(debug.Stack())}
+			out = failed(&call.info, fmt.Errorf("panic: %v", reason), string(debug.Stack()))
 		}
 	}()
-	value, err := f.call(ctx, event)
-	return result{value: value, err: err}
-}
-
-func answer(out http.ResponseWriter, info *Info, ended result) {
-	if ended.err != nil {
-		answerError(out, info, ended)
-		return
+	value, err := f(call, &call.event)
+	if err != nil {
+		return failed(&call.info, err, "")
 	}
-	value, kind := outgoing(ended.value, info)
+	value, kind := outgoing(value, &call.info)
 	if value == nil {
-		out.WriteHeader(http.StatusNoContent)
-		return
+		return response{status: 204}
 	}
 	text, err := json.Marshal(value)
 	if err != nil {
-		answerError(out, info, result{err: fmt.Errorf("the handler returned what is no JSON: %w", err)})
-		return
+		return failed(&call.info, fmt.Errorf("the handler returned what is no JSON: %w", err), "")
 	}
-	write(out, http.StatusOK, kind, text)
+	return response{status: 200, kind: kind, text: text}
 }
 
-func answerError(out http.ResponseWriter, info *Info, ended result) {
-	status := http.StatusInternalServerError
-	if isFinal(ended.err) {
-		status = http.StatusUnprocessableEntity
+func failed(info *Info, err error, stack string) response {
+	status := 500
+	if isFinal(err) {
+		status = 422
 	}
-	kind := errorKind(ended.err)
-	info.Log().Error(ended.err.Error(), "error", map[string]string{"type": kind, "stack": ended.stack}, "retry", status == 500)
-	problem(out, status, kind, ended.err.Error(), ended.stack)
+	kind, message := errorKind(err), err.Error()
+	out := problem(status, kind, message, stack)
+	out.sent = func() {
+		info.Log().Error(message, "error", map[string]string{"type": kind, "stack": stack}, "retry", status == 500)
+	}
+	return out
 }
 
 func errorKind(err error) string {
@@ -210,20 +146,11 @@ func errorKind(err error) string {
 	return reflect.TypeOf(err).String()
 }
 
-func problem(out http.ResponseWriter, status int, kind, message, stack string) {
+func problem(status int, kind, message, stack string) response {
 	fields := map[string]string{"type": kind, "message": message}
 	if stack != "" {
 		fields["stack"] = stack
 	}
 	text, _ := json.Marshal(map[string]any{"error": fields})
-	write(out, status, "application/problem+json", text)
-}
-
-func write(out http.ResponseWriter, status int, kind string, text []byte) {
-	header := out.Header()
-	header["Content-Type"] = []string{kind}
-	header["Content-Length"] = []string{strconv.Itoa(len(text))}
-	header["Date"] = nil
-	out.WriteHeader(status)
-	_, _ = out.Write(text)
+	return response{status: status, kind: "application/problem+json", text: text}
 }

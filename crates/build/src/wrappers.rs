@@ -10,7 +10,7 @@ macro_rules! embedded {
     };
 }
 
-const FILES: [(&str, &str); 12] = embedded![
+const FILES: [(&str, &str); 14] = embedded![
     "nodejs/main.js",
     "nodejs/http.js",
     "python/main.py",
@@ -20,8 +20,10 @@ const FILES: [(&str, &str); 12] = embedded![
     "go/call.go",
     "go/event.go",
     "go/handler.go",
+    "go/http.go",
     "go/info.go",
     "go/reply.go",
+    "go/request.go",
     "go/serve.go",
 ];
 
