@@ -234,7 +234,7 @@ fn subscription_of(resource: &Resource, is_known: bool) -> Option<Subscription> 
     let said = resource.status.condition(Aspect::TriggersReady);
     let taken = said.is_some_and(|said| matches!(said.reason.as_str(), "Subscribed" | "MatchesNothing"));
     let is_current = taken && resource.status.observed_generation == resource.metadata.generation;
-    let document = is_current.then(|| triggers::subscription(resource)).flatten();
+    let document = is_current.then(|| triggers::subscription(resource, resource.spec.url())).flatten();
     let hash = document.map(|document| hash::of(&document)).unwrap_or_default();
     Some(Subscription { hash, fault: None, leaving: false, waiting: 0 })
 }

@@ -8,7 +8,7 @@ use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::hash;
 use klambda_functions::observed::{Artifact, FetchState, Observed, Subscription, Version, VersionState};
 use klambda_functions::resource::{Outcome, Resource};
-use klambda_local::fleet::{self, Phase, VersionView};
+use klambda_local::fleet::{self, Phase, Run, VersionView};
 
 pub fn observe(name: &Name, entry: &mut Entry, platform: Option<&Platform>, options: &Options) -> Observed {
     let built = entry.resource.status.build_status.as_ref().and_then(|build| build.outcome);
@@ -72,6 +72,10 @@ fn versions(name: &Name, entry: &mut Entry, platform: &Platform, options: &Optio
             state: if retiring { VersionState::Retiring } else { state(deployed, view) },
             replicas: view.map_or(0, |view| view.ready),
             url: Some(url.clone()),
+            elsewhere: match &deployed.run {
+                Ok(Run::Remote(url)) => Some(url.to_string()),
+                _ => None,
+            },
             scaling: deployed.scaling,
         }
     };

@@ -73,6 +73,8 @@ pub struct Version {
     pub state: VersionState,
     pub replicas: u32,
     pub url: Option<String>,
+    /// Where it runs if not here: events go there.
+    pub elsewhere: Option<String>,
     /// What it was last told.
     pub scaling: Scaling,
 }

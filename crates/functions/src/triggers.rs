@@ -22,20 +22,20 @@ const SHARED: [&str; 9] = [
 ];
 const CONCURRENCY_MAX: u64 = 65_536;
 
-/// The subscription document, or none if nothing triggers the function.
-pub fn subscription(resource: &Resource) -> Option<Value> {
+/// The subscription document, or none if nothing triggers the function. What runs elsewhere is called there, not
+/// through a replica.
+pub fn subscription(resource: &Resource, elsewhere: Option<&str>) -> Option<Value> {
     let filters = filters(&resource.spec)?;
     let mut spec = shared(&resource.spec);
     spec.insert("filters".into(), filters.iter().map(Filter::to_json).collect());
-    spec.insert("target".into(), target(resource));
+    spec.insert("target".into(), target(resource, elsewhere));
     Some(document(&resource.subscription_name(), spec))
 }
 
-/// What runs elsewhere is called there, not through a replica.
-fn target(resource: &Resource) -> Value {
+fn target(resource: &Resource, elsewhere: Option<&str>) -> Value {
     let names = &resource.metadata;
-    match resource.spec.source.as_ref().and_then(|source| source.url.as_ref()) {
-        Some(address) => json!({ "url": address.url }),
+    match elsewhere {
+        Some(url) => json!({ "url": url }),
         None => json!({ "function": { "namespace": names.namespace, "name": names.name } }),
     }
 }
@@ -138,13 +138,13 @@ mod tests {
     #[test]
     fn triggers_become_one_subscription() {
         let mut resource = Resource { spec: spec(json!({})), ..Resource::default() };
-        assert_eq!(subscription(&resource), None);
+        assert_eq!(subscription(&resource, None), None);
         resource.metadata.name = "pay".into();
         resource.spec = spec(json!({
             "triggers": [{ "filter": { "type": "order.placed" } }, { "filters": [{ "prefix": { "type": "pay." } }, { "not": { "exact": { "source": "/test" } } }] }],
             "ordering": "ordered", "orderingPolicy": { "key": { "attribute": "subject" } }, "retry": { "attempts": "unlimited" },
         }));
-        let document = subscription(&resource).expect("triggered");
+        let document = subscription(&resource, None).expect("triggered");
         assert_eq!(document["metadata"]["name"], "lambda.default.pay");
         let any = json!([{ "any": [
             { "exact": { "type": "order.placed" } },

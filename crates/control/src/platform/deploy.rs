@@ -36,7 +36,7 @@ impl Recipe {
         Recipe {
             artifact,
             image: source.and_then(|source| source.image.clone()),
-            url: source.and_then(|source| source.url.as_ref()).map(|address| address.url.clone()),
+            url: resource.spec.url().map(str::to_owned),
             env: resource.spec.env.clone(),
             resources: resource.spec.resources,
         }

@@ -9,7 +9,12 @@ impl Planner<'_> {
     /// The subscription is there before the function is: what comes meanwhile waits.
     pub(super) fn subscribe(&mut self) {
         let known = &self.observed.subscription;
-        let saying = match (triggers::subscription(self.desired), known) {
+        // Events go to what serves, and to the wanted version when that does.
+        let elsewhere = match self.observed.serving() {
+            Some(serving) => serving.elsewhere.as_deref(),
+            None => self.desired.spec.url(),
+        };
+        let saying = match (triggers::subscription(self.desired, elsewhere), known) {
             (None, None) => Saying::yes("NoTriggers", "It has no triggers: it is only invoked."),
             (None, Some(_)) => {
                 self.act(Action::Unsubscribe);

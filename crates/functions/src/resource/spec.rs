@@ -57,6 +57,13 @@ pub struct Spec {
     pub paused: bool,
 }
 
+impl Spec {
+    /// Where it runs already, if it is not built or started here.
+    pub fn url(&self) -> Option<&str> {
+        Some(self.source.as_ref()?.url.as_ref()?.url.as_str())
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {

@@ -330,6 +330,46 @@ fn what_is_built_elsewhere_is_only_deployed() {
 }
 
 #[test]
+fn events_go_to_what_serves_until_the_new_version_does() {
+    let target = |platform: &mut Platform| {
+        // Forgotten, so that it is asked for again.
+        platform.observed.subscription = None;
+        let plan = klambda_functions::plan::plan(
+            platform.resource(),
+            &platform.observed,
+            &platform.limits,
+            platform.now,
+        );
+        let document = plan.actions.into_iter().find_map(|action| match action {
+            Action::Subscribe { document } => Some(document),
+            _ => None,
+        });
+        document.unwrap()["spec"]["target"].clone()
+    };
+    let url = json!({ "url": "http://127.0.0.1:9000/" });
+    let function = json!({ "function": { "namespace": "default", "name": "hello" } });
+    let mut platform = ready(&inline("one"));
+    assert_eq!(target(&mut platform), function);
+
+    let elsewhere = json!({ "type": "url", "url": url, "inline": null });
+    update(&mut platform, json!({ "spec": { "source": elsewhere, "runtime": null } }));
+    assert_eq!(target(&mut platform), function, "it does not answer there yet");
+    platform.settle();
+    assert_eq!(target(&mut platform), url);
+
+    let mut here = inline("two")["spec"].clone();
+    here["source"]["url"] = Value::Null;
+    update(&mut platform, json!({ "spec": here }));
+    platform.step(false);
+    platform.built(Err(Failure::new(Reason::SyntaxError, "no")));
+    platform.step(false);
+    assert_eq!(target(&mut platform), url, "what is here is not built");
+    update(&mut platform, code("three"));
+    platform.settle();
+    assert_eq!(target(&mut platform), function);
+}
+
+#[test]
 fn actions_carry_what_a_platform_needs() {
     let resource = created(&inline("one"));
     let mut platform = Platform::new(resource.clone());

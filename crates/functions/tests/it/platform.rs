@@ -114,12 +114,14 @@ impl Platform {
                 assert!(self.observed.version(&version).is_none(), "deployed twice");
                 let state = VersionState::Starting { since: self.now };
                 let url = None;
+                let elsewhere = self.resource().spec.url().map(str::to_owned);
                 self.observed.versions.push(Version {
                     version,
                     generation,
                     state,
                     replicas: 1,
                     url,
+                    elsewhere,
                     scaling,
                 });
             }

@@ -4,6 +4,7 @@ mod bare;
 mod caller;
 pub mod cold;
 mod load;
+mod relay;
 pub mod scale;
 pub mod warm;
 
