@@ -11,6 +11,8 @@
 //! A round is: inputs, `tick`, `flush`. Deliveries come out of `flush` only, after the write that holds the
 //! acknowledgements before them.
 
+mod jobs;
+
 use crate::accept::Judged;
 use crate::endpoint::Endpoints;
 use crate::lanes::{Lanes, Slot};
@@ -26,9 +28,8 @@ use klambda_core::lane::{Action, Flag};
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
-use klambda_store::chore::{Chore, Done};
 use klambda_store::disk::Disk;
-use klambda_store::log::{self, Log, LogReader, PrepareJob, SyncJob};
+use klambda_store::log::{self, Log, LogReader};
 use klambda_store::manifest::{self, Manifest};
 use klambda_store::marks::{Identity, Marks};
 use klambda_store::record::Record;
@@ -373,83 +374,6 @@ impl Engine {
         let own = [Some(self.held_until), self.put_off.due(), self.replays.wake_at(), self.cold_due()];
         let times = [lane, single, sync, probe].into_iter().chain(own);
         times.flatten().min().unwrap_or(Millis::NEVER).min(self.now + 1000)
-    }
-
-    // ---- jobs ---------------------------------------------------------------------------------------------
-
-    /// A sync to run, if something waits for one or has waited long enough.
-    pub fn sync_job(&mut self) -> Option<SyncJob> {
-        let wanted = !self.unsynced_answers.is_empty()
-            || !self.unsynced_lanes.is_empty()
-            || self.keeping.wants_sync()
-            || self.dirty_since.is_some_and(|since| self.now.since(since) >= SYNC_DELAY_MS);
-        if !wanted || self.failed.is_some() {
-            return None;
-        }
-        let job = self.log.sync_job()?;
-        self.dirty_since = None;
-        let next = self.log.next_position();
-        let events = next.0 - self.committing.0;
-        if events > 0 {
-            self.metrics.commit_events.add(events);
-            self.committing = next;
-        }
-        Some(job)
-    }
-
-    pub fn sync_done(&mut self, up_to: Address, result: io::Result<()>) {
-        let done = self.log.sync_done(up_to, result);
-        self.note(done.map_err(Failure::from));
-        if self.failed.is_none() {
-            self.release_synced();
-        }
-    }
-
-    fn release_synced(&mut self) {
-        let synced = self.log.synced();
-        while let Some((_, answer)) = self.unsynced_answers.pop_front_if(|waiting| waiting.0 <= synced) {
-            self.answers.push(answer);
-        }
-        while let Some((_, slot)) = self.unsynced_lanes.pop_front_if(|waiting| waiting.0 <= synced) {
-            if let Some(resident) = self.lanes.get_mut(slot) {
-                resident.queued = false;
-                self.touch(slot);
-            }
-        }
-    }
-
-    pub fn prepare_job(&mut self) -> Option<PrepareJob> {
-        if self.failed.is_some() || self.keeping.prepare_after > self.now {
-            return None;
-        }
-        let job = self.log.prepare_job()?;
-        Some(job.after_uncaching(self.spent_segments()))
-    }
-
-    pub fn prepare_done(&mut self, result: io::Result<Arc<dyn klambda_store::disk::File>>) {
-        self.disk_full = match self.log.prepare_done(result) {
-            Ok(()) => false,
-            Err(error) => {
-                if !self.disk_full {
-                    tracing::error!(%error, "No room for the next segment: new events are refused until there is.");
-                }
-                self.keeping.prepare_after = self.now + 1000;
-                true
-            }
-        };
-        let stalled = std::mem::take(&mut self.stalled);
-        stalled.into_iter().for_each(|(ticket, outcome)| self.outcome(ticket, outcome));
-    }
-
-    pub fn chore(&mut self) -> Option<Chore> {
-        if self.failed.is_some() {
-            return None;
-        }
-        self.next_chore()
-    }
-
-    pub fn chore_done(&mut self, result: Result<Done, table::Error>) {
-        self.finish_chore(result);
     }
 
     /// No more deliveries start; a checkpoint is made so that the next start is quick.

@@ -1,0 +1,228 @@
+//! Which delivery starts next: fair among subscriptions, within the limits.
+
+use super::STEP_BYTES_MAX;
+use crate::engine::{Delivery, Engine, Failure, InFlight, Place, Ticket, Who};
+use crate::lanes::{Previous, Slot};
+use crate::subscription::Subscription;
+use klambda_core::event_codec::EventView;
+use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::outcome::Reason;
+use klambda_core::planted::{self, Bug};
+use klambda_core::time::Millis;
+use klambda_core::wire::Malformed;
+use klambda_store::log;
+
+/// Unordered events that wait to be called again; at this many no new ones are started.
+const SINGLES_MAX: usize = 65_536;
+
+impl Engine {
+    /// Starts whatever may start, one of each subscription in turn.
+    pub(crate) fn schedule(&mut self) -> Result<(), Failure> {
+        if self.stopping || !self.log.has_room_for_steps(STEP_BYTES_MAX) {
+            return Ok(());
+        }
+        let ids: Vec<SubscriptionId> = self.subscriptions.keys().copied().collect();
+        for id in &ids {
+            self.warm_up(*id)?;
+        }
+        let first = ids.partition_point(|id| *id <= self.rotation);
+        let mut order: Vec<SubscriptionId> = ids[first..].iter().chain(&ids[..first]).copied().collect();
+        while !order.is_empty() {
+            let mut started = Vec::with_capacity(order.len());
+            for id in order {
+                if self.start_one(id)? {
+                    self.rotation = id;
+                    started.push(id);
+                }
+            }
+            order = started;
+        }
+        Ok(())
+    }
+
+    /// Starts one delivery of the subscription, if it has one and may.
+    fn start_one(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
+        if !self.may_start(subscription) {
+            return Ok(false);
+        }
+        if subscription.is_ordered() {
+            while let Some(slot) = self.next_ready(id) {
+                if self.start_lane(slot)? {
+                    return Ok(true);
+                }
+            }
+            return Ok(false);
+        }
+        self.start_single(id)
+    }
+
+    fn may_start(&self, subscription: &Subscription) -> bool {
+        !subscription.is_paused()
+            && subscription.held.is_none()
+            && subscription.in_flight
+                < subscription.document.spec.concurrency + u32::from(planted::is_on(Bug::OneTooMany))
+            && self.has_global_slot(subscription)
+            && self.endpoints.breaker(subscription.endpoint).allows(self.now)
+    }
+
+    fn has_global_slot(&self, subscription: &Subscription) -> bool {
+        let used = self.in_flight.len() as u32;
+        if used >= self.config.concurrency {
+            return false;
+        }
+        let share = (self.config.concurrency / (self.names.len() as u32).max(1)).max(1);
+        if subscription.in_flight < share {
+            return true;
+        }
+        let is_other = |other: &&Subscription| other.id != subscription.id && !other.is_retired();
+        let others = self.subscriptions.values().filter(is_other);
+        let reserved: u32 = others.map(|other| share.saturating_sub(other.in_flight)).sum();
+        used + reserved < self.config.concurrency
+    }
+
+    /// The lane whose turn it is. A probe of an open breaker is another lane's than the last one's.
+    fn next_ready(&mut self, id: SubscriptionId) -> Option<Slot> {
+        let subscription = self.subscriptions.get_mut(&id)?;
+        let breaker = self.endpoints.breaker(subscription.endpoint);
+        if !breaker.is_closed() && subscription.ready.len() > 1 {
+            let front = subscription.ready.front().and_then(|slot| self.lanes.get(*slot));
+            let tag = front.map(|resident| self.lanes.tag(id, &resident.key));
+            if tag.is_some() && tag == breaker.last_probe() {
+                subscription.ready.rotate_left(1);
+            }
+        }
+        subscription.ready.pop_front()
+    }
+
+    fn start_lane(&mut self, slot: Slot) -> Result<bool, Failure> {
+        let now = self.now;
+        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(false) };
+        resident.queued = false;
+        // Since it was queued its head may have become another, or a decision may have been made about it.
+        if !resident.lane.is_ready(now) || resident.needs_synced() > self.log.synced() {
+            self.touch(slot);
+            return Ok(false);
+        }
+        self.resolve_previous(slot)?;
+        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(false) };
+        let Some((_, entry)) = resident.lane.head() else { return Ok(false) };
+        let entry = *entry;
+        let attempt = resident.lane.attempts() + 1;
+        let previous_id = match &resident.previous {
+            Previous::Id(id) if entry.number > resident.previous_number => Some(id.clone()),
+            _ => None,
+        };
+        let place = Place { number: entry.number, previous_id, flag: entry.flag };
+        let at = match planted::is_on(Bug::WrongBytes) && attempt > 1 {
+            true => resident.lane.entries().last().map_or(entry.at, |last| last.at),
+            false => entry.at,
+        };
+        resident.lane.started(now);
+        resident.current_at = entry.at;
+        let (id, tag) = (resident.subscription, self.lanes.tag_of(slot));
+        self.touch(slot);
+        let ticket = self.open_call(id, Who::Lane(slot), tag);
+        match self.delivery(ticket, id, at, Some(place), attempt) {
+            Ok(delivery) => {
+                self.remember_current(slot, &delivery);
+                self.deliveries.push(delivery);
+            }
+            Err(failure) => self.unreadable(ticket, failure)?,
+        }
+        Ok(true)
+    }
+
+    fn remember_current(&mut self, slot: Slot, delivery: &Delivery) {
+        let event = &delivery.record[delivery.event.clone()];
+        if let (Some(resident), Ok(view)) = (self.lanes.get_mut(slot), EventView::decode(event)) {
+            resident.current_id.clear();
+            resident.current_id.push_str(view.id());
+        }
+    }
+
+    fn start_single(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
+        let Some(position) = self.next_single(id)? else { return Ok(false) };
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(false) };
+        let Some(single) = subscription.singles.get_mut(&position) else { return Ok(true) };
+        if single.in_flight {
+            return Ok(true);
+        }
+        single.in_flight = true;
+        single.retry_at = None;
+        let (at, attempt) = (single.entry.at, single.attempts + 1);
+        let ticket = self.open_call(id, Who::Alone(position), position.0);
+        match self.delivery(ticket, id, at, None, attempt) {
+            Ok(delivery) => self.deliveries.push(delivery),
+            Err(failure) => self.unreadable(ticket, failure)?,
+        }
+        Ok(true)
+    }
+
+    /// First those that are due again, then the queue.
+    fn next_single(&mut self, id: SubscriptionId) -> Result<Option<Position>, Failure> {
+        let synced = self.log.synced();
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(None) };
+        if let Some(position) = subscription.ready_singles.pop_front() {
+            return Ok(Some(position));
+        }
+        if subscription.singles.len() >= SINGLES_MAX
+            || subscription.tally.waiting <= subscription.singles.len() as u64
+        {
+            return Ok(None);
+        }
+        let slot = self.resident(id, "")?;
+        let head = self.lanes.get(slot).and_then(|resident| resident.lane.head().map(|(_, entry)| *entry));
+        match head {
+            Some(entry) if entry.at < synced => {
+                self.take_next_single(id, Some(entry.position))?;
+                Ok(Some(entry.position))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn open_call(&mut self, id: SubscriptionId, who: Who, tag: u64) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.in_flight.insert(ticket, InFlight { subscription: id, who, started: self.now });
+        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            subscription.in_flight += 1;
+            self.endpoints.breaker_mut(subscription.endpoint).started(tag, self.now);
+        }
+        ticket
+    }
+
+    fn delivery(
+        &self,
+        ticket: Ticket,
+        id: SubscriptionId,
+        at: Address,
+        place: Option<Place>,
+        attempt: u32,
+    ) -> Result<Delivery, Failure> {
+        let record = self.read_event(at)?;
+        let (start, _) = crate::apply::event_of(&record)?;
+        let subscription = self.subscriptions.get(&id).ok_or(Malformed("subscription"))?;
+        let event = start..record.len();
+        Ok(Delivery { ticket, document: subscription.document.clone(), record, event, place, attempt })
+    }
+
+    /// Damage found on the way out: the event is refused and named, never delivered wrong. The rest goes on.
+    fn unreadable(&mut self, ticket: Ticket, failure: Failure) -> Result<(), Failure> {
+        match failure {
+            Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_)) | Failure::Malformed(_) => {
+                tracing::error!(%failure, "An event cannot be read back.");
+                self.metrics.damaged += 1;
+                let flight = self.close(ticket);
+                match flight {
+                    Some(flight) => {
+                        self.record_failure(flight, true, Reason::Poison, &failure.to_string(), Millis::ZERO)
+                    }
+                    None => Ok(()),
+                }
+            }
+            other => Err(other),
+        }
+    }
+}
