@@ -8,6 +8,10 @@ use klambda_store::table;
 
 /// The log is never longer than this beyond the checkpoint: what a restart reads.
 const REPLAY_BYTES_MAX: u64 = 256 << 20;
+/// What a new mark takes in memory, and the share of memory for new ones. With the default memory that is 57,065 of
+/// them: a little fewer than make their table double.
+const MARK_BYTES: usize = 56;
+const MARKS_SHARE: usize = 42;
 
 impl Engine {
     pub(super) fn is_checkpoint_due(&self) -> bool {
@@ -16,7 +20,7 @@ impl Engine {
             && self.keeping.retry_at <= self.now
             && (self.keeping.wants_checkpoint
                 || self.rows.changed_bytes() > memory / 10
-                || self.marks.recent_len() * 56 > memory / 32
+                || self.marks.recent_len() * MARK_BYTES > memory / MARKS_SHARE
                 || self.log.written().0 - self.manifest.checkpoint.0 > REPLAY_BYTES_MAX)
     }
 

@@ -4,10 +4,10 @@
 //! a rate when somebody stands in between, whoever it is.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-/// Passes connections on to `to`, each on a thread of its own, for as long as the program runs.
+/// Passes connections on to `to`, on threads of their own, for as long as the program runs.
 pub fn start(to: SocketAddr) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -20,19 +20,22 @@ pub fn start(to: SocketAddr) -> io::Result<SocketAddr> {
     Ok(address)
 }
 
-/// A call is shorter than a read, and its answer too.
-fn pass(mut client: TcpStream, to: SocketAddr) -> io::Result<()> {
-    let mut server = TcpStream::connect(to)?;
+/// Each direction by itself: an answer may come in several pieces.
+fn pass(client: TcpStream, to: SocketAddr) -> io::Result<()> {
+    let server = TcpStream::connect(to)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let mut bytes = [0; 16 << 10];
-    while carry(&mut client, &mut server, &mut bytes)? && carry(&mut server, &mut client, &mut bytes)? {}
-    Ok(())
+    let (from_server, to_client) = (server.try_clone()?, client.try_clone()?);
+    thread::spawn(move || carry(from_server, to_client));
+    carry(client, server)
 }
 
-/// Whether there was something to carry.
-fn carry(from: &mut TcpStream, to: &mut TcpStream, bytes: &mut [u8]) -> io::Result<bool> {
-    let count = from.read(bytes)?;
-    to.write_all(&bytes[..count])?;
-    Ok(count > 0)
+fn carry(mut from: TcpStream, mut to: TcpStream) -> io::Result<()> {
+    let mut bytes = [0; 16 << 10];
+    loop {
+        match from.read(&mut bytes)? {
+            0 => return to.shutdown(Shutdown::Write),
+            count => to.write_all(&bytes[..count])?,
+        }
+    }
 }
