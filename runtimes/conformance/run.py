@@ -51,16 +51,19 @@ class Built:
         subprocess.run(["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "."], cwd=self.code, check=True)
         return [binary]
 
-    def start(self, **settings):
-        return Process(self, settings)
+    def start(self, family=socket.AF_UNIX, **settings):
+        return Process(self, settings, family)
 
     def remove(self):
         shutil.rmtree(self.folder)
 
 
 class Process:
-    def __init__(self, built, settings):
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    def __init__(self, built, settings, family):
+        self.listener = socket.socket(family)
+        # The kernel chooses a name, or a port.
+        self.listener.bind("" if family == socket.AF_UNIX else ("127.0.0.1", 0))
+        self.listener.listen(512)
         self.address = self.listener.getsockname()
         env = dict(
             os.environ,
@@ -75,8 +78,11 @@ class Process:
         self.child = subprocess.Popen(built.command, env=env, stdin=self.listener, stdout=pipe, stderr=pipe, text=True)
 
     def connect(self):
-        peer = socket.create_connection(self.address, timeout=20)
-        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = socket.socket(self.listener.family)
+        peer.settimeout(20)
+        peer.connect(self.address)
+        if peer.family != socket.AF_UNIX:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return Peer(peer)
 
     def end(self):

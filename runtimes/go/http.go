@@ -40,8 +40,20 @@ type response struct {
 	sent func()
 }
 
+// listener and peer are those of TCP, or of a socket of this machine.
+type listener interface {
+	net.Listener
+	SetDeadline(time.Time) error
+}
+
+type peer interface {
+	net.Conn
+	CloseRead() error
+	CloseWrite() error
+}
+
 type server struct {
-	listener     *net.TCPListener
+	listener     listener
 	serve        func(*request, time.Time) response
 	timeout      time.Duration
 	bodyBytesMax int
@@ -59,9 +71,9 @@ func (s *server) run() {
 	s.open = map[*connection]struct{}{}
 	go s.watch()
 	for {
-		peer, err := s.listener.AcceptTCP()
+		accepted, err := s.listener.Accept()
 		if err == nil {
-			s.start(peer)
+			s.start(accepted.(peer))
 		} else if s.draining.Load() {
 			break
 		} else {
@@ -80,7 +92,7 @@ func (s *server) drain() {
 	_ = s.listener.SetDeadline(time.Now().Add(drainPause))
 }
 
-func (s *server) start(peer *net.TCPConn) {
+func (s *server) start(peer peer) {
 	s.room <- struct{}{}
 	c := &connection{server: s, peer: peer, buffer: make([]byte, bufferBytes)}
 	s.mutex.Lock()
@@ -131,7 +143,7 @@ const (
 // connection has a goroutine, which reads, calls the handler and answers.
 type connection struct {
 	server  *server
-	peer    *net.TCPConn
+	peer    peer
 	request request
 	out     []byte
 	// What has been received and not been read is buffer[start:end].

@@ -42,21 +42,18 @@ func Serve(handler any) {
 // standardInput keeps its descriptor taken; a file opened later must not become the standard input.
 var standardInput *os.File
 
-func listen() (*net.TCPListener, error) {
-	var listener net.Listener
+func listen() (listener, error) {
+	var opened net.Listener
 	var err error
 	if fd := os.Getenv("KLAMBDA_LISTEN_FD"); fd != "" {
-		listener, err = handedOver(fd)
+		opened, err = handedOver(fd)
 	} else {
-		listener, err = net.Listen("tcp", "127.0.0.1:"+setting("PORT", "8080"))
+		opened, err = net.Listen("tcp", "127.0.0.1:"+setting("PORT", "8080"))
 	}
 	if err != nil {
 		return nil, err
 	}
-	if listener, ok := listener.(*net.TCPListener); ok {
-		return listener, nil
-	}
-	return nil, errors.New("KLAMBDA_LISTEN_FD is no TCP socket")
+	return opened.(listener), nil
 }
 
 func handedOver(fd string) (net.Listener, error) {

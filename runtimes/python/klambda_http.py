@@ -160,7 +160,8 @@ class Connection:
         # The kernel keeps these times; a timeout of Python's own costs a call more per read.
         limit = struct.pack("ll", RECEIVE_SECONDS_MAX, 0)
         self.peer.setblocking(True)
-        self.peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.peer.family != socket.AF_UNIX:
+            self.peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 

@@ -93,7 +93,7 @@ impl Control {
         let within = Duration::from_millis(timeout_ms(&resource)) + self.options.start_timeout;
         let answer = match lease.endpoint() {
             Endpoint::Local(address) => {
-                let called = self.caller.call(*address, &call, within).await;
+                let called = self.caller.call(address, &call, within).await;
                 called.map_err(|outcome| failed(outcome, within))?
             }
             Endpoint::Url(url) => {

@@ -46,7 +46,7 @@ impl Hold for Held {
 async fn lease(fleet: Fleet, name: Name) -> Result<Lease, Unavailable> {
     let lease = fleet.acquire(name.as_str()).await.map_err(|error| unavailable(&error))?;
     match lease.address() {
-        Some(address) => Ok(Lease { address, held: Box::new(Held(lease)) }),
+        Some(address) => Ok(Lease { address: address.clone(), held: Box::new(Held(lease)) }),
         None => Err(Unavailable { why: "it runs elsewhere".into(), retry_after_ms: RETRY_MS }),
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Nothing here reads a clock, touches a disk or waits: every function is given what it needs and says what follows.
 
+pub mod address;
 pub mod binding;
 pub mod breaker;
 pub mod event;

@@ -138,7 +138,7 @@ impl Client {
             Outcome::NotReady { why, retry_after_ms }
         })?;
         let options = self.shared.options;
-        let pool = replicas.pool(lease.address, |key| self.shared.targets().pool(key, options));
+        let pool = replicas.pool(&lease.address, |key| self.shared.targets().pool(key, options));
         let pool = pool.map_err(Outcome::Unusable)?;
         let outcome = call_http1(request, &pool, request.target.deadline(), options.replies_bytes_max).await;
         if outcome.is_ok() {

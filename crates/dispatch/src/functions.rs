@@ -1,9 +1,9 @@
 //! The seam to whoever runs functions: a delivery to a function asks here for a replica to call.
 
 use crate::engine::Delivery;
+use klambda_core::address::Address;
 use klambda_core::outcome::Outcome;
 use std::future::Future;
-use std::net::SocketAddr;
 use std::pin::Pin;
 
 /// Knows where functions run.
@@ -28,7 +28,7 @@ pub enum Acquired {
 
 /// A replica that will not be stopped while this is held: until the answer is read.
 pub struct Lease {
-    pub address: SocketAddr,
+    pub address: Address,
     /// Dropped when the call is over.
     pub held: Box<dyn Hold>,
 }

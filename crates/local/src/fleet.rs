@@ -19,9 +19,9 @@
 use crate::container::Image;
 use crate::process::logs::{Bounds, Logs};
 use crate::process::{Command, Spawner};
+use klambda_core::address::Address;
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -104,7 +104,7 @@ impl Default for Scaling {
 /// Where a replica is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    Local(SocketAddr),
+    Local(Address),
     Url(Arc<str>),
 }
 

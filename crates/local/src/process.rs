@@ -10,8 +10,10 @@
 //! **Invariant:** the parent-death signal is tied to the thread that started a process, so all are started by one
 //! thread that lives as long as the program.
 
+use klambda_core::address::Address;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,17 +64,28 @@ impl std::fmt::Display for Exit {
 pub enum Error {
     #[error("cannot start {program}: {error}")]
     Start { program: String, error: std::io::Error },
-    #[error("no free port on the loopback address: {0}")]
+    #[error("no socket to listen on: {0}")]
     Listen(std::io::Error),
     #[error("the part of this program that starts processes has ended")]
     Ended,
 }
 
-/// A loopback address with a socket that already listens.
-pub fn listen() -> Result<(TcpListener, SocketAddr), Error> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Error::Listen)?;
-    let address = listener.local_addr().map_err(Error::Listen)?;
-    Ok((listener, address))
+/// Calls that wait for a process to take them. The kernel may allow fewer.
+const CALLS_WAITING_MAX: i32 = 4096;
+
+/// A socket that already listens, under a name that the kernel gives.
+pub fn listen() -> Result<(OwnedFd, Address), Error> {
+    let listen = || -> std::io::Result<(OwnedFd, Address)> {
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new_unnamed())?;
+        rustix::net::listen(&socket, CALLS_WAITING_MAX)?;
+        let bound = SocketAddrUnix::try_from(rustix::net::getsockname(&socket)?)?;
+        let name = bound.abstract_name().and_then(|name| std::str::from_utf8(name).ok());
+        let name = name.ok_or_else(|| std::io::Error::other("the kernel gave it no name"))?;
+        Ok((socket, Address::Local(name.into())))
+    };
+    listen().map_err(Error::Listen)
 }
 
 /// A started process. A clone is the same process; letting go of all of them does not end it.

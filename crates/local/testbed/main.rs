@@ -4,8 +4,8 @@ use klambda_local::fleet::{self, Fleet, Run, Scaling, Version};
 use klambda_local::process::limits::Groups;
 use klambda_local::process::{Command, Limits, Options, Spawner};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,13 +36,13 @@ fn serve() {
         let sleep = std::process::Command::new("sleep").arg("600").stdin(std::process::Stdio::null()).spawn();
         std::thread::spawn(move || sleep.expect("sleep").wait());
     }
-    let listener = TcpListener::from(std::io::stdin().as_fd().try_clone_to_owned().expect("a socket"));
+    let listener = UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned().expect("a socket"));
     for stream in listener.incoming().flatten() {
         std::thread::spawn(move || answer(stream));
     }
 }
 
-fn answer(mut stream: TcpStream) {
+fn answer(mut stream: UnixStream) {
     let mut request = Vec::new();
     let mut piece = [0; 1024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {

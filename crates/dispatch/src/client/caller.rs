@@ -6,9 +6,9 @@ use super::connection::{Connection, Message, Replied, Trouble};
 use super::pool::{self, Pool};
 use super::request::write_length;
 use bytes::Bytes;
+use klambda_core::address::Address;
 use klambda_core::outcome::Outcome;
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -32,7 +32,7 @@ pub struct Answer {
 /// opened on.
 pub struct Caller {
     options: Options,
-    replicas: Mutex<HashMap<SocketAddr, Arc<Pool>, foldhash::fast::RandomState>>,
+    replicas: Mutex<HashMap<Address, Arc<Pool>, foldhash::fast::RandomState>>,
 }
 
 impl Caller {
@@ -41,7 +41,7 @@ impl Caller {
     }
 
     /// Makes the call once. It is sent again only if its connection was closed before it took a byte of it.
-    pub async fn call(&self, address: SocketAddr, call: &Call, within: Duration) -> Result<Answer, Outcome> {
+    pub async fn call(&self, address: &Address, call: &Call, within: Duration) -> Result<Answer, Outcome> {
         let (pool, deadline) = (self.pool(address)?, Instant::now() + within);
         let mut connection = match pool.take() {
             Some(connection) => connection,
@@ -70,15 +70,14 @@ impl Caller {
         Ok(Answer { status: replied.reply.code, content_type: content.content_type, body: content.body })
     }
 
-    fn pool(&self, address: SocketAddr) -> Result<Arc<Pool>, Outcome> {
+    fn pool(&self, address: &Address) -> Result<Arc<Pool>, Outcome> {
         let mut replicas = self.replicas();
-        if let Some(pool) = replicas.get(&address) {
+        if let Some(pool) = replicas.get(address) {
             return Ok(pool.clone());
         }
-        let key =
-            pool::Key { host: address.ip().to_string(), port: address.port(), tls: None, shared: false };
+        let key = pool::Key::of_replica(address);
         let pool = Arc::new(Pool::new(key, self.options).map_err(Outcome::Unusable)?);
-        replicas.insert(address, pool.clone());
+        replicas.insert(address.clone(), pool.clone());
         Ok(pool)
     }
 
@@ -90,7 +89,7 @@ impl Caller {
         });
     }
 
-    fn replicas(&self) -> MutexGuard<'_, HashMap<SocketAddr, Arc<Pool>, foldhash::fast::RandomState>> {
+    fn replicas(&self) -> MutexGuard<'_, HashMap<Address, Arc<Pool>, foldhash::fast::RandomState>> {
         self.replicas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

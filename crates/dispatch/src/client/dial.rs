@@ -4,8 +4,8 @@ use klambda_core::outcome::Outcome;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::net::{TcpStream, lookup_host};
-use tokio::time::timeout;
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Tries the host's addresses in turn, each with its share of the time: one that swallows packets must not hide the rest.
 pub async fn dial(host: &str, port: u16, within: Duration) -> Result<TcpStream, Outcome> {
@@ -24,6 +24,22 @@ pub async fn dial(host: &str, port: u16, within: Duration) -> Result<TcpStream, 
         }
     }
     Err(last)
+}
+
+/// A socket of this machine. While more wait to be taken than it has room for, it is tried again.
+pub async fn dial_local(name: &str, within: Duration) -> Result<UnixStream, Outcome> {
+    const AGAIN: Duration = Duration::from_millis(5);
+    let until = Instant::now() + within;
+    loop {
+        match UnixStream::connect(format!("\0{name}")).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                sleep(AGAIN).await;
+            }
+            Err(error) if is_ours(&error) => return Err(Outcome::Unusable(error.to_string())),
+            Err(error) => return Err(Outcome::Refused(format!("@{name}: {error}"))),
+        }
+    }
 }
 
 fn ready(stream: TcpStream) -> io::Result<TcpStream> {

@@ -3,12 +3,13 @@
 
 use super::Options;
 use super::connection::Connection;
-use super::dial::dial;
+use super::dial::{dial, dial_local};
 use super::h2c::Lines;
 use super::stream::Stream;
 use super::tls::Tls;
+use klambda_core::address::Address;
 use klambda_core::outcome::Outcome;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
@@ -21,6 +22,18 @@ pub struct Key {
     pub tls: Option<Files>,
     /// HTTP/2: many calls share one.
     pub shared: bool,
+    /// The name of a socket of this machine, in place of host and port.
+    pub socket: Option<Arc<str>>,
+}
+
+impl Key {
+    pub fn of_replica(address: &Address) -> Key {
+        let (host, port, socket) = match address {
+            Address::Tcp(address) => (address.ip().to_string(), address.port(), None),
+            Address::Local(name) => (String::new(), 0, Some(name.clone())),
+        };
+        Key { host, port, tls: None, shared: false, socket }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -80,6 +93,10 @@ impl Pool {
 
     pub async fn connect(&self, deadline: Instant) -> Result<Connection, Outcome> {
         let connecting = async {
+            if let Some(name) = &self.key.socket {
+                let stream = dial_local(name, self.connect_timeout()).await?;
+                return Ok(Connection::new(Stream::Local(stream), 0, deadline));
+            }
             let stream = dial(&self.key.host, self.key.port, self.connect_timeout()).await?;
             let Some(tls) = &self.tls else { return Ok(Connection::new(Stream::Plain(stream), 0, deadline)) };
             let (connector, generation) = tls.connector().map_err(Outcome::Unusable)?;

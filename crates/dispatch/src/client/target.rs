@@ -3,9 +3,9 @@
 use super::own_headers::OwnHeaders;
 use super::pool::{self, Pool};
 use http::Uri;
+use klambda_core::address::Address;
 use klambda_core::subscription::{Document, FunctionName, HeaderValue, Protocol, Target};
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub enum Way {
 /// A function's replicas, as far as they were called.
 pub struct Replicas {
     pub function: FunctionName,
-    pools: Mutex<HashMap<SocketAddr, Arc<Pool>>>,
+    pools: Mutex<HashMap<Address, Arc<Pool>>>,
 }
 
 /// Replicas come and go; of more than this many, those that are gone are forgotten.
@@ -44,19 +44,18 @@ impl Replicas {
     /// The connections to one replica; `pool` makes them if there are none.
     pub fn pool(
         &self,
-        address: SocketAddr,
+        address: &Address,
         pool: impl FnOnce(pool::Key) -> Result<Arc<Pool>, String>,
     ) -> Result<Arc<Pool>, String> {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pool) = pools.get(&address) {
+        if let Some(pool) = pools.get(address) {
             return Ok(pool.clone());
         }
         if pools.len() >= REPLICAS_MAX {
             pools.clear();
         }
-        let host = address.ip().to_string();
-        let made = pool(pool::Key { host, port: address.port(), tls: None, shared: false })?;
-        pools.insert(address, made.clone());
+        let made = pool(pool::Key::of_replica(address))?;
+        pools.insert(address.clone(), made.clone());
         Ok(made)
     }
 }
@@ -112,6 +111,7 @@ fn pool_key(uri: &Uri, target: &Target) -> Result<pool::Key, String> {
             key: target.tls.key_file.clone(),
         }),
         shared: target.protocol == Protocol::H2c,
+        socket: None,
     })
 }
 

@@ -3,7 +3,7 @@
 use super::failure::{End, Failure};
 use super::function::{Entered, Grant};
 use super::{Endpoint, Error, Fleet, Shared, State};
-use std::net::SocketAddr;
+use klambda_core::address::Address;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
@@ -22,7 +22,7 @@ impl Lease {
     }
 
     /// Of what runs on this machine.
-    pub fn address(&self) -> Option<SocketAddr> {
+    pub fn address(&self) -> Option<&Address> {
         self.grant.endpoint.address()
     }
 

@@ -7,7 +7,9 @@ use super::{Endpoint, Run, Shared};
 use crate::container::{self, Engine, Image};
 use crate::process::logs::Logs;
 use crate::process::{self, Exit, Process};
-use std::net::{SocketAddr, TcpListener};
+use klambda_core::address::Address;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -25,25 +27,20 @@ pub struct Life {
 }
 
 impl Life {
-    pub async fn run(mut self, run: Run, socket: Option<(TcpListener, SocketAddr)>) {
+    pub async fn run(mut self, run: Run, socket: Option<(OwnedFd, Address)>) {
         let end = match (run, socket) {
             (Run::Process(command), Some((listener, address))) => {
                 self.process(command, listener, address).await
             }
             (Run::Image(image), _) => self.image(&image).await,
-            _ => not_started("no free port on the loopback address; raise the limit of open files".into()),
+            _ => not_started("no socket to listen on; raise the limit of open files".into()),
         };
         self.shared.ended(&self.function, self.replica, end);
     }
 
-    async fn process(
-        &mut self,
-        command: Arc<process::Command>,
-        listener: TcpListener,
-        address: SocketAddr,
-    ) -> End {
+    async fn process(&mut self, command: Arc<process::Command>, listener: OwnedFd, address: Address) -> End {
         match self.spawn(command, Some(listener)).await {
-            Ok(process) => self.watch(&process, probe::until_up(address, Expect::Ok)).await,
+            Ok(process) => self.watch(&process, probe::until_up(&address, Expect::Ok)).await,
             Err(error) => not_started(error.to_string()),
         }
     }
@@ -60,8 +57,8 @@ impl Life {
         };
         let (shared, function, replica) = (self.shared.clone(), self.function.clone(), self.replica);
         let up = async {
-            let address = port(engine, &name, image.port).await;
-            probe::until_up(address, Expect::Any).await;
+            let address = Address::Tcp(port(engine, &name, image.port).await);
+            probe::until_up(&address, Expect::Any).await;
             shared.opened(&function, replica, Endpoint::Local(address));
         };
         let end = self.watch(&process, up).await;
@@ -72,7 +69,7 @@ impl Life {
     async fn spawn(
         &self,
         command: Arc<process::Command>,
-        listener: Option<TcpListener>,
+        listener: Option<OwnedFd>,
     ) -> Result<Process, process::Error> {
         let process = self.shared.spawner.spawn(command, listener, self.logs.clone(), self.replica).await?;
         for note in process.notes() {

@@ -1,10 +1,10 @@
 //! Asking a replica whether it is up. The request waits in its socket until it is; so there is one, as a rule.
 
 use super::Endpoint;
-use std::net::SocketAddr;
+use klambda_core::address::Address;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 
 /// Between two requests, where one was refused or broken off.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -18,9 +18,9 @@ pub enum Expect {
     Any,
 }
 
-pub async fn until_up(endpoint: SocketAddr, expect: Expect) {
+pub async fn until_up(address: &Address, expect: Expect) {
     loop {
-        match status(endpoint).await {
+        match status(address).await {
             Ok(200) => return,
             Ok(_) if expect == Expect::Any => return,
             _ => tokio::time::sleep(AGAIN).await,
@@ -28,10 +28,15 @@ pub async fn until_up(endpoint: SocketAddr, expect: Expect) {
     }
 }
 
-async fn status(address: SocketAddr) -> std::io::Result<u16> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
+async fn status(address: &Address) -> std::io::Result<u16> {
+    match address {
+        Address::Tcp(address) => ask(TcpStream::connect(address).await?).await,
+        Address::Local(name) => ask(UnixStream::connect(format!("\0{name}")).await?).await,
+    }
+}
+
+async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<u16> {
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: function\r\nConnection: close\r\n\r\n").await?;
     // "HTTP/1.1 200"
     let mut head = [0; 12];
     stream.read_exact(&mut head).await?;
@@ -40,9 +45,9 @@ async fn status(address: SocketAddr) -> std::io::Result<u16> {
 }
 
 impl Endpoint {
-    pub fn address(&self) -> Option<SocketAddr> {
+    pub fn address(&self) -> Option<&Address> {
         match self {
-            Endpoint::Local(address) => Some(*address),
+            Endpoint::Local(address) => Some(address),
             Endpoint::Url(_) => None,
         }
     }

@@ -8,7 +8,6 @@ use crate::child;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsString;
 use std::io;
-use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -43,7 +42,7 @@ pub struct Spawner {
 
 struct Request {
     command: Arc<Command>,
-    listener: Option<TcpListener>,
+    listener: Option<OwnedFd>,
     logs: Arc<Logs>,
     replica: u64,
     answer: oneshot::Sender<Result<Process, Error>>,
@@ -83,7 +82,7 @@ impl Spawner {
     pub async fn spawn(
         &self,
         command: Arc<Command>,
-        listener: Option<TcpListener>,
+        listener: Option<OwnedFd>,
         logs: Arc<Logs>,
         replica: u64,
     ) -> Result<Process, Error> {
@@ -119,7 +118,7 @@ impl Starter {
     fn start(
         &mut self,
         command: &Command,
-        listener: Option<TcpListener>,
+        listener: Option<OwnedFd>,
         logs: Arc<Logs>,
         replica: u64,
     ) -> Result<Process, Error> {
@@ -148,7 +147,7 @@ impl Starter {
     fn spawn(
         &self,
         command: &Command,
-        listener: Option<TcpListener>,
+        listener: Option<OwnedFd>,
         name: &str,
         groups: &[Group],
     ) -> io::Result<tokio::process::Child> {
@@ -164,7 +163,7 @@ impl Starter {
         let stdin = match listener {
             Some(listener) => {
                 spawning.env("KLAMBDA_LISTEN_FD", "0");
-                Stdio::from(OwnedFd::from(listener))
+                Stdio::from(listener)
             }
             None => Stdio::null(),
         };

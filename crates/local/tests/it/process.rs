@@ -92,7 +92,7 @@ async fn grows_until_ended(groups: Groups) {
     let mut command = command(&[]);
     command.limits = Limits { memory_bytes: Some(48 << 20), cpu_millis: Some(1000) };
     let process = spawner.spawn(Arc::new(command), Some(listener), logs(), 1).await.unwrap();
-    get(address, "/").await.unwrap();
+    get(address.clone(), "/").await.unwrap();
     assert!(get(address, "/allocate").await.is_err());
     let exit = process.exited().await;
     assert!(exit.out_of_memory, "{exit:?} {:?}", process.notes());

@@ -1,15 +1,15 @@
 //! What the tests share: a platform on a temporary folder, versions of the testbed's server, calls, waiting.
 
+use klambda_core::address::Address;
 use klambda_local::fleet::{self, Fleet, Observation, Run, Scaling, Version};
 use klambda_local::process::limits::Groups;
 use klambda_local::process::{self, Command, Limits, Spawner};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 
 pub const TESTBED: &str = env!("CARGO_BIN_EXE_klambda-local-testbed");
 
@@ -67,7 +67,7 @@ impl Platform {
     /// One request to a replica, as the server makes it.
     pub async fn call(&self, function: &str, path: &str) -> Result<String, String> {
         let mut lease = self.fleet.acquire(function).await.map_err(|error| error.to_string())?;
-        let answer = get(lease.address().unwrap(), path).await.map_err(|error| error.to_string())?;
+        let answer = get(lease.address().unwrap().clone(), path).await.map_err(|error| error.to_string())?;
         lease.answered();
         Ok(answer)
     }
@@ -90,8 +90,14 @@ pub fn version(id: &str, environment: &[(&str, &str)], scaling: Scaling) -> Vers
     Version { id: id.into(), artifact: format!("artifact-{id}").into(), run, scaling }
 }
 
-pub async fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(address).await?;
+pub async fn get(address: Address, path: &str) -> std::io::Result<String> {
+    match address {
+        Address::Tcp(address) => get_over(TcpStream::connect(address).await?, path).await,
+        Address::Local(name) => get_over(UnixStream::connect(format!("\0{name}")).await?, path).await,
+    }
+}
+
+async fn get_over(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> std::io::Result<String> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();

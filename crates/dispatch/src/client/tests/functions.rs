@@ -35,7 +35,7 @@ impl Functions for Replica {
         if (namespace, name) != ("default", "hello") {
             return Acquired::Unavailable(Unavailable { why: "there is none".into(), retry_after_ms: 7 });
         }
-        let (address, after) = (self.address, self.after);
+        let (address, after) = (self.address.into(), self.after);
         let (held, ended) = (self.held.clone(), self.ended.clone());
         Acquired::Soon(Box::pin(async move {
             tokio::time::sleep(after).await;

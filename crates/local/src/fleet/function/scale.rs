@@ -101,7 +101,7 @@ impl Function {
             Run::Process(_) => process::listen().ok(),
             _ => None,
         };
-        let endpoint = socket.as_ref().map(|(_, address)| Endpoint::Local(*address));
+        let endpoint = socket.as_ref().map(|(_, address)| Endpoint::Local(address.clone()));
         let (replica, orders) = starting(id, self.versions[index].ordinal, endpoint, now);
         self.replicas.push(replica);
         let life = Life {
