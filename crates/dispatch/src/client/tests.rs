@@ -1,3 +1,4 @@
+mod caller;
 mod functions;
 mod http1;
 mod http2;
