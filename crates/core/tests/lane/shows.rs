@@ -1,0 +1,125 @@
+//! What a lane shows of itself to those who keep it.
+
+use crate::harness::{START, World, entry, policy};
+use klambda_core::ids::{Position, Sequence};
+use klambda_core::lane::{CHUNK, Entry, FRONT_MAX, Input, Lane, Policy, State};
+use klambda_core::time::Millis;
+
+fn position(entry: Option<&Entry>) -> Option<u64> {
+    entry.map(|entry| entry.position.0)
+}
+
+/// Two that can go out, one that came early.
+fn three() -> World {
+    let mut world = World::new(policy());
+    for sequence in [1, 2, 4] {
+        world.send((sequence, 0), 1);
+    }
+    world
+}
+
+#[test]
+fn names_are_those_of_the_api() {
+    let names = State::ALL.map(State::name);
+    assert_eq!(names, ["open", "running", "retrying", "gap", "parked", "paused"]);
+}
+
+#[test]
+fn what_waits_is_found_wherever_it_stands() {
+    let mut world = three();
+    let lane = &world.machine.lane;
+    assert_eq!((lane.resident(), lane.depth(), lane.buffered()), (3, 3, 1));
+    assert_eq!((position(lane.front()), position(lane.first_waiting())), (Some(1), Some(1)));
+    assert_eq!(position(lane.first_droppable()), Some(1));
+    let early: Vec<(Sequence, u64)> = lane.early().map(|(n, entry)| (n, entry.position.0)).collect();
+    assert_eq!(early, [(Sequence(4), 3)]);
+
+    world.start().expect("ready");
+    assert_eq!(position(world.machine.lane.first_droppable()), Some(2), "not what is in flight");
+    world.fail(true);
+    let lane = &world.machine.lane;
+    assert_eq!(position(lane.first_droppable()), Some(2), "not what holds the lane");
+    assert_eq!((lane.state(), position(lane.front())), (State::Parked, Some(1)));
+    world.must(Input::Skip);
+    world.deliver_all();
+    let lane = &world.machine.lane;
+    assert_eq!(position(lane.front()), None);
+    assert_eq!((position(lane.first_waiting()), position(lane.first_droppable())), (Some(3), Some(3)));
+}
+
+#[test]
+fn what_comes_back_from_outside_counts_too() {
+    let mut world = World::new(policy());
+    world.send((1, 0), 1);
+    world.send((2, 0), 1);
+    world.start().expect("ready");
+    world.fail(true);
+    world.must(Input::Skip);
+    world.requeue(0);
+    let lane = &world.machine.lane;
+    assert_eq!((lane.resident(), lane.depth()), (2, 2));
+    assert_eq!((position(lane.first_waiting()), position(lane.front())), (Some(1), Some(2)));
+    assert_eq!(position(lane.first_droppable()), Some(1));
+}
+
+#[test]
+fn the_middle_of_a_long_queue_goes_out_by_whole_chunks() {
+    let policy = Policy { sequenced: false, ..policy() };
+    let mut lane = Lane::new(START);
+    let mut actions = Vec::new();
+    let count = FRONT_MAX + CHUNK - 1;
+    for n in 1..=count as u64 {
+        let input = Input::Arrived { entry: entry(n, 1, START), sequence: None, taken: false };
+        lane.apply(input, &policy, START, &mut actions).expect("taken");
+    }
+    assert_eq!((lane.resident(), lane.take_chunk()), (count, None), "one is missing to a whole chunk");
+    assert_eq!(position(lane.first_waiting()), Some(1));
+    let last = Input::Arrived { entry: entry(count as u64 + 1, 1, START), sequence: None, taken: false };
+    lane.apply(last, &policy, START, &mut actions).expect("taken");
+    let (number, chunk) = lane.take_chunk().expect("a whole chunk");
+    assert_eq!((number, chunk.len(), chunk[0].position), (0, CHUNK, Position(FRONT_MAX as u64 + 1)));
+    assert_eq!((lane.resident(), lane.depth()), (FRONT_MAX, (FRONT_MAX + CHUNK) as u64));
+    let spilled = lane.spilled();
+    assert_eq!((spilled.first_chunk, spilled.next_chunk, spilled.entries), (0, 1, CHUNK as u64));
+
+    // Without turns: taken from the front one by one, with the chunk loaded when it is wanted.
+    let mut taken = Vec::new();
+    while let Some(entry) = lane.take_front() {
+        taken.push(entry.position.0);
+        if let Some(0) = lane.wanted_chunk() {
+            lane.load_chunk(chunk.iter().copied());
+        }
+    }
+    assert_eq!(taken, (1..=count as u64 + 1).collect::<Vec<_>>());
+    assert!(lane.is_idle());
+}
+
+#[test]
+fn what_waits_behind_the_front_moves_up_when_the_front_runs_out() {
+    let policy = Policy { sequenced: false, ..policy() };
+    let mut lane = Lane::new(START);
+    for n in 1..=FRONT_MAX as u64 + 3 {
+        let input = Input::Arrived { entry: entry(n, 1, START), sequence: None, taken: false };
+        lane.apply(input, &policy, START, &mut Vec::new()).expect("taken");
+    }
+    let taken: Vec<u64> = std::iter::from_fn(|| lane.take_front()).map(|entry| entry.position.0).collect();
+    assert_eq!(taken, (1..=FRONT_MAX as u64 + 3).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_lane_that_rests_longer_than_its_sequences_live_knows_nothing() {
+    let mut world = World::new(Policy { sequence_ttl_ms: 50_000, ..policy() });
+    for sequence in 1..=3 {
+        world.send((sequence, 0), 1);
+        world.deliver_all();
+    }
+    let (lane, policy) = (&world.machine.lane, &world.policy);
+    assert_eq!(lane.active_at(), START);
+    let knows =
+        |sequence: u64, after_ms: u64| lane.knows(Sequence(sequence), policy, Millis(START.0 + after_ms));
+    assert!(!knows(2, 0), "passed just now: it is late, not known");
+    assert!(knows(2, 30_000) && !knows(4, 30_000), "passed long ago, and not yet passed");
+    assert!(knows(2, 49_999) && !knows(2, 50_000), "forgotten");
+    let endless = Policy { sequence_ttl_ms: 0, ..*policy };
+    assert!(lane.knows(Sequence(2), &endless, Millis(START.0 + 50_000)));
+}
