@@ -221,4 +221,42 @@ mod tests {
         b.succeeded(probe + 30_001);
         assert!(b.is_closed());
     }
+
+    #[test]
+    fn calls_of_longer_ago_than_the_window_do_not_count() {
+        let mut b = Breaker::new(Limits { consecutive: 1000, ..Limits::default() });
+        // One in eight: far below half, in seconds of their own and in the same.
+        for n in 0..80 {
+            assert!(!b.failed(7, false, T) || n >= 19, "fewer than twenty calls");
+            (0..7).for_each(|_| b.succeeded(T));
+        }
+        assert!(b.is_closed());
+        // After ten seconds only what fails now is left.
+        let later = T + 11_000;
+        let opened: Vec<bool> = (0..20).map(|_| b.failed(7, false, later)).collect();
+        assert_eq!(opened.iter().position(|opened| *opened), Some(19));
+
+        let mut b = Breaker::new(Limits { consecutive: 1000, ..Limits::default() });
+        (0..30).for_each(|_| b.succeeded(T));
+        assert!((0..29).all(|_| !b.failed(7, false, T + 9_000)), "those of nine seconds ago count");
+        assert!(b.failed(7, false, T + 9_000));
+    }
+
+    #[test]
+    fn a_probe_that_is_abandoned_is_made_again_at_once() {
+        let mut b = breaker();
+        assert_eq!(b.last_probe(), None);
+        (0..3).for_each(|lane| {
+            b.failed(lane, false, T);
+        });
+        let probe = T + 30_000;
+        b.started(5, probe);
+        assert_eq!((b.state(), b.last_probe()), (State::HalfOpen, Some(5)));
+        b.abandoned(probe + 7);
+        assert_eq!(b.state(), State::Open { probe_at: probe + 7 });
+        b.started(6, probe + 7);
+        b.succeeded(probe + 8);
+        b.abandoned(probe + 9);
+        assert!(b.is_closed(), "there is no probe to abandon");
+    }
 }

@@ -164,3 +164,33 @@ impl Reason {
         Reason::ALL.into_iter().find(|reason| reason.code() == code)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(code: u16, detail: &str) -> Outcome {
+        Outcome::Status { code, retry_after_ms: Some(7), detail: detail.into() }
+    }
+
+    #[test]
+    fn an_outcome_says_what_a_person_must_know() {
+        let not_ready = Outcome::NotReady { why: "it is built".into(), retry_after_ms: 9 };
+        for (outcome, line, retry_after_ms, of_endpoint) in [
+            (status(500, ""), "HTTP 500", Some(7), false),
+            (status(503, "busy"), "HTTP 503: busy", Some(7), true),
+            (status(429, ""), "HTTP 429", Some(7), true),
+            (Outcome::Refused("a:1".into()), "connection refused: a:1", None, true),
+            (Outcome::Broken("reset".into()), "connection broken: reset", None, true),
+            (Outcome::Timeout, "no answer within the timeout", None, true),
+            (Outcome::Unusable("no file".into()), "not called: no file", None, false),
+            (Outcome::Replied { replies: Vec::new() }, "answered with 0 events", None, false),
+            (Outcome::Invalid("no name".into()), "no name", None, false),
+            (not_ready, "not called: it is built", Some(9), false),
+        ] {
+            assert_eq!(outcome.describe(), line);
+            assert_eq!(outcome.retry_after_ms(), retry_after_ms, "{line}");
+            assert_eq!(outcome.is_endpoint_failure(), of_endpoint, "{line}");
+        }
+    }
+}

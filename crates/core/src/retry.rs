@@ -35,4 +35,12 @@ mod tests {
             prop_assert!(delay <= full.max(asked));
         }
     }
+
+    #[test]
+    fn the_upper_half_is_left_to_chance() {
+        assert_eq!(delay_ms(1, 1000, 60_000, None, 0), 500);
+        assert_eq!(delay_ms(1, 1000, 60_000, None, 500), 1000);
+        assert_eq!(delay_ms(1, 1000, 60_000, None, 501), 500);
+        assert_eq!(delay_ms(3, 1000, 60_000, None, 0), 2000);
+    }
 }
