@@ -3,6 +3,7 @@
 use crate::harness::{START, World, entry, policy};
 use klambda_core::ids::{Position, Sequence};
 use klambda_core::lane::{CHUNK, Entry, FRONT_MAX, Input, Lane, Policy, State};
+use klambda_core::subscription::OnFailure;
 use klambda_core::time::Millis;
 
 fn position(entry: Option<&Entry>) -> Option<u64> {
@@ -122,4 +123,51 @@ fn a_lane_that_rests_longer_than_its_sequences_live_knows_nothing() {
     assert!(knows(2, 49_999) && !knows(2, 50_000), "forgotten");
     let endless = Policy { sequence_ttl_ms: 0, ..*policy };
     assert!(lane.knows(Sequence(2), &endless, Millis(START.0 + 50_000)));
+}
+
+#[test]
+fn what_came_back_and_was_tried_stays_before_what_comes_back_later() {
+    let mut world = World::new(Policy { on_failure: OnFailure::Skip, ..policy() });
+    for sequence in 1..=3 {
+        world.send((sequence, 0), 1);
+    }
+    for _ in 0..2 {
+        world.start().expect("ready");
+        world.fail(true);
+    }
+    // The second comes back and is tried; then the first.
+    world.requeue(1);
+    world.start().expect("ready");
+    world.fail(false);
+    world.requeue(0);
+    world.now = world.machine.lane.retry_at().expect("it is tried again");
+    let out: Vec<u64> = world.deliver_all().iter().map(|entry| entry.position.0).collect();
+    assert_eq!(out, [2, 1, 3]);
+
+    // Untried, they go in the lane's order.
+    let mut world = World::new(Policy { on_failure: OnFailure::Skip, ..policy() });
+    for sequence in 1..=2 {
+        world.send((sequence, 0), 1);
+        world.start().expect("ready");
+        world.fail(true);
+    }
+    world.requeue(1);
+    world.requeue(0);
+    let out: Vec<u64> = world.deliver_all().iter().map(|entry| entry.position.0).collect();
+    assert_eq!(out, [1, 2]);
+}
+
+#[test]
+fn a_retry_is_never_further_away_than_its_backoff() {
+    let mut world = World::new(policy());
+    world.send((1, 0), 1);
+    world.start().expect("ready");
+    world.fail(false);
+    let lane = &mut world.machine.lane;
+    let set = lane.retry_at().expect("it is tried again");
+    lane.clamp_timers(&world.policy, 1000, set);
+    assert_eq!(lane.retry_at(), Some(set), "in time");
+    let back = Millis(set.0 - 500_000);
+    lane.clamp_timers(&world.policy, 1000, back);
+    assert_eq!(lane.retry_at(), Some(Millis(back.0 + 1000)), "the clock went back");
 }
