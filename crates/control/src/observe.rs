@@ -110,6 +110,7 @@ pub fn failure(trouble: &fleet::Failure) -> Failure {
         fleet::Reason::OutOfMemory => Reason::OutOfMemory,
         fleet::Reason::StartFailed => Reason::StartFailed,
         fleet::Reason::NoContainerEngine => Reason::NoContainerEngine,
+        fleet::Reason::ImageNotFound => Reason::ImageNotFound,
     };
     Failure::new(reason, capital(&trouble.message)).with_lines(trouble.last_lines.clone())
 }

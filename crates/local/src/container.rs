@@ -3,9 +3,10 @@
 //! The engine's client is a process like any other here, so that its output, its signals and its end are the image's.
 //! What outlives a killed client is known by a label, and ended at the next start.
 
+use crate::fleet::Reason;
 use crate::process::{Command, Limits};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::sync::OnceCell;
@@ -15,6 +16,9 @@ pub const NO_ENGINE: &str = "an image needs podman or docker, and neither works 
 
 /// How long a client may take for a question.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// And for fetching an image.
+const FETCH_MAX: Duration = Duration::from_secs(30 * 60);
 
 /// On every container: which run of this program it is of.
 const LABEL: &str = "klambda.run";
@@ -33,6 +37,8 @@ pub struct Image {
 #[derive(Clone, Debug)]
 pub struct Engine {
     program: &'static str,
+    /// It can put a first process before the image's own, which passes signals on and buries orphans.
+    has_init: bool,
 }
 
 /// The engine of this machine; looked for until there is one.
@@ -43,7 +49,7 @@ pub async fn engine() -> Option<&'static Engine> {
 
 async fn find() -> Result<Engine, ()> {
     for program in ["podman", "docker"] {
-        let engine = Engine { program };
+        let engine = Engine { program, has_init: program == "docker" || has_catatonit() };
         if engine.ask(&["info"]).await.is_some() {
             let ended = engine.end_leftovers().await;
             tracing::info!(program, ended, "Images are run by this engine.");
@@ -51,6 +57,26 @@ async fn find() -> Result<Engine, ()> {
         }
     }
     Err(())
+}
+
+/// What podman has for it, which is a package of its own.
+fn has_catatonit() -> bool {
+    let places = ["/usr/libexec/podman", "/usr/local/libexec/podman", "/usr/lib/podman", "/usr/bin"];
+    places.iter().any(|folder| Path::new(folder).join("catatonit").exists())
+}
+
+/// The client ends with this if there was nothing to run: no image, no rights, no room.
+pub const EXIT_ENGINE: i32 = 125;
+
+/// Why the engine did not start an image, by what it printed.
+pub fn refused(last_lines: &[String]) -> (Reason, String) {
+    const OF_THE_IMAGE: [&str; 7] =
+        ["initializing source", "manifest unknown", "pull", "registry", "denied", "not known", "such image"];
+    let said = last_lines.iter().rev().find(|line| line.to_ascii_lowercase().contains("error"));
+    let said = said.or(last_lines.last()).map_or("it gave no reason", |line| line.as_str());
+    let about_image = OF_THE_IMAGE.iter().any(|words| said.contains(words));
+    let reason = if about_image { Reason::ImageNotFound } else { Reason::StartFailed };
+    (reason, format!("the container engine refused it: {said}"))
 }
 
 /// This run: a pid may be another's later, but not with the same time of start.
@@ -75,7 +101,8 @@ impl Engine {
 
     /// The command that runs the image until it ends, and leaves nothing behind.
     pub fn command(&self, image: &Image, name: &str) -> Command {
-        let mut arguments: Vec<String> = ["run", "--rm", "--init", "--name", name].map(String::from).to_vec();
+        let mut arguments: Vec<String> = ["run", "--rm", "--name", name].map(String::from).to_vec();
+        arguments.extend(self.has_init.then(|| "--init".to_owned()));
         arguments.extend(["--label".into(), format!("{LABEL}={}", this_run())]);
         arguments.extend(["--publish".into(), format!("127.0.0.1::{}", image.port)]);
         if let Some(bytes) = image.limits.memory_bytes {
@@ -100,6 +127,27 @@ impl Engine {
         arguments.extend(image.arguments.iter().cloned());
         let (program, folder) = (PathBuf::from(self.program), PathBuf::from("/"));
         Command { program, arguments, folder, environment, limits: Limits::default() }
+    }
+
+    /// Fetches an image that is not there, which may take longer than any start; else says why it cannot.
+    pub async fn fetch(&self, reference: &str) -> Result<(), (Reason, String)> {
+        if self.ask(&["image", "inspect", "--", reference]).await.is_some() {
+            return Ok(());
+        }
+        let mut command = self.client(&["pull", "--quiet", "--", reference]);
+        let output = match tokio::time::timeout(FETCH_MAX, command.output()).await {
+            Ok(Ok(output)) => output,
+            Ok(Err(error)) => return Err((Reason::StartFailed, format!("{}: {error}", self.program))),
+            Err(_) => {
+                let message = format!("the image did not arrive within {} minutes", FETCH_MAX.as_secs() / 60);
+                return Err((Reason::ImageNotFound, message));
+            }
+        };
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr).lines().map(str::to_owned).collect::<Vec<_>>();
+        Err((Reason::ImageNotFound, refused(&said).1))
     }
 
     /// Where a container's port is reached, once it is.
@@ -132,11 +180,16 @@ impl Engine {
 
     /// What the client answers; nothing if it fails.
     async fn ask(&self, arguments: &[&str]) -> Option<String> {
-        let mut command = tokio::process::Command::new(self.program);
-        command.args(arguments).env_clear().envs(client_environment()).kill_on_drop(true);
-        command.stdin(Stdio::null()).stderr(Stdio::null());
+        let mut command = self.client(arguments);
         let output = tokio::time::timeout(PATIENCE, command.output()).await.ok()?.ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn client(&self, arguments: &[&str]) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(self.program);
+        command.args(arguments).env_clear().envs(client_environment()).kill_on_drop(true);
+        command.stdin(Stdio::null());
+        command
     }
 }
 
@@ -150,7 +203,7 @@ mod tests {
 
     #[test]
     fn values_are_not_among_the_arguments_and_references_are_no_options() {
-        let engine = Engine { program: "podman" };
+        let engine = Engine { program: "podman", has_init: false };
         let image = Image {
             reference: "-v/:/host".into(),
             port: 8080,
@@ -164,5 +217,26 @@ mod tests {
         assert!(words.ends_with("--env TOKEN --env HOME=/app --env PORT -- -v/:/host --serve"), "{words}");
         assert!(words.contains("--publish 127.0.0.1::8080 --memory 1048576b --cpus 1.250"), "{words}");
         assert!(command.environment.contains(&("TOKEN".into(), "hidden".into())));
+        assert!(!words.contains("--init"));
+        let engine = Engine { has_init: true, ..engine };
+        assert!(engine.command(&image, "n").arguments.contains(&"--init".to_owned()));
+    }
+
+    #[test]
+    fn what_an_engine_refuses_is_told_by_its_own_words() {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        let podman = lines(
+            "level=warning msg=\"Failed, retrying\"\nError: initializing source docker://x: no such host\n",
+        );
+        let (reason, message) = refused(&podman);
+        assert_eq!(reason, Reason::ImageNotFound);
+        assert!(message.ends_with("Error: initializing source docker://x: no such host"), "{message}");
+        let docker = lines(
+            "Unable to find image\ndocker: Error response from daemon: pull access denied for x.\nSee help.",
+        );
+        assert_eq!(refused(&docker).0, Reason::ImageNotFound);
+        let other = lines("Error: crun: setrlimit: Operation not permitted");
+        assert_eq!(refused(&other).0, Reason::StartFailed);
+        assert!(refused(&[]).1.contains("no reason"));
     }
 }

@@ -14,6 +14,7 @@ pub enum Reason {
     OutOfMemory,
     StartFailed,
     NoContainerEngine,
+    ImageNotFound,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize)]

@@ -50,6 +50,13 @@ impl Life {
             let message = container::NO_ENGINE.to_owned();
             return End::NotStarted { reason: Reason::NoContainerEngine, message };
         };
+        let fetched = tokio::select! {
+            fetched = engine.fetch(&image.reference) => fetched,
+            _ = stopped(&mut self.orders) => return End::Stopped,
+        };
+        if let Err((reason, message)) = fetched {
+            return End::NotStarted { reason, message };
+        }
         let name = engine.name_of(self.replica);
         let process = match self.spawn(Arc::new(engine.command(image, &name)), None).await {
             Ok(process) => process,
@@ -63,7 +70,13 @@ impl Life {
         };
         let end = self.watch(&process, up).await;
         engine.remove(&name).await;
-        end
+        match end {
+            End::Exited { exit, last_lines } if exit.code == Some(container::EXIT_ENGINE) => {
+                let (reason, message) = container::refused(&last_lines);
+                End::NotStarted { reason, message }
+            }
+            end => end,
+        }
     }
 
     async fn spawn(

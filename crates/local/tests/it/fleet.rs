@@ -162,9 +162,10 @@ async fn bad_versions_leave_the_good_one_serving() {
         ("silent", serve(&[("NEVER_ANSWER", "1")]), Reason::NeverAnswered, "GET /healthz"),
         ("missing", missing, Reason::StartFailed, "no-such-runtime cannot be run"),
     ];
-    if klambda_local::container::engine().await.is_none() {
-        cases.push(("image", image, Reason::NoContainerEngine, "podman or docker"));
-    }
+    cases.push(match klambda_local::container::engine().await {
+        Some(_) => ("image", image, Reason::ImageNotFound, "refused it"),
+        None => ("image", image, Reason::NoContainerEngine, "podman or docker"),
+    });
     for (id, run, reason, words) in cases {
         let version = Version { id: id.into(), artifact: id.into(), run, scaling: quick.clone() };
         platform.fleet.deploy("f", version).unwrap();
