@@ -248,6 +248,13 @@ mod tests {
     }
 
     #[test]
+    fn as_many_filters_as_are_allowed_and_one_more() {
+        let of = |count: usize| Value::Array(vec![json!({ "exact": { "type": "a" } }); count]);
+        assert_eq!(faults_of(of(NODES_MAX)), Vec::<String>::new());
+        assert!(!faults_of(of(NODES_MAX + 1)).is_empty());
+    }
+
+    #[test]
     fn faults_are_told_with_their_place() {
         let told = faults_of(json!([
             {"prefx": {"type": "a"}},

@@ -261,3 +261,28 @@ fn text_len(value: &Value) -> usize {
         Value::Integer(_) | Value::Boolean(_) => 8,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn media_types_have_two_parts() {
+        for good in ["text/plain", "application/json; charset=utf-8", " text/x ;a=b"] {
+            assert!(is_media_type(good), "{good}");
+        }
+        for bad in ["", "text", "/plain", "text/", "text/pl ain", "t\u{e9}xt/plain", "text/plain\n"] {
+            assert!(!is_media_type(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn offsets_end_before_a_day_and_an_hour() {
+        for good in ["Z", "z", "+23:59", "-00:00", ".1Z", ".123456789+01:30"] {
+            assert!(is_fraction_and_offset(good.as_bytes()), "{good}");
+        }
+        for bad in ["", "+24:00", "+23:60", ".Z", "+1:00", "+0100", "Z0", ".1"] {
+            assert!(!is_fraction_and_offset(bad.as_bytes()), "{bad}");
+        }
+    }
+}

@@ -176,6 +176,38 @@ fn what_does_not_belong_together_is_refused() {
 }
 
 #[test]
+fn limits_hold_to_the_byte() {
+    let url = |length: usize| format!("http://127.0.0.1/{}", "x".repeat(length - 17));
+    let of_url = |length: usize| with(json!({ "target": { "url": url(length) } }));
+    assert!(Document::parse(&of_url(4096)).is_ok());
+    assert!(told(&of_url(4097))[0].contains("longer than 4096 bytes"));
+    let of_headers = |count: usize, length: usize| {
+        let headers: serde_json::Map<String, Value> =
+            (0..count).map(|n| (format!("x-{n}"), "v".repeat(length).into())).collect();
+        with(json!({ "target": { "url": url(20), "headers": headers } }))
+    };
+    assert!(Document::parse(&of_headers(64, 8192)).is_ok());
+    for count in [65, 70] {
+        assert!(told(&of_headers(count, 1))[0].contains("at most 64 headers"));
+    }
+    for length in [8193, 9000] {
+        assert!(told(&of_headers(1, length))[0].contains("longer than 8192 bytes"));
+    }
+    let ttl = |ttl: &str| with(json!({ "target": { "url": url(20) }, "sequenceTtl": ttl }));
+    assert!(Document::parse(&ttl("3650d")).is_ok() && Document::parse(&ttl("3700d")).is_err());
+}
+
+#[test]
+fn one_mistake_is_told_once() {
+    let two = json!({ "url": "http://127.0.0.1/", "headers": { "x-a": { "file": "/a", "env": "B" } } });
+    assert_eq!(told(&with(json!({ "target": two }))).len(), 1);
+    for target in [json!({ "url": 5 }), json!({})] {
+        let faults = told(&with(json!({ "target": target })));
+        assert_eq!(faults.len(), 1, "{faults:?}");
+    }
+}
+
+#[test]
 fn secrets_are_stored_but_not_shown() {
     let headers = json!({ "Authorization": "Bearer x", "x-api-key": { "env": "KEY" }, "x-team": "shop", "x-f": { "file": "/f" } });
     let document = Document::parse(&with(json!({ "target": { "url": "http://h/", "headers": headers } })))
