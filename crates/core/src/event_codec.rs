@@ -376,6 +376,7 @@ mod tests {
             let bytes = encoded(&event);
             let view = EventView::decode(&bytes).expect("encoded");
             prop_assert_eq!(view.to_event(), event.clone());
+            prop_assert!(bytes.len() <= event.encoded_len_max());
             for name in ["id", "source", "type", "specversion", "subject", "extra", "datacontenttype", "absent"] {
                 prop_assert_eq!(view.attribute(name), event.attribute(name));
             }

@@ -180,6 +180,8 @@ fn merges_leave_out_what_is_to_go() {
         |folder: &Folder, letter: u8, id: SubscriptionId| folder.rows.get(&row(letter, id)).expect("read");
     assert_eq!(get(&folder, b'L', OTHERS), Some(b"of others".to_vec()));
     assert_eq!(get(&folder, b'X', ORDERS), Some(b"of nobody".to_vec()));
+    let merged = folder.rows.tables().tables().iter().find(|table| table.rows() == 2);
+    assert!(merged.is_some(), "the row of the removed subscription is left out");
     let plan = folder.marks.tables().plan_merge().expect("many tables");
     let merged = plan.names().len() as u64;
     folder.merge(Work::MergeMarks { plan, before: Millis(2) });
