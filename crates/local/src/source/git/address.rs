@@ -83,9 +83,7 @@ pub fn refused(git: &Git, stderr: &str) -> Error {
         "" => shown(&git.url),
         reference => format!("{} at {reference}", shown(&git.url)),
     };
-    let said =
-        stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("git failed without a word");
-    let said: String = said.chars().take(300).collect();
+    let said: String = telling(stderr).chars().take(300).collect();
     if REFUSED.iter().any(|words| lower.contains(words)) {
         return Error::Refused(format!("{place}: {said}; check the secret and its rights"));
     }
@@ -93,4 +91,29 @@ pub fn refused(git: &Git, stderr: &str) -> Error {
         return Error::NotFound(format!("{place}: {said}; check url and ref"));
     }
     Error::Unreachable(format!("{place}: {said}"))
+}
+
+/// The line that says most. After a refusal over ssh the last ones are only advice.
+fn telling(stderr: &str) -> &str {
+    let find = |words: &str| stderr.lines().find(|line| line.to_lowercase().contains(words));
+    let last = || stderr.lines().rev().find(|line| !line.trim().is_empty());
+    find("denied").or_else(|| find("fatal:")).or_else(last).unwrap_or("git failed without a word")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_that_says_why_is_told() {
+        let ssh = "Warning: added.\ngit@h: Permission denied (publickey).\nfatal: Could not read.\n\n\
+                   Please make sure you have the correct access rights\nand the repository exists.\n";
+        assert_eq!(telling(ssh), "git@h: Permission denied (publickey).");
+        assert_eq!(
+            telling("Cloning into x\nfatal: couldn't find remote ref nope\n"),
+            "fatal: couldn't find remote ref nope"
+        );
+        assert_eq!(telling("odd\n\n"), "odd");
+        assert_eq!(telling(""), "git failed without a word");
+    }
 }
