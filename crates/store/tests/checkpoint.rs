@@ -4,7 +4,7 @@ use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::time::Millis;
 use klambda_store::chore::{Chore, Done, Work};
 use klambda_store::disk::Disk;
-use klambda_store::faulty_disk::MemoryDisk;
+use klambda_store::faulty_disk::{MemoryDisk, Op};
 use klambda_store::manifest::Manifest;
 use klambda_store::marks::{Identity, Mark, Marks, State};
 use klambda_store::rows::Rows;
@@ -33,15 +33,18 @@ impl Folder {
         }
     }
 
-    fn run(&self, work: Work) -> Done {
-        let chore = Chore {
+    fn chore(&self, work: Work) -> Chore {
+        Chore {
             disk: Arc::new(self.disk.clone()),
             manifest: self.manifest.clone(),
             rows: self.rows.tables().clone(),
             marks: self.marks.tables().clone(),
             work,
-        };
-        chore.run().expect("a disk that works")
+        }
+    }
+
+    fn run(&self, work: Work) -> Done {
+        self.chore(work).run().expect("a disk that works")
     }
 
     fn checkpoint(&mut self, at: u64) {
@@ -215,6 +218,10 @@ fn segments_are_removed_once_and_those_that_are_gone_already_are_no_failure() {
     let folder = Folder::new();
     folder.disk.create("log-1").expect("created");
     let names = vec!["log-0".to_owned(), "log-1".to_owned()];
-    folder.run(Work::RemoveFiles { names });
+    folder.run(Work::RemoveFiles { names: names.clone() });
     assert_eq!(folder.files("log-"), 0);
+    folder.disk.create("log-1").expect("created");
+    folder.disk.fail_nth(Op::Remove, 2);
+    let failed = folder.chore(Work::RemoveFiles { names }).run();
+    assert!(failed.is_err() && folder.files("log-") == 1, "one that cannot be removed is told");
 }
