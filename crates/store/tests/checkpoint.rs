@@ -225,3 +225,32 @@ fn segments_are_removed_once_and_those_that_are_gone_already_are_no_failure() {
     let failed = folder.chore(Work::RemoveFiles { names }).run();
     assert!(failed.is_err() && folder.files("log-") == 1, "one that cannot be removed is told");
 }
+
+#[test]
+fn a_manifest_that_cannot_be_read_is_not_taken_for_none() {
+    let mut folder = Folder::new();
+    assert_eq!(Manifest::load(&folder.disk).expect("readable"), None);
+    folder.checkpoint(1);
+    folder.disk.fail_nth(Op::Read, 1);
+    assert!(Manifest::load(&folder.disk).is_err());
+    assert_eq!(Manifest::load(&folder.disk).expect("readable"), Some(folder.manifest.clone()));
+}
+
+#[test]
+fn what_chores_left_over_is_swept_away_and_nothing_else() {
+    let mut folder = Folder::new();
+    folder.rows.put(b"a", b"1");
+    folder.checkpoint(1);
+    let mut kept = folder.disk.list().expect("listed");
+    for name in
+        ["rows-99999999", "marks-99999999", "spare", "spare-unfinished", "manifest-new", "log-1", "lock"]
+    {
+        folder.disk.create(name).expect("created");
+    }
+    folder.manifest.sweep(&folder.disk).expect("removable");
+    kept.extend(["log-1".to_owned(), "lock".to_owned()]);
+    let mut left = folder.disk.list().expect("listed");
+    left.sort();
+    kept.sort();
+    assert_eq!(left, kept);
+}

@@ -559,3 +559,23 @@ fn no_frame_ends_beyond_its_segment() {
         assert!(read == bodies, "{left} bytes left: {} of {} records", read.len(), bodies.len());
     }
 }
+
+#[test]
+fn a_segment_goes_only_when_the_next_is_durable_and_says_when_it_began() {
+    let disk = MemoryDisk::new();
+    let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
+    let mut n = 0;
+    log.set_now(Millis(77));
+    while log.segments().len() < 2 {
+        prepare(&mut log);
+        append(&mut log, &body(true, n, 1000));
+        n += 1;
+    }
+    log.flush().expect("written");
+    assert_eq!(log.segments()[1].created, Millis(77));
+    assert_eq!(log.drop_oldest(), None, "nothing of the second is synced");
+    sync(&mut log).expect("a disk that works");
+    let first = Segment::name(log.segments()[0].base);
+    assert_eq!(log.drop_oldest(), Some(first));
+    assert_eq!((log.segments().len(), log.drop_oldest()), (1, None), "the last one stays");
+}
