@@ -193,6 +193,24 @@ fn a_flipped_bit_is_named_with_file_and_offset() {
     }
 }
 
+/// Inspection reads on past damage: headers and bodies of frames far apart are all named.
+#[test]
+fn every_damaged_frame_is_named_not_only_the_first() {
+    let (disk, ..) = durable_log();
+    let first = segments(&disk)[0].clone();
+    let inside: Vec<_> = frames(&disk).into_iter().filter(|frame| frame.0 == first).collect();
+    assert!(inside.len() >= 6, "{} frames", inside.len());
+    let hit = [&inside[1], &inside[3], &inside[inside.len() - 2]];
+    for (frame, within) in hit.iter().zip([2, 39, 60]) {
+        disk.flip_bit(&first, (frame.1 + within) * 8);
+    }
+    let census = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+    assert_eq!(census.damage.len(), 3, "{:?}", census.damage);
+    for (damage, frame) in census.damage.iter().zip(hit) {
+        assert_named(damage, &first, frame.1);
+    }
+}
+
 #[test]
 fn a_lost_page_never_shortens_the_log_in_silence() {
     let (disk, bodies, before_last) = durable_log();
