@@ -21,6 +21,8 @@ pub const ANSWER_BYTES_MAX: usize = 32 << 20;
 const RETRY: Duration = Duration::from_secs(1);
 pub(crate) const FAILED_RETRY: Duration = Duration::from_secs(30);
 const EVENT_TYPE: &str = "lambda.function.invoked";
+/// The attributes of an event that a call becomes. The first of them tells an event from anything else.
+const OWN: [&str; 5] = ["ce-specversion", "ce-id", "ce-type", "ce-source", "ce-time"];
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -83,7 +85,11 @@ impl Control {
         body: Bytes,
     ) -> Result<Invocation, Error> {
         let resource = self.find(kind, &name).map_err(|error| Error::NotFound(error.to_string()))?;
-        let headers = self.event_headers(kind, &name, headers, &body)?;
+        let given = Given::read(headers)?;
+        let headers = match given.is_event {
+            true => given.as_it_is(),
+            false => given.wrapped(kind, &name, &body, &self.ids.next(), self.clock.now()),
+        };
         Ok(Invocation { name, resource, call: Call { headers, body } })
     }
 
@@ -116,48 +122,59 @@ impl Control {
             Err(other) => Err(Error::Unavailable { why: other.to_string(), retry_after: RETRY }),
         }
     }
+}
 
-    /// A CloudEvent goes as it is; anything else becomes the data of one.
-    fn event_headers<'h>(
-        &self,
-        kind: Kind,
-        name: &Name,
-        given: impl Iterator<Item = (&'h str, &'h [u8])>,
-        body: &Bytes,
-    ) -> Result<Vec<u8>, Error> {
-        let mut headers = Vec::with_capacity(384);
-        let (mut content_type, mut is_event) = (None, false);
-        for (header, value) in given {
+/// The headers that a function may get to see.
+#[derive(Default)]
+struct Given<'h> {
+    content_type: Option<&'h str>,
+    /// It is a CloudEvent already.
+    is_event: bool,
+    /// Those that we would write ourselves, and the rest.
+    own: Vec<u8>,
+    others: Vec<u8>,
+}
+
+impl<'h> Given<'h> {
+    fn read(headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Result<Given<'h>, Error> {
+        let mut given = Given::default();
+        for (header, value) in headers {
             if header.eq_ignore_ascii_case("content-type") {
-                content_type = std::str::from_utf8(value).ok();
+                given.content_type = std::str::from_utf8(value).ok();
+            } else if OWN.iter().any(|own| header.eq_ignore_ascii_case(own)) {
+                given.is_event |= header.eq_ignore_ascii_case(OWN[0]);
+                write(&mut given.own, header, value);
             } else if is_passed(header) {
-                is_event |= header.eq_ignore_ascii_case("ce-specversion");
-                write(&mut headers, header, value);
+                write(&mut given.others, header, value);
             }
         }
-        let media = content_type.unwrap_or_default();
+        let media = given.content_type.unwrap_or_default();
         if begins(media, "application/cloudevents-batch") {
             return Err(Error::BadRequest("a function is invoked with one event, not a batch".into()));
         }
-        if is_event || begins(media, "application/cloudevents+json") {
-            content_type.iter().for_each(|media| write(&mut headers, "content-type", media.as_bytes()));
-            return Ok(headers);
-        }
+        given.is_event |= begins(media, "application/cloudevents+json");
+        Ok(given)
+    }
+
+    fn as_it_is(self) -> Vec<u8> {
+        let mut headers = self.own;
+        headers.extend_from_slice(&self.others);
+        self.content_type.iter().for_each(|media| write(&mut headers, "content-type", media.as_bytes()));
+        headers
+    }
+
+    /// What is no CloudEvent becomes the data of one. What it says of our own attributes is not taken.
+    fn wrapped(self, kind: Kind, name: &Name, body: &Bytes, id: &str, now: Millis) -> Vec<u8> {
         let source = format!("/lambda/{}s/{name}/invoke", kind.word());
-        let (id, time) = (self.ids.next(), self.clock.now().rfc3339());
-        for (header, value) in [
-            ("ce-specversion", "1.0"),
-            ("ce-id", &id),
-            ("ce-type", EVENT_TYPE),
-            ("ce-source", &source),
-            ("ce-time", &time),
-        ] {
+        let mut headers = Vec::with_capacity(384);
+        for (header, value) in OWN.iter().zip(["1.0", id, EVENT_TYPE, &source, &now.rfc3339()]) {
             write(&mut headers, header, value.as_bytes());
         }
+        headers.extend_from_slice(&self.others);
         if !body.is_empty() {
-            write(&mut headers, "content-type", data_type(content_type, body).as_bytes());
+            write(&mut headers, "content-type", data_type(self.content_type, body).as_bytes());
         }
-        Ok(headers)
+        headers
     }
 }
 
@@ -211,5 +228,68 @@ fn data_type<'t>(given: Option<&'t str>, body: &Bytes) -> &'t str {
         Some(given) => given,
         None if std::str::from_utf8(body).is_ok() => "text/plain; charset=utf-8",
         None => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Headers = [(&'static str, &'static [u8])];
+
+    fn lines(headers: &Headers, body: &'static [u8]) -> Vec<String> {
+        let name = Name::new("default", "hello");
+        let body = Bytes::from_static(body);
+        let given = Given::read(headers.iter().copied()).expect("one event");
+        let headers = match given.is_event {
+            true => given.as_it_is(),
+            false => given.wrapped(Kind::LambdaFunction, &name, &body, "1", Millis(0)),
+        };
+        let text = String::from_utf8(headers).expect("text");
+        text.split_terminator("\r\n").map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn what_is_no_event_becomes_the_data_of_one_under_our_own_attributes() {
+        let given: [(&str, &[u8]); 5] = [
+            ("Ce-Type", b"forged"),
+            ("ce-id", b"forged"),
+            ("ce-subject", b"s"),
+            ("Traceparent", b"00-1"),
+            ("x-other", b"left out"),
+        ];
+        let expected = [
+            "ce-specversion: 1.0",
+            "ce-id: 1",
+            "ce-type: lambda.function.invoked",
+            "ce-source: /lambda/functions/default/hello/invoke",
+            "ce-time: 1970-01-01T00:00:00Z",
+            "ce-subject: s",
+            "Traceparent: 00-1",
+            "content-type: application/json",
+        ];
+        assert_eq!(lines(&given, b"{}"), expected);
+        assert_eq!(lines(&[], b"").len(), 5, "nothing is no data");
+        let form: [(&str, &[u8]); 1] = [("content-type", b"application/x-www-form-urlencoded")];
+        assert_eq!(lines(&form, b"a=b")[5], "content-type: application/x-www-form-urlencoded");
+        assert_eq!(lines(&form, b"[1]")[5], "content-type: application/json");
+        assert_eq!(lines(&[], b"\xff")[5], "content-type: application/octet-stream");
+    }
+
+    #[test]
+    fn an_event_goes_as_it_is_and_a_batch_not_at_all() {
+        let binary: [(&str, &[u8]); 3] = [("CE-specversion", b"1.0"), ("ce-id", b"e"), ("x-other", b"y")];
+        assert_eq!(lines(&binary, b"x"), ["CE-specversion: 1.0", "ce-id: e"]);
+        let structured: [(&str, &[u8]); 1] = [("Content-Type", b"Application/CloudEvents+JSON")];
+        assert_eq!(lines(&structured, b"{}"), ["content-type: Application/CloudEvents+JSON"]);
+        let batch: [(&str, &[u8]); 1] = [("content-type", b"application/cloudevents-batch+json")];
+        assert!(matches!(Given::read(batch.iter().copied()), Err(Error::BadRequest(_))));
+    }
+
+    #[test]
+    fn ids_are_given_once() {
+        let ids = Ids::new(Millis(0));
+        let given: std::collections::HashSet<String> = (0..1000).map(|_| ids.next()).collect();
+        assert_eq!(given.len(), 1000);
     }
 }
