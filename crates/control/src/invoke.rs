@@ -87,7 +87,7 @@ impl Control {
         let resource = self.find(kind, &name).map_err(|error| Error::NotFound(error.to_string()))?;
         let given = Given::read(headers)?;
         let headers = match given.is_event {
-            true => given.as_it_is(),
+            true => given.into_headers(),
             false => given.wrapped(kind, &name, &body, &self.ids.next(), self.clock.now()),
         };
         Ok(Invocation { name, resource, call: Call { headers, body } })
@@ -156,7 +156,8 @@ impl<'h> Given<'h> {
         Ok(given)
     }
 
-    fn as_it_is(self) -> Vec<u8> {
+    /// A CloudEvent goes as it is.
+    fn into_headers(self) -> Vec<u8> {
         let mut headers = self.own;
         headers.extend_from_slice(&self.others);
         self.content_type.iter().for_each(|media| write(&mut headers, "content-type", media.as_bytes()));
@@ -242,7 +243,7 @@ mod tests {
         let body = Bytes::from_static(body);
         let given = Given::read(headers.iter().copied()).expect("one event");
         let headers = match given.is_event {
-            true => given.as_it_is(),
+            true => given.into_headers(),
             false => given.wrapped(Kind::LambdaFunction, &name, &body, "1", Millis(0)),
         };
         let text = String::from_utf8(headers).expect("text");

@@ -7,8 +7,13 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     Tcp(SocketAddr),
-    /// A socket that has a name in the kernel and no file. It costs half of what TCP costs, and no web page reaches it.
+    /// A socket that has a name in the kernel and no file. Calls over it cost less than over TCP, and no web page reaches it.
     Local(Arc<str>),
+}
+
+/// What such a name is written as where a path is wanted.
+pub fn path_of(name: &str) -> String {
+    format!("\0{name}")
 }
 
 impl From<SocketAddr> for Address {

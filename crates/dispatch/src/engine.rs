@@ -11,7 +11,10 @@
 //! A round is: inputs, `tick`, `flush`. Deliveries come out of `flush` only, after the write that holds the
 //! acknowledgements before them.
 
+mod config;
 mod jobs;
+
+pub use config::Config;
 
 use crate::accept::Judged;
 use crate::endpoint::Endpoints;
@@ -21,9 +24,7 @@ use crate::replay::Replays;
 use crate::subscription::Subscription;
 use bytes::Bytes;
 use hashbrown::HashMap;
-use klambda_core::breaker;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
-use klambda_core::kinds::Strategy;
 use klambda_core::lane::{Action, Flag};
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::Document;
@@ -41,47 +42,6 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// For index and buffers together.
-    pub memory_bytes: usize,
-    pub log: log::Options,
-    /// Requests open at once, over all subscriptions.
-    pub concurrency: u32,
-    pub retention_age_ms: u64,
-    /// Zero: no limit.
-    pub retention_bytes: u64,
-    pub marks_max: u64,
-    pub subscriptions_max: usize,
-    pub breaker: breaker::Limits,
-    /// By event type; others as documented.
-    pub strategies: HashMap<String, Strategy>,
-    pub metric_types_max: usize,
-    /// Events that one answer of a function may hold.
-    pub replies_max: usize,
-    /// How far events may go from function to function: an answer to an answer, and so on. More is taken for a loop.
-    pub hops_max: u32,
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            memory_bytes: 128 << 20,
-            log: log::Options::default(),
-            concurrency: 4096,
-            retention_age_ms: 7 * 24 * 3_600_000,
-            retention_bytes: 0,
-            marks_max: 20_000_000,
-            subscriptions_max: 1000,
-            breaker: breaker::Limits::default(),
-            strategies: HashMap::new(),
-            metric_types_max: 100,
-            replies_max: 100,
-            hops_max: 16,
-        }
-    }
-}
 
 /// The store gave up: nothing more can be promised until a restart.
 #[derive(Debug, thiserror::Error)]

@@ -68,15 +68,11 @@ fn has_catatonit() -> bool {
 /// The client ends with this if there was nothing to run: no image, no rights, no room.
 pub const EXIT_ENGINE: i32 = 125;
 
-/// Why the engine did not start an image, by what it printed.
-pub fn refused(last_lines: &[String]) -> (Reason, String) {
-    const OF_THE_IMAGE: [&str; 7] =
-        ["initializing source", "manifest unknown", "pull", "registry", "denied", "not known", "such image"];
+/// What the engine said, by the line that says most.
+pub fn refused(last_lines: &[String]) -> String {
     let said = last_lines.iter().rev().find(|line| line.to_ascii_lowercase().contains("error"));
     let said = said.or(last_lines.last()).map_or("it gave no reason", |line| line.as_str());
-    let about_image = OF_THE_IMAGE.iter().any(|words| said.contains(words));
-    let reason = if about_image { Reason::ImageNotFound } else { Reason::StartFailed };
-    (reason, format!("the container engine refused it: {said}"))
+    format!("the container engine refused it: {said}")
 }
 
 /// This run: a pid may be another's later, but not with the same time of start.
@@ -147,7 +143,7 @@ impl Engine {
             return Ok(());
         }
         let said = String::from_utf8_lossy(&output.stderr).lines().map(str::to_owned).collect::<Vec<_>>();
-        Err((Reason::ImageNotFound, refused(&said).1))
+        Err((Reason::ImageNotFound, refused(&said)))
     }
 
     /// Where a container's port is reached, once it is.
@@ -228,15 +224,9 @@ mod tests {
         let podman = lines(
             "level=warning msg=\"Failed, retrying\"\nError: initializing source docker://x: no such host\n",
         );
-        let (reason, message) = refused(&podman);
-        assert_eq!(reason, Reason::ImageNotFound);
-        assert!(message.ends_with("Error: initializing source docker://x: no such host"), "{message}");
-        let docker = lines(
-            "Unable to find image\ndocker: Error response from daemon: pull access denied for x.\nSee help.",
-        );
-        assert_eq!(refused(&docker).0, Reason::ImageNotFound);
-        let other = lines("Error: crun: setrlimit: Operation not permitted");
-        assert_eq!(refused(&other).0, Reason::StartFailed);
-        assert!(refused(&[]).1.contains("no reason"));
+        assert!(refused(&podman).ends_with("Error: initializing source docker://x: no such host"));
+        let docker = lines("Unable to find image\ndocker: Error response from daemon: denied.\nSee help.");
+        assert!(refused(&docker).ends_with("Error response from daemon: denied."));
+        assert!(refused(&[]).contains("no reason"));
     }
 }

@@ -269,7 +269,7 @@ impl Engine {
     }
 
     /// The identity of an event in the log; none of one that cannot be read back any more.
-    pub(crate) fn identity_at(&mut self, at: Address) -> Result<Option<Identity>, Failure> {
+    fn identity_at(&mut self, at: Address) -> Result<Option<Identity>, Failure> {
         let record = match self.read_event(at) {
             Ok(record) => record,
             Err(failure @ Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_))) => {

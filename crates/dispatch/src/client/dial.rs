@@ -1,5 +1,6 @@
 //! Opening a connection: names, addresses, and what it means when nobody is there.
 
+use klambda_core::address::path_of;
 use klambda_core::outcome::Outcome;
 use std::io;
 use std::net::SocketAddr;
@@ -31,7 +32,7 @@ pub async fn dial_local(name: &str, within: Duration) -> Result<UnixStream, Outc
     const AGAIN: Duration = Duration::from_millis(5);
     let until = Instant::now() + within;
     loop {
-        match UnixStream::connect(format!("\0{name}")).await {
+        match UnixStream::connect(path_of(name)).await {
             Ok(stream) => return Ok(stream),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
                 sleep(AGAIN).await;

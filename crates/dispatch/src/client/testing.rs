@@ -7,6 +7,7 @@ use klambda_core::event::{Attribute, Data, Event, Form, Value};
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::Document;
 use serde_json::json;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -48,6 +49,11 @@ impl Server {
             }
         });
         Server { url, requests }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        let authority = self.url.trim_start_matches("http://").split('/').next();
+        authority.and_then(|authority| authority.parse().ok()).expect("a URL with an address")
     }
 
     /// Every request that came whole, with the number of its connection.

@@ -72,8 +72,7 @@ impl Life {
         engine.remove(&name).await;
         match end {
             End::Exited { exit, last_lines } if exit.code == Some(container::EXIT_ENGINE) => {
-                let (reason, message) = container::refused(&last_lines);
-                End::NotStarted { reason, message }
+                not_started(container::refused(&last_lines))
             }
             end => end,
         }

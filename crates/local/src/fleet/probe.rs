@@ -1,7 +1,7 @@
 //! Asking a replica whether it is up. The request waits in its socket until it is; so there is one, as a rule.
 
 use super::Endpoint;
-use klambda_core::address::Address;
+use klambda_core::address::{Address, path_of};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -31,7 +31,7 @@ pub async fn until_up(address: &Address, expect: Expect) {
 async fn status(address: &Address) -> std::io::Result<u16> {
     match address {
         Address::Tcp(address) => ask(TcpStream::connect(address).await?).await,
-        Address::Local(name) => ask(UnixStream::connect(format!("\0{name}")).await?).await,
+        Address::Local(name) => ask(UnixStream::connect(path_of(name)).await?).await,
     }
 }
 

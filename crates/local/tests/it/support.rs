@@ -1,6 +1,6 @@
 //! What the tests share: a platform on a temporary folder, versions of the testbed's server, calls, waiting.
 
-use klambda_core::address::Address;
+use klambda_core::address::{Address, path_of};
 use klambda_local::fleet::{self, Fleet, Observation, Run, Scaling, Version};
 use klambda_local::process::limits::Groups;
 use klambda_local::process::{self, Command, Limits, Spawner};
@@ -93,7 +93,7 @@ pub fn version(id: &str, environment: &[(&str, &str)], scaling: Scaling) -> Vers
 pub async fn get(address: Address, path: &str) -> std::io::Result<String> {
     match address {
         Address::Tcp(address) => get_over(TcpStream::connect(address).await?, path).await,
-        Address::Local(name) => get_over(UnixStream::connect(format!("\0{name}")).await?, path).await,
+        Address::Local(name) => get_over(UnixStream::connect(path_of(&name)).await?, path).await,
     }
 }
 

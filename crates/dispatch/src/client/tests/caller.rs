@@ -16,13 +16,8 @@ fn a_call(body: &str) -> Call {
     Call { headers: b"ce-id: 1\r\n".to_vec(), body: Bytes::copy_from_slice(body.as_bytes()) }
 }
 
-fn address(server: &Server) -> Address {
-    let authority = server.url.trim_start_matches("http://").split('/').next().expect("an authority");
-    Address::Tcp(authority.parse().expect("an address"))
-}
-
 async fn call(caller: &Caller, server: &Server) -> Result<Answer, Outcome> {
-    caller.call(&address(server), &a_call("hi"), PATIENCE).await
+    caller.call(&server.address().into(), &a_call("hi"), PATIENCE).await
 }
 
 #[tokio::test]
@@ -57,7 +52,7 @@ async fn what_is_too_long_or_too_late_is_told() {
     let server = Server::start(vec![vec![Step::Request, say(TEA)], vec![Step::Request, Step::Hang]]).await;
     let long = call(&caller, &server).await;
     assert!(matches!(&long, Err(Outcome::Broken(why)) if why.contains("longer than 2 bytes")), "{long:?}");
-    let late = caller.call(&address(&server), &a_call("hi"), Duration::from_millis(50)).await;
+    let late = caller.call(&server.address().into(), &a_call("hi"), Duration::from_millis(50)).await;
     assert!(matches!(late, Err(Outcome::Timeout)), "{late:?}");
 }
 

@@ -51,9 +51,12 @@ impl Functions for Replica {
 }
 
 fn replica(server: &Server) -> Replica {
-    let authority = server.url.trim_start_matches("http://").split('/').next().expect("an authority");
-    let address = authority.parse().expect("an address");
-    Replica { address, after: Duration::from_millis(30), held: Arc::default(), ended: Arc::default() }
+    Replica {
+        address: server.address(),
+        after: Duration::from_millis(30),
+        held: Arc::default(),
+        ended: Arc::default(),
+    }
 }
 
 fn target(name: &str) -> serde_json::Value {
