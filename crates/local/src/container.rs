@@ -1,7 +1,8 @@
 //! Images, run by podman or docker where one of them works on this machine.
 //!
 //! The engine's client is a process like any other here, so that its output, its signals and its end are the image's.
-//! What outlives a killed client is known by a label, and ended at the next start.
+//! What outlives a killed client is ended by the watcher beside the server, which knows it by name; and what outlives
+//! that one too, at the next start, by a label.
 
 use crate::fleet::Reason;
 use crate::process::{Command, Limits};
@@ -92,7 +93,7 @@ const CLIENT_NEEDS: [&str; 6] =
 impl Engine {
     /// A name for a replica's container.
     pub fn name_of(&self, replica: u64) -> String {
-        format!("klambda-{}-{replica}", std::process::id())
+        format!("klambda-{}-{replica}", this_run())
     }
 
     /// The command that runs the image until it ends, and leaves nothing behind.
@@ -122,7 +123,14 @@ impl Engine {
         arguments.extend(["--".into(), image.reference.clone()]);
         arguments.extend(image.arguments.iter().cloned());
         let (program, folder) = (PathBuf::from(self.program), PathBuf::from("/"));
-        Command { program, arguments, folder, environment, limits: Limits::default() }
+        Command {
+            program,
+            arguments,
+            folder,
+            environment,
+            limits: Limits::default(),
+            container: Some(name.to_owned()),
+        }
     }
 
     /// Fetches an image that is not there, which may take longer than any start; else says why it cannot.
@@ -189,7 +197,7 @@ impl Engine {
     }
 }
 
-fn client_environment() -> Vec<(String, String)> {
+pub(crate) fn client_environment() -> Vec<(String, String)> {
     CLIENT_NEEDS.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?))).collect()
 }
 

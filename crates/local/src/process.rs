@@ -38,6 +38,8 @@ pub struct Command {
     /// All of its environment, but for `PATH` and what says where its socket is.
     pub environment: Vec<(String, String)>,
     pub limits: Limits,
+    /// The container that it is the client of. A daemon's container outlives its client.
+    pub container: Option<String>,
 }
 
 /// How a process ended.

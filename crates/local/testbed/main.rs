@@ -16,6 +16,8 @@ fn main() {
         Some("child") => klambda_local::child::main(arguments),
         Some("serve") => serve(),
         Some("parent") => parent(Path::new(&arguments.next().expect("a folder"))),
+        // As the client of a container engine: `rm --force NAME`.
+        Some("rm") => std::fs::write(arguments.nth(1).expect("a name"), "").expect("a file"),
         role => panic!("unknown role {role:?}"),
     }
 }
@@ -98,6 +100,7 @@ async fn parent(folder: &Path) {
         folder: PathBuf::from("/"),
         environment: vec![("FORK".into(), "1".into())],
         limits: Limits::default(),
+        container: Some(folder.join("removed").to_string_lossy().into_owned()),
     };
     let scaling = Scaling { min_replicas: 2, ..Scaling::default() };
     let (id, artifact) = (Arc::from("1"), Arc::from("a"));

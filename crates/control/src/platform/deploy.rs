@@ -193,6 +193,7 @@ impl Platform {
             folder,
             environment,
             limits: recipe.limits(),
+            container: None,
         })))
     }
 }

@@ -5,8 +5,10 @@
 //! as well, the next start does it.
 //!
 //! Each process has a file that names it by pid, start time and boot. A pid alone may be another's by now; with the
-//! start time it cannot. What a process started itself is known by a word in its environment.
+//! start time it cannot. What a process started itself is known by a word in its environment; the container that a
+//! client started, by its name.
 
+use super::Command;
 use super::proc::{self, Stat};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde::{Deserialize, Serialize};
@@ -14,6 +16,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Duration;
 
 /// In the environment of every process, with a word that is used once.
@@ -27,6 +30,26 @@ struct Record {
     mark: String,
     /// Which run of the program started it.
     server: String,
+    container: Option<Container>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Container {
+    client: PathBuf,
+    name: String,
+}
+
+impl Container {
+    fn of(command: &Command) -> Option<Container> {
+        let name = command.container.clone()?;
+        Some(Container { client: command.program.clone(), name })
+    }
+
+    fn remove(&self) {
+        let mut removal = std::process::Command::new(&self.client);
+        removal.args(["rm", "--force", &self.name]).stdin(Stdio::null()).stdout(Stdio::null());
+        let _ = removal.stderr(Stdio::null()).status();
+    }
 }
 
 /// The folder of these files.
@@ -77,7 +100,7 @@ impl Records {
         ended + marked.filter(|stat| kill(stat).is_some()).count()
     }
 
-    pub(super) fn add(&self, pid: i32, mark: &str) -> io::Result<()> {
+    pub(super) fn add(&self, pid: i32, mark: &str, command: &Command) -> io::Result<()> {
         let started = proc::stat(pid).map_or(0, |stat| stat.started);
         let record = Record {
             pid,
@@ -85,6 +108,7 @@ impl Records {
             boot: self.boot.clone(),
             mark: mark.to_owned(),
             server: self.server.clone(),
+            container: Container::of(command),
         };
         fs::write(self.file(pid), serde_json::to_vec(&record)?)
     }
@@ -125,7 +149,8 @@ pub(crate) fn watch(folder: &Path, server: &str) {
         }
         std::thread::sleep(LOOK_AGAIN);
     }
-    for (file, _) in own {
+    for (file, record) in own {
+        record.container.iter().for_each(Container::remove);
         let _ = fs::remove_file(file);
     }
 }

@@ -4,7 +4,7 @@ use super::leftovers::{MARK, Records};
 use super::limits::{Group, Groups, Held, Watch, Watched};
 use super::logs::{Logs, Stream};
 use super::{Command, Error, Exit, Process};
-use crate::child;
+use crate::{child, container};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsString;
 use std::io;
@@ -98,7 +98,9 @@ fn watcher(helper: &[OsString], records: &Records) -> io::Result<std::process::C
     let (program, words) = helper.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = std::process::Command::new(program);
     // Not in our group: what is typed at a terminal is for us alone.
-    command.args(words).args(records.watch_words()).env_clear().process_group(0);
+    command.args(words).args(records.watch_words()).process_group(0);
+    // What the clients of containers need, and no more.
+    command.env_clear().envs(container::client_environment());
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
 
@@ -130,7 +132,7 @@ impl Starter {
         let mut child = spawned.inspect_err(|_| groups.iter().for_each(Group::remove)).map_err(failed)?;
         let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
         let Some(pid) = pid else { return Err(failed(io::Error::other("it ended at once"))) };
-        if let Err(error) = self.shared.records.add(pid.as_raw_nonzero().get(), &name) {
+        if let Err(error) = self.shared.records.add(pid.as_raw_nonzero().get(), &name, command) {
             tracing::warn!(%error, "A process is not noted; it would not be ended by the next start.");
         }
         let ended_for_memory = Arc::new(AtomicBool::new(false));

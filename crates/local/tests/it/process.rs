@@ -157,6 +157,7 @@ async fn children_die_with_a_parent_that_is_killed() {
     until("its children and theirs are gone", || !pids.iter().any(|pid| is_alive(*pid))).await;
     let records = folder.path().join("children");
     until("no record is left", || std::fs::read_dir(&records).unwrap().count() == 0).await;
+    assert!(folder.path().join("removed").exists(), "the container that it was the client of");
 }
 
 #[tokio::test]

@@ -81,6 +81,7 @@ pub fn command(environment: &[(&str, &str)]) -> Command {
         folder: PathBuf::from("/"),
         environment,
         limits: Limits::default(),
+        container: None,
     }
 }
 
