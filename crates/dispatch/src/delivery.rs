@@ -7,6 +7,7 @@ mod starting;
 
 use crate::engine::{Engine, Failure, InFlight, Ticket, Who};
 use crate::lanes::Slot;
+use crate::subscription::Subscription;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::outcome::{Outcome, Reason, Verdict};
 use klambda_core::planted::{self, Bug};
@@ -49,10 +50,19 @@ impl Engine {
             if planted::is_on(Bug::RetryNeverWoken) && resident.lane.attempts() == 2 {
                 return;
             }
-            self.timers.push(Reverse((at, slot)));
+            self.set_timer(slot, at);
         } else if resident.lane.is_idle() && !resident.listed_idle {
             resident.listed_idle = true;
             self.idle.push_back(slot);
+        }
+    }
+
+    /// One at a time: a lane that waits may be touched by any number of arrivals.
+    fn set_timer(&mut self, slot: Slot, at: Millis) {
+        let Some(resident) = self.lanes.get_mut(slot) else { return };
+        if resident.timer_at.is_none_or(|set| at < set) {
+            resident.timer_at = Some(at);
+            self.timers.push(Reverse((at, slot)));
         }
     }
 
@@ -68,6 +78,9 @@ impl Engine {
             && at <= self.now
         {
             self.timers.pop();
+            if let Some(resident) = self.lanes.get_mut(slot) {
+                resident.timer_at.take_if(|set| *set <= at);
+            }
             self.fire(slot)?;
         }
         while let Some(Reverse((at, id, position))) = self.single_timers.peek().copied()
@@ -93,7 +106,7 @@ impl Engine {
             if self.log.has_room_for_steps(STEP_BYTES_MAX) {
                 return self.step_lane(id, &key, Step::GapExpired).map(|_| ());
             }
-            self.timers.push(Reverse((self.now + 1000, slot)));
+            self.set_timer(slot, self.now + 1000);
             return Ok(());
         }
         self.touch(slot);
@@ -157,20 +170,29 @@ impl Engine {
     pub fn abandon(&mut self, ticket: Ticket) {
         let now = self.now;
         let Some(flight) = self.close(ticket) else { return };
-        if let Some(subscription) = self.subscriptions.get_mut(&flight.subscription) {
-            self.endpoints.breaker_mut(subscription.endpoint).abandoned(now);
-            if let Who::Alone(position) = flight.who
-                && let Some(single) = subscription.singles.get_mut(&position)
-            {
-                single.in_flight = false;
-                self.single_timers.push(Reverse((now, flight.subscription, position)));
+        self.not_asked(&flight);
+        // With its subscription its lane is gone too, and the lane's slot may be another's.
+        let Some(subscription) = self.subscriptions.get_mut(&flight.subscription) else { return };
+        match flight.who {
+            Who::Alone(position) => {
+                if let Some(single) = subscription.singles.get_mut(&position) {
+                    single.in_flight = false;
+                    self.single_timers.push(Reverse((now, flight.subscription, position)));
+                }
+            }
+            Who::Lane(slot) => {
+                if let Some(resident) = self.lanes.get_mut(slot) {
+                    resident.lane.abandoned(now);
+                    self.touch(slot);
+                }
             }
         }
-        if let Who::Lane(slot) = flight.who
-            && let Some(resident) = self.lanes.get_mut(slot)
-        {
-            resident.lane.abandoned(now);
-            self.touch(slot);
+    }
+
+    /// The endpoint has said nothing: if this was a probe of its breaker, the next call is one.
+    pub(crate) fn not_asked(&mut self, flight: &InFlight) {
+        if let Some(breaker) = self.endpoints.breaker_mut(flight.endpoint) {
+            breaker.abandoned(self.now);
         }
     }
 
@@ -184,11 +206,11 @@ impl Engine {
 
     pub(crate) fn finish(&mut self, ticket: Ticket, outcome: Outcome) -> Result<(), Failure> {
         let Some(flight) = self.close(ticket) else { return Ok(()) };
+        self.tell_breaker(&flight, &outcome);
         let Some(subscription) = self.subscriptions.get(&flight.subscription) else { return Ok(()) };
         let took_ms = self.now.since(flight.started);
         let verdict = outcome.verdict();
         self.metrics.processed(subscription.name(), verdict == Verdict::Delivered, took_ms);
-        self.tell_breaker(&flight, &outcome);
         if verdict == Verdict::Delivered {
             return self.record_delivery(flight);
         }
@@ -219,17 +241,18 @@ impl Engine {
         }
     }
 
+    /// The breaker of where the call went, also if its subscription has gone or delivers elsewhere by now.
     fn tell_breaker(&mut self, flight: &InFlight, outcome: &Outcome) {
-        let Some(subscription) = self.subscriptions.get(&flight.subscription) else { return };
         let tag = match flight.who {
             Who::Lane(slot) => self.lanes.tag_of(slot),
             Who::Alone(position) => position.0,
         };
-        let breaker = self.endpoints.breaker_mut(subscription.endpoint);
+        let Some(breaker) = self.endpoints.breaker_mut(flight.endpoint) else { return };
         if outcome.is_endpoint_failure() {
             if breaker.failed(tag, outcome.is_refused(), self.now) {
                 self.metrics.breaker_opened += 1;
-                tracing::warn!(subscription = %subscription.name(), error = %outcome.describe(), "Breaker opened.");
+                let name = self.subscriptions.get(&flight.subscription).map(Subscription::name);
+                tracing::warn!(subscription = name, error = %outcome.describe(), "Breaker opened.");
             }
         } else if matches!(outcome, Outcome::Unusable(_)) {
             // The endpoint was never asked.

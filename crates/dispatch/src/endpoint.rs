@@ -5,39 +5,58 @@ use klambda_core::breaker::{Breaker, Limits, State};
 use klambda_core::subscription::Target;
 use klambda_core::time::Millis;
 
+/// Never given twice, so that what comes late from an endpoint is not taken for another's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EndpointId(u64);
+
 pub struct Endpoints {
     limits: Limits,
-    by_authority: HashMap<String, usize>,
-    breakers: Vec<(String, Breaker)>,
+    by_authority: HashMap<String, EndpointId>,
+    breakers: HashMap<EndpointId, Breaker>,
+    next: u64,
 }
 
 impl Endpoints {
     pub fn new(limits: Limits) -> Endpoints {
-        Endpoints { limits, by_authority: HashMap::new(), breakers: Vec::new() }
+        Endpoints { limits, by_authority: HashMap::new(), breakers: HashMap::new(), next: 1 }
     }
 
     /// The endpoint of a target: its scheme, host and port.
-    pub fn of(&mut self, target: &Target) -> usize {
+    pub fn of(&mut self, target: &Target) -> EndpointId {
         let authority = authority(&target.url);
-        if let Some(index) = self.by_authority.get(authority) {
-            return *index;
+        if let Some(id) = self.by_authority.get(authority) {
+            return *id;
         }
-        self.breakers.push((authority.to_owned(), Breaker::new(self.limits)));
-        self.by_authority.insert(authority.to_owned(), self.breakers.len() - 1);
-        self.breakers.len() - 1
+        let id = EndpointId(self.next);
+        self.next += 1;
+        self.by_authority.insert(authority.to_owned(), id);
+        self.breakers.insert(id, Breaker::new(self.limits));
+        id
     }
 
-    pub fn breaker(&self, endpoint: usize) -> &Breaker {
-        &self.breakers[endpoint].1
+    /// Forgets the endpoints that no subscription delivers to any more.
+    pub fn keep(&mut self, is_used: impl Fn(EndpointId) -> bool) {
+        self.by_authority.retain(|_, id| is_used(*id));
+        self.breakers.retain(|id, _| is_used(*id));
     }
 
-    pub fn breaker_mut(&mut self, endpoint: usize) -> &mut Breaker {
-        &mut self.breakers[endpoint].1
+    /// None of an endpoint that was forgotten.
+    pub fn breaker(&self, endpoint: EndpointId) -> Option<&Breaker> {
+        self.breakers.get(&endpoint)
+    }
+
+    pub fn breaker_mut(&mut self, endpoint: EndpointId) -> Option<&mut Breaker> {
+        self.breakers.get_mut(&endpoint)
+    }
+
+    /// One that was forgotten had nothing against it.
+    pub fn state(&self, endpoint: EndpointId) -> State {
+        self.breaker(endpoint).map_or(State::Closed, Breaker::state)
     }
 
     /// The next time an open breaker lets a probe through.
     pub fn next_probe(&self) -> Option<Millis> {
-        let probes = self.breakers.iter().filter_map(|(_, breaker)| match breaker.state() {
+        let probes = self.breakers.values().filter_map(|breaker| match breaker.state() {
             State::Open { probe_at } => Some(probe_at),
             _ => None,
         });

@@ -17,18 +17,20 @@ mod jobs;
 pub use config::Config;
 
 use crate::accept::Judged;
-use crate::endpoint::Endpoints;
+use crate::endpoint::{EndpointId, Endpoints};
 use crate::lanes::{Lanes, Slot};
 use crate::metrics::Metrics;
 use crate::replay::Replays;
 use crate::subscription::Subscription;
 use bytes::Bytes;
 use hashbrown::HashMap;
+use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Action, Flag};
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
+use klambda_core::wire::Malformed;
 use klambda_store::disk::Disk;
 use klambda_store::log::{self, Log, LogReader};
 use klambda_store::manifest::{self, Manifest};
@@ -53,11 +55,18 @@ pub enum Failure {
     #[error(transparent)]
     Manifest(#[from] manifest::Error),
     #[error("the log says something this version does not understand: {0}")]
-    Malformed(#[from] klambda_core::wire::Malformed),
+    Malformed(#[from] Malformed),
     #[error("{0}")]
     State(String),
     #[error("data folder: {0}")]
     Io(#[from] io::Error),
+}
+
+impl Failure {
+    /// Only what was read is lost; everything else can go on.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_)) | Failure::Malformed(_))
+    }
 }
 
 /// One call of a target, to be made now.
@@ -111,6 +120,8 @@ pub enum Who {
 pub struct InFlight {
     pub subscription: SubscriptionId,
     pub who: Who,
+    /// As the target was when the call began.
+    pub endpoint: EndpointId,
     pub started: Millis,
 }
 
@@ -454,6 +465,26 @@ impl Engine {
                 Ok(self.log.read(Address(moved.ok_or(log::Error::Gone(at))?))?)
             }
             other => Ok(other?),
+        }
+    }
+
+    /// What an event in the log says; nothing of one that cannot be read back any more.
+    pub(crate) fn read_back<T>(
+        &mut self,
+        at: Address,
+        read: impl FnOnce(&EventView<'_>) -> T,
+    ) -> Result<Option<T>, Failure> {
+        let said = self.read_event(at).and_then(|record| {
+            let (_, event) = crate::apply::event_of(&record)?;
+            Ok(read(&EventView::decode(event).map_err(|_| Malformed("event"))?))
+        });
+        match said {
+            Err(failure) if failure.is_damage() => {
+                tracing::error!(%failure, "An event cannot be read back.");
+                self.metrics.damaged += 1;
+                Ok(None)
+            }
+            said => said.map(Some),
         }
     }
 

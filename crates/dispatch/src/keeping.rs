@@ -23,7 +23,6 @@ pub struct Keeping {
     running: Option<Kind>,
     retry_at: Millis,
     next_round: Millis,
-    next_sweep: Millis,
     remove: Vec<String>,
     /// Given to a chore; given again if it fails.
     removing: Vec<String>,
@@ -69,7 +68,6 @@ enum Kind {
 }
 
 const ROUND_MS: u64 = 1000;
-const SWEEP_MS: u64 = 3_600_000;
 
 impl Keeping {
     pub fn wants_sync(&self) -> bool {
@@ -107,10 +105,6 @@ impl Engine {
         }
         self.limit_retired()?;
         self.refresh_marks()?;
-        if self.keeping.next_sweep <= self.now {
-            self.keeping.next_sweep = self.now + SWEEP_MS;
-            self.sweep_copies()?;
-        }
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
-use klambda_core::lane::{Lane, State};
+use klambda_core::lane::{Entry, Lane, State};
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
@@ -28,8 +28,8 @@ pub struct Resident {
     /// The newest step, where the chain of steps begins.
     pub last_step: Address,
     pub last_error: String,
-    /// Attempts of replayed dead letters from before their replay.
-    pub earlier: Vec<(Position, u32)>,
+    /// Of replayed dead letters, from before their replay.
+    pub earlier: Vec<Earlier>,
     pub last_reason: Reason,
     /// Differs from its row.
     pub dirty: bool,
@@ -41,10 +41,21 @@ pub struct Resident {
     pub queued: bool,
     /// How it is counted in its subscription.
     pub counted: Option<State>,
+    /// The earliest timer that is set for it; none: none.
+    pub timer_at: Option<Millis>,
     /// Stands in the list of idle lanes.
     pub listed_idle: bool,
     /// Arrivals in this and the last ten seconds: the rate for people.
     pub rate: Rate,
+}
+
+/// What is known of a dead letter that goes back to its lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Earlier {
+    pub position: Position,
+    pub attempts: u32,
+    /// The event before it, if it had a place; empty if none is known.
+    pub previous_id: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -212,6 +223,7 @@ impl Resident {
             barrier: Address(0),
             queued: false,
             counted: None,
+            timer_at: None,
             listed_idle: false,
             rate: Rate::default(),
         }
@@ -229,8 +241,20 @@ impl Resident {
 
     /// The attempts of a replayed dead letter from before its replay, once.
     pub fn take_earlier(&mut self, position: Position) -> u32 {
-        let known = self.earlier.iter().position(|earlier| earlier.0 == position);
-        known.map_or(0, |n| self.earlier.swap_remove(n).1)
+        let known = self.earlier.iter().position(|earlier| earlier.position == position);
+        known.map_or(0, |n| self.earlier.swap_remove(n).attempts)
+    }
+
+    /// The event before this one in the lane, as it stood when this one had its turn.
+    pub fn previous_id_of(&self, entry: &Entry) -> Option<String> {
+        if entry.number > self.previous_number {
+            return match &self.previous {
+                Previous::Id(id) => Some(id.clone()),
+                _ => None,
+            };
+        }
+        let earlier = self.earlier.iter().find(|earlier| earlier.position == entry.position)?;
+        Some(earlier.previous_id.clone()).filter(|id| !id.is_empty())
     }
 
     /// The index its row belongs in, as it is now.

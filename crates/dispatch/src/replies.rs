@@ -8,12 +8,11 @@ use crate::group::{NoRoom, Origin};
 use crate::lanes::Resident;
 use crate::subscription::Held;
 use klambda_core::event::{Attribute, Event, Value};
-use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Position, SubscriptionId};
+use klambda_core::lane::Entry;
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::{Document, MANAGED_PREFIX};
 use klambda_core::time::Millis;
-use klambda_core::wire::Malformed;
 use klambda_store::log;
 use klambda_store::segment::RECORD_HEADER;
 
@@ -60,7 +59,11 @@ impl Engine {
     /// A call ended well, with events of its own.
     pub(crate) fn finish_replied(&mut self, ticket: Ticket, replies: Vec<Event>) -> Result<(), Failure> {
         let Some(flight) = self.in_flight.get(&ticket).copied() else { return Ok(()) };
-        let Some(cause) = self.cause_of(&flight)? else { return self.finish(ticket, acknowledged()) };
+        let Some(entry) = self.entry_of(&flight) else { return self.finish(ticket, acknowledged()) };
+        let Some(cause) = self.cause_of(&flight, &entry)? else {
+            let why = "the event that they answer cannot be read back".to_owned();
+            return self.finish(ticket, Outcome::BadReplies(why));
+        };
         let replies = match self.complete(&cause, replies) {
             Ok(replies) if replies.is_empty() => return self.finish(ticket, acknowledged()),
             Ok(replies) => replies,
@@ -88,28 +91,26 @@ impl Engine {
         done
     }
 
-    fn cause_of(&self, flight: &InFlight) -> Result<Option<Cause>, Failure> {
-        let Some(subscription) = self.subscriptions.get(&flight.subscription) else { return Ok(None) };
-        let entry = match flight.who {
-            Who::Lane(slot) => {
-                let head = self.lanes.get(slot).and_then(|resident| resident.lane.head());
-                head.map(|(_, entry)| *entry)
-            }
+    fn entry_of(&self, flight: &InFlight) -> Option<Entry> {
+        let subscription = self.subscriptions.get(&flight.subscription)?;
+        match flight.who {
+            Who::Lane(slot) => self.lanes.get(slot)?.lane.head().map(|(_, entry)| *entry),
             Who::Alone(position) => subscription.singles.get(&position).map(|single| single.entry),
-        };
-        let Some(entry) = entry else { return Ok(None) };
-        let record = self.read_event(entry.at)?;
-        let (_, event) = crate::apply::event_of(&record)?;
-        let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
-        let source = source_of(&subscription.document);
-        Ok(Some(Cause {
-            subscription: subscription.id,
+        }
+    }
+
+    /// None of one that cannot be read back.
+    fn cause_of(&mut self, flight: &InFlight, entry: &Entry) -> Result<Option<Cause>, Failure> {
+        let Some(subscription) = self.subscriptions.get(&flight.subscription) else { return Ok(None) };
+        let (id, source) = (subscription.id, source_of(&subscription.document));
+        self.read_back(entry.at, |event| Cause {
+            subscription: id,
             position: entry.position,
-            id: view.id().to_owned(),
+            id: event.id().to_owned(),
             source,
-            hops: view.attribute(HOPS).and_then(|hops| hops.parse().ok()).unwrap_or(0),
-            traceparent: view.attribute("traceparent").map(|trace| trace.into_owned()),
-        }))
+            hops: event.attribute(HOPS).and_then(|hops| hops.parse().ok()).unwrap_or(0),
+            traceparent: event.attribute("traceparent").map(|trace| trace.into_owned()),
+        })
     }
 
     /// Fills in what a function may leave out, or says why its events cannot be taken.

@@ -4,10 +4,9 @@
 mod queues;
 
 use crate::engine::{Engine, Failure};
-use crate::lanes::{Indexed, Previous, Resident, Slot};
+use crate::lanes::{Earlier, Indexed, Previous, Resident, Slot};
 use crate::rows;
 use crate::subscription::{Row, Single, Subscription};
-use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::Lane;
 use klambda_core::lane_row::{put_entry, take_entry};
@@ -73,11 +72,18 @@ impl Engine {
         resident.last_reason = Reason::from_code(r.u8()?).ok_or(Malformed("reason"))?;
         resident.last_error = r.text()?.to_owned();
         for _ in 0..r.varint()? {
-            resident.earlier.push((Position(r.varint()?), r.u32()?));
+            let (position, attempts) = (Position(r.varint()?), r.u32()?);
+            resident.earlier.push(Earlier { position, attempts, previous_id: String::new() });
         }
         resident.lane = Lane::decode(r)?;
         if !r.is_empty() {
-            resident.behind = Some((LaneNumber(r.varint()?), Previous::Id(r.text()?.to_owned())));
+            let (number, id) = (LaneNumber(r.varint()?), r.text()?.to_owned());
+            resident.behind = (number.0 > 0).then_some((number, Previous::Id(id)));
+        }
+        if !r.is_empty() {
+            for earlier in &mut resident.earlier {
+                earlier.previous_id = r.text()?.to_owned();
+            }
         }
         resident.dirty = false;
         resident.indexed = resident.index_kind();
@@ -155,28 +161,28 @@ impl Engine {
     /// Looks the ids of the lane's previous events up, so that the events themselves may go.
     pub(crate) fn resolve_previous(&mut self, slot: Slot) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
-        let previous = self.resolved(&resident.previous)?;
-        let behind = match &resident.behind {
-            Some((number, behind)) => self.resolved(behind)?.map(|id| (*number, id)),
-            None => None,
+        let before = match resident.previous {
+            Previous::At(at) => Some(self.id_at(at)?),
+            _ => None,
         };
-        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
-        if let Some(previous) = previous {
+        if let (Some(resident), Some(previous)) = (self.lanes.get_mut(slot), before) {
             resident.previous = previous;
         }
-        if behind.is_some() {
+        let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
+        let behind = match resident.behind {
+            Some((number, Previous::At(at))) => Some((number, self.id_at(at)?)),
+            _ => return Ok(()),
+        };
+        if let Some(resident) = self.lanes.get_mut(slot) {
             resident.behind = behind;
         }
         Ok(())
     }
 
-    /// The id, if it was not looked up yet.
-    fn resolved(&self, previous: &Previous) -> Result<Option<Previous>, Failure> {
-        let Previous::At(at) = previous else { return Ok(None) };
-        let record = self.read_event(*at)?;
-        let (_, event) = crate::apply::event_of(&record)?;
-        let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
-        Ok(Some(Previous::Id(view.id().to_owned())))
+    /// None of one that cannot be read back: what follows it names nothing rather than something wrong.
+    fn id_at(&mut self, at: Address) -> Result<Previous, Failure> {
+        let id = self.read_back(at, |event| event.id().to_owned())?;
+        Ok(id.map_or(Previous::None, Previous::Id))
     }
 
     // ---- all at once --------------------------------------------------------------------------------------
@@ -375,15 +381,24 @@ impl Resident {
         row.push(self.last_reason.code());
         put_bytes(&mut row, self.last_error.as_bytes());
         put_varint(&mut row, self.earlier.len() as u64);
-        for (position, attempts) in &self.earlier {
-            put_varint(&mut row, position.0);
-            put_varint(&mut row, u64::from(*attempts));
+        for earlier in &self.earlier {
+            put_varint(&mut row, earlier.position.0);
+            put_varint(&mut row, u64::from(earlier.attempts));
         }
         self.lane.encode(&mut row);
-        if let Some((number, Previous::Id(id))) = &self.behind {
-            put_varint(&mut row, number.0);
-            put_bytes(&mut row, id.as_bytes());
+        // What came later to this row is at its end, and only where there is something to say.
+        match &self.behind {
+            Some((number, Previous::Id(id))) => {
+                put_varint(&mut row, number.0);
+                put_bytes(&mut row, id.as_bytes());
+            }
+            _ if self.earlier.is_empty() => return row,
+            _ => {
+                put_varint(&mut row, 0);
+                put_bytes(&mut row, b"");
+            }
         }
+        self.earlier.iter().for_each(|earlier| put_bytes(&mut row, earlier.previous_id.as_bytes()));
         row
     }
 }

@@ -1,5 +1,6 @@
 //! A subscription at work: its document, what waits for it, and who may go next.
 
+use crate::endpoint::EndpointId;
 use crate::lanes::Slot;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Policy, State};
@@ -26,7 +27,7 @@ pub struct Subscription {
     pub notes: Notes,
 
     // What follows ends with the process.
-    pub endpoint: usize,
+    pub endpoint: EndpointId,
     pub ready: VecDeque<Slot>,
     pub in_flight: u32,
     /// Lanes on disk alone that would go on by themselves, and when the next of them is due.
@@ -196,7 +197,7 @@ impl Subscription {
             epochs: 0,
             tally: Tally::default(),
             notes: Notes::default(),
-            endpoint: 0,
+            endpoint: EndpointId::default(),
             ready: VecDeque::new(),
             in_flight: 0,
             cold: 0,

@@ -1,9 +1,11 @@
 //! Subscriptions that are made, changed, paused and removed.
 
+use crate::endpoint::EndpointId;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Slot;
 use crate::rows;
 use crate::subscription::{Phase, Subscription};
+use hashbrown::HashSet;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::Document;
@@ -110,9 +112,18 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
         let mut document = (*subscription.document).clone();
         change(&mut document);
-        subscription.endpoint = self.endpoints.of(&document.spec.target);
+        let before = std::mem::replace(&mut subscription.endpoint, self.endpoints.of(&document.spec.target));
+        let moved = before != subscription.endpoint;
         subscription.set_document(document);
         self.rouse(id);
+        if moved {
+            self.forget_endpoints();
+        }
+    }
+
+    fn forget_endpoints(&mut self) {
+        let used: HashSet<EndpointId> = self.subscriptions.values().map(|s| s.endpoint).collect();
+        self.endpoints.keep(|endpoint| used.contains(&endpoint));
     }
 
     pub(crate) fn remove_subscription(&mut self, id: SubscriptionId) {
@@ -122,6 +133,7 @@ impl Engine {
             self.names.remove(subscription.name());
             self.metrics.forget(subscription.name());
         }
+        self.forget_endpoints();
         self.replays.forget(id);
         let slots: Vec<Slot> = self
             .lanes

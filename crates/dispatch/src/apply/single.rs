@@ -41,7 +41,6 @@ impl Engine {
                 subscription.tally.unpin(entry.at);
                 subscription.tally.delivered += 1;
                 self.forget_single(id, position);
-                self.forget_copy(&entry);
                 self.replays.delivered(id, position, LaneNumber(0));
             }
             Step::Failed { fatal, retry_at, reason, error, .. } => {

@@ -1,17 +1,13 @@
 //! A step of a lane: the input that its record stands for, and what follows from it.
 
-use super::event_of;
 use crate::engine::{Engine, Failure};
-use crate::lanes::{Previous, Slot};
+use crate::lanes::{Earlier, Previous, Slot};
 use crate::rows;
-use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Action, Count, Entry, Input, Why};
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
-use klambda_core::wire::Malformed;
-use klambda_store::log;
 use klambda_store::marks::{Identity, Mark, State as MarkState};
 use klambda_store::record::Step;
 
@@ -99,11 +95,13 @@ impl Engine {
         // It is pinned already as a dead letter.
         subscription.tally.unpin(letter.entry.at);
         subscription.tally.arrived(&letter.entry);
-        if let Some(resident) = self.lanes.get_mut(slot) {
-            resident.earlier.push((position, letter.attempts));
-        }
         // A number counts in its own lane alone: in another one, under rules that came later, it never had a place.
-        let number = if letter.key.as_deref() == Some(&*key) { letter.entry.number } else { LaneNumber(0) };
+        let is_its = letter.key.as_deref() == Some(&*key);
+        let number = if is_its { letter.entry.number } else { LaneNumber(0) };
+        if let Some(resident) = self.lanes.get_mut(slot) {
+            let previous_id = letter.previous_id.filter(|_| is_its).unwrap_or_default();
+            resident.earlier.push(Earlier { position, attempts: letter.attempts, previous_id });
+        }
         self.step(slot, Input::Requeue { entry: Entry { number, ..letter.entry } }, time, at)
     }
 
@@ -154,6 +152,10 @@ impl Engine {
         time: Millis,
         at: Address,
     ) -> Result<(), Failure> {
+        if let Action::Hold(_) | Action::DeadLetter { .. } = action {
+            // It keeps the id of the event before it, which may be gone when it is asked for.
+            self.resolve_previous(slot)?;
+        }
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
         let id = resident.subscription;
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
@@ -176,7 +178,6 @@ impl Engine {
                 subscription.tally.delivered += 1;
                 resident.passed(&entry);
                 resident.take_earlier(entry.position);
-                self.forget_copy(&entry);
                 self.replays.delivered(id, entry.position, entry.number);
                 Ok(())
             }
@@ -251,7 +252,6 @@ impl Engine {
         if let Some(identity) = self.identity_at(entry.at)? {
             self.marks.put(identity, id, Mark { at: entry.at, time, state: MarkState::Released });
         }
-        self.forget_copy(entry);
         Ok(())
     }
 
@@ -270,30 +270,8 @@ impl Engine {
 
     /// The identity of an event in the log; none of one that cannot be read back any more.
     fn identity_at(&mut self, at: Address) -> Result<Option<Identity>, Failure> {
-        let record = match self.read_event(at) {
-            Ok(record) => record,
-            Err(failure @ Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_))) => {
-                tracing::error!(%failure, "An event cannot be read back: its id is not known.");
-                self.metrics.damaged += 1;
-                return Ok(None);
-            }
-            Err(failure) => return Err(failure),
-        };
-        let (_, event) = event_of(&record)?;
-        let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
-        Ok(Some(self.identity(view.source(), view.id())))
-    }
-
-    /// A copy that was made for this event alone is needed no more. Copies shared with others are found again by them.
-    pub(super) fn forget_copy(&mut self, entry: &Entry) {
-        if entry.at < self.log.oldest() && !self.is_pinned(entry.at) {
-            self.rows.delete(&rows::kept(entry.at));
-        }
-    }
-
-    pub(super) fn is_pinned(&self, at: Address) -> bool {
-        let bucket = at.0 >> crate::subscription::PIN_SHIFT;
-        self.subscriptions.values().any(|subscription| subscription.tally.pins.contains_key(&bucket))
+        let key = self.key;
+        self.read_back(at, |event| Identity::new(&key, event.source(), event.id()))
     }
 }
 

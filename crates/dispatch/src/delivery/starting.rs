@@ -1,8 +1,9 @@
 //! Which delivery starts next: fair among subscriptions, within the limits.
 
 use super::STEP_BYTES_MAX;
+use crate::endpoint::EndpointId;
 use crate::engine::{Delivery, Engine, Failure, InFlight, Place, Ticket, Who};
-use crate::lanes::{Previous, Slot};
+use crate::lanes::Slot;
 use crate::subscription::Subscription;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
@@ -10,7 +11,6 @@ use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
-use klambda_store::log;
 
 /// Unordered events that wait to be called again; at this many no new ones are started.
 const SINGLES_MAX: usize = 65_536;
@@ -63,7 +63,7 @@ impl Engine {
             && subscription.in_flight
                 < subscription.document.spec.concurrency + u32::from(planted::is_on(Bug::OneTooMany))
             && self.has_global_slot(subscription)
-            && self.endpoints.breaker(subscription.endpoint).allows(self.now)
+            && self.endpoints.breaker(subscription.endpoint).is_none_or(|breaker| breaker.allows(self.now))
     }
 
     fn has_global_slot(&self, subscription: &Subscription) -> bool {
@@ -84,8 +84,10 @@ impl Engine {
     /// The lane whose turn it is. A probe of an open breaker is another lane's than the last one's.
     fn next_ready(&mut self, id: SubscriptionId) -> Option<Slot> {
         let subscription = self.subscriptions.get_mut(&id)?;
-        let breaker = self.endpoints.breaker(subscription.endpoint);
-        if !breaker.is_closed() && subscription.ready.len() > 1 {
+        if let Some(breaker) = self.endpoints.breaker(subscription.endpoint)
+            && !breaker.is_closed()
+            && subscription.ready.len() > 1
+        {
             let front = subscription.ready.front().and_then(|slot| self.lanes.get(*slot));
             let tag = front.map(|resident| self.lanes.tag(id, &resident.key));
             if tag.is_some() && tag == breaker.last_probe() {
@@ -109,10 +111,7 @@ impl Engine {
         let Some((_, entry)) = resident.lane.head() else { return Ok(false) };
         let entry = *entry;
         let attempt = resident.lane.attempts() + 1;
-        let previous_id = match &resident.previous {
-            Previous::Id(id) if entry.number > resident.previous_number => Some(id.clone()),
-            _ => None,
-        };
+        let previous_id = resident.previous_id_of(&entry);
         let place = Place { number: entry.number, previous_id, flag: entry.flag };
         let at = match planted::is_on(Bug::WrongBytes) && attempt > 1 {
             true => resident.lane.entries().last().map_or(entry.at, |last| last.at),
@@ -185,11 +184,15 @@ impl Engine {
     fn open_call(&mut self, id: SubscriptionId, who: Who, tag: u64) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        self.in_flight.insert(ticket, InFlight { subscription: id, who, started: self.now });
+        let mut endpoint = EndpointId::default();
         if let Some(subscription) = self.subscriptions.get_mut(&id) {
             subscription.in_flight += 1;
-            self.endpoints.breaker_mut(subscription.endpoint).started(tag, self.now);
+            endpoint = subscription.endpoint;
         }
+        if let Some(breaker) = self.endpoints.breaker_mut(endpoint) {
+            breaker.started(tag, self.now);
+        }
+        self.in_flight.insert(ticket, InFlight { subscription: id, who, endpoint, started: self.now });
         ticket
     }
 
@@ -210,19 +213,13 @@ impl Engine {
 
     /// Damage found on the way out: the event is refused and named, never delivered wrong. The rest goes on.
     fn unreadable(&mut self, ticket: Ticket, failure: Failure) -> Result<(), Failure> {
-        match failure {
-            Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_)) | Failure::Malformed(_) => {
-                tracing::error!(%failure, "An event cannot be read back.");
-                self.metrics.damaged += 1;
-                let flight = self.close(ticket);
-                match flight {
-                    Some(flight) => {
-                        self.record_failure(flight, true, Reason::Poison, &failure.to_string(), Millis::ZERO)
-                    }
-                    None => Ok(()),
-                }
-            }
-            other => Err(other),
+        if !failure.is_damage() {
+            return Err(failure);
         }
+        tracing::error!(%failure, "An event cannot be read back.");
+        self.metrics.damaged += 1;
+        let Some(flight) = self.close(ticket) else { return Ok(()) };
+        self.not_asked(&flight);
+        self.record_failure(flight, true, Reason::Poison, &failure.to_string(), Millis::ZERO)
     }
 }

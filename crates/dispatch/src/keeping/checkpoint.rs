@@ -29,6 +29,8 @@ impl Engine {
         self.keeping.wants_checkpoint = false;
         self.log.flush()?;
         self.store_all()?;
+        // Now, as no lane needs an event any more that has left it: it has the id.
+        self.sweep_copies()?;
         self.keeping.checkpoint = Some(Frozen {
             changed: self.rows.freeze(),
             recent: self.marks.freeze(),

@@ -69,7 +69,7 @@ impl Engine {
             dead_letters: tally.dead + tally.held,
             oldest_age_ms: tally.oldest().map_or(0, |oldest| self.now.since(oldest)),
             lanes: Lanes::new(tally.lanes),
-            breaker: match self.endpoints.breaker(subscription.endpoint).state() {
+            breaker: match self.endpoints.state(subscription.endpoint) {
                 breaker::State::Closed => 0,
                 breaker::State::Open { .. } => 1,
                 breaker::State::HalfOpen => 2,

@@ -106,7 +106,7 @@ impl Engine {
             dead_letters: tally.dead + tally.held,
             oldest: tally.oldest().map(Time),
             lanes: Lanes::new(tally.lanes),
-            breaker: Breaker::new(self.endpoints.breaker(subscription.endpoint).state()),
+            breaker: Breaker::new(self.endpoints.state(subscription.endpoint)),
             delivered: tally.delivered,
             messages: self.messages(subscription),
         }

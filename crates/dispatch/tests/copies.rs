@@ -1,0 +1,167 @@
+//! Events that outlive the segment they were written to, or that cannot be read back: what follows them goes on.
+
+mod world;
+
+use klambda_core::event_codec::EventView;
+use klambda_dispatch::Delivery;
+use klambda_dispatch::operate::LaneAction;
+use klambda_store::disk::Disk;
+use serde_json::{Value, json};
+use world::{Rng, World};
+
+const DAY_MS: u64 = 24 * 3_600_000;
+
+fn ordered(policy: Value) -> Value {
+    json!({
+        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "orders"},
+        "spec": {
+            "target": {"url": "http://127.0.0.1:9000/"},
+            "ordering": "ordered",
+            "orderingPolicy": policy,
+            "retry": {"attempts": 1},
+        },
+    })
+}
+
+/// Answers everything that is open and that follows from it; what was called, with the id before it.
+fn answer_all(world: &mut World, mut code: impl FnMut(&str) -> u16) -> Vec<(String, Option<String>)> {
+    let mut called = Vec::new();
+    for _ in 0..4 {
+        world.pass(20);
+        for delivery in world.take_open() {
+            let id = id_of(&delivery);
+            let place = delivery.place.clone().expect("ordered");
+            world.engine.outcome(delivery.ticket, world::error(code(&id)));
+            called.push((id, place.previous_id));
+        }
+    }
+    called
+}
+
+fn id_of(delivery: &Delivery) -> String {
+    let view = EventView::decode(&delivery.record[delivery.event.clone()]).expect("an event");
+    view.id().to_owned()
+}
+
+fn begins_with(world: &World, name: &str) -> bool {
+    world.disk.list().expect("lists").iter().any(|file| file == name)
+}
+
+/// A lane that is parked by `first`, whose segment is gone: only a copy of it is left.
+fn parked_and_copied() -> World {
+    let mut world = World::new(1);
+    world.put(ordered(json!({})));
+    world.send_as("sick", None, "first");
+    answer_all(&mut world, |_| 422);
+    for _ in 0..20 {
+        (0..100).for_each(|n| world.send(&format!("well{n}"), None));
+        answer_all(&mut world, |_| 200);
+    }
+    (0..60).for_each(|_| world.pass(DAY_MS / 4));
+    assert!(!begins_with(&world, "log-0000000000000000"), "the first segment has retired");
+    world
+}
+
+fn named(id: &str, previous: Option<&str>) -> (String, Option<String>) {
+    (id.to_owned(), previous.map(str::to_owned))
+}
+
+#[test]
+fn an_event_that_was_copied_forward_is_named_by_the_next_one_also_after_a_crash() {
+    for crash in [false, true] {
+        let mut world = parked_and_copied();
+        world.engine.act_on_lane("orders", "sick", LaneAction::Resume).unwrap();
+        assert_eq!(answer_all(&mut world, |_| 200), [named("first", None)]);
+        if crash {
+            world.crash(&mut Rng(3));
+        }
+        world.send_as("sick", None, "second");
+        assert_eq!(answer_all(&mut world, |_| 200), [named("second", Some("first"))], "crash: {crash}");
+        world.engine.request_checkpoint();
+        world.pass(1000);
+        world.must_be_sound();
+    }
+}
+
+#[test]
+fn an_event_that_was_copied_forward_is_purged() {
+    for crash in [false, true] {
+        let mut world = parked_and_copied();
+        world.engine.act_on_lane("orders", "sick", LaneAction::Purge).unwrap();
+        world.pass(100);
+        if crash {
+            world.crash(&mut Rng(4));
+        }
+        world.send_as("sick", None, "second");
+        assert_eq!(answer_all(&mut world, |_| 200), [named("second", Some("first"))], "crash: {crash}");
+    }
+}
+
+#[test]
+fn a_copy_goes_when_nothing_needs_it() {
+    let mut world = parked_and_copied();
+    world.engine.act_on_lane("orders", "sick", LaneAction::Resume).unwrap();
+    answer_all(&mut world, |_| 200);
+    world.engine.request_checkpoint();
+    (0..10).for_each(|_| world.pass(1000));
+    world.crash(&mut Rng(5));
+    world.send_as("sick", None, "second");
+    assert_eq!(answer_all(&mut world, |_| 200), [named("second", Some("first"))]);
+}
+
+#[test]
+fn an_event_that_cannot_be_read_back_stops_nothing_but_itself() {
+    let mut world = World::new(1);
+    world.put(ordered(json!({"onFailure": "skip"})));
+    world.engine.pause_subscription("orders", true).unwrap();
+    ["damaged", "next", "last"].iter().for_each(|id| world.send_as("sick", None, id));
+    // So many that the first are read from the disk.
+    (0..400).for_each(|n| world.send(&format!("well{n}"), None));
+    world.settle();
+    world.crash(&mut Rng(6));
+    flip(&world, b"damaged");
+    world.engine.pause_subscription("orders", false).unwrap();
+    world.settle();
+    let called = answer_all(&mut world, |_| 200);
+    let sick: Vec<_> = called.into_iter().filter(|(id, _)| !id.starts_with('e')).collect();
+    assert_eq!(sick, [named("next", None), named("last", Some("next"))]);
+    assert_eq!(world.engine.dead_letters(), 1);
+    world.engine.request_checkpoint();
+    world.pass(1000);
+    world.crash(&mut Rng(7));
+    world.send_as("sick", None, "later");
+    assert_eq!(answer_all(&mut world, |_| 200), [named("later", Some("last"))]);
+}
+
+/// Damages the first place in the first segment where these bytes stand.
+fn flip(world: &World, bytes: &[u8]) {
+    let name = "log-0000000000000000";
+    let file = world.disk.open(name).expect("a segment");
+    let mut content = vec![0; file.len().expect("a length") as usize];
+    file.read_at(&mut content, 0).expect("reads");
+    let at = content.windows(bytes.len()).position(|window| window == bytes).expect("it is there");
+    world.disk.flip_bit(name, 8 * at as u64);
+}
+
+#[test]
+fn a_replayed_event_names_the_one_before_it() {
+    for crash in [false, true] {
+        let mut world = World::new(1);
+        world.put(ordered(json!({"onFailure": "skip"})));
+        ["a", "b", "c"].iter().for_each(|id| world.send_as("k", None, id));
+        let called = [named("a", None), named("b", Some("a")), named("c", Some("b"))];
+        assert_eq!(answer_all(&mut world, |_| 422), called);
+        let selector = klambda_dispatch::dead_letters::Selector::default();
+        let request = klambda_dispatch::replay::Request { selector, rate_per_second: 1000, parallelism: 16 };
+        world.engine.create_replay(request).unwrap();
+        world.pass(100);
+        if crash {
+            world.engine.request_checkpoint();
+            world.pass(100);
+            world.crash(&mut Rng(8));
+        }
+        assert_eq!(answer_all(&mut world, |_| 200), called, "crash: {crash}");
+        world.send_as("k", None, "d");
+        assert_eq!(answer_all(&mut world, |_| 200), [named("d", Some("c"))]);
+    }
+}
