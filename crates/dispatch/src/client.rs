@@ -47,6 +47,9 @@ pub struct Options {
     pub connect_timeout_ms: u64,
     /// Connections unused for this long are closed.
     pub pool_idle_ms: u64,
+    /// One unused for this long may be closed by the other side just as a call goes out over it: the call is made again.
+    /// Closed any sooner, the other side has likely seen the call, and it counts.
+    pub stale_ms: u64,
     /// Answers are read up to here so that their connection can be used again; longer ones cost it.
     pub answer_bytes_max: usize,
     /// How long an answer of a function may be, with all events in it.
@@ -58,6 +61,7 @@ impl Default for Options {
         Options {
             connect_timeout_ms: 5_000,
             pool_idle_ms: 90_000,
+            stale_ms: 1_000,
             answer_bytes_max: 64 << 10,
             replies_bytes_max: 1 << 20,
         }
@@ -168,7 +172,7 @@ async fn call_http1(
                 return Ok(replied.reply.into_outcome());
             }
             // The target closed it while it waited for this call: not a word about the event, nor about the target.
-            Err(Trouble::Closed(_)) if connection.is_used() => connection = pool.connect(deadline).await?,
+            Err(Trouble::Closed(_)) if connection.is_stale() => connection = pool.connect(deadline).await?,
             Err(Trouble::Closed(why) | Trouble::Broken(why)) => return Err(Outcome::Broken(why)),
             Err(Trouble::Timeout) => return Err(Outcome::Timeout),
         }

@@ -122,7 +122,8 @@ impl Engine {
             && subscription.tally.waiting == 0
             && subscription.in_flight == 0
         {
-            self.commit(&Record::Subscription { time: self.now, subscription: id, change: Change::Remove })?;
+            let change = if subscription.tally.dead > 0 { Change::Retired } else { Change::Remove };
+            self.commit(&Record::Subscription { time: self.now, subscription: id, change })?;
         }
         Ok(())
     }

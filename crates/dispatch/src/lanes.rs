@@ -25,6 +25,8 @@ pub struct Resident {
     /// The event in flight, to become `previous`.
     pub current_at: Address,
     pub current_id: String,
+    /// Of the subscription's rules.
+    pub epoch: u32,
     /// The newest step, where the chain of steps begins.
     pub last_step: Address,
     pub last_error: String,
@@ -197,6 +199,10 @@ impl Lanes {
         self.slots.get_mut(slot.0 as usize)?.as_mut()
     }
 
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Resident> {
+        self.slots.iter_mut().flatten()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &Resident)> {
         let numbered = self.slots.iter().enumerate();
         numbered.filter_map(|(n, resident)| Some((Slot(n as u32), resident.as_ref()?)))
@@ -214,6 +220,7 @@ impl Resident {
             behind: None,
             current_at: Address(0),
             current_id: String::new(),
+            epoch: 0,
             last_step: Address(0),
             last_error: String::new(),
             earlier: Vec::new(),
@@ -226,6 +233,17 @@ impl Resident {
             timer_at: None,
             listed_idle: false,
             rate: Rate::default(),
+        }
+    }
+
+    /// Forgets what was expected under earlier rules.
+    pub fn enter(&mut self, epoch: u32) {
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.dirty = true;
+            if self.lane.depth() == 0 {
+                self.lane.forget_sequence();
+            }
         }
     }
 

@@ -172,6 +172,11 @@ impl Engine {
                 self.commit_change(id, Change::Drain)?;
                 Ok(false)
             }
+            // Dead letters outlive it, unless they are not wanted.
+            Leftover::Refuse | Leftover::Drain if subscription.tally.dead > 0 => {
+                self.commit_change(id, Change::Retired)?;
+                Ok(true)
+            }
             _ => {
                 self.commit_change(id, Change::Remove)?;
                 Ok(true)
@@ -266,12 +271,6 @@ impl Engine {
             let mut lane = resident.lane.clone();
             lane.apply(input, &subscription.policy, self.now, &mut Vec::new())
                 .map_err(|refused| Refused::Conflict(format!("lane {key:?} of {name}: {refused}")))?;
-        }
-        if action == LaneAction::Skip
-            && let Some(resident) = self.lanes.get_mut(slot)
-            && resident.last_error.is_empty()
-        {
-            resident.last_reason = klambda_core::outcome::Reason::Skipped;
         }
         self.step_lane(id, key, step)?;
         tracing::info!(subscription = name, key, ?action, "Lane changed by hand.");

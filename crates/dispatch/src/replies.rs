@@ -213,8 +213,9 @@ impl Engine {
 impl Cause {
     fn fill(&self, n: usize, mut reply: Event, hops: u32) -> Event {
         if reply.id.is_empty() {
-            // The position tells causes apart that have an id in common, and is the same however often it is answered.
-            reply.id = format!("{}.{}.{n}", self.id, self.position);
+            // The position tells causes apart that have an id in common, the subscription functions that answer the same
+            // cause; both are the same however often it is answered.
+            reply.id = format!("{}.{}.{}.{n}", self.id, self.position, self.subscription.0);
         }
         if reply.source.is_empty() {
             reply.source.clone_from(&self.source);

@@ -36,7 +36,11 @@ impl Engine {
         }
         let resident = match self.rows.get(&rows::of_lane(rows::LANE, id, key))? {
             Some(row) => self.decode_lane(id, key, &row)?,
-            None => Resident::new(id, key, Lane::new(self.now)),
+            None => {
+                let mut resident = Resident::new(id, key, Lane::new(self.now));
+                resident.epoch = self.epoch_of(id);
+                resident
+            }
         };
         if resident.indexed == Indexed::Waiting
             && let Some(subscription) = self.subscriptions.get_mut(&id)
@@ -52,6 +56,10 @@ impl Engine {
         // Whatever it was brought in for, it has left the disk's index: from here on its own timer wakes it.
         self.touch(slot);
         Ok(slot)
+    }
+
+    fn epoch_of(&self, id: SubscriptionId) -> u32 {
+        self.subscriptions.get(&id).map_or(0, |subscription| subscription.epochs)
     }
 
     /// As it is, without bringing it in.
@@ -85,7 +93,11 @@ impl Engine {
                 earlier.previous_id = r.text()?.to_owned();
             }
         }
+        if !r.is_empty() {
+            resident.epoch = r.u32()?;
+        }
         resident.dirty = false;
+        resident.enter(self.epoch_of(id));
         resident.indexed = resident.index_kind();
         resident.counted = resident.count_kind();
         if self.live
@@ -392,13 +404,16 @@ impl Resident {
                 put_varint(&mut row, number.0);
                 put_bytes(&mut row, id.as_bytes());
             }
-            _ if self.earlier.is_empty() => return row,
+            _ if self.earlier.is_empty() && self.epoch == 0 => return row,
             _ => {
                 put_varint(&mut row, 0);
                 put_bytes(&mut row, b"");
             }
         }
         self.earlier.iter().for_each(|earlier| put_bytes(&mut row, earlier.previous_id.as_bytes()));
+        if self.epoch > 0 {
+            put_varint(&mut row, u64::from(self.epoch));
+        }
         row
     }
 }

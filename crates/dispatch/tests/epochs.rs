@@ -222,3 +222,30 @@ fn a_limit_that_is_lowered_far_below_what_waits_is_reached_step_by_step() {
     world.drain();
     world.must_be_sound();
 }
+
+#[test]
+fn other_rules_begin_with_sequences_of_their_own() {
+    let by_sequence = json!({
+        "ordering": "ordered",
+        "orderingPolicy": {"key": {"attribute": "partitionkey"}, "sequence": {"attribute": "sequence"}},
+    });
+    for crash in [false, true] {
+        let mut world = World::new(1);
+        world.put(subscription("s", &by_sequence));
+        (1..=20).for_each(|n| world.send_as("k", Some(n), &format!("a{n}")));
+        rounds(&mut world, |_| Some(ok()));
+        world.engine.request_checkpoint();
+        world.pass(1000);
+        if crash {
+            world.restart(&mut |_| 0);
+        }
+        world.put(subscription("s", &by("partitionkey")));
+        world.put(subscription("s", &by_sequence));
+        if crash {
+            world.restart(&mut |_| 0);
+        }
+        (1..=2).for_each(|n| world.send_as("k", Some(n), &format!("b{n}")));
+        let expected = [seen("s", "b1", Some(21), false), seen("s", "b2", Some(22), false)];
+        assert_eq!(rounds(&mut world, |_| Some(ok())), expected, "crash: {crash}");
+    }
+}

@@ -53,6 +53,24 @@ fn chain(seed: u64) -> World {
 }
 
 #[test]
+fn functions_that_answer_the_same_event_are_told_apart() {
+    let mut world = World::new(1);
+    ["one", "other"].iter().for_each(|name| world.put(function(name, "order.placed")));
+    world.send_as("k", None, "e1");
+    world.pass(10);
+    let calls = world.take_open();
+    assert_eq!(calls.len(), 2);
+    for call in calls {
+        let mut event = reply("paid");
+        event.source = "/shop".into();
+        world.engine.outcome(call.ticket, Outcome::Replied { replies: vec![event] });
+    }
+    world.pass(100);
+    let status = world.engine.view_status();
+    assert_eq!(status.positions.last, Some(3), "the event and an answer of each");
+}
+
+#[test]
 fn replies_get_what_they_lack_from_their_cause() {
     let mut world = chain(1);
     world.send_as("k", None, "e1");
@@ -70,7 +88,7 @@ fn replies_get_what_they_lack_from_their_cause() {
         seen.push(event.id);
         world.engine.outcome(delivery.ticket, world::ok());
     }
-    assert_eq!(seen, ["e1.1.0", "e1.1.1"]);
+    assert_eq!(seen, ["e1.1.1.0", "e1.1.1.1"]);
     world.pass(100);
     assert_eq!(world.engine.waiting(), 0);
     world.must_be_sound();
@@ -112,7 +130,7 @@ fn a_power_cut_leaves_both_or_neither_and_a_repeat_adds_nothing() {
             }
         }
         let again = calls.remove("e1").unwrap_or(0);
-        assert_eq!(calls, BTreeMap::from([("e1.1.0".into(), 1)]), "seed {seed}");
+        assert_eq!(calls, BTreeMap::from([("e1.1.1.0".into(), 1)]), "seed {seed}");
         both += u32::from(again == 0);
         neither += u32::from(again == 1);
         assert_eq!(world.must_be_sound().events, 3, "seed {seed}: the cause, two replies, and no more");
@@ -222,7 +240,7 @@ fn a_full_backlog_holds_the_cause_back_without_an_attempt() {
             world.engine.outcome(delivery.ticket, world::ok());
         }
     }
-    assert_eq!(paid, ["e1.1.0", "e2.2.0"]);
+    assert_eq!(paid, ["e1.1.1.0", "e2.2.1.0"]);
     assert_eq!(world.engine.waiting(), 0);
     world.must_be_sound();
 }
@@ -253,7 +271,7 @@ fn an_answer_that_is_larger_than_a_backlog_is_taken_once_that_is_empty() {
             world.engine.outcome(delivery.ticket, outcome);
         }
     }
-    assert_eq!(paid, ["e1.1.2", "e1.1.3", "e1.1.4", "e2.2.2", "e2.2.3", "e2.2.4"]);
+    assert_eq!(paid, ["e1.1.1.2", "e1.1.1.3", "e1.1.1.4", "e2.2.1.2", "e2.2.1.3", "e2.2.1.4"]);
     assert_eq!(world.engine.waiting(), 0);
 }
 
@@ -378,7 +396,7 @@ fn replies_in_log(world: &World) -> (Vec<String>, Vec<String>) {
                 "paid" => found.push(event.id().to_owned()),
                 _ => {
                     let id = event.id();
-                    expected.extend((0..replies_to(id)).map(|n| format!("{id}.{position}.{n}")));
+                    expected.extend((0..replies_to(id)).map(|n| format!("{id}.{position}.1.{n}")));
                 }
             }
             position.0 += 1;
@@ -426,7 +444,7 @@ fn a_full_disk_holds_the_cause_back_until_there_is_room() {
     let lane = world.engine.view_lane("lambda.default.first", "k").expect("read").expect("a lane");
     assert!(lane.waits_for.as_deref().is_some_and(|waits| waits.contains("disk is full")), "{lane:?}");
     world.disk.set_capacity(None);
-    assert_eq!(answer(&mut world, 40), ["e1", "e2", "e1.1.0", "e2.2.0"]);
+    assert_eq!(answer(&mut world, 40), ["e1", "e2", "e1.1.1.0", "e2.2.1.0"]);
     assert_eq!(world.engine.waiting(), 0);
     world.must_be_sound();
 }

@@ -6,7 +6,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::Document;
 use klambda_dispatch::dead_letters::Selector;
-use klambda_dispatch::operate::Refused;
+use klambda_dispatch::operate::{LaneAction, Leftover, Refused};
 use klambda_dispatch::replay::{Request, State};
 use klambda_dispatch::views::Letters;
 use klambda_dispatch::{Delivery, Token};
@@ -224,4 +224,47 @@ fn nothing_is_lost_on_the_way_out() {
         assert!(found >= accepted, "seed {seed}: {found} of {accepted}");
         world.must_be_sound();
     }
+}
+
+#[test]
+fn dead_letters_outlive_a_subscription_that_is_deleted_unless_they_are_not_wanted() {
+    for (leftover, stay) in [(Leftover::Refuse, true), (Leftover::Drain, true), (Leftover::Discard, false)] {
+        let mut world = World::new(1);
+        world.put(function("unordered"));
+        world.send_as("k", None, "e1");
+        rounds(&mut world, 3, |_| Some(world::error(422)));
+        assert!(world.engine.delete_subscription(NAME, leftover).expect("deleted"));
+        rounds(&mut world, 3, |_| None);
+        assert!(world.engine.view_subscription(NAME).is_none());
+        let left = if stay { vec![format!("{NAME}.1 e1 poison")] } else { vec![] };
+        assert_eq!(letters(&world), left, "{leftover:?}");
+    }
+}
+
+#[test]
+fn what_fails_while_a_subscription_drains_outlives_it() {
+    let mut world = World::new(1);
+    world.put(function("unordered"));
+    world.send_as("k", None, "e1");
+    world.pass(10);
+    assert!(!world.engine.delete_subscription(NAME, Leftover::Drain).expect("drains"));
+    rounds(&mut world, 5, |_| Some(world::error(422)));
+    assert!(world.engine.view_subscription(NAME).is_none());
+    assert_eq!(letters(&world), [format!("{NAME}.1 e1 poison")]);
+    world.crash(&mut Rng(3));
+    assert_eq!(letters(&world), [format!("{NAME}.1 e1 poison")]);
+}
+
+#[test]
+fn what_a_person_skips_says_so_also_after_a_crash() {
+    let mut world = World::new(1);
+    world.put(function("ordered"));
+    world.send_as("k", None, "e1");
+    rounds(&mut world, 1, |_| Some(world::error(500)));
+    world.engine.act_on_lane(NAME, "k", LaneAction::Skip).expect("skipped");
+    world.engine.when_durable(Token(0));
+    world.settle();
+    assert_eq!(letters(&world), [format!("{NAME}.1 e1 skipped")]);
+    world.restart(&mut |_| 0);
+    assert_eq!(letters(&world), [format!("{NAME}.1 e1 skipped")]);
 }

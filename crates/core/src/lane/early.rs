@@ -52,10 +52,16 @@ impl Lane {
     fn forget_if_idle(&mut self, policy: &Policy, now: Millis) {
         let ttl = policy.sequence_ttl_ms;
         if ttl > 0 && self.is_idle() && now.since(self.active_at) >= ttl {
-            self.expected = None;
-            self.gaps.clear();
-            self.watermark.restart();
+            self.forget_sequence();
         }
+    }
+
+    /// What its producer will send next is not known any more, nor what it has sent. For a lane in which nothing waits.
+    pub fn forget_sequence(&mut self) {
+        self.expected = None;
+        self.opening = false;
+        self.gaps.clear();
+        self.watermark.restart();
     }
 
     fn open_if_first(&mut self, sequence: Sequence, policy: &Policy) {

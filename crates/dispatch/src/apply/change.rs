@@ -89,9 +89,9 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
         if at_once {
             if differs {
-                subscription.epochs += 1;
-                self.replays.plan_again();
+                self.begin_epoch(id);
             }
+            let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
             // Also of rules that still waited: what was asked for last holds.
             subscription.next_document = None;
             self.change_document(id, |old| *old = document);
@@ -106,6 +106,18 @@ impl Engine {
             self.change_document(id, |old| *old = meanwhile);
         }
         Ok(())
+    }
+
+    /// Other rules for keys or sequences: nothing waits now, and what a lane expected of its producer says nothing any
+    /// more. Lanes on disk hear of it when they come in.
+    fn begin_epoch(&mut self, id: SubscriptionId) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        subscription.epochs += 1;
+        let epoch = subscription.epochs;
+        for resident in self.lanes.iter_mut().filter(|resident| resident.subscription == id) {
+            resident.enter(epoch);
+        }
+        self.replays.plan_again();
     }
 
     pub(crate) fn change_document(&mut self, id: SubscriptionId, change: impl FnOnce(&mut Document)) {

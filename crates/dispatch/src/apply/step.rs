@@ -4,7 +4,7 @@ use crate::engine::{Engine, Failure};
 use crate::lanes::{Earlier, Previous, Slot};
 use crate::rows;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
-use klambda_core::lane::{Action, Count, Entry, Input, Why};
+use klambda_core::lane::{Action, Count, Entry, Hold, Input, Why};
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
@@ -33,6 +33,13 @@ impl Engine {
             resident.last_reason = *reason;
             resident.last_error.clear();
             resident.last_error.push_str(error);
+        }
+        if let Step::Skip = step
+            && let Some(resident) = self.lanes.get_mut(slot)
+            && resident.lane.hold() != Some(Hold::Failed)
+        {
+            // One that has failed already is a dead letter for that reason.
+            resident.last_reason = Reason::Skipped;
         }
         let input = match step {
             Step::Delivered { position } => {

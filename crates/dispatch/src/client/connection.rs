@@ -23,6 +23,8 @@ pub struct Connection {
     /// Of the pool's certificates when it was made.
     pub generation: u64,
     used: bool,
+    /// It had waited so long for this call that the other side may have given it up.
+    pub has_waited: bool,
     /// Whether anything of the call was taken by the socket.
     has_sent: bool,
 }
@@ -70,6 +72,7 @@ impl Connection {
             timer: Box::pin(sleep_until(deadline)),
             generation,
             used: false,
+            has_waited: false,
             has_sent: false,
         }
     }
@@ -82,6 +85,11 @@ impl Connection {
     /// Whether the other side can have seen anything of the last call.
     pub fn has_sent(&self) -> bool {
         self.has_sent
+    }
+
+    /// Whether its end says nothing about the last call.
+    pub fn is_stale(&self) -> bool {
+        self.used && (self.has_waited || !self.has_sent)
     }
 
     /// Whether nothing has come in since its last answer. Asks the kernel only if something has.

@@ -30,6 +30,8 @@ struct Line {
     load: Arc<()>,
     opened: Instant,
     last_used: Instant,
+    /// Nothing had gone over it for long when it was taken.
+    has_waited: bool,
 }
 
 /// Servers commonly allow 100 to 250 streams; a call beyond them would wait within its timeout.
@@ -48,11 +50,11 @@ pub async fn call(
     let called = async {
         let began = Instant::now();
         let taken = pool.lines.take(pool, None).await?;
-        let reused = taken.opened < began;
+        let (reused, has_waited) = (taken.opened < began, taken.has_waited);
         let first = exchange(line.insert(taken), request, answer_bytes_max).await;
         match first {
             // The connection was gone before it could carry this call: one that was opened since is not.
-            Err(Failed::Closed(_)) if reused => {
+            Err(failed) if reused && failed.says_nothing(has_waited) => {
                 let fresh = pool.lines.take(pool, Some(began)).await?;
                 exchange(line.insert(fresh), request, answer_bytes_max).await.map_err(Failed::outcome)
             }
@@ -70,15 +72,22 @@ pub async fn call(
 }
 
 enum Failed {
-    /// The connection ended before the answer began.
+    /// The connection ended before the call went out.
+    NotSent(String),
+    /// Before the answer began.
     Closed(String),
     Broken(String),
 }
 
 impl Failed {
+    /// As of a stale connection, of which the other side may have let go before it saw the call.
+    fn says_nothing(&self, has_waited: bool) -> bool {
+        matches!(self, Failed::NotSent(_)) || has_waited && matches!(self, Failed::Closed(_))
+    }
+
     fn outcome(self) -> Outcome {
         match self {
-            Failed::Closed(why) | Failed::Broken(why) => Outcome::Broken(why),
+            Failed::NotSent(why) | Failed::Closed(why) | Failed::Broken(why) => Outcome::Broken(why),
         }
     }
 }
@@ -87,9 +96,8 @@ async fn exchange(line: &mut Line, request: &Request<'_>, answer_bytes_max: usiz
     let sent = line.sender.send_request(http_request(request)).await;
     let (head, mut body) = match sent {
         Ok(response) => response.into_parts(),
-        Err(error) if error.is_canceled() || line.sender.is_closed() => {
-            return Err(Failed::Closed(why(&error)));
-        }
+        Err(error) if error.is_canceled() => return Err(Failed::NotSent(why(&error))),
+        Err(error) if line.sender.is_closed() => return Err(Failed::Closed(why(&error))),
         Err(error) => return Err(Failed::Broken(why(&error))),
     };
     let code = head.status.as_u16();
@@ -146,17 +154,17 @@ fn why(error: &hyper::Error) -> String {
 impl Lines {
     /// A connection with room, opened if need be; not one from before `since`.
     async fn take(&self, pool: &Pool, since: Option<Instant>) -> Result<Line, Outcome> {
-        if let Some(line) = self.least_loaded(since) {
+        if let Some(line) = self.least_loaded(pool, since) {
             return Ok(line);
         }
         let _turn = self.opening.lock().await;
-        match self.least_loaded(since) {
+        match self.least_loaded(pool, since) {
             Some(line) => Ok(line),
             None => self.open(pool).await,
         }
     }
 
-    fn least_loaded(&self, since: Option<Instant>) -> Option<Line> {
+    fn least_loaded(&self, pool: &Pool, since: Option<Instant>) -> Option<Line> {
         let mut open = self.lock();
         open.retain(|line| !line.sender.is_closed());
         let full = open.len() >= LINES_MAX;
@@ -165,7 +173,9 @@ impl Lines {
         if line.load() >= CALLS_PER_LINE_MAX && !full {
             return None;
         }
-        line.last_used = Instant::now();
+        let now = Instant::now();
+        line.has_waited = now.saturating_duration_since(line.last_used) >= pool.stale_after();
+        line.last_used = now;
         Some(line.clone())
     }
 
@@ -178,7 +188,7 @@ impl Lines {
         // Ends with its last sender, or when the other side closes; every call learns of it by itself.
         tokio::spawn(async move { connection.await.ok() });
         let now = Instant::now();
-        let line = Line { sender, load: Arc::default(), opened: now, last_used: now };
+        let line = Line { sender, load: Arc::default(), opened: now, last_used: now, has_waited: false };
         self.lock().push(line.clone());
         Ok(line)
     }

@@ -73,8 +73,9 @@ impl Pool {
     /// A connection that has been used before and is, as far as one can tell, still good.
     pub fn take(&self) -> Option<Connection> {
         loop {
-            let mut connection = self.idle().pop()?.connection;
+            let Idle { mut connection, since } = self.idle().pop()?;
             if connection.is_quiet() {
+                connection.has_waited = since.elapsed() >= self.stale_after();
                 return Some(connection);
             }
         }
@@ -130,6 +131,11 @@ impl Pool {
 
     fn generation(&self) -> u64 {
         self.tls.as_ref().map_or(0, Tls::generation)
+    }
+
+    /// How long a connection waits before its end says nothing about the call over it.
+    pub fn stale_after(&self) -> Duration {
+        Duration::from_millis(self.options.stale_ms)
     }
 
     fn connect_timeout(&self) -> Duration {

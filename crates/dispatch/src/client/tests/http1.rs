@@ -109,7 +109,8 @@ async fn a_stale_connection_is_replaced_once() {
     for end in [vec![Step::Bytes(1)], vec![Step::Bytes(1), Step::Reset], vec![Step::Request]] {
         let first = [vec![Step::Request, say(OK)], end].concat();
         let server = Server::start(vec![first, vec![Step::Request, say(OK)]]).await;
-        let (client, delivery) = (client(), delivery(json!({ "url": server.url })));
+        let client = Client::new(Options { stale_ms: 0, ..Options::default() });
+        let delivery = delivery(json!({ "url": server.url }));
         assert_eq!(code(&client.call(&delivery).await), 200);
         assert_eq!(code(&client.call(&delivery).await), 200);
         assert_eq!(server.connections().last(), Some(&1));
@@ -117,11 +118,22 @@ async fn a_stale_connection_is_replaced_once() {
 }
 
 #[tokio::test]
+async fn a_target_that_takes_a_call_and_closes_is_not_called_twice() {
+    let first = vec![Step::Request, say(OK), Step::Request];
+    let server = Server::start(vec![first, vec![Step::Request, say(OK)]]).await;
+    let (client, delivery) = (client(), delivery(json!({ "url": server.url })));
+    assert_eq!(code(&client.call(&delivery).await), 200);
+    assert_eq!(client.call(&delivery).await, Outcome::Broken("closed before the answer".into()));
+    assert_eq!(server.connections(), [0, 0]);
+}
+
+#[tokio::test]
 async fn a_new_connection_is_not_replaced() {
     let scripts =
         vec![vec![Step::Request, say(OK), Step::Request], vec![Step::Request], vec![Step::Request, say(OK)]];
     let server = Server::start(scripts).await;
-    let (client, delivery) = (client(), delivery(json!({ "url": server.url })));
+    let client = Client::new(Options { stale_ms: 0, ..Options::default() });
+    let delivery = delivery(json!({ "url": server.url }));
     assert_eq!(code(&client.call(&delivery).await), 200);
     assert_eq!(client.call(&delivery).await, Outcome::Broken("closed before the answer".into()));
     assert_eq!(server.connections(), [0, 0, 1]);

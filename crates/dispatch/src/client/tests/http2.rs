@@ -103,7 +103,7 @@ async fn calls_share_a_connection_and_carry_the_event() {
 async fn errors_are_told_and_a_lost_connection_is_replaced() {
     let seen = Seen::default();
     let url = serve(seen.clone()).await;
-    let client = Client::new(Options::default());
+    let client = Client::new(Options { stale_ms: 0, ..Options::default() });
     let delivery = delivery(target(&url, "/status/503"));
     let busy = Outcome::Status { code: 503, retry_after_ms: Some(2000), detail: "busy now".into() };
     assert_eq!(client.call(&delivery).await, busy);
