@@ -11,8 +11,10 @@ use klambda_core::filter;
 use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
 use klambda_core::key::{self, Key};
 use klambda_core::planted::{self, Bug};
+use klambda_core::time::Millis;
 use klambda_store::marks::{Identity, Mark, State as MarkState};
 use klambda_store::record::{Route, To, encode_event_head};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// What became of one event of a request.
@@ -80,6 +82,27 @@ pub(crate) enum Taken<'a> {
     Full(&'static str),
     /// Yes, in the place of its oldest event.
     Crowded(Wanted<'a>),
+}
+
+/// How long the log knows events that nobody wants.
+const LOG_WINDOW_MS: u64 = 24 * 3_600_000;
+
+/// Subscriptions that are gone, or want other events than they did, and since when. The log has what they took and
+/// nobody wants now; what knows that is their marks alone, for a mark of the log's own would be one more per event.
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Parted(Vec<(SubscriptionId, Millis)>);
+
+impl Parted {
+    /// Each is looked up for every event that nobody wants: the oldest are forgotten before that costs much.
+    const MAX: usize = 64;
+
+    pub fn note(&mut self, id: SubscriptionId, time: Millis) {
+        self.0.retain(|(other, since)| *other != id && time.since(*since) < LOG_WINDOW_MS);
+        if self.0.len() == Self::MAX {
+            self.0.remove(0);
+        }
+        self.0.push((id, time));
+    }
 }
 
 impl Engine {
@@ -301,10 +324,16 @@ impl Engine {
             && self.is_waiting(subscription.id, mark.at, None)?)
     }
 
+    /// Whether the log has the event, of which no subscription says that it knows it.
     pub(crate) fn log_knows(&self, identity: Identity) -> Result<bool, Failure> {
-        const LOG_WINDOW_MS: u64 = 24 * 3_600_000;
-        let mark = self.marks.get(identity, SubscriptionId(0))?;
-        Ok(mark.is_some_and(|mark| self.now.since(mark.time) < LOG_WINDOW_MS))
+        let parted = self.parted.0.iter().map(|(id, _)| *id);
+        for id in std::iter::once(SubscriptionId(0)).chain(parted) {
+            let mark = self.marks.get(identity, id)?;
+            if mark.is_some_and(|mark| self.now.since(mark.time) < LOG_WINDOW_MS) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     pub(crate) fn count_duplicate(&mut self, id: SubscriptionId, reason: &'static str, event: &Event) {

@@ -13,6 +13,8 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use world::{Rng, World, error, ok};
 
+const DAY_MS: u64 = 24 * 3_600_000;
+
 fn subscription(name: &str, spec: &serde_json::Value) -> serde_json::Value {
     let mut document = json!({
         "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": name},
@@ -300,4 +302,28 @@ fn the_oldest_that_can_go_is_dropped_wherever_its_lane_is() {
         assert!(drops > 500, "seed {seed}: {drops}");
         world.must_be_sound();
     }
+}
+
+/// The log holds what was accepted for a subscription, also when that is gone or wants such events no more.
+#[test]
+fn an_event_that_nobody_wants_any_more_is_known_by_the_log() {
+    let mut world = World::new(5);
+    for name in ["deleted", "changed"] {
+        world.put(subscription(name, &json!({"filters": [{"exact": {"partitionkey": name}}]})));
+        assert!(matches!(judge(&mut world, event(name, name)), Status::Accepted { .. }));
+    }
+    world.engine.delete_subscription("deleted", Leftover::Discard).expect("deleted");
+    world.put(subscription("changed", &json!({"filters": [{"exact": {"partitionkey": "other"}}]})));
+    for _ in 0..2 {
+        for name in ["deleted", "changed"] {
+            assert_eq!(judge(&mut world, event(name, name)), Status::Skipped { reason: "duplicate" });
+        }
+        world.engine.request_checkpoint();
+        world.pass(10);
+        world.settle();
+        world.restart(&mut |_| 0);
+    }
+    assert!(matches!(judge(&mut world, event("new", "deleted")), Status::Accepted { .. }));
+    world.pass(DAY_MS);
+    assert!(matches!(judge(&mut world, event("deleted", "deleted")), Status::Accepted { .. }));
 }
