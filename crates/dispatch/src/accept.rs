@@ -1,8 +1,7 @@
 //! Taking events in: who wants each one, who knows it already, and whether there is room.
 
 use crate::engine::{Answer, Engine, Failure, Token};
-use crate::lanes::Resident;
-use crate::rows;
+use crate::overflow::DROP_BYTES_MAX;
 use crate::subscription::{Phase, Subscription};
 use crate::trail::{correlation_id, trace_id};
 use klambda_core::binding::Rejected;
@@ -12,9 +11,10 @@ use klambda_core::filter;
 use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
 use klambda_core::key::{self, Key};
 use klambda_core::planted::{self, Bug};
-use klambda_core::subscription::{OnFull, Overflow};
+use klambda_core::time::Millis;
 use klambda_store::marks::{Identity, Mark, State as MarkState};
-use klambda_store::record::{Route, Step, To, encode_event_head};
+use klambda_store::record::{Route, To, encode_event_head};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// What became of one event of a request.
@@ -68,9 +68,6 @@ pub(crate) const ACKNOWLEDGEMENT_BYTES: usize = 64;
 /// The longest route: a key of 1024 bytes and a few numbers.
 pub(crate) const ROUTE_BYTES_MAX: usize = 1100;
 
-/// The limit that no drop makes room at.
-pub(crate) const LETTERS_FULL: &str = "deadLetters.maxEvents";
-
 /// Where a subscription wants an event, before it is written down.
 pub(crate) enum Wanted<'a> {
     Lane { key: Cow<'a, str>, sequence: Option<Sequence>, from_source: bool },
@@ -83,8 +80,29 @@ pub(crate) enum Taken<'a> {
     Yes(Wanted<'a>),
     Known(&'static str),
     Full(&'static str),
-    /// Full, and its oldest event makes room.
-    Crowded(&'static str),
+    /// Yes, in the place of its oldest event.
+    Crowded(Wanted<'a>),
+}
+
+/// How long the log knows events that nobody wants.
+const LOG_WINDOW_MS: u64 = 24 * 3_600_000;
+
+/// Subscriptions that are gone, or want other events than they did, and since when. The log has what they took and
+/// nobody wants now; what knows that is their marks alone, for a mark of the log's own would be one more per event.
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Parted(Vec<(SubscriptionId, Millis)>);
+
+impl Parted {
+    /// Each is looked up for every event that nobody wants: the oldest are forgotten before that costs much.
+    const MAX: usize = 64;
+
+    pub fn note(&mut self, id: SubscriptionId, time: Millis) {
+        self.0.retain(|(other, since)| *other != id && time.since(*since) < LOG_WINDOW_MS);
+        if self.0.len() == Self::MAX {
+            self.0.remove(0);
+        }
+        self.0.push((id, time));
+    }
 }
 
 impl Engine {
@@ -135,29 +153,26 @@ impl Engine {
                 Taken::Yes(place) => wanted.push((id, place)),
                 Taken::Known(reason) => known = Some((reason, id)),
                 Taken::Full(limit) => full = full.or(Some((id, limit))),
-                Taken::Crowded(limit) => crowded.push((id, limit)),
+                Taken::Crowded(place) => {
+                    wanted.push((id, place));
+                    crowded.push(id);
+                }
             }
         }
         if let Some((reason, id)) = known {
             self.count_duplicate(id, reason, event);
         }
-        for (id, limit) in crowded {
-            match self.takes_with_drops(id, event, full.is_some())? {
-                Some(Taken::Yes(place)) => wanted.push((id, place)),
-                Some(_) => {}
-                None => full = full.or(Some((id, limit))),
-            }
-        }
         if let Some((id, limit)) = full {
             return Ok(self.turn_away(id, limit));
         }
-        self.settle(event, &wanted, known.map(|(reason, _)| reason), identity)
+        self.settle(event, &wanted, &crowded, known.map(|(reason, _)| reason), identity)
     }
 
     fn settle(
         &mut self,
         event: &Event,
         wanted: &[(SubscriptionId, Wanted<'_>)],
+        crowded: &[SubscriptionId],
         known: Option<&'static str>,
         identity: Identity,
     ) -> Result<Status, Failure> {
@@ -170,8 +185,17 @@ impl Engine {
             }
             self.metrics.unmatched += 1;
         }
-        let routes: Vec<Route<'_>> = wanted.iter().map(|(id, place)| self.route(*id, place)).collect();
-        self.append_event(event, &routes, identity)
+        self.append_event(event, wanted, crowded, identity)
+    }
+
+    /// Where an event goes that is about to be appended.
+    pub(crate) fn routes<'a>(&mut self, wanted: &'a [(SubscriptionId, Wanted<'_>)]) -> Vec<Route<'a>> {
+        for (id, place) in wanted {
+            if let Wanted::Lane { from_source: true, .. } = place {
+                self.count_without_key(*id);
+            }
+        }
+        wanted.iter().map(|(id, place)| self.route(*id, place)).collect()
     }
 
     pub(crate) fn route<'a>(&self, subscription: SubscriptionId, wanted: &'a Wanted<'_>) -> Route<'a> {
@@ -194,22 +218,27 @@ impl Engine {
         slot.and_then(|slot| self.lanes.get(slot)).map_or(Address(0), |resident| resident.last_step)
     }
 
-    /// The event is encoded once, into the frame that is written.
+    /// The event is encoded once, into the frame that is written. What makes room for it goes only once nothing can
+    /// refuse it any more.
     fn append_event(
         &mut self,
         event: &Event,
-        routes: &[Route<'_>],
+        wanted: &[(SubscriptionId, Wanted<'_>)],
+        crowded: &[SubscriptionId],
         identity: Identity,
     ) -> Result<Status, Failure> {
-        let length_max = event.encoded_len_max() + 32 + routes.len() * ROUTE_BYTES_MAX;
+        let length_max = event.encoded_len_max() + 32 + wanted.len() * ROUTE_BYTES_MAX;
         if length_max > self.log.record_bytes_max() {
             return Ok(Status::Rejected(Rejection::TooLarge { limit: self.log.record_bytes_max() }));
         }
         // Once the disk is full, the room that is left belongs to the acknowledgements of what waits.
         let owed = if self.disk_full { self.waiting() as usize * ACKNOWLEDGEMENT_BYTES } else { 0 };
-        if !self.log.has_room_for_events(length_max + owed) {
+        let room = length_max + owed + crowded.len() * DROP_BYTES_MAX;
+        if !self.log.has_room_for_events(room) {
             return Ok(Status::Rejected(Rejection::DiskFull));
         }
+        crowded.iter().try_for_each(|id| self.make_room(*id, room))?;
+        let routes = &self.routes(wanted);
         let (time, position) = (self.now, self.log.next_position());
         let mut length = 0;
         let at = self.log.append_with(length_max, true, &mut |out| {
@@ -238,11 +267,14 @@ impl Engine {
             let mark = Mark { at: self.log.written(), time: self.now, state: MarkState::Taken };
             self.marks.put(identity, id, mark);
         }
-        if let Some(limit) = self.limit_reached(subscription, 0) {
-            let drops = subscription.drops_at(limit);
-            return Ok(if drops { Taken::Crowded(limit) } else { Taken::Full(limit) });
+        match self.limit_reached(subscription, 0) {
+            None => self.takes_place(id, event),
+            Some(limit) if !subscription.drops_at(limit, 1) => Ok(Taken::Full(limit)),
+            Some(_) => Ok(match self.takes_place(id, event)? {
+                Taken::Yes(place) => Taken::Crowded(place),
+                other => other,
+            }),
         }
-        self.takes_place(id, event)
     }
 
     /// How a subscription takes an event that is new to it, whether or not it has room.
@@ -256,7 +288,7 @@ impl Engine {
             return Ok(Taken::Yes(Wanted::Later));
         }
         let wanted = place(subscription, event);
-        if let Wanted::Lane { key, sequence, from_source } = &wanted {
+        if let Wanted::Lane { key, sequence, .. } = &wanted {
             let (policy, now) = (subscription.policy, self.now);
             // It comes into memory now in any case, and the chain of its steps with it.
             let slot = self.resident(id, key)?;
@@ -265,9 +297,6 @@ impl Engine {
                 && resident.lane.knows(*sequence, &policy, now)
             {
                 return Ok(Taken::Known("watermark"));
-            }
-            if *from_source {
-                self.count_without_key(id);
             }
         }
         Ok(Taken::Yes(wanted))
@@ -295,10 +324,16 @@ impl Engine {
             && self.is_waiting(subscription.id, mark.at, None)?)
     }
 
+    /// Whether the log has the event, of which no subscription says that it knows it.
     pub(crate) fn log_knows(&self, identity: Identity) -> Result<bool, Failure> {
-        const LOG_WINDOW_MS: u64 = 24 * 3_600_000;
-        let mark = self.marks.get(identity, SubscriptionId(0))?;
-        Ok(mark.is_some_and(|mark| self.now.since(mark.time) < LOG_WINDOW_MS))
+        let parted = self.parted.0.iter().map(|(id, _)| *id);
+        for id in std::iter::once(SubscriptionId(0)).chain(parted) {
+            let mark = self.marks.get(identity, id)?;
+            if mark.is_some_and(|mark| self.now.since(mark.time) < LOG_WINDOW_MS) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     pub(crate) fn count_duplicate(&mut self, id: SubscriptionId, reason: &'static str, event: &Event) {
@@ -317,115 +352,11 @@ impl Engine {
         self.metrics.without_key(subscription.name());
     }
 
-    // ---- limits -------------------------------------------------------------------------------------------
-
-    /// The limit that is reached once `more` events wait beside those that do.
-    pub(crate) fn limit_reached(&self, subscription: &Subscription, more: u64) -> Option<&'static str> {
-        let (limits, tally) = (&subscription.document.spec.backlog, &subscription.tally);
-        let age = tally.oldest().map_or(0, |oldest| self.now.since(oldest));
-        let letters = &subscription.document.spec.dead_letters;
-        if tally.waiting + more >= limits.events_max {
-            Some("maxEvents")
-        } else if tally.waiting_bytes >= limits.bytes_max {
-            Some("maxBytes")
-        } else if limits.age_max_ms > 0 && age >= limits.age_max_ms {
-            Some("maxAge")
-        } else if letters.overflow == Overflow::Reject && tally.dead >= letters.events_max {
-            Some(LETTERS_FULL)
-        } else {
-            None
-        }
-    }
-
-    /// Takes an event into a backlog that is full, in the place of the oldest; none if nothing can go. Where the limit was
-    /// lowered more than one has to go, and not all at once.
-    fn takes_with_drops<'a>(
-        &mut self,
-        id: SubscriptionId,
-        event: &'a Event,
-        is_refused: bool,
-    ) -> Result<Option<Taken<'a>>, Failure> {
-        const DROPS_AT_ONCE: u64 = 64;
-        let mut dropped = 0;
-        while !is_refused
-            && dropped < DROPS_AT_ONCE
-            && self.subscriptions.get(&id).is_some_and(|s| self.limit_reached(s, 0).is_some())
-            && self.drop_oldest(id)?
-        {
-            dropped += 1;
-        }
-        if dropped == 0 {
-            return Ok(None);
-        }
-        self.takes_place(id, event).map(Some)
-    }
-
     fn turn_away(&mut self, id: SubscriptionId, limit: &'static str) -> Status {
         let name = self.subscriptions.get(&id).map(|s| s.name().to_owned()).unwrap_or_default();
         self.metrics.backlog_rejected(&name);
         let deepest = self.deepest_lane(id);
         Status::Rejected(Rejection::Backlog { subscription: name, limit, deepest })
-    }
-
-    /// Drops the oldest event of the subscription that neither is in flight nor holds its lane.
-    pub(crate) fn drop_oldest(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
-        let droppable = |resident: &&Resident| resident.subscription == id && resident.lane.droppable() > 0;
-        let lanes = self.lanes.iter().map(|(_, resident)| resident).filter(droppable);
-        let oldest = lanes.min_by_key(|resident| resident.lane.first_waiting().map(|entry| entry.position));
-        let mut key = oldest.map(|resident| resident.key.clone());
-        if key.is_none() {
-            key = self.droppable_on_disk(id)?;
-        }
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
-        let name = subscription.name().to_owned();
-        let single = self.oldest_single(id)?;
-        match (single, key) {
-            (Some(position), _) => {
-                self.step_single(id, position, Step::DropOldest { position })?;
-            }
-            (None, Some(key)) => {
-                let slot = self.resident(id, &key)?;
-                let first = self.lanes.get(slot).and_then(|resident| resident.lane.first_droppable());
-                let Some(position) = first.map(|entry| entry.position) else { return Ok(false) };
-                self.step_lane(id, &key, Step::DropOldest { position })?;
-            }
-            (None, None) => return Ok(false),
-        }
-        self.metrics.dead_letter_dropped(&name, "overflow");
-        tracing::warn!(subscription = %name, "Backlog full: the oldest event is dropped.");
-        Ok(true)
-    }
-
-    /// A lane that is on disk alone and has something to drop: brought in.
-    fn droppable_on_disk(&mut self, id: SubscriptionId) -> Result<Option<Box<str>>, Failure> {
-        const LOOKED_AT: usize = 64;
-        for letter in [rows::WAITING, rows::PARKED] {
-            let prefix = rows::of_subscription(letter, id);
-            for (row, _) in self.rows.scan(&prefix, &prefix, LOOKED_AT)? {
-                let slot = self.resident(id, rows::lane_of(&row))?;
-                self.touch(slot);
-                if let Some(resident) = self.lanes.get(slot).filter(|resident| resident.lane.droppable() > 0)
-                {
-                    return Ok(Some(resident.key.clone()));
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    /// The oldest event of an unordered subscription that is not in flight.
-    fn oldest_single(&mut self, id: SubscriptionId) -> Result<Option<Position>, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id).filter(|s| !s.is_ordered()) else {
-            return Ok(None);
-        };
-        let resting = |s: &Subscription| {
-            s.singles.iter().find(|(_, single)| !single.in_flight).map(|(position, _)| *position)
-        };
-        if let Some(position) = resting(subscription) {
-            return Ok(Some(position));
-        }
-        self.take_next_single(id, None)?;
-        Ok(self.subscriptions.get(&id).and_then(resting))
     }
 
     /// The deepest lane in memory: the one to name to a producer that is turned away. Looked for once a second.
@@ -444,11 +375,6 @@ impl Engine {
 }
 
 impl Subscription {
-    /// Whether the oldest makes room where this limit is reached.
-    pub(crate) fn drops_at(&self, limit: &str) -> bool {
-        self.document.spec.backlog.on_full == OnFull::Drop && limit != LETTERS_FULL
-    }
-
     pub(crate) fn wants(&self, event: &impl filter::Attributes) -> bool {
         matches!(self.phase, Phase::Live | Phase::CatchingUp { .. })
             && filter::all_match(&self.document.spec.filters, event)

@@ -36,6 +36,7 @@ impl Engine {
         if !self.live {
             return;
         }
+        subscription.list_by_age(resident, self.now);
         if resident.lane.is_ready(self.now) {
             if !resident.queued {
                 resident.queued = true;

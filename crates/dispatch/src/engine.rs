@@ -138,6 +138,7 @@ pub struct Engine {
     pub(crate) next_subscription: SubscriptionId,
     /// Removed ones whose rows are still in some table.
     pub(crate) removed: Vec<SubscriptionId>,
+    pub(crate) parted: crate::accept::Parted,
     pub(crate) lanes: Lanes,
     pub(crate) replays: Replays,
     pub(crate) metrics: Metrics,
@@ -262,6 +263,7 @@ impl Engine {
             names: HashMap::new(),
             next_subscription: SubscriptionId(1),
             removed: Vec::new(),
+            parted: crate::accept::Parted::default(),
             lanes: Lanes::default(),
             replays: Replays::default(),
             now: Millis(now.0.min(1)),

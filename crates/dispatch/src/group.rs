@@ -3,8 +3,9 @@
 //! A group stands in one frame of the log, and recovery keeps a frame or cuts it as a whole. Everything that could
 //! refuse one of its events is asked before the first record is appended.
 
-use crate::accept::{LETTERS_FULL, ROUTE_BYTES_MAX, Taken};
+use crate::accept::{ROUTE_BYTES_MAX, Taken};
 use crate::engine::{Engine, Failure};
+use crate::overflow::{Crowded, DROP_BYTES_MAX, EVENTS_FULL, LETTERS_FULL};
 use crate::subscription::Subscription;
 use klambda_core::event::Event;
 use klambda_core::ids::{Address, Position, SubscriptionId};
@@ -53,13 +54,16 @@ impl Engine {
         origin: Origin,
     ) -> Result<Result<usize, NoRoom>, Failure> {
         let mut length = beside;
+        let mut crowded = Vec::new();
         for (n, event) in events.iter().enumerate() {
             let routes = match origin {
                 Origin::System => self.count_wanting(event),
-                Origin::Reply(cause) => match self.routes_with_room(event, &events[..n], cause)? {
-                    Ok(routes) => routes,
-                    Err(no_room) => return Ok(Err(no_room)),
-                },
+                Origin::Reply(cause) => {
+                    match self.routes_with_room(event, &events[..n], cause, &mut crowded)? {
+                        Ok(routes) => routes,
+                        Err(no_room) => return Ok(Err(no_room)),
+                    }
+                }
             };
             length += RECORD_HEADER + length_max(event, routes);
         }
@@ -72,36 +76,54 @@ impl Engine {
         };
         // While the next segment is on its way, what the system decides may use the reserve.
         let is_soon = origin == Origin::System && !self.disk_full && self.log.has_room_for_steps(length);
-        let has_room = is_soon || self.log.has_room_for_events(length + owed);
-        Ok(if has_room { Ok(length) } else { Err(NoRoom::Disk) })
+        let drops = crowded.len() * DROP_BYTES_MAX;
+        if !is_soon && !self.log.has_room_for_events(length + owed + drops) {
+            return Ok(Err(NoRoom::Disk));
+        }
+        crowded.into_iter().try_for_each(|crowded| self.drop_for(crowded))?;
+        Ok(Ok(length))
     }
 
     fn count_wanting(&self, event: &Event) -> usize {
         self.subscriptions.values().filter(|subscription| subscription.wants(event)).count()
     }
 
-    /// How many subscriptions want the event, if each of them has room for it after those `before` it.
+    /// How many subscriptions want the event, if each of them has room for it after those `before` it, or will have it
+    /// when what is `crowded` has dropped its oldest.
     fn routes_with_room(
         &mut self,
         event: &Event,
         before: &[Event],
         cause: SubscriptionId,
+        crowded: &mut Vec<Crowded>,
     ) -> Result<Result<usize, NoRoom>, Failure> {
         let identity = self.identity(&event.source, &event.id);
-        let ids: Vec<SubscriptionId> =
-            self.subscriptions.values().filter(|s| s.wants(event)).map(|s| s.id).collect();
+        let ids = self.wanting_in_group(event);
         for id in &ids {
             let Some(subscription) = self.subscriptions.get(id) else { continue };
             if self.is_known(subscription, identity)? {
                 continue;
             }
-            let Some(limit) = self.is_full_for(subscription, before, cause) else { continue };
-            let name = subscription.name().to_owned();
-            if !subscription.drops_at(limit) || !self.drop_oldest(*id)? {
-                return Ok(Err(NoRoom::Backlog { subscription: name, limit }));
+            let drops = crowded.iter().filter(|crowded| crowded.subscription == *id).count() as u64;
+            let Some(limit) = self.is_full_for(subscription, before, cause, drops) else { continue };
+            let is_it = |other: &Event| other.id == event.id && other.source == event.source;
+            if before.iter().any(|other| is_it(other) && subscription.wants(other)) {
+                continue;
+            }
+            if !subscription.drops_at(limit, drops + 1) {
+                return Ok(Err(NoRoom::Backlog { subscription: subscription.name().to_owned(), limit }));
+            }
+            if matches!(self.takes_place(*id, event)?, Taken::Yes(_)) {
+                crowded.push(Crowded { subscription: *id, limit });
             }
         }
         Ok(Ok(ids.len()))
+    }
+
+    /// Only who sends events from outside has a right to have them obeyed: neither who tells of a change, nor a function.
+    fn wanting_in_group(&self, event: &Event) -> Vec<SubscriptionId> {
+        let wants = |s: &&Subscription| s.name() != CONTROLLER && s.wants(event);
+        self.subscriptions.values().filter(wants).map(|s| s.id).collect()
     }
 
     /// The limit that keeps a reply out. One that finds nothing waiting is let in, however many come with it: what is more
@@ -111,18 +133,20 @@ impl Engine {
         subscription: &Subscription,
         before: &[Event],
         cause: SubscriptionId,
+        drops: u64,
     ) -> Option<&'static str> {
         let limit = self.limit_reached(subscription, before.len() as u64)?;
         // The cause itself leaves in the same step.
-        let waiting = subscription.tally.waiting - u64::from(subscription.id == cause);
+        let leaves = u64::from(subscription.id == cause) + drops;
+        let waiting = subscription.tally.waiting.saturating_sub(leaves);
         if limit == LETTERS_FULL || waiting == 0 {
             return (limit == LETTERS_FULL).then_some(limit);
         }
         let more = before.iter().filter(|event| subscription.wants(*event)).count() as u64;
         if waiting + more >= subscription.document.spec.backlog.events_max {
-            return Some("maxEvents");
+            return Some(EVENTS_FULL);
         }
-        self.limit_reached(subscription, 0).filter(|limit| *limit != "maxEvents")
+        self.limit_reached(subscription, 0).filter(|limit| *limit != EVENTS_FULL)
     }
 
     /// Appends what `append` does as one group. Nothing of it may fail for want of room.
@@ -153,15 +177,8 @@ impl Engine {
         }
         let mut wanted = Vec::new();
         let mut known = None;
-        let ids: Vec<SubscriptionId> =
-            self.subscriptions.values().filter(|s| s.wants(event)).map(|s| s.id).collect();
-        for id in ids {
+        for id in self.wanting_in_group(event) {
             let Some(subscription) = self.subscriptions.get(&id) else { continue };
-            // Only who sends events from outside has a right to have them obeyed: neither who tells of a change, nor a
-            // function.
-            if subscription.name() == CONTROLLER {
-                continue;
-            }
             if self.is_known(subscription, identity)? {
                 known = Some((id, "duplicate"));
                 continue;
@@ -185,7 +202,7 @@ impl Engine {
             }
             self.metrics.unmatched += 1;
         }
-        let routes: Vec<Route<'_>> = wanted.iter().map(|(id, place)| self.route(*id, place)).collect();
+        let routes = self.routes(&wanted);
         let position = self.append_in_group(event, &routes, identity, origin)?;
         self.metrics.received(&event.kind, "accepted");
         Ok(Some(position))

@@ -17,6 +17,7 @@ mod keeping;
 mod lanes;
 pub mod metrics;
 pub mod operate;
+mod overflow;
 pub mod replay;
 mod replies;
 mod residency;

@@ -25,6 +25,8 @@ struct Global {
     next_subscription: SubscriptionId,
     next_replay: u64,
     removed: Vec<SubscriptionId>,
+    #[serde(default)]
+    parted: crate::accept::Parted,
     now: Millis,
 }
 
@@ -205,6 +207,7 @@ impl Engine {
             let global: Global = from_json(&row)?;
             self.next_subscription = global.next_subscription;
             self.removed = global.removed;
+            self.parted = global.parted;
             self.replays.next_id = global.next_replay.max(1);
             self.now = self.now.max(global.now);
         }
@@ -264,6 +267,7 @@ impl Engine {
             next_subscription: self.next_subscription,
             next_replay: self.replays.next_id,
             removed: self.removed.clone(),
+            parted: self.parted.clone(),
             now: self.now,
         };
         self.rows.put(rows::GLOBAL, &to_json(&global)?);

@@ -2,6 +2,7 @@
 
 use crate::endpoint::EndpointId;
 use crate::lanes::Slot;
+use crate::overflow::ByAge;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Policy, State};
 use klambda_core::outcome::Reason;
@@ -45,6 +46,8 @@ pub struct Subscription {
     pub deepest: Option<(Millis, String, u64)>,
     /// Nothing starts for now, through no fault of an event or of the target.
     pub held: Option<Held>,
+    /// While it has to drop its oldest events: which those are.
+    pub(crate) by_age: Option<Box<ByAge>>,
 }
 
 /// Why nothing of a subscription starts, and until when.
@@ -210,6 +213,7 @@ impl Subscription {
             later_trimmed: Position(u64::MAX),
             deepest: None,
             held: None,
+            by_age: None,
         }
     }
 

@@ -22,6 +22,9 @@ impl Engine {
         change: &Change<'_>,
         position: Position,
     ) -> Result<(), Failure> {
+        if let Change::Drain | Change::Retire { .. } | Change::Remove = change {
+            self.parted.note(id, time);
+        }
         match change {
             Change::Put { document } => {
                 let parsed = serde_json::from_str(document).ok().and_then(|json| Document::parse(&json).ok());
@@ -83,6 +86,9 @@ impl Engine {
             self.next_subscription = self.next_subscription.max(SubscriptionId(id.0 + 1));
             return Ok(());
         };
+        if subscription.document.spec.filters != document.spec.filters {
+            self.parted.note(id, time);
+        }
         let cursor = self.first_frame(at);
         let differs = subscription.document.epoch_differs(&document);
         let at_once = !differs || subscription.tally.waiting == 0;
