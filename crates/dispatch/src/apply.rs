@@ -140,7 +140,7 @@ impl Engine {
     ) -> Result<(), Failure> {
         self.mark_taken(entry.at, time, route.subscription)?;
         if let Some(subscription) = self.subscriptions.get_mut(&route.subscription) {
-            subscription.routed(entry.position);
+            subscription.routed(&entry);
         }
         self.apply_route(at, time, entry, route)
     }

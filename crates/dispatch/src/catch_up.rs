@@ -36,9 +36,20 @@ impl Subscription {
             self.later_trimmed = oldest.position;
         }
         self.later.push_back(entry);
+        self.tally.later += 1;
+        self.tally.later_bytes += u64::from(entry.bytes);
     }
 
-    pub(crate) fn routed(&mut self, position: Position) {
+    /// It has come to this event.
+    pub(crate) fn routed(&mut self, entry: &Entry) {
+        if entry.position >= self.began {
+            self.tally.later = self.tally.later.saturating_sub(1);
+            self.tally.later_bytes = self.tally.later_bytes.saturating_sub(u64::from(entry.bytes));
+        }
+        self.is_done_up_to(entry.position);
+    }
+
+    fn is_done_up_to(&mut self, position: Position) {
         if let Phase::CatchingUp { done, .. } = &mut self.phase {
             *done = (*done).max(position);
         }
@@ -84,8 +95,9 @@ impl Engine {
             subscription.phase = Phase::Live;
             subscription.later.clear();
             subscription.later_trimmed = Position(u64::MAX);
+            (subscription.tally.later, subscription.tally.later_bytes) = (0, 0);
         } else {
-            subscription.routed(up_to);
+            subscription.is_done_up_to(up_to);
         }
     }
 

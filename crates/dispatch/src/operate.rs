@@ -153,9 +153,10 @@ impl Engine {
         let reads = matches!(subscription.phase, Phase::CatchingUp { .. });
         match leftover {
             // What it accepted and has not come to yet is not among what waits.
-            Leftover::Refuse | Leftover::Drain if reads => Err(Refused::Conflict(
-                "it still reads the log, and events that it accepted are ahead of it; wait until its status says so no more, or delete with ?discard=true".into(),
-            )),
+            Leftover::Refuse | Leftover::Drain if reads => Err(Refused::EventsWaiting {
+                detail: "it still reads the log, and events that it accepted are ahead of it; wait until its status says so no more, or delete with ?discard=true".into(),
+                waiting: subscription.tally.owed(),
+            }),
             Leftover::Refuse if waiting > 0 => Err(Refused::EventsWaiting {
                 detail: format!(
                     "{waiting} events wait for it; delete with ?drain=true to deliver them first, or with ?discard=true to drop them"

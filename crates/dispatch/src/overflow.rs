@@ -105,9 +105,9 @@ impl Engine {
         let letters = &subscription.document.spec.dead_letters;
         if letters.overflow == Overflow::Reject && tally.dead >= letters.events_max {
             Some(LETTERS_FULL)
-        } else if tally.waiting + more >= limits.events_max {
+        } else if tally.owed() + more >= limits.events_max {
             Some(EVENTS_FULL)
-        } else if tally.waiting_bytes >= limits.bytes_max {
+        } else if tally.owed_bytes() >= limits.bytes_max {
             Some("maxBytes")
         } else if tally.oldest().is_some_and(|oldest| self.is_too_old(subscription, oldest)) {
             Some(AGE_FULL)

@@ -82,6 +82,9 @@ pub enum Phase {
 pub struct Tally {
     pub waiting: u64,
     pub waiting_bytes: u64,
+    /// Accepted while it read the log, and not come to yet: in no lane, and owed all the same.
+    pub later: u64,
+    pub later_bytes: u64,
     /// Dead letters outside lanes.
     pub dead: u64,
     /// Dead letters that hold their lanes.
@@ -127,6 +130,15 @@ impl Tally {
         self.waiting_bytes += u64::from(entry.bytes);
         *self.ages.entry(entry.accepted.0 / 1000).or_default() += 1;
         self.pin(entry.at);
+    }
+
+    /// Events that were accepted for it and have not reached it.
+    pub fn owed(&self) -> u64 {
+        self.waiting + self.later
+    }
+
+    pub fn owed_bytes(&self) -> u64 {
+        self.waiting_bytes + self.later_bytes
     }
 
     /// It waits no longer; a dead letter goes on pinning its place in the log.

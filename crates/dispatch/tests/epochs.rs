@@ -157,7 +157,7 @@ fn a_subscription_that_reads_the_log_is_deleted_only_with_what_it_accepted_or_to
     world.settle();
     for leftover in [Leftover::Refuse, Leftover::Drain] {
         let refused = world.engine.delete_subscription("s", leftover);
-        assert!(matches!(refused, Err(Refused::Conflict(_))), "{refused:?}");
+        assert!(matches!(refused, Err(Refused::EventsWaiting { .. })), "{refused:?}");
     }
     rounds(&mut world, |_| Some(ok()));
     assert!(world.engine.delete_subscription("s", Leftover::Refuse).is_ok_and(|gone| gone));

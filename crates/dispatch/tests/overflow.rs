@@ -327,3 +327,37 @@ fn an_event_that_nobody_wants_any_more_is_known_by_the_log() {
     world.pass(DAY_MS);
     assert!(matches!(judge(&mut world, event("deleted", "deleted")), Status::Accepted { .. }));
 }
+
+/// What arrives while other rules wait to begin is in no lane yet, and counts all the same.
+#[test]
+fn what_is_accepted_for_later_counts() {
+    let by = |attribute: &str| {
+        json!({
+            "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "s"},
+            "spec": {
+                "target": {"url": "http://127.0.0.1:9000/"},
+                "paused": true,
+                "backlog": {"maxEvents": 5},
+                "ordering": "ordered",
+                "orderingPolicy": {"key": {"attribute": attribute}},
+            },
+        })
+    };
+    let mut world = World::new(1);
+    world.put(by("partitionkey"));
+    (0..2).for_each(|_| world.send("k", None));
+    world.settle();
+    world.put(by("source"));
+    (0..20).for_each(|_| world.send("k", None));
+    world.settle();
+    assert_eq!(world.accepted["k"].len(), 5);
+    let waiting = |world: &World| world.engine.view_subscription("s").expect("there").status.waiting;
+    assert_eq!(waiting(&world), 5);
+    world.crash(&mut Rng(1));
+    assert_eq!(waiting(&world), 5);
+    world.engine.pause_subscription("s", false).expect("resumed");
+    world.drain();
+    world.pass(1000);
+    assert_eq!(waiting(&world), 0);
+    world.check_all_seen(1);
+}

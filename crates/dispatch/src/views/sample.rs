@@ -63,8 +63,8 @@ impl Engine {
         let tally = &subscription.tally;
         SubscriptionSample {
             name: subscription.name().to_owned(),
-            waiting: tally.waiting,
-            waiting_bytes: tally.waiting_bytes,
+            waiting: tally.owed(),
+            waiting_bytes: tally.owed_bytes(),
             in_flight: subscription.in_flight,
             dead_letters: tally.dead + tally.held,
             oldest_age_ms: tally.oldest().map_or(0, |oldest| self.now.since(oldest)),

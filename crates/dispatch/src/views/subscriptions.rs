@@ -99,8 +99,8 @@ impl Engine {
         let tally = &subscription.tally;
         Status {
             phase: phase(subscription),
-            waiting: tally.waiting,
-            waiting_bytes: tally.waiting_bytes,
+            waiting: tally.owed(),
+            waiting_bytes: tally.owed_bytes(),
             in_flight: subscription.in_flight,
             parked: tally.parked(),
             dead_letters: tally.dead + tally.held,
