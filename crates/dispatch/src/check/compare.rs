@@ -3,10 +3,13 @@
 use super::account::{Account, Why};
 use super::ledger::Ledger;
 use super::report::{Findings, Kind, Report};
+use crate::dead_letters::Selector;
 use crate::engine::{Engine, Failure};
 use crate::rows;
 use crate::subscription::Tally;
 use klambda_core::ids::{Position, SubscriptionId};
+use klambda_core::lane::Entry;
+use klambda_store::record::Record;
 
 /// One event that has not left, by the ledger.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +48,7 @@ pub(super) fn compare(
         report.dead_letters += (held.dead.len() + held.holders.len()) as u64;
         let account = ledger.subscriptions.remove(id).unwrap_or_default();
         held.prove_counters(*id, &subscription.tally, &account, findings);
+        prove_copies(engine, *id, findings)?;
         Comparison { id: *id, first_position: ledger.first_position, held: &held, report, findings }
             .run(account);
     }
@@ -108,6 +112,33 @@ impl Held {
             );
         }
     }
+}
+
+/// What outlived its segment has a copy, or it could never be delivered.
+fn prove_copies(engine: &Engine, id: SubscriptionId, findings: &mut Findings) -> Result<(), Failure> {
+    let oldest = engine.log.oldest();
+    let mut copied: Vec<Entry> = Vec::new();
+    engine.for_each_waiting(id, &mut |entry| copied.extend((entry.at < oldest).then_some(*entry)))?;
+    let singles = engine.subscriptions.get(&id).into_iter().flat_map(|s| s.singles.values());
+    copied.extend(singles.map(|single| single.entry).filter(|entry| entry.at < oldest));
+    let letters = engine.select_dead_letters(id, &Selector::default(), Position(0), usize::MAX)?;
+    copied.extend(letters.into_iter().map(|letter| letter.entry).filter(|entry| entry.at < oldest));
+    for entry in copied {
+        if !has_copy(engine, &entry)? {
+            let text = format!("event {} is older than the log, and no copy of it is left", entry.position);
+            findings.add(Kind::Lost, Some(id), text);
+        }
+    }
+    Ok(())
+}
+
+fn has_copy(engine: &Engine, entry: &Entry) -> Result<bool, Failure> {
+    let record = match engine.read_event(entry.at) {
+        Err(failure) if failure.is_damage() => return Ok(false),
+        record => record?,
+    };
+    let is_it = |from, position| from == entry.at && position == entry.position;
+    Ok(matches!(Record::decode(&record), Ok(Record::Kept { from, position, .. }) if is_it(from, position)))
 }
 
 fn positions(engine: &Engine, letter: u8, id: SubscriptionId) -> Result<Vec<Position>, Failure> {
@@ -197,4 +228,57 @@ fn open_events(account: &mut Account) -> Vec<Open> {
         },
     }));
     open
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Config;
+    use klambda_core::ids::Address;
+    use klambda_core::subscription::Document;
+    use klambda_core::time::Millis;
+    use klambda_store::faulty_disk::MemoryDisk;
+    use klambda_store::log::Options;
+    use klambda_store::record::{Route, To};
+    use std::sync::Arc;
+
+    #[test]
+    fn an_event_that_is_in_the_log_no_more_and_has_no_copy_is_lost() {
+        let disk = Arc::new(MemoryDisk::new());
+        let log = Options { segment_bytes: 64 << 10, reserve_bytes: 4 << 10, tail_bytes: 4 << 10 };
+        let config = Config { log, ..Config::default() };
+        let (mut engine, _) = Engine::open(disk, config, Millis(1), [0; 16]).expect("opens");
+        let document = serde_json::json!({
+            "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "s"},
+            "spec": {"target": {"url": "http://127.0.0.1:9000/"}, "ordering": "ordered"},
+        });
+        engine.put_subscription(Document::parse(&document).expect("good"), false).expect("put");
+        let id = engine.subscription_id("s").expect("there");
+        let to = To::Lane { key: "k".into(), sequence: None };
+        let record = Record::Routed {
+            time: Millis(1),
+            position: Position(1),
+            at: Address(0),
+            accepted: Millis(1),
+            bytes: 1,
+            route: Route { subscription: id, previous: Address(0), to },
+        };
+        engine.commit(&record).expect("committed");
+        let lost = |engine: &Engine| {
+            let mut findings = Findings::default();
+            prove_copies(engine, id, &mut findings).expect("read");
+            findings.count(Kind::Lost)
+        };
+        assert_eq!(lost(&engine), 0, "nothing is older than the log");
+        while engine.log.segments().len() < 2 {
+            engine.pause_subscription("s", true).expect("paused");
+            engine.flush();
+            engine.prepare_job().into_iter().for_each(|job| engine.prepare_done(job.run()));
+        }
+        engine.when_durable(crate::Token(1));
+        engine.flush();
+        engine.sync_job().into_iter().for_each(|job| engine.sync_done(job.up_to, job.run()));
+        engine.log.drop_oldest().expect("a segment");
+        assert_eq!(lost(&engine), 1);
+    }
 }
