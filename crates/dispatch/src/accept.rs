@@ -235,7 +235,8 @@ impl Engine {
             return Ok(Taken::Known("duplicate"));
         }
         if planted::is_on(Bug::MarkBeforeWork) {
-            let mark = Mark { at: self.log.written(), time: self.now, state: MarkState::Taken };
+            let (at, position, time) = (self.log.written(), self.log.next_position(), self.now);
+            let mark = Mark { at, position, time, state: MarkState::Taken };
             self.marks.put(identity, id, mark);
         }
         if let Some(limit) = self.limit_reached(subscription, 0) {
@@ -292,7 +293,7 @@ impl Engine {
             return Ok(true);
         }
         Ok(subscription.tally.pins.contains_key(&(mark.at.0 >> crate::subscription::PIN_SHIFT))
-            && self.is_waiting(subscription.id, mark.at, None)?)
+            && self.is_waiting(subscription.id, &mark)?)
     }
 
     pub(crate) fn log_knows(&self, identity: Identity) -> Result<bool, Failure> {
