@@ -272,3 +272,39 @@ fn rows_of_a_removed_subscription_leave_the_disk_whenever_it_was_removed() {
         assert_eq!(stored_rows(&world, id), 0, "removed before the merge: {removed_before_the_merge}");
     }
 }
+
+/// Where copies of events are noted, in tables.
+fn stored_copies(world: &World) -> usize {
+    let manifest = Manifest::load(&world.disk).expect("reads").expect("a manifest");
+    let tables = TableSet::open(&world.disk, &manifest.rows).expect("opens");
+    tables.scan_live(b"K").map(|row| row.expect("reads").0).take_while(|key| key.starts_with(b"K")).count()
+}
+
+#[test]
+fn copies_that_nothing_needs_are_forgotten_behind_many_that_are_needed() {
+    const NEEDED: usize = 10_500;
+    let mut rng = Rng(6);
+    let mut world = World::with(6, Config { retention_age_ms: DAY_MS, ..world::config() });
+    for name in ["stays", "goes"] {
+        let (policy, letters) = (json!({"key": {"attribute": "nokey"}}), json!({"ttl": "90d"}));
+        let filters = json!([{"exact": {"partitionkey": name}}]);
+        let spec = json!({"orderingPolicy": policy, "deadLetters": letters, "filters": filters});
+        world.put(subscription(name, spec));
+    }
+    let long = "x".repeat(4000);
+    // What lies between is more than the mebibyte that events are counted by.
+    for (key, n) in [("stays", NEEDED), (&long, 600), ("goes", 100), (&long, 600)] {
+        (0..n).for_each(|_| world.send(key, None));
+        rounds(&mut world, &mut rng, 10);
+    }
+    world.now = world.now + 2 * DAY_MS;
+    while world.engine.log_bytes() > 20 * (128 << 10) {
+        world.pass(1000);
+    }
+    checkpoint(&mut world);
+    assert_eq!(stored_copies(&world), NEEDED + 100);
+    world.engine.delete_subscription("goes", Leftover::Discard).expect("goes");
+    (0..10).for_each(|_| world.pass(3_600_000));
+    checkpoint(&mut world);
+    assert_eq!(stored_copies(&world), NEEDED);
+}
