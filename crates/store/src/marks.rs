@@ -52,6 +52,9 @@ pub enum State {
     Released,
 }
 
+/// Marks by their hashes, and the hash to go on from.
+pub type Page = (Vec<(u128, Mark)>, Option<u128>);
+
 pub type Recent = HashMap<u128, Mark, foldhash::fast::RandomState>;
 
 #[derive(Default)]
@@ -89,7 +92,7 @@ impl Marks {
     }
 
     /// Up to `limit` marks of one table in the order of their hashes, and the hash to go on from; none at the end.
-    pub fn page(table: &Table, from: u128, limit: usize) -> Result<(Vec<(u128, Mark)>, Option<u128>), Error> {
+    pub fn page(table: &Table, from: u128, limit: usize) -> Result<Page, Error> {
         let mut page = Vec::with_capacity(limit);
         let mut next = None;
         for row in table.scan(&from.to_be_bytes()).take(limit) {
