@@ -264,7 +264,8 @@ impl Engine {
             return Ok(Taken::Known("duplicate"));
         }
         if planted::is_on(Bug::MarkBeforeWork) {
-            let mark = Mark { at: self.log.written(), time: self.now, state: MarkState::Taken };
+            let (at, position, time) = (self.log.written(), self.log.next_position(), self.now);
+            let mark = Mark { at, position, time, state: MarkState::Taken };
             self.marks.put(identity, id, mark);
         }
         match self.limit_reached(subscription, 0) {
@@ -321,7 +322,7 @@ impl Engine {
             return Ok(true);
         }
         Ok(subscription.tally.pins.contains_key(&(mark.at.0 >> crate::subscription::PIN_SHIFT))
-            && self.is_waiting(subscription.id, mark.at, None)?)
+            && self.is_waiting(subscription.id, &mark)?)
     }
 
     /// Whether the log has the event, of which no subscription says that it knows it.

@@ -117,14 +117,14 @@ impl Engine {
         length: usize,
     ) -> Result<(), Failure> {
         if routes.is_empty() {
-            let mark = Mark { at, time, state: MarkState::Taken };
+            let mark = Mark { at, position, time, state: MarkState::Taken };
             self.marks.put(identity, SubscriptionId(0), mark);
         }
         let entry = entry(position, at, time, length);
         for route in routes {
             let state = if route.to == To::Later { MarkState::Later } else { MarkState::Taken };
             if self.live || !planted::is_on(Bug::MarkNotRecovered) {
-                self.marks.put(identity, route.subscription, Mark { at, time, state });
+                self.marks.put(identity, route.subscription, Mark { at, position, time, state });
             }
             self.apply_route(at, time, entry, route)?;
         }
@@ -138,7 +138,7 @@ impl Engine {
         entry: Entry,
         route: &Route<'_>,
     ) -> Result<(), Failure> {
-        self.mark_taken(entry.at, time, route.subscription)?;
+        self.mark_taken(&entry, time, route.subscription)?;
         if let Some(subscription) = self.subscriptions.get_mut(&route.subscription) {
             subscription.routed(&entry);
         }

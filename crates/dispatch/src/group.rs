@@ -250,7 +250,7 @@ impl Engine {
     // ---- what this system emitted itself ------------------------------------------------------------------
 
     pub(crate) fn mark_emitted(&mut self, identity: Identity, at: Address, time: Millis) {
-        self.marks.put(identity, OUTBOX, Mark { at, time, state: MarkState::Taken });
+        self.marks.put(identity, OUTBOX, Mark { at, position: Position(0), time, state: MarkState::Taken });
     }
 
     fn has_emitted(&self, identity: Identity) -> Result<bool, Failure> {

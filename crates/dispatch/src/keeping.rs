@@ -4,6 +4,7 @@ mod checkpoint;
 mod marks;
 mod retention;
 
+use self::marks::Expiring;
 use crate::engine::{Engine, Failure, Who};
 use crate::lanes::Slot;
 use crate::subscription::{Phase, Subscription};
@@ -23,11 +24,17 @@ pub struct Keeping {
     running: Option<Kind>,
     retry_at: Millis,
     next_round: Millis,
+    /// The copy that a sweep goes on from.
+    sweep_from: Vec<u8>,
     remove: Vec<String>,
     /// Given to a chore; given again if it fails.
     removing: Vec<String>,
-    /// Marks older than this are in no one's window and those still needed are written anew.
-    marks_refreshed: Option<Millis>,
+    /// The oldest table of marks, while it is on its way out.
+    expiring: Option<Expiring>,
+    /// No table of marks goes early before this.
+    expire_after: Millis,
+    /// A table of marks with damage: what is still needed of it cannot be told, so it stays.
+    unreadable_marks: Option<String>,
     /// The segment that retention goes through, and how far it is.
     retiring: Option<(Address, Address)>,
     /// A segment with damage, of which not everything that waits can be copied: it stays, and so does all after it.
@@ -39,6 +46,10 @@ pub struct Keeping {
     /// Events that were routed from the past so far: each may need an old segment again.
     pub routed: u64,
     wants_checkpoint: bool,
+    /// Removed subscriptions of which no row is in memory alone any more …
+    removed_stored: Vec<SubscriptionId>,
+    /// … and those of them whose rows the merge under way leaves out.
+    removed_merging: Vec<SubscriptionId>,
 }
 
 /// A restart reads the log from the checkpoint on and does every step again, with the events it was about: until a
@@ -55,6 +66,8 @@ struct Spent {
 struct Frozen {
     changed: Arc<Changed>,
     recent: Arc<Recent>,
+    /// Subscriptions that were removed before it: their rows are all in tables once it is written.
+    removed: Vec<SubscriptionId>,
     address: Address,
     next_position: Position,
 }
@@ -86,6 +99,7 @@ impl Engine {
         if self.is_checkpoint_due() {
             self.begin_checkpoint()?;
         }
+        self.expire_marks()?;
         if self.keeping.next_round <= self.now {
             self.keeping.next_round = self.now + ROUND_MS;
             self.round()?;
@@ -104,7 +118,7 @@ impl Engine {
             self.finish_retiring(id)?;
         }
         self.limit_retired()?;
-        self.refresh_marks()?;
+        self.expire_old_marks();
         Ok(())
     }
 

@@ -236,7 +236,7 @@ impl Engine {
                 subscription.tally.unpin(entry.at);
             }
         }
-        self.mark_taken(entry.at, time, route.subscription)?;
+        self.mark_taken(&entry, time, route.subscription)?;
         self.keeping.routed += 1;
         self.apply_route(at, time, entry, route)
     }

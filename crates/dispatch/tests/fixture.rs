@@ -153,6 +153,30 @@ fn a_folder_of_format_1_knows_its_ids_and_goes_on() {
     assert_eq!(house.engine.waiting(), 0);
 }
 
+/// Marks of that format do not say their events' positions.
+#[test]
+fn a_folder_of_format_1_knows_what_waits_past_every_window() {
+    let copy = copy_of_fixture();
+    let mut house = House::open(copy.path(), END + 25 * 3_600_000);
+    for _ in 0..3 {
+        house.send("note", "n", "note-422", None);
+        house.send("step", "gap", "gap-invalid", None);
+        house.send("order.placed", "sick", "sick-422", None);
+        house.send("order.placed", "sick", "sick-4", None);
+        house.settle();
+        let answers = std::mem::take(&mut house.answers);
+        assert_eq!(answers, vec![Status::Skipped { reason: "duplicate" }; 4]);
+        // The table of their marks goes.
+        for _ in 0..20 {
+            house.now = house.now + 1000;
+            house.settle();
+        }
+    }
+    house.send("order.placed", "well", "well-1", None);
+    house.settle();
+    assert!(matches!(house.answers[..], [Status::Accepted { .. }]), "{:?}", house.answers);
+}
+
 /// Whatever else a newer version may have changed about the manifest.
 #[test]
 fn a_newer_format_is_refused_and_left_alone() {

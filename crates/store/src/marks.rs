@@ -3,10 +3,10 @@
 //! A mark is set in the same step as the work it marks. Marks age in tables by time: what is past every window is
 //! dropped a table at a time. Their number is bounded; when the bound bites, the oldest table goes early.
 
-use crate::table::Error;
+use crate::table::{Error, Table};
 use crate::tables::TableSet;
 use hashbrown::HashMap;
-use klambda_core::ids::{Address, SubscriptionId};
+use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::time::Millis;
 use klambda_core::wire::{Malformed, Reader, put_varint};
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -27,7 +27,7 @@ impl Identity {
     }
 
     /// One mark per subscription: a bijection of the hash, so no two ids of a subscription ever meet in it.
-    fn within(self, subscription: SubscriptionId) -> u128 {
+    pub fn within(self, subscription: SubscriptionId) -> u128 {
         const ODD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
         self.0.wrapping_add(ODD.wrapping_mul(u128::from(subscription.0)))
     }
@@ -37,6 +37,8 @@ impl Identity {
 pub struct Mark {
     /// The event's record.
     pub at: Address,
+    /// Zero in a mark that was written before marks had it.
+    pub position: Position,
     pub time: Millis,
     pub state: State,
 }
@@ -49,6 +51,9 @@ pub enum State {
     /// It left without success and may come again.
     Released,
 }
+
+/// Marks by their hashes, and the hash to go on from.
+pub type Page = (Vec<(u128, Mark)>, Option<u128>);
 
 pub type Recent = HashMap<u128, Mark, foldhash::fast::RandomState>;
 
@@ -65,7 +70,11 @@ impl Marks {
     }
 
     pub fn get(&self, identity: Identity, subscription: SubscriptionId) -> Result<Option<Mark>, Error> {
-        let hash = identity.within(subscription);
+        self.newest(identity.within(subscription))
+    }
+
+    /// What counts of the mark with this hash.
+    pub fn newest(&self, hash: u128) -> Result<Option<Mark>, Error> {
         let memory = self.recent.get(&hash).or_else(|| self.frozen.as_ref()?.get(&hash));
         if let Some(mark) = memory {
             return Ok(Some(*mark));
@@ -75,7 +84,24 @@ impl Marks {
     }
 
     pub fn put(&mut self, identity: Identity, subscription: SubscriptionId, mark: Mark) {
-        self.recent.insert(identity.within(subscription), mark);
+        self.renew(identity.within(subscription), mark);
+    }
+
+    pub fn renew(&mut self, hash: u128, mark: Mark) {
+        self.recent.insert(hash, mark);
+    }
+
+    /// Up to `limit` marks of one table in the order of their hashes, and the hash to go on from; none at the end.
+    pub fn page(table: &Table, from: u128, limit: usize) -> Result<Page, Error> {
+        let mut page = Vec::with_capacity(limit);
+        let mut next = None;
+        for row in table.scan(&from.to_be_bytes()).take(limit) {
+            let (key, value) = row?;
+            let hash = key.try_into().map_or(0, u128::from_be_bytes);
+            next = hash.checked_add(1);
+            page.extend(value.and_then(|value| Mark::decode(&value).ok()).map(|mark| (hash, mark)));
+        }
+        Ok((page, next))
     }
 
     pub fn recent_len(&self) -> usize {
@@ -127,6 +153,7 @@ impl Mark {
         out.push(self.state as u8);
         put_varint(out, self.at.0);
         put_varint(out, self.time.0);
+        put_varint(out, self.position.0);
     }
 
     pub fn decode(row: &[u8]) -> Result<Mark, Malformed> {
@@ -137,6 +164,8 @@ impl Mark {
             2 => State::Released,
             _ => return Err(Malformed("mark")),
         };
-        Ok(Mark { state, at: Address(r.varint()?), time: Millis(r.varint()?) })
+        let (at, time) = (Address(r.varint()?), Millis(r.varint()?));
+        let position = Position(if r.is_empty() { 0 } else { r.varint()? });
+        Ok(Mark { at, position, time, state })
     }
 }

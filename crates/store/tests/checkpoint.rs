@@ -93,7 +93,7 @@ fn identity(n: u64) -> Identity {
 }
 
 fn mark(n: u64) -> Mark {
-    Mark { at: Address(n * 8), time: Millis(n), state: State::Taken }
+    Mark { at: Address(n * 8), position: Position(n), time: Millis(n), state: State::Taken }
 }
 
 #[test]

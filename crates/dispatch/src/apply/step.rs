@@ -257,7 +257,8 @@ impl Engine {
             return Ok(());
         }
         if let Some(identity) = self.identity_at(entry.at)? {
-            self.marks.put(identity, id, Mark { at: entry.at, time, state: MarkState::Released });
+            let (at, position) = (entry.at, entry.position);
+            self.marks.put(identity, id, Mark { at, position, time, state: MarkState::Released });
         }
         Ok(())
     }
@@ -265,18 +266,19 @@ impl Engine {
     /// A subscription knows this event, which was in the log before.
     pub(crate) fn mark_taken(
         &mut self,
-        at: Address,
+        entry: &Entry,
         time: Millis,
         subscription: SubscriptionId,
     ) -> Result<(), Failure> {
+        let (at, position) = (entry.at, entry.position);
         if let Some(identity) = self.identity_at(at)? {
-            self.marks.put(identity, subscription, Mark { at, time, state: MarkState::Taken });
+            self.marks.put(identity, subscription, Mark { at, position, time, state: MarkState::Taken });
         }
         Ok(())
     }
 
     /// The identity of an event in the log; none of one that cannot be read back any more.
-    fn identity_at(&mut self, at: Address) -> Result<Option<Identity>, Failure> {
+    pub(crate) fn identity_at(&mut self, at: Address) -> Result<Option<Identity>, Failure> {
         let key = self.key;
         self.read_back(at, |event| Identity::new(&key, event.source(), event.id()))
     }

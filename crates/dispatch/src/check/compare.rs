@@ -254,7 +254,7 @@ mod tests {
         });
         engine.put_subscription(Document::parse(&document).expect("good"), false).expect("put");
         let id = engine.subscription_id("s").expect("there");
-        let to = To::Lane { key: "k".into(), sequence: None };
+        let to = To::Lane { key: "k", sequence: None };
         let record = Record::Routed {
             time: Millis(1),
             position: Position(1),

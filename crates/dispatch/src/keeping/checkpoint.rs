@@ -34,6 +34,7 @@ impl Engine {
         self.keeping.checkpoint = Some(Frozen {
             changed: self.rows.freeze(),
             recent: self.marks.freeze(),
+            removed: self.removed.clone(),
             address: self.log.written(),
             next_position: self.log.next_position(),
         });
@@ -79,13 +80,14 @@ impl Engine {
             let (address, next_position) = (frozen.address, frozen.next_position);
             return Some((Kind::Checkpoint, Work::Checkpoint { changed, recent, address, next_position }));
         }
-        if let Some(names) = self.marks_to_drop() {
-            return Some((Kind::Marks, Work::DropMarks { names }));
+        if let Some(name) = self.marks_to_drop() {
+            return Some((Kind::Marks, Work::DropMarks { names: vec![name] }));
         }
         if let Some(plan) = self.rows.tables().plan_merge() {
+            self.keeping.removed_merging = self.keeping.removed_stored.clone();
             return Some((Kind::Rows, Work::MergeRows { plan, removed: self.removed.clone() }));
         }
-        let plan = self.marks.tables().plan_merge()?;
+        let plan = self.mergeable_marks()?;
         Some((Kind::Marks, Work::MergeMarks { plan, before: Millis::ZERO }))
     }
 
@@ -115,18 +117,25 @@ impl Engine {
         self.manifest = done.manifest;
         match kind {
             Some(Kind::Checkpoint) => {
-                self.keeping.checkpoint = None;
+                self.keeping.removed_stored =
+                    self.keeping.checkpoint.take().map(|frozen| frozen.removed).unwrap_or_default();
                 self.metrics.checkpoints += 1;
                 self.rows.settle(done.rows);
                 self.marks.settle(done.marks);
             }
             _ => {
-                if kind == Some(Kind::Rows) && done.rows.tables().len() == 1 {
-                    self.removed.clear();
+                if kind == Some(Kind::Rows) && done.rows.tables().len() <= 1 {
+                    self.forget_removed();
                 }
                 self.rows.replace_tables(done.rows);
                 self.marks.replace_tables(done.marks);
             }
         }
+    }
+
+    /// All rows went through one merge: what it left out and nothing wrote since is nowhere any more.
+    fn forget_removed(&mut self) {
+        let gone = std::mem::take(&mut self.keeping.removed_merging);
+        self.removed.retain(|id| !gone.contains(id));
     }
 }

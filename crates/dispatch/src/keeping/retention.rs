@@ -7,11 +7,11 @@ use crate::subscription::{PIN_SHIFT, Phase};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::key::{self, Key};
-use klambda_core::lane::Entry;
 use klambda_core::planted::{self, Bug};
 use klambda_core::wire::Malformed;
 use klambda_store::disk::File;
 use klambda_store::log;
+use klambda_store::marks::Mark;
 use klambda_store::record::{Record, Route, To};
 use klambda_store::segment::Segment;
 use std::sync::Arc;
@@ -174,7 +174,12 @@ impl Engine {
     ) -> Result<Vec<Route<'a>>, Failure> {
         let mut needed = Vec::new();
         for id in self.subscriptions.keys().copied().filter(|id| self.is_pinned_by(*id, from)) {
-            if self.is_waiting_record(id, from, Some(position), body)? {
+            let is_waiting = self.is_single_or_letter(id, position)?
+                || match self.lane_by_rules(id, body)? {
+                    Some(key) => self.is_in_lane(id, &key, from)?,
+                    None => false,
+                };
+            if is_waiting {
                 let known = routes.iter().find(|route| route.subscription == id).cloned();
                 let later = Route { subscription: id, previous: Address(0), to: To::Later };
                 needed.push(known.unwrap_or(later));
@@ -188,41 +193,49 @@ impl Engine {
         self.subscriptions.get(&id).is_some_and(|s| s.tally.pins.contains_key(&bucket))
     }
 
-    /// Whether the event at this address still waits for the subscription or is a dead letter of it.
-    pub(crate) fn is_waiting(
-        &self,
-        id: SubscriptionId,
-        at: Address,
-        position: Option<Position>,
-    ) -> Result<bool, Failure> {
-        match self.read_event(at) {
-            Ok(record) => self.is_waiting_record(id, at, position, &record),
-            Err(Failure::Log(log::Error::Gone(_))) => Ok(false),
-            Err(failure) => Err(failure),
+    /// Whether the event of a mark still waits for the subscription or is a dead letter of it. One that cannot be read back
+    /// is not looked for in the lanes: it is never delivered from there, and whoever sends it again makes good the loss.
+    pub(crate) fn is_waiting(&self, id: SubscriptionId, mark: &Mark) -> Result<bool, Failure> {
+        if self.is_outside_lanes(id, mark)? {
+            return Ok(true);
+        }
+        match if_readable(self.lane_at(id, mark.at))? {
+            Some(key) => self.is_in_lane(id, &key, mark.at),
+            None => Ok(false),
         }
     }
 
-    /// As `is_waiting`, of the event in this record. What waits, waits in the lane that the rules in force give it.
-    pub(super) fn is_waiting_record(
-        &self,
-        id: SubscriptionId,
-        at: Address,
-        position: Option<Position>,
-        record: &[u8],
-    ) -> Result<bool, Failure> {
+    /// As far as the mark alone can tell, without the event.
+    pub(super) fn is_outside_lanes(&self, id: SubscriptionId, mark: &Mark) -> Result<bool, Failure> {
+        let position = match mark.position {
+            Position(0) => if_readable(self.find_position(mark.at))?,
+            known => Some(known),
+        };
+        position.map_or(Ok(false), |position| self.is_single_or_letter(id, position))
+    }
+
+    /// The position of an event whose mark does not say it.
+    fn find_position(&self, at: Address) -> Result<Option<Position>, Failure> {
+        if at >= self.log.oldest() {
+            return Ok(self.log.reader().positions(&[at])?.into_iter().next().flatten());
+        }
+        Ok(match Record::decode(&self.read_event(at)?)? {
+            Record::Kept { position, .. } => Some(position),
+            _ => None,
+        })
+    }
+
+    fn is_single_or_letter(&self, id: SubscriptionId, position: Position) -> Result<bool, Failure> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
-        let is_it = |entry: &Entry| entry.at == at;
-        if subscription.singles.values().any(|single| is_it(&single.entry)) {
-            return Ok(true);
-        }
-        if self.is_dead_letter(id, at, position)? {
-            return Ok(true);
-        }
-        let Some(key) = self.lane_by_rules(id, record)? else { return Ok(false) };
+        let has = |letter| self.rows.get(&rows::at_position(letter, id, position)).map(|row| row.is_some());
+        Ok(subscription.singles.contains_key(&position) || has(rows::DEAD)? || has(rows::HELD)?)
+    }
+
+    fn is_in_lane(&self, id: SubscriptionId, key: &str, at: Address) -> Result<bool, Failure> {
         let stored;
-        let resident = match self.lanes.find(id, &key).and_then(|slot| self.lanes.get(slot)) {
+        let resident = match self.lanes.find(id, key).and_then(|slot| self.lanes.get(slot)) {
             Some(resident) => resident,
-            None => match self.peek_lane(id, &key)? {
+            None => match self.peek_lane(id, key)? {
                 Some(resident) => {
                     stored = resident;
                     &stored
@@ -233,7 +246,16 @@ impl Engine {
         // What is in chunks on disk is not looked through: such a lane keeps a little more than it must.
         Ok(resident.lane.spilled().entries > 0
             || resident.lane.has_spilled_early()
-            || resident.lane.entries().any(is_it))
+            || resident.lane.entries().any(|entry| entry.at == at))
+    }
+
+    /// What waits, waits in the lane that the rules in force give it.
+    fn lane_at(&self, id: SubscriptionId, at: Address) -> Result<Option<String>, Failure> {
+        match self.subscriptions.get(&id) {
+            Some(subscription) if subscription.is_ordered() => self.lane_by_rules(id, &self.read_event(at)?),
+            Some(_) => Ok(Some(String::new())),
+            None => Ok(None),
+        }
     }
 
     /// The lane that the rules in force give the event of a record, whatever they say of its sequence.
@@ -250,33 +272,35 @@ impl Engine {
         })
     }
 
-    pub(super) fn is_dead_letter(
-        &self,
-        id: SubscriptionId,
-        at: Address,
-        position: Option<Position>,
-    ) -> Result<bool, Failure> {
-        if let Some(position) = position {
-            return Ok(self.find_dead_letter(id, position)?.is_some());
-        }
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
-        if subscription.tally.dead + subscription.tally.held == 0 {
-            return Ok(false);
-        }
-        let all = crate::dead_letters::Selector::default();
-        let letters = self.select_dead_letters(id, &all, Position(0), usize::MAX)?;
-        Ok(letters.iter().any(|letter| letter.entry.at == at))
-    }
-
-    /// Forgets where copies are of which nothing waits any more.
+    /// Forgets where copies are of which nothing waits any more, some at a time.
     pub(super) fn sweep_copies(&mut self) -> Result<(), Failure> {
-        for (row, _) in self.rows.scan(&[rows::KEPT], &[], 10_000)? {
-            let bucket = rows::number_of(&row) >> PIN_SHIFT;
+        const AT_ONCE: usize = 10_000;
+        let from = std::mem::take(&mut self.keeping.sweep_from);
+        let copies = self.rows.scan(&[rows::KEPT], &from, AT_ONCE)?;
+        for (row, _) in &copies {
+            let bucket = rows::number_of(row) >> PIN_SHIFT;
             let pinned = self.subscriptions.values().any(|s| s.tally.pins.contains_key(&bucket));
             if !pinned {
-                self.rows.delete(&row);
+                self.rows.delete(row);
             }
         }
+        if let Some((row, _)) = copies.last()
+            && copies.len() == AT_ONCE
+        {
+            self.keeping.sweep_from = [row.as_slice(), &[0]].concat();
+        }
         Ok(())
+    }
+}
+
+/// None of an event that is damaged or gone: that is no failure of the store.
+fn if_readable<T>(found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
+    match found {
+        Err(failure @ (Failure::Log(log::Error::Damaged { .. }) | Failure::Malformed(_))) => {
+            tracing::error!(%failure, "An event cannot be read back: whether it waits is not known.");
+            Ok(None)
+        }
+        Err(Failure::Log(log::Error::Gone(_))) => Ok(None),
+        other => other,
     }
 }

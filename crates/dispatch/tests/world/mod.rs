@@ -33,6 +33,7 @@ pub struct World {
     pub disk: MemoryDisk,
     pub engine: Engine,
     pub now: Millis,
+    config: Config,
     open: Vec<Delivery>,
     next_token: u64,
     next_event: u64,
@@ -60,21 +61,26 @@ pub fn config() -> Config {
     }
 }
 
-fn open(disk: &MemoryDisk, now: Millis, seed: u64) -> Engine {
+fn open(disk: &MemoryDisk, config: Config, now: Millis, seed: u64) -> Engine {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&seed.to_le_bytes());
-    Engine::open(Arc::new(disk.clone()), config(), now, key).expect("recovers").0
+    Engine::open(Arc::new(disk.clone()), config, now, key).expect("recovers").0
 }
 
 impl World {
     pub fn new(seed: u64) -> World {
+        World::with(seed, config())
+    }
+
+    pub fn with(seed: u64, config: Config) -> World {
         let disk = MemoryDisk::new();
         let now = Millis(1_700_000_000_000);
-        let engine = open(&disk, now, seed);
+        let engine = open(&disk, config.clone(), now, seed);
         World {
             disk,
             engine,
             now,
+            config,
             open: Vec::new(),
             next_token: 1,
             next_event: 1,
@@ -183,7 +189,7 @@ impl World {
         self.open.clear();
         self.pending.clear();
         self.disk.crash(choose);
-        self.engine = open(&self.disk, self.now, 1);
+        self.engine = open(&self.disk, self.config.clone(), self.now, 1);
     }
 
     fn answer(&mut self, delivery: Delivery, target: impl FnOnce(&str) -> Outcome) {
@@ -249,7 +255,7 @@ impl World {
         let lost = std::mem::take(&mut self.pending);
         self.open.clear();
         self.disk.crash(&mut |n| if n == 0 { 0 } else { rng.below(n) });
-        self.engine = open(&self.disk, self.now, rng.next());
+        self.engine = open(&self.disk, self.config.clone(), self.now, rng.next());
         // A producer that was not answered sends again, as producers do.
         for (key, id, sequence) in lost.into_values() {
             self.send_as(&key, sequence, &id);

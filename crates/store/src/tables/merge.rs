@@ -25,8 +25,15 @@ pub struct MergePlan {
 impl TableSet {
     /// What to merge next, if anything. One plan at a time: plans of one set may overlap.
     pub fn plan_merge(&self) -> Option<MergePlan> {
+        self.plan_merge_up_to(u64::MAX)
+    }
+
+    /// As `plan_merge`, into tables of about this many rows at most, for as long as there are few tables.
+    pub fn plan_merge_up_to(&self, rows_max: u64) -> Option<MergePlan> {
         let sizes: Vec<u64> = self.tables.iter().map(Table::bytes).collect();
-        choose(&sizes).map(|chosen| self.plan(chosen))
+        let rows: u64 = self.tables.iter().map(Table::rows).sum();
+        let row_bytes = self.bytes() / rows.max(1);
+        choose(&sizes, rows_max.saturating_mul(row_bytes)).map(|chosen| self.plan(chosen))
     }
 
     /// Puts the outcome in the place of the plan's tables, which must not have been merged otherwise meanwhile. An
@@ -104,20 +111,21 @@ impl MergePlan {
 }
 
 /// The newest run of neighbours that are worth merging. Sizes are newest first.
-fn choose(sizes: &[u64]) -> Option<Range<usize>> {
-    let grown = (0..sizes.len()).map(|start| growing_run(sizes, start)).find(|run| run.len() >= FAN_IN_MIN);
+fn choose(sizes: &[u64], merged_max: u64) -> Option<Range<usize>> {
+    let mut runs = (0..sizes.len()).map(|start| growing_run(sizes, start, merged_max));
+    let grown = runs.find(|run| run.len() >= FAN_IN_MIN);
     grown.or_else(|| (sizes.len() > TABLES_MAX).then(|| cheapest_run(sizes))?)
 }
 
 /// The longest run from `start` of which no table is much larger than all the newer ones in it together. A quarter is
 /// not much: tables of as many rows never have quite the same size.
-fn growing_run(sizes: &[u64], start: usize) -> Range<usize> {
+fn growing_run(sizes: &[u64], start: usize, merged_max: u64) -> Range<usize> {
     let mut sizes = sizes[start..].iter().map(|size| *size.max(&SMALL_BYTES));
     let mut sum = sizes.next().unwrap_or(0);
     let joining = sizes.take_while(|size| {
         let joins = *size <= sum + sum / 4;
         sum += size;
-        joins
+        joins && sum <= merged_max
     });
     start..start + 1 + joining.count()
 }
@@ -135,13 +143,13 @@ mod tests {
     #[test]
     fn neighbours_of_similar_size_are_merged() {
         const MB: u64 = 1 << 20;
-        assert_eq!(choose(&[]), None);
-        assert_eq!(choose(&[MB, MB, MB]), None);
-        assert_eq!(choose(&[MB, MB, MB, MB]), Some(0..4));
-        assert_eq!(choose(&[MB, MB, MB, 4 * MB]), None);
-        assert_eq!(choose(&[MB, MB + 9, MB - 9, MB + 5, 4 * MB, 11 * MB]), Some(0..5));
-        assert_eq!(choose(&[MB, 9 * MB, 9 * MB, MB, 19 * MB, 99 * MB]), Some(1..5));
-        assert_eq!(choose(&[1, 100, 10_000, 60_000]), Some(0..4));
+        assert_eq!(choose(&[], u64::MAX), None);
+        assert_eq!(choose(&[MB, MB, MB], u64::MAX), None);
+        assert_eq!(choose(&[MB, MB, MB, MB], u64::MAX), Some(0..4));
+        assert_eq!(choose(&[MB, MB, MB, 4 * MB], u64::MAX), None);
+        assert_eq!(choose(&[MB, MB + 9, MB - 9, MB + 5, 4 * MB, 11 * MB], u64::MAX), Some(0..5));
+        assert_eq!(choose(&[MB, 9 * MB, 9 * MB, MB, 19 * MB, 99 * MB], u64::MAX), Some(1..5));
+        assert_eq!(choose(&[1, 100, 10_000, 60_000], u64::MAX), Some(0..4));
     }
 
     /// Flushes tables of these sizes, merging whatever is planned; answers bytes written per byte flushed.
@@ -151,7 +159,7 @@ mod tests {
             sizes.insert(0, size);
             flushed += size;
             written += size;
-            while let Some(run) = choose(&sizes) {
+            while let Some(run) = choose(&sizes, u64::MAX) {
                 let merged: u64 = sizes[run.clone()].iter().sum();
                 written += merged;
                 sizes.splice(run, [merged]);
@@ -166,6 +174,29 @@ mod tests {
         let times = amplification(std::iter::repeat_n(4 << 20, 4096));
         println!("16 GB in 4 MB flushes: each byte is written {times:.1} times");
         assert!(times < 7.5, "{times}");
+    }
+
+    #[test]
+    fn a_set_that_is_held_to_a_size_loses_little_at_once_and_each_byte_is_written_a_few_times() {
+        const ALL: u64 = 64 << 20;
+        for flush in (16..22).flat_map(|exponent| [1_u64 << exponent, 3 << (exponent - 1)]) {
+            let (mut sizes, mut flushed, mut written) = (Vec::new(), 0, 0);
+            while flushed < 8 * ALL {
+                sizes.insert(0, flush);
+                flushed += flush;
+                written += flush;
+                while let Some(run) = choose(&sizes, ALL / 4) {
+                    let merged: u64 = sizes[run.clone()].iter().sum();
+                    written += merged;
+                    sizes.splice(run, [merged]);
+                }
+                while sizes.iter().sum::<u64>() > ALL {
+                    let oldest = sizes.pop().expect("many");
+                    assert!(oldest <= ALL / 3, "{oldest} of flushes of {flush}");
+                }
+            }
+            assert!(written < 8 * flushed, "{} times for flushes of {flush}", written / flushed);
+        }
     }
 
     proptest! {

@@ -1,0 +1,310 @@
+//! Keeping house: what is known stays known for as long as it waits, what goes leaves nothing behind, and no call does
+//! more than a bounded piece of it.
+
+mod world;
+
+use klambda_core::ids::SubscriptionId;
+use klambda_dispatch::Config;
+use klambda_dispatch::operate::Leftover;
+use klambda_store::chore::{Work, belongs_to};
+use klambda_store::disk::Disk;
+use klambda_store::faulty_disk::Op;
+use klambda_store::manifest::Manifest;
+use klambda_store::tables::TableSet;
+use serde_json::{Value, json};
+use world::{Rng, World};
+
+const DAY_MS: u64 = 24 * 3_600_000;
+
+fn subscription(name: &str, spec: Value) -> Value {
+    let mut document = json!({
+        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": name},
+        "spec": {"target": {"url": "http://127.0.0.1:9000/"}, "ordering": "ordered", "retry": {"attempts": 1}},
+    });
+    for (key, value) in spec.as_object().expect("an object") {
+        document["spec"][key] = value.clone();
+    }
+    document
+}
+
+fn accepted(world: &World) -> usize {
+    world.accepted.values().map(Vec::len).sum()
+}
+
+/// Rounds in which everything but what is sick succeeds.
+fn rounds(world: &mut World, rng: &mut Rng, n: u32) {
+    for _ in 0..n {
+        world.step(rng, |_, key| if key.starts_with("sick") { world::error(422) } else { world::ok() });
+    }
+}
+
+/// Sends ids again that were accepted; none of them is new.
+fn must_be_known(world: &mut World, ids: &[(String, String)], what: &str) {
+    let before = accepted(world);
+    ids.iter().for_each(|(key, id)| world.send_as(key, None, id));
+    world.settle();
+    assert_eq!(accepted(world) - before, 0, "{what}");
+}
+
+fn accepted_ids(world: &World) -> Vec<(String, String)> {
+    let of_key = |(key, ids): (&String, &Vec<String>)| {
+        ids.iter().map(|id| (key.clone(), id.clone())).collect::<Vec<(String, String)>>()
+    };
+    world.accepted.iter().flat_map(of_key).collect()
+}
+
+#[test]
+fn what_waits_is_known_however_many_come_after_it_and_so_are_the_newest() {
+    let unordered = json!({"attempts": "unlimited", "backoff": "1h", "maxBackoff": "1h"});
+    for (seed, spec) in [
+        json!({}),
+        json!({"orderingPolicy": {"onFailure": "skip"}}),
+        json!({"ordering": "unordered"}),
+        json!({"ordering": "unordered", "retry": unordered}),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut rng = Rng(seed as u64);
+        let mut world = World::with(seed as u64, Config { marks_max: 1000, ..world::config() });
+        world.put(subscription("all", spec.clone()));
+        (0..100).for_each(|n| world.send(&format!("sick-{}", n % 7), None));
+        rounds(&mut world, &mut rng, 30);
+        let waiting = accepted_ids(&world);
+        let mut expired = 0;
+        for round in 0..40 {
+            (0..100)
+                .for_each(|n| world.send_as(&format!("well-{n}"), None, &format!("o{}", round * 100 + n)));
+            rounds(&mut world, &mut rng, 20);
+            if round % 10 == 9 {
+                expired += world.engine.metrics().marks_expired_early;
+                must_be_known(&mut world, &waiting, &format!("{spec}, round {round}"));
+                world.crash(&mut rng);
+                must_be_known(&mut world, &waiting, &format!("{spec}, after a crash"));
+            }
+        }
+        assert!(expired > 1000, "{spec}: the limit bit");
+        let newest: Vec<(String, String)> =
+            (3600..4000).map(|n| (format!("well-{}", n % 100), format!("o{n}"))).collect();
+        must_be_known(&mut world, &newest, &format!("{spec}, the newest"));
+    }
+}
+
+#[test]
+fn what_was_taken_in_to_be_read_later_is_known_however_many_come_after_it() {
+    let mut rng = Rng(1);
+    let mut world = World::with(1, Config { marks_max: 1000, ..world::config() });
+    world.put(subscription("all", json!({})));
+    (0..10).for_each(|_| world.send("sick", None));
+    world.settle();
+    // New rules wait for what is there, and all that comes waits for them.
+    world.put(subscription("all", json!({"orderingPolicy": {"key": {"attribute": "partitionkey"}}})));
+    world.engine.pause_subscription("all", true).expect("pauses");
+    world.put(subscription("others", json!({"filters": [{"prefix": {"partitionkey": "well"}}]})));
+    (0..200).for_each(|_| world.send("later", None));
+    rounds(&mut world, &mut rng, 50);
+    let waiting = accepted_ids(&world);
+    for _ in 0..60 {
+        (0..50).for_each(|n| world.send(&format!("well-{n}"), None));
+        rounds(&mut world, &mut rng, 40);
+        world.now = world.now + DAY_MS / 20;
+    }
+    assert!(world.engine.is_catching_up());
+    must_be_known(&mut world, &waiting, "it was taken in");
+    world.crash(&mut rng);
+    must_be_known(&mut world, &waiting, "after a crash");
+}
+
+#[test]
+fn ids_of_a_deep_backlog_outlive_their_window_some_at_a_time() {
+    let mut rng = Rng(2);
+    let mut world = World::new(2);
+    world.put(subscription("orders", json!({"backlog": {"maxEvents": 100_000}})));
+    world.engine.pause_subscription("orders", true).expect("pauses");
+    for _ in 0..40 {
+        (0..100).for_each(|n| world.send(&format!("k{n}"), None));
+        rounds(&mut world, &mut rng, 3);
+    }
+    world.engine.request_checkpoint();
+    rounds(&mut world, &mut rng, 40);
+    let waiting = accepted_ids(&world);
+    for window in 0..2 {
+        world.now = world.now + DAY_MS + 1000;
+        world.engine.tick(world.now);
+        assert!(!world.engine.is_checkpointing(), "four thousand events are not looked up in one call");
+        // It is cut short again and again, and begins anew.
+        for _ in 0..4 {
+            (0..3).for_each(|_| world.pass(1));
+            world.crash(&mut rng);
+        }
+        let checkpoints = world.engine.metrics().checkpoints;
+        (0..100).for_each(|_| world.pass(400));
+        assert!(world.engine.metrics().checkpoints > checkpoints, "it is done in the end");
+        must_be_known(&mut world, &waiting, &format!("after {window} more windows"));
+    }
+    world.engine.pause_subscription("orders", false).expect("resumes");
+    world.drain();
+    world.now = world.now + 3 * DAY_MS;
+    (0..100).for_each(|_| world.pass(400));
+    let before = accepted(&world);
+    waiting.iter().for_each(|(key, id)| world.send_as(key, None, id));
+    world.settle();
+    assert_eq!(accepted(&world) - before, waiting.len(), "after its window an id is new again");
+}
+
+#[test]
+fn one_of_many_dead_letters_is_known_by_a_few_reads() {
+    let mut rng = Rng(3);
+    let mut world = World::new(3);
+    let keyless = json!({"key": {"attribute": "nokey"}});
+    world.put(subscription("all", json!({"orderingPolicy": keyless, "idempotency": {"ttl": "1s"}})));
+    for _ in 0..50 {
+        (0..100).for_each(|_| world.send("k", None));
+        rounds(&mut world, &mut rng, 3);
+    }
+    assert_eq!(world.engine.dead_letters(), 5000);
+    world.engine.request_checkpoint();
+    rounds(&mut world, &mut rng, 60);
+    world.pass(2000);
+    for (key, id) in accepted_ids(&world).into_iter().step_by(500) {
+        world.disk.fail_nth(Op::Read, 100);
+        must_be_known(&mut world, &[(key, id)], "a dead letter");
+        world.disk.repair();
+    }
+}
+
+#[test]
+fn an_event_that_cannot_be_read_back_and_comes_again_past_its_window_is_no_failure() {
+    for ordering in ["ordered", "unordered"] {
+        let mut rng = Rng(4);
+        let mut world = World::new(4);
+        world.put(subscription("all", json!({"ordering": ordering, "idempotency": {"ttl": "1s"}})));
+        world.send("sick-1", None);
+        rounds(&mut world, &mut rng, 20);
+        world.engine.pause_subscription("all", true).expect("pauses");
+        world.send("k", None);
+        world.settle();
+        (0..600).for_each(|n| world.send(&format!("k{n}"), None));
+        world.settle();
+        let segments = world.disk.list().expect("lists").into_iter();
+        let first = segments.filter(|name| name.starts_with("log-")).min().expect("a segment");
+        let bytes = {
+            let file = world.disk.open(&first).expect("opens");
+            let mut bytes = vec![0; 4096];
+            let n = file.read_at(&mut bytes, 0).expect("reads");
+            bytes.truncate(n);
+            bytes
+        };
+        // Both events come first in the log.
+        let damaged: Vec<usize> = ["e1", "e2"]
+            .iter()
+            .map(|id| bytes.windows(2).position(|at| at == id.as_bytes()).expect("the event"))
+            .collect();
+        damaged.iter().for_each(|at| world.disk.flip_bit(&first, 8 * *at as u64));
+        world.pass(2000);
+        let before = accepted(&world);
+        world.send_as("sick-1", None, "e1");
+        world.send_as("k", None, "e2");
+        world.settle();
+        assert_eq!(world.engine.failure(), None, "{ordering}");
+        let is_new = u64::from(ordering == "ordered") as usize;
+        assert_eq!(accepted(&world) - before, is_new, "{ordering}: a dead letter is known all the same");
+        // Nor is it one when the table of its id goes.
+        world.engine.request_checkpoint();
+        (0..20).for_each(|_| world.pass(10));
+        world.now = world.now + DAY_MS;
+        (0..40).for_each(|_| world.pass(500));
+        assert_eq!(world.engine.failure(), None, "{ordering}");
+    }
+}
+
+/// Rows of a subscription that are in tables, but for tombstones.
+fn stored_rows(world: &World, id: SubscriptionId) -> usize {
+    let manifest = Manifest::load(&world.disk).expect("reads").expect("a manifest");
+    let tables = TableSet::open(&world.disk, &manifest.rows).expect("opens");
+    let rows = tables.scan_live(b"").map(|row| row.expect("reads").0);
+    rows.filter(|key| belongs_to(key, &[id])).count()
+}
+
+/// Everything becomes rows and is written; other chores come first if they must, and none after it.
+fn checkpoint(world: &mut World) {
+    let checkpoints = world.engine.metrics().checkpoints;
+    world.engine.request_checkpoint();
+    while world.engine.metrics().checkpoints == checkpoints {
+        world.engine.tick(world.now);
+        world.engine.flush();
+        if let Some(job) = world.engine.sync_job() {
+            let result = job.run();
+            world.engine.sync_done(job.up_to, result);
+        }
+        let chore = world.engine.chore().expect("a chore");
+        world.engine.chore_done(chore.run());
+    }
+}
+
+#[test]
+fn rows_of_a_removed_subscription_leave_the_disk_whenever_it_was_removed() {
+    for removed_before_the_merge in [true, false] {
+        let mut world = World::new(5);
+        // Each event is a row at once.
+        world.put(subscription("goes", json!({"orderingPolicy": {"key": {"attribute": "nokey"}}})));
+        let id = world.id("goes");
+        for _ in 0..4 {
+            (0..20).for_each(|_| world.send("k", None));
+            checkpoint(&mut world);
+        }
+        (0..20).for_each(|_| world.send("k", None));
+        let remove =
+            |world: &mut World| world.engine.delete_subscription("goes", Leftover::Discard).expect("goes");
+        if removed_before_the_merge {
+            remove(&mut world);
+        }
+        let merge = world.engine.chore().expect("a merge of four");
+        assert!(matches!(merge.work, Work::MergeRows { .. }));
+        if !removed_before_the_merge {
+            remove(&mut world);
+        }
+        world.engine.chore_done(merge.run());
+        for _ in 0..40 {
+            world.put(subscription("other", json!({})));
+            checkpoint(&mut world);
+        }
+        assert_eq!(stored_rows(&world, id), 0, "removed before the merge: {removed_before_the_merge}");
+    }
+}
+
+/// Where copies of events are noted, in tables.
+fn stored_copies(world: &World) -> usize {
+    let manifest = Manifest::load(&world.disk).expect("reads").expect("a manifest");
+    let tables = TableSet::open(&world.disk, &manifest.rows).expect("opens");
+    tables.scan_live(b"K").map(|row| row.expect("reads").0).take_while(|key| key.starts_with(b"K")).count()
+}
+
+#[test]
+fn copies_that_nothing_needs_are_forgotten_behind_many_that_are_needed() {
+    const NEEDED: usize = 10_500;
+    let mut rng = Rng(6);
+    let mut world = World::with(6, Config { retention_age_ms: DAY_MS, ..world::config() });
+    for name in ["stays", "goes"] {
+        let (policy, letters) = (json!({"key": {"attribute": "nokey"}}), json!({"ttl": "90d"}));
+        let filters = json!([{"exact": {"partitionkey": name}}]);
+        let spec = json!({"orderingPolicy": policy, "deadLetters": letters, "filters": filters});
+        world.put(subscription(name, spec));
+    }
+    let long = "x".repeat(4000);
+    // What lies between is more than the mebibyte that events are counted by.
+    for (key, n) in [("stays", NEEDED), (&long, 600), ("goes", 100), (&long, 600)] {
+        (0..n).for_each(|_| world.send(key, None));
+        rounds(&mut world, &mut rng, 10);
+    }
+    world.now = world.now + 2 * DAY_MS;
+    while world.engine.log_bytes() > 20 * (128 << 10) {
+        world.pass(1000);
+    }
+    checkpoint(&mut world);
+    assert_eq!(stored_copies(&world), NEEDED + 100);
+    world.engine.delete_subscription("goes", Leftover::Discard).expect("goes");
+    // Each goes through some of them.
+    (0..3).for_each(|_| checkpoint(&mut world));
+    assert_eq!(stored_copies(&world), NEEDED);
+}
