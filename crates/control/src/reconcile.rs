@@ -3,6 +3,7 @@
 use crate::control::{Control, DOCUMENTS};
 use crate::names::Name;
 use crate::observe::observe;
+use crate::platform::Sweeps;
 use crate::subscriptions::Wish;
 use klambda_core::time::Millis;
 use klambda_dispatch::Engine;
@@ -43,14 +44,16 @@ struct Step {
 
 impl Control {
     pub(crate) async fn reconcile(self) {
+        let mut sweeps = Sweeps::default();
         loop {
+            sweeps.run(&self).await;
             let now = self.clock.now();
             let (due, next) = {
                 let mut state = self.lock();
                 (state.take(AT_ONCE, now), state.next_wake())
             };
             if due.is_empty() {
-                self.idle(next).await;
+                self.idle(next.into_iter().chain(sweeps.due()).min()).await;
                 continue;
             }
             if self.platform().await.is_none() {
@@ -66,8 +69,10 @@ impl Control {
             // On a thread of its own, so that who asks meanwhile is answered.
             let plans = move || due.into_iter().filter_map(|name| control.plan(name)).collect();
             let Ok(planned) = tokio::task::spawn_blocking(plans).await else { return };
-            if self.settle(planned, began).await.is_err() {
-                return;
+            match self.settle(planned, began).await {
+                Ok(true) => sweeps.note(&self),
+                Ok(false) => {}
+                Err(_) => return,
             }
         }
     }
@@ -97,11 +102,12 @@ impl Control {
         Some(planned)
     }
 
+    /// Says whether there was something to do.
     async fn settle(
         &self,
         planned: Vec<Planned>,
         began: Instant,
-    ) -> Result<(), klambda_dispatch::runner::Stopped> {
+    ) -> Result<bool, klambda_dispatch::runner::Stopped> {
         let mut act = Vec::new();
         let mut step = Step::default();
         for planned in planned {
@@ -120,13 +126,14 @@ impl Control {
         self.counting.reconciled("changed", act.len() - unchanged, began.elapsed());
         act.retain(|planned| !planned.plan.actions.is_empty());
         if act.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let control = self.clone();
         // Folders are made and files written: not on the thread that answers.
         let acting = tokio::task::spawn_blocking(move || control.act_on(act));
         let wishes = acting.await.map_err(|_| klambda_dispatch::runner::Stopped)?;
-        self.meet(wishes).await
+        self.meet(wishes).await?;
+        Ok(true)
     }
 
     fn act_on(&self, planned: Vec<Planned>) -> Vec<(Name, Wish)> {
