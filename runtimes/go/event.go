@@ -116,7 +116,7 @@ func (e *Event) read(request *request) error {
 	kind := request.get("content-type")
 	var version string
 	var err error
-	if strings.HasPrefix(kind, "application/cloudevents") {
+	if isStructured(kind) {
 		version, err = e.readStructured(kind, request.body)
 	} else {
 		version, err = e.readBinary(kind, request)
@@ -133,6 +133,11 @@ func (e *Event) read(request *request) error {
 		}
 	}
 	return nil
+}
+
+func isStructured(kind string) bool {
+	const start = "application/cloudevents"
+	return len(kind) >= len(start) && strings.EqualFold(kind[:len(start)], start)
 }
 
 func (e *Event) readBinary(kind string, request *request) (string, error) {

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	headBytesMax = 64 * 1024
+	// All attributes of the largest event that is accepted, each byte percent-encoded, and some more.
+	headBytesMax = 1024 * 1024
 	lineBytesMax = 1024
 	// Each field is compared with those before it.
 	fieldsMax = 1000

@@ -4,7 +4,10 @@
 
 const net = require('node:net');
 
-const HEAD_BYTES_MAX = 64 * 1024;
+// All attributes of the largest event that is accepted, each byte percent-encoded, and some more.
+const HEAD_BYTES_MAX = 1024 * 1024;
+// Of what is sent while a request before it is served.
+const AHEAD_BYTES_MAX = 64 * 1024;
 const LINE_BYTES_MAX = 1024;
 const CONNECTIONS_MAX = 1024;
 const RECEIVE_MS_MAX = 30_000;
@@ -60,6 +63,7 @@ class Connection {
     this.server = server;
     this.socket = socket;
     this.buffer = null;
+    this.searched = 0; // so much of the buffer holds no end of a head
     this.request = null; // the request whose body is being read
     this.turn = 0; // which request is being served; late answers of others are dropped
     this.serving = false;
@@ -103,7 +107,7 @@ class Connection {
     if (this.isIdle()) this.since = Date.now();
     this.buffer = this.buffer ? Buffer.concat([this.buffer, chunk]) : chunk;
     if (this.serving || this.blocked) {
-      if (this.buffer.length > HEAD_BYTES_MAX) this.socket.pause();
+      if (this.buffer.length > AHEAD_BYTES_MAX) this.socket.pause();
       return;
     }
     this.advance();
@@ -149,7 +153,8 @@ class Connection {
   }
 
   readHead() {
-    const end = this.buffer.indexOf('\r\n\r\n');
+    const end = this.buffer.indexOf('\r\n\r\n', this.searched);
+    this.searched = end < 0 ? Math.max(0, this.buffer.length - 3) : 0;
     if (end < 0 ? this.buffer.length > HEAD_BYTES_MAX : end > HEAD_BYTES_MAX) {
       throw new Refusal(431, `the head is larger than ${HEAD_BYTES_MAX} bytes`);
     }

@@ -70,7 +70,8 @@ function traceId(traceparent) {
 
 function readEvent(request) {
   const type = request.headers.get('content-type') ?? '';
-  const event = type.startsWith('application/cloudevents') ? structured(type, request.body) : binary(type, request);
+  const lower = type.toLowerCase();
+  const event = lower.startsWith('application/cloudevents') ? structured(lower, request.body) : binary(type, request);
   if (event.specversion !== '1.0') throw new Fault('no CloudEvent: specversion must be 1.0');
   for (const name of ['id', 'source', 'type']) {
     if (typeof event[name] !== 'string' || event[name] === '') throw new Fault(`no CloudEvent: ${name} is missing`);

@@ -147,8 +147,9 @@ def _plain(value):
 
 def read_event(headers, body):
     kind = headers.get("content-type", "")
-    if kind.startswith("application/cloudevents"):
-        event = _structured(kind, body)
+    lower = kind.lower()
+    if lower.startswith("application/cloudevents"):
+        event = _structured(lower, body)
     else:
         event = _binary(kind, headers, body)
     if event.get("specversion") != "1.0":

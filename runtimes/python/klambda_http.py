@@ -12,10 +12,13 @@ import sys
 import threading
 from time import monotonic
 
-HEAD_BYTES_MAX = 64 * 1024
+# All attributes of the largest event that is accepted, each byte percent-encoded, and some more.
+HEAD_BYTES_MAX = 1024 * 1024
 LINE_BYTES_MAX = 1024
 BODY_BYTES_MAX = int(os.environ.get("KLAMBDA_BODY_BYTES_MAX") or 16 * 1024 * 1024)
 CONNECTIONS_MAX = int(os.environ.get("KLAMBDA_CONNECTIONS_MAX") or 256)
+# Handlers that were answered for and go on. A thread cannot be ended, so the process is.
+ABANDONED_MAX = int(os.environ.get("KLAMBDA_ABANDONED_MAX") or 256)
 RECEIVE_SECONDS_MAX = 30
 IDLE_SECONDS_MAX = 300
 READ_BYTES = 64 * 1024
@@ -70,6 +73,7 @@ class Server:
         self.serve = serve
         self.timeout = timeout
         self.connections = set()
+        self.abandoned = set()
         self.draining = False
 
     def run(self):
@@ -115,6 +119,8 @@ class Server:
         for connection in list(self.connections):
             if connection.busy_since and now - connection.busy_since > self.timeout:
                 connection.give_up()
+        if len(self.abandoned) > ABANDONED_MAX and not self.draining:
+            give_up_all(len(self.abandoned))
 
     def _drain(self):
         self.listener.settimeout(0)
@@ -153,7 +159,10 @@ class Connection:
         except (Closed, OSError):
             pass
         finally:
-            self.server.connections.discard(self)
+            with self.lock:
+                self.busy_since = 0.0
+                self.server.connections.discard(self)
+                self.server.abandoned.discard(self)
             self.peer.close()
 
     def _set_up(self):
@@ -195,15 +204,25 @@ class Connection:
         if not self.buffer:
             self._wait_for_first()
         deadline = monotonic() + RECEIVE_SECONDS_MAX
+        end = self.buffer.find(b"\r\n\r\n")
+        if end < 0:
+            end = self._read_long_head(deadline)
+        head = self.buffer[:end].decode("latin-1")
+        self.buffer = self.buffer[end + 4 :]
+        return head, deadline
+
+    def _read_long_head(self, deadline):
+        """Where the head ends that does not come in one piece."""
+        parts = bytearray(self.buffer)
         while True:
-            end = self.buffer.find(b"\r\n\r\n")
-            if end > HEAD_BYTES_MAX or (end < 0 and len(self.buffer) > HEAD_BYTES_MAX):
+            searched = max(0, len(parts) - 3)
+            parts += self._receive(deadline)
+            end = parts.find(b"\r\n\r\n", searched)
+            if end > HEAD_BYTES_MAX or (end < 0 and len(parts) > HEAD_BYTES_MAX):
                 raise Refusal(431, "the head is larger than %d bytes" % HEAD_BYTES_MAX)
             if end >= 0:
-                head = self.buffer[:end].decode("latin-1")
-                self.buffer = self.buffer[end + 4 :]
-                return head, deadline
-            self.buffer += self._receive(deadline)
+                self.buffer = bytes(parts)
+                return end
 
     def _wait_for_first(self):
         self.idle = True
@@ -278,7 +297,7 @@ class Connection:
     def _read_line(self, deadline):
         while True:
             end = self.buffer.find(b"\r\n")
-            if end > LINE_BYTES_MAX or (end < 0 and len(self.buffer) > HEAD_BYTES_MAX):
+            if end > LINE_BYTES_MAX or (end < 0 and len(self.buffer) > LINE_BYTES_MAX + 1):
                 raise Refusal(400, "a line of the chunked body is too long")
             if end >= 0:
                 line = self.buffer[:end]
@@ -319,6 +338,8 @@ class Connection:
                 return
             self.abandoned = True
             self.busy_since = 0.0
+            self.server.connections.discard(self)
+            self.server.abandoned.add(self)
         kind, data = problem("Timeout", "no answer in %d ms" % (self.server.timeout * 1000))
         try:
             self.peer.sendall(answer(504, kind, data, False))
@@ -332,6 +353,13 @@ class Connection:
                 self.peer.shutdown(socket.SHUT_RD)  # wakes the thread; what has arrived is still read
             except OSError:
                 pass
+
+
+def give_up_all(count):
+    import klambda
+
+    klambda.write_log("error", "%d calls were given up and hang" % count, fields={"reason": "HandlersHang"})
+    os._exit(1)
 
 
 def problem(kind, message):

@@ -7,6 +7,7 @@ mod sweep;
 mod work;
 
 pub use deploy::timeout_ms;
+pub use sweep::Sweeps;
 
 use crate::names::Name;
 use crate::options::Options;
@@ -57,7 +58,7 @@ impl Platform {
         let options = options.clone();
         let opened = tokio::task::spawn_blocking(move || {
             let platform = Platform::open_now(&options)?;
-            platform.sweep(&resources);
+            platform.sweep(&resources, &[], None);
             Ok(platform)
         })
         .await;

@@ -3,10 +3,11 @@
 use crate::control::{Control, DOCUMENTS};
 use crate::names::Name;
 use crate::observe::observe;
+use crate::platform::Sweeps;
 use crate::subscriptions::Wish;
 use klambda_core::time::Millis;
 use klambda_dispatch::Engine;
-use klambda_dispatch::documents::{self, EVENTS_MAX, Expected, Write};
+use klambda_dispatch::documents::{self, CONTENT_BYTES_MAX, EVENTS_MAX, Expected, Write};
 use klambda_functions::plan::{Action, Plan, plan};
 use klambda_functions::resource::Resource;
 use klambda_local::fleet::Changes;
@@ -24,8 +25,13 @@ struct Planned {
     /// What the plan was made from.
     resource: Arc<Resource>,
     plan: Plan,
-    /// The document to store; none if nothing changes or it is to be removed.
-    content: Option<Vec<u8>>,
+    /// As it is to be stored; none if nothing changes or it is to be removed.
+    outcome: Option<Outcome>,
+}
+
+struct Outcome {
+    resource: Resource,
+    content: Vec<u8>,
 }
 
 /// What goes into one step of the engine.
@@ -38,14 +44,16 @@ struct Step {
 
 impl Control {
     pub(crate) async fn reconcile(self) {
+        let mut sweeps = Sweeps::default();
         loop {
+            sweeps.run(&self).await;
             let now = self.clock.now();
             let (due, next) = {
                 let mut state = self.lock();
                 (state.take(AT_ONCE, now), state.next_wake())
             };
             if due.is_empty() {
-                self.idle(next).await;
+                self.idle(next.into_iter().chain(sweeps.due()).min()).await;
                 continue;
             }
             if self.platform().await.is_none() {
@@ -61,8 +69,10 @@ impl Control {
             // On a thread of its own, so that who asks meanwhile is answered.
             let plans = move || due.into_iter().filter_map(|name| control.plan(name)).collect();
             let Ok(planned) = tokio::task::spawn_blocking(plans).await else { return };
-            if self.settle(planned, began).await.is_err() {
-                return;
+            match self.settle(planned, began).await {
+                Ok(true) => sweeps.note(&self),
+                Ok(false) => {}
+                Err(_) => return,
             }
         }
     }
@@ -82,18 +92,22 @@ impl Control {
         if let Some(at) = plan.wake_at {
             self.lock().wake(&name, at);
         }
-        let mut planned = Planned { name, resource, plan, content: None };
-        if planned.changes() && !planned.removes() {
-            planned.content = Some(planned.document());
+        let mut planned = Planned { name, resource, plan, outcome: None };
+        if planned.changes() && !planned.removes() && !planned.make_outcome() {
+            // Only a version without this limit stored one so large. It is planned when somebody changes or deletes it.
+            tracing::error!(function = %planned.name, "It is too large to be kept with its status: make it smaller or delete it.");
+            self.counting.reconciled("failed", 1, Duration::ZERO);
+            return None;
         }
         Some(planned)
     }
 
+    /// Says whether there was something to do.
     async fn settle(
         &self,
         planned: Vec<Planned>,
         began: Instant,
-    ) -> Result<(), klambda_dispatch::runner::Stopped> {
+    ) -> Result<bool, klambda_dispatch::runner::Stopped> {
         let mut act = Vec::new();
         let mut step = Step::default();
         for planned in planned {
@@ -112,13 +126,14 @@ impl Control {
         self.counting.reconciled("changed", act.len() - unchanged, began.elapsed());
         act.retain(|planned| !planned.plan.actions.is_empty());
         if act.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let control = self.clone();
         // Folders are made and files written: not on the thread that answers.
         let acting = tokio::task::spawn_blocking(move || control.act_on(act));
         let wishes = acting.await.map_err(|_| klambda_dispatch::runner::Stopped)?;
-        self.meet(wishes).await
+        self.meet(wishes).await?;
+        Ok(true)
     }
 
     fn act_on(&self, planned: Vec<Planned>) -> Vec<(Name, Wish)> {
@@ -140,6 +155,8 @@ impl Control {
         let control = self.clone();
         match self.handle()?.command(move |engine| control.put_step(engine, step)).await? {
             Ok(stored) => Ok(stored),
+            // Whatever is wrong with one of them is no reason for the others to wait.
+            Err(documents::Error::Invalid(_)) if names.len() > 1 => self.store_each(names).await,
             Err(error) => {
                 tracing::warn!(%error, functions = names.len(), "What functions came to is not stored; it is tried again.");
                 let at = self.clock.now() + AGAIN_MS;
@@ -150,9 +167,25 @@ impl Control {
         }
     }
 
+    async fn store_each(&self, names: Vec<Name>) -> Result<Vec<Planned>, klambda_dispatch::runner::Stopped> {
+        let mut stored = Vec::new();
+        for name in names {
+            let Some(planned) = self.plan(name) else { continue };
+            if !planned.changes() {
+                stored.push(planned);
+                continue;
+            }
+            let mut step = Step::default();
+            step.add(planned);
+            stored.extend(Box::pin(self.store_step(step)).await?);
+        }
+        Ok(stored)
+    }
+
     fn put_step(&self, engine: &mut Engine, step: Step) -> Result<Vec<Planned>, documents::Error> {
         let mut state = self.lock();
-        let (mut writes, mut events, mut stored) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut writes, mut events) = (Vec::new(), Vec::new());
+        let (mut resources, mut stored) = (Vec::new(), Vec::new());
         for mut planned in step.planned {
             let Some(entry) = state.functions.get(&planned.name) else { continue };
             if !Arc::ptr_eq(&entry.resource, &planned.resource) {
@@ -160,23 +193,29 @@ impl Control {
                 continue;
             }
             let key = planned.name.as_str().to_owned();
-            let (content, expected) = (planned.content.take(), Expected::Version(entry.version));
-            writes.push(Write { kind: DOCUMENTS.into(), key, content, expected });
+            let (resource, content) = match planned.outcome.take() {
+                Some(outcome) => (Some(outcome.resource), Some(outcome.content)),
+                None => (None, None),
+            };
+            writes.push(Write {
+                kind: DOCUMENTS.into(),
+                key,
+                content,
+                expected: Expected::Version(entry.version),
+            });
             events.append(&mut planned.plan.events);
+            resources.push(resource);
             stored.push(planned);
         }
         if writes.is_empty() {
             return Ok(stored);
         }
         let version = engine.put_documents(&writes, &events)?;
-        for (planned, write) in stored.iter_mut().zip(writes) {
-            if write.content.is_none() {
-                state.functions.remove(&planned.name);
-                continue;
+        for (planned, resource) in stored.iter().zip(resources) {
+            match resource {
+                Some(resource) => state.store(resource, version),
+                None => drop(state.functions.remove(&planned.name)),
             }
-            let mut resource = Resource::clone(&planned.resource);
-            resource.status = std::mem::take(&mut planned.plan.status);
-            state.store(resource, version);
         }
         Ok(stored)
     }
@@ -227,14 +266,20 @@ impl Planned {
         self.plan.actions.contains(&Action::Remove)
     }
 
-    fn document(&self) -> Vec<u8> {
+    /// Says whether it can be kept. What is left out of its status does not count as changed the next time.
+    fn make_outcome(&mut self) -> bool {
         let mut resource = Resource::clone(&self.resource);
         resource.status = self.plan.status.clone();
-        resource.to_stored()
+        let Some(content) = resource.to_stored_within(CONTENT_BYTES_MAX) else { return false };
+        self.plan.status = resource.status.clone();
+        if self.changes() {
+            self.outcome = Some(Outcome { resource, content });
+        }
+        true
     }
 
     fn bytes(&self) -> usize {
-        self.content.as_ref().map_or(0, Vec::len)
+        self.outcome.as_ref().map_or(0, |outcome| outcome.content.len())
     }
 }
 

@@ -9,10 +9,13 @@ use klambda_dispatch::Engine;
 use klambda_dispatch::documents::{self, CONTENT_BYTES_MAX, Expected, Write};
 use klambda_dispatch::runner::Stopped;
 use klambda_functions::request;
-use klambda_functions::resource::{Form, Kind, Resource};
+use klambda_functions::resource::{Form, Kind, Resource, STATUS_BYTES_MAX};
 use klambda_functions::write::{self, Birth, Change, Refused, Written};
 use serde_json::Value;
 use std::sync::Arc;
+
+/// What of a resource is not its status: together they can be kept, whatever becomes of it.
+const ASKED_BYTES_MAX: usize = CONTENT_BYTES_MAX - STATUS_BYTES_MAX;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -159,12 +162,8 @@ impl Control {
         }
     }
 
-    async fn store(&self, resource: Resource, from: Option<Arc<Resource>>) -> Result<Stored, Error> {
-        let content = resource.to_stored();
-        if content.len() > CONTENT_BYTES_MAX {
-            let message = format!("is {} bytes with all it says; at most 1Mi can be kept", content.len());
-            return Err(Error::Invalid(vec![Fault::new("", message)]));
-        }
+    async fn store(&self, mut resource: Resource, from: Option<Arc<Resource>>) -> Result<Stored, Error> {
+        let content = sized(&mut resource, from.as_deref())?;
         let control = self.clone();
         let step = move |engine: &mut Engine| control.put(engine, resource, from, content);
         let stored = self.handle()?.command(step).await?;
@@ -224,6 +223,23 @@ impl Shared {
             now: self.clock.now(),
         }
     }
+}
+
+/// The document, if it leaves room for its status. What is larger because it was stored by an earlier version may be
+/// made smaller, and may go.
+fn sized(resource: &mut Resource, from: Option<&Resource>) -> Result<Vec<u8>, Error> {
+    let asked = resource.asked_bytes();
+    let is_taken = asked <= ASKED_BYTES_MAX
+        || resource.is_deleting()
+        || from.is_some_and(|from| asked <= from.asked_bytes());
+    let content = if is_taken { resource.to_stored_within(CONTENT_BYTES_MAX) } else { None };
+    content.ok_or_else(|| {
+        let message = format!(
+            "is {asked} bytes with all it says and what was applied last; at most {}Ki can be kept. Keep larger code in git or a bucket",
+            ASKED_BYTES_MAX >> 10
+        );
+        Error::Invalid(vec![Fault::new("", message)])
+    })
 }
 
 fn exists(resource: &Resource) -> Error {

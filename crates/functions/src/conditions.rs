@@ -1,8 +1,12 @@
 //! Conditions with the meaning they have in Kubernetes: the time is that of the last change of `status`, nothing else.
 
+use crate::failure::cut;
 use crate::resource::{Aspect, Condition, Truth};
 use crate::scalar::Time;
 use klambda_core::time::Millis;
+
+/// A condition's message as JSON: long enough for a failure's, with its advice.
+const MESSAGE_BYTES_MAX: usize = 1536;
 
 /// What a condition is to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +42,8 @@ pub fn set(
     generation: u64,
     now: Millis,
 ) -> bool {
-    let Saying { status, reason, message } = saying;
+    let Saying { status, reason, mut message } = saying;
+    message.truncate(cut(&message, MESSAGE_BYTES_MAX).len());
     let observed_generation = generation;
     match conditions.iter_mut().find(|condition| condition.aspect == aspect) {
         Some(old) => {

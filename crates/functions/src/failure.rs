@@ -3,6 +3,9 @@
 /// Lines kept of what a failed thing last said, and how much of each.
 pub const LINES_MAX: usize = 20;
 pub const LINE_CHARS_MAX: usize = 400;
+/// The same as JSON, in which a character may take six bytes.
+const LINE_BYTES_MAX: usize = 1600;
+const DETAIL_BYTES_MAX: usize = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -92,15 +95,33 @@ impl Failure {
     pub fn message(&self) -> String {
         match self.detail.is_empty() {
             true => format!("{}.", self.reason.advice()),
-            false => format!("{}. {}.", self.detail.trim_end_matches('.'), self.reason.advice()),
+            false => {
+                let detail = cut(self.detail.trim_end_matches('.'), DETAIL_BYTES_MAX);
+                format!("{detail}. {}.", self.reason.advice())
+            }
         }
     }
 
     /// The end of its log, within bounds.
     pub fn last_lines(&self) -> Vec<String> {
         let skipped = self.lines.len().saturating_sub(LINES_MAX);
-        self.lines.iter().skip(skipped).map(|line| line.chars().take(LINE_CHARS_MAX).collect()).collect()
+        let bounded = |line: &String| cut(line, LINE_BYTES_MAX).chars().take(LINE_CHARS_MAX).collect();
+        self.lines.iter().skip(skipped).map(bounded).collect()
     }
+}
+
+/// The beginning of a text that takes at most so many bytes as JSON.
+pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
+    let mut bytes = 0;
+    let too_much = |character: char| {
+        bytes += match character {
+            '"' | '\\' => 2,
+            '\0'..'\x20' => "\\u0000".len(),
+            other => other.len_utf8(),
+        };
+        bytes > bytes_max
+    };
+    &text[..text.find(too_much).unwrap_or(text.len())]
 }
 
 impl Reason {

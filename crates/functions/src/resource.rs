@@ -112,6 +112,31 @@ impl Resource {
         serde_json::to_vec(self).expect("all of its maps have text for keys, so all of it is JSON")
     }
 
+    /// As it is kept within so many bytes, if it can be. Where all of it does not fit, what explains its status goes; and of
+    /// one that is being deleted all that it asked for, since nothing of that is needed any more.
+    pub fn to_stored_within(&mut self, bytes_max: usize) -> Option<Vec<u8>> {
+        let smaller: [fn(&mut Resource); 3] =
+            [|_| {}, |resource| resource.status.shorten(), Resource::drop_what_was_asked];
+        smaller.into_iter().find_map(|make_smaller| {
+            make_smaller(self);
+            Some(self.to_stored()).filter(|content| content.len() <= bytes_max)
+        })
+    }
+
+    fn drop_what_was_asked(&mut self) {
+        if self.is_deleting() {
+            self.spec = Spec::default();
+            self.metadata.annotations.clear();
+            self.metadata.labels.clear();
+        }
+    }
+
+    /// What of it is not its status, in bytes.
+    pub fn asked_bytes(&self) -> usize {
+        let status = serde_json::to_vec(&self.status).map_or(0, |status| status.len());
+        self.to_stored().len() - status
+    }
+
     /// What [`Resource::to_stored`] wrote.
     pub fn from_stored(bytes: &[u8]) -> Result<Resource, serde_json::Error> {
         serde_json::from_slice(bytes)

@@ -187,6 +187,8 @@ struct Shared {
 struct State {
     functions: HashMap<Arc<str>, Function, foldhash::fast::RandomState>,
     desk: Desk,
+    /// Nothing is deployed any more.
+    ended: bool,
 }
 
 impl Fleet {
@@ -197,7 +199,7 @@ impl Fleet {
             options,
             spawner,
             runtime: Handle::current(),
-            state: Mutex::new(State { functions: HashMap::default(), desk }),
+            state: Mutex::new(State { functions: HashMap::default(), desk, ended: false }),
             wake: Arc::new(Notify::new()),
             gone: Notify::new(),
             changed: Notify::new(),
@@ -209,7 +211,10 @@ impl Fleet {
     /// Makes this the version to run. It takes over when it has answered.
     pub fn deploy(&self, function: &str, version: Version) -> Result<(), Error> {
         let mut state = self.shared.lock();
-        let State { functions, desk } = &mut *state;
+        let State { functions, desk, ended } = &mut *state;
+        if *ended {
+            return Err(Error::Ended);
+        }
         let name = match functions.get_key_value(function) {
             Some((name, _)) => name.clone(),
             None => Arc::from(function),
@@ -228,9 +233,13 @@ impl Fleet {
         self.shared.gone(|name| name == function).await;
     }
 
-    /// Removes all functions.
+    /// Removes all functions, for good.
     pub async fn shutdown(&self, drain: Duration) {
-        let names: Vec<Arc<str>> = self.shared.lock().functions.keys().cloned().collect();
+        let names: Vec<Arc<str>> = {
+            let mut state = self.shared.lock();
+            state.ended = true;
+            state.functions.keys().cloned().collect()
+        };
         names.iter().for_each(|name| self.shared.begin_removal(name, drain));
         self.shared.gone(|_| true).await;
     }
@@ -259,7 +268,7 @@ impl Shared {
     /// Runs `change` on a function that is there.
     fn with(self: &Arc<Self>, name: &str, change: impl FnOnce(&mut Function, &mut Desk, Instant)) {
         let mut state = self.lock();
-        let State { functions, desk } = &mut *state;
+        let State { functions, desk, .. } = &mut *state;
         if let Some(function) = functions.get_mut(name) {
             change(function, desk, Instant::now());
         }

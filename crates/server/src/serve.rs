@@ -28,6 +28,9 @@ use tokio::runtime::{self, Runtime};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+/// How long functions have to end if all before has taken all of the time: longer than it takes to kill them.
+const FUNCTIONS_END: Duration = Duration::from_secs(10);
+
 /// A server that runs. It ends in order when it is stopped; dropped, it goes on until its runtime ends.
 pub struct Server {
     address: SocketAddr,
@@ -194,17 +197,28 @@ impl Server {
         tracing::info!("Stopping: what is open may finish.");
         let deadline = Instant::now() + self.shutdown_timeout;
         // Requests first, since they are answered by the engine; then deliveries, for as long as there is time.
-        let _ = self.serving.await;
+        let _ = (&mut self.serving).await;
         self.handle.stop(deadline.saturating_duration_since(Instant::now()));
         tokio::select! {
             _ = &mut self.running => {}
             () = self.shutdown.cut_off() => {
                 self.handle.stop(Duration::ZERO);
-                let _ = self.running.await;
+                let _ = (&mut self.running).await;
             }
         }
-        self.control.stop().await;
+        self.end_functions(deadline).await;
         tracing::info!("Stopped.");
+    }
+
+    /// They are asked to end, then killed. Whatever keeps one from ending does not keep this program: they end with it.
+    async fn end_functions(&self, deadline: Instant) {
+        let time = deadline.saturating_duration_since(Instant::now()).max(FUNCTIONS_END);
+        let was_cut = self.shutdown.is_cut();
+        tokio::select! {
+            () = self.control.stop() => {}
+            () = tokio::time::sleep(time) => tracing::warn!("Functions did not end in time."),
+            () = self.shutdown.cut_off(), if !was_cut => {}
+        }
     }
 }
 

@@ -1,7 +1,15 @@
 //! Documents over REST: names that are derived, parts that are merged, and what is refused.
 
+use crate::support::eventually;
 use crate::world::{NODE_HELLO, World, node};
+use klambda_core::time::Millis;
+use klambda_dispatch::documents::{CONTENT_BYTES_MAX, Expected, Write};
+use klambda_dispatch::{Config, Engine};
+use klambda_functions::resource::{Form, Kind};
+use klambda_functions::write::{self, Birth};
+use klambda_store::real_disk::RealDisk;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 const FUNCTIONS: &str = "/api/v1/lambda/functions";
 const AGENTS: &str = "/api/v1/lambda/agents";
@@ -89,4 +97,71 @@ fn both_groups_are_agents_and_two_kinds_of_filter_are_one_too_many() {
     assert!(seen.iter().any(|path| path.starts_with("spec.triggers[1]")), "{body:#}");
     assert!(seen.iter().any(|path| path.starts_with("spec.source")), "{body:#}");
     assert!(!seen.iter().any(|path| path.starts_with("spec.triggers[0]")), "{body:#}");
+}
+
+/// What is written leaves room for all that will be said of it.
+#[test]
+fn what_leaves_no_room_for_its_status_is_refused() {
+    let world = World::new();
+    let padded = |bytes: usize| node(&format!("{NODE_HELLO}//{}", "x".repeat(bytes)));
+    let document = |name: &str, bytes: usize| json!({ "metadata": { "name": name }, "spec": padded(bytes) });
+    let (status, body) = world.post(FUNCTIONS, &document("large", 1_047_000));
+    assert_eq!(status, 422, "{body}");
+    assert!(body["detail"].as_str().is_some_and(|detail| detail.contains("960Ki")), "{body}");
+    assert_eq!(world.post(FUNCTIONS, &document("fits", (960 << 10) - 4096)).0, 202);
+    assert_eq!(world.post(FUNCTIONS, &document("small", 0)).0, 202);
+    world.ready("small");
+    world.ready("fits");
+    let path = format!("{FUNCTIONS}/fits");
+    assert_eq!(world.patch(&path, &json!({ "spec": padded(1_047_000) })).0, 422);
+    assert_eq!(world.delete(&path).0, 202);
+    gone(&world, "fits");
+}
+
+/// A version without that limit took what it could not say a word of; it blocks nobody and can be deleted.
+#[test]
+fn what_was_stored_too_large_blocks_nobody_and_can_go() {
+    let mut world = World::new();
+    world.process.take().expect("it runs").stop();
+    let names = ["a-large", "b-small", "c-large"];
+    let contents = [(CONTENT_BYTES_MAX - 64), 2000, CONTENT_BYTES_MAX];
+    store_as_before(&world, names.into_iter().zip(contents));
+    world.start();
+    world.ready("b-small");
+    for name in ["a-large", "c-large"] {
+        let path = format!("{FUNCTIONS}/{name}");
+        assert_eq!(world.function(name)["status"]["phase"], "Pending");
+        let (status, body) = world.delete(&path);
+        assert_eq!(status, 202, "{body}");
+        gone(&world, name);
+    }
+}
+
+fn gone(world: &World, name: &str) {
+    eventually("it is gone", || match world.get(&format!("{FUNCTIONS}/{name}")) {
+        (404, _) => Ok(()),
+        (_, seen) => Err(seen["status"].to_string()),
+    });
+}
+
+/// Functions as an engine took them from whoever asked, with documents of so many bytes.
+fn store_as_before(world: &World, functions: impl Iterator<Item = (&'static str, usize)>) {
+    let disk = RealDisk::open(&world.folder.path().join("data")).expect("free");
+    let now = Millis(1_700_000_000_000);
+    let (mut engine, _) = Engine::open(Arc::new(disk), Config::default(), now, [1; 16]).expect("a folder");
+    for (name, bytes) in functions {
+        let made = |padding: usize| {
+            let code = format!("{NODE_HELLO}//{}", "x".repeat(padding));
+            let birth = Birth { uid: name.to_owned(), random: 1, now };
+            let document = json!({ "metadata": { "name": name }, "spec": node(&code) });
+            let form = Form::Body(Kind::LambdaFunction);
+            write::create(&document, form, birth).expect("it is valid").to_stored()
+        };
+        let content = made(bytes - made(0).len());
+        assert_eq!(content.len(), bytes);
+        let (key, expected) = (format!("default/{name}"), Expected::Absent);
+        let write = Write { kind: "lambda".into(), key, content: Some(content), expected };
+        engine.put_documents(&[write], &[]).expect("it fits");
+    }
+    engine.flush();
 }

@@ -68,6 +68,10 @@ impl Jobs {
         }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.lock().jobs.is_empty()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,6 +5,10 @@ use crate::scalar::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// What a status takes at most as JSON, together with what the server adds to the metadata of what was written. All texts
+/// in it are cut so that it holds.
+pub const STATUS_BYTES_MAX: usize = 64 << 10;
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
     #[default]
@@ -192,6 +196,15 @@ impl Aspect {
 impl Status {
     pub fn condition(&self, aspect: Aspect) -> Option<&Condition> {
         self.conditions.iter().find(|condition| condition.aspect == aspect)
+    }
+
+    /// Leaves what happened, and takes away what explains it.
+    pub(super) fn shorten(&mut self) {
+        self.log_lines.clear();
+        self.conditions.iter_mut().for_each(|condition| condition.message.clear());
+        if let Some(build) = &mut self.build_status {
+            build.error = None;
+        }
     }
 
     pub fn is_true(&self, aspect: Aspect) -> bool {

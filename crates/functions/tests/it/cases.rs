@@ -4,9 +4,11 @@ use crate::platform::Platform;
 use crate::{created, git, inline};
 use klambda_core::kinds;
 use klambda_core::time::Millis;
+use klambda_functions::conditions::{self, Saying};
 use klambda_functions::failure::{Failure, LINES_MAX, Reason};
+use klambda_functions::observed::VersionState;
 use klambda_functions::plan::Action;
-use klambda_functions::resource::{Aspect, Outcome, Phase, Resource, Truth};
+use klambda_functions::resource::{Aspect, Outcome, Phase, Resource, STATUS_BYTES_MAX, Truth};
 use klambda_functions::{request, write};
 use serde_json::{Value, json};
 
@@ -58,6 +60,39 @@ fn a_function_goes_from_pending_to_ready_and_tells_each_step() {
         ]
     );
     platform.check_events();
+}
+
+/// Whatever is said by whom: next to what may be written there is room for it.
+#[test]
+fn a_status_is_bounded() {
+    let noise = "\u{1}".repeat(100_000);
+    let failure = || Failure::new(Reason::SourceNotFound, noise.clone()).with_lines(vec![noise.clone(); 50]);
+    let url = format!("http://h/{}", "\"".repeat(4080));
+    let mut manifest = inline("");
+    manifest["spec"]["source"] = json!({ "type": "url", "url": { "url": url } });
+    let mut platform = ready(&manifest);
+    let said = Some(Saying::no("Noise", noise.clone()));
+    for part in
+        [&mut platform.observed.broker, &mut platform.observed.dead_letters, &mut platform.observed.agent]
+    {
+        part.clone_from(&said);
+    }
+    for version in &mut platform.observed.versions {
+        version.state = VersionState::Failed(failure());
+    }
+    platform.observed.subscription.as_mut().unwrap().fault = Some(noise.clone());
+    platform.settle();
+    let mut resource = platform.resource().clone();
+    // What is not said of a function at a URL: everything at once.
+    for aspect in Aspect::ALL {
+        let now = Millis(1);
+        conditions::set(&mut resource.status.conditions, aspect, Saying::no("Noise", noise.clone()), 1, now);
+    }
+    resource.status.build_status.as_mut().unwrap().error = Some(failure().message());
+    assert_eq!(resource.status.log_lines.len(), LINES_MAX);
+    let added = write::delete(&resource, Millis(1)).to_stored().len() - resource.asked_bytes();
+    assert!(added < STATUS_BYTES_MAX - 1024, "{added}");
+    assert!(failure().message().ends_with("ask for a rebuild."), "the advice is not cut");
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub async fn run(shared: Weak<Shared>, wake: Arc<Notify>) {
 /// Looks at every function whose time has come; answers when the next one's does.
 fn keep(shared: &Arc<Shared>) -> Option<Instant> {
     let mut state = shared.lock();
-    let State { functions, desk } = &mut *state;
+    let State { functions, desk, .. } = &mut *state;
     let now = Instant::now();
     while let Some((at, name)) = desk.due(now) {
         if let Some(function) = functions.get_mut(&name) {

@@ -72,7 +72,7 @@ impl Fleet {
 
     fn enter(&self, name: &str) -> Result<(Arc<str>, Entered), Error> {
         let mut state = self.shared.lock();
-        let State { functions, desk } = &mut *state;
+        let State { functions, desk, .. } = &mut *state;
         let Some(function) = functions.get_mut(name) else { return Err(Error::Unknown(name.into())) };
         let entered = function.enter(&self.shared, desk, Instant::now())?;
         Ok((function.name.clone(), entered))

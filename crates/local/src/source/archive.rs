@@ -158,18 +158,30 @@ fn bad_zip(error: zip::result::ZipError) -> Error {
 fn entries_claimed(file: &mut fs::File, files_max: u64) -> Result<(), Error> {
     const RECORD: usize = 22;
     const MARK: [u8; 4] = [b'P', b'K', 5, 6];
+    /// The record, the longest comment after it, and what readers let pass after that.
+    const TAIL: u64 = 128 << 10;
     let length = file.metadata()?.len();
-    let tail_length = length.min((RECORD + usize::from(u16::MAX)) as u64);
+    let tail_length = length.min(TAIL);
     file.seek(SeekFrom::Start(length - tail_length))?;
     let mut tail = Vec::with_capacity(tail_length as usize);
     file.read_to_end(&mut tail)?;
     file.rewind()?;
     for record in tail.windows(RECORD).filter(|window| window[..4] == MARK) {
         let count = u64::from(u16::from_le_bytes([record[10], record[11]]));
-        // The largest value says that the number is elsewhere, and larger.
-        if count > files_max || count == u64::from(u16::MAX) {
+        // The largest value of the number, or of the list's size or place, says that all of them are elsewhere.
+        let is_elsewhere = [10..12, 12..16, 16..20].iter().any(|field| is_largest(&record[field.clone()]));
+        if is_elsewhere {
+            return Err(Error::TooLarge(
+                "it is a zip64; pack less than 65535 files and 4 GiB as a plain zip".into(),
+            ));
+        }
+        if count > files_max {
             return Err(Error::TooLarge(format!("more than {files_max} files; remove what is not needed")));
         }
     }
     Ok(())
+}
+
+fn is_largest(field: &[u8]) -> bool {
+    field.iter().all(|byte| *byte == u8::MAX)
 }

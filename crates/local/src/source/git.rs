@@ -51,7 +51,10 @@ impl Repository<'_> {
         tokio::pin!(output);
         loop {
             tokio::select! {
-                output = &mut output => return self.succeeded(output?).map(drop),
+                output = &mut output => {
+                    self.succeeded(output?)?;
+                    return self.within_transfer();
+                }
                 () = tokio::time::sleep(WATCH_EVERY) => self.within_transfer()?,
             }
         }
@@ -111,6 +114,11 @@ impl Repository<'_> {
             "gc.auto=0",
             "-c",
             "advice.detachedHead=false",
+            // What is sent stays in one pack, where it is counted, however few objects it has.
+            "-c",
+            "fetch.unpackLimit=1",
+            "-c",
+            "transfer.unpackLimit=1",
         ]);
         command.args(arguments).env_clear().envs(passed_on());
         command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");

@@ -208,11 +208,42 @@ fn bombs_are_refused_before_the_disk_is_full() {
     }
     let limits = Limits { transfer_bytes: 10, ..Limits::default() };
     assert!(matches!(unpack(&zipped(&large), &limits).0, Err(Error::TooLarge(_))));
-    // A lie about the number of entries.
-    let mut claims = zipped(&large);
-    let end = claims.len() - 22;
-    claims[end + 10..end + 12].copy_from_slice(&[0xff, 0xff]);
-    assert!(matches!(unpack(&claims, &Limits::default()).0, Err(Error::TooLarge(_))));
+    // The number of entries is a lie, or anywhere but where it is looked for.
+    for claimed in [10..12, 12..16, 16..20] {
+        for comment in [0, u16::MAX] {
+            let mut claims = zipped(&large);
+            let end = claims.len() - 22;
+            claims[end + claimed.start..end + claimed.end].fill(0xff);
+            claims[end + 20..].copy_from_slice(&comment.to_le_bytes());
+            // As much more as readers let pass after the longest comment.
+            claims.resize(claims.len() + usize::from(comment) + if comment == 0 { 0 } else { 8 }, 0);
+            assert!(matches!(unpack(&claims, &Limits::default()).0, Err(Error::TooLarge(_))), "{claimed:?}");
+        }
+    }
+}
+
+/// What is not written is inflated all the same: nobody may hide it where nobody counts.
+#[test]
+fn nothing_is_inflated_without_being_counted() {
+    let packed = |kind, size: usize, count: usize| {
+        let gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        let mut builder = tar::Builder::new(gzip);
+        for number in 0..count {
+            let header = header(&number.to_string(), "0", kind, size as u64);
+            builder.append(&header, &vec![b'x'; size][..]).unwrap();
+        }
+        builder.append(&header("end", "", EntryType::Regular, 1), &b"y"[..]).unwrap();
+        builder.into_inner().unwrap().finish().unwrap()
+    };
+    for kind in [EntryType::Directory, EntryType::Symlink, EntryType::Link] {
+        let said = refused(&packed(kind, 1 << 20, 1), &Limits::default());
+        assert!(said.contains("has content"), "{said}");
+    }
+    let limits = Limits { unpacked_bytes: 100, ..Limits::default() };
+    for kind in [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XGlobalHeader] {
+        let said = refused(&packed(kind, 60, 2), &limits);
+        assert!(said.contains("more than 100 bytes unpacked"), "{said}");
+    }
 }
 
 /// Whatever bytes are damaged: an answer, no panic, nothing outside.

@@ -337,3 +337,22 @@ async fn a_thousand_idle_functions_cost_little() {
     assert_eq!(platform.fleet.observe("default/f4999").unwrap().versions[0].phase, Phase::Good);
     platform.end().await;
 }
+
+/// Whoever still deploys while all ends neither starts anything nor holds up the end.
+#[tokio::test]
+async fn nothing_is_deployed_once_it_ends() {
+    let platform = Platform::start();
+    platform.fleet.deploy("old", version("1", &[], scaling())).unwrap();
+    // It has a request open, so that the end takes a moment.
+    let lease = platform.fleet.acquire("old").await.unwrap();
+    let deploy = async {
+        let late = version("2", &[], Scaling { min_replicas: 1, ..scaling() });
+        let answered = platform.fleet.deploy("new", late);
+        assert!(matches!(answered, Err(Error::Ended)), "{answered:?}");
+        drop(lease);
+    };
+    // The end is begun first.
+    let both = async { tokio::join!(platform.fleet.shutdown(Duration::from_secs(5)), deploy) };
+    tokio::time::timeout(crate::support::PATIENCE, both).await.expect("it ends");
+    assert!(pids(&platform).is_empty());
+}

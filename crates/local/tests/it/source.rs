@@ -202,6 +202,27 @@ async fn a_repository_runs_nothing_and_leads_nowhere() {
     assert_eq!(text(&around, "hello/index.js"), "second");
 }
 
+/// Also what arrives faster than anybody looks, in however few objects.
+#[tokio::test]
+async fn a_transfer_is_bounded_however_few_objects_it_has() {
+    let base = TempDir::new().unwrap();
+    repository(base.path());
+    let mut state = 1_u64;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    })
+    .take(200_000)
+    .collect();
+    fs::write(base.path().join("noise"), noise).unwrap();
+    run_git(base.path(), &["add", "."]);
+    run_git(base.path(), &["commit", "--quiet", "-m", "noise"]);
+    let source = || git(&format!("file://{}", base.path().display()), "main", "");
+    let small = Limits { transfer_bytes: 100_000, ..limits() };
+    assert_eq!(fetch(source(), &small).await.unwrap_err().reason(), "TooLarge");
+    fetch(source(), &limits()).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_password_is_given_to_its_host_when_that_asks() {
     use std::io::Read;

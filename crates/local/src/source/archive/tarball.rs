@@ -1,5 +1,6 @@
 //! tar.gz, entry by entry as they are in the file. Long names are read here and not by the library, which would take
-//! as much memory for one as it claims to need.
+//! as much memory for one as it claims to need. Nothing is skipped: all that is inflated but headers is taken from the
+//! budget, and of headers there are no more than files.
 
 use super::{Error, Unpacking};
 use crate::source::budget::plain_path;
@@ -30,10 +31,10 @@ pub fn unpack(file: fs::File, unpacking: &mut Unpacking) -> Result<(), Error> {
         let mut entry = entry.map_err(bad)?;
         unpacking.budget.entry()?;
         match entry.header().entry_type() {
-            EntryType::GNULongName => described.path = Some(name(text(&mut entry)?)),
-            EntryType::GNULongLink => described.link = Some(name(text(&mut entry)?)),
-            EntryType::XHeader => pax(&text(&mut entry)?, &mut described)?,
-            EntryType::XGlobalHeader => drop(text(&mut entry)?),
+            EntryType::GNULongName => described.path = Some(name(text(&mut entry, unpacking)?)),
+            EntryType::GNULongLink => described.link = Some(name(text(&mut entry, unpacking)?)),
+            EntryType::XHeader => pax(&text(&mut entry, unpacking)?, &mut described)?,
+            EntryType::XGlobalHeader => drop(text(&mut entry, unpacking)?),
             kind => unpack_entry(&mut entry, kind, std::mem::take(&mut described), unpacking)?,
         }
     }
@@ -52,10 +53,15 @@ fn unpack_entry(
     };
     let path = plain_path(&path)?;
     let mode = entry.header().mode().map_err(bad)?;
+    let is_file = matches!(kind, EntryType::Regular | EntryType::Continuous);
+    // The library would inflate it to find the next entry, uncounted.
+    if !is_file && entry.size() != 0 {
+        return Err(Error::UnsafeArchive(format!("{path:?} has content and is no file")));
+    }
     match kind {
         // Some tools write an entry for the folder itself; it is there.
         EntryType::Directory => unpacking.folder(&path),
-        EntryType::Regular | EntryType::Continuous => unpacking.file(&path, mode, entry),
+        _ if is_file => unpacking.file(&path, mode, entry),
         EntryType::Symlink | EntryType::Link => {
             let target = match described.link {
                 Some(target) => Some(target),
@@ -75,12 +81,13 @@ fn link(unpacking: &mut Unpacking, kind: EntryType, path: &Path, target: &Path) 
     }
 }
 
-fn text(entry: &mut TarEntry) -> Result<Vec<u8>, Error> {
+fn text(entry: &mut TarEntry, unpacking: &mut Unpacking) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     entry.take(DESCRIPTION_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(bad)?;
     if bytes.len() as u64 > DESCRIPTION_BYTES_MAX {
         return Err(Error::UnsafeArchive(format!("a name of more than {DESCRIPTION_BYTES_MAX} bytes")));
     }
+    unpacking.budget.take(bytes.len() as u64)?;
     Ok(bytes)
 }
 
