@@ -342,8 +342,9 @@ impl Engine {
     pub fn wake_at(&self) -> Millis {
         let lane = self.timers.peek().map(|Reverse((at, _))| *at);
         let single = self.single_timers.peek().map(|Reverse((at, _, _))| *at);
-        let sync = self.dirty_since.map(|since| since + SYNC_DELAY_MS);
-        let probe = self.endpoints.next_probe();
+        // The end of a sync that is under way is heard of anyway, and so is an event for a breaker that would let it pass.
+        let sync = self.dirty_since.filter(|_| !self.log.is_syncing()).map(|since| since + SYNC_DELAY_MS);
+        let probe = self.endpoints.next_probe().filter(|at| *at > self.now);
         let own = [Some(self.held_until), self.put_off.due(), self.replays.wake_at(), self.cold_due()];
         let times = [lane, single, sync, probe].into_iter().chain(own);
         times.flatten().min().unwrap_or(Millis::NEVER).min(self.now + 1000)

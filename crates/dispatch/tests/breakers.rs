@@ -3,7 +3,7 @@
 mod world;
 
 use klambda_core::outcome::Outcome;
-use klambda_dispatch::operate::Leftover;
+use klambda_dispatch::operate::{LaneAction, Leftover};
 use serde_json::{Value, json};
 use world::World;
 
@@ -91,4 +91,16 @@ fn a_probe_that_is_under_way_while_the_target_changes_there_and_back_leaves_the_
     probe.into_iter().for_each(|delivery| world.engine.outcome(delivery.ticket, refused()));
     world.pass(PROBE_MS + 1000);
     assert_eq!(answer(&mut world, world::ok), 1);
+}
+
+#[test]
+fn a_breaker_with_nothing_to_probe_with_wakes_nobody() {
+    let mut world = World::new(1);
+    world.put(to("a", 9000));
+    world.send("k", None);
+    open_breaker(&mut world);
+    world.engine.act_on_lane("a", "k", LaneAction::Purge).unwrap();
+    world.pass(PROBE_MS);
+    world.pass(1000);
+    assert!(world.engine.wake_at() > world.now);
 }

@@ -386,3 +386,22 @@ fn a_replay_keeps_the_order_of_each_key_and_survives_crashes() {
         }
     }
 }
+
+#[test]
+fn a_server_with_nothing_to_do_sleeps() {
+    let mut world = World::new(1);
+    world.put(ordered("orders"));
+    world.send("k", None);
+    world.engine.flush();
+    let job = world.engine.sync_job().expect("something to sync");
+    world.now = world.now + 500;
+    world.engine.tick(world.now);
+    world.engine.flush();
+    assert!(world.engine.sync_job().is_none());
+    assert!(world.engine.wake_at() > world.now, "one sync is under way");
+    let result = job.run();
+    world.engine.sync_done(job.up_to, result);
+    world.drain();
+    world.pass(500);
+    assert!(world.engine.wake_at() > world.now, "nothing is left to sync");
+}

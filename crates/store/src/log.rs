@@ -333,6 +333,10 @@ impl Log {
         self.written() > self.synced()
     }
 
+    pub fn is_syncing(&self) -> bool {
+        self.syncing
+    }
+
     /// A sync of all that is written, unless one is under way or nothing is new.
     pub fn sync_job(&mut self) -> Option<SyncJob> {
         if self.syncing || self.poisoned || !self.needs_sync() {

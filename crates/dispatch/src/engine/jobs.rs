@@ -32,6 +32,9 @@ impl Engine {
     pub fn sync_done(&mut self, up_to: Address, result: io::Result<()>) {
         let done = self.log.sync_done(up_to, result);
         self.note(done.map_err(Failure::from));
+        if !self.log.needs_sync() {
+            self.dirty_since = None;
+        }
         if self.failed.is_none() {
             self.release_synced();
         }
