@@ -228,12 +228,7 @@ impl Engine {
     /// What an event is called. One that cannot be read back is a dead letter like any other, and says so.
     fn names_of(&self, at: Address) -> Result<Named, Failure> {
         let named = self.read_event(at).and_then(|record| Named::read(&record));
-        match named {
-            Err(Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_)) | Failure::Malformed(_)) => {
-                Ok(Named::unreadable())
-            }
-            other => other,
-        }
+        Ok(if_readable(named)?.unwrap_or_else(Named::unreadable))
     }
 
     pub(crate) fn dead_letter(
@@ -405,6 +400,16 @@ impl Outside {
         self.first = if others == 0 { position } else { self.first.min(position) };
         self.oldest = self.oldest.min(failed);
         self.seen = self.seen.min(failed);
+    }
+}
+
+/// None of an event that cannot be read back any more. Only its own loss: the store goes on.
+pub(crate) fn if_readable<T>(read: Result<T, Failure>) -> Result<Option<T>, Failure> {
+    match read {
+        Err(Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_)) | Failure::Malformed(_)) => {
+            Ok(None)
+        }
+        other => other.map(Some),
     }
 }
 

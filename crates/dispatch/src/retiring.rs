@@ -1,14 +1,18 @@
 //! Subscriptions that go but leave their dead letters behind: what a deleted function did not get to.
 
+use crate::accept::place;
+use crate::apply::event_of;
+use crate::dead_letters::if_readable;
 use crate::engine::{Engine, Failure, Ticket};
 use crate::lanes::{Previous, Slot};
 use crate::operate::Refused;
 use crate::subscription::{Held, Phase, Subscription};
+use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Hold, Input};
 use klambda_core::outcome::Reason;
 use klambda_core::time::Millis;
-use klambda_store::record::{Change, Record, Route, Step};
+use klambda_store::record::{Change, Record, Route, Step, To};
 
 /// Subscriptions of which only dead letters are left; the oldest of more go with theirs.
 const RETIRED_MAX: usize = 1000;
@@ -196,16 +200,18 @@ impl Engine {
         job: u64,
     ) -> Result<(), Failure> {
         let Some(letter) = self.find_dead_letter(from, position)? else { return Ok(()) };
-        let record = self.read_event(letter.entry.at)?;
-        let (_, event) = crate::apply::event_of(&record)?;
-        let view = klambda_core::event_codec::EventView::decode(event)
-            .map_err(|_| klambda_core::wire::Malformed("event"))?;
         let Some(subscription) = self.subscriptions.get(&to) else { return Ok(()) };
-        let wanted = crate::accept::place(subscription, &view);
-        let key = match &wanted {
-            crate::accept::Wanted::Lane { key, .. } => key.to_string(),
-            _ => String::new(),
+        let record = if_readable(self.read_event(letter.entry.at))?;
+        let view = record.as_deref().and_then(|record| EventView::decode(event_of(record).ok()?.1).ok());
+        let Some(view) = view else {
+            tracing::error!(
+                position = position.0,
+                "A dead letter cannot be read back: it stays where it is."
+            );
+            self.replays.skip(job, "unreadable", 1);
+            return Ok(());
         };
+        let wanted = place(subscription, &view);
         let moved = Record::Moved {
             time: self.now,
             from,
@@ -214,10 +220,9 @@ impl Engine {
             accepted: letter.entry.accepted,
             bytes: letter.entry.bytes,
             route: self.route(to, &wanted),
+            job,
         };
-        self.commit(&moved)?;
-        self.replays.started(job, to, position, &key);
-        Ok(())
+        self.commit(&moved).map(|_| ())
     }
 
     pub(crate) fn apply_moved(
@@ -227,6 +232,7 @@ impl Engine {
         from: SubscriptionId,
         entry: Entry,
         route: &Route<'_>,
+        job: u64,
     ) -> Result<(), Failure> {
         let row = crate::rows::at_position(crate::rows::DEAD, from, entry.position);
         if self.rows.get(&row)?.is_some() {
@@ -236,8 +242,15 @@ impl Engine {
                 subscription.tally.unpin(entry.at);
             }
         }
-        self.mark_taken(entry.at, time, route.subscription)?;
+        let (to, key) = (route.subscription, if let To::Lane { key, .. } = route.to { key } else { "" });
+        // Before it takes its place: it may be a dead letter again at once.
+        self.replays.started(job, to, entry.position, key);
+        self.mark_taken(entry.at, time, to)?;
         self.keeping.routed += 1;
-        self.apply_route(at, time, entry, route)
+        self.apply_route(at, time, entry, route)?;
+        if let To::Invalid { .. } = route.to {
+            self.replays.failed(to, entry.position);
+        }
+        Ok(())
     }
 }

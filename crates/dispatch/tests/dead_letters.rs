@@ -4,7 +4,7 @@ mod world;
 
 use klambda_core::ids::Position;
 use klambda_dispatch::dead_letters::Selector;
-use klambda_dispatch::replay::Request;
+use klambda_dispatch::replay::{Request, State};
 use serde_json::{Value, json};
 use world::World;
 
@@ -96,4 +96,37 @@ fn there_are_never_many_more_than_may_be() {
     world.pass(1);
     assert_eq!(positions(&world), (10_491..=10_500).collect::<Vec<u64>>());
     world.must_be_sound();
+}
+
+#[test]
+fn a_replay_that_a_crash_interrupts_reports_all_that_it_selected() {
+    for seed in 0..6_u64 {
+        let mut world = World::new(seed);
+        world.put(document(match seed % 2 {
+            0 => json!({"ordering": "ordered", "orderingPolicy": {"onFailure": "skip"}}),
+            _ => json!({"ordering": "unordered"}),
+        }));
+        (0..40).for_each(|n| world.send(&format!("k{}", n % 3), None));
+        (0..60).for_each(|_| round(&mut world, 10, 422));
+        assert_eq!(positions(&world).len(), 40);
+        let request = Request { rate_per_second: 10, ..replay(&[]) };
+        let job = world.engine.create_replay(request).expect("a job");
+        (0..20).for_each(|_| round(&mut world, 100, 200));
+        // Some that it has not come to go away meanwhile.
+        let gone = positions(&world).split_off(10);
+        for position in gone.iter().take(3) {
+            world.engine.delete_dead_letter(&format!("s.{position}")).expect("deleted");
+        }
+        if seed > 2 {
+            world.engine.request_checkpoint();
+        }
+        round(&mut world, 100, 200);
+        world.restart(&mut |_| 0);
+        (0..60).for_each(|_| round(&mut world, 100, 200));
+        let job = world.engine.replay(job).expect("a job");
+        let counts = (job.state, job.selected, job.replayed, job.failed, job.skipped);
+        assert_eq!(counts, (State::Succeeded, 40, 37, 0, 3), "seed {seed}: {job:?}");
+        assert_eq!(job.skipped_reasons["gone"], 3, "seed {seed}: {job:?}");
+        world.must_be_sound();
+    }
 }

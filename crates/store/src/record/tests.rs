@@ -86,10 +86,12 @@ fn events_with_every_kind_of_route() {
         &[&[2], &T, &[9, 32, 2, 6, 5, 64, 1]],
     );
     let from = SubscriptionId(3);
-    check(
-        &Record::Moved { time: TIME, from, position, at, accepted, bytes, route: route(To::Alone) },
-        &[&[11], &T, &[3, 9, 32, 2, 6, 5, 64, 1]],
-    );
+    for (job, named) in [(0, &[] as &[u8]), (7, &[7])] {
+        check(
+            &Record::Moved { time: TIME, from, position, at, accepted, bytes, route: route(To::Alone), job },
+            &[&[11], &T, &[3, 9, 32, 2, 6, 5, 64, 1], named],
+        );
+    }
 }
 
 #[test]
@@ -152,7 +154,13 @@ fn changes_dead_letters_and_replays() {
     for (why, byte) in [(Gone::Deleted, 0), (Gone::Expired, 1), (Gone::Overflow, 2)] {
         check(&gone(why), &[&[5], &T, &[5, 9, byte]]);
     }
-    for (made, byte) in [(ReplayChange::Created { job: "j" }, 0), (ReplayChange::Ended { job: "j" }, 1)] {
+    let job = "j";
+    let changes = [
+        (ReplayChange::Created { job }, 0),
+        (ReplayChange::Ended { job }, 1),
+        (ReplayChange::Planned { job }, 2),
+    ];
+    for (made, byte) in changes {
         check(&Record::Replay { time: TIME, id: 3, change: made }, &[&[6], &T, &[3, byte, 1, b'j']]);
     }
 }
