@@ -3,7 +3,7 @@
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
-use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
+use klambda_core::ids::{Address, LaneNumber, Position, Sequence, SubscriptionId};
 use klambda_core::lane::{Lane, State};
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
@@ -31,6 +31,8 @@ pub struct Resident {
     /// Attempts of replayed dead letters from before their replay.
     pub earlier: Vec<(Position, u32)>,
     pub last_reason: Reason,
+    /// No early event that is on disk has a lower sequence.
+    pub early_from: Sequence,
     /// Differs from its row.
     pub dirty: bool,
     /// Which index row it has on disk.
@@ -206,6 +208,7 @@ impl Resident {
             last_step: Address(0),
             last_error: String::new(),
             earlier: Vec::new(),
+            early_from: Sequence(0),
             last_reason: Reason::RetriesExhausted,
             dirty: false,
             indexed: Indexed::No,

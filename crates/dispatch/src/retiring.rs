@@ -6,6 +6,7 @@ use crate::dead_letters::if_readable;
 use crate::engine::{Engine, Failure, Ticket};
 use crate::lanes::{Previous, Slot};
 use crate::operate::Refused;
+use crate::residency::PART_EVENTS;
 use crate::subscription::{Held, Phase, Subscription};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
@@ -73,11 +74,17 @@ impl Engine {
         if self.subscriptions.len() <= self.names.len() + RETIRED_MAX {
             return Ok(());
         }
-        let oldest =
-            self.subscriptions.values().find(|s| s.is_retired()).map(|s| (s.id, s.name().to_owned()));
-        let Some((id, name)) = oldest else { return Ok(()) };
-        tracing::warn!(subscription = %name, "Too many deleted subscriptions have dead letters: the oldest ones go.");
-        self.metrics.dead_letter_dropped(&name, "overflow");
+        let oldest = self
+            .subscriptions
+            .values()
+            .find(|s| s.is_retired())
+            .map(|s| (s.id, s.name().to_owned(), s.tally.dead));
+        let Some((id, name, letters)) = oldest else { return Ok(()) };
+        if !self.log.has_room_for_steps(STEP_BYTES) {
+            return Ok(());
+        }
+        tracing::warn!(subscription = %name, letters, "Too many deleted subscriptions have dead letters: the oldest ones go.");
+        self.metrics.dead_letters_dropped(&name, "overflow", letters);
         self.end(id, Change::Remove)
     }
 
@@ -92,11 +99,12 @@ impl Engine {
         let open: Vec<Ticket> = self.in_flight.iter().filter_map(of_it).collect();
         open.into_iter().for_each(|ticket| self.abandon(ticket));
         let keys = self.waiting_keys(id)?;
-        for key in keys.iter().filter(|key| !key.is_empty()).take(AT_ONCE) {
-            if !self.log.has_room_for_steps(STEP_BYTES) {
+        let mut left = AT_ONCE as u64;
+        for key in keys.iter().filter(|key| !key.is_empty()) {
+            left = self.give_up_lane(id, key, left)?;
+            if left == 0 {
                 return Ok(());
             }
-            self.step_lane(id, key, Step::GiveUp)?;
         }
         for _ in 0..AT_ONCE {
             let Some(position) = self.first_single(id)? else { break };
@@ -106,6 +114,22 @@ impl Engine {
             self.step_single(id, position, Step::GiveUp)?;
         }
         self.finish_given_up(id)
+    }
+
+    /// As much of a lane as may still go. Answers how much more may.
+    fn give_up_lane(&mut self, id: SubscriptionId, key: &str, mut left: u64) -> Result<u64, Failure> {
+        while left > 0 && self.log.has_room_for_steps(STEP_BYTES) {
+            let slot = self.resident(id, key)?;
+            let Some(resident) = self.lanes.get(slot) else { return Ok(left) };
+            let (depth, part) = (resident.lane.depth(), left.min(PART_EVENTS as u64));
+            if resident.lane.droppable() <= PART_EVENTS as u64 {
+                self.step_lane(id, key, Step::GiveUp)?;
+                return Ok(left.saturating_sub(depth));
+            }
+            self.step_lane(id, key, Step::GiveUpPart { events: part })?;
+            left -= part;
+        }
+        Ok(0)
     }
 
     fn finish_given_up(&mut self, id: SubscriptionId) -> Result<(), Failure> {
@@ -132,13 +156,31 @@ impl Engine {
         if resident.lane.hold() == Some(Hold::Failed) {
             self.step(slot, Input::Skip, time, at)?;
         }
-        let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
-        let head = resident.lane.head().map_or(Position(0), |(_, entry)| entry.position);
-        self.giving_up = Some((head, resident.lane.attempts_total()));
+        self.giving_up = self.given_up_head(slot);
         let spilled = self.drop_spilled(slot);
         let done = spilled.and_then(|()| self.step(slot, Input::Purge, time, at));
         self.giving_up = None;
         done
+    }
+
+    /// The oldest in the lane become dead letters; one that holds it stays for the end.
+    pub(crate) fn apply_give_up_part(
+        &mut self,
+        at: Address,
+        time: Millis,
+        slot: Slot,
+        events: u64,
+    ) -> Result<(), Failure> {
+        self.giving_up = self.given_up_head(slot);
+        let done = (0..events).try_for_each(|_| self.step(slot, Input::DropOldest, time, at));
+        self.giving_up = None;
+        done
+    }
+
+    fn given_up_head(&self, slot: Slot) -> Option<(Position, u32)> {
+        let lane = &self.lanes.get(slot)?.lane;
+        let head = lane.head().map_or(Position(0), |(_, entry)| entry.position);
+        Some((head, lane.attempts_total()))
     }
 
     pub(crate) fn give_up_entry(

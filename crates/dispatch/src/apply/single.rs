@@ -120,6 +120,21 @@ impl Engine {
         }
     }
 
+    /// All that was on its way before this event, the first that is not, is again.
+    pub(super) fn take_singles_before(
+        &mut self,
+        id: SubscriptionId,
+        first: Option<Position>,
+    ) -> Result<(), Failure> {
+        loop {
+            let slot = self.resident(id, "")?;
+            let head = self.lanes.get(slot).and_then(|resident| resident.lane.front());
+            if head.map(|entry| entry.position) == first || !self.take_next_single(id, None)? {
+                return Ok(());
+            }
+        }
+    }
+
     /// Moves the first of the queue out to be called. Answers whether there was one (not beyond `up_to`).
     pub(crate) fn take_next_single(
         &mut self,

@@ -130,6 +130,15 @@ fn every_step() {
     check_step(Step::Replay { position: Position(9), job: 2 }, "replayed", &[8, 9, 2]);
     check_step(Step::DropOldest { position: Position(7) }, "dropped", &[9, 7]);
     check_step(Step::GiveUp, "given up", &[10]);
+    let positions = vec![Position(9), Position(10), Position(8), Position(8)];
+    check_step(Step::PurgePart { early: false, positions }, "purged", &[11, 0, 4, 18, 2, 3, 0]);
+    check_step(Step::PurgePart { early: true, positions: Vec::new() }, "purged", &[11, 1, 0]);
+    let far = vec![Position(u64::MAX), Position(0), Position(u64::MAX / 2)];
+    let mut bytes = Vec::new();
+    let step = Step::PurgePart { early: false, positions: far };
+    step.encode(&mut bytes);
+    assert_eq!(Step::decode(&mut Reader::new(&bytes)), Ok(step));
+    check_step(Step::GiveUpPart { events: 3 }, "given up", &[12, 3]);
 }
 
 #[test]
