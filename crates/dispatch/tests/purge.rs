@@ -88,7 +88,7 @@ fn long_lane(kind: &str) -> World {
     while world.engine.waiting() < MANY {
         let n = world.engine.waiting();
         world.send("k", (kind == "early").then_some(n + 3));
-        if n % 500 == 0 {
+        if n.is_multiple_of(500) {
             world.settle();
         }
     }
@@ -140,7 +140,7 @@ fn what_a_purge_that_was_cut_off_left_is_delivered_in_order_after_a_hole() {
     world.put(document(json!({"paused": true})));
     for n in 0..MANY {
         world.send("k", None);
-        if n % 500 == 0 {
+        if n.is_multiple_of(500) {
             world.settle();
         }
     }
@@ -169,7 +169,7 @@ fn what_waits_is_discarded_in_parts_also_of_an_unordered_subscription() {
         world.put(document(json!({"ordering": ordering, "concurrency": 1})));
         for n in 0..MANY {
             world.send(if n % 10 == 0 { "other" } else { "k" }, None);
-            if n % 500 == 0 {
+            if n.is_multiple_of(500) {
                 world.settle();
             }
         }

@@ -86,12 +86,15 @@ fn events_with_every_kind_of_route() {
         &[&[2], &T, &[9, 32, 2, 6, 5, 64, 1]],
     );
     let from = SubscriptionId(3);
-    for (job, named) in [(0, &[] as &[u8]), (7, &[7])] {
-        check(
-            &Record::Moved { time: TIME, from, position, at, accepted, bytes, route: route(To::Alone), job },
-            &[&[11], &T, &[3, 9, 32, 2, 6, 5, 64, 1], named],
-        );
-    }
+    let moved =
+        |job| Record::Moved { time: TIME, from, position, at, accepted, bytes, route: route(To::Alone), job };
+    let written = [&[11], T.as_slice(), &[3, 9, 32, 2, 6, 5, 64, 1]].concat();
+    check(&moved(0), &[&written]);
+    // The job came later: those from before name none.
+    let mut bytes = Vec::new();
+    moved(7).encode(&mut bytes);
+    assert_eq!(bytes, [written.as_slice(), &[7]].concat());
+    assert_eq!(Record::decode(&bytes), Ok(moved(7)));
 }
 
 #[test]
@@ -176,7 +179,7 @@ fn changes_dead_letters_and_replays() {
 
 #[test]
 fn what_nothing_writes_is_malformed() {
-    let unknown: [&[u8]; 14] = [
+    let unknown: [&[u8]; 15] = [
         &[],
         &[0],
         &[12, 1],
@@ -188,11 +191,13 @@ fn what_nothing_writes_is_malformed() {
         &[1, 9, 9, 5, 64, 1],
         &[3, 9, 5, 64, 2, 9, 0, 4],
         &[3, 9, 5, 64, 0, 0, 3, 4],
-        &[3, 9, 5, 64, 0, 0, 0, 11],
+        &[3, 9, 5, 64, 0, 0, 0, 13],
+        // More positions than there are bytes left.
+        &[3, 9, 5, 64, 0, 0, 0, 11, 0, 3, 2, 2],
         &[4, 9, 5, 6],
         &[4, 9, 5, 8],
         &[5, 9, 5, 9, 3],
-        &[6, 9, 3, 2, 0],
+        &[6, 9, 3, 3, 0],
     ];
     for bytes in unknown {
         assert!(Record::decode(bytes).is_err(), "{bytes:?}");
