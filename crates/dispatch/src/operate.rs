@@ -255,12 +255,10 @@ impl Engine {
         self.must_write()?;
         let slot = self.resident(id, key)?;
         let Some(resident) = self.lanes.get(slot) else { return Ok(0) };
-        let (first, events) = (resident.lane.head(), resident.lane.purgeable());
-        if events == 0 {
-            return Ok(0);
+        let events = resident.lane.purgeable();
+        if events > 0 {
+            self.step_lane(id, key, Step::Purge { events, after: Position(0) })?;
         }
-        let after = first.map_or(Position(0), |(_, entry)| Position(entry.position.0.saturating_sub(1)));
-        self.step_lane(id, key, Step::Purge { events, after })?;
         Ok(events)
     }
 

@@ -279,3 +279,40 @@ fn a_dead_letter_that_a_successor_cannot_place_has_failed_again() {
     assert_eq!(letters(&world), [format!("{NAME}.1 e1 validation")]);
     world.must_be_sound();
 }
+
+/// An unordered queue is in the order of arrival, and a dead letter that comes to it later is an older event.
+#[test]
+fn a_restart_finds_what_was_on_its_way_beside_an_older_dead_letter() {
+    for discards in [false, true] {
+        let mut world = World::new(6);
+        let mut document = function("unordered");
+        document["spec"]["concurrency"] = json!(if discards { 2 } else { 3 });
+        world.put(document.clone());
+        world.send_as("k", None, "old");
+        world.settle();
+        world.engine.retire_subscription(NAME, 0).expect("retired");
+        rounds(&mut world, 3, |_| None);
+        world.put(document);
+        (1..=2).for_each(|n| world.send_as("k", None, &format!("new{n}")));
+        world.settle();
+        world.engine.create_replay(replay(Some(NAME))).expect("made");
+        (0..3).for_each(|_| world.pass(1000));
+        let open = world.take_open();
+        assert_eq!(open.len(), if discards { 2 } else { 3 });
+        if discards {
+            let ordered = Document::parse(&function("ordered")).expect("good");
+            world.engine.put_subscription(ordered, true).expect("changed");
+        }
+        let first = if discards { "new2" } else { "old" };
+        for delivery in open.iter().filter(|delivery| id(delivery) == first) {
+            world.engine.outcome(delivery.ticket, world::ok());
+        }
+        world.engine.when_durable(Token(0));
+        world.settle();
+        let waiting = world.engine.waiting();
+        assert_eq!(waiting, if discards { 1 } else { 2 });
+        world.restart(&mut |_| 0);
+        assert_eq!(world.engine.waiting(), waiting);
+        world.must_be_sound();
+    }
+}

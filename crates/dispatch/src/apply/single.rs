@@ -110,11 +110,12 @@ impl Engine {
         self.release(id, &entry, time)
     }
 
-    /// Makes sure that the event is among those on their way: all before it in the queue are too.
+    /// Makes sure that the event is among those on their way: all before it in the queue are too, also younger ones, which
+    /// came before a dead letter that moved here.
     pub(crate) fn take_single(&mut self, id: SubscriptionId, position: Position) -> Result<(), Failure> {
         loop {
             let known = self.subscriptions.get(&id).is_none_or(|s| s.singles.contains_key(&position));
-            if known || !self.take_next_single(id, Some(position))? {
+            if known || !self.take_next_single(id, None)? {
                 return Ok(());
             }
         }

@@ -145,7 +145,7 @@ impl Engine {
     }
 
     /// If more is on disk of a lane than may go in one step, a part of it goes; what is in flight and what holds the
-    /// lane stays. Answers whether there was such a part: then there may be another.
+    /// lane stays. Answers whether there was such a part: then there may be another. All of an unordered queue are parts.
     pub(crate) fn purge_part(&mut self, id: SubscriptionId, key: &str) -> Result<bool, Refused> {
         let slot = self.resident(id, key)?;
         let (early, positions) = self.next_part(slot)?;
@@ -160,7 +160,11 @@ impl Engine {
     fn next_part(&self, slot: Slot) -> Result<(bool, Vec<Position>), Failure> {
         let Some(resident) = self.lanes.get(slot) else { return Ok((false, Vec::new())) };
         let (lane, spilled) = (&resident.lane, resident.lane.spilled());
-        if spilled.entries > PART_EVENTS as u64 {
+        // What waits of an unordered subscription goes by name alone: a restart finds it in one queue with what was on its
+        // way, and the two are told apart by nothing else.
+        let is_long =
+            if resident.key.is_empty() { lane.depth() > 0 } else { spilled.entries > PART_EVENTS as u64 };
+        if is_long {
             let mut positions: Vec<Position> = lane.droppable_front().map(|entry| entry.position).collect();
             let mut chunks = spilled.first_chunk..spilled.next_chunk;
             while positions.len() < PART_EVENTS

@@ -22,6 +22,7 @@ pub enum Step<'a> {
     Resume,
     Skip,
     /// With how many went. Of an unordered subscription only what stands after this position: the rest was on its way.
+    /// (Written so in the past; now all of those go by `PurgePart`.)
     Purge {
         events: u64,
         after: Position,
