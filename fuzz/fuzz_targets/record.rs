@@ -87,9 +87,10 @@ fn record<'a>(input: &mut Input<'a>) -> Record<'a> {
         5 => Record::Replay {
             time,
             id: input.number(),
-            change: match input.flag() {
-                true => ReplayChange::Created { job: input.text() },
-                false => ReplayChange::Ended { job: input.text() },
+            change: match input.below(3) {
+                0 => ReplayChange::Created { job: input.text() },
+                1 => ReplayChange::Planned { job: input.text() },
+                _ => ReplayChange::Ended { job: input.text() },
             },
         },
         6 => Record::Documents { time, changes: (0..input.byte() % 4).map(|_| document(input)).collect() },
@@ -101,6 +102,7 @@ fn record<'a>(input: &mut Input<'a>) -> Record<'a> {
             accepted: Millis(input.number()),
             bytes: input.number() as u32,
             route: route(input),
+            job: input.number(),
         },
         _ => Record::Kept {
             emitted: input.flag(),
@@ -146,7 +148,7 @@ fn lane<'a>(input: &mut Input<'a>) -> LaneRef<'a> {
 }
 
 fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
-    match input.byte() % 11 {
+    match input.byte() % 13 {
         0 => Step::Delivered { position: Position(input.number()) },
         1 => Step::Failed {
             position: Position(input.number()),
@@ -163,6 +165,11 @@ fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
         7 => Step::Reset { expected: Sequence(input.number()) },
         8 => Step::Replay { position: Position(input.number()), job: input.number() },
         9 => Step::DropOldest { position: Position(input.number()) },
+        10 => Step::PurgePart {
+            early: input.flag(),
+            positions: (0..input.byte() % 4).map(|_| Position(input.number())).collect(),
+        },
+        11 => Step::GiveUpPart { events: input.number() },
         _ => Step::GiveUp,
     }
 }

@@ -52,7 +52,9 @@ impl Engine {
                 self.apply_gone(*subscription, *position, *why)
             }
             Record::Replay { id, change, .. } => {
-                let (ReplayChange::Created { job } | ReplayChange::Ended { job }) = change;
+                let (ReplayChange::Created { job }
+                | ReplayChange::Planned { job }
+                | ReplayChange::Ended { job }) = change;
                 self.replays.put(*id, job);
                 self.rows.put(&rows::replay(*id), job.as_bytes());
                 Ok(())
@@ -65,9 +67,9 @@ impl Engine {
                 self.apply_documents(at, changes);
                 Ok(())
             }
-            Record::Moved { time, from, position, at: event_at, accepted, bytes, route } => {
+            Record::Moved { time, from, position, at: event_at, accepted, bytes, route, job } => {
                 let entry = entry(*position, *event_at, *accepted, *bytes as usize);
-                self.apply_moved(at, *time, *from, entry, route)
+                self.apply_moved(at, *time, *from, entry, route, *job)
             }
         }
     }

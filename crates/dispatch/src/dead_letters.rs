@@ -1,10 +1,11 @@
 //! Dead letters: events that failed for good, with why. One that holds its lane stands at the lane's head and is only
 //! listed here; one outside stands here alone, for as long and as many as the subscription allows.
 
-use crate::engine::{Engine, Failure};
+use crate::engine::{Engine, Failure, if_readable};
 use crate::lanes::Previous;
 use crate::residency::{from_json, to_json};
 use crate::rows;
+use crate::subscription::Subscription;
 use crate::trail::{correlation_id, trace_id};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
@@ -13,7 +14,6 @@ use klambda_core::outcome::Reason;
 use klambda_core::subscription::Overflow;
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
-use klambda_store::log;
 use klambda_store::record::{Gone, Record};
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +51,23 @@ struct Row {
     failed: Millis,
     previous: Option<String>,
 }
+
+/// What is known of the dead letters outside the lanes without looking through them. Ends with the process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outside {
+    /// None stands before this: what is gone from the front is not looked through again.
+    pub first: Position,
+    /// None failed before this.
+    oldest: Millis,
+    /// Up to where they were looked through for those that are too old, and the oldest failure of those that stay.
+    cursor: Position,
+    seen: Millis,
+}
+
+/// How many go in one round, because there are too many, and how many are looked at for their age.
+const OVERFLOWING_AT_ONCE: usize = 2048;
+const EXPIRING_AT_ONCE: usize = 256;
+const GONE_BYTES_MAX: usize = 64;
 
 /// Which dead letters a request means. All that is given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,6 +171,7 @@ impl Engine {
         previous: Previous,
     ) -> Result<(), Failure> {
         if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            subscription.outside.added(entry.position, time, subscription.tally.dead);
             subscription.tally.dead += 1;
         }
         self.put_dead_letter(rows::DEAD, id, key, entry, reason, error, attempts, time, previous)
@@ -209,12 +227,7 @@ impl Engine {
     /// What an event is called. One that cannot be read back is a dead letter like any other, and says so.
     fn names_of(&self, at: Address) -> Result<Named, Failure> {
         let named = self.read_event(at).and_then(|record| Named::read(&record));
-        match named {
-            Err(Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_)) | Failure::Malformed(_)) => {
-                Ok(Named::unreadable())
-            }
-            other => other,
-        }
+        Ok(if_readable(named)?.unwrap_or_else(Named::unreadable))
     }
 
     pub(crate) fn dead_letter(
@@ -237,6 +250,13 @@ impl Engine {
             Some(letter) => Ok(Some(letter)),
             None => self.dead_letter(rows::HELD, id, position),
         }
+    }
+
+    /// Where to look for dead letters of a kind after a position.
+    pub(crate) fn first_after(&self, letter: u8, id: SubscriptionId, after: Position) -> Position {
+        let outside = self.subscriptions.get(&id).filter(|_| letter == rows::DEAD);
+        let first = outside.map_or(Position(0), |subscription| subscription.outside.first);
+        Position(after.0.saturating_add(1)).max(first)
     }
 
     /// All that a selector means of one subscription, oldest first, from a position on.
@@ -270,7 +290,7 @@ impl Engine {
     ) -> Result<(), Failure> {
         const PAGE: usize = 1000;
         let prefix = rows::of_subscription(letter, id);
-        let mut from = rows::at_position(letter, id, Position(after.0 + 1));
+        let mut from = rows::at_position(letter, id, self.first_after(letter, id, after));
         let mut count = 0;
         loop {
             let page = self.rows.scan(&prefix, &from, PAGE)?;
@@ -291,30 +311,94 @@ impl Engine {
         }
     }
 
-    /// Holds dead letters to the subscription's limits. Those that hold a lane are never touched.
+    /// The oldest of too many go, as many as there are too many of, a portion at a time. Those that hold a lane are never
+    /// touched.
     pub(crate) fn limit_dead_letters(&mut self, id: SubscriptionId) -> Result<(), Failure> {
-        const AT_ONCE: usize = 256;
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
-        let limits = subscription.document.spec.dead_letters.clone();
-        let drops = limits.overflow == Overflow::DropHead;
-        let over = subscription.tally.dead.saturating_sub(limits.events_max);
-        if subscription.tally.dead == 0 {
+        let over = usize::try_from(subscription.dead_letters_over()).unwrap_or(usize::MAX);
+        if over == 0 {
             return Ok(());
         }
-        let prefix = rows::of_subscription(rows::DEAD, id);
-        for (n, (key, row)) in self.rows.scan(&prefix, &prefix, AT_ONCE)?.into_iter().enumerate() {
+        let (prefix, first) = (rows::of_subscription(rows::DEAD, id), subscription.outside.first);
+        let from = rows::at_position(rows::DEAD, id, first);
+        for (key, _) in self.rows.scan(&prefix, &from, over.min(OVERFLOWING_AT_ONCE))? {
             let position = Position(rows::number_of(&key));
-            let letter = decode(rows::DEAD, id, position, &row)?;
-            let why = if drops && (n as u64) < over {
-                Gone::Overflow
-            } else if self.now.since(letter.failed) >= limits.ttl_ms {
-                Gone::Expired
-            } else {
+            if !self.drop_dead_letter(id, position, Gone::Overflow)? {
                 break;
-            };
-            self.commit(&Record::DeadLetterGone { time: self.now, subscription: id, position, why })?;
+            }
+            if let Some(subscription) = self.subscriptions.get_mut(&id) {
+                subscription.outside.first = Position(position.0 + 1);
+            }
         }
         Ok(())
+    }
+
+    /// Those that are too old go. They stand in the order of their events, and one that was replayed and failed again is
+    /// younger than its place: all are looked at, a portion at a time.
+    pub(crate) fn expire_dead_letters(&mut self, id: SubscriptionId) -> Result<(), Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let ttl_ms = subscription.document.spec.dead_letters.ttl_ms;
+        let mut outside = subscription.outside;
+        if subscription.tally.dead == 0 || self.now.since(outside.oldest) < ttl_ms {
+            return Ok(());
+        }
+        if outside.cursor == Position(0) {
+            outside.seen = Millis::NEVER;
+        }
+        let prefix = rows::of_subscription(rows::DEAD, id);
+        let from = rows::at_position(rows::DEAD, id, outside.cursor.max(outside.first));
+        let page = self.rows.scan(&prefix, &from, EXPIRING_AT_ONCE)?;
+        for (key, row) in &page {
+            let position = Position(rows::number_of(key));
+            let failed = decode(rows::DEAD, id, position, row)?.failed;
+            if self.now.since(failed) < ttl_ms {
+                outside.seen = outside.seen.min(failed);
+            } else if !self.drop_dead_letter(id, position, Gone::Expired)? {
+                return Ok(());
+            }
+            outside.cursor = Position(position.0 + 1);
+        }
+        if page.len() < EXPIRING_AT_ONCE {
+            (outside.cursor, outside.oldest) = (Position(0), outside.seen);
+        }
+        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            subscription.outside = outside;
+        }
+        Ok(())
+    }
+
+    /// Answers whether there was room to write it down.
+    fn drop_dead_letter(
+        &mut self,
+        id: SubscriptionId,
+        position: Position,
+        why: Gone,
+    ) -> Result<bool, Failure> {
+        if !self.log.has_room_for_steps(GONE_BYTES_MAX) {
+            return Ok(false);
+        }
+        self.commit(&Record::DeadLetterGone { time: self.now, subscription: id, position, why })?;
+        Ok(true)
+    }
+}
+
+impl Subscription {
+    /// How many dead letters must go to make the rest as many as may be.
+    pub(crate) fn dead_letters_over(&self) -> u64 {
+        let limits = &self.document.spec.dead_letters;
+        match limits.overflow {
+            Overflow::DropHead => self.tally.dead.saturating_sub(limits.events_max),
+            Overflow::Reject => 0,
+        }
+    }
+}
+
+impl Outside {
+    /// One more is there; `others`: so many were before.
+    fn added(&mut self, position: Position, failed: Millis, others: u64) {
+        self.first = if others == 0 { position } else { self.first.min(position) };
+        self.oldest = self.oldest.min(failed);
+        self.seen = self.seen.min(failed);
     }
 }
 

@@ -12,9 +12,12 @@
 //! acknowledgements before them.
 
 mod config;
+mod failure;
 mod jobs;
 
 pub use config::Config;
+pub use failure::Failure;
+pub(crate) use failure::if_readable;
 
 use crate::accept::Judged;
 use crate::endpoint::{EndpointId, Endpoints};
@@ -33,41 +36,16 @@ use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::disk::Disk;
 use klambda_store::log::{self, Log, LogReader};
-use klambda_store::manifest::{self, Manifest};
+use klambda_store::manifest::Manifest;
 use klambda_store::marks::{Identity, Marks};
 use klambda_store::record::Record;
 use klambda_store::rows::Rows;
 use klambda_store::tables::TableSet;
-use klambda_store::{recovery, table, witness};
+use klambda_store::{recovery, witness};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// The store gave up: nothing more can be promised until a restart.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    #[error(transparent)]
-    Log(#[from] log::Error),
-    #[error(transparent)]
-    Table(#[from] table::Error),
-    #[error(transparent)]
-    Manifest(#[from] manifest::Error),
-    #[error("the log says something this version does not understand: {0}")]
-    Malformed(#[from] Malformed),
-    #[error("{0}")]
-    State(String),
-    #[error("data folder: {0}")]
-    Io(#[from] io::Error),
-}
-
-impl Failure {
-    /// Only what was read is lost; everything else can go on.
-    pub(crate) fn is_damage(&self) -> bool {
-        matches!(self, Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_)) | Failure::Malformed(_))
-    }
-}
 
 /// One call of a target, to be made now.
 #[derive(Debug)]
@@ -481,14 +459,9 @@ impl Engine {
             let (_, event) = crate::apply::event_of(&record)?;
             Ok(read(&EventView::decode(event).map_err(|_| Malformed("event"))?))
         });
-        match said {
-            Err(failure) if failure.is_damage() => {
-                tracing::error!(%failure, "An event cannot be read back.");
-                self.metrics.damaged += 1;
-                Ok(None)
-            }
-            said => said.map(Some),
-        }
+        let said = if_readable(said)?;
+        self.metrics.damaged += u64::from(said.is_none());
+        Ok(said)
     }
 
     pub(crate) fn identity(&self, source: &str, id: &str) -> Identity {

@@ -113,7 +113,7 @@ impl Engine {
     fn round(&mut self) -> Result<(), Failure> {
         let ids: Vec<SubscriptionId> = self.subscriptions.keys().copied().collect();
         for id in ids {
-            self.limit_dead_letters(id)?;
+            self.expire_dead_letters(id)?;
             self.finish_draining(id)?;
             self.finish_retiring(id)?;
         }
@@ -124,9 +124,8 @@ impl Engine {
 
     /// Too many dead letters are not waited with.
     fn limit_overflowing(&mut self) -> Result<(), Failure> {
-        let is_over = |s: &Subscription| s.tally.dead > s.document.spec.dead_letters.events_max;
-        let over: Vec<SubscriptionId> =
-            self.subscriptions.values().filter(|s| is_over(s)).map(|s| s.id).collect();
+        let is_over = |s: &&Subscription| s.dead_letters_over() > 0;
+        let over: Vec<SubscriptionId> = self.subscriptions.values().filter(is_over).map(|s| s.id).collect();
         over.into_iter().try_for_each(|id| self.limit_dead_letters(id))
     }
 

@@ -3,7 +3,7 @@
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
-use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
+use klambda_core::ids::{Address, LaneNumber, Position, Sequence, SubscriptionId};
 use klambda_core::lane::{Entry, Lane, State};
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
@@ -33,6 +33,8 @@ pub struct Resident {
     /// Of replayed dead letters, from before their replay.
     pub earlier: Vec<Earlier>,
     pub last_reason: Reason,
+    /// No early event that is on disk has a lower sequence.
+    pub early_from: Sequence,
     /// Differs from its row.
     pub dirty: bool,
     /// Which index row it has on disk.
@@ -224,6 +226,7 @@ impl Resident {
             last_step: Address(0),
             last_error: String::new(),
             earlier: Vec::new(),
+            early_from: Sequence(0),
             last_reason: Reason::RetriesExhausted,
             dirty: false,
             indexed: Indexed::No,

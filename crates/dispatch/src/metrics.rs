@@ -146,7 +146,11 @@ impl Metrics {
     }
 
     pub fn dead_letter_dropped(&mut self, subscription: &str, reason: &'static str) {
-        *self.dead_letters_dropped.entry((subscription.to_owned(), reason)).or_default() += 1;
+        self.dead_letters_dropped(subscription, reason, 1);
+    }
+
+    pub fn dead_letters_dropped(&mut self, subscription: &str, reason: &'static str, count: u64) {
+        *self.dead_letters_dropped.entry((subscription.to_owned(), reason)).or_default() += count;
     }
 
     pub fn processed(&mut self, subscription: &str, delivered: bool, took_ms: u64) {

@@ -3,6 +3,9 @@
 
 use crate::dead_letters::Selector;
 use crate::engine::{Engine, Failure};
+use crate::lanes::Resident;
+use crate::residency::PART_EVENTS;
+use crate::rows;
 use crate::subscription::Phase;
 use klambda_core::fault::Fault;
 use klambda_core::ids::{Position, Sequence, SubscriptionId};
@@ -200,9 +203,9 @@ impl Engine {
             .map(|(_, resident)| resident.key.to_string())
             .take(limit)
             .collect();
-        let prefix = crate::rows::of_subscription(crate::rows::PARKED, id);
+        let prefix = rows::of_subscription(rows::PARKED, id);
         for (row, _) in self.rows.scan(&prefix, &prefix, limit)? {
-            let key = crate::rows::lane_of(&row);
+            let key = rows::lane_of(&row);
             if self.lanes.find(id, key).is_none() && keys.len() < limit {
                 keys.push(key.to_owned());
             }
@@ -210,16 +213,31 @@ impl Engine {
         Ok(keys)
     }
 
+    /// Before a change that discards what waits: a part of it goes, from this key on. Answers from where there may be
+    /// more. Nothing goes if the change would be refused.
+    pub fn discard_part(&mut self, document: &Document, from: &str) -> Result<Option<String>, Refused> {
+        const LANES: usize = 1024;
+        let Some(id) = self.names.get(&document.name).copied() else { return Ok(None) };
+        let is_kept = self.check_change(id, document, true)? == Put::Unchanged;
+        if is_kept || !self.is_new_epoch(id, document) {
+            return Ok(None);
+        }
+        let (keys, up_to) = self.waiting_keys_from(id, from, LANES)?;
+        let mut gone = 0;
+        for key in keys {
+            if gone >= PART_EVENTS as u64 || self.purge_part(id, &key)? {
+                return Ok(Some(key));
+            }
+            gone += self.discard_lane(id, &key)?;
+        }
+        Ok(up_to.map(|key| key + "\0"))
+    }
+
     /// All that waits goes, lane by lane, except what is in flight.
     fn discard_waiting(&mut self, id: SubscriptionId) -> Result<(), Refused> {
         for key in self.waiting_keys(id)? {
-            self.must_write()?;
-            let slot = self.resident(id, &key)?;
-            let Some(resident) = self.lanes.get(slot) else { continue };
-            let first = resident.lane.head().map_or(Position(1), |(_, entry)| entry.position);
-            let step =
-                Step::Purge { events: resident.lane.depth(), after: Position(first.0.saturating_sub(1)) };
-            self.step_lane(id, &key, step)?;
+            while self.purge_part(id, &key)? {}
+            self.discard_lane(id, &key)?;
         }
         let subscription = self.subscriptions.get(&id);
         let singles: Vec<Position> = subscription
@@ -238,19 +256,52 @@ impl Engine {
         Ok(())
     }
 
+    /// What a lane holds but for what is in flight. Answers how much that was.
+    fn discard_lane(&mut self, id: SubscriptionId, key: &str) -> Result<u64, Refused> {
+        self.must_write()?;
+        let slot = self.resident(id, key)?;
+        let Some(resident) = self.lanes.get(slot) else { return Ok(0) };
+        let events = resident.lane.purgeable();
+        if events > 0 {
+            self.step_lane(id, key, Step::Purge { events, after: Position(0) })?;
+        }
+        Ok(events)
+    }
+
     /// The keys of all lanes in which something waits.
     pub(crate) fn waiting_keys(&self, id: SubscriptionId) -> Result<Vec<String>, Failure> {
-        let resident = self.lanes.iter().filter(|(_, r)| r.subscription == id && r.lane.depth() > 0);
-        let mut keys: Vec<String> = resident.map(|(_, resident)| resident.key.to_string()).collect();
-        for letter in [crate::rows::WAITING, crate::rows::PARKED] {
-            let prefix = crate::rows::of_subscription(letter, id);
-            let rows = self.rows.scan(&prefix, &prefix, usize::MAX)?;
-            let cold = rows.iter().map(|(row, _)| crate::rows::lane_of(row));
+        Ok(self.waiting_keys_from(id, "", usize::MAX)?.0)
+    }
+
+    /// Some of them, from a key on and in order, and the last one that was looked at if there may be more.
+    fn waiting_keys_from(
+        &self,
+        id: SubscriptionId,
+        from: &str,
+        limit: usize,
+    ) -> Result<(Vec<String>, Option<String>), Failure> {
+        let waits = |r: &&Resident| r.subscription == id && r.lane.depth() > 0 && &*r.key >= from;
+        let resident = self.lanes.iter().map(|(_, resident)| resident).filter(waits);
+        let mut keys: Vec<String> = resident.map(|resident| resident.key.to_string()).collect();
+        let mut up_to: Option<String> = None;
+        for letter in [rows::WAITING, rows::PARKED] {
+            let prefix = rows::of_subscription(letter, id);
+            let found = self.rows.scan(&prefix, &rows::of_lane(letter, id, from), limit)?;
+            if let Some((row, _)) = found.last().filter(|_| found.len() == limit) {
+                let last = rows::lane_of(row).to_owned();
+                up_to = Some(up_to.map_or(last.clone(), |up_to| up_to.min(last)));
+            }
+            let cold = found.iter().map(|(row, _)| rows::lane_of(row));
             keys.extend(cold.filter(|key| self.lanes.find(id, key).is_none()).map(str::to_owned));
         }
+        keys.retain(|key| up_to.as_ref().is_none_or(|up_to| key <= up_to));
         keys.sort_unstable();
         keys.dedup();
-        Ok(keys)
+        if keys.len() > limit {
+            keys.truncate(limit);
+            up_to = keys.last().cloned();
+        }
+        Ok((keys, up_to))
     }
 
     // ---- lanes --------------------------------------------------------------------------------------------
@@ -259,11 +310,14 @@ impl Engine {
         let id = self.subscription_id(name)?;
         self.must_write()?;
         let slot = self.known_lane(id, name, key)?;
-        let depth = self.lanes.get(slot).map_or(0, |resident| resident.lane.depth());
+        if action == LaneAction::Purge {
+            while self.purge_part(id, key)? {}
+        }
+        let events = self.lanes.get(slot).map_or(0, |resident| resident.lane.purgeable());
         let (step, input) = match action {
             LaneAction::Resume => (Step::Resume, Input::Resume),
             LaneAction::Skip => (Step::Skip, Input::Skip),
-            LaneAction::Purge => (Step::Purge { events: depth, after: Position(0) }, Input::Purge),
+            LaneAction::Purge => (Step::Purge { events, after: Position(0) }, Input::Purge),
             LaneAction::Pause => (Step::Pause, Input::Pause),
             LaneAction::Reset { expected } => (Step::Reset { expected }, Input::Reset { expected }),
         };
@@ -276,6 +330,13 @@ impl Engine {
         self.step_lane(id, key, step)?;
         tracing::info!(subscription = name, key, ?action, "Lane changed by hand.");
         Ok(())
+    }
+
+    /// Before a purge of a lane with more in it than may go in one step: a part of it goes. Answers whether there was one.
+    pub fn purge_lane_part(&mut self, name: &str, key: &str) -> Result<bool, Refused> {
+        let id = self.subscription_id(name)?;
+        self.known_lane(id, name, key)?;
+        self.purge_part(id, key)
     }
 
     fn known_lane(

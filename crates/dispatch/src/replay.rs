@@ -1,7 +1,8 @@
 //! Replay jobs: dead letters go back to their targets, in order within a key, keys in parallel, one at a time per key.
 //!
-//! A job is a record when it begins and when it ends. In between its counts follow from the steps of its dead letters,
-//! so a restart goes on where the crash was: what is still a dead letter and failed before the job began is left to do.
+//! A job is a record when it begins, when it has looked up what there is to do, and when it ends. In between its counts
+//! follow from the steps of its dead letters, so a restart goes on where the crash was: what is still a dead letter and
+//! failed before the job began is left to do.
 
 mod run;
 
@@ -80,9 +81,30 @@ struct Queue {
 impl Job {
     /// What it passed over is still there and is looked at again, after a restart or a change of ordering.
     fn looks_again(&mut self) {
-        for reason in ["manual", "invalid", "paused", "parked", "stopped"] {
+        for reason in ["manual", "invalid", "paused", "parked", "stopped", "noSubscription", "unreadable"] {
             self.skipped -= self.skipped_reasons.remove(reason).unwrap_or(0);
         }
+    }
+
+    /// So many are left to do. What was selected and is not known of any more is gone.
+    fn planned(&mut self, left: u64, keys: u64) {
+        if self.selected == 0 {
+            self.keys = keys;
+        }
+        let known = self.replayed + self.failed + self.skipped + self.open.len() as u64 + left;
+        self.skip("gone", self.selected.saturating_sub(known));
+        self.selected = self.selected.max(known);
+    }
+
+    fn skip(&mut self, reason: &str, count: u64) {
+        if count > 0 {
+            self.skipped += count;
+            *self.skipped_reasons.entry(reason.to_owned()).or_default() += count;
+        }
+    }
+
+    fn to_text(&self) -> Result<String, Failure> {
+        serde_json::to_string(self).map_err(|error| Failure::State(error.to_string()))
     }
 }
 
@@ -176,12 +198,9 @@ impl Replays {
         positions.into_iter().for_each(|position| self.dropped(id, position));
     }
 
-    fn skip(&mut self, id: u64, reason: &str, count: u64) {
-        if let Some(job) = self.jobs.get_mut(&id)
-            && count > 0
-        {
-            job.skipped += count;
-            *job.skipped_reasons.entry(reason.to_owned()).or_default() += count;
+    pub(crate) fn skip(&mut self, id: u64, reason: &str, count: u64) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.skip(reason, count);
         }
     }
 
@@ -255,7 +274,7 @@ impl Engine {
             skipped_reasons: BTreeMap::new(),
             open: Vec::new(),
         };
-        let text = serde_json::to_string(&job).map_err(|error| Refused::Unavailable(error.to_string()))?;
+        let text = job.to_text()?;
         self.commit(&Record::Replay { time: self.now, id, change: ReplayChange::Created { job: &text } })?;
         self.forget_old_replays();
         Ok(id)
@@ -296,10 +315,8 @@ impl Engine {
     }
 
     fn end_replay(&mut self, id: u64, state: State) -> Result<(), Failure> {
-        let Some(job) = self.replays.jobs.get_mut(&id) else { return Ok(()) };
-        job.state = state;
-        job.finished = Some(self.now);
-        let text = serde_json::to_string(job).map_err(|error| Failure::State(error.to_string()))?;
+        let Some(job) = self.replays.get(id).cloned() else { return Ok(()) };
+        let text = Job { state, finished: Some(self.now), ..job }.to_text()?;
         self.commit(&Record::Replay { time: self.now, id, change: ReplayChange::Ended { job: &text } })?;
         Ok(())
     }

@@ -3,6 +3,8 @@
 
 mod queues;
 
+pub(crate) use queues::PART_EVENTS;
+
 use crate::engine::{Engine, Failure};
 use crate::lanes::{Earlier, Indexed, Previous, Resident, Slot};
 use crate::rows;

@@ -1,14 +1,18 @@
 //! Subscriptions that go but leave their dead letters behind: what a deleted function did not get to.
 
-use crate::engine::{Engine, Failure, Ticket};
+use crate::accept::place;
+use crate::apply::event_of;
+use crate::engine::{Engine, Failure, Ticket, if_readable};
 use crate::lanes::{Previous, Slot};
 use crate::operate::Refused;
+use crate::residency::PART_EVENTS;
 use crate::subscription::{Held, Phase, Subscription};
+use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Hold, Input};
 use klambda_core::outcome::Reason;
 use klambda_core::time::Millis;
-use klambda_store::record::{Change, Record, Route, Step};
+use klambda_store::record::{Change, Record, Route, Step, To};
 
 /// Subscriptions of which only dead letters are left; the oldest of more go with theirs.
 const RETIRED_MAX: usize = 1000;
@@ -69,11 +73,17 @@ impl Engine {
         if self.subscriptions.len() <= self.names.len() + RETIRED_MAX {
             return Ok(());
         }
-        let oldest =
-            self.subscriptions.values().find(|s| s.is_retired()).map(|s| (s.id, s.name().to_owned()));
-        let Some((id, name)) = oldest else { return Ok(()) };
-        tracing::warn!(subscription = %name, "Too many deleted subscriptions have dead letters: the oldest ones go.");
-        self.metrics.dead_letter_dropped(&name, "overflow");
+        let oldest = self
+            .subscriptions
+            .values()
+            .find(|s| s.is_retired())
+            .map(|s| (s.id, s.name().to_owned(), s.tally.dead));
+        let Some((id, name, letters)) = oldest else { return Ok(()) };
+        if !self.log.has_room_for_steps(STEP_BYTES) {
+            return Ok(());
+        }
+        tracing::warn!(subscription = %name, letters, "Too many deleted subscriptions have dead letters: the oldest ones go.");
+        self.metrics.dead_letters_dropped(&name, "overflow", letters);
         self.end(id, Change::Remove)
     }
 
@@ -88,11 +98,12 @@ impl Engine {
         let open: Vec<Ticket> = self.in_flight.iter().filter_map(of_it).collect();
         open.into_iter().for_each(|ticket| self.abandon(ticket));
         let keys = self.waiting_keys(id)?;
-        for key in keys.iter().filter(|key| !key.is_empty()).take(AT_ONCE) {
-            if !self.log.has_room_for_steps(STEP_BYTES) {
+        let mut left = AT_ONCE as u64;
+        for key in keys.iter().filter(|key| !key.is_empty()) {
+            left = self.give_up_lane(id, key, left)?;
+            if left == 0 {
                 return Ok(());
             }
-            self.step_lane(id, key, Step::GiveUp)?;
         }
         for _ in 0..AT_ONCE {
             let Some(position) = self.first_single(id)? else { break };
@@ -102,6 +113,22 @@ impl Engine {
             self.step_single(id, position, Step::GiveUp)?;
         }
         self.finish_given_up(id)
+    }
+
+    /// As much of a lane as may still go. Answers how much more may.
+    fn give_up_lane(&mut self, id: SubscriptionId, key: &str, mut left: u64) -> Result<u64, Failure> {
+        while left > 0 && self.log.has_room_for_steps(STEP_BYTES) {
+            let slot = self.resident(id, key)?;
+            let Some(resident) = self.lanes.get(slot) else { return Ok(left) };
+            let (depth, part) = (resident.lane.depth(), left.min(PART_EVENTS as u64));
+            if resident.lane.droppable() <= PART_EVENTS as u64 {
+                self.step_lane(id, key, Step::GiveUp)?;
+                return Ok(left.saturating_sub(depth));
+            }
+            self.step_lane(id, key, Step::GiveUpPart { events: part })?;
+            left -= part;
+        }
+        Ok(0)
     }
 
     fn finish_given_up(&mut self, id: SubscriptionId) -> Result<(), Failure> {
@@ -128,13 +155,31 @@ impl Engine {
         if resident.lane.hold() == Some(Hold::Failed) {
             self.step(slot, Input::Skip, time, at)?;
         }
-        let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
-        let head = resident.lane.head().map_or(Position(0), |(_, entry)| entry.position);
-        self.giving_up = Some((head, resident.lane.attempts_total()));
+        self.giving_up = self.given_up_head(slot);
         let spilled = self.drop_spilled(slot);
         let done = spilled.and_then(|()| self.step(slot, Input::Purge, time, at));
         self.giving_up = None;
         done
+    }
+
+    /// The oldest in the lane become dead letters; one that holds it stays for the end.
+    pub(crate) fn apply_give_up_part(
+        &mut self,
+        at: Address,
+        time: Millis,
+        slot: Slot,
+        events: u64,
+    ) -> Result<(), Failure> {
+        self.giving_up = self.given_up_head(slot);
+        let done = (0..events).try_for_each(|_| self.step(slot, Input::DropOldest, time, at));
+        self.giving_up = None;
+        done
+    }
+
+    fn given_up_head(&self, slot: Slot) -> Option<(Position, u32)> {
+        let lane = &self.lanes.get(slot)?.lane;
+        let head = lane.head().map_or(Position(0), |(_, entry)| entry.position);
+        Some((head, lane.attempts_total()))
     }
 
     pub(crate) fn give_up_entry(
@@ -196,16 +241,18 @@ impl Engine {
         job: u64,
     ) -> Result<(), Failure> {
         let Some(letter) = self.find_dead_letter(from, position)? else { return Ok(()) };
-        let record = self.read_event(letter.entry.at)?;
-        let (_, event) = crate::apply::event_of(&record)?;
-        let view = klambda_core::event_codec::EventView::decode(event)
-            .map_err(|_| klambda_core::wire::Malformed("event"))?;
         let Some(subscription) = self.subscriptions.get(&to) else { return Ok(()) };
-        let wanted = crate::accept::place(subscription, &view);
-        let key = match &wanted {
-            crate::accept::Wanted::Lane { key, .. } => key.to_string(),
-            _ => String::new(),
+        let record = if_readable(self.read_event(letter.entry.at))?;
+        let view = record.as_deref().and_then(|record| EventView::decode(event_of(record).ok()?.1).ok());
+        let Some(view) = view else {
+            tracing::error!(
+                position = position.0,
+                "A dead letter cannot be read back: it stays where it is."
+            );
+            self.replays.skip(job, "unreadable", 1);
+            return Ok(());
         };
+        let wanted = place(subscription, &view);
         let moved = Record::Moved {
             time: self.now,
             from,
@@ -214,10 +261,9 @@ impl Engine {
             accepted: letter.entry.accepted,
             bytes: letter.entry.bytes,
             route: self.route(to, &wanted),
+            job,
         };
-        self.commit(&moved)?;
-        self.replays.started(job, to, position, &key);
-        Ok(())
+        self.commit(&moved).map(|_| ())
     }
 
     pub(crate) fn apply_moved(
@@ -227,6 +273,7 @@ impl Engine {
         from: SubscriptionId,
         entry: Entry,
         route: &Route<'_>,
+        job: u64,
     ) -> Result<(), Failure> {
         let row = crate::rows::at_position(crate::rows::DEAD, from, entry.position);
         if self.rows.get(&row)?.is_some() {
@@ -236,8 +283,15 @@ impl Engine {
                 subscription.tally.unpin(entry.at);
             }
         }
-        self.mark_taken(&entry, time, route.subscription)?;
+        let (to, key) = (route.subscription, if let To::Lane { key, .. } = route.to { key } else { "" });
+        // Before it takes its place: it may be a dead letter again at once.
+        self.replays.started(job, to, entry.position, key);
+        self.mark_taken(&entry, time, to)?;
         self.keeping.routed += 1;
-        self.apply_route(at, time, entry, route)
+        self.apply_route(at, time, entry, route)?;
+        if let To::Invalid { .. } = route.to {
+            self.replays.failed(to, entry.position);
+        }
+        Ok(())
     }
 }

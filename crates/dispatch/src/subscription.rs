@@ -1,5 +1,6 @@
 //! A subscription at work: its document, what waits for it, and who may go next.
 
+use crate::dead_letters::Outside;
 use crate::endpoint::EndpointId;
 use crate::lanes::Slot;
 use crate::overflow::ByAge;
@@ -42,6 +43,7 @@ pub struct Subscription {
     /// While it catches up: the newest events that will be its, and up to where such were forgotten again.
     pub later: VecDeque<Entry>,
     pub later_trimmed: Position,
+    pub outside: Outside,
     /// The deepest lane as of a moment ago.
     pub deepest: Option<(Millis, String, u64)>,
     /// Nothing starts for now, through no fault of an event or of the target.
@@ -223,6 +225,7 @@ impl Subscription {
             ready_singles: VecDeque::new(),
             later: VecDeque::new(),
             later_trimmed: Position(u64::MAX),
+            outside: Outside::default(),
             deepest: None,
             held: None,
             by_age: None,

@@ -375,6 +375,8 @@ fn a_replay_keeps_the_order_of_each_key_and_survives_crashes() {
             let report = world.engine.replay(job).unwrap();
             assert_ne!(report.state, State::Running, "seed {seed} attempt {attempt}: {report:?}");
             assert_eq!((report.order_violations, report.duplicates), (0, 0), "seed {seed}: {report:?}");
+            let accounted = report.replayed + report.failed + report.skipped;
+            assert_eq!(accounted, report.selected, "seed {seed} attempt {attempt}: {report:?}");
             if world.engine.dead_letters() == 0 && world.engine.waiting() == 0 {
                 break;
             }

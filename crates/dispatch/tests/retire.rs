@@ -10,6 +10,7 @@ use klambda_dispatch::operate::{LaneAction, Leftover, Refused};
 use klambda_dispatch::replay::{Request, State};
 use klambda_dispatch::views::Letters;
 use klambda_dispatch::{Delivery, Token};
+use klambda_store::disk::Disk;
 use serde_json::{Value, json};
 use world::{Rng, World};
 
@@ -222,6 +223,96 @@ fn nothing_is_lost_on_the_way_out() {
         let accepted = world.accepted.values().flatten().count();
         let found = (1..=n).filter(|n| known(*n)).count();
         assert!(found >= accepted, "seed {seed}: {found} of {accepted}");
+        world.must_be_sound();
+    }
+}
+
+/// Letters in flight at the crash, letters that have no place with the successor, and one that cannot be read any more.
+#[test]
+fn a_replay_to_a_successor_reports_every_dead_letter_through_damage_and_a_crash() {
+    for ordering in ["ordered", "unordered"] {
+        let mut world = World::new(4);
+        world.put(function(ordering));
+        world.engine.pause_subscription(NAME, true).expect("paused");
+        (1..=250).for_each(|n| world.send_as(&format!("k{n}"), None, &format!("e{n}")));
+        world.settle();
+        world.engine.retire_subscription(NAME, 0).expect("retired");
+        rounds(&mut world, 5, |_| None);
+        assert_eq!(letters(&world).len(), 250);
+        // A start reads the log from here on: what is damaged before that shows when it is wanted.
+        world.engine.request_checkpoint();
+        rounds(&mut world, 2, |_| None);
+        let segment = world.disk.list().expect("lists").into_iter().find(|name| name.starts_with("log-"));
+        world.disk.flip_bit(&segment.expect("a segment"), 8 * 4000);
+
+        world.put(function(ordering));
+        let request = Request { parallelism: 64, ..replay(Some(NAME)) };
+        let job = world.engine.create_replay(request).expect("made");
+        rounds(&mut world, 3, |_| None);
+        assert!(!world.engine.replay(job).expect("there").open.is_empty());
+        world.restart(&mut |_| 0);
+        rounds(&mut world, 260, |_| Some(world::ok()));
+        assert_eq!(world.engine.failure(), None);
+        let job = world.engine.replay(job).expect("there");
+        let counts = (job.state, job.selected, job.replayed, job.failed, job.skipped);
+        assert_eq!(counts, (State::Succeeded, 250, 249, 0, 1), "{ordering}: {job:?}");
+        assert_eq!(job.skipped_reasons["unreadable"], 1);
+        assert_eq!(letters(&world).len(), 1, "what cannot be read stays where it is");
+    }
+}
+
+#[test]
+fn a_dead_letter_that_a_successor_cannot_place_has_failed_again() {
+    let mut world = World::new(5);
+    world.put(function("ordered"));
+    world.send_as("k", None, "e1");
+    world.settle();
+    world.engine.retire_subscription(NAME, 0).expect("retired");
+    rounds(&mut world, 3, |_| None);
+    let mut document = function("ordered");
+    document["spec"]["orderingPolicy"] = json!({"key": {"attribute": "nokey"}});
+    world.put(document);
+    let job = world.engine.create_replay(replay(Some(NAME))).expect("made");
+    rounds(&mut world, 3, |_| Some(world::ok()));
+    let job = world.engine.replay(job).expect("there");
+    assert_eq!((job.state, job.selected, job.failed), (State::Failed, 1, 1), "{job:?}");
+    assert_eq!(letters(&world), [format!("{NAME}.1 e1 validation")]);
+    world.must_be_sound();
+}
+
+/// An unordered queue is in the order of arrival, and a dead letter that comes to it later is an older event.
+#[test]
+fn a_restart_finds_what_was_on_its_way_beside_an_older_dead_letter() {
+    for discards in [false, true] {
+        let mut world = World::new(6);
+        let mut document = function("unordered");
+        document["spec"]["concurrency"] = json!(if discards { 2 } else { 3 });
+        world.put(document.clone());
+        world.send_as("k", None, "old");
+        world.settle();
+        world.engine.retire_subscription(NAME, 0).expect("retired");
+        rounds(&mut world, 3, |_| None);
+        world.put(document);
+        (1..=2).for_each(|n| world.send_as("k", None, &format!("new{n}")));
+        world.settle();
+        world.engine.create_replay(replay(Some(NAME))).expect("made");
+        (0..3).for_each(|_| world.pass(1000));
+        let open = world.take_open();
+        assert_eq!(open.len(), if discards { 2 } else { 3 });
+        if discards {
+            let ordered = Document::parse(&function("ordered")).expect("good");
+            world.engine.put_subscription(ordered, true).expect("changed");
+        }
+        let first = if discards { "new2" } else { "old" };
+        for delivery in open.iter().filter(|delivery| id(delivery) == first) {
+            world.engine.outcome(delivery.ticket, world::ok());
+        }
+        world.engine.when_durable(Token(0));
+        world.settle();
+        let waiting = world.engine.waiting();
+        assert_eq!(waiting, if discards { 1 } else { 2 });
+        world.restart(&mut |_| 0);
+        assert_eq!(world.engine.waiting(), waiting);
         world.must_be_sound();
     }
 }

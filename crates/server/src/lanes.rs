@@ -209,12 +209,26 @@ async fn acted(
     body: &Bytes,
 ) -> Result<Response, Problem> {
     let action = read_action(action, body)?;
+    if action == LaneAction::Purge {
+        purge_parts(api, &subscription, &key).await?;
+    }
     let done = move |engine: &mut Engine| {
         engine.act_on_lane(&subscription, &key, action)?;
         view(engine, &subscription, &key)
     };
     let lane = api.command(done).await??;
     answer(api, lane).await
+}
+
+/// Of many events all but the last go in parts, so that others get their turn in between. What is purged already when a
+/// part is refused, or nobody waits for the answer any more, stays so.
+async fn purge_parts(api: &Api, subscription: &str, key: &str) -> Result<(), Problem> {
+    loop {
+        let (subscription, key) = (subscription.to_owned(), key.to_owned());
+        if !api.query(move |engine| engine.purge_lane_part(&subscription, &key)).await?? {
+            return Ok(());
+        }
+    }
 }
 
 fn read_action(action: &str, body: &Bytes) -> Result<LaneAction, Problem> {

@@ -48,6 +48,9 @@ pub async fn put(
     refuse_managed(&name)?;
     let document = read(&name, &members::parse(&body)?)?;
     let only_new = headers.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == b"*");
+    if discard && !only_new {
+        discard_parts(&api, &document).await?;
+    }
     let done = api.command(move |engine| create_or_change(engine, document, discard, only_new)).await?;
     let (put, shown) = done?;
     Ok(match put {
@@ -93,6 +96,16 @@ fn read(name: &str, body: &Value) -> Result<Document, Problem> {
             Err(Problem::invalid_subscription(detail).faults(faults))
         }
     }
+}
+
+/// What is discarded goes in parts, so that others get their turn in between.
+async fn discard_parts(api: &Api, document: &Document) -> Result<(), Problem> {
+    let mut next = Some(String::new());
+    while let Some(from) = next {
+        let document = document.clone();
+        next = api.query(move |engine| engine.discard_part(&document, &from)).await??;
+    }
+    Ok(())
 }
 
 fn create_or_change(

@@ -74,7 +74,8 @@ pub enum Record<'a> {
         time: Millis,
         changes: Vec<DocumentChange<'a>>,
     },
-    /// A dead letter of a subscription that is gone goes to the one that has its name now.
+    /// A dead letter of a subscription that is gone goes to the one that has its name now, for a replay job (0: none that
+    /// is known).
     Moved {
         time: Millis,
         from: SubscriptionId,
@@ -83,6 +84,7 @@ pub enum Record<'a> {
         accepted: Millis,
         bytes: u32,
         route: Route<'a>,
+        job: u64,
     },
 }
 
@@ -133,8 +135,16 @@ pub enum Gone {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayChange<'a> {
-    Created { job: &'a str },
-    Ended { job: &'a str },
+    Created {
+        job: &'a str,
+    },
+    Ended {
+        job: &'a str,
+    },
+    /// What it found to do, before it does any of it.
+    Planned {
+        job: &'a str,
+    },
 }
 
 const EVENT: u8 = 1;
@@ -225,6 +235,7 @@ impl<'a> Record<'a> {
                 let (tag, job) = match change {
                     ReplayChange::Created { job } => (0, job),
                     ReplayChange::Ended { job } => (1, job),
+                    ReplayChange::Planned { job } => (2, job),
                 };
                 out.push(tag);
                 put_bytes(out, job.as_bytes());
@@ -243,7 +254,7 @@ impl<'a> Record<'a> {
                 put_varint(out, changes.len() as u64);
                 changes.iter().for_each(|change| change.encode(out));
             }
-            Record::Moved { time, from, position, at, accepted, bytes, route } => {
+            Record::Moved { time, from, position, at, accepted, bytes, route, job } => {
                 out.push(MOVED);
                 put_varint(out, time.0);
                 put_varint(out, u64::from(from.0));
@@ -252,6 +263,9 @@ impl<'a> Record<'a> {
                 put_varint(out, accepted.0);
                 put_varint(out, u64::from(*bytes));
                 put_route(out, route);
+                if *job > 0 {
+                    put_varint(out, *job);
+                }
             }
         }
     }
@@ -310,6 +324,7 @@ impl<'a> Record<'a> {
                 change: match r.u8()? {
                     0 => ReplayChange::Created { job: r.text()? },
                     1 => ReplayChange::Ended { job: r.text()? },
+                    2 => ReplayChange::Planned { job: r.text()? },
                     _ => return Err(Malformed("replay change")),
                 },
             },
@@ -330,6 +345,7 @@ impl<'a> Record<'a> {
                 accepted: Millis(r.varint()?),
                 bytes: r.u32()?,
                 route: take_route(r)?,
+                job: if r.is_empty() { 0 } else { r.varint()? },
             },
             _ => return Err(Malformed("record kind")),
         })

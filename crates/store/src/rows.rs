@@ -81,22 +81,18 @@ impl Rows {
             let Some(key) = next.into_iter().flatten().min().filter(|key| key.starts_with(prefix)) else {
                 break;
             };
-            let key = key.to_vec();
-            let mut value: Option<Option<Vec<u8>>> = None;
-            if let Some(row) = newest.next_if(|row| row.0 == key) {
-                value.get_or_insert_with(|| row.1.map(<[u8]>::to_vec));
-            }
-            if let Some(row) = frozen.next_if(|row| row.0 == key) {
-                value.get_or_insert_with(|| row.1.map(<[u8]>::to_vec));
-            }
-            if stored.as_ref().is_some_and(|row| row.0 == key) {
-                let row = stored.take();
-                value.get_or_insert_with(|| row.and_then(|row| row.1));
-                stored = tables.next().transpose()?;
-            }
-            if let Some(value) = value.flatten() {
-                found.push((key, value));
-            }
+            let [in_newest, in_frozen, in_stored] = next.map(|other| other == Some(key));
+            let changed = newest.next_if(|_| in_newest);
+            let froze = frozen.next_if(|_| in_frozen);
+            let below = match in_stored {
+                true => std::mem::replace(&mut stored, tables.next().transpose()?),
+                false => None,
+            };
+            // Deleted rows are passed over by the thousand: they cost no memory.
+            found.extend(match changed.or(froze) {
+                Some((key, value)) => value.map(|value| (key.to_vec(), value.to_vec())),
+                None => below.and_then(|(key, value)| value.map(|value| (key, value))),
+            });
         }
         Ok(found)
     }

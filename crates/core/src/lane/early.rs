@@ -175,6 +175,17 @@ impl Lane {
         self.early_spilled.entries > 0
     }
 
+    /// Early events on disk.
+    pub fn early_on_disk(&self) -> u64 {
+        self.early_spilled.entries
+    }
+
+    /// One of the early events on disk is gone.
+    pub fn drop_early_on_disk(&mut self, entry: &Entry) {
+        self.early_spilled.entries = self.early_spilled.entries.saturating_sub(1);
+        self.early_spilled.bytes = self.early_spilled.bytes.saturating_sub(u64::from(entry.bytes));
+    }
+
     /// Early events on disk must come back before the next step: none is left in memory.
     pub fn wants_early(&self) -> bool {
         self.early_spilled.entries > 0 && self.early.is_empty()

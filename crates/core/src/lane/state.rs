@@ -169,6 +169,11 @@ impl Lane {
         self.turn.filter(|_| self.in_flight)
     }
 
+    /// How many events `Purge` drops: all but what is in flight.
+    pub fn purgeable(&self) -> u64 {
+        self.depth().saturating_sub(u64::from(self.in_flight))
+    }
+
     /// How many events `DropOldest` could drop: all but what is in flight and what holds the lane.
     pub fn droppable(&self) -> u64 {
         self.depth().saturating_sub(u64::from(self.in_flight)).saturating_sub(u64::from(self.held))
@@ -178,6 +183,12 @@ impl Lane {
     pub fn first_droppable(&self) -> Option<&Entry> {
         let (aside, queue) = self.kept_from_drop();
         self.aside.get(aside).or_else(|| self.queue.get(queue)).or_else(|| self.early.values().next())
+    }
+
+    /// What `DropOldest` drops one after the other, as far as that is in memory before what is on disk.
+    pub fn droppable_front(&self) -> impl Iterator<Item = &Entry> {
+        let (aside, queue) = self.kept_from_drop();
+        self.aside.iter().skip(aside).chain(self.queue.iter().skip(queue))
     }
 
     /// How many at the front of each place are never dropped: what is in flight, and a dead letter that holds the lane.

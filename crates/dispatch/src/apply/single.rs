@@ -109,11 +109,27 @@ impl Engine {
         self.release(id, &entry, time)
     }
 
-    /// Makes sure that the event is among those on their way: all before it in the queue are too.
+    /// Makes sure that the event is among those on their way: all before it in the queue are too, also younger ones, which
+    /// came before a dead letter that moved here.
     pub(crate) fn take_single(&mut self, id: SubscriptionId, position: Position) -> Result<(), Failure> {
         loop {
             let known = self.subscriptions.get(&id).is_none_or(|s| s.singles.contains_key(&position));
-            if known || !self.take_next_single(id, Some(position))? {
+            if known || !self.take_next_single(id, None)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// All that was on its way before this event, the first that is not, is again.
+    pub(super) fn take_singles_before(
+        &mut self,
+        id: SubscriptionId,
+        first: Option<Position>,
+    ) -> Result<(), Failure> {
+        loop {
+            let slot = self.resident(id, "")?;
+            let head = self.lanes.get(slot).and_then(|resident| resident.lane.front());
+            if head.map(|entry| entry.position) == first || !self.take_next_single(id, None)? {
                 return Ok(());
             }
         }

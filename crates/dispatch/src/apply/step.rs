@@ -23,6 +23,9 @@ impl Engine {
         if let (Step::Purge { after, .. }, "") = (step, key) {
             while self.take_next_single(id, Some(*after))? {}
         }
+        if let (Step::PurgePart { positions, .. }, "") = (step, key) {
+            self.take_singles_before(id, positions.first().copied())?;
+        }
         let slot = self.resident(id, key)?;
         if let Step::Purge { .. } = step {
             self.drop_spilled(slot)?;
@@ -59,6 +62,10 @@ impl Engine {
                 Input::DropOldest
             }
             Step::GiveUp => return self.apply_give_up(at, time, slot),
+            Step::PurgePart { early, positions } => {
+                return self.apply_purge_part(at, time, slot, *early, positions);
+            }
+            Step::GiveUpPart { events } => return self.apply_give_up_part(at, time, slot, *events),
         };
         self.step(slot, input, time, at)
     }
@@ -72,7 +79,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn must_be_droppable(&self, slot: Slot, position: Position) -> Result<(), Failure> {
+    pub(crate) fn must_be_droppable(&self, slot: Slot, position: Position) -> Result<(), Failure> {
         let first = self.lanes.get(slot).and_then(|resident| resident.lane.first_droppable());
         match first {
             Some(entry) if entry.position == position => Ok(()),
@@ -240,6 +247,7 @@ impl Engine {
                 self.add_dead_letter(id, Some(&key), entry, reason, &error, attempts, time, previous)
             }
             Action::SpillEarly { sequence, entry } => {
+                resident.early_from = resident.early_from.min(sequence);
                 let row = rows::early(id, &resident.key, sequence);
                 self.spill_early(&row, &entry);
                 Ok(())

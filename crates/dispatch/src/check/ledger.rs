@@ -68,14 +68,14 @@ impl Ledger {
                 routes.iter().for_each(|route| self.route(position, route, findings));
             }
             Record::Routed { position, route, .. } => self.route(*position, route, findings),
-            Record::Step { subscription, lane, previous, step, .. } => {
+            Record::Step { subscription, lane, previous, running, step, .. } => {
                 if self.removed.contains(subscription) {
                     return;
                 }
                 match lane {
                     LaneRef::Key(key) => {
                         self.touch(*previous);
-                        self.step(*subscription, key, step, findings);
+                        self.step(*subscription, key, step, running.is_some(), findings);
                     }
                     LaneRef::Alone(position) => self.step_alone(*subscription, *position, step),
                 }
@@ -124,7 +124,14 @@ impl Ledger {
         }
     }
 
-    fn step(&mut self, id: SubscriptionId, key: &str, step: &Step<'_>, findings: &mut Findings) {
+    fn step(
+        &mut self,
+        id: SubscriptionId,
+        key: &str,
+        step: &Step<'_>,
+        in_flight: bool,
+        findings: &mut Findings,
+    ) {
         match step {
             Step::Delivered { position } => return self.delivered(id, key, *position, findings),
             Step::Replay { position, .. } => return self.replayed(id, key, *position),
@@ -140,7 +147,18 @@ impl Ledger {
             Step::Purge { after, .. } if key.is_empty() => {
                 self.counts.purged += account.alone.extract_if(|position| position > after).count() as u64;
             }
-            Step::Purge { events, .. } => self.counts.purged += account.purge(key, lane, *events),
+            // What is in flight stays, for all the log says it goes, and is counted as back when it ends.
+            Step::Purge { events, .. } => {
+                self.counts.purged += account.purge(key, lane, *events + u64::from(in_flight));
+            }
+            Step::PurgePart { positions, .. } => {
+                for position in positions {
+                    if !account.alone.remove(position) {
+                        account.dropped(key, *position);
+                    }
+                }
+                self.counts.purged += positions.len() as u64;
+            }
             Step::Reset { .. } => account.set_apart(key, lane),
             _ => {}
         }

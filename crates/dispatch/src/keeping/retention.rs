@@ -1,7 +1,7 @@
 //! Old segments go; what waits in them is copied forward first.
 
 use super::Spent;
-use crate::engine::{Engine, Failure};
+use crate::engine::{Engine, Failure, if_readable};
 use crate::rows;
 use crate::subscription::{PIN_SHIFT, Phase};
 use klambda_core::event_codec::EventView;
@@ -199,7 +199,7 @@ impl Engine {
         if self.is_outside_lanes(id, mark)? {
             return Ok(true);
         }
-        match if_readable(self.lane_at(id, mark.at))? {
+        match if_readable(self.lane_at(id, mark.at))?.flatten() {
             Some(key) => self.is_in_lane(id, &key, mark.at),
             None => Ok(false),
         }
@@ -208,7 +208,7 @@ impl Engine {
     /// As far as the mark alone can tell, without the event.
     pub(super) fn is_outside_lanes(&self, id: SubscriptionId, mark: &Mark) -> Result<bool, Failure> {
         let position = match mark.position {
-            Position(0) => if_readable(self.find_position(mark.at))?,
+            Position(0) => if_readable(self.find_position(mark.at))?.flatten(),
             known => Some(known),
         };
         position.map_or(Ok(false), |position| self.is_single_or_letter(id, position))
@@ -290,17 +290,5 @@ impl Engine {
             self.keeping.sweep_from = [row.as_slice(), &[0]].concat();
         }
         Ok(())
-    }
-}
-
-/// None of an event that is damaged or gone: that is no failure of the store.
-fn if_readable<T>(found: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
-    match found {
-        Err(failure @ (Failure::Log(log::Error::Damaged { .. }) | Failure::Malformed(_))) => {
-            tracing::error!(%failure, "An event cannot be read back: whether it waits is not known.");
-            Ok(None)
-        }
-        Err(Failure::Log(log::Error::Gone(_))) => Ok(None),
-        other => other,
     }
 }

@@ -2,14 +2,14 @@
 
 use super::{Queue, State, Work};
 use crate::dead_letters::{DeadLetter, Selector};
-use crate::engine::{Engine, Failure};
+use crate::delivery::STEP_BYTES_MAX;
+use crate::engine::{Engine, Failure, if_readable};
 use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::kinds::{self, Strategy};
 use klambda_core::lane::Hold;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
-use klambda_store::log;
-use klambda_store::record::{Gone, Record, Step};
+use klambda_store::record::{Gone, Record, ReplayChange, Step};
 use std::collections::BTreeMap;
 
 impl Engine {
@@ -23,8 +23,9 @@ impl Engine {
     }
 
     pub(super) fn run_replay(&mut self, id: u64) -> Result<(), Failure> {
-        if !self.replays.work.get(&id).is_some_and(|work| work.next_at > 0.0) {
-            self.plan_replay(id)?;
+        let is_planned = self.replays.work.get(&id).is_some_and(|work| work.next_at > 0.0);
+        if !is_planned && !self.plan_replay(id)? {
+            return Ok(());
         }
         let Some(mut work) = self.replays.work.remove(&id) else { return Ok(()) };
         let result = self.advance(id, &mut work);
@@ -40,29 +41,33 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn plan_replay(&mut self, id: u64) -> Result<(), Failure> {
-        let Some(job) = self.replays.get(id) else { return Ok(()) };
-        let (selector, created) = (job.selector.clone(), job.created);
-        let (queues, left_out) = self.replay_queues(&selector, created + 1)?;
-        let selected: u64 = queues.iter().map(|queue| queue.letters.len() as u64).sum();
-        let now = self.now;
-        let Some(job) = self.replays.jobs.get_mut(&id) else { return Ok(()) };
+    /// What there is to do is looked up, at first and again after a restart or a change of ordering, and written down
+    /// before any of it is done. Answers whether there was room for that.
+    fn plan_replay(&mut self, id: u64) -> Result<bool, Failure> {
+        let Some(mut job) = self.replays.get(id).cloned() else { return Ok(false) };
+        let (queues, left_out) = self.replay_queues(&job.selector, job.created + 1)?;
         job.looks_again();
-        if job.selected == 0 {
-            job.selected = selected + left_out.len() as u64;
-            job.keys = queues.len() as u64;
-        }
-        let work = self.replays.work.entry(id).or_default();
-        work.queues = queues.into();
-        work.next_at = now.0 as f64;
         for (subscription, position, reason) in left_out {
-            self.replays.skip(id, reason, 1);
+            if !self.log.has_room_for_steps(STEP_BYTES_MAX) {
+                return Ok(false);
+            }
+            job.skip(reason, 1);
             if reason == "discarded" {
-                let gone = Record::DeadLetterGone { time: now, subscription, position, why: Gone::Deleted };
-                self.commit(&gone)?;
+                let (time, why) = (self.now, Gone::Deleted);
+                self.commit(&Record::DeadLetterGone { time, subscription, position, why })?;
             }
         }
-        Ok(())
+        let letters = queues.iter().map(|queue| queue.letters.len() as u64).sum();
+        job.planned(letters, queues.len() as u64);
+        let text = job.to_text()?;
+        if !self.log.has_room_for_steps(text.len() + STEP_BYTES_MAX) {
+            return Ok(false);
+        }
+        self.commit(&Record::Replay { time: self.now, id, change: ReplayChange::Planned { job: &text } })?;
+        let work = self.replays.work.entry(id).or_default();
+        work.queues = queues.into();
+        work.next_at = self.now.0 as f64;
+        Ok(true)
     }
 
     /// The selected dead letters as queues, oldest first, and those that their type's strategy leaves out.
@@ -142,11 +147,8 @@ impl Engine {
         if letter.key.is_some() && subscription.epochs == 0 {
             return Ok(letter.key.clone());
         }
-        match self.read_event(letter.entry.at) {
-            Ok(record) => self.lane_by_rules(id, &record),
-            Err(Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_))) => Ok(letter.key.clone()),
-            Err(failure) => Err(failure),
-        }
+        let lane = self.read_event(letter.entry.at).and_then(|record| self.lane_by_rules(id, &record));
+        Ok(if_readable(lane)?.unwrap_or_else(|| letter.key.clone()))
     }
 
     pub(super) fn strategy(&self, kind: &str) -> Strategy {

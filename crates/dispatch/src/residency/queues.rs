@@ -3,11 +3,17 @@
 use super::missing;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Slot;
+use crate::operate::Refused;
 use crate::rows;
-use klambda_core::ids::Sequence;
-use klambda_core::lane::Entry;
+use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_core::lane::{Action, CHUNK, Entry, Input};
 use klambda_core::lane_row::{put_entries, put_entry, take_entries, take_entry};
+use klambda_core::time::Millis;
 use klambda_core::wire::Reader;
+use klambda_store::record::Step;
+
+/// The most events that leave a lane in one step: others are not to wait for longer than that takes.
+pub(crate) const PART_EVENTS: usize = 2048;
 
 impl Engine {
     /// A full back goes to disk, an empty front comes from there.
@@ -65,19 +71,15 @@ impl Engine {
         {
             let Some(subscription) = self.subscriptions.get(&resident.subscription) else { return Ok(()) };
             let policy = subscription.policy;
-            let prefix = rows::early_prefix(resident.subscription, &resident.key);
             let limit = usize::try_from(policy.buffer_events_max).unwrap_or(usize::MAX).clamp(1, 10_000);
-            let found = self.rows.scan(&prefix, &prefix, limit)?;
-            if found.is_empty() {
-                return Err(missing("early events", &resident.key));
-            }
-            let mut entries = Vec::with_capacity(found.len());
-            for (row, value) in &found {
-                entries.push((Sequence(rows::number_of(row)), take_entry(&mut Reader::new(value))?));
-                self.rows.delete(row);
-            }
+            let found = self.early_on_disk(slot, limit)?;
+            let Some((last, _)) = found.last() else { return Err(missing("early events", &resident.key)) };
+            let from = Sequence(rows::number_of(last).saturating_add(1));
+            found.iter().for_each(|(row, _)| self.rows.delete(row));
+            let entries = found.iter().map(|(row, entry)| (Sequence(rows::number_of(row)), *entry)).collect();
             let now = self.now;
             let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
+            resident.early_from = from;
             let before = resident.lane.resident();
             let actions = resident.lane.load_early(entries, &policy, now);
             let (after, at) = (resident.lane.resident(), resident.last_step);
@@ -87,45 +89,127 @@ impl Engine {
         Ok(())
     }
 
-    /// Before a purge: what the lane has on disk goes too, and its ids are released.
+    // ---- going --------------------------------------------------------------------------------------------
+
+    /// Before a purge: what the lane has on disk goes too, and its ids are released. A chunk at a time is in memory.
     pub(crate) fn drop_spilled(&mut self, slot: Slot) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
         let (id, key, spilled) = (resident.subscription, resident.key.clone(), resident.lane.spilled());
-        let mut gone = Vec::new();
         if spilled.entries > 0 {
             for chunk in spilled.first_chunk..spilled.next_chunk {
                 let row = rows::chunk(id, &key, chunk);
                 if let Some(stored) = self.rows.get(&row)? {
-                    gone.extend(take_entries(&mut Reader::new(&stored))?);
                     self.rows.delete(&row);
+                    let entries = take_entries(&mut Reader::new(&stored))?;
+                    entries.iter().try_for_each(|entry| self.drop_entry(slot, entry, self.now))?;
                 }
             }
         }
-        if resident.lane.has_spilled_early() {
-            let prefix = rows::early_prefix(id, &key);
-            for (row, value) in self.rows.scan(&prefix, &prefix, usize::MAX)? {
-                gone.push(take_entry(&mut Reader::new(&value))?);
-                self.rows.delete(&row);
+        loop {
+            let found = self.early_on_disk(slot, CHUNK)?;
+            if found.is_empty() {
+                return Ok(());
             }
+            found.iter().try_for_each(|early| self.drop_early(slot, early, self.now))?;
         }
-        let now = self.now;
-        for entry in gone {
-            if self.giving_up.is_some() {
-                if let Some(resident) = self.lanes.get_mut(slot) {
-                    resident.passed(&entry);
-                }
-                self.give_up_entry(id, Some(&key), entry, now)?;
-                continue;
+    }
+
+    /// The first of the early events on disk, with their rows.
+    fn early_on_disk(&self, slot: Slot, limit: usize) -> Result<Vec<(Vec<u8>, Entry)>, Failure> {
+        let Some(resident) = self.lanes.get(slot).filter(|resident| resident.lane.has_spilled_early()) else {
+            return Ok(Vec::new());
+        };
+        let prefix = rows::early_prefix(resident.subscription, &resident.key);
+        let from = rows::early(resident.subscription, &resident.key, resident.early_from);
+        let found = self.rows.scan(&prefix, &from, limit)?;
+        found.into_iter().map(|(row, value)| Ok((row, take_entry(&mut Reader::new(&value))?))).collect()
+    }
+
+    fn drop_early(
+        &mut self,
+        slot: Slot,
+        (row, entry): &(Vec<u8>, Entry),
+        time: Millis,
+    ) -> Result<(), Failure> {
+        self.rows.delete(row);
+        if let Some(resident) = self.lanes.get_mut(slot) {
+            // Those that are gone are not looked through again.
+            resident.early_from = Sequence(rows::number_of(row).saturating_add(1));
+        }
+        self.drop_entry(slot, entry, time)
+    }
+
+    /// An event that was on disk leaves its lane without success.
+    fn drop_entry(&mut self, slot: Slot, entry: &Entry, time: Millis) -> Result<(), Failure> {
+        self.act(slot, Action::Dropped(*entry), 0, time, Address(0))
+    }
+
+    /// If more is on disk of a lane than may go in one step, a part of it goes; what is in flight and what holds the
+    /// lane stays. Answers whether there was such a part: then there may be another. All of an unordered queue are parts.
+    pub(crate) fn purge_part(&mut self, id: SubscriptionId, key: &str) -> Result<bool, Refused> {
+        let slot = self.resident(id, key)?;
+        let (early, positions) = self.next_part(slot)?;
+        if positions.is_empty() {
+            return Ok(false);
+        }
+        self.must_write()?;
+        self.step_lane(id, key, Step::PurgePart { early, positions })?;
+        Ok(true)
+    }
+
+    fn next_part(&self, slot: Slot) -> Result<(bool, Vec<Position>), Failure> {
+        let Some(resident) = self.lanes.get(slot) else { return Ok((false, Vec::new())) };
+        let (lane, spilled) = (&resident.lane, resident.lane.spilled());
+        // What waits of an unordered subscription goes by name alone: a restart finds it in one queue with what was on its
+        // way, and the two are told apart by nothing else.
+        let is_long =
+            if resident.key.is_empty() { lane.depth() > 0 } else { spilled.entries > PART_EVENTS as u64 };
+        if is_long {
+            let mut positions: Vec<Position> = lane.droppable_front().map(|entry| entry.position).collect();
+            let mut chunks = spilled.first_chunk..spilled.next_chunk;
+            while positions.len() < PART_EVENTS
+                && let Some(chunk) = chunks.next()
+            {
+                let row = self.rows.get(&rows::chunk(resident.subscription, &resident.key, chunk))?;
+                let row = row.ok_or_else(|| missing("a chunk of a lane's queue", &resident.key))?;
+                positions.extend(take_entries(&mut Reader::new(&row))?.iter().map(|entry| entry.position));
             }
-            if let Some(subscription) = self.subscriptions.get_mut(&id) {
-                subscription.tally.left(&entry);
-                subscription.tally.unpin(entry.at);
+            positions.truncate(PART_EVENTS);
+            return Ok((false, positions));
+        }
+        if lane.early_on_disk() > PART_EVENTS as u64 {
+            let found = self.early_on_disk(slot, PART_EVENTS)?;
+            return Ok((true, found.iter().map(|(_, entry)| entry.position).collect()));
+        }
+        Ok((false, Vec::new()))
+    }
+
+    pub(crate) fn apply_purge_part(
+        &mut self,
+        at: Address,
+        time: Millis,
+        slot: Slot,
+        early: bool,
+        positions: &[Position],
+    ) -> Result<(), Failure> {
+        if !early {
+            return positions.iter().try_for_each(|position| {
+                self.must_be_droppable(slot, *position)?;
+                self.step(slot, Input::DropOldest, time, at)
+            });
+        }
+        for (early, position) in self.early_on_disk(slot, positions.len())?.iter().zip(positions) {
+            if early.1.position != *position {
+                return Err(Failure::State(format!("event {position} was purged out of its turn")));
             }
+            self.drop_early(slot, early, time)?;
             if let Some(resident) = self.lanes.get_mut(slot) {
-                resident.passed(&entry);
+                resident.lane.drop_early_on_disk(&early.1);
             }
-            self.replays.dropped(id, entry.position);
-            self.release(id, &entry, now)?;
+        }
+        if let Some(resident) = self.lanes.get_mut(slot) {
+            resident.dirty = true;
+            resident.last_step = at;
         }
         Ok(())
     }

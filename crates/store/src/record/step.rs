@@ -22,6 +22,7 @@ pub enum Step<'a> {
     Resume,
     Skip,
     /// With how many went. Of an unordered subscription only what stands after this position: the rest was on its way.
+    /// (Written so in the past; now all of those go by `PurgePart`.)
     Purge {
         events: u64,
         after: Position,
@@ -40,6 +41,16 @@ pub enum Step<'a> {
     },
     /// Its subscription goes: everything that waits here becomes a dead letter.
     GiveUp,
+    /// Too many wait for one step: these go before the rest is purged. The oldest of the queue, one after the other, or
+    /// (`early`) the first of the early events on disk. Named, so that a reader of the log knows them.
+    PurgePart {
+        early: bool,
+        positions: Vec<Position>,
+    },
+    /// As many of the oldest become dead letters before the rest is given up.
+    GiveUpPart {
+        events: u64,
+    },
 }
 
 impl<'a> Step<'a> {
@@ -80,6 +91,15 @@ impl<'a> Step<'a> {
                 put_varint(out, position.0);
             }
             Step::GiveUp => out.push(10),
+            Step::PurgePart { early, positions } => {
+                out.push(11);
+                out.push(u8::from(*early));
+                put_positions(out, positions);
+            }
+            Step::GiveUpPart { events } => {
+                out.push(12);
+                put_varint(out, *events);
+            }
         }
     }
 
@@ -102,6 +122,8 @@ impl<'a> Step<'a> {
             8 => Step::Replay { position: Position(r.varint()?), job: r.varint()? },
             9 => Step::DropOldest { position: Position(r.varint()?) },
             10 => Step::GiveUp,
+            11 => Step::PurgePart { early: r.u8()? != 0, positions: take_positions(r)? },
+            12 => Step::GiveUpPart { events: r.varint()? },
             _ => return Err(Malformed("step")),
         })
     }
@@ -113,12 +135,37 @@ impl<'a> Step<'a> {
             Step::GapExpired => "gap expired",
             Step::Resume => "resumed",
             Step::Skip => "skipped",
-            Step::Purge { .. } => "purged",
+            Step::Purge { .. } | Step::PurgePart { .. } => "purged",
             Step::Pause => "paused",
             Step::Reset { .. } => "reset",
             Step::Replay { .. } => "replayed",
             Step::DropOldest { .. } => "dropped",
-            Step::GiveUp => "given up",
+            Step::GiveUp | Step::GiveUpPart { .. } => "given up",
         }
     }
+}
+
+/// Neighbours are near each other, mostly rising: each is its distance from the one before, the sign in the lowest bit.
+fn put_positions(out: &mut Vec<u8>, positions: &[Position]) {
+    put_varint(out, positions.len() as u64);
+    let mut before = 0;
+    for position in positions {
+        let distance = position.0.wrapping_sub(before) as i64;
+        put_varint(out, ((distance << 1) ^ (distance >> 63)) as u64);
+        before = position.0;
+    }
+}
+
+fn take_positions(r: &mut Reader<'_>) -> Result<Vec<Position>, Malformed> {
+    let n = r.varint()?;
+    if n > r.rest().len() as u64 {
+        return Err(Malformed("position count"));
+    }
+    let mut before = 0_u64;
+    let mut take = || {
+        let distance = r.varint()?;
+        before = before.wrapping_add((distance >> 1) ^ (distance & 1).wrapping_neg());
+        Ok(Position(before))
+    };
+    (0..n).map(|_| take()).collect()
 }

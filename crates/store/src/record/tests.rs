@@ -86,10 +86,15 @@ fn events_with_every_kind_of_route() {
         &[&[2], &T, &[9, 32, 2, 6, 5, 64, 1]],
     );
     let from = SubscriptionId(3);
-    check(
-        &Record::Moved { time: TIME, from, position, at, accepted, bytes, route: route(To::Alone) },
-        &[&[11], &T, &[3, 9, 32, 2, 6, 5, 64, 1]],
-    );
+    let moved =
+        |job| Record::Moved { time: TIME, from, position, at, accepted, bytes, route: route(To::Alone), job };
+    let written = [&[11], T.as_slice(), &[3, 9, 32, 2, 6, 5, 64, 1]].concat();
+    check(&moved(0), &[&written]);
+    // The job came later: those from before name none.
+    let mut bytes = Vec::new();
+    moved(7).encode(&mut bytes);
+    assert_eq!(bytes, [written.as_slice(), &[7]].concat());
+    assert_eq!(Record::decode(&bytes), Ok(moved(7)));
 }
 
 #[test]
@@ -128,6 +133,15 @@ fn every_step() {
     check_step(Step::Replay { position: Position(9), job: 2 }, "replayed", &[8, 9, 2]);
     check_step(Step::DropOldest { position: Position(7) }, "dropped", &[9, 7]);
     check_step(Step::GiveUp, "given up", &[10]);
+    let positions = vec![Position(9), Position(10), Position(8), Position(8)];
+    check_step(Step::PurgePart { early: false, positions }, "purged", &[11, 0, 4, 18, 2, 3, 0]);
+    check_step(Step::PurgePart { early: true, positions: Vec::new() }, "purged", &[11, 1, 0]);
+    let far = vec![Position(u64::MAX), Position(0), Position(u64::MAX / 2)];
+    let mut bytes = Vec::new();
+    let step = Step::PurgePart { early: false, positions: far };
+    step.encode(&mut bytes);
+    assert_eq!(Step::decode(&mut Reader::new(&bytes)), Ok(step));
+    check_step(Step::GiveUpPart { events: 3 }, "given up", &[12, 3]);
 }
 
 #[test]
@@ -152,14 +166,20 @@ fn changes_dead_letters_and_replays() {
     for (why, byte) in [(Gone::Deleted, 0), (Gone::Expired, 1), (Gone::Overflow, 2)] {
         check(&gone(why), &[&[5], &T, &[5, 9, byte]]);
     }
-    for (made, byte) in [(ReplayChange::Created { job: "j" }, 0), (ReplayChange::Ended { job: "j" }, 1)] {
+    let job = "j";
+    let changes = [
+        (ReplayChange::Created { job }, 0),
+        (ReplayChange::Ended { job }, 1),
+        (ReplayChange::Planned { job }, 2),
+    ];
+    for (made, byte) in changes {
         check(&Record::Replay { time: TIME, id: 3, change: made }, &[&[6], &T, &[3, byte, 1, b'j']]);
     }
 }
 
 #[test]
 fn what_nothing_writes_is_malformed() {
-    let unknown: [&[u8]; 14] = [
+    let unknown: [&[u8]; 15] = [
         &[],
         &[0],
         &[12, 1],
@@ -171,11 +191,13 @@ fn what_nothing_writes_is_malformed() {
         &[1, 9, 9, 5, 64, 1],
         &[3, 9, 5, 64, 2, 9, 0, 4],
         &[3, 9, 5, 64, 0, 0, 3, 4],
-        &[3, 9, 5, 64, 0, 0, 0, 11],
+        &[3, 9, 5, 64, 0, 0, 0, 13],
+        // More positions than there are bytes left.
+        &[3, 9, 5, 64, 0, 0, 0, 11, 0, 3, 2, 2],
         &[4, 9, 5, 6],
         &[4, 9, 5, 8],
         &[5, 9, 5, 9, 3],
-        &[6, 9, 3, 2, 0],
+        &[6, 9, 3, 3, 0],
     ];
     for bytes in unknown {
         assert!(Record::decode(bytes).is_err(), "{bytes:?}");

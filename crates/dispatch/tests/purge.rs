@@ -1,0 +1,218 @@
+//! Long lanes that are purged, discarded or given up: in parts, none of which keeps others waiting for long.
+
+mod world;
+
+use klambda_core::lane::Flag;
+use klambda_core::subscription::Document;
+use klambda_dispatch::Token;
+use klambda_dispatch::operate::LaneAction;
+use klambda_store::inspect;
+use klambda_store::manifest::Manifest;
+use klambda_store::record::{Record, Step};
+use serde_json::{Value, json};
+use world::World;
+
+/// More than go in one step.
+const MANY: u64 = 5000;
+const PART: u64 = 2048;
+
+fn document(spec: Value) -> Value {
+    let mut document = json!({
+        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "s"},
+        "spec": {"target": {"url": "http://127.0.0.1:9000/"}, "ordering": "ordered", "retry": {"attempts": 1}},
+    });
+    for (key, value) in spec.as_object().expect("an object") {
+        document["spec"][key] = value.clone();
+    }
+    document
+}
+
+/// How many events each step took out of its lane.
+fn parts(world: &World) -> Vec<u64> {
+    let from = Manifest::load(&world.disk).expect("whole").expect("there").checkpoint();
+    let mut found = Vec::new();
+    let read = inspect::inspect(&world.disk, from, &mut |_, body, _| {
+        if let Ok(Record::Step { step, .. }) = Record::decode(&body) {
+            match step {
+                Step::Purge { events, .. } | Step::GiveUpPart { events } => found.push(events),
+                Step::PurgePart { positions, .. } => found.push(positions.len() as u64),
+                _ => {}
+            }
+        }
+        Ok(())
+    });
+    read.expect("reads");
+    found
+}
+
+fn must_be_parts(world: &World, sum: u64) {
+    let parts = parts(world);
+    assert!(parts.len() > 2 && parts.iter().all(|part| *part <= PART + 600), "{parts:?}");
+    assert_eq!(parts.iter().sum::<u64>(), sum, "{parts:?}");
+    assert_eq!(world.must_be_sound().purged, sum);
+}
+
+fn answer(world: &mut World, status: u16) {
+    world.pass(200);
+    for delivery in world.take_open() {
+        world.engine.outcome(delivery.ticket, world::error(status));
+    }
+    world.settle();
+}
+
+fn durable(world: &mut World) {
+    world.engine.when_durable(Token(0));
+    world.settle();
+}
+
+/// A lane in which `MANY` wait.
+fn long_lane(kind: &str) -> World {
+    let mut world = World::new(1);
+    world.put(document(match kind {
+        "early" => json!({"orderingPolicy": {
+            "sequence": {"attribute": "sequence"}, "gap": {"timeout": "100ms", "action": "park"}, "buffer": {"maxEvents": 3},
+        }}),
+        _ => json!({}),
+    }));
+    match kind {
+        "parked" => {
+            world.send("k", None);
+            (0..2).for_each(|_| answer(&mut world, 422));
+        }
+        "early" => {
+            world.send("k", Some(1));
+            (0..2).for_each(|_| answer(&mut world, 200));
+        }
+        _ => {}
+    }
+    while world.engine.waiting() < MANY {
+        let n = world.engine.waiting();
+        world.send("k", (kind == "early").then_some(n + 3));
+        if n.is_multiple_of(500) {
+            world.settle();
+        }
+    }
+    world.pass(200);
+    world
+}
+
+#[test]
+fn a_long_lane_is_purged_in_parts_and_nothing_of_it_is_left() {
+    for (kind, is_cut) in
+        [("parked", false), ("parked", true), ("flight", false), ("early", false), ("early", true)]
+    {
+        let what = format!("{kind}, cut: {is_cut}");
+        let mut world = long_lane(kind);
+        let open = world.take_open();
+        assert_eq!(open.len(), usize::from(kind == "flight"), "{what}");
+        assert_eq!(world.engine.waiting(), MANY, "{what}");
+        assert_eq!(world.engine.purge_lane_part("s", "k").ok(), Some(true), "{what}");
+        assert_eq!(world.engine.waiting(), MANY - PART, "{what}");
+        durable(&mut world);
+        if is_cut {
+            world.restart(&mut |_| 0);
+            assert_eq!(world.engine.waiting(), MANY - PART, "{what}: the rest still waits");
+            world.must_be_sound();
+        }
+        world.engine.act_on_lane("s", "k", LaneAction::Purge).expect("purged");
+        world.settle();
+        let stays = open.len() as u64;
+        assert_eq!((world.engine.waiting(), world.engine.dead_letters()), (stays, 0), "{what}");
+        open.into_iter().for_each(|delivery| world.engine.outcome(delivery.ticket, world::ok()));
+        durable(&mut world);
+        must_be_parts(&world, MANY - stays);
+        world.restart(&mut |_| 0);
+        assert_eq!(world.engine.waiting(), 0, "{what}");
+        // Their ids are free, and the lane goes on.
+        for id in ["e4", "e2500", "e4999"] {
+            world.send_as("k", (kind == "early").then_some(MANY + 3), id);
+        }
+        world.settle();
+        assert_eq!(world.engine.waiting(), 3, "{what}");
+        world.drain();
+        world.must_be_sound();
+    }
+}
+
+#[test]
+fn what_a_purge_that_was_cut_off_left_is_delivered_in_order_after_a_hole() {
+    let mut world = World::new(2);
+    world.put(document(json!({"paused": true})));
+    for n in 0..MANY {
+        world.send("k", None);
+        if n.is_multiple_of(500) {
+            world.settle();
+        }
+    }
+    world.settle();
+    assert_eq!(world.engine.purge_lane_part("s", "k").ok(), Some(true));
+    durable(&mut world);
+    world.restart(&mut |_| 0);
+    world.engine.pause_subscription("s", false).expect("resumed");
+    for n in PART + 1..PART + 5 {
+        (0..2).for_each(|_| world.pass(10));
+        let open = world.take_open();
+        let place = open.first().and_then(|delivery| delivery.place.clone()).expect("one is on its way");
+        assert_eq!((place.number.0, place.previous_id), (n, Some(format!("e{}", n - 1))));
+        assert_eq!(place.flag == Flag::Gap, n == PART + 1, "the hole is told once");
+        open.into_iter().for_each(|delivery| world.engine.outcome(delivery.ticket, world::ok()));
+    }
+    world.drain();
+    assert_eq!(world.delivered("k").len() as u64, MANY - PART - 4);
+    world.must_be_sound();
+}
+
+#[test]
+fn what_waits_is_discarded_in_parts_also_of_an_unordered_subscription() {
+    for ordering in ["ordered", "unordered"] {
+        let mut world = World::new(3);
+        world.put(document(json!({"ordering": ordering, "concurrency": 1})));
+        for n in 0..MANY {
+            world.send(if n % 10 == 0 { "other" } else { "k" }, None);
+            if n.is_multiple_of(500) {
+                world.settle();
+            }
+        }
+        (0..2).for_each(|_| world.pass(10));
+        let open = world.take_open();
+        assert_eq!(open.len(), 1);
+        let changed = Document::parse(&document(json!({
+            "ordering": "ordered", "orderingPolicy": {"key": {"attribute": "source"}},
+        })));
+        let changed = changed.expect("a good document");
+        let mut next = Some(String::new());
+        let mut rounds = 0;
+        while let Some(from) = next {
+            next = world.engine.discard_part(&changed, &from).expect("discarded");
+            rounds += 1;
+            world.settle();
+        }
+        assert!(rounds > 2, "{ordering}: {rounds}");
+        world.engine.put_subscription(changed, true).expect("changed");
+        world.settle();
+        assert_eq!(world.engine.waiting(), 1, "{ordering}");
+        open.into_iter().for_each(|delivery| world.engine.outcome(delivery.ticket, world::ok()));
+        durable(&mut world);
+        must_be_parts(&world, MANY - 1);
+        world.restart(&mut |_| 0);
+        assert_eq!(world.engine.waiting(), 0, "{ordering}");
+        world.must_be_sound();
+    }
+}
+
+#[test]
+fn a_long_lane_is_given_up_in_parts() {
+    let mut world = long_lane("parked");
+    world.engine.retire_subscription("s", 0).expect("retired");
+    world.pass(1000);
+    let waits = world.engine.waiting();
+    assert!(waits > 0 && waits < MANY, "{waits}");
+    world.restart(&mut |_| 0);
+    (0..4).for_each(|_| world.pass(1000));
+    assert_eq!((world.engine.waiting(), world.engine.dead_letters()), (0, MANY));
+    assert!(world.engine.view_subscription("s").is_none(), "its name is free");
+    assert!(parts(&world).iter().all(|part| *part <= PART), "{:?}", parts(&world));
+    world.must_be_sound();
+    world.restart(&mut |_| 0);
+    assert_eq!(world.engine.dead_letters(), MANY);
+}
