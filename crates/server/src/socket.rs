@@ -116,7 +116,9 @@ impl<T> Socket<T> {
 /// What the library says with a bare status.
 fn unreadable(head: &[u8]) -> Option<Problem> {
     match head.strip_prefix(b"HTTP/1.1 ")?.get(..3)? {
-        b"400" => Some(Problem::bad_request("this is no HTTP request: its first line or a header is malformed")),
+        b"400" => {
+            Some(Problem::bad_request("this is no HTTP request: its first line or a header is malformed"))
+        }
         b"414" => Some(Problem::uri_too_long("the address of the request is too long")),
         b"431" => Some(Problem::headers_too_large(
             "the headers of the request are more than 100, or larger than limits.headerBytes",

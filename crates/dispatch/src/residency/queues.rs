@@ -1,6 +1,7 @@
 //! Long queues: what is on disk of them, and what of that is in memory.
 
 use super::missing;
+use crate::dead_letters::Attempts;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Slot;
 use crate::rows;
@@ -82,7 +83,9 @@ impl Engine {
             let actions = resident.lane.load_early(entries, &policy, now);
             let (after, at) = (resident.lane.resident(), resident.last_step);
             self.lanes.entries = self.lanes.entries + after - before;
-            actions.into_iter().try_for_each(|action| self.act(slot, action, 0, now, at))?;
+            actions
+                .into_iter()
+                .try_for_each(|action| self.act(slot, action, Attempts::default(), now, at))?;
         }
         Ok(())
     }

@@ -105,7 +105,7 @@ impl Engine {
             parked: tally.parked(),
             dead_letters: tally.dead + tally.held,
             oldest: tally.oldest().map(Time),
-            lanes: Lanes::new(tally.lanes),
+            lanes: Lanes::of(subscription),
             breaker: Breaker::new(self.endpoints.state(subscription.endpoint)),
             delivered: tally.delivered,
             messages: self.messages(subscription),
@@ -161,8 +161,15 @@ fn phase(subscription: &subscription::Subscription) -> &'static str {
 }
 
 impl Lanes {
-    pub(super) fn new(counts: [u64; 6]) -> Lanes {
+    /// Of a paused subscription all count as paused, but for those with an open request.
+    pub(super) fn of(subscription: &subscription::Subscription) -> Lanes {
+        let counts = subscription.tally.lanes;
         let count = |state: State| counts[state as usize];
+        if subscription.is_paused() {
+            let running = count(State::Running);
+            let paused = counts.iter().sum::<u64>() - running;
+            return Lanes { open: 0, running, retrying: 0, gap: 0, parked: 0, paused };
+        }
         Lanes {
             open: count(State::Open),
             running: count(State::Running),
