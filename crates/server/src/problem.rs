@@ -145,6 +145,11 @@ impl Problem {
         self
     }
 
+    /// The same kind, of something else.
+    pub fn about(self, detail: String) -> Problem {
+        Problem { detail, faults: Vec::new(), extra: Map::new(), ..self }
+    }
+
     pub fn fault(self, path: impl Into<String>, message: impl Into<String>) -> Problem {
         self.faults([Fault::new(path, message)])
     }

@@ -78,6 +78,8 @@ fn failure(status: u16, body: &'static str) -> anyhow::Error {
 
 #[test]
 fn problems_become_exit_codes_and_one_message() {
+    let body = r#"{"title": "Invalid event", "detail": "id: missing", "faults": [{"path": "id", "message": "missing"}]}"#;
+    assert_eq!(format!("{:#}", failure(400, body)), "Invalid event: id: missing");
     let body = r#"{"title": "Invalid subscription", "detail": "2 faults", "status": 422, "faults": [
         {"path": "spec.retry", "message": "unknown field tries"}, {"path": "spec.target.url", "message": "not a URL"}]}"#;
     let invalid = failure(422, body);

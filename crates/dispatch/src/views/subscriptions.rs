@@ -6,7 +6,7 @@ use crate::subscription::{self, Phase};
 use klambda_core::breaker;
 use klambda_core::lane::State;
 use klambda_core::subscription::CONTROLLER;
-use klambda_core::subscription::{API_VERSION, KIND};
+use klambda_core::subscription::{API_VERSION, Document, KIND};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -65,6 +65,12 @@ impl Engine {
     pub fn view_subscription(&self, name: &str) -> Option<Subscription> {
         let id = self.names.get(name)?;
         self.subscriptions.get(id).map(|subscription| self.subscription_view(subscription))
+    }
+
+    /// What its owner asked for last, secrets and all.
+    pub fn subscription_document(&self, name: &str) -> Option<Document> {
+        let subscription = self.subscriptions.get(self.names.get(name)?)?;
+        Some(subscription.next_document.as_ref().unwrap_or(&subscription.document).clone())
     }
 
     /// By name, from the one after `after` on.
