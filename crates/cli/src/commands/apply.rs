@@ -84,11 +84,18 @@ fn apply_subscription(context: &Context, manifest: &Manifest) -> anyhow::Result<
         Err(error) => return Err(error.into()),
     };
     let after = context.client.put(&route, &manifest.document)?.body;
-    for message in after.pointer("/status/messages").and_then(Value::as_array).into_iter().flatten() {
-        eprintln!("{}: {}", manifest.title(), one_line(message.as_str().unwrap_or_default()));
+    for warning in warnings(&after) {
+        eprintln!("{}: {}", manifest.title(), one_line(warning));
     }
     let done = outcome(before.as_ref(), &after);
     Ok((after, done))
+}
+
+/// What the server says of fields, and not of how it goes.
+fn warnings(subscription: &Value) -> impl Iterator<Item = &str> {
+    let messages = subscription.pointer("/status/messages").and_then(Value::as_array);
+    let texts = messages.into_iter().flatten().filter_map(Value::as_str);
+    texts.filter(|text| text.starts_with("target."))
 }
 
 fn outcome(before: Option<&Value>, after: &Value) -> &'static str {
