@@ -272,11 +272,16 @@ impl fmt::Display for Problem {
         if let Some(detail) = self.body["detail"].as_str() {
             write!(f, ": {detail}")?;
         }
+        let detail = self.body["detail"].as_str().unwrap_or_default();
         for fault in self.body["faults"].as_array().into_iter().flatten() {
             let path = fault["path"].as_str().unwrap_or_default();
             let message = fault["message"].as_str().unwrap_or_default();
             let colon = if path.is_empty() { "" } else { ": " };
-            write!(f, "\n  {path}{colon}{message}")?;
+            let fault = format!("{path}{colon}{message}");
+            // Of a single fault the detail has told already.
+            if fault != detail {
+                write!(f, "\n  {fault}")?;
+            }
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ pub mod outcome;
 pub mod planted;
 pub mod quantity;
 pub mod retry;
+pub mod strict_json;
 pub mod subscription;
 pub mod time;
 pub mod wire;

@@ -1,6 +1,7 @@
 //! A subscription as its owner writes it: one consumer of events, its filters, its target and its rules.
 
 mod fields;
+mod given;
 mod header;
 mod parse;
 mod print;
@@ -193,6 +194,11 @@ impl Document {
     /// Reads a document, strictly; all that is wrong with it is told at once.
     pub fn parse(value: &Value) -> Result<Document, Vec<Fault>> {
         parse::document(value)
+    }
+
+    /// As `parse`, of what a person gives. `***` stands for the secret that `before` has in its place.
+    pub fn given(value: &Value, before: Option<&Document>) -> Result<Document, Vec<Fault>> {
+        given::document(value, before)
     }
 
     /// With every default filled in, and without secrets.

@@ -176,13 +176,29 @@ impl Engine {
             }
             To::Invalid { what } => {
                 subscription.tally.pin(entry.at);
-                self.add_dead_letter(id, None, entry, Reason::Validation, what, 0, time, Previous::None)
+                let key = self.key_of(id, entry.at);
+                self.add_dead_letter(
+                    id,
+                    key.as_deref(),
+                    entry,
+                    Reason::Validation,
+                    what,
+                    0,
+                    time,
+                    Previous::None,
+                )
             }
             To::Later => {
                 subscription.comes_later(entry);
                 Ok(())
             }
         }
+    }
+
+    /// The key of an event that takes no place in its lane, if it has one.
+    fn key_of(&self, id: SubscriptionId, at: Address) -> Option<String> {
+        let record = self.read_event(at).ok()?;
+        self.lane_by_rules(id, &record).ok()?.filter(|key| !key.is_empty())
     }
 
     fn apply_gone(&mut self, id: SubscriptionId, position: Position, why: Gone) -> Result<(), Failure> {

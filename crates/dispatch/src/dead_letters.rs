@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug)]
 pub struct DeadLetter {
     pub subscription: SubscriptionId,
-    /// None for an event that never had a lane.
+    /// None for an event without a key, or of a subscription without lanes.
     pub key: Option<String>,
     pub entry: Entry,
     pub event_id: String,
@@ -28,10 +28,24 @@ pub struct DeadLetter {
     pub kind: String,
     pub reason: Reason,
     pub error: String,
-    pub attempts: u32,
+    pub attempts: Attempts,
     pub failed: Millis,
     pub previous_id: Option<String>,
     pub holds_lane: bool,
+}
+
+/// How often an event was tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempts {
+    /// Since it was last given fresh ones.
+    pub fresh: u32,
+    pub total: u32,
+}
+
+impl Attempts {
+    pub fn all(total: u32) -> Attempts {
+        Attempts { fresh: total, total }
+    }
 }
 
 /// A dead letter's row.
@@ -48,6 +62,9 @@ struct Row {
     reason: Reason,
     error: String,
     attempts: u32,
+    /// Where fewer than all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fresh: Option<u32>,
     failed: Millis,
     previous: Option<String>,
 }
@@ -126,6 +143,12 @@ impl DeadLetter {
     pub fn id(&self, subscription: &str) -> String {
         format!("{subscription}.{}", self.entry.position)
     }
+
+    /// Where there are no lanes, a number says nothing.
+    pub fn lane_sequence(&self) -> Option<u64> {
+        let number = Some(self.entry.number.0).filter(|number| *number > 0);
+        self.key.as_ref().and(number)
+    }
 }
 
 /// How lists and logs call an event.
@@ -174,6 +197,7 @@ impl Engine {
             subscription.outside.added(entry.position, time, subscription.tally.dead);
             subscription.tally.dead += 1;
         }
+        let attempts = Attempts::all(attempts);
         self.put_dead_letter(rows::DEAD, id, key, entry, reason, error, attempts, time, previous)
     }
 
@@ -186,7 +210,7 @@ impl Engine {
         entry: Entry,
         reason: Reason,
         error: &str,
-        attempts: u32,
+        attempts: Attempts,
         time: Millis,
         previous: Previous,
     ) -> Result<(), Failure> {
@@ -202,7 +226,8 @@ impl Engine {
             kind: named.kind,
             reason,
             error: error.to_owned(),
-            attempts,
+            attempts: attempts.total,
+            fresh: (attempts.fresh < attempts.total).then_some(attempts.fresh),
             failed: time,
             previous: match previous {
                 Previous::Id(id) => Some(id),
@@ -425,7 +450,7 @@ pub(crate) fn decode(
         kind: row.kind,
         reason: row.reason,
         error: row.error,
-        attempts: row.attempts,
+        attempts: Attempts { fresh: row.fresh.unwrap_or(row.attempts), total: row.attempts },
         failed: row.failed,
         previous_id: row.previous,
         holds_lane: letter == rows::HELD,

@@ -427,7 +427,10 @@ impl Engine {
             }
             State::Running => "the answer of the target".into(),
             State::Paused => "a person: the lane is paused (resume)".into(),
-            _ if subscription.is_paused() => "a person: the subscription is paused (resume)".into(),
+            _ if subscription.is_paused() => {
+                let name = subscription.name();
+                format!("a person: the subscription is paused (klambda subscription resume {name})")
+            }
             State::Parked if lane.hold() == Some(Hold::Gap) => {
                 format!("sequence {}, or a person (resume, skip, reset)", missing(lane))
             }

@@ -97,7 +97,7 @@ fn a_poison_event_parks_its_lane_and_a_resume_keeps_the_order() {
     assert_eq!(world.delivered("sick").len(), 0);
     world.crash(&mut rng);
     let parked = world.engine.find_dead_letter(world.id("orders"), klambda_core::ids::Position(1)).unwrap();
-    assert!(parked.is_some_and(|letter| letter.holds_lane && letter.attempts == 2));
+    assert!(parked.is_some_and(|letter| letter.holds_lane && letter.attempts.total == 2));
     world.engine.act_on_lane("orders", "sick", klambda_dispatch::operate::LaneAction::Resume).unwrap();
     world.drain();
     assert_eq!(world.delivered("sick").len(), 5);

@@ -181,7 +181,7 @@ fn a_loop_is_stopped_and_named() {
     assert_eq!(calls, 17);
     let id = world.id("lambda.default.echo");
     let letter = world.engine.find_dead_letter(id, Position(17)).expect("read").expect("a dead letter");
-    assert_eq!((letter.reason, letter.attempts), (Reason::Validation, 1));
+    assert_eq!((letter.reason, letter.attempts.total), (Reason::Validation, 1));
     assert!(letter.error.contains("loop guard") && letter.error.contains("lambdahops"), "{}", letter.error);
 }
 

@@ -47,6 +47,8 @@ pub struct Connection {
     stalled: AtomicU64,
     body_late: AtomicBool,
     unread: AtomicBool,
+    /// Whether what is written is the service's answer.
+    answering: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +92,7 @@ impl Connection {
             stalled: AtomicU64::new(0),
             body_late: AtomicBool::new(false),
             unread: AtomicBool::new(false),
+            answering: AtomicBool::new(false),
         }
     }
 
@@ -106,6 +109,17 @@ impl Connection {
 
     pub(crate) fn answered(&self) {
         self.enter(Phase::Idle);
+    }
+
+    /// Everything that was to be written is; the service's answer with it, if it was complete.
+    pub(crate) fn flushed(&self) {
+        if matches!(self.phase().0, Phase::Idle | Phase::Head) {
+            self.answering.store(false, Relaxed);
+        }
+    }
+
+    pub(crate) fn is_answering(&self) -> bool {
+        self.answering.load(Relaxed)
     }
 
     pub(crate) fn receiving(&self) -> Receiving<'_> {
@@ -250,6 +264,7 @@ where
         async move {
             let (service, connection) = &*serving;
             connection.go_on(Phase::Busy);
+            connection.answering.store(true, Relaxed);
             let mut response = service.call(request, connection).await;
             response.body_mut().watch(connection);
             Ok::<_, Infallible>(response)

@@ -3,6 +3,7 @@
 use crate::problem::{Fault, Problem};
 use bytes::Bytes;
 use klambda_core::fault::unknown;
+use klambda_core::strict_json::Strict;
 use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
@@ -24,6 +25,7 @@ pub fn parse(body: &Bytes) -> Result<Value, Problem> {
         return Ok(Value::Object(Map::new()));
     }
     serde_json::from_slice(body)
+        .map(|Strict(value)| value)
         .map_err(|error| Problem::bad_request(format!("the body is no JSON: {error}")))
 }
 

@@ -236,7 +236,7 @@ fn storing(text: &mut Text, sample: &Sample) {
     gauge(
         text,
         "klambda_disk_full",
-        "1 while there is no room for new events.",
+        "1 while there is no room for another segment of the log: once the present one is full, new events get 507.",
         f64::from(u8::from(sample.disk_full)),
     );
     if let Some(free) = sample.disk_free_bytes {

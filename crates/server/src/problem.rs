@@ -59,7 +59,7 @@ macro_rules! kinds {
 
 kinds! {
     bad_request BAD_REQUEST "bad-request" "Bad request"
-        "The request could not be read: a header, a query parameter or the JSON is malformed.";
+        "The request could not be read: its first line, a header, a query parameter or the JSON is malformed.";
     invalid_event BAD_REQUEST "invalid-event" "Invalid event"
         "The event is no valid CloudEvent; `faults` names each attribute.";
     invalid_batch BAD_REQUEST "invalid-batch" "Invalid batch"
@@ -88,6 +88,8 @@ kinds! {
         "A change of ordering needs its parked lanes resolved first, or `?discard=true`.";
     too_large PAYLOAD_TOO_LARGE "too-large" "Too large"
         "The body or an event is larger than `limits.bodyBytes` or `limits.eventBytes`.";
+    uri_too_long URI_TOO_LONG "uri-too-long" "Address too long"
+        "The path with its query is longer than the server reads.";
     unsupported_media_type UNSUPPORTED_MEDIA_TYPE "unsupported-media-type" "Unsupported media type"
         "The resource does not read this `Content-Type`.";
     foreign_host MISDIRECTED_REQUEST "foreign-host" "Foreign host"
@@ -108,6 +110,8 @@ kinds! {
         "A configured limit of the server is reached; the detail names it.";
     rate_limited TOO_MANY_REQUESTS "rate-limited" "Too many requests"
         "The client asks more often than `functions.rateLimits` allows; ask again after `Retry-After`.";
+    headers_too_large REQUEST_HEADER_FIELDS_TOO_LARGE "headers-too-large" "Headers too large"
+        "The request has more than 100 headers, or they are larger than `limits.headerBytes`.";
     internal INTERNAL_SERVER_ERROR "internal" "Internal error"
         "The server failed; its log says more.";
     function_broken BAD_GATEWAY "function-broken" "Function broke off"
@@ -139,6 +143,11 @@ impl Problem {
     pub fn faults(mut self, faults: impl IntoIterator<Item = Fault>) -> Problem {
         self.faults.extend(faults);
         self
+    }
+
+    /// The same kind, of something else.
+    pub fn about(self, detail: String) -> Problem {
+        Problem { detail, faults: Vec::new(), extra: Map::new(), ..self }
     }
 
     pub fn fault(self, path: impl Into<String>, message: impl Into<String>) -> Problem {

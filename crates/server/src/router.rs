@@ -143,5 +143,12 @@ async fn no_resource(request: axum::extract::Request) -> impl IntoResponse {
 }
 
 async fn no_method(request: axum::extract::Request) -> impl IntoResponse {
-    Problem::method_not_allowed(format!("{} does not answer {}", request.uri().path(), request.method()))
+    let path = request.uri().path();
+    let problem = Problem::method_not_allowed(format!("{path} does not answer {}", request.method()));
+    let mut response = problem.into_response();
+    if path == EVENTS {
+        // The router knows nothing of what goes the shorter way.
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET,HEAD,POST"));
+    }
+    response
 }

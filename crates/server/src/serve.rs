@@ -101,6 +101,9 @@ pub async fn run(config: Config) -> Result<(), Error> {
     Ok(())
 }
 
+/// Where commands look for a server that they are not told of.
+const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+
 fn greet(server: &Server) -> io::Result<()> {
     let recovered = match (server.report.records, server.report.cut) {
         (0, None) => String::new(),
@@ -112,9 +115,13 @@ fn greet(server: &Server) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "klambda {} listens on {}", env!("CARGO_PKG_VERSION"), server.url)?;
     writeln!(out, "its data is in {}{recovered}", server.data_folder)?;
-    writeln!(out, "try: klambda apply -f examples/orders.yaml")?;
-    writeln!(out, "     klambda event send --type order.placed --key order-42 --data '{{\"total\": 7}}'")?;
-    writeln!(out, "     klambda status")?;
+    let klambda = match server.url.as_str() {
+        DEFAULT_URL => "klambda".to_owned(),
+        url => format!("klambda --server {url}"),
+    };
+    writeln!(out, "try: {klambda} apply -f examples/orders.yaml")?;
+    writeln!(out, "     {klambda} event send --type order.placed --key order-42 --data '{{\"total\": 7}}'")?;
+    writeln!(out, "     {klambda} status")?;
     out.flush()
 }
 

@@ -1,7 +1,9 @@
-//! The socket under HTTP: notes for the connection's timer what happens on it, and closes so that a last answer
-//! arrives.
+//! The socket under HTTP: notes for the connection's timer what happens on it, closes so that a last answer arrives,
+//! and words the refusal of what was no request at all.
 
 use crate::connection::Connection;
+use crate::problem::Problem;
+use bytes::{Buf, Bytes};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,6 +14,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(crate) struct Socket<T> {
     io: T,
     connection: Arc<Connection>,
+    /// What is left to write of a refusal of our own.
+    refusal: Bytes,
     shut: Shut,
 }
 
@@ -26,7 +30,7 @@ const LINGER_BYTES: usize = 64 << 20;
 
 impl<T> Socket<T> {
     pub(crate) fn new(io: T, connection: Arc<Connection>) -> Socket<T> {
-        Socket { io, connection, shut: Shut::No }
+        Socket { io, connection, refusal: Bytes::new(), shut: Shut::No }
     }
 }
 
@@ -47,6 +51,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for Socket<T> {
 
 impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.refuse(buf) {
+            return Poll::Ready(Ok(buf.len()));
+        }
         let polled = Pin::new(&mut self.io).poll_write(cx, buf);
         self.connection.wrote(&polled);
         polled
@@ -57,6 +64,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<T> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if bufs.first().is_some_and(|first| self.refuse(first)) {
+            return Poll::Ready(Ok(bufs.iter().map(|buf| buf.len()).sum()));
+        }
         let polled = Pin::new(&mut self.io).poll_write_vectored(cx, bufs);
         self.connection.wrote(&polled);
         polled
@@ -67,8 +77,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = self.poll_refusal(cx);
+        self.connection.wrote(&polled);
+        ready!(polled)?;
         let polled = Pin::new(&mut self.io).poll_flush(cx);
         self.connection.wrote(&polled);
+        if polled.is_ready() {
+            self.connection.flushed();
+        }
         polled
     }
 
@@ -78,6 +94,47 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<T> {
             self.shut = if self.connection.linger() { Shut::Lingering(0) } else { Shut::Yes };
         }
         ready!(self.poll_discard(cx));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<T> Socket<T> {
+    /// Where the library answers by itself, it does so without a body. True if our words stand in for its own.
+    fn refuse(&mut self, head: &[u8]) -> bool {
+        if self.connection.is_answering() {
+            return false;
+        }
+        let Some(problem) = unreadable(head) else { return false };
+        self.connection.leave_unread();
+        let mut refusal = Vec::new();
+        problem.into_answer().write(true, &mut refusal);
+        self.refusal = refusal.into();
+        true
+    }
+}
+
+/// What the library says with a bare status.
+fn unreadable(head: &[u8]) -> Option<Problem> {
+    match head.strip_prefix(b"HTTP/1.1 ")?.get(..3)? {
+        b"400" => {
+            Some(Problem::bad_request("this is no HTTP request: its first line or a header is malformed"))
+        }
+        b"414" => Some(Problem::uri_too_long("the address of the request is too long")),
+        b"431" => Some(Problem::headers_too_large(
+            "the headers of the request are more than 100, or larger than limits.headerBytes",
+        )),
+        _ => None,
+    }
+}
+
+impl<T: AsyncWrite + Unpin> Socket<T> {
+    fn poll_refusal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.refusal.is_empty() {
+            match ready!(Pin::new(&mut self.io).poll_write(cx, &self.refusal))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.refusal.advance(written),
+            }
+        }
         Poll::Ready(Ok(()))
     }
 }

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Uri, header};
 use klambda_core::fault::{Fault, unknown};
-use klambda_core::subscription::{Document, MANAGED_PREFIX};
+use klambda_core::subscription::{Document, From, HeaderValue, MANAGED_PREFIX, Target};
 use klambda_dispatch::Engine;
 use klambda_dispatch::operate::{Leftover, Put, Refused};
 use klambda_dispatch::views::Subscription;
@@ -25,8 +25,40 @@ pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
 
 pub async fn show(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    let shown = api.query(move |engine| view(engine, &name)).await??;
+    let looked = move |engine: &mut Engine| Ok((view(engine, &name)?, engine.subscription_document(&name)));
+    let (mut shown, document) =
+        api.query(looked).await?.map_err(|refused: Refused| Problem::from(refused))?;
+    shown.status.messages.extend(missing(&api, document).await?);
     Ok(Json(shown).into_response())
+}
+
+/// What deliveries will want and is not there; it may still come, so nothing is refused for it.
+async fn missing(api: &Api, document: Option<Document>) -> Result<Vec<String>, Problem> {
+    let Some(document) = document else { return Ok(Vec::new()) };
+    api.blocking(move |_| missing_of(&document.spec.target)).await
+}
+
+fn missing_of(target: &Target) -> Vec<String> {
+    let headers = target.headers.iter().map(|(name, value)| {
+        let wanted = match value {
+            HeaderValue::Literal(_) => None,
+            HeaderValue::File(path) => unreadable(path),
+            HeaderValue::Env(name) => {
+                std::env::var_os(name).is_none().then(|| format!("the server's environment has no {name}"))
+            }
+        };
+        (format!("headers.{name}"), wanted)
+    });
+    let tls = &target.tls;
+    let files = [("caFile", &tls.ca_file), ("certFile", &tls.cert_file), ("keyFile", &tls.key_file)];
+    let files =
+        files.into_iter().map(|(name, path)| (format!("tls.{name}"), path.as_deref().and_then(unreadable)));
+    let missing = headers.chain(files).filter_map(|(place, wanted)| Some((place, wanted?)));
+    missing.map(|(place, wanted)| format!("target.{place}: {wanted}; deliveries fail without it")).collect()
+}
+
+fn unreadable(path: &str) -> Option<String> {
+    std::fs::metadata(path).err().map(|error| format!("{path}: {error}"))
 }
 
 fn view(engine: &Engine, name: &str) -> Result<Subscription, Refused> {
@@ -46,13 +78,18 @@ pub async fn put(
     let discard = params.flag("discard");
     params.finish()?;
     refuse_managed(&name)?;
-    let document = read(&name, &members::parse(&body)?)?;
+    let body = members::parse(&body)?;
+    let named = name.clone();
+    let before = api.query(move |engine| engine.subscription_document(&named)).await?;
+    let document = read(&name, &body, before.as_ref())?;
+    let missing = missing(&api, Some(document.clone())).await?;
     let only_new = headers.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == b"*");
     if discard && !only_new {
         discard_parts(&api, &document).await?;
     }
     let done = api.command(move |engine| create_or_change(engine, document, discard, only_new)).await?;
-    let (put, shown) = done?;
+    let (put, mut shown) = done?;
+    shown.status.messages.extend(missing);
     Ok(match put {
         Put::Created => {
             let location = [(header::LOCATION, format!("/api/v1/subscriptions/{name}"))];
@@ -74,8 +111,8 @@ fn refuse_managed(name: &str) -> Result<(), Refused> {
     )))
 }
 
-fn read(name: &str, body: &Value) -> Result<Document, Problem> {
-    let parsed = Document::parse(body);
+fn read(name: &str, body: &Value, before: Option<&Document>) -> Result<Document, Problem> {
+    let parsed = Document::given(body, before);
     let named = body["metadata"]["name"].as_str();
     let mut faults = parsed.as_ref().err().cloned().unwrap_or_default();
     if let Some(named) = named.filter(|named| *named != name) {
@@ -88,13 +125,7 @@ fn read(name: &str, body: &Value) -> Result<Document, Problem> {
     }
     match parsed {
         Ok(document) if faults.is_empty() => Ok(document),
-        _ => {
-            let detail = match faults.as_slice() {
-                [one] => one.to_string(),
-                many => format!("{} things are wrong with the subscription", many.len()),
-            };
-            Err(Problem::invalid_subscription(detail).faults(faults))
-        }
+        _ => Err(invalid(faults)),
     }
 }
 
@@ -108,6 +139,14 @@ async fn discard_parts(api: &Api, document: &Document) -> Result<(), Problem> {
     Ok(())
 }
 
+fn invalid(faults: Vec<Fault>) -> Problem {
+    let detail = match faults.as_slice() {
+        [one] => one.to_string(),
+        many => format!("{} things are wrong with the subscription", many.len()),
+    };
+    Problem::invalid_subscription(detail).faults(faults)
+}
+
 fn create_or_change(
     engine: &mut Engine,
     document: Document,
@@ -115,7 +154,15 @@ fn create_or_change(
     only_new: bool,
 ) -> Result<(Put, Subscription), Problem> {
     let name = document.name.clone();
-    if only_new && engine.subscription_id(&name).is_ok() {
+    let is_new = engine.subscription_id(&name).is_err();
+    if let From::Time(time) = document.spec.from
+        && is_new
+        && time > engine.now()
+    {
+        let message = format!("{} is in the future; latest begins with what comes next", time.rfc3339());
+        return Err(invalid(vec![Fault::new("spec.from", message)]));
+    }
+    if only_new && !is_new {
         return Err(Problem::exists(format!("there is a subscription {name:?} already")));
     }
     let put = engine.put_subscription(document, discard)?;

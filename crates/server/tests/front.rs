@@ -295,9 +295,38 @@ async fn what_is_not_there_is_a_problem() {
         let answer = ask(&running, &format!("{odd} HTTP/1.1\r\nhost: localhost\r\n\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 404"), "{odd}: {answer}");
     }
-    let long = format!("x-long: {}\r\n", "x".repeat(70_000));
-    let long = ask(&running, &get_with("/api/v1/status", &long)).await;
-    assert!(long.starts_with("HTTP/1.1 431"), "{long}");
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_a_problem_and_the_end() {
+    let running = start(|_| {}).await;
+    let fine = get_with("/api/v1/status", "host: localhost\r\n");
+    let twice = post("x").replace("content-length: 1", "content-length: 1\r\ncontent-length: 2");
+    let many = "x: y\r\n".repeat(200);
+    let large = format!("x-long: {}\r\n", "x".repeat(70_000));
+    for (bad, status) in [
+        ("so it goes\r\n\r\n".to_owned(), "400 Bad Request"),
+        (get_with("/api/v1/status", "no colon\r\n"), "400 Bad Request"),
+        (twice, "400 Bad Request"),
+        (get_with("/api/v1/status", &many), "431 Request Header Fields Too Large"),
+        (get_with("/api/v1/status", &large), "431 Request Header Fields Too Large"),
+    ] {
+        for before in ["", &fine, &post("hello")] {
+            let mut stream = connect(&running).await;
+            stream.write_all([before, &bad].concat().as_bytes()).await.unwrap();
+            if !before.is_empty() {
+                assert!(answer(&mut stream).await.contains(" 20"), "{before}");
+            }
+            let refused = answer(&mut stream).await;
+            assert!(refused.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{refused}");
+            assert!(refused.contains("\r\nconnection: close\r\n"), "{refused}");
+            assert!(refused.contains("application/problem+json"), "{refused}");
+            let (_, body) = refused.split_once("\r\n\r\n").unwrap();
+            assert!(body.contains(&status[..3]) && body.ends_with('}'), "{refused}");
+            stream.shutdown().await.unwrap();
+            assert!(closed(&mut stream).await, "reset");
+        }
+    }
 }
 
 #[tokio::test]

@@ -17,7 +17,8 @@ pub struct RealDisk {
     writable: bool,
     names_failed: AtomicBool,
     /// Holds the lock until it is closed, which the kernel also does for a killed process.
-    _lock: fs::File,
+    /// A copy that is only read may have none.
+    _lock: Option<fs::File>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +26,7 @@ pub enum Error {
     #[error("data folder {} is held by {}", folder.display(), holder(*pid))]
     Held {
         folder: PathBuf,
-        /// Unknown in the moment between a process taking the lock and writing its id.
+        /// Unknown of one that only reads, and in the moment between a process taking the lock and writing its id.
         pid: Option<u32>,
     },
     #[error("data folder {}: {source}", folder.display())]
@@ -39,7 +40,8 @@ impl RealDisk {
         RealDisk::take(folder, true)
     }
 
-    /// For tools on a stopped server's folder or a copy: nothing but the lock file is ever written.
+    /// For tools on a stopped server's folder or a copy: nothing is ever written. No server starts on a folder with a
+    /// lock file meanwhile; a folder without one has had no server.
     pub fn read_only(folder: &Path) -> Result<RealDisk, Error> {
         RealDisk::take(folder, false)
     }
@@ -47,7 +49,7 @@ impl RealDisk {
     fn take(folder: &Path, writable: bool) -> Result<RealDisk, Error> {
         let failed = |source| io_error(folder, source);
         let handle = fs::File::open(folder).map_err(failed)?;
-        let lock = take_lock(folder)?;
+        let lock = if writable { Some(take_lock(folder)?) } else { share_lock(folder)? };
         Ok(RealDisk {
             folder: folder.to_owned(),
             handle,
@@ -166,14 +168,33 @@ fn take_lock(folder: &Path) -> Result<fs::File, Error> {
         .map_err(failed)?;
     match lock.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(Error::Held { folder: folder.to_owned(), pid: read_pid(&mut lock) });
-        }
+        Err(TryLockError::WouldBlock) => return Err(held(folder, lock)),
         Err(TryLockError::Error(source)) => return Err(failed(source)),
     }
     lock.set_len(0).map_err(failed)?;
     writeln!(lock, "{}", std::process::id()).map_err(failed)?;
     Ok(lock)
+}
+
+/// Readers share the lock and leave what it says.
+fn share_lock(folder: &Path) -> Result<Option<fs::File>, Error> {
+    let lock = match fs::File::open(folder.join(LOCK)) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(io_error(folder, source)),
+    };
+    match lock.try_lock_shared() {
+        Ok(()) => Ok(Some(lock)),
+        Err(TryLockError::WouldBlock) => Err(held(folder, lock)),
+        Err(TryLockError::Error(source)) => Err(io_error(folder, source)),
+    }
+}
+
+/// Only who holds it alone has written its id.
+fn held(folder: &Path, mut lock: fs::File) -> Error {
+    let is_shared = lock.try_lock_shared().is_ok();
+    let pid = if is_shared { None } else { read_pid(&mut lock) };
+    Error::Held { folder: folder.to_owned(), pid }
 }
 
 fn read_pid(lock: &mut fs::File) -> Option<u32> {
@@ -240,7 +261,20 @@ mod tests {
             assert_eq!(message, format!("data folder {} is held by process {pid}", folder.path().display()));
         }
         drop(held);
-        RealDisk::open(folder.path()).expect("free again");
+        let reading = RealDisk::read_only(folder.path()).expect("free again");
+        RealDisk::read_only(folder.path()).expect("readers share it");
+        let message = RealDisk::open(folder.path()).err().expect("is being read").to_string();
+        assert!(message.ends_with("is held by another process"), "{message}");
+        drop(reading);
+        RealDisk::open(folder.path()).expect("free once more");
+    }
+
+    #[test]
+    fn read_only_leaves_an_empty_folder_empty() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let disk = RealDisk::read_only(folder.path()).expect("needs no lock");
+        assert!(disk.list().expect("lists").is_empty());
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
     }
 
     #[test]

@@ -102,13 +102,13 @@ pub enum Lane {
     Purge(Confirmed),
     /// Start nothing new in the lane
     Pause(LaneName),
-    /// Forget the sequence that the producer should send next
+    /// Set the sequence that the producer should send next
     Reset {
         #[command(flatten)]
         lane: LaneName,
         /// The sequence to expect next
         #[arg(long, value_name = "N")]
-        expected: Option<u64>,
+        expected: u64,
     },
 }
 

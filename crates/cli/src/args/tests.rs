@@ -101,6 +101,7 @@ fn what_makes_no_sense_is_refused() {
         "event receive --delay soon",
         "lane resume orders",
         "lane pause orders k --expected 4",
+        "lane reset orders k",
         "get dlq --since yesterday",
         "status --timeout soon",
         "status --timeout 0",

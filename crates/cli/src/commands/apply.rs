@@ -6,9 +6,10 @@ use crate::args::Apply;
 use crate::client::Error;
 use crate::exit::Usage;
 use crate::kind::Kind;
-use crate::output::{Format, cell, write_raw};
+use crate::output::{Format, cell, one_line, write_raw};
 use crate::route::Route;
 use anyhow::Context as _;
+use klambda_core::strict_json::Strict;
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -83,8 +84,18 @@ fn apply_subscription(context: &Context, manifest: &Manifest) -> anyhow::Result<
         Err(error) => return Err(error.into()),
     };
     let after = context.client.put(&route, &manifest.document)?.body;
+    for warning in warnings(&after) {
+        eprintln!("{}: {}", manifest.title(), one_line(warning));
+    }
     let done = outcome(before.as_ref(), &after);
     Ok((after, done))
+}
+
+/// What the server says of fields, and not of how it goes.
+fn warnings(subscription: &Value) -> impl Iterator<Item = &str> {
+    let messages = subscription.pointer("/status/messages").and_then(Value::as_array);
+    let texts = messages.into_iter().flatten().filter_map(Value::as_str);
+    texts.filter(|text| text.starts_with("target."))
 }
 
 fn outcome(before: Option<&Value>, after: &Value) -> &'static str {
@@ -104,9 +115,13 @@ fn manifest(mut document: Value, given: Option<&str>) -> Result<Manifest, String
     fields.remove("status");
     let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut);
     metadata.and_then(|metadata| metadata.remove("createdAt"));
-    let name = match document.pointer("/metadata/name").and_then(Value::as_str) {
-        Some(name) if !name.is_empty() => name.to_owned(),
-        _ => return Err(format!("a {} has no metadata.name", cell(&document, "/kind"))),
+    let name = match document.pointer("/metadata/name") {
+        Some(Value::String(name)) if !name.is_empty() => name.to_owned(),
+        None | Some(Value::Null | Value::String(_)) => {
+            return Err(format!("a {} has no metadata.name", cell(&document, "/kind")));
+        }
+        // Not everything that looks like a name is text in YAML.
+        Some(other) => return Err(format!("metadata.name must be a string, and {other} is none: quote it")),
     };
     let written = document.pointer("/metadata/namespace").and_then(Value::as_str);
     let namespace = match (written, given) {
@@ -133,8 +148,9 @@ fn kind(word: Option<&str>) -> Result<Kind, String> {
 fn parse(text: &str) -> Result<Vec<Value>, String> {
     let documents: Vec<Value> = if text.trim_start().starts_with(['{', '[']) {
         // JSON first: it may be indented with tabs, which YAML forbids. What is YAML in flow style comes second.
-        let json: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
-        json.or_else(|json_error| yaml(text).map_err(|_| json_error.to_string()))?
+        let json: Result<Vec<Strict>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
+        json.map(|all| all.into_iter().map(|Strict(value)| value).collect())
+            .or_else(|json_error| yaml(text).map_err(|_| json_error.to_string()))?
     } else {
         yaml(text)?
     };
@@ -213,6 +229,7 @@ mod tests {
         assert_eq!(parse("\n# only a comment\n").expect("parsed"), Vec::<Value>::new());
         assert!(parse("a: [1").is_err());
         assert!(parse("a: 1\na: 2\n").is_err());
+        assert!(parse("{\"a\": 1, \"a\": 2}").is_err());
     }
 
     #[test]
@@ -231,6 +248,10 @@ mod tests {
             [json!(3), json!({}), json!({"kind": "Pod"}), json!({"kind": "Subscription", "metadata": {}})]
         {
             assert!(manifest(document.clone(), None).is_err(), "{document}");
+        }
+        for name in [json!(1), json!(false), json!(["a"])] {
+            let unquoted = manifest(json!({"kind": "Subscription", "metadata": {"name": name}}), None);
+            assert!(unquoted.is_err_and(|message| message.contains("quote it")), "{name}");
         }
     }
 

@@ -71,7 +71,7 @@ fn write(target: Target, mut stream: impl Read, partial: &Path) -> anyhow::Resul
 
 /// As text: a connection that broke must not look like a closed stdout.
 fn cut_off(error: io::Error) -> anyhow::Error {
-    anyhow::anyhow!("the copy broke off: {error}")
+    anyhow::anyhow!("the copy broke off: {:#}", anyhow::Error::new(error))
 }
 
 fn settle(partial: &Path, path: &Path) -> anyhow::Result<()> {
@@ -152,6 +152,24 @@ mod tests {
         let home = tempfile::tempdir().expect("a folder");
         let cut = &archive()[..514];
         assert!(write(Target::Folder, cut, &home.path().join("copy.partial")).is_err());
+    }
+
+    #[test]
+    fn why_a_copy_broke_off_is_told_to_its_cause() {
+        let home = tempfile::tempdir().expect("a folder");
+        struct Cut<'a>(&'a [u8]);
+        impl Read for Cut<'_> {
+            fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+                match self.0.read(buf)? {
+                    0 => Err(io::ErrorKind::StorageFull.into()),
+                    read => Ok(read),
+                }
+            }
+        }
+        let whole = archive();
+        let broken = write(Target::Folder, Cut(&whole[..514]), &home.path().join("copy.partial"));
+        let message = broken.expect_err("cut").to_string();
+        assert!(message.contains("no storage space"), "{message}");
     }
 
     #[test]

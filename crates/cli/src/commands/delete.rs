@@ -29,9 +29,17 @@ pub fn run(context: &mut Context, what: &Delete) -> anyhow::Result<()> {
         Delete::Deadletter { id } => {
             for_each(id, |id| delete(context, "deadletter", id, &Route::new(&["dlq", id]), |_| "deleted"))
         }
-        Delete::Replay { id } => for_each(id, |id| {
-            delete(context, "replay", id, &Route::new(&["dlq", "replays", id]), |_| "stopped")
-        }),
+        Delete::Replay { id } => {
+            for_each(id, |id| delete(context, "replay", id, &Route::new(&["dlq", "replays", id]), stopped))
+        }
+    }
+}
+
+/// What has ended stays as it is.
+fn stopped(answer: &Answer) -> &'static str {
+    match answer.body["state"].as_str() {
+        Some("succeeded" | "failed") => "had ended already",
+        _ => "stopped",
     }
 }
 

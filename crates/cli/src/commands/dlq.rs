@@ -5,7 +5,7 @@ use crate::args::{Dlq, Purge, Replay, Selector};
 use crate::exit::Usage;
 use crate::output::{Format, Sheet, number, text, write_raw};
 use crate::route::Route;
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 use std::io::IsTerminal;
@@ -21,6 +21,11 @@ pub fn run(context: &mut Context, action: &Dlq) -> anyhow::Result<()> {
 }
 
 fn replay(context: &mut Context, args: &Replay) -> anyhow::Result<()> {
+    // A name that is wrong is no empty selection: that is said before anything is replayed.
+    for id in &args.selector.ids {
+        let found = context.client.get(&Route::new(&["dlq", id]));
+        found.with_context(|| format!("deadletter/{id}"))?;
+    }
     let request = replay_request(args);
     let mut job = context.client.post(&Route::new(&["dlq", "replays"]), Some(&request))?.body;
     if args.wait && !args.dry_run && is_running(&job) {

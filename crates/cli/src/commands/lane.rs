@@ -19,10 +19,7 @@ pub fn run(context: &mut Context, action: &Lane) -> anyhow::Result<()> {
             confirm(&format!("Throw away everything that waits in {}?", title(&purge.lane)), purge.yes)?;
             act(context, &purge.lane, "purge", None)
         }
-        Lane::Reset { lane, expected } => {
-            let body = expected.map_or_else(|| json!({}), |expected| json!({"expected": expected}));
-            act(context, lane, "reset", Some(&body))
-        }
+        Lane::Reset { lane, expected } => act(context, lane, "reset", Some(&json!({"expected": expected}))),
     }
 }
 

@@ -78,6 +78,8 @@ fn failure(status: u16, body: &'static str) -> anyhow::Error {
 
 #[test]
 fn problems_become_exit_codes_and_one_message() {
+    let body = r#"{"title": "Invalid event", "detail": "id: missing", "faults": [{"path": "id", "message": "missing"}]}"#;
+    assert_eq!(format!("{:#}", failure(400, body)), "Invalid event: id: missing");
     let body = r#"{"title": "Invalid subscription", "detail": "2 faults", "status": 422, "faults": [
         {"path": "spec.retry", "message": "unknown field tries"}, {"path": "spec.target.url", "message": "not a URL"}]}"#;
     let invalid = failure(422, body);
@@ -278,6 +280,8 @@ fn a_tail_takes_up_where_the_connection_broke() {
 #[test]
 fn a_replay_is_watched_to_its_end_and_its_failures_are_an_error() {
     let server = Canned::new(vec![
+        (200, r#"{"id": "a"}"#),
+        (200, r#"{"id": "b"}"#),
         (202, r#"{"id": "r1", "state": "running", "selected": 2}"#),
         (200, r#"{"id": "r1", "state": "running", "selected": 2, "replayed": 1}"#),
         (200, r#"{"id": "r1", "state": "succeeded", "selected": 2, "replayed": 1, "failed": 1, "keys": 1}"#),
@@ -286,7 +290,28 @@ fn a_replay_is_watched_to_its_end_and_its_failures_are_an_error() {
     assert_eq!(code(&result.expect_err("one failed")), 1);
     assert!(out.contains("Failed:            1\n"), "{out}");
     let sent = r#"{"dryRun":false,"ratePerSecond":5,"selector":{"ids":["a","b"],"subscription":"orders"}}"#;
-    assert_eq!(server.asked()[0], format!("POST /api/v1/dlq/replays {sent}"));
+    assert_eq!(server.asked()[2], format!("POST /api/v1/dlq/replays {sent}"));
+}
+
+#[test]
+fn a_dead_letter_that_is_not_there_is_not_replayed_in_silence() {
+    let server =
+        Canned::new(vec![(404, r#"{"title": "Not found", "detail": "there is no dead letter \"a\""}"#)]);
+    let (result, _) = server.run("dlq replay --id a");
+    assert_eq!(code(&result.expect_err("not found")), 4);
+    assert_eq!(server.asked(), ["GET /api/v1/dlq/a"]);
+}
+
+#[test]
+fn what_has_ended_is_not_said_to_be_stopped() {
+    for (state, said) in [("succeeded", "had ended already"), ("stopped", "stopped")] {
+        let body = format!(r#"{{"id": "r1", "state": "{state}"}}"#);
+        let server = Canned::new(vec![(200, body.leak())]);
+        let (result, out) = server.run("delete replay r1");
+        result.expect("deleted");
+        assert_eq!(out, format!("replay/r1 {said}\n"));
+        server.asked();
+    }
 }
 
 #[test]

@@ -151,6 +151,14 @@ impl Lane {
         }
     }
 
+    /// As `attempts_total`, of the event that `head` answers; of one that came back, since it did.
+    pub fn head_attempts_total(&self) -> u32 {
+        match self.head() {
+            Some((Turn::Aside, _)) => self.aside_attempts_total,
+            _ => self.attempts_total,
+        }
+    }
+
     pub fn retry_at(&self) -> Option<Millis> {
         self.retry_at
     }

@@ -2,7 +2,7 @@
 
 use super::HeaderValue;
 use super::fields::Fields;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// What stands for a secret where a document is shown.
 const HIDDEN: &str = "***";
@@ -62,6 +62,18 @@ pub(super) fn header_json(name: &str, value: &HeaderValue, hide: bool) -> Value 
         HeaderValue::Literal(text) => json!(text),
         HeaderValue::File(path) => json!({ "file": path }),
         HeaderValue::Env(name) => json!({ "env": name }),
+    }
+}
+
+/// Puts back what `header_json` has hidden.
+pub(super) fn restore_hidden(given: &mut Map<String, Value>, known: &[(String, HeaderValue)]) {
+    for (name, value) in given.iter_mut().filter(|(_, value)| *value == HIDDEN) {
+        let hidden = known.iter().find(|(known, value)| {
+            known.eq_ignore_ascii_case(name) && header_json(known, value, true) == HIDDEN
+        });
+        if let Some((_, HeaderValue::Literal(text))) = hidden {
+            *value = json!(text);
+        }
     }
 }
 

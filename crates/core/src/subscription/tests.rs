@@ -221,6 +221,42 @@ fn secrets_are_stored_but_not_shown() {
 }
 
 #[test]
+fn what_is_hidden_stays_where_it_was() {
+    let target = |url: &str, headers: Value| with(json!({ "target": { "url": url, "headers": headers } }));
+    let secrets = json!({ "Authorization": "Bearer x", "x-token": "***t" });
+    let before = Document::parse(&target("http://h:1/a", secrets)).expect("valid");
+    let shown = before.to_json();
+    assert_eq!(Document::given(&shown, Some(&before)).expect("the same again"), before);
+    let headers = json!({ "AUTHORIZATION": "***", "x-token": "new" });
+    let changed = Document::given(&target("http://h:1/b", headers), Some(&before)).expect("valid");
+    let stored = &changed.to_stored_json()["spec"]["target"]["headers"];
+    assert_eq!(*stored, json!({ "authorization": "Bearer x", "x-token": "new" }));
+    for (url, name) in
+        [("http://h:2/a", "authorization"), ("https://h:1/a", "authorization"), ("http://h:1/a", "cookie")]
+    {
+        let elsewhere = target(url, json!({ name: "***" }));
+        assert!(Document::given(&elsewhere, Some(&before)).is_err(), "{elsewhere}");
+    }
+    assert!(Document::given(&shown, None).is_err());
+}
+
+#[test]
+fn no_event_has_data_for_an_attribute() {
+    let policy = json!({ "key": { "attribute": "data" }, "sequence": { "attribute": "data" } });
+    let spec = json!({ "target": { "url": "http://h/" }, "ordering": "ordered", "orderingPolicy": policy });
+    let faults = Document::given(&with(spec.clone()), None).expect_err("refused");
+    let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
+    assert_eq!(paths, ["spec.orderingPolicy.key.attribute", "spec.orderingPolicy.sequence.attribute"]);
+    assert!(Document::parse(&with(spec)).is_ok(), "what was stored is read");
+    for name in ["data_base64", "Subject", "x-y", ""] {
+        let policy = json!({ "key": { "attribute": name } });
+        let spec =
+            json!({ "target": { "url": "http://h/" }, "ordering": "ordered", "orderingPolicy": policy });
+        assert!(Document::parse(&with(spec)).is_err(), "{name}");
+    }
+}
+
+#[test]
 fn what_the_server_added_may_come_back() {
     let mut value = minimal();
     value["status"] = json!({ "phase": "active" });

@@ -83,7 +83,7 @@ impl Engine {
         subscription.tally.unpin(letter.entry.at);
         subscription.tally.arrived(&letter.entry);
         let mut single = Single::new(letter.entry);
-        single.attempts_total = letter.attempts;
+        single.attempts_total = letter.attempts.total;
         single.retry_at = Some(now);
         subscription.singles.insert(position, single);
         if self.live {

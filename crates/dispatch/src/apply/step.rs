@@ -1,5 +1,6 @@
 //! A step of a lane: the input that its record stands for, and what follows from it.
 
+use crate::dead_letters::Attempts;
 use crate::engine::{Engine, Failure};
 use crate::lanes::{Earlier, Previous, Slot};
 use crate::rows;
@@ -114,7 +115,7 @@ impl Engine {
         let number = if is_its { letter.entry.number } else { LaneNumber(0) };
         if let Some(resident) = self.lanes.get_mut(slot) {
             let previous_id = letter.previous_id.filter(|_| is_its).unwrap_or_default();
-            resident.earlier.push(Earlier { position, attempts: letter.attempts, previous_id });
+            resident.earlier.push(Earlier { position, attempts: letter.attempts.total, previous_id });
         }
         self.step(slot, Input::Requeue { entry: Entry { number, ..letter.entry } }, time, at)
     }
@@ -133,9 +134,11 @@ impl Engine {
         let mut actions = std::mem::take(&mut self.actions);
         actions.clear();
         let attempts = match &input {
-            Input::Failed { .. } => resident.lane.attempts_total() + 1,
-            Input::Skip => resident.lane.attempts_total(),
-            _ => 0,
+            Input::Failed { .. } => {
+                Attempts { fresh: resident.lane.attempts() + 1, total: resident.lane.attempts_total() + 1 }
+            }
+            Input::Skip => Attempts::all(resident.lane.attempts_total()),
+            _ => Attempts::default(),
         };
         let is_decision = !matches!(input, Input::Arrived { .. } | Input::Delivered | Input::Failed { .. });
         let is_unstored = planted::is_on(Bug::AckNotStored) && input == Input::Delivered;
@@ -162,7 +165,7 @@ impl Engine {
         &mut self,
         slot: Slot,
         action: Action,
-        attempts: u32,
+        attempts: Attempts,
         time: Millis,
         at: Address,
     ) -> Result<(), Failure> {
@@ -234,7 +237,7 @@ impl Engine {
                 resident.barrier = Address(at.0 + 1);
                 subscription.tally.left(&entry);
                 let key = resident.key.clone();
-                let attempts = attempts + resident.take_earlier(entry.position);
+                let attempts = attempts.total + resident.take_earlier(entry.position);
                 let (reason, error) = match why {
                     Why::Late => (Reason::Late, String::from("its sequence was passed already")),
                     Why::Failed => (resident.last_reason, resident.last_error.clone()),

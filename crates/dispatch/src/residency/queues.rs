@@ -1,6 +1,7 @@
 //! Long queues: what is on disk of them, and what of that is in memory.
 
 use super::missing;
+use crate::dead_letters::Attempts;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Slot;
 use crate::operate::Refused;
@@ -84,7 +85,9 @@ impl Engine {
             let actions = resident.lane.load_early(entries, &policy, now);
             let (after, at) = (resident.lane.resident(), resident.last_step);
             self.lanes.entries = self.lanes.entries + after - before;
-            actions.into_iter().try_for_each(|action| self.act(slot, action, 0, now, at))?;
+            actions
+                .into_iter()
+                .try_for_each(|action| self.act(slot, action, Attempts::default(), now, at))?;
         }
         Ok(())
     }
@@ -141,7 +144,7 @@ impl Engine {
 
     /// An event that was on disk leaves its lane without success.
     fn drop_entry(&mut self, slot: Slot, entry: &Entry, time: Millis) -> Result<(), Failure> {
-        self.act(slot, Action::Dropped(*entry), 0, time, Address(0))
+        self.act(slot, Action::Dropped(*entry), Attempts::default(), time, Address(0))
     }
 
     /// If more is on disk of a lane than may go in one step, a part of it goes; what is in flight and what holds the

@@ -5,7 +5,7 @@ use crate::dead_letters::{self, Selector};
 use crate::engine::{Engine, Failure};
 use crate::rows;
 use crate::subscription::Subscription;
-use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
+use klambda_core::ids::{Position, SubscriptionId};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -28,7 +28,7 @@ pub struct DeadLetter {
     pub attempts: u32,
     pub failed_at: Time,
     pub accepted_at: Time,
-    /// None for one that never took a place.
+    /// None for one that never took a place in a lane.
     pub lane_sequence: Option<u64>,
     pub holds_lane: bool,
     /// Where its subscription stands in the list.
@@ -146,6 +146,7 @@ impl Engine {
 
     pub(super) fn letter_view(&self, letter: dead_letters::DeadLetter) -> DeadLetter {
         let name = self.name_of(letter.subscription);
+        let lane_sequence = letter.lane_sequence();
         DeadLetter {
             id: letter.id(name),
             subscription: name.to_owned(),
@@ -157,10 +158,10 @@ impl Engine {
             position: letter.entry.position.0,
             reason: letter.reason.name(),
             last_error: letter.error,
-            attempts: letter.attempts,
+            attempts: letter.attempts.total,
             failed_at: Time(letter.failed),
             accepted_at: Time(letter.entry.accepted),
-            lane_sequence: (letter.entry.number != LaneNumber(0)).then_some(letter.entry.number.0),
+            lane_sequence,
             holds_lane: letter.holds_lane,
             place: self.subscriptions.get(&letter.subscription).map(place_of).unwrap_or_default(),
         }

@@ -1,5 +1,6 @@
 //! What became of one event in every subscription that took it.
 
+use crate::dead_letters::Attempts;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Resident;
 use crate::rows;
@@ -123,8 +124,8 @@ impl Engine {
         };
         if let Some(letter) = self.find_dead_letter(subscription.id, position)? {
             fate.fate = "deadLetter";
-            fate.attempts = Some(letter.attempts);
-            fate.lane_sequence = number(letter.entry.number);
+            fate.attempts = Some(letter.attempts.total);
+            fate.lane_sequence = letter.lane_sequence();
             fate.reason = Some(format!("{}: {}", letter.reason.name(), letter.error));
             fate.dead_letter = Some(letter.id(subscription.name()));
         } else if let Some(single) = subscription.singles.get(&position) {
@@ -157,7 +158,7 @@ impl Engine {
             },
         };
         if let Some(entry) = resident.lane.entries().find(|entry| entry.at == at) {
-            fate.describe_entry(resident, entry);
+            fate.describe_entry(resident, entry, self.head_attempts(resident, entry)?);
             return Ok(true);
         }
         if let Some(sequence) = place.sequence
@@ -221,7 +222,7 @@ impl Fate {
         self.reason = Some(single.error.clone()).filter(|error| !error.is_empty());
     }
 
-    fn describe_entry(&mut self, resident: &Resident, entry: &Entry) {
+    fn describe_entry(&mut self, resident: &Resident, entry: &Entry, of_head: Attempts) {
         let lane = &resident.lane;
         let is_head = lane.head().is_some_and(|(_, head)| head.at == entry.at);
         self.lane_sequence = number(entry.number);
@@ -231,8 +232,8 @@ impl Fate {
             State::Retrying if is_head => "retrying",
             _ => "waiting",
         };
-        if is_head && lane.attempts_total() > 0 {
-            self.attempts = Some(lane.attempts_total());
+        if is_head && of_head.total > 0 {
+            self.attempts = Some(of_head.total);
             self.reason = Some(resident.last_error.clone()).filter(|error| !error.is_empty());
         }
     }

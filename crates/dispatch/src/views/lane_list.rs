@@ -121,7 +121,7 @@ impl Engine {
         after: &str,
         left: usize,
     ) -> Result<Found, Failure> {
-        let wanted = |resident: &Resident| state.is_none_or(|state| resident.lane.state() == state);
+        let wanted = |resident: &Resident| state.is_none_or(|state| self.shown_state(resident) == state);
         let mut found = Found { lanes: BTreeMap::new(), up_to: None };
         for resident in self.resident_after(id, after, left + 1, wanted) {
             found.lanes.insert(resident.key.to_string(), self.lane_view(name, resident)?);
@@ -235,7 +235,7 @@ impl Engine {
     fn rank(&self, ranking: &mut Ranking, resident: &Resident) -> Result<(), Failure> {
         let name = self.name_of(resident.subscription);
         if ranking.subscription.as_deref().is_some_and(|wanted| wanted != name)
-            || ranking.state.is_some_and(|state| resident.lane.state() != state)
+            || ranking.state.is_some_and(|state| self.shown_state(resident) != state)
         {
             return Ok(());
         }

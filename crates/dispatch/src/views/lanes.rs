@@ -2,6 +2,7 @@
 
 use super::Time;
 use super::timeline::{Step, Walk};
+use crate::dead_letters::Attempts;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Resident;
 use crate::rows;
@@ -45,8 +46,9 @@ pub struct Head {
     #[serde(rename = "type")]
     pub kind: Option<String>,
     pub position: u64,
-    /// Since it was last given fresh ones; of a dead letter, all.
+    /// Since it was last given fresh ones.
     pub attempts: u32,
+    /// All.
     pub attempts_total: u32,
     pub last_error: Option<String>,
     pub next_attempt: Option<Time>,
@@ -91,7 +93,7 @@ impl Engine {
         Ok(Lane {
             subscription: name.to_owned(),
             key: resident.key.to_string(),
-            state: lane.state().name(),
+            state: self.shown_state(resident).name(),
             since: Time(lane.since()),
             waits_for: self.waits_for(resident),
             depth: lane.depth(),
@@ -107,16 +109,28 @@ impl Engine {
         })
     }
 
+    /// A paused subscription pauses its lanes, whatever each of them would wait for.
+    pub(super) fn shown_state(&self, resident: &Resident) -> State {
+        let is_paused = self
+            .subscriptions
+            .get(&resident.subscription)
+            .is_some_and(|subscription| subscription.is_paused());
+        match resident.lane.state() {
+            State::Running => State::Running,
+            _ if is_paused => State::Paused,
+            state => state,
+        }
+    }
+
     fn head_view(&self, resident: &Resident, entry: &Entry) -> Result<Head, Failure> {
         let lane = &resident.lane;
-        let total = lane.attempts_total();
-        let held = lane.head().is_none();
+        let Attempts { fresh, total } = self.head_attempts(resident, entry)?;
         let mut head = Head {
             id: None,
             source: None,
             kind: None,
             position: entry.position.0,
-            attempts: if held { total } else { lane.attempts() },
+            attempts: fresh,
             attempts_total: total,
             last_error: (total > 0 && !resident.last_error.is_empty()).then(|| resident.last_error.clone()),
             next_attempt: lane.retry_at().map(Time),
@@ -126,6 +140,19 @@ impl Engine {
             head.read(&record);
         }
         Ok(head)
+    }
+
+    /// Of the head of a lane, or of the dead letter that holds it.
+    pub(super) fn head_attempts(&self, resident: &Resident, entry: &Entry) -> Result<Attempts, Failure> {
+        let lane = &resident.lane;
+        if lane.head().is_none()
+            && let Some(letter) = self.dead_letter(rows::HELD, resident.subscription, entry.position)?
+        {
+            return Ok(letter.attempts);
+        }
+        let earlier = resident.earlier.iter().find(|earlier| earlier.position == entry.position);
+        let total = lane.head_attempts_total() + earlier.map_or(0, |earlier| earlier.attempts);
+        Ok(Attempts { fresh: lane.attempts(), total })
     }
 
     /// Where an event stands now: retention may have copied it forward.
@@ -151,9 +178,7 @@ fn head_entry(resident: &Resident) -> Option<&Entry> {
 
 fn gap(resident: &Resident) -> Option<Gap> {
     let lane = &resident.lane;
-    let waits =
-        lane.state() == State::Gap || (lane.state() == State::Parked && lane.hold() == Some(Hold::Gap));
-    waits.then(|| Gap {
+    (lane.buffered() > 0).then(|| Gap {
         missing: lane.missing().map(|(from, to)| [from.0, to.0]),
         until: lane.gap_timer().map(Time),
     })

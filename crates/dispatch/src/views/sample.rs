@@ -68,7 +68,7 @@ impl Engine {
             in_flight: subscription.in_flight,
             dead_letters: tally.dead + tally.held,
             oldest_age_ms: tally.oldest().map_or(0, |oldest| self.now.since(oldest)),
-            lanes: Lanes::new(tally.lanes),
+            lanes: Lanes::of(subscription),
             breaker: match self.endpoints.state(subscription.endpoint) {
                 breaker::State::Closed => 0,
                 breaker::State::Open { .. } => 1,

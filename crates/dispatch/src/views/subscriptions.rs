@@ -6,7 +6,7 @@ use crate::subscription::{self, Phase};
 use klambda_core::breaker;
 use klambda_core::lane::State;
 use klambda_core::subscription::CONTROLLER;
-use klambda_core::subscription::{API_VERSION, KIND};
+use klambda_core::subscription::{API_VERSION, Document, KIND};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -67,6 +67,12 @@ impl Engine {
         self.subscriptions.get(id).map(|subscription| self.subscription_view(subscription))
     }
 
+    /// What its owner asked for last, secrets and all.
+    pub fn subscription_document(&self, name: &str) -> Option<Document> {
+        let subscription = self.subscriptions.get(self.names.get(name)?)?;
+        Some(subscription.next_document.as_ref().unwrap_or(&subscription.document).clone())
+    }
+
     /// By name, from the one after `after` on.
     pub fn view_subscriptions(&self, after: Option<&str>, limit: usize) -> Page<Subscription> {
         let mut names: Vec<&str> = self.names.keys().map(String::as_str).collect();
@@ -105,7 +111,7 @@ impl Engine {
             parked: tally.parked(),
             dead_letters: tally.dead + tally.held,
             oldest: tally.oldest().map(Time),
-            lanes: Lanes::new(tally.lanes),
+            lanes: Lanes::of(subscription),
             breaker: Breaker::new(self.endpoints.state(subscription.endpoint)),
             delivered: tally.delivered,
             messages: self.messages(subscription),
@@ -161,8 +167,15 @@ fn phase(subscription: &subscription::Subscription) -> &'static str {
 }
 
 impl Lanes {
-    pub(super) fn new(counts: [u64; 6]) -> Lanes {
+    /// Of a paused subscription all count as paused, but for those with an open request.
+    pub(super) fn of(subscription: &subscription::Subscription) -> Lanes {
+        let counts = subscription.tally.lanes;
         let count = |state: State| counts[state as usize];
+        if subscription.is_paused() {
+            let running = count(State::Running);
+            let paused = counts.iter().sum::<u64>() - running;
+            return Lanes { open: 0, running, retrying: 0, gap: 0, parked: 0, paused };
+        }
         Lanes {
             open: count(State::Open),
             running: count(State::Running),

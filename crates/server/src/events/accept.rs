@@ -90,6 +90,13 @@ fn answer(judged: &[Judged]) -> Answer {
     });
     let worst = problems.max_by_key(|problem| problem.status().as_u16());
     let worst = worst.unwrap_or_else(|| Problem::internal("no event was judged"));
+    let worst = match judged.len() {
+        1 => worst,
+        // Of many the worst gives its kind alone: what is wrong with each stands in its result.
+        rejected => worst
+            .about(format!("all {rejected} events were rejected: results says why, one by one"))
+            .with("rejected", rejected),
+    };
     worst.with("results", judged.iter().map(result).collect::<Vec<Value>>()).into_answer()
 }
 
@@ -174,6 +181,14 @@ mod tests {
         assert_eq!(json["results"][2]["id"], "e\"1");
         assert_eq!(json["results"][1]["problem"]["status"], 507);
         assert_eq!(body(answer(&[rejected.clone(), skipped])).0, 200);
+        let invalid = |path: &str| {
+            let faults = vec![klambda_core::fault::Fault::new(path, "wrong")];
+            judged(Status::Rejected(Rejection::Invalid { faults, too_large: false }))
+        };
+        let (status, json) = body(answer(&[invalid("[0].id"), invalid("[1].id")]));
+        assert_eq!((status, &json["rejected"], &json["faults"]), (400, &json!(2), &Value::Null));
+        assert!(json["detail"].as_str().unwrap().contains("all 2 events"), "{json}");
+        assert_eq!(json["results"][1]["problem"]["faults"][0]["path"], "[1].id");
         let (status, json) = body(answer(&[rejected]));
         assert_eq!(status, 507);
         assert_eq!(json["type"], "https://knative-lambda.dev/problems/disk-full");

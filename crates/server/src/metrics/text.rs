@@ -34,11 +34,16 @@ impl Format {
         }
     }
 
-    /// OpenMetrics if the client names it, else what everybody reads.
+    /// OpenMetrics if the client names it, and not as what it will not have, else what everybody reads.
     pub fn accepted(accept: &str) -> Format {
+        let refuses = |parameter: &str| {
+            let quality = parameter.trim().split_once('=').filter(|(name, _)| name.eq_ignore_ascii_case("q"));
+            quality.is_some_and(|(_, quality)| quality.parse() == Ok(0.0))
+        };
         let named = accept.split(',').any(|media| {
-            let (essence, rest) = media.split_once(';').unwrap_or((media, ""));
-            essence.trim().eq_ignore_ascii_case("application/openmetrics-text") && !rest.contains("q=0,")
+            let mut parts = media.split(';');
+            let essence = parts.next().unwrap_or_default();
+            essence.trim().eq_ignore_ascii_case("application/openmetrics-text") && !parts.any(refuses)
         });
         if named { Format::OpenMetrics } else { Format::Prometheus }
     }
@@ -138,7 +143,11 @@ mod tests {
             Format::accepted("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"),
             Format::OpenMetrics
         );
-        assert_eq!(Format::accepted("*/*"), Format::Prometheus);
+        for refused in
+            ["*/*", "application/openmetrics-text;q=0", "application/openmetrics-text; Q=0.000, */*"]
+        {
+            assert_eq!(Format::accepted(refused), Format::Prometheus, "{refused}");
+        }
     }
 
     #[test]

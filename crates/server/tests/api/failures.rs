@@ -68,6 +68,55 @@ async fn a_poison_event_parks_its_lane_and_a_replay_keeps_the_order() {
 }
 
 #[tokio::test]
+async fn attempts_are_told_since_they_were_fresh_and_in_all() {
+    let world = World::new().await;
+    world.target.answers(|_| 500);
+    world.subscribe("orders", json!({"retry": {"attempts": 2, "backoff": "5ms"}})).await;
+    world.send("e1", "k", &[]).await;
+    let counts = |lane: &Value| (lane["head"]["attempts"].clone(), lane["head"]["attemptsTotal"].clone());
+    let parked =
+        |total: u32| move |lane: &Value| lane["state"] == "parked" && lane["head"]["attemptsTotal"] == total;
+    let lane = world.until("/api/v1/lanes/orders/k", parked(2)).await;
+    assert_eq!(counts(&lane), (json!(2), json!(2)));
+    world.post("/api/v1/lanes/orders/k/resume", json!({})).await;
+    let lane = world.until("/api/v1/lanes/orders/k", parked(4)).await;
+    assert_eq!(counts(&lane), (json!(2), json!(4)));
+    let world = world.restart().await;
+    assert_eq!(counts(&world.get("/api/v1/lanes/orders/k").await.json()), (json!(2), json!(4)));
+
+    let spec = json!({"retry": {"attempts": 2, "backoff": "1h", "maxBackoff": "1h"}});
+    world.put("/api/v1/subscriptions/orders", &world.document("orders", spec)).await;
+    world.post("/api/v1/lanes/orders/k/resume", json!({})).await;
+    let lane = world.until("/api/v1/lanes/orders/k", |lane| lane["state"] == "retrying").await;
+    assert_eq!(counts(&lane), (json!(1), json!(5)));
+
+    // One that left its lane and came back has been tried before.
+    world.post("/api/v1/lanes/orders/k/skip", json!({})).await;
+    world.post("/api/v1/dlq/replays", json!({"selector": {"subscription": "orders"}})).await;
+    let lane = world.until("/api/v1/lanes/orders/k", |lane| lane["state"] == "retrying").await;
+    assert_eq!(counts(&lane), (json!(1), json!(6)));
+}
+
+#[tokio::test]
+async fn a_letter_has_the_key_of_its_event_and_a_number_only_from_a_lane() {
+    let world = World::new().await;
+    world.target.answers(|_| 400);
+    let policy = json!({"orderingPolicy": {"sequence": {"attribute": "sequence"}}});
+    world.subscribe("sequenced", policy).await;
+    world.subscribe("unordered", json!({"ordering": "unordered"})).await;
+    world.send("e1", "k", &[("ce-sequence", "soon")]).await;
+    let list =
+        world.until("/api/v1/dlq", |list| list["items"].as_array().is_some_and(|all| all.len() == 2)).await;
+    let shown =
+        |letter: &Value| [&letter["reason"], &letter["key"], &letter["laneSequence"]].map(Value::clone);
+    assert_eq!(shown(&list["items"][0]), [json!("validation"), json!("k"), Value::Null]);
+    assert_eq!(shown(&list["items"][1]), [json!("poison"), Value::Null, Value::Null]);
+    assert_eq!(world.get("/api/v1/dlq?key=k").await.json()["items"][0]["id"], "sequenced.1");
+    let world = world.restart().await;
+    assert_eq!(world.get("/api/v1/dlq?key=k").await.json()["items"][0]["id"], "sequenced.1");
+}
+
+#[tokio::test]
 async fn letters_are_paged_filtered_deleted_and_purged() {
     let world = World::new().await;
     world.target.answers(|_| 400);

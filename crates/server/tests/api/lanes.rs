@@ -55,6 +55,51 @@ async fn a_parked_gap_opens_when_the_missing_event_arrives() {
 }
 
 #[tokio::test]
+async fn the_lanes_of_a_paused_subscription_are_paused() {
+    let world = World::new().await;
+    world.subscribe("orders", sequenced(json!({"timeout": "1h", "action": "skip"}))).await;
+    world.target.answers(|event| if event.id() == "bad" { 422 } else { 200 });
+    world.send("bad", "parked", &[("ce-sequence", "1")]).await;
+    world.send("e1", "gap", &[("ce-sequence", "1")]).await;
+    world.send("e3", "gap", &[("ce-sequence", "3")]).await;
+    world.until("/api/v1/lanes/orders/parked", |lane| lane["state"] == "parked").await;
+    world.until("/api/v1/lanes/orders/gap", |lane| lane["state"] == "gap").await;
+
+    world.post("/api/v1/subscriptions/orders/pause", json!({})).await;
+    let paused = world.get("/api/v1/lanes?state=paused").await.json();
+    let keys: Vec<&Value> = paused["items"].as_array().unwrap().iter().map(|lane| &lane["key"]).collect();
+    assert_eq!(keys, ["gap", "parked"]);
+    let lane = &paused["items"][0];
+    assert_eq!(lane["gap"]["missing"], json!([2, 2]), "{lane:#}");
+    assert!(lane["waitsFor"].as_str().unwrap().contains("klambda subscription resume orders"), "{lane:#}");
+    for state in ["open", "gap", "parked"] {
+        assert_eq!(world.get(&format!("/api/v1/lanes?state={state}")).await.json()["items"], json!([]));
+    }
+    assert_eq!(
+        world.get("/api/v1/lanes?sort=depth&state=paused").await.json()["items"][1]["state"],
+        "paused"
+    );
+    let lanes = world.status("orders").await["lanes"].clone();
+    assert_eq!((&lanes["paused"], &lanes["gap"], &lanes["parked"]), (&json!(2), &json!(0), &json!(0)));
+    assert_eq!(world.metric("klambda_lanes{subscription=\"orders\",state=\"paused\"}").await, 2.0);
+
+    world.post("/api/v1/subscriptions/orders/resume", json!({})).await;
+    assert_eq!(world.get("/api/v1/lanes?state=paused").await.json()["items"], json!([]));
+    assert_eq!(world.get("/api/v1/lanes/orders/parked").await.json()["state"], "parked");
+}
+
+#[tokio::test]
+async fn a_paused_lane_still_says_what_is_missing() {
+    let world = World::new().await;
+    world.subscribe("orders", sequenced(json!({"timeout": "1h", "action": "skip"}))).await;
+    world.send("e1", "k", &[("ce-sequence", "1")]).await;
+    world.send("e3", "k", &[("ce-sequence", "3")]).await;
+    world.until("/api/v1/lanes/orders/k", |lane| lane["state"] == "gap").await;
+    let paused = world.post("/api/v1/lanes/orders/k/pause", json!({})).await.json();
+    assert_eq!((&paused["state"], &paused["gap"]["missing"]), (&json!("paused"), &json!([2, 2])));
+}
+
+#[tokio::test]
 async fn lanes_are_listed_by_key_and_by_depth() {
     let world = World::new().await;
     world.subscribe("a", json!({"paused": true})).await;

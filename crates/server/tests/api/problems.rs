@@ -86,6 +86,19 @@ async fn whatever_is_wrong_is_named() {
 }
 
 #[tokio::test]
+async fn a_wrong_method_is_told_all_the_right_ones() {
+    let world = World::new().await;
+    for (path, allowed) in [
+        ("/api/v1/events", "GET,HEAD,POST"),
+        ("/api/v1/events/x", "GET,HEAD"),
+        ("/api/v1/lambda/functions/f/invoke", "POST"),
+    ] {
+        let answer = world.ask("PUT", path, &[], "").await;
+        assert_eq!((answer.status, answer.headers["allow"].as_str()), (405, allowed), "{path}");
+    }
+}
+
+#[tokio::test]
 async fn all_faults_of_a_document_are_listed_at_once() {
     let world = World::new().await;
     let document = json!({"apiVersion": "v1", "kind": "Subscription", "metadata": {"name": "Orders"},

@@ -126,3 +126,53 @@ async fn what_belongs_to_a_function_is_changed_through_the_function() {
     assert_eq!(refused.status, 422, "{refused:?}");
     assert!(refused.text().contains("spec.target.function"), "{refused:?}");
 }
+
+#[tokio::test]
+async fn what_is_shown_can_be_put_again_and_keeps_its_secrets() {
+    let world = World::new().await;
+    let target = json!({"target": {"url": world.target.url(), "headers": {"x-api-key": "s3cret"}}});
+    world.subscribe("orders", target).await;
+    let path = "/api/v1/subscriptions/orders";
+    let shown = world.get(path).await.json();
+    assert_eq!(shown["spec"]["target"]["headers"]["x-api-key"], "***");
+    let again = world.put(path, &shown).await;
+    assert_eq!((again.status, &again.json()["spec"]), (200, &shown["spec"]), "{again:?}");
+    world.send("e1", "k", &[]).await;
+    world.target.until(|all| all.len() == 1).await;
+    assert_eq!(world.target.received()[0].headers["x-api-key"], "s3cret");
+    let mut elsewhere = shown;
+    elsewhere["spec"]["target"]["url"] = json!("http://127.0.0.1:1/");
+    let refused = world.put(path, &elsewhere).await;
+    assert_eq!((refused.status, refused.problem()), (422, "invalid-subscription".to_owned()), "{refused:?}");
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_refused_and_what_may_not_yet_is_told() {
+    let world = World::new().await;
+    let path = "/api/v1/subscriptions/orders";
+    let future = world.put(path, &world.document("orders", json!({"from": "2999-01-01T00:00:00Z"}))).await;
+    assert_eq!((future.status, future.problem()), (422, "invalid-subscription".to_owned()));
+    assert!(future.text().contains("future"), "{future:?}");
+    let key = json!({"orderingPolicy": {"key": {"attribute": "data"}}});
+    assert_eq!(world.put(path, &world.document("orders", key)).await.status, 422);
+    let twice =
+        world.document("orders", json!({})).to_string().replacen('{', "{\"kind\":\"Subscription\",", 1);
+    let twice = world.ask("PUT", path, &[], &twice).await;
+    assert_eq!((twice.status, twice.problem()), (400, "bad-request".to_owned()), "{twice:?}");
+    assert!(twice.text().contains("twice"), "{twice:?}");
+
+    let file = world.folder.path().join("token");
+    let headers = json!({"x-a": {"file": file}, "x-b": {"env": "KLAMBDA_TEST_NO_SUCH_NAME"}});
+    let target = json!({"target": {"url": world.target.url(), "headers": headers}});
+    let made = world.subscribe("orders", target).await.json()["status"]["messages"].clone();
+    assert_eq!(made, world.status("orders").await["messages"]);
+    let messages: Vec<&str> =
+        made.as_array().unwrap().iter().map(|message| message.as_str().unwrap()).collect();
+    assert!(
+        messages[0].starts_with("target.headers.x-a: ") && messages[0].contains("No such file"),
+        "{made}"
+    );
+    assert!(messages[1].contains("KLAMBDA_TEST_NO_SUCH_NAME"), "{made}");
+    std::fs::write(&file, "secret").unwrap();
+    assert_eq!(world.status("orders").await["messages"].as_array().unwrap().len(), 1);
+}

@@ -1,6 +1,7 @@
 //! What the tests stand on: a real server in this process, a target that does as it is told, and a small HTTP client.
 
-use klambda_server::{Config, Server};
+use klambda_server::{Config, Server, serve};
+use klambda_store::real_disk;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::future::Future;
@@ -151,7 +152,18 @@ pub async fn start(folder: &Path, change: impl FnOnce(&mut Config)) -> Server {
     config.store.reserve_bytes = 1 << 20;
     config.delivery.breaker.half_open_after = Duration::from_millis(100);
     change(&mut config);
-    Server::start(config).await.unwrap()
+    let started = async {
+        loop {
+            match Server::start(config.clone()).await {
+                // A server before it in this process has ended; its threads let go of the folder a moment later.
+                Err(serve::Error::Folder(real_disk::Error::Held { .. })) => {
+                    sleep(Duration::from_millis(10)).await
+                }
+                started => return started.unwrap(),
+            }
+        }
+    };
+    timeout(PATIENCE, started).await.expect("the folder is let go of")
 }
 
 // ---- the client -----------------------------------------------------------------------------------------------

@@ -1,0 +1,50 @@
+//! A document as a person gives it: read like one that is stored, and held to more. What is stored was taken once and
+//! must be read for ever.
+
+use super::header::restore_hidden;
+use super::{Document, parse};
+use crate::fault::Fault;
+use serde_json::Value;
+
+/// `before`: what it takes the place of.
+pub(super) fn document(value: &Value, before: Option<&Document>) -> Result<Document, Vec<Fault>> {
+    let mut value = value.clone();
+    if let Some(before) = before {
+        restore(&mut value, before);
+    }
+    let impossible = impossible(&value);
+    match parse::document(&value) {
+        Ok(document) if impossible.is_empty() => Ok(document),
+        Ok(_) => Err(impossible),
+        Err(faults) => Err(faults.into_iter().chain(impossible).collect()),
+    }
+}
+
+/// What was shown hidden stands for what it hides, as long as that goes where it went: else a change of the address
+/// would show it to somebody else.
+fn restore(value: &mut Value, before: &Document) {
+    let Some(target) = value.pointer_mut("/spec/target") else { return };
+    let url = target["url"].as_str().unwrap_or_default();
+    if !is_same_place(url, &before.spec.target.url) {
+        return;
+    }
+    if let Some(headers) = target.get_mut("headers").and_then(Value::as_object_mut) {
+        restore_hidden(headers, &before.spec.target.headers);
+    }
+}
+
+fn is_same_place(one: &str, other: &str) -> bool {
+    let place = |url: &str| {
+        let uri: http::Uri = url.parse().ok()?;
+        Some((uri.scheme()?.clone(), uri.authority()?.clone()))
+    };
+    place(one).is_some_and(|one| Some(one) == place(other))
+}
+
+/// Attributes that no event can have.
+fn impossible(value: &Value) -> Vec<Fault> {
+    let attributes = ["key", "sequence"].map(|of| format!("spec.orderingPolicy.{of}.attribute"));
+    let named = |path: &String| value.pointer(&format!("/{}", path.replace('.', "/")));
+    let impossible = attributes.into_iter().filter(|path| named(path).is_some_and(|name| name == "data"));
+    impossible.map(|path| Fault::new(path, "data is no attribute: name a place in it with pointer")).collect()
+}
