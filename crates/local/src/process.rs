@@ -3,7 +3,7 @@
 //!
 //! - A process dies with this program, also when that is killed ([`crate::child`]); what still got away is ended at the
 //!   next start ([`leftovers`]).
-//! - It is a process group of its own and is signalled as one.
+//! - It is a process group of its own and is signalled as one; what left the group ends with it as well ([`strays`]).
 //! - What it prints is kept in memory, the last of it ([`logs`]).
 //! - Limits hold only where they are stated ([`limits`]).
 //!
@@ -24,6 +24,7 @@ pub mod limits;
 pub mod logs;
 pub(crate) mod proc;
 mod spawner;
+mod strays;
 
 pub use limits::Limits;
 pub use spawner::{Options, Spawner};
