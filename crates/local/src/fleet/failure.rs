@@ -118,7 +118,7 @@ impl Failure {
 }
 
 fn crashed(exit: Exit, last_lines: Vec<String>) -> Failure {
-    let (reason, advice) = match exit.out_of_memory {
+    let (reason, advice) = match exit.out_of_memory.is_some() {
         true => (Reason::OutOfMemory, "raise resources.limits.memory or use less"),
         false => (Reason::Crashed, "look at its last lines"),
     };
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_wrapper_says_why_it_could_not_load() {
         let line = r#"{"level":"error","reason":"SyntaxError","message":"line 3: unexpected }"}"#;
-        let exit = Exit { code: Some(78), signal: None, out_of_memory: false };
+        let exit = Exit { code: Some(78), signal: None, out_of_memory: None };
         let end = End::Exited { exit, last_lines: vec!["x".into(), line.into(), "Bye.".into()] };
         let (failure, again) = Failure::of(end).unwrap();
         assert_eq!((failure.reason, failure.message.as_str()), (Reason::SyntaxError, "line 3: unexpected }"));

@@ -142,7 +142,9 @@ impl Starter {
         let readers = self.readers(&mut child, &logs, replica);
         let (ended, exit) = watch::channel(None);
         let shared = self.shared.clone();
-        let life = Life { child, pid, mark: name, groups, readers, ended_for_memory, ended, shared };
+        let memory_bytes = command.limits.memory_bytes;
+        let life =
+            Life { child, pid, mark: name, groups, memory_bytes, readers, ended_for_memory, ended, shared };
         self.runtime.spawn(life.watch());
         Ok(Process { pid, exit, notes: notes.into() })
     }
@@ -195,6 +197,7 @@ struct Life {
     pid: Pid,
     mark: String,
     groups: Vec<Group>,
+    memory_bytes: Option<u64>,
     readers: Vec<JoinHandle<()>>,
     ended_for_memory: Arc<AtomicBool>,
     ended: watch::Sender<Option<Exit>>,
@@ -222,7 +225,7 @@ impl Life {
         let exit = Exit {
             code: status.and_then(|status| status.code()),
             signal: status.and_then(|status| status.signal()),
-            out_of_memory,
+            out_of_memory: self.memory_bytes.filter(|_| out_of_memory),
         };
         let _ = self.ended.send(Some(exit));
     }

@@ -125,6 +125,24 @@ async fn a_crash_breaks_its_requests_only_and_it_is_started_again() {
     platform.end().await;
 }
 
+#[tokio::test]
+async fn too_much_memory_is_told_in_the_log() {
+    let platform = Platform::start();
+    let limits = Limits { memory_bytes: Some(48 << 20), cpu_millis: None };
+    let command = klambda_local::process::Command { limits, ..command(&[]) };
+    let run = Run::Process(Arc::new(command));
+    platform.fleet.deploy("shop/f", Version { run, ..version("1", &[], scaling()) }).unwrap();
+    let mut follower = platform.fleet.logs("shop/f").unwrap().follow(0);
+    assert!(platform.call("shop/f", "/allocate").await.is_err());
+    assert_eq!(follower.next().await.unwrap().text, "starting");
+    let line: serde_json::Value = serde_json::from_str(&follower.next().await.unwrap().text).unwrap();
+    assert_eq!((&line["level"], &line["reason"]), (&"error".into(), &"OutOfMemory".into()), "{line}");
+    assert_eq!((&line["namespace"], &line["function"]), (&"shop".into(), &"f".into()), "{line}");
+    let message = line["message"].as_str().unwrap();
+    assert!(message.contains("used more memory than its limit of 48Mi"), "{line}");
+    platform.end().await;
+}
+
 fn impatient(call_max: &str) -> (Platform, Version) {
     let platform = Platform::with(TempDir::new().unwrap(), |options| {
         options.doubts = Doubts { at_once: Duration::from_millis(150), at_least: Duration::from_millis(400) };

@@ -122,7 +122,7 @@ async fn grows_until_ended(groups: Groups) {
     get(address.clone(), "/").await.unwrap();
     assert!(get(address, "/allocate").await.is_err());
     let exit = process.exited().await;
-    assert!(exit.out_of_memory, "{exit:?} {:?}", process.notes());
+    assert_eq!(exit.out_of_memory, Some(48 << 20), "{exit:?} {:?}", process.notes());
 }
 
 #[tokio::test]
