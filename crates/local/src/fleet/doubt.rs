@@ -2,8 +2,9 @@
 //! whether they are up, and get no calls until they say so.
 //!
 //! One that does not say so at once has others started in its place. It may be deep in a call that is within its time,
-//! so it is ended only when it has been silent for as long as a call may take. One that is still starting has its time
-//! to start; what is started in its place gets calls when it is up, for the call may be what keeps it from starting.
+//! so it is ended only when it has been silent for as long as a call may take. One that is still starting keeps its time
+//! to start while it has calls; what is started in its place gets calls when it is up, for a call may be what keeps it
+//! from starting.
 
 use super::desk::Desk;
 use super::function::Function;
@@ -67,14 +68,13 @@ impl Function {
         let replica = &mut self.replicas[index];
         let Some(Endpoint::Local(address)) = &replica.endpoint else { return };
         let deployed = self.versions.iter_mut().find(|deployed| deployed.ordinal == replica.ordinal);
-        let silence_max = match (replica.stage, deployed) {
-            (Stage::Ready, deployed) => Some(deployed.map_or(CALL_MAX_DEFAULT, |one| one.silence_max)),
-            (Stage::Starting, Some(deployed)) if deployed.good => {
-                deployed.only_when_up = true;
-                None
-            }
+        let silence_max = deployed.as_ref().map_or(CALL_MAX_DEFAULT, |deployed| deployed.silence_max);
+        let starting = replica.stage == Stage::Starting;
+        match (replica.stage, deployed) {
+            (Stage::Ready, _) => {}
+            (Stage::Starting, Some(deployed)) if deployed.good => deployed.only_when_up = true,
             _ => return,
-        };
+        }
         replica.stage = Stage::Asked;
         let question = Question {
             shared: shared.clone(),
@@ -83,6 +83,7 @@ impl Function {
             address: address.clone(),
             expect: replica.expect,
             silence_max,
+            starting,
         };
         shared.runtime.spawn(question.ask());
     }
@@ -101,8 +102,11 @@ impl Function {
         self.look(shared, desk, now);
     }
 
-    fn give_up(&mut self, id: u64) {
+    fn give_up(&mut self, id: u64, starting: bool) {
         let Some(replica) = self.doubted(id) else { return };
+        if starting && replica.in_flight > 0 {
+            return;
+        }
         replica.stage = Stage::Draining;
         replica.order(Order::Kill);
     }
@@ -114,21 +118,20 @@ struct Question {
     replica: u64,
     address: Address,
     expect: Expect,
-    /// Until it is ended; nothing while it starts, for which there is another limit.
-    silence_max: Option<Duration>,
+    silence_max: Duration,
+    starting: bool,
 }
 
 impl Question {
     async fn ask(self) {
-        let Question { shared, function, replica, address, expect, silence_max } = self;
+        let Question { shared, function, replica, address, expect, silence_max, starting } = self;
         let at_once = shared.options.doubts.at_once;
         let up = probe::until_up(&address, expect);
         tokio::pin!(up);
         if tokio::time::timeout(at_once, &mut up).await.is_err() {
             shared.with(&function, |function, desk, now| function.silent(replica, &shared, desk, now));
-            let Some(silence_max) = silence_max else { return };
             if tokio::time::timeout(silence_max.saturating_sub(at_once), up).await.is_err() {
-                return shared.with(&function, |function, _, _| function.give_up(replica));
+                return shared.with(&function, |function, _, _| function.give_up(replica, starting));
             }
         }
         shared.became_ready(&function, replica);

@@ -196,7 +196,7 @@ async fn a_call_that_keeps_a_replica_from_starting_keeps_no_other_from_it() {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("good-artifacts"), "artifact-1\n").unwrap();
     let platform = Platform::with(folder, |options| options.doubts.at_once = Duration::from_millis(50));
-    let quick = Scaling { start_timeout: Duration::from_secs(2), ..scaling() };
+    let quick = Scaling { start_timeout: Duration::from_secs(1), ..scaling() };
     // It takes calls before it says that it is up, as the first in its socket.
     let environment = [("VERSION", "1"), ("START_DELAY_MS", "100")];
     platform.fleet.deploy("f", version("1", &environment, quick)).unwrap();
