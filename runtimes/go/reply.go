@@ -1,6 +1,10 @@
 package klambda
 
-import "reflect"
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+)
 
 const (
 	jsonType  = "application/json"
@@ -8,101 +12,123 @@ const (
 	batchType = "application/cloudevents-batch+json"
 )
 
-// outgoing tells events from other values, gives events the trace of their cause, and nil for nothing.
-func outgoing(value any, info *Info) (any, string) {
-	switch value := value.(type) {
-	case nil:
-		return nil, ""
-	case Event:
-		return info.traced(value), oneType
-	case *Event:
-		if value == nil {
-			return nil, ""
+// outgoing writes a value as JSON and tells what it is; without a kind it is nothing. Whether it is an event or a list of
+// them is seen in the text: it does not matter which Go types they were.
+func outgoing(value any, info *Info) ([]byte, string, error) {
+	if value == nil {
+		return nil, "", nil
+	}
+	text, err := json.Marshal(withBytes(value))
+	if err != nil || string(text) == "null" {
+		return nil, "", err
+	}
+	if bytes.Contains(text, []byte(`"specversion"`)) {
+		switch text[0] {
+		case '{':
+			var one fields
+			if json.Unmarshal(text, &one) == nil && one.isEvent() {
+				return info.traced(oneType, one)
+			}
+		case '[':
+			var list []fields
+			if json.Unmarshal(text, &list) == nil && allEvents(list) {
+				return info.traced(batchType, list...)
+			}
 		}
-		return info.traced(*value), oneType
-	case []Event:
-		return batch(value, func(event Event) Event { return info.traced(event) })
-	case []*Event:
-		return batch(value, func(event *Event) Event { return info.traced(*event) })
+	}
+	return text, jsonType, nil
+}
+
+// withBytes puts data that is bytes where the JSON format of events has them. An Event does so by itself.
+func withBytes(value any) any {
+	switch value := pointedTo(value).(type) {
 	case map[string]any:
-		if isEvent(value) {
-			return info.tracedMap(value), oneType
-		}
+		return encoded(value)
 	case []map[string]any:
-		if len(value) > 0 && allEvents(value) {
-			return batch(value, info.tracedMap)
+		return each(value)
+	case []*map[string]any:
+		return each(value)
+	case []any:
+		return each(value)
+	}
+	return value
+}
+
+// pointedTo gives the map or the list behind a pointer.
+func pointedTo(value any) any {
+	if of := reflect.ValueOf(value); of.Kind() == reflect.Pointer {
+		switch of.Elem().Kind() {
+		case reflect.Map, reflect.Slice:
+			return of.Elem().Interface()
 		}
 	}
-	if isNil(value) {
-		return nil, ""
-	}
-	return value, jsonType
+	return value
 }
 
-// No events at all is an empty list, a value like any other.
-func batch[In, Out any](events []In, each func(In) Out) (any, string) {
-	out := make([]Out, len(events))
-	for i, event := range events {
-		out[i] = each(event)
+func each[In any](values []In) []any {
+	if values == nil {
+		return nil
 	}
-	if len(out) == 0 {
-		return out, jsonType
-	}
-	return out, batchType
-}
-
-func (i *Info) traced(event Event) Event {
-	if i.Traceparent == "" || event.Extensions["traceparent"] != "" {
-		return event
-	}
-	extensions := map[string]string{"traceparent": i.Traceparent}
-	if i.Tracestate != "" {
-		extensions["tracestate"] = i.Tracestate
-	}
-	for name, value := range event.Extensions {
-		extensions[name] = value
-	}
-	event.Extensions = extensions
-	return event
-}
-
-func (i *Info) tracedMap(event map[string]any) map[string]any {
-	out := map[string]any{}
-	if i.Traceparent != "" {
-		out["traceparent"] = i.Traceparent
-	}
-	if i.Tracestate != "" {
-		out["tracestate"] = i.Tracestate
-	}
-	for name, value := range event {
-		out[name] = value
+	out := make([]any, len(values))
+	for i := range values {
+		out[i] = pointedTo(values[i])
+		if event, ok := out[i].(map[string]any); ok {
+			out[i] = encoded(event)
+		}
 	}
 	return out
 }
 
-func isEvent(value map[string]any) bool {
+func encoded(event map[string]any) map[string]any {
+	data, ok := event["data"].([]byte)
+	if _, version := event["specversion"].(string); !ok || !version {
+		return event
+	}
+	out := map[string]any{}
+	for name, value := range event {
+		out[name] = value
+	}
+	delete(out, "data")
+	out["data_base64"] = data
+	return out
+}
+
+// fields are those of a JSON object.
+type fields map[string]json.RawMessage
+
+func (f fields) isEvent() bool {
 	for _, name := range [...]string{"specversion", "type", "source"} {
-		if _, ok := value[name].(string); !ok {
+		if !bytes.HasPrefix(f[name], []byte(`"`)) {
 			return false
 		}
 	}
 	return true
 }
 
-func allEvents(values []map[string]any) bool {
-	for _, value := range values {
-		if !isEvent(value) {
+func allEvents(list []fields) bool {
+	for _, one := range list {
+		if !one.isEvent() {
 			return false
 		}
 	}
-	return true
+	return len(list) > 0
 }
 
-func isNil(value any) bool {
-	switch of := reflect.ValueOf(value); of.Kind() {
-	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Interface:
-		return of.IsNil()
-	default:
-		return false
+// traced writes events, with the trace of their cause unless they have one.
+func (i *Info) traced(kind string, events ...fields) ([]byte, string, error) {
+	for _, event := range events {
+		if event["traceparent"] != nil || i.Traceparent == "" {
+			continue
+		}
+		event["traceparent"], _ = json.Marshal(i.Traceparent)
+		if i.Tracestate != "" {
+			event["tracestate"], _ = json.Marshal(i.Tracestate)
+		}
 	}
+	var value any = events
+	if kind == oneType {
+		value = events[0]
+	}
+	text, err := json.Marshal(value)
+	return text, kind, err
 }

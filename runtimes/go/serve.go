@@ -111,13 +111,12 @@ func (f Func) run(call *call) (out response) {
 	if err != nil {
 		return failed(&call.info, err, "")
 	}
-	value, kind := outgoing(value, &call.info)
-	if value == nil {
-		return response{status: 204}
-	}
-	text, err := json.Marshal(value)
+	text, kind, err := outgoing(value, &call.info)
 	if err != nil {
 		return failed(&call.info, fmt.Errorf("the handler returned what is no JSON: %w", err), "")
+	}
+	if kind == "" {
+		return response{status: 204}
 	}
 	return response{status: 200, kind: kind, text: text}
 }

@@ -15,8 +15,11 @@ TIMEOUT = int(os.environ.get("KLAMBDA_TIMEOUT_MS") or 30_000) / 1000
 EXIT_CONFIG = 78
 COROUTINE = 0x80  # inspect.CO_COROUTINE
 
-_loads = json.loads
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=lambda value: _plain(value)).encode
+# Without NaN and the infinities, which Python writes and reads and JSON does not have.
+_loads = json.JSONDecoder(parse_constant=lambda name: _no_number(name)).decode
+_encode = json.JSONEncoder(
+    separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=lambda value: _plain(value)
+).encode
 
 
 class DoNotRetry(Exception):
@@ -125,6 +128,10 @@ def _integer(text):
         return int(text)
     except (TypeError, ValueError):
         return None
+
+
+def _no_number(name):
+    raise ValueError("%s is no number" % name)
 
 
 def _plain(value):
@@ -324,7 +331,14 @@ class Function:
         import threading
 
         self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, name="klambda-loop", daemon=True).start()
+        threading.Thread(target=self._run_loop, name="klambda-loop", daemon=True).start()
+
+    def _run_loop(self):
+        while not self.loop.is_closed():
+            try:
+                self.loop.run_forever()
+            except BaseException as error:  # SystemExit of a task; the others must go on
+                write_log("error", "a task ended with %r" % error, fields={"reason": "Uncaught"})
 
     def _await(self, value):
         import asyncio
@@ -332,10 +346,17 @@ class Function:
         if self.loop is None:
             self._start_loop()
 
+        # An error that leaves its task as one may end the loop with it, or the task without a word.
         async def wait():
-            return await value
+            try:
+                return await value, None
+            except BaseException as error:
+                return None, error
 
-        return asyncio.run_coroutine_threadsafe(wait(), self.loop).result()
+        value, error = asyncio.run_coroutine_threadsafe(wait(), self.loop).result()
+        if error is not None:
+            raise error
+        return value
 
 
 # ---- the start

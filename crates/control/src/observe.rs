@@ -107,6 +107,7 @@ pub fn failure(trouble: &fleet::Failure) -> Failure {
         fleet::Reason::SyntaxError => Reason::SyntaxError,
         fleet::Reason::LoadError => Reason::LoadError,
         fleet::Reason::NeverAnswered => Reason::NeverAnswered,
+        fleet::Reason::NotResponding => Reason::NotResponding,
         fleet::Reason::OutOfMemory => Reason::OutOfMemory,
         fleet::Reason::StartFailed => Reason::StartFailed,
         fleet::Reason::NoContainerEngine => Reason::NoContainerEngine,

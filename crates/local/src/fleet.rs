@@ -29,6 +29,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 mod desk;
+mod doubt;
 mod failure;
 mod function;
 mod good;
@@ -132,6 +133,22 @@ pub struct Options {
     pub replicas_max: usize,
     pub logs: Bounds,
     pub restarts: Restarts,
+    pub doubts: Doubts,
+}
+
+/// When a replica that owes an answer is given up.
+#[derive(Clone, Copy, Debug)]
+pub struct Doubts {
+    /// One that does not say within this that it is up has others started in its place.
+    pub at_once: Duration,
+    /// It is ended when it was silent for as long as a call may take, and at least for this.
+    pub at_least: Duration,
+}
+
+impl Default for Doubts {
+    fn default() -> Doubts {
+        Doubts { at_once: Duration::from_secs(1), at_least: Duration::from_secs(5) }
+    }
 }
 
 /// When something that ended is started again.
@@ -161,7 +178,8 @@ impl Default for Restarts {
 
 impl Options {
     pub fn new(folder: PathBuf) -> Options {
-        Options { folder, replicas_max: 500, logs: Bounds::default(), restarts: Restarts::default() }
+        let (logs, restarts, doubts) = (Bounds::default(), Restarts::default(), Doubts::default());
+        Options { folder, replicas_max: 500, logs, restarts, doubts }
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! - A process dies with this program, also when that is killed ([`crate::child`]); what still got away is ended at the
 //!   next start ([`leftovers`]).
-//! - It is a process group of its own and is signalled as one.
+//! - It is a process group of its own and is signalled as one; what left the group ends with it as well ([`strays`]).
 //! - What it prints is kept in memory, the last of it ([`logs`]).
 //! - Limits hold only where they are stated ([`limits`]).
 //!
@@ -11,6 +11,7 @@
 //! thread that lives as long as the program.
 
 use klambda_core::address::Address;
+use klambda_core::quantity::format_bytes;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::os::fd::OwnedFd;
@@ -24,6 +25,7 @@ pub mod limits;
 pub mod logs;
 pub(crate) mod proc;
 mod spawner;
+mod strays;
 
 pub use limits::Limits;
 pub use spawner::{Options, Spawner};
@@ -47,14 +49,16 @@ pub struct Command {
 pub struct Exit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    /// It was ended for using more memory than its limit.
-    pub out_of_memory: bool,
+    /// It was ended for using more memory than this, its limit.
+    pub out_of_memory: Option<u64>,
 }
 
 impl std::fmt::Display for Exit {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.out_of_memory, self.code, self.signal) {
-            (true, _, _) => formatter.write_str("used more memory than its limit"),
+            (Some(limit), _, _) => {
+                write!(formatter, "used more memory than its limit of {}", format_bytes(limit))
+            }
             (_, Some(code), _) => write!(formatter, "ended with exit code {code}"),
             (_, None, Some(signal)) => write!(formatter, "was ended by signal {signal}"),
             (_, None, None) => formatter.write_str("ended"),
@@ -114,7 +118,7 @@ impl Process {
         match exit.wait_for(Option::is_some).await.map(|exit| *exit) {
             Ok(Some(exit)) => exit,
             // Whoever watched it is gone, with the whole runtime.
-            _ => Exit { code: None, signal: None, out_of_memory: false },
+            _ => Exit { code: None, signal: None, out_of_memory: None },
         }
     }
 

@@ -7,8 +7,8 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 fn main() {
     let mut arguments = std::env::args_os().skip(1);
@@ -39,28 +39,47 @@ fn serve() {
         std::thread::spawn(move || sleep.expect("sleep").wait());
     }
     let listener = UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned().expect("a socket"));
-    for stream in listener.incoming().flatten() {
-        std::thread::spawn(move || answer(stream));
+    for mut stream in listener.incoming().flatten() {
+        let Some(path) = read(&mut stream) else { continue };
+        if let Some(ms) = path.strip_prefix("/block/").and_then(|ms| ms.parse().ok()) {
+            println!("called {path}");
+            *BLOCKED_UNTIL.lock().expect("a lock") = Some(Instant::now() + Duration::from_millis(ms));
+        }
+        std::thread::spawn(move || answer(stream, &path));
     }
 }
 
-fn answer(mut stream: UnixStream) {
+/// As if one thread did all: from the call that sets it on, nobody is answered.
+static BLOCKED_UNTIL: Mutex<Option<Instant>> = Mutex::new(None);
+
+/// The path of a request.
+fn read(stream: &mut UnixStream) -> Option<String> {
     let mut request = Vec::new();
     let mut piece = [0; 1024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         match stream.read(&mut piece) {
             Ok(count) if count > 0 => request.extend_from_slice(&piece[..count]),
-            _ => return,
+            _ => return None,
         }
     }
-    let head = String::from_utf8_lossy(&request);
-    let path = head.split(' ').nth(1).unwrap_or("/").to_owned();
-    let body = match path.as_str() {
+    Some(String::from_utf8_lossy(&request).split(' ').nth(1).unwrap_or("/").to_owned())
+}
+
+fn answer(mut stream: UnixStream, path: &str) {
+    while BLOCKED_UNTIL.lock().expect("a lock").is_some_and(|until| Instant::now() < until) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let body = match path {
         "/healthz" if setting("NEVER_ANSWER").is_some() => loop {
             std::thread::sleep(Duration::from_secs(1));
         },
         "/healthz" => String::new(),
         "/crash" => std::process::exit(3),
+        "/slow" => {
+            println!("called /slow");
+            std::thread::sleep(Duration::from_secs(600));
+            String::new()
+        }
         "/allocate" => allocate(),
         "/environment" => std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect(),
         _ => {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
+	"os"
 	"time"
 
 	"klambda"
@@ -35,6 +37,32 @@ func echo(ctx context.Context, event klambda.Event) any {
 	return out
 }
 
+type reply struct {
+	Version string         `json:"specversion"`
+	Type    string         `json:"type"`
+	Source  string         `json:"source"`
+	ID      string         `json:"id"`
+	Data    map[string]int `json:"data"`
+}
+
+// mixed gives the same two events in one of the forms that a list of them may have.
+func mixed(form string, first map[string]any, second klambda.Event) any {
+	own := reply{"1.0", "reply", "/test", "own", map[string]int{"n": 1}}
+	switch form {
+	case `"maps"`:
+		return []map[string]any{first, {"specversion": "1.0", "type": "reply", "source": "/test", "id": "own", "data": own.Data}}
+	case `"pointers"`:
+		return []any{&first, &second}
+	case `"structs"`:
+		return []any{klambda.NewEvent("reply", "/test", []byte{0, 255}), own}
+	case `"pointer to a list"`:
+		return &[]any{first, &own}
+	case `"events"`:
+		return []*klambda.Event{{Type: "reply", Source: "/test", Data: []byte{0, 255}, DataContentType: "a/b"}, &second}
+	}
+	return []any{first, second}
+}
+
 func handler(ctx context.Context, event klambda.Event) (any, error) {
 	switch event.Type {
 	case "echo":
@@ -50,6 +78,15 @@ func handler(ctx context.Context, event klambda.Event) (any, error) {
 		first := klambda.Event{ID: "own", Type: "reply", Source: "/test"}
 		first.SetExtension("traceparent", "00-ff-ff-01")
 		return []klambda.Event{first, klambda.NewEvent("reply", "/test", []byte{0, 255})}, nil
+	case "mixed":
+		first := map[string]any{"specversion": "1.0", "type": "reply", "source": "/test", "data": []byte{0, 255}}
+		second := klambda.NewEvent("reply", "/test", map[string]int{"n": 1})
+		second.ID = "own"
+		return mixed(string(event.Data), first, second), nil
+	case "number":
+		return map[string]float64{"n": math.NaN()}, nil
+	case "exit":
+		os.Exit(3)
 	case "fail":
 		return nil, errors.New("broken")
 	case "final":

@@ -1,3 +1,8 @@
+class Reply {
+  constructor(data) {
+    Object.assign(this, { specversion: '1.0', type: 'reply', source: '/test', id: 'own', data });
+  }
+}
 const act = {
   echo: (event, context) => ({
     id: event.id, subject: event.subject, data: event.data, bytes: Buffer.isBuffer(event.data),
@@ -16,6 +21,12 @@ const act = {
   fail: () => { throw new TypeError('broken'); },
   final: () => { throw Object.assign(new Error('never'), { retry: false }); },
   log: (event, context) => { context.log.info('seen', { n: 7 }); },
+  exit: () => process.exit(3),
+  number: () => ({ n: NaN }),
+  mixed: () => [
+    { specversion: '1.0', type: 'reply', source: '/test', data: new Uint8Array([0, 255]) },
+    new Reply({ n: 1 }),
+  ],
   slow: async (event) => { await new Promise((done) => setTimeout(done, event.data.ms)); return { slow: true }; },
 };
 exports.handler = (event, context) => act[event.type](event, context);

@@ -1,3 +1,5 @@
+import os
+import sys
 import time
 
 import klambda
@@ -35,6 +37,50 @@ def final(_event, _context):
     raise klambda.DoNotRetry("never")
 
 
+async def end_in_coroutine():
+    sys.exit(3)
+
+
+async def end_in_task():
+    import asyncio
+
+    await asyncio.create_task(end_in_coroutine())
+
+
+async def end_in_generator():
+    async def numbers():
+        yield 1
+        raise KeyboardInterrupt
+
+    return [number async for number in numbers()]
+
+
+async def cancel():
+    import asyncio
+
+    raise asyncio.CancelledError
+
+
+async def stop_loop():
+    import asyncio
+
+    asyncio.get_running_loop().stop()
+    asyncio.get_running_loop().call_soon(sys.exit)
+    await asyncio.sleep(0.01)
+    raise SystemExit("stopped")
+
+
+def end(event, _context):
+    if event.data == "thread":
+        sys.exit()
+    if event.data == "values":
+        return list(sys.exit() for _ in range(1))
+    return ENDS[event.data]()
+
+
+ENDS = {"coroutine": end_in_coroutine, "task": end_in_task, "generator": end_in_generator, "cancel": cancel, "loop": stop_loop}
+
+
 def slow(event, _context):
     time.sleep(event["data"]["ms"] / 1000)
     return {"slow": True}
@@ -54,6 +100,13 @@ ACTS = {
     "final": final,
     "log": lambda event, context: context.log.info("seen", n=7),
     "slow": slow,
+    "end": end,
+    "exit": lambda event, context: os._exit(3),
+    "number": lambda event, context: {"n": float("nan")},
+    "mixed": lambda event, context: (
+        {"specversion": "1.0", "type": "reply", "source": "/test", "data": b"\x00\xff"},
+        klambda.Event(specversion="1.0", type="reply", source="/test", id="own", data={"n": 1}),
+    ),
 }
 
 

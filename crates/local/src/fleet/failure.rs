@@ -1,7 +1,9 @@
 //! Why a version does not run, in one word, in a sentence, and with the last it said.
 
 use crate::process::Exit;
+use klambda_core::time::Millis;
 use serde::{Deserialize, Serialize};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Reason {
@@ -11,6 +13,7 @@ pub enum Reason {
     SyntaxError,
     LoadError,
     NeverAnswered,
+    NotResponding,
     OutOfMemory,
     StartFailed,
     NoContainerEngine,
@@ -44,6 +47,9 @@ pub enum End {
     NeverAnswered {
         last_lines: Vec<String>,
     },
+    NotResponding {
+        last_lines: Vec<String>,
+    },
     NotStarted {
         reason: Reason,
         message: String,
@@ -73,10 +79,32 @@ impl Failure {
                     "it did not answer GET /healthz within its start timeout; look at its logs".into();
                 (Failure { reason: Reason::NeverAnswered, message, exit_code: None, last_lines }, false)
             }
+            End::NotResponding { last_lines } => {
+                let message =
+                    "it no longer answered, not even GET /healthz, for longer than a call may take; \
+                               look for what blocks it"
+                        .into();
+                (Failure { reason: Reason::NotResponding, message, exit_code: None, last_lines }, true)
+            }
             End::NotStarted { reason, message } => {
                 (Failure { reason, message, exit_code: None, last_lines: Vec::new() }, false)
             }
         })
+    }
+
+    /// For the function's log, as the wrappers write theirs.
+    pub fn log_line(&self, function: &str) -> String {
+        let (namespace, name) = function.split_once('/').unwrap_or(("default", function));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
+        serde_json::json!({
+            "time": Millis(now).rfc3339(),
+            "level": "error",
+            "message": format!("A replica ended: {}", self.message),
+            "function": name,
+            "namespace": namespace,
+            "reason": self.reason,
+        })
+        .to_string()
     }
 
     /// The same, as the last of many in a row.
@@ -90,7 +118,7 @@ impl Failure {
 }
 
 fn crashed(exit: Exit, last_lines: Vec<String>) -> Failure {
-    let (reason, advice) = match exit.out_of_memory {
+    let (reason, advice) = match exit.out_of_memory.is_some() {
         true => (Reason::OutOfMemory, "raise resources.limits.memory or use less"),
         false => (Reason::Crashed, "look at its last lines"),
     };
@@ -128,7 +156,7 @@ mod tests {
     #[test]
     fn a_wrapper_says_why_it_could_not_load() {
         let line = r#"{"level":"error","reason":"SyntaxError","message":"line 3: unexpected }"}"#;
-        let exit = Exit { code: Some(78), signal: None, out_of_memory: false };
+        let exit = Exit { code: Some(78), signal: None, out_of_memory: None };
         let end = End::Exited { exit, last_lines: vec!["x".into(), line.into(), "Bye.".into()] };
         let (failure, again) = Failure::of(end).unwrap();
         assert_eq!((failure.reason, failure.message.as_str()), (Reason::SyntaxError, "line 3: unexpected }"));

@@ -2,9 +2,10 @@
 
 use super::desk::Desk;
 use super::failure::Failure;
+use super::probe::Expect;
 use super::replica::{Order, Replica, Stage};
 use super::{Endpoint, Error, Run, Shared, Version};
-use crate::process::logs::{Bounds, Logs};
+use crate::process::logs::{Bounds, Logs, Stream};
 use deployed::Deployed;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -98,7 +99,8 @@ impl Function {
         let good = remote.is_some() || (idle && desk.good.contains(&version.artifact));
         let ordinal = self.next_ordinal;
         self.next_ordinal += 1;
-        self.versions.push(Deployed::new(ordinal, version, good, now));
+        let silence_max = version.silence_max(shared.options.doubts);
+        self.versions.push(Deployed::new(ordinal, version, good, silence_max, now));
         if let Some(url) = remote {
             self.replicas.push(elsewhere(desk.number(), ordinal, url, now));
         }
@@ -145,14 +147,14 @@ impl Function {
         self.look_by(Instant::now() + drain, shared, desk);
     }
 
-    /// A replica answered for the first time.
+    /// A replica says that it is up: for the first time, or when it was in doubt.
     pub fn became_ready(&mut self, id: u64, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
         let Some(replica) = self.replicas.iter_mut().find(|replica| replica.id == id) else { return };
-        if replica.stage != Stage::Starting {
+        if matches!(replica.stage, Stage::Ready | Stage::Draining) {
             return;
         }
         replica.stage = Stage::Ready;
-        replica.idle_since = now;
+        (replica.owes_since, replica.idle_since) = (now, now);
         let ordinal = replica.ordinal;
         if let Some(deployed) = self.versions.iter_mut().find(|deployed| deployed.ordinal == ordinal) {
             (deployed.good, deployed.failed) = (true, false);
@@ -166,11 +168,18 @@ impl Function {
     }
 
     /// The address of a replica is known.
-    pub fn opened(&mut self, id: u64, endpoint: Endpoint) {
+    pub fn opened(
+        &mut self,
+        id: u64,
+        endpoint: Endpoint,
+        shared: &Arc<Shared>,
+        desk: &mut Desk,
+        now: Instant,
+    ) {
         if let Some(replica) = self.replicas.iter_mut().find(|replica| replica.id == id) {
             replica.endpoint = Some(endpoint);
         }
-        self.serve_waiters();
+        self.serve_waiters(shared, desk, now);
     }
 
     /// A replica is gone; its requests are broken already, and their leases end without it.
@@ -187,10 +196,15 @@ impl Function {
         let deployed = self.versions.iter_mut().find(|deployed| deployed.ordinal == replica.ordinal);
         if let (Some((failure, again)), Some(deployed)) = (failure, deployed) {
             tracing::info!(function = &*self.name, version = &*deployed.version.id, %failure, "A replica ended.");
+            let line = failure.log_line(&self.name);
             deployed.ended(failure, again, replica.answered, shared.options.restarts, now);
             if deployed.failed {
                 desk.given_up(&deployed.version.artifact, &self.name, true, now, shared);
             }
+            self.logs(shared.options.logs).push(id, Stream::Stderr, &line);
+            // The next answer of any of them tells that it is over.
+            let others = self.replicas.iter_mut().filter(|other| other.ordinal == replica.ordinal);
+            others.for_each(|other| other.answered = false);
         }
         if let Some(failure) = self.route().and_then(|route| self.versions[route].refusal(now))
             && !self.has_replica_to_route()
@@ -216,7 +230,7 @@ impl Function {
     }
 
     fn live(&self, ordinal: u64) -> u32 {
-        let live = |replica: &&Replica| replica.ordinal == ordinal && replica.stage != Stage::Draining;
+        let live = |replica: &&Replica| replica.ordinal == ordinal && replica.is_live();
         self.replicas.iter().filter(live).count() as u32
     }
 
@@ -226,7 +240,7 @@ impl Function {
         }
     }
 
-    fn changed(&mut self, shared: &Shared, desk: &mut Desk) {
+    pub(super) fn changed(&mut self, shared: &Shared, desk: &mut Desk) {
         if !self.changed {
             self.changed = true;
             desk.changed.push_back(self.name.clone());
@@ -234,7 +248,7 @@ impl Function {
         }
     }
 
-    fn look_by(&mut self, at: Instant, shared: &Shared, desk: &mut Desk) {
+    pub(super) fn look_by(&mut self, at: Instant, shared: &Shared, desk: &mut Desk) {
         if self.look_at.is_none_or(|earlier| at < earlier) {
             self.look_at = Some(at);
             desk.look_at(at, &self.name, shared);
@@ -269,7 +283,9 @@ fn elsewhere(id: u64, ordinal: u64, url: Arc<str>, now: Instant) -> Replica {
         ordinal,
         stage: Stage::Ready,
         endpoint: Some(Endpoint::Url(url)),
+        expect: Expect::Any,
         in_flight: 0,
+        owes_since: now,
         idle_since: now,
         answered: false,
         orders: None,
@@ -280,13 +296,21 @@ fn starting(
     id: u64,
     ordinal: u64,
     endpoint: Option<Endpoint>,
+    expect: Expect,
     now: Instant,
 ) -> (Replica, watch::Receiver<Order>) {
     let (orders, received) = watch::channel(Order::Run);
-    let orders = Some(orders);
-    let stage = Stage::Starting;
-    (
-        Replica { id, ordinal, stage, endpoint, in_flight: 0, idle_since: now, answered: false, orders },
-        received,
-    )
+    let replica = Replica {
+        id,
+        ordinal,
+        stage: Stage::Starting,
+        endpoint,
+        expect,
+        in_flight: 0,
+        owes_since: now,
+        idle_since: now,
+        answered: false,
+        orders: Some(orders),
+    };
+    (replica, received)
 }

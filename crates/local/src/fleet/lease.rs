@@ -112,7 +112,7 @@ impl Shared {
     }
 
     pub fn opened(self: &Arc<Self>, function: &str, replica: u64, endpoint: Endpoint) {
-        self.with(function, |function, _, _| function.opened(replica, endpoint));
+        self.with(function, |function, desk, now| function.opened(replica, endpoint, self, desk, now));
     }
 
     pub fn ended(self: &Arc<Self>, function: &str, replica: u64, end: End) {

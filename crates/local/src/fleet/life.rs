@@ -95,7 +95,7 @@ impl Life {
         let starting = tokio::time::timeout(self.start_timeout, up);
         tokio::select! {
             exit = process.exited() => return self.exited(exit),
-            time = stopped(&mut self.orders) => return stop(process, time).await,
+            time = stopped(&mut self.orders) => return self.stop(process, time).await,
             up = starting => match up {
                 Ok(()) => self.shared.became_ready(&self.function, self.replica),
                 Err(_) => {
@@ -106,15 +106,25 @@ impl Life {
         }
         tokio::select! {
             exit = process.exited() => self.exited(exit),
-            time = stopped(&mut self.orders) => stop(process, time).await,
+            time = stopped(&mut self.orders) => self.stop(process, time).await,
         }
     }
 
     fn exited(&self, exit: Exit) -> End {
         match *self.orders.borrow() {
-            Order::Run => End::Exited { exit, last_lines: self.last_lines() },
+            Order::Run | Order::Kill => End::Exited { exit, last_lines: self.last_lines() },
             _ => End::Stopped,
         }
+    }
+
+    async fn stop(&self, process: &Process, time: Option<Duration>) -> End {
+        let Some(time) = time else {
+            process.kill();
+            process.exited().await;
+            return End::NotResponding { last_lines: self.last_lines() };
+        };
+        process.stop(time.max(LAST_CHANCE)).await;
+        End::Stopped
     }
 
     fn last_lines(&self) -> Vec<String> {
@@ -135,10 +145,12 @@ async fn port(engine: &Engine, name: &str, port: u16) -> SocketAddr {
     }
 }
 
-/// Waits for the order to end, then for its requests to; answers how much of the time is left.
-async fn stopped(orders: &mut watch::Receiver<Order>) -> Duration {
+/// Waits for the order to end, then for its requests to; answers how much of the time is left, nothing if it does not
+/// even hear.
+async fn stopped(orders: &mut watch::Receiver<Order>) -> Option<Duration> {
     let order = orders.wait_for(|order| *order != Order::Run).await.map(|order| *order);
-    match order {
+    Some(match order {
+        Ok(Order::Kill) => return None,
         Ok(Order::Drain(time)) => {
             let started = Instant::now();
             let ended = orders.wait_for(|order| matches!(order, Order::End(_)));
@@ -148,10 +160,5 @@ async fn stopped(orders: &mut watch::Receiver<Order>) -> Duration {
         Ok(Order::End(time)) => time,
         // Nobody knows of the replica any more.
         Ok(Order::Run) | Err(_) => Duration::ZERO,
-    }
-}
-
-async fn stop(process: &Process, time: Duration) -> End {
-    process.stop(time.max(LAST_CHANCE)).await;
-    End::Stopped
+    })
 }

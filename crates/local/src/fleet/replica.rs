@@ -1,6 +1,8 @@
 //! One replica as the fleet sees it.
 
 use super::Endpoint;
+use super::function::deployed::Deployed;
+use super::probe::Expect;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -11,9 +13,13 @@ pub struct Replica {
     pub stage: Stage,
     /// Where it is reached; unknown until an engine has given an image its port.
     pub endpoint: Option<Endpoint>,
+    /// Which answers mean that it is up.
+    pub expect: Expect,
     pub in_flight: u32,
+    /// When it had no call before, or has answered last. Says something only while it has calls.
+    pub owes_since: Instant,
     pub idle_since: Instant,
-    /// It has answered a request, not just the question whether it is up.
+    /// It has answered a request, not just the question whether it is up, since the last end that nobody asked for.
     pub answered: bool,
     /// For the task that runs it; none runs for what is elsewhere.
     pub orders: Option<watch::Sender<Order>>,
@@ -23,6 +29,10 @@ pub struct Replica {
 pub enum Stage {
     Starting,
     Ready,
+    /// It owes an answer, and gets no requests until it has said that it is up.
+    Asked,
+    /// It did not say so at once: others are started in its place.
+    Silent,
     /// Gets no more requests.
     Draining,
 }
@@ -35,15 +45,29 @@ pub enum Order {
     Drain(Duration),
     /// The requests have ended.
     End(Duration),
+    /// It does not answer: end at once.
+    Kill,
 }
 
 impl Replica {
     /// How willingly it is given a request, less is better; nothing if not at all.
-    pub fn rank(&self, ordinal: u64, target: u32, hard: u32) -> Option<(bool, u32)> {
-        let open = self.ordinal == ordinal && self.stage != Stage::Draining && self.endpoint.is_some();
+    pub fn rank(&self, deployed: &Deployed) -> Option<(bool, u32)> {
+        let scaling = &deployed.version.scaling;
+        let (target, hard) = (scaling.target_concurrency, scaling.hard_concurrency);
+        let takes = match self.stage {
+            Stage::Ready => true,
+            Stage::Starting => !deployed.only_when_up,
+            _ => false,
+        };
+        let open = self.ordinal == deployed.ordinal && takes && self.endpoint.is_some();
         // One that has yet to start is as good as one that has its share, if it has less to do.
         let second = self.stage == Stage::Starting || self.in_flight >= target;
         (open && self.in_flight < hard).then_some((second, self.in_flight))
+    }
+
+    /// Others need not be started in its place.
+    pub fn is_live(&self) -> bool {
+        !matches!(self.stage, Stage::Silent | Stage::Draining)
     }
 
     pub fn is_idle(&self) -> bool {
@@ -65,7 +89,7 @@ impl Replica {
         self.order(Order::End(time));
     }
 
-    fn order(&self, order: Order) {
+    pub fn order(&self, order: Order) {
         if let Some(orders) = &self.orders {
             orders.send_replace(order);
         }

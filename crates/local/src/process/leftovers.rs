@@ -9,15 +9,16 @@
 //! client started, by its name.
 
 use super::Command;
-use super::proc::{self, Stat};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use super::proc;
+use super::strays::{LOOK_AGAIN, LOOKS_MAX, kill_marked};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// In the environment of every process, with a word that is used once.
 pub const MARK: &str = "KLAMBDA_REPLICA";
@@ -80,6 +81,12 @@ impl Records {
         Ok((records, ended))
     }
 
+    /// A name for a process that no other has or had, of whatever run.
+    pub(super) fn new_name(&self) -> String {
+        static GIVEN: AtomicU64 = AtomicU64::new(0);
+        format!("klambda-{}-{}", self.server.replace('.', "-"), GIVEN.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// The words that lead the helper to [`watch`].
     pub(super) fn watch_words(&self) -> [OsString; 3] {
         [WATCH.into(), self.folder.clone().into_os_string(), self.server.clone().into()]
@@ -96,8 +103,7 @@ impl Records {
         {
             ended += usize::from(kill_process_group(pid, Signal::KILL).is_ok());
         }
-        let marked = proc::all().into_iter().filter(|stat| has_mark(stat, &record.mark));
-        ended + marked.filter(|stat| kill(stat).is_some()).count()
+        ended + kill_marked(std::slice::from_ref(&record.mark))
     }
 
     pub(super) fn add(&self, pid: i32, mark: &str, command: &Command) -> io::Result<()> {
@@ -129,10 +135,6 @@ fn read(file: &Path) -> Option<Record> {
 /// The word by which the helper knows that it is to watch and not to become something.
 pub(crate) const WATCH: &str = "watch";
 
-/// Between two looks for what is left, and how many there are at most: something may be starting while it is ended.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-const LOOKS_MAX: u32 = 50;
-
 /// Waits for the end of standard input, which the server holds open, and ends what that server has left.
 pub(crate) fn watch(folder: &Path, server: &str) {
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
@@ -153,14 +155,4 @@ pub(crate) fn watch(folder: &Path, server: &str) {
         record.container.iter().for_each(Container::remove);
         let _ = fs::remove_file(file);
     }
-}
-
-fn has_mark(stat: &Stat, mark: &str) -> bool {
-    let Ok(environment) = fs::read(format!("/proc/{}/environ", stat.pid)) else { return false };
-    let expected = format!("{MARK}={mark}");
-    environment.split(|byte| *byte == 0).any(|variable| variable == expected.as_bytes())
-}
-
-fn kill(stat: &Stat) -> Option<()> {
-    kill_process(Pid::from_raw(stat.pid)?, Signal::KILL).ok()
 }

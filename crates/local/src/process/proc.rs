@@ -30,9 +30,12 @@ fn parse(pid: i32, line: &str) -> Option<Stat> {
 }
 
 pub fn all() -> Vec<Stat> {
+    pids().into_iter().filter_map(stat).collect()
+}
+
+pub fn pids() -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(stat).collect()
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// Which start of the machine this is.

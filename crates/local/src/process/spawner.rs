@@ -3,6 +3,7 @@
 use super::leftovers::{MARK, Records};
 use super::limits::{Group, Groups, Held, Watch, Watched};
 use super::logs::{Logs, Stream};
+use super::strays::Strays;
 use super::{Command, Error, Exit, Process};
 use crate::{child, container};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -12,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -20,7 +21,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 /// After the end of a process, how long the rest of what it printed is waited for. Only something that it started and
-/// that left its group can make this long.
+/// that hid from its end can make this long.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
@@ -56,9 +57,8 @@ impl Spawner {
         let mut watcher = watcher(&options.helper, &records)?;
         let mut starter = Starter {
             options,
-            shared: Arc::new(Shared { records, watch: Watch::default() }),
+            shared: Arc::new(Shared { records, watch: Watch::default(), strays: Strays::default() }),
             runtime: Handle::current(),
-            count: AtomicU64::new(0),
         };
         std::thread::Builder::new().name("klambda-spawn".into()).spawn(move || {
             while let Ok(request) = received.recv() {
@@ -108,12 +108,12 @@ struct Starter {
     options: Options,
     shared: Arc<Shared>,
     runtime: Handle,
-    count: AtomicU64,
 }
 
 struct Shared {
     records: Records,
     watch: Watch,
+    strays: Strays,
 }
 
 impl Starter {
@@ -125,7 +125,7 @@ impl Starter {
         replica: u64,
     ) -> Result<Process, Error> {
         let failed = |error| Error::Start { program: command.program.display().to_string(), error };
-        let name = format!("klambda-{}-{}", std::process::id(), self.count.fetch_add(1, Ordering::Relaxed));
+        let name = self.shared.records.new_name();
         let mut notes = Vec::new();
         let Held { groups, watch_bytes } = self.options.groups.limit(&name, command.limits, &mut notes);
         let spawned = self.spawn(command, listener, &name, &groups);
@@ -141,7 +141,10 @@ impl Starter {
         }
         let readers = self.readers(&mut child, &logs, replica);
         let (ended, exit) = watch::channel(None);
-        let life = Life { child, pid, groups, readers, ended_for_memory, ended, shared: self.shared.clone() };
+        let shared = self.shared.clone();
+        let memory_bytes = command.limits.memory_bytes;
+        let life =
+            Life { child, pid, mark: name, groups, memory_bytes, readers, ended_for_memory, ended, shared };
         self.runtime.spawn(life.watch());
         Ok(Process { pid, exit, notes: notes.into() })
     }
@@ -192,7 +195,9 @@ impl Starter {
 struct Life {
     child: tokio::process::Child,
     pid: Pid,
+    mark: String,
     groups: Vec<Group>,
+    memory_bytes: Option<u64>,
     readers: Vec<JoinHandle<()>>,
     ended_for_memory: Arc<AtomicBool>,
     ended: watch::Sender<Option<Exit>>,
@@ -206,6 +211,7 @@ impl Life {
         // What it started in its group goes with it. The group's number is not another's while one is in it; with none
         // in it, there is nothing to signal but for the instant in which the number is given out anew.
         let _ = kill_process_group(self.pid, Signal::KILL);
+        self.shared.strays.end(std::mem::take(&mut self.mark)).await;
         for mut reader in self.readers.drain(..) {
             if tokio::time::timeout(LAST_WORDS, &mut reader).await.is_err() {
                 reader.abort();
@@ -219,7 +225,7 @@ impl Life {
         let exit = Exit {
             code: status.and_then(|status| status.code()),
             signal: status.and_then(|status| status.signal()),
-            out_of_memory,
+            out_of_memory: self.memory_bytes.filter(|_| out_of_memory),
         };
         let _ = self.ended.send(Some(exit));
     }

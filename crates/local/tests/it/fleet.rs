@@ -1,8 +1,8 @@
 //! The fleet: from zero to many and back, crashes, hand-over, waiting.
 
-use crate::support::{Platform, command, until, version};
+use crate::support::{Platform, command, get, is_alive, until, version};
 use klambda_local::container::Image;
-use klambda_local::fleet::{Endpoint, Error, Phase, Reason, Run, Scaling, Version, VersionView};
+use klambda_local::fleet::{Doubts, Endpoint, Error, Phase, Reason, Run, Scaling, Version, VersionView};
 use klambda_local::process::Limits;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -120,6 +120,109 @@ async fn a_crash_breaks_its_requests_only_and_it_is_started_again() {
         assert!(platform.call("f", "/crash").await.is_err());
         platform.wait("f", |seen| seen.in_flight == 0 && seen.versions[0].trouble.is_some()).await;
     }
+    assert_eq!(platform.call("f", "/").await.unwrap(), "1");
+    assert_eq!(platform.fleet.observe("f").unwrap().versions[0].trouble, None);
+    platform.end().await;
+}
+
+#[tokio::test]
+async fn too_much_memory_is_told_in_the_log() {
+    let platform = Platform::start();
+    let limits = Limits { memory_bytes: Some(48 << 20), cpu_millis: None };
+    let command = klambda_local::process::Command { limits, ..command(&[]) };
+    let run = Run::Process(Arc::new(command));
+    platform.fleet.deploy("shop/f", Version { run, ..version("1", &[], scaling()) }).unwrap();
+    let mut follower = platform.fleet.logs("shop/f").unwrap().follow(0);
+    assert!(platform.call("shop/f", "/allocate").await.is_err());
+    assert_eq!(follower.next().await.unwrap().text, "starting");
+    let line: serde_json::Value = serde_json::from_str(&follower.next().await.unwrap().text).unwrap();
+    assert_eq!((&line["level"], &line["reason"]), (&"error".into(), &"OutOfMemory".into()), "{line}");
+    assert_eq!((&line["namespace"], &line["function"]), (&"shop".into(), &"f".into()), "{line}");
+    let message = line["message"].as_str().unwrap();
+    assert!(message.contains("used more memory than its limit of 48Mi"), "{line}");
+    platform.end().await;
+}
+
+fn impatient(call_max: &str) -> (Platform, Version) {
+    let platform = Platform::with(TempDir::new().unwrap(), |options| {
+        options.doubts = Doubts { at_once: Duration::from_millis(150), at_least: Duration::from_millis(400) };
+    });
+    let one = Scaling { min_replicas: 1, max_replicas: 1, ..scaling() };
+    (platform, version("1", &[("VERSION", "1"), ("KLAMBDA_TIMEOUT_MS", call_max)], one))
+}
+
+/// A call that its caller gives up when the replica has it.
+async fn give_up(platform: &Platform, path: &str) {
+    let lease = platform.fleet.acquire("f").await.unwrap();
+    let mut follower = platform.fleet.logs("f").unwrap().follow(0);
+    let called = async { while !follower.next().await.unwrap().text.ends_with(path) {} };
+    let call = get(lease.address().unwrap().clone(), path);
+    tokio::select! {
+        _ = call => panic!("it is to be given up"),
+        () = called => {}
+    }
+}
+
+#[tokio::test]
+async fn a_replica_that_does_not_answer_is_replaced_and_nobody_else_is_sent_to_it() {
+    let (platform, version) = impatient("50");
+    platform.fleet.deploy("f", version).unwrap();
+    platform.wait("f", |seen| seen.versions[0].ready == 1).await;
+    let blocked = pids(&platform)[0];
+    give_up(&platform, "/block/600000").await;
+    for _ in 0..3 {
+        assert_eq!(platform.call("f", "/").await.unwrap(), "1", "waits for another");
+    }
+    let seen = platform.wait("f", |seen| seen.versions[0].trouble.is_some()).await;
+    assert_eq!(seen.versions[0].trouble.as_ref().unwrap().reason, Reason::NotResponding);
+    until("it is killed", || !is_alive(blocked)).await;
+    let lines = platform.fleet.logs("f").unwrap().last(99);
+    assert!(lines.iter().any(|line| line.text.contains(r#""reason":"NotResponding""#)), "{lines:?}");
+    assert_eq!(platform.call("f", "/").await.unwrap(), "1");
+    assert_eq!(platform.fleet.observe("f").unwrap().versions[0].trouble, None, "the other one answers");
+
+    // Nobody gives this one up, but it takes longer than a call may.
+    let lease = platform.fleet.acquire("f").await.unwrap();
+    let open = get(lease.address().unwrap().clone(), "/block/600000");
+    let (broken, seen) = tokio::join!(open, platform.wait("f", |seen| seen.versions[0].trouble.is_some()));
+    assert!(broken.is_err());
+    assert_eq!(seen.versions[0].trouble.as_ref().unwrap().reason, Reason::NotResponding);
+    assert_eq!(platform.call("f", "/").await.unwrap(), "1");
+    platform.end().await;
+}
+
+#[tokio::test]
+async fn a_call_that_keeps_a_replica_from_starting_keeps_no_other_from_it() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("good-artifacts"), "artifact-1\n").unwrap();
+    let platform = Platform::with(folder, |options| options.doubts.at_once = Duration::from_millis(50));
+    let quick = Scaling { start_timeout: Duration::from_secs(1), ..scaling() };
+    // It takes calls before it says that it is up, as the first in its socket.
+    let environment = [("VERSION", "1"), ("START_DELAY_MS", "100")];
+    platform.fleet.deploy("f", version("1", &environment, quick)).unwrap();
+    give_up(&platform, "/block/600000").await;
+    assert_eq!(platform.fleet.observe("f").unwrap().versions[0].ready, 0, "it never was up");
+    let blocked = pids(&platform)[0];
+    assert_eq!(platform.call("f", "/").await.unwrap(), "1", "by another that is up");
+    until("its time to start is over", || !is_alive(blocked)).await;
+    assert_eq!(platform.call("f", "/").await.unwrap(), "1");
+    assert_eq!(platform.fleet.observe("f").unwrap().versions[0].phase, Phase::Good);
+    platform.end().await;
+}
+
+#[tokio::test]
+async fn a_replica_with_one_slow_call_stays_and_so_does_one_that_comes_back() {
+    let (platform, version) = impatient("600000");
+    platform.fleet.deploy("f", version).unwrap();
+    platform.wait("f", |seen| seen.versions[0].ready == 1).await;
+    let before = pids(&platform);
+    give_up(&platform, "/slow").await;
+    assert_eq!(platform.call("f", "/").await.unwrap(), "1");
+    assert_eq!(pids(&platform), before, "it says that it is up");
+    give_up(&platform, "/block/800").await;
+    assert_eq!(platform.call("f", "/").await.unwrap(), "1", "by another, meanwhile");
+    assert_eq!(pids(&platform).len(), 2);
+    until("it came back, and one is enough", || pids(&platform).len() == 1).await;
     assert_eq!(platform.call("f", "/").await.unwrap(), "1");
     assert_eq!(platform.fleet.observe("f").unwrap().versions[0].trouble, None);
     platform.end().await;

@@ -52,6 +52,33 @@ async fn what_does_not_end_is_killed_with_all_it_started() {
 }
 
 #[tokio::test]
+async fn what_left_its_group_is_killed_too_and_nothing_of_others() {
+    let folder = TempDir::new().unwrap();
+    let spawner = spawner(folder.path(), Groups::none());
+    let script = "setsid -f sh -c 'echo $$; exec sleep 600 >/dev/null 2>&1'; exec sleep 600";
+    let mut started = Vec::new();
+    for replica in 0..4 {
+        let command = klambda_local::process::Command {
+            program: "sh".into(),
+            arguments: ["-c", script].map(String::from).to_vec(),
+            ..command(&[])
+        };
+        let logs = logs();
+        let mut follower = logs.follow(0);
+        let process = spawner.spawn(Arc::new(command), None, logs, replica).await.unwrap();
+        let stray: i32 = follower.next().await.unwrap().text.parse().unwrap();
+        started.push((process, stray));
+    }
+    let (kept, stray_of_kept) = started.pop().unwrap();
+    let ended = started.iter().map(|(process, _)| process.stop(Duration::from_secs(5)));
+    futures_util::future::join_all(ended).await;
+    assert!(started.iter().all(|(_, stray)| !is_alive(*stray)), "by the time of the word of the end");
+    assert!(is_alive(stray_of_kept));
+    kept.stop(Duration::from_secs(5)).await;
+    assert!(!is_alive(stray_of_kept));
+}
+
+#[tokio::test]
 async fn a_program_that_is_not_there_says_so() {
     let folder = TempDir::new().unwrap();
     let spawner = spawner(folder.path(), Groups::none());
@@ -95,7 +122,7 @@ async fn grows_until_ended(groups: Groups) {
     get(address.clone(), "/").await.unwrap();
     assert!(get(address, "/allocate").await.is_err());
     let exit = process.exited().await;
-    assert!(exit.out_of_memory, "{exit:?} {:?}", process.notes());
+    assert_eq!(exit.out_of_memory, Some(48 << 20), "{exit:?} {:?}", process.notes());
 }
 
 #[tokio::test]

@@ -1,13 +1,15 @@
 //! A version that was deployed, and how it has fared.
 
-use crate::fleet::failure::Failure;
+use crate::fleet::failure::{Failure, Reason};
 use crate::fleet::{Restarts, Version};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub struct Deployed {
     pub ordinal: u64,
     pub version: Version,
+    /// How long a replica of it may be silent while it has calls.
+    pub silence_max: Duration,
     /// A replica of it has answered, now or once.
     pub good: bool,
     /// It is given up, until it is tried again or something else is deployed.
@@ -16,18 +18,34 @@ pub struct Deployed {
     pub trouble: Option<Arc<Failure>>,
     /// Ends in a row without an answer between them.
     pub ends: u32,
+    /// A call kept a replica from starting, it seems: until an answer, calls are given only to those that are up.
+    pub only_when_up: bool,
     first_end: Instant,
     pub not_before: Option<Instant>,
 }
 
 impl Deployed {
-    pub fn new(ordinal: u64, version: Version, good: bool, now: Instant) -> Deployed {
-        let (trouble, not_before) = (None, None);
-        Deployed { ordinal, version, good, failed: false, trouble, ends: 0, first_end: now, not_before }
+    pub fn new(ordinal: u64, version: Version, good: bool, silence_max: Duration, now: Instant) -> Deployed {
+        Deployed {
+            ordinal,
+            version,
+            silence_max,
+            good,
+            failed: false,
+            trouble: None,
+            ends: 0,
+            only_when_up: false,
+            first_end: now,
+            not_before: None,
+        }
     }
 
     /// Nobody had asked for this end.
     pub fn ended(&mut self, failure: Failure, again: bool, answered: bool, restarts: Restarts, now: Instant) {
+        // What has been up before can be again, without the call that may have kept this one from it.
+        let kept_from_it = self.good && failure.reason == Reason::NeverAnswered;
+        let again = again || kept_from_it;
+        self.only_when_up |= kept_from_it;
         if answered || self.ends == 0 || now.duration_since(self.first_end) > restarts.loop_within {
             (self.ends, self.first_end) = (0, now);
         }
@@ -45,6 +63,7 @@ impl Deployed {
     /// It answered a request: whatever was wrong is over.
     pub fn answered(&mut self) {
         (self.ends, self.trouble, self.not_before) = (0, None, None);
+        self.only_when_up = false;
     }
 
     /// When a replica may be started.

@@ -22,11 +22,11 @@ impl Function {
         let Some(route) = self.route() else { return Err(Error::Unknown(self.name.clone())) };
         if self.waiters.is_empty() {
             if let Some((index, (false, _))) = self.pick() {
-                return Ok(Entered::Granted(self.take(index)));
+                return Ok(Entered::Granted(self.take(index, shared, desk, now)));
             }
             self.start_wanted(1, shared, desk, now);
             if let Some((index, _)) = self.pick() {
-                return Ok(Entered::Granted(self.take(index)));
+                return Ok(Entered::Granted(self.take(index, shared, desk, now)));
             }
         }
         let deployed = &self.versions[route];
@@ -41,32 +41,35 @@ impl Function {
         desk.next_ticket += 1;
         self.waiters.push_back(Waiter { ticket: desk.next_ticket, answer: sender });
         self.start_wanted(0, shared, desk, now);
-        self.serve_waiters();
+        self.serve_waiters(shared, desk, now);
         Ok(Entered::Queued { ticket: desk.next_ticket, answer, wait })
     }
 
     /// The replica that is best given a request, and its rank.
     fn pick(&self) -> Option<(usize, (bool, u32))> {
         let deployed = &self.versions[self.route()?];
-        let scaling = &deployed.version.scaling;
-        let rank = |index: usize| {
-            let replica = &self.replicas[index];
-            replica.rank(deployed.ordinal, scaling.target_concurrency, scaling.hard_concurrency)
-        };
-        (0..self.replicas.len()).filter_map(|index| Some((index, rank(index)?))).min_by_key(|(_, rank)| *rank)
+        let ranked = self.replicas.iter().enumerate();
+        let ranked = ranked.filter_map(|(index, replica)| Some((index, replica.rank(deployed)?)));
+        ranked.min_by_key(|(_, rank)| *rank)
     }
 
-    fn take(&mut self, index: usize) -> Grant {
+    fn take(&mut self, index: usize, shared: &Shared, desk: &mut Desk, now: Instant) -> Grant {
         let replica = &mut self.replicas[index];
         replica.in_flight += 1;
         let endpoint = replica.endpoint.clone().expect("only what has an address is picked");
-        Grant { replica: replica.id, endpoint }
+        let grant = Grant { replica: replica.id, endpoint };
+        if replica.in_flight == 1 {
+            replica.owes_since = now;
+            let ordinal = replica.ordinal;
+            self.owes(ordinal, shared, desk, now);
+        }
+        grant
     }
 
-    pub(super) fn serve_waiters(&mut self) {
+    pub(in crate::fleet) fn serve_waiters(&mut self, shared: &Shared, desk: &mut Desk, now: Instant) {
         while !self.waiters.is_empty() {
             let Some((index, _)) = self.pick() else { return };
-            let grant = self.take(index);
+            let grant = self.take(index, shared, desk, now);
             let Some(waiter) = self.waiters.pop_front() else { return };
             if waiter.answer.send(Ok(grant)).is_err() {
                 self.replicas[index].in_flight -= 1;
@@ -82,12 +85,15 @@ impl Function {
     /// A request has ended.
     pub fn release(&mut self, id: u64, answered: bool, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
         // The replica may have ended before it.
-        let Some(replica) = self.replicas.iter_mut().find(|replica| replica.id == id) else { return };
+        let Some(index) = self.replicas.iter().position(|replica| replica.id == id) else { return };
+        let replica = &mut self.replicas[index];
         replica.in_flight -= 1;
+        if answered {
+            replica.owes_since = now;
+        }
         let first_answer = answered && !replica.answered;
         replica.answered |= answered;
-        let (idle, draining, ordinal) =
-            (replica.in_flight == 0, replica.stage == Stage::Draining, replica.ordinal);
+        let (idle, stage, ordinal) = (replica.in_flight == 0, replica.stage, replica.ordinal);
         if idle {
             replica.idle_since = now;
         }
@@ -95,13 +101,16 @@ impl Function {
             deployed.answered();
             self.changed(shared, desk);
         }
-        match (idle, draining) {
+        if !answered {
+            self.doubt(index, shared);
+        }
+        match (idle, stage == Stage::Draining) {
             (true, true) => self.drained(id, shared),
             (true, false) => self.idle(ordinal, shared, desk, now),
             _ => {}
         }
         if !self.waiters.is_empty() {
-            self.serve_waiters();
+            self.serve_waiters(shared, desk, now);
         }
     }
 

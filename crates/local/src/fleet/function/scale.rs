@@ -3,6 +3,7 @@
 use super::{Function, starting};
 use crate::fleet::desk::Desk;
 use crate::fleet::life::Life;
+use crate::fleet::probe::Expect;
 use crate::fleet::replica::Stage;
 use crate::fleet::{Endpoint, Run, Shared};
 use crate::process;
@@ -11,15 +12,16 @@ use std::time::Instant;
 
 impl Function {
     /// Starts what is wanted, ends what is not, and sees to the next time.
-    pub(super) fn look(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+    pub(in crate::fleet) fn look(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
         if self.deleting {
             return;
         }
         self.take_over_proof(shared, desk);
         self.start_wanted(0, shared, desk, now);
         self.start_follower(shared, desk, now);
-        self.serve_waiters();
+        self.serve_waiters(shared, desk, now);
         self.end_idle(shared, desk, now);
+        self.doubt_silent(shared, desk, now);
     }
 
     /// Another function has proven the artifact; where nothing runs, that is enough.
@@ -62,7 +64,7 @@ impl Function {
 
     /// Requests that are open, that wait, and `more`.
     fn load(&self, ordinal: u64, more: u32) -> u32 {
-        let own = self.replicas.iter().filter(|replica| replica.ordinal == ordinal);
+        let own = self.replicas.iter().filter(|replica| replica.ordinal == ordinal && replica.is_live());
         let open: u32 = own.map(|replica| replica.in_flight).sum();
         open.saturating_add(self.waiters.len() as u32).saturating_add(more)
     }
@@ -97,12 +99,12 @@ impl Function {
     fn start(&mut self, index: usize, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) -> bool {
         let Some(id) = desk.claim(&self.name) else { return false };
         let version = self.versions[index].version.clone();
-        let socket = match version.run {
-            Run::Process(_) => process::listen().ok(),
-            _ => None,
+        let (socket, expect) = match version.run {
+            Run::Process(_) => (process::listen().ok(), Expect::Ok),
+            _ => (None, Expect::Any),
         };
         let endpoint = socket.as_ref().map(|(_, address)| Endpoint::Local(address.clone()));
-        let (replica, orders) = starting(id, self.versions[index].ordinal, endpoint, now);
+        let (replica, orders) = starting(id, self.versions[index].ordinal, endpoint, expect, now);
         self.replicas.push(replica);
         let life = Life {
             shared: shared.clone(),

@@ -1,0 +1,139 @@
+//! Replicas that owe an answer: a call ended without one, or none came for longer than a call may take. They are asked
+//! whether they are up, and get no calls until they say so.
+//!
+//! One that does not say so at once has others started in its place. It may be deep in a call that is within its time,
+//! so it is ended only when it has been silent for as long as a call may take. One that is still starting keeps its time
+//! to start while it has calls; what is started in its place gets calls when it is up, for a call may be what keeps it
+//! from starting.
+
+use super::desk::Desk;
+use super::function::Function;
+use super::probe::{self, Expect};
+use super::replica::{Order, Replica, Stage};
+use super::{Doubts, Endpoint, Run, Shared, Version};
+use klambda_core::address::Address;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What wrappers are told of how long a call may take, and what they take for it where nothing is said.
+const CALL_MAX: &str = "KLAMBDA_TIMEOUT_MS";
+const CALL_MAX_DEFAULT: Duration = Duration::from_secs(30);
+
+impl Version {
+    /// How long a replica of it may be silent while it has calls.
+    pub(super) fn silence_max(&self, doubts: Doubts) -> Duration {
+        let environment = match &self.run {
+            Run::Process(command) => &command.environment[..],
+            Run::Image(image) => &image.environment,
+            Run::Remote(_) => &[],
+        };
+        let told = environment.iter().rfind(|(name, _)| name == CALL_MAX);
+        let told = told.and_then(|(_, value)| value.parse().ok()).map(Duration::from_millis);
+        told.unwrap_or(CALL_MAX_DEFAULT).max(doubts.at_least)
+    }
+}
+
+impl Function {
+    /// Asks those that have been silent for too long with calls open, and sees to the next time.
+    pub(super) fn doubt_silent(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+        let mut next: Option<Instant> = None;
+        for index in 0..self.replicas.len() {
+            let replica = &self.replicas[index];
+            if replica.in_flight == 0 || !matches!(replica.stage, Stage::Starting | Stage::Ready) {
+                continue;
+            }
+            let until = replica.owes_since + self.silence_max(replica.ordinal);
+            match until <= now {
+                true => self.doubt(index, shared),
+                false => next = Some(next.map_or(until, |next| next.min(until))),
+            }
+        }
+        if let Some(next) = next {
+            self.look_by(next, shared, desk);
+        }
+    }
+
+    fn silence_max(&self, ordinal: u64) -> Duration {
+        let deployed = self.versions.iter().find(|deployed| deployed.ordinal == ordinal);
+        deployed.map_or(CALL_MAX_DEFAULT, |deployed| deployed.silence_max)
+    }
+
+    /// A replica that was idle has a call now.
+    pub(super) fn owes(&mut self, ordinal: u64, shared: &Shared, desk: &mut Desk, now: Instant) {
+        self.look_by(now + self.silence_max(ordinal), shared, desk);
+    }
+
+    /// A replica is to say whether it is up.
+    pub(super) fn doubt(&mut self, index: usize, shared: &Arc<Shared>) {
+        let replica = &mut self.replicas[index];
+        let Some(Endpoint::Local(address)) = &replica.endpoint else { return };
+        let deployed = self.versions.iter_mut().find(|deployed| deployed.ordinal == replica.ordinal);
+        let silence_max = deployed.as_ref().map_or(CALL_MAX_DEFAULT, |deployed| deployed.silence_max);
+        let starting = replica.stage == Stage::Starting;
+        match (replica.stage, deployed) {
+            (Stage::Ready, _) => {}
+            (Stage::Starting, Some(deployed)) if deployed.good => deployed.only_when_up = true,
+            _ => return,
+        }
+        replica.stage = Stage::Asked;
+        let question = Question {
+            shared: shared.clone(),
+            function: self.name.clone(),
+            replica: replica.id,
+            address: address.clone(),
+            expect: replica.expect,
+            silence_max,
+            starting,
+        };
+        shared.runtime.spawn(question.ask());
+    }
+
+    fn doubted(&mut self, id: u64) -> Option<&mut Replica> {
+        let doubted = |stage| matches!(stage, Stage::Asked | Stage::Silent);
+        self.replicas.iter_mut().find(|replica| replica.id == id && doubted(replica.stage))
+    }
+
+    /// It did not say so at once.
+    fn silent(&mut self, id: u64, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+        let Some(replica) = self.doubted(id) else { return };
+        replica.stage = Stage::Silent;
+        tracing::info!(function = &*self.name, replica = id, "A replica does not answer.");
+        self.changed(shared, desk);
+        self.look(shared, desk, now);
+    }
+
+    fn give_up(&mut self, id: u64, starting: bool) {
+        let Some(replica) = self.doubted(id) else { return };
+        if starting && replica.in_flight > 0 {
+            return;
+        }
+        replica.stage = Stage::Draining;
+        replica.order(Order::Kill);
+    }
+}
+
+struct Question {
+    shared: Arc<Shared>,
+    function: Arc<str>,
+    replica: u64,
+    address: Address,
+    expect: Expect,
+    silence_max: Duration,
+    starting: bool,
+}
+
+impl Question {
+    async fn ask(self) {
+        let Question { shared, function, replica, address, expect, silence_max, starting } = self;
+        let at_once = shared.options.doubts.at_once;
+        let up = probe::until_up(&address, expect);
+        tokio::pin!(up);
+        if tokio::time::timeout(at_once, &mut up).await.is_err() {
+            shared.with(&function, |function, desk, now| function.silent(replica, &shared, desk, now));
+            if tokio::time::timeout(silence_max.saturating_sub(at_once), up).await.is_err() {
+                return shared.with(&function, |function, _, _| function.give_up(replica, starting));
+            }
+        }
+        shared.became_ready(&function, replica);
+    }
+}
