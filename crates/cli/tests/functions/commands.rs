@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 #[test]
 fn events_create_change_and_delete_and_bad_ones_are_dead_letters() {
     let world = World::new();
-    world.send("lambda.function.created", "1", "f", &json!({ "name": "f", "spec": node(NODE_HELLO) }));
+    // Nothing but its data says which function it is for.
+    world.send("lambda.function.created", "1", "", &json!({ "name": "f", "spec": node(NODE_HELLO) }));
     world.ready("f");
     assert_eq!(world.invoke("f", &json!({ "name": "Ada" })), (200, json!({ "hello": "Ada" })));
     let change = json!({ "name": "f", "spec": { "scaling": { "maxReplicas": 3 } } });
