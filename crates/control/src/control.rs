@@ -161,6 +161,11 @@ impl Shared {
         self.counting.read()
     }
 
+    /// Builds that wait for a slot.
+    pub fn builds_waiting(&self) -> usize {
+        self.running().map_or(0, Platform::builds_waiting)
+    }
+
     /// How many have a version to call.
     pub fn serving(&self) -> usize {
         let state = self.lock();

@@ -12,7 +12,7 @@ use crate::names::Name;
 use crate::options::Options;
 use crate::state::{Deployed, Entry};
 use jobs::Jobs;
-use klambda_build::Workshop;
+use klambda_build::{Slots, Workshop};
 use klambda_core::time::Millis;
 use klambda_functions::hash;
 use klambda_functions::resource::Resource;
@@ -24,7 +24,6 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tempfile::TempDir;
-use tokio::sync::Semaphore;
 
 pub struct Platform {
     pub fleet: Fleet,
@@ -34,7 +33,7 @@ pub struct Platform {
     fetches: Jobs,
     builds: Jobs,
     /// Fetches that run at the same time.
-    slots: Semaphore,
+    slots: Slots,
 }
 
 #[derive(Clone)]
@@ -90,8 +89,13 @@ impl Platform {
             made: Mutex::default(),
             fetches: Jobs::default(),
             builds: Jobs::default(),
-            slots: Semaphore::new(options.builds_max.max(1)),
+            slots: Slots::new(options.builds_max),
         })
+    }
+
+    /// Builds that wait for their turn.
+    pub fn builds_waiting(&self) -> usize {
+        self.workshop.waiting()
     }
 
     /// The artifact of this hash, if it is there.

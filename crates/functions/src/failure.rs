@@ -64,6 +64,7 @@ reasons! {
     SyntaxError false "Correct the code at the place that the log lines name",
     BuildFailed true "Look at the log lines, correct the code or its dependencies, and apply it again",
     BuildTimeout false "Raise build.timeout or make the build smaller",
+    BuildStalled true "Look at the log lines, check that the package registry can be reached, then ask for a rebuild",
     BuildCancelled false "Ask for a rebuild to build it after all",
     BuildStopped false "Ask for a rebuild to let builds go on",
     HandlerNotFound false "Export the function that runtime.handler names, or name the one that is there",
