@@ -57,7 +57,7 @@ fn versions(name: &Name, entry: &mut Entry, platform: &Platform, options: &Optio
     let view_of = |deployed: &Deployed| views.iter().find(|view| *view.id == *deployed.version);
     let retiring = entry.retiring;
     // What the fleet let go of, because something newer answers, is gone.
-    entry.deployed.retain(|deployed| retiring || deployed.run.is_err() || view_of(deployed).is_some());
+    entry.deployed.retain(|deployed| retiring || !deployed.is_told() || view_of(deployed).is_some());
     let url = entry.resource.kind.word();
     let metadata = &entry.resource.metadata;
     let url = format!(

@@ -1,5 +1,6 @@
 //! The platform of one machine: sources, artifacts and processes, in a folder of their own.
 
+mod ask;
 mod deploy;
 mod jobs;
 mod made;
@@ -134,6 +135,8 @@ impl Platform {
             scaling: service.scaling.unwrap_or(resource.spec.scaling),
             since: now,
             run: Ok(run),
+            // It has answered before; that it still does is not asked for.
+            asking: false,
         };
         self.tell_fleet(name, &deployed, options);
         entry.deployed.push(deployed);

@@ -70,6 +70,7 @@ reasons! {
     HandlerNotFound false "Export the function that runtime.handler names, or name the one that is there",
     LoadError false "Correct what the code does when it is loaded; the log lines say where it fails",
     NeverAnswered false "Let the process listen on the port in $PORT, and answer GET /healthz",
+    UrlUnreachable true "Check the URL and that something listens there; it is asked again, and serves when it answers",
     StartFailed true "Look at the log lines: the process cannot be started",
     Crashed true "Look at the log lines: the process ended by itself",
     CrashLoop true "Look at the log lines: the process ends soon after each start",

@@ -33,7 +33,7 @@ pub struct Status {
     /// The last lines of what failed last: a fetch, a build or a process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub log_lines: Vec<String>,
-    /// How many events told of this resource so far. Numbers the next ones.
+    /// How many events told of resources of this name so far. Numbers the next ones.
     pub transitions: u64,
     /// How many fetches and builds were begun so far. Tells the answer to one from that to another.
     pub tries: u64,
