@@ -52,6 +52,7 @@ reasons! {
     SourceMissing false "Name a source: an image, a URL, or code with a runtime",
     SourceNotFound false "Name what exists (repository, ref and path, or bucket and key), or put it there and ask for a rebuild",
     SourceRefused false "Check that the credentials in the secret that secretRef names may read the source, then ask for a rebuild",
+    SourceUnsafe false "Take out what the message names, then ask for a rebuild: plain files and folders, and links that stay among them",
     SourceUnreachable true "Check the address and the network, then ask for a rebuild",
     SourceTimeout true "Make the source smaller or raise the time limit of fetches in the configuration, then ask for a rebuild",
     ToolMissing false "Install the tool that the message names on this machine, then ask for a rebuild",

@@ -204,7 +204,7 @@ impl Platform {
     async fn fetch_into(&self, source: &Source, control: &Control) -> Result<TempDir, Failure> {
         let folder = tempfile::tempdir_in(self.folder.join("sources")).map_err(broken)?;
         let fetched = source::fetch(source, &folder.path().join(CODE), &control.options.fetch).await;
-        fetched.map(|_| folder).map_err(|error| not_fetched(&error))
+        fetched.map(|_| folder).map_err(|error| not_fetched(&error, source))
     }
 
     async fn build(
@@ -353,10 +353,11 @@ fn broken(error: impl std::fmt::Display) -> Failure {
     Failure::new(Reason::PlatformError, capital(&error.to_string()))
 }
 
-fn not_fetched(error: &source::Error) -> Failure {
+fn not_fetched(error: &source::Error, source: &Source) -> Failure {
     let reason = match error {
         source::Error::NotFound(_) | source::Error::BadReference(_) => Reason::SourceNotFound,
         source::Error::Refused(_) => Reason::SourceRefused,
+        source::Error::Unsafe(_) => Reason::SourceUnsafe,
         source::Error::TooLarge(_) => Reason::SourceTooLarge,
         source::Error::UnsafeArchive(_) | source::Error::BadArchive(_) => Reason::ArchiveRefused,
         source::Error::Timeout(_) => Reason::SourceTimeout,
@@ -364,7 +365,18 @@ fn not_fetched(error: &source::Error) -> Failure {
         source::Error::ToolMissing(_) => Reason::ToolMissing,
         source::Error::Io(_) => Reason::PlatformError,
     };
-    Failure::new(reason, capital(&error.to_string()))
+    let hint = match source {
+        Source::Git(git) if reason == Reason::SourceNotFound && is_short_commit(&git.reference) => {
+            "; a commit is named by all of its 40 digits"
+        }
+        _ => "",
+    };
+    Failure::new(reason, capital(&format!("{error}{hint}")))
+}
+
+/// A branch may look so as well: it is only suspected when there is none.
+fn is_short_commit(reference: &str) -> bool {
+    (4..40).contains(&reference.len()) && reference.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn not_built(error: &klambda_build::Error) -> Failure {
