@@ -77,7 +77,7 @@ impl Bench {
             }
         };
         let id = group.id;
-        let work = async { tokio::join!(group.child.wait(), read_out, read_err) };
+        let work = Box::pin(async { tokio::join!(group.child.wait(), read_out, read_err) });
         let (status, (), ()) = tokio::select! {
             ended = work => ended,
             () = stalls(id, &self.output, self.stall) => {

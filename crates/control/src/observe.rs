@@ -126,7 +126,7 @@ fn headline(message: &str) -> (&str, impl Iterator<Item = &str>) {
     };
     // Python names the error last, Node first or after the place.
     let named = match message.starts_with("Traceback") {
-        true => lines.clone().last(),
+        true => lines.clone().next_back(),
         false => lines.clone().find(names_error),
     };
     let line = named.or_else(|| lines.next()).unwrap_or_default();
