@@ -148,5 +148,5 @@ func problem(status int, kind, message, stack string) response {
 		fields["stack"] = stack
 	}
 	text, _ := json.Marshal(map[string]any{"error": fields})
-	return response{status: status, kind: "application/problem+json", text: text}
+	return response{status: status, kind: "application/json", text: text}
 }

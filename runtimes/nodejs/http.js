@@ -91,7 +91,7 @@ class Connection {
     if (this.serving) {
       if (spent > this.server.timeoutMs) {
         this.closing = true;
-        this.answer(504, 'application/problem+json', problem('Timeout', `no answer in ${this.server.timeoutMs} ms`));
+        this.answer(504, 'application/json', problem('Timeout', `no answer in ${this.server.timeoutMs} ms`));
       }
     } else if (this.blocked || this.closing) {
       if (spent > RECEIVE_MS_MAX) this.socket.destroy();
@@ -261,7 +261,7 @@ class Connection {
     this.refused = true;
     this.request = null;
     this.buffer = null;
-    this.answer(status, 'application/problem+json', problem(REASONS[status].replace(/ /g, ''), error.message));
+    this.answer(status, 'application/json', problem(REASONS[status].replace(/ /g, ''), error.message));
   }
 }
 

@@ -165,7 +165,7 @@ function answerError(error, context, answer) {
   const message = String(error?.message ?? error);
   const retry = error?.retry !== false;
   context.log.error(message, { error: { type, stack: error?.stack }, retry });
-  answer(retry ? 500 : 422, 'application/problem+json', problem(String(type), message, error?.stack));
+  answer(retry ? 500 : 422, 'application/json', problem(String(type), message, error?.stack));
 }
 
 function serveWith(handler) {
@@ -207,7 +207,7 @@ function serveOther({ method, target }, answer) {
 }
 
 function refuse(answer, status, type, message) {
-  answer(status, 'application/problem+json', problem(type, message));
+  answer(status, 'application/json', problem(type, message));
 }
 
 // ---- the start

@@ -287,7 +287,7 @@ def problem(kind, message, stack=None):
     error = {"type": kind, "message": message}
     if stack is not None:
         error["stack"] = stack
-    return "application/problem+json", json.dumps({"error": error}).encode()
+    return "application/json", json.dumps({"error": error}).encode()
 
 
 class Function:

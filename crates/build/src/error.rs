@@ -16,6 +16,8 @@ pub enum Error {
     HandlerMissing { message: String },
     #[error("the build took longer than {after:?}; raise build.timeout or use fewer dependencies")]
     Timeout { after: Duration, log: Vec<String> },
+    #[error("the build printed nothing and used no processor for {after:?}")]
+    Stalled { after: Duration, log: Vec<String> },
     #[error("the build was cancelled")]
     Cancelled,
     #[error("{message}")]
@@ -31,6 +33,7 @@ impl Error {
             Error::SyntaxError { .. } => "SyntaxError",
             Error::HandlerMissing { .. } => "HandlerMissing",
             Error::Timeout { .. } => "Timeout",
+            Error::Stalled { .. } => "Stalled",
             Error::Cancelled => "Cancelled",
             Error::Failed { .. } => "Failed",
         }
@@ -42,6 +45,7 @@ impl Error {
             Error::DependencyNotFound { log, .. }
             | Error::SyntaxError { log, .. }
             | Error::Timeout { log, .. }
+            | Error::Stalled { log, .. }
             | Error::Failed { log, .. } => log,
             _ => &[],
         }
@@ -49,7 +53,7 @@ impl Error {
 
     /// Whether the same build may end well another time: not if the source itself is at fault.
     pub fn may_pass(&self) -> bool {
-        matches!(self, Error::Failed { .. } | Error::Timeout { .. })
+        matches!(self, Error::Failed { .. } | Error::Timeout { .. } | Error::Stalled { .. })
     }
 
     pub(crate) fn io(doing: &str, path: &Path, error: &std::io::Error) -> Error {

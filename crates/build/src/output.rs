@@ -1,6 +1,7 @@
 //! What the tools of a build write: the last lines of it, whatever they write.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -8,11 +9,23 @@ const LINES_MAX: usize = 40;
 const LINE_BYTES_MAX: usize = 500;
 
 #[derive(Clone, Default)]
-pub(crate) struct Output(Arc<Mutex<VecDeque<String>>>);
+pub(crate) struct Output(Arc<Written>);
+
+#[derive(Default)]
+struct Written {
+    lines: Mutex<VecDeque<String>>,
+    /// Bytes of all lines, also of those that are not kept.
+    bytes: AtomicU64,
+}
 
 impl Output {
     pub(crate) fn lines(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// Grows with everything that is written.
+    pub(crate) fn written(&self) -> u64 {
+        self.0.bytes.load(Ordering::Relaxed)
     }
 
     fn push(&self, line: &[u8]) {
@@ -20,7 +33,7 @@ impl Output {
         if text.is_empty() {
             return;
         }
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.len() == LINES_MAX {
             lines.pop_front();
         }
@@ -32,6 +45,7 @@ impl Output {
         let mut buffer = [0; 4096];
         let mut line = Vec::new();
         while let Ok(count @ 1..) = from.read(&mut buffer).await {
+            self.0.bytes.fetch_add(count as u64, Ordering::Relaxed);
             for byte in &buffer[..count] {
                 match byte {
                     b'\n' | b'\r' => {

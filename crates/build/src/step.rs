@@ -1,11 +1,13 @@
 //! Running one tool of a build: in a process group of its own that ends with the build, in an environment of its own.
 
 use crate::output::Output;
+use crate::stall::stalls;
 use crate::{Error, Tool};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 use tokio::process::{Child, Command};
 
 /// Settings that say where packages come from and how to reach them. All others stay outside of a build.
@@ -28,6 +30,13 @@ const PASSED: [&str; 17] = [
     "NO_PROXY",
     "ALL_PROXY",
 ];
+/// How often a tool may try, and how long it may wait for an answer of the network.
+const LESS_PATIENCE: [(&str, &str); 4] = [
+    ("npm_config_fetch_retries", "1"),
+    ("npm_config_fetch_timeout", "60000"),
+    ("PIP_RETRIES", "1"),
+    ("PIP_TIMEOUT", "30"),
+];
 const PASSED_PREFIXES: [&str; 2] = ["PIP_", "NPM_CONFIG_"];
 
 /// Where a build works and what it has written so far.
@@ -41,6 +50,8 @@ pub(crate) struct Bench {
     /// Put before every command.
     pub(crate) launcher: Vec<OsString>,
     pub(crate) output: Output,
+    /// How long a command may do nothing at all.
+    pub(crate) stall: Duration,
 }
 
 impl Bench {
@@ -65,7 +76,14 @@ impl Bench {
                 self.output.clone().read(err).await
             }
         };
-        let (status, (), ()) = tokio::join!(group.child.wait(), read_out, read_err);
+        let id = group.id;
+        let work = Box::pin(async { tokio::join!(group.child.wait(), read_out, read_err) });
+        let (status, (), ()) = tokio::select! {
+            ended = work => ended,
+            () = stalls(id, &self.output, self.stall) => {
+                return Err(Error::Stalled { after: self.stall, log: self.output.lines() });
+            }
+        };
         drop(group);
         let status = status.map_err(|e| Error::io("cannot wait for", Path::new(program), &e))?;
         Ok(status.success())
@@ -91,9 +109,9 @@ impl Bench {
         command.env("GOCACHE", self.cache.join("go-build")).env("GOMODCACHE", self.cache.join("go-mod"));
         command.env("GOPATH", self.cache.join("go")).env("GOTOOLCHAIN", "local").env("CGO_ENABLED", "0");
         // A build that cannot reach its registry is tried again as a whole; the tools need not insist.
-        for (name, tries) in [("npm_config_fetch_retries", "1"), ("PIP_RETRIES", "1")] {
+        for (name, value) in LESS_PATIENCE {
             if std::env::var_os(name).is_none() {
-                command.env(name, tries);
+                command.env(name, value);
             }
         }
         if let Some(file) = npm_settings() {
@@ -132,7 +150,7 @@ impl Bench {
     }
 }
 
-const UNREACHABLE: [&str; 13] = [
+const UNREACHABLE: [&str; 16] = [
     "ENOTFOUND",
     "EAI_AGAIN",
     "ECONNREFUSED",
@@ -146,6 +164,9 @@ const UNREACHABLE: [&str; 13] = [
     "no such host",
     "dial tcp",
     "Network is unreachable",
+    "network timeout",
+    "ReadTimeoutError",
+    "ConnectTimeoutError",
 ];
 
 fn is_passed(name: &OsStr) -> bool {

@@ -2,6 +2,7 @@
 
 use crate::hash::Hasher;
 use crate::output::Output;
+use crate::slots::{Slots, Stage, Told};
 use crate::step::Bench;
 use crate::tools::Tools;
 use crate::wrappers::Wrappers;
@@ -10,11 +11,13 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex as SyncMutex, PoisonError, Weak};
-use tokio::sync::{Mutex, Semaphore};
+use std::time::Duration;
+use tokio::sync::Mutex;
 use tracing::{debug, info};
 
 /// Raised when the same source must give another artifact than it did.
 const FORMAT: &str = "1";
+const STALL_DEFAULT: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -24,6 +27,8 @@ pub struct Options {
     pub cache: PathBuf,
     /// Builds that run at the same time.
     pub builds_max: usize,
+    /// A build that prints nothing and uses no processor for so long is ended: it would hold its slot for nothing.
+    pub stall: Duration,
     /// Put before every command, for instance a program that ends the command when this process ends.
     pub launcher: Vec<OsString>,
 }
@@ -31,7 +36,7 @@ pub struct Options {
 impl Options {
     pub fn new(dir: impl Into<PathBuf>) -> Options {
         let dir: PathBuf = dir.into();
-        Options { cache: dir.join("cache"), dir, builds_max: 2, launcher: Vec::new() }
+        Options { cache: dir.join("cache"), dir, builds_max: 2, stall: STALL_DEFAULT, launcher: Vec::new() }
     }
 }
 
@@ -39,7 +44,7 @@ pub struct Workshop {
     options: Options,
     wrappers: Wrappers,
     tools: Tools,
-    slots: Semaphore,
+    slots: Slots,
     open: SyncMutex<HashMap<Hash, Weak<Mutex<()>>>>,
 }
 
@@ -54,7 +59,7 @@ impl Workshop {
         for folder in [&building, &options.dir.join("artifacts"), &options.cache] {
             std::fs::create_dir_all(folder).map_err(|e| Error::io("cannot make", folder, &e))?;
         }
-        let slots = Semaphore::new(options.builds_max.max(1));
+        let slots = Slots::new(options.builds_max);
         Ok(Workshop { options, wrappers, tools: Tools::default(), slots, open: SyncMutex::default() })
     }
 
@@ -72,11 +77,26 @@ impl Workshop {
     /// Gives the artifact of a request, built now unless its content was built before. Builds of the same content wait
     /// for each other and share what comes of it.
     pub async fn build(&self, request: &Request, cancel: &Cancel) -> Result<Artifact, Error> {
+        self.build_told(request, cancel, &|_| {}).await
+    }
+
+    /// The same; says when it waits, and when its time begins.
+    pub async fn build_told(
+        &self,
+        request: &Request,
+        cancel: &Cancel,
+        told: Told<'_>,
+    ) -> Result<Artifact, Error> {
         tokio::select! {
             biased;
             () = cancel.cancelled() => Err(Error::Cancelled),
-            result = Box::pin(self.find_or_make(request)) => result,
+            result = Box::pin(self.find_or_make(request, told)) => result,
         }
+    }
+
+    /// Builds that wait for a slot.
+    pub fn waiting(&self) -> usize {
+        self.slots.waiting()
     }
 
     /// Removes artifacts that are not among those named. What runs from one must be named.
@@ -93,17 +113,23 @@ impl Workshop {
         Ok(removed)
     }
 
-    async fn find_or_make(&self, request: &Request) -> Result<Artifact, Error> {
+    async fn find_or_make(&self, request: &Request, told: Told<'_>) -> Result<Artifact, Error> {
         request.handler_parts()?;
         let tool = self.tools.find(request.language, &request.version).await?;
         let hash = self.content(request, &tool).await?;
         let dir = self.options.dir.join("artifacts").join(hash.to_string());
         let turn = self.turn(hash);
-        let _turn = turn.lock().await;
+        let _turn = match turn.try_lock() {
+            Ok(held) => held,
+            Err(_) => {
+                told(Stage::Waits { before: 1 });
+                turn.lock().await
+            }
+        };
         if dir.is_dir() {
             debug!(%hash, "Artifact found.");
         } else {
-            self.make(request, &tool, &dir).await?;
+            self.make(request, &tool, &dir, told).await?;
             info!(%hash, language = %request.language, version = %tool.version, "Artifact built.");
         }
         Ok(self.artifact(request, &tool, hash, dir))
@@ -142,8 +168,8 @@ impl Workshop {
         Ok(hasher.finish())
     }
 
-    async fn make(&self, request: &Request, tool: &Tool, dir: &Path) -> Result<(), Error> {
-        let _slot = self.slots.acquire().await.map_err(|_| Error::Cancelled)?;
+    async fn make(&self, request: &Request, tool: &Tool, dir: &Path, told: Told<'_>) -> Result<(), Error> {
+        let _slot = self.slots.take(told).await.ok_or(Error::Cancelled)?;
         let building = self.options.dir.join("building");
         let folder =
             tempfile::tempdir_in(&building).map_err(|e| Error::io("cannot write into", &building, &e))?;
@@ -153,6 +179,7 @@ impl Workshop {
             cache: self.options.cache.clone(),
             launcher: self.options.launcher.clone(),
             output: Output::default(),
+            stall: self.options.stall,
         };
         let work = self.work(request, tool, &bench);
         let made = match tokio::time::timeout(request.timeout, Box::pin(work)).await {

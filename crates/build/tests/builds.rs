@@ -1,11 +1,12 @@
 //! Builds with the real tools of this machine and its registries, and starts what comes of them.
 
-use klambda_build::{Artifact, Cancel, Error, Language, Options, Request, Workshop, source_file};
+use klambda_build::{Artifact, Cancel, Error, Language, Options, Request, Stage, Workshop, source_file};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -251,6 +252,29 @@ async fn a_build_over_its_time_ends_with_all_it_started() {
     let error = bed.build(&request).await.expect_err("it never ends");
     assert_eq!((error.reason(), error.log()), ("Timeout", &["started".to_owned()][..]));
     gone(&child_of(bed.dir.path()).await).await;
+}
+
+/// One that hangs is ended long before its time is over, and waiting for it is not counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_hangs_gives_its_slot_to_the_next() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let options = Options { builds_max: 1, stall: Duration::from_secs(1), ..endless(dir.path()) };
+    let bed = Bed { workshop: Workshop::open(options).expect("writable"), dir };
+    let [hangs, waits] = ["1", "2"].map(|code| bed.request(Language::NodeJs, code, ""));
+    let waits = Request { timeout: Duration::from_millis(300), ..waits };
+    let stages = Mutex::new(Vec::new());
+    let told = |stage| stages.lock().expect("no panic").push((stage, Instant::now()));
+    let (first, second) = tokio::join!(bed.build(&hangs), async {
+        child_of(bed.dir.path()).await;
+        bed.workshop.build_told(&waits, &Cancel::default(), &told).await
+    });
+    assert_eq!(first.expect_err("it hangs").reason(), "Stalled");
+    assert_eq!(second.expect_err("it never ends").reason(), "Timeout");
+    let ended = Instant::now();
+    let stages = stages.into_inner().expect("no panic");
+    let [(Stage::Waits { before: 0 }, _), (Stage::Begins, began)] = stages[..] else { panic!("{stages:?}") };
+    assert!(ended - began >= waits.timeout, "its own time was not up");
+    assert_eq!(bed.workshop.waiting(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

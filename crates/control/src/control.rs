@@ -1,6 +1,7 @@
 //! The control plane as a whole: loading, and what its parts share.
 
 use crate::counts::{Counting, Counts};
+use crate::gone::Gone;
 use crate::invoke::{Ids, caller};
 use crate::names::Name;
 use crate::options::Options;
@@ -79,6 +80,7 @@ impl Control {
     /// Takes up what there is, before the engine runs.
     pub fn load(&self, engine: &Engine) -> Result<(), Error> {
         let mut state = self.lock();
+        state.gone = Gone::load(engine)?;
         for (name, mut entry) in load(engine)? {
             let is_known = engine.subscription_id(&name.subscription()).is_ok();
             entry.subscription = subscription_of(&entry.resource, is_known);
@@ -159,6 +161,11 @@ impl Shared {
 
     pub fn counts(&self) -> Counts {
         self.counting.read()
+    }
+
+    /// Builds that wait for a slot.
+    pub fn builds_waiting(&self) -> usize {
+        self.running().map_or(0, Platform::builds_waiting)
     }
 
     /// How many have a version to call.

@@ -1,7 +1,7 @@
 //! What is counted of the control plane.
 
 use klambda_dispatch::metrics::Histogram;
-use klambda_functions::resource::Kind;
+use klambda_functions::resource::{Kind, Outcome};
 use klambda_functions::write::Change;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ pub struct Counts {
 
 pub const RECONCILED: [&str; 3] = ["unchanged", "changed", "failed"];
 pub const OPERATIONS: [&str; 3] = ["create", "update", "delete"];
-pub const BUILDS: [&str; 2] = ["completed", "failed"];
+pub const BUILDS: [&str; 5] = ["completed", "failed", "timeout", "cancelled", "stopped"];
 
 /// Shared by those who count.
 #[derive(Debug, Default)]
@@ -58,10 +58,10 @@ impl Counting {
         self.lock().builds_active += 1;
     }
 
-    pub fn build_ended(&self, completed: bool, took: Duration) {
+    pub fn build_ended(&self, outcome: Outcome, took: Duration) {
         let mut counts = self.lock();
         counts.builds_active = counts.builds_active.saturating_sub(1);
-        *counts.builds.entry(if completed { "completed" } else { "failed" }).or_default() += 1;
+        *counts.builds.entry(outcome.name()).or_default() += 1;
         counts.build_ms.add(took.as_millis() as u64);
     }
 }

@@ -20,6 +20,10 @@ pub const ANSWER_BYTES_MAX: usize = 32 << 20;
 /// When a caller may try again.
 const RETRY: Duration = Duration::from_secs(1);
 pub(crate) const FAILED_RETRY: Duration = Duration::from_secs(30);
+/// How often it is looked whether a replica is up that a call waits in.
+const LOOK: Duration = Duration::from_millis(20);
+/// The wrapper watches the time too, and its answer says more: it may be on its way.
+const LATE: Duration = Duration::from_millis(100);
 const EVENT_TYPE: &str = "lambda.function.invoked";
 /// The attributes of an event that a call becomes. The first of them tells an event from anything else.
 const OWN: [&str; 5] = ["ce-specversion", "ce-id", "ce-type", "ce-source", "ce-time"];
@@ -96,11 +100,16 @@ impl Control {
     pub async fn invoke(&self, invocation: Invocation) -> Result<Answer, Error> {
         let Invocation { name, resource, call } = invocation;
         let mut lease = self.lease(&name, &resource).await?;
-        let within = Duration::from_millis(timeout_ms(&resource)) + self.options.start_timeout;
+        let within = Duration::from_millis(timeout_ms(&resource));
         let answer = match lease.endpoint() {
             Endpoint::Local(address) => {
-                let called = self.caller.call(address, &call, within).await;
-                called.map_err(|outcome| failed(outcome, within))?
+                let at_most = within + self.options.start_timeout;
+                tokio::select! {
+                    called = self.caller.call(address, &call, at_most) => {
+                        called.map_err(|outcome| failed(outcome, within))?
+                    }
+                    () = is_over(&lease, within + LATE) => return Err(Error::Timeout(within)),
+                }
             }
             Endpoint::Url(url) => {
                 let called = tokio::time::timeout(within, elsewhere::send(url, call)).await;
@@ -122,6 +131,18 @@ impl Control {
             Err(other) => Err(Error::Unavailable { why: other.to_string(), retry_after: RETRY }),
         }
     }
+}
+
+/// Returns when a call has had its time. While the replica is still coming up that does not count.
+async fn is_over(lease: &Lease, within: Duration) {
+    // Most calls have ended by then, and nobody had to look.
+    tokio::time::sleep(LOOK.min(within)).await;
+    let mut left = within.saturating_sub(LOOK);
+    while lease.is_starting() {
+        tokio::time::sleep(LOOK).await;
+        left = within;
+    }
+    tokio::time::sleep(left).await;
 }
 
 /// The headers that a function may get to see.

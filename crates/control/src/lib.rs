@@ -14,6 +14,7 @@
 mod control;
 mod counts;
 mod elsewhere;
+mod gone;
 mod invoke;
 mod names;
 mod obey;

@@ -57,7 +57,7 @@ fn versions(name: &Name, entry: &mut Entry, platform: &Platform, options: &Optio
     let view_of = |deployed: &Deployed| views.iter().find(|view| *view.id == *deployed.version);
     let retiring = entry.retiring;
     // What the fleet let go of, because something newer answers, is gone.
-    entry.deployed.retain(|deployed| retiring || deployed.run.is_err() || view_of(deployed).is_some());
+    entry.deployed.retain(|deployed| retiring || !deployed.is_told() || view_of(deployed).is_some());
     let url = entry.resource.kind.word();
     let metadata = &entry.resource.metadata;
     let url = format!(
@@ -113,7 +113,26 @@ pub fn failure(trouble: &fleet::Failure) -> Failure {
         fleet::Reason::NoContainerEngine => Reason::NoContainerEngine,
         fleet::Reason::ImageNotFound => Reason::ImageNotFound,
     };
-    Failure::new(reason, capital(&trouble.message)).with_lines(trouble.last_lines.clone())
+    let (line, rest) = headline(&trouble.message);
+    let lines = trouble.last_lines.iter().cloned().chain(rest.map(str::to_owned)).collect();
+    Failure::new(reason, capital(line)).with_lines(lines)
+}
+
+/// Of an error with its stack the line that says what is wrong; and all of its lines, if there are more.
+fn headline(message: &str) -> (&str, impl Iterator<Item = &str>) {
+    let mut lines = message.lines().map(str::trim_end).filter(|line| !line.is_empty());
+    let names_error = |line: &&str| {
+        let word = line.split([':', ' ']).next().unwrap_or_default();
+        word.ends_with("Error") || word.ends_with("Exception")
+    };
+    // Python names the error last, Node first or after the place.
+    let named = match message.starts_with("Traceback") {
+        true => lines.clone().next_back(),
+        false => lines.clone().find(names_error),
+    };
+    let line = named.or_else(|| lines.next()).unwrap_or_default();
+    let is_all = line.len() == message.trim_end().len();
+    (line, message.lines().filter(move |_| !is_all))
 }
 
 /// As the first word of a sentence.
@@ -125,4 +144,27 @@ pub fn capital(text: &str) -> String {
     }
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::headline;
+
+    #[test]
+    fn of_a_stack_the_line_that_says_what_is_wrong() {
+        let node =
+            "/data/x/index.js:1\nthrow new Error('no');\n^\n\nError: no\n    at Object.<anonymous> (/data/x)";
+        let python =
+            "Traceback (most recent call last):\n  File \"/data/x.py\", line 1\nValueError: no: way\n";
+        for (message, expected, rest) in [
+            (node, "Error: no", 6),
+            (python, "ValueError: no: way", 3),
+            ("index.js exports no function handler", "index.js exports no function handler", 0),
+            ("one\ntwo", "one", 2),
+            ("", "", 0),
+        ] {
+            let (line, lines) = headline(message);
+            assert_eq!((line, lines.count()), (expected, rest), "{message}");
+        }
+    }
 }

@@ -11,21 +11,27 @@ use klambda_core::outcome::Outcome;
 use klambda_dispatch::client::Answer;
 use klambda_functions::events::{Identity, Named, ParserData, ParserStatus, build_event};
 use klambda_functions::hash;
+use serde_json::Value;
 use std::time::{Duration, Instant};
 
 /// How long a function that is not there yet is waited for, and how often it is looked for.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const READY_LOOK: Duration = Duration::from_millis(200);
+/// Longer messages are cut.
+const ERROR_CHARS_MAX: usize = 1000;
 
 impl Control {
     /// A repeat calls again, as every delivery may, but tells of the same end only once.
     pub(crate) async fn run_parser(&self, named: &Named, parser: &ParserData, event: &Event) -> Outcome {
         let name = Name::new(&named.namespace, &named.name);
+        if let Err(error) = self.find(named.kind, &name) {
+            return Outcome::Invalid(error.to_string());
+        }
         let began = Instant::now();
         let body = event.json_data().map(Bytes::copy_from_slice).unwrap_or_default();
         let error = match self.call_when_ready(named, &name, body).await {
             Ok(answer) if matches!(answer.status, 200..=299) => None,
-            Ok(answer) => Some(format!("it answered {}", answer.status)),
+            Ok(answer) => Some(refusal(&answer)),
             Err(error) => Some(error.to_string()),
         };
         let (kind, status) = match error {
@@ -69,6 +75,18 @@ impl Control {
             Ok(Err(error)) => failed(&error.to_string()),
             Err(stopped) => failed(&stopped.to_string()),
         }
+    }
+}
+
+/// What it answered instead of a success, in its own words if those are what the wrappers answer with.
+fn refusal(answer: &Answer) -> String {
+    let said: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    match said.pointer("/error/message").and_then(Value::as_str) {
+        Some(message) => {
+            let message: String = message.chars().take(ERROR_CHARS_MAX).collect();
+            format!("it answered {}: {message}", answer.status)
+        }
+        None => format!("it answered {}", answer.status),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The platform of one machine: sources, artifacts and processes, in a folder of their own.
 
+mod ask;
 mod deploy;
 mod jobs;
 mod made;
@@ -13,7 +14,7 @@ use crate::names::Name;
 use crate::options::Options;
 use crate::state::{Deployed, Entry};
 use jobs::Jobs;
-use klambda_build::Workshop;
+use klambda_build::{Slots, Workshop};
 use klambda_core::time::Millis;
 use klambda_functions::hash;
 use klambda_functions::resource::Resource;
@@ -25,7 +26,6 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tempfile::TempDir;
-use tokio::sync::Semaphore;
 
 pub struct Platform {
     pub fleet: Fleet,
@@ -35,7 +35,7 @@ pub struct Platform {
     fetches: Jobs,
     builds: Jobs,
     /// Fetches that run at the same time.
-    slots: Semaphore,
+    slots: Slots,
 }
 
 #[derive(Clone)]
@@ -91,8 +91,13 @@ impl Platform {
             made: Mutex::default(),
             fetches: Jobs::default(),
             builds: Jobs::default(),
-            slots: Semaphore::new(options.builds_max.max(1)),
+            slots: Slots::new(options.builds_max),
         })
+    }
+
+    /// Builds that wait for their turn.
+    pub fn builds_waiting(&self) -> usize {
+        self.workshop.waiting()
     }
 
     /// The artifact of this hash, if it is there.
@@ -131,6 +136,8 @@ impl Platform {
             scaling: service.scaling.unwrap_or(resource.spec.scaling),
             since: now,
             run: Ok(run),
+            // It has answered before; that it still does is not asked for.
+            asking: false,
         };
         self.tell_fleet(name, &deployed, options);
         entry.deployed.push(deployed);

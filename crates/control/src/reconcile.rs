@@ -210,7 +210,10 @@ impl Control {
         if writes.is_empty() {
             return Ok(stored);
         }
+        let going = going(&stored);
+        writes.extend(state.gone.writes(&going));
         let version = engine.put_documents(&writes, &events)?;
+        state.gone.keep(going);
         for (planned, resource) in stored.iter().zip(resources) {
             match resource {
                 Some(resource) => state.store(resource, version),
@@ -255,6 +258,12 @@ impl Control {
             }
         }
     }
+}
+
+/// Those that are gone with this step, with how many events told of them.
+fn going(stored: &[Planned]) -> Vec<(Name, u64)> {
+    let gone = stored.iter().filter(|planned| planned.removes());
+    gone.map(|planned| (planned.name.clone(), planned.plan.status.transitions)).collect()
 }
 
 impl Planned {

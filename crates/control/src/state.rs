@@ -1,5 +1,6 @@
 //! What is held of each function, and which of them are to be planned.
 
+use crate::gone::Gone;
 use crate::names::Name;
 use klambda_core::time::Millis;
 use klambda_functions::failure::Failure;
@@ -15,6 +16,7 @@ use tempfile::TempDir;
 pub struct State {
     /// By name, so that lists have an order.
     pub functions: BTreeMap<Name, Entry>,
+    pub gone: Gone,
     queue: VecDeque<Name>,
     /// When to plan a function though nothing happened. One that was planned sooner leaves a stale entry behind.
     wakes: BinaryHeap<Reverse<(Millis, Name)>>,
@@ -51,6 +53,15 @@ pub struct Deployed {
     pub scaling: Scaling,
     pub since: Millis,
     pub run: Result<Run, Failure>,
+    /// It runs elsewhere and has not answered yet: the fleet is told of it when it has.
+    pub asking: bool,
+}
+
+impl Deployed {
+    /// Whether the fleet knows of it.
+    pub fn is_told(&self) -> bool {
+        self.run.is_ok() && !self.asking
+    }
 }
 
 pub struct Subscription {

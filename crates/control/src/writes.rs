@@ -2,6 +2,7 @@
 //! was faster, it is made again.
 
 use crate::control::{Control, DOCUMENTS, Shared};
+use crate::gone;
 use crate::names::Name;
 use klambda_core::fault::Fault;
 use klambda_core::ids::uuid;
@@ -175,9 +176,9 @@ impl Control {
     fn put(
         &self,
         engine: &mut Engine,
-        resource: Resource,
+        mut resource: Resource,
         from: Option<Arc<Resource>>,
-        content: Vec<u8>,
+        mut content: Vec<u8>,
     ) -> Result<Stored, Error> {
         let mut state = self.lock();
         let name = Name::of(&resource);
@@ -190,9 +191,17 @@ impl Control {
             (Some((live, version)), Some(from)) if Arc::ptr_eq(live, from) => Expected::Version(version),
             _ => return Ok(Stored::Outrun),
         };
+        let mut writes = Vec::with_capacity(2);
+        if from.is_none() && state.gone.told(&name) > 0 {
+            // Events of one name are counted on, whoever has it.
+            resource.status.transitions = state.gone.told(&name);
+            content = resource.to_stored();
+            writes.push(gone::forget(&name));
+        }
         let key = name.as_str().to_owned();
-        let write = Write { kind: DOCUMENTS.into(), key, content: Some(content), expected };
-        let version = engine.put_documents(&[write], &[]).map_err(Error::Store)?;
+        writes.push(Write { kind: DOCUMENTS.into(), key, content: Some(content), expected });
+        let version = engine.put_documents(&writes, &[]).map_err(Error::Store)?;
+        state.gone.take(&name);
         state.store(resource, version);
         state.enqueue(&name);
         let stored = state.functions.get(&name).map(|entry| Stored::Done(entry.resource.clone()));

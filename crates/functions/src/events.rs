@@ -52,7 +52,7 @@ impl Identity {
 }
 
 /// One event. Events of a function have its key and the transition as their sequence, so that subscribers can have them in
-/// order.
+/// order; what is no transition of it, such as the end of a parser, has no place among them.
 pub fn build_event(identity: &Identity, kind: Kind, data: &Value, now: Millis) -> Event {
     let subject = format!("{}/{}", identity.namespace, identity.name);
     let attributes = [
@@ -60,14 +60,15 @@ pub fn build_event(identity: &Identity, kind: Kind, data: &Value, now: Millis) -
         ("datacontenttype", "application/json".to_owned()),
         ("subject", subject.clone()),
         ("partitionkey", subject),
-        ("sequence", identity.transition.to_string()),
     ];
+    let sequence = (identity.transition > 0).then(|| ("sequence", identity.transition.to_string()));
     Event {
         id: identity.event_id(kind),
         source: format!("/lambda/{}/{}", identity.namespace, identity.name),
         kind: kind.name().to_owned(),
         attributes: attributes
             .into_iter()
+            .chain(sequence)
             .map(|(name, text)| Attribute { name: name.to_owned(), value: Text::String(text) })
             .collect(),
         data: Some(EventData { bytes: Bytes::from(data.to_string()), form: Form::Json }),

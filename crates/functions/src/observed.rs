@@ -32,6 +32,10 @@ pub struct Fetch {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum FetchState {
+    /// Others are before it, and it has not begun. Its time is not counted yet.
+    Waiting {
+        before: usize,
+    },
     Running,
     /// The hash of what was fetched: a commit, a checksum.
     Done {
@@ -52,6 +56,10 @@ pub struct BuildRun {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum BuildState {
+    /// Others are before it, and it has not begun. Its time is not counted yet.
+    Waiting {
+        before: usize,
+    },
     Running,
     /// Its artifact is among [`Observed::artifacts`].
     Done,
@@ -101,6 +109,20 @@ pub struct Subscription {
     pub draining: bool,
     /// Why the engine did not take the last document.
     pub fault: Option<String>,
+}
+
+impl FetchState {
+    /// Whether it has not come to an end.
+    pub fn is_open(&self) -> bool {
+        matches!(self, FetchState::Waiting { .. } | FetchState::Running)
+    }
+}
+
+impl BuildState {
+    /// Whether it has not come to an end.
+    pub fn is_open(&self) -> bool {
+        matches!(self, BuildState::Waiting { .. } | BuildState::Running)
+    }
 }
 
 impl Version {

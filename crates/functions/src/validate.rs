@@ -11,6 +11,7 @@ use klambda_core::fault::Fault;
 use klambda_core::quantity::format_duration_ms;
 use std::collections::{BTreeMap, BTreeSet};
 
+const SOURCE_TYPE: &str = "spec.source.type";
 const HOUR_MS: u64 = 3_600_000;
 const ANNOTATION_BYTES_MAX: usize = 2 << 20;
 const ENV_VALUE_BYTES_MAX: usize = 128 << 10;
@@ -34,7 +35,9 @@ impl Faults<'_> {
 pub(crate) fn resource(resource: &Resource, form: Form, faults: &mut Vec<Fault>) {
     let Resource { kind, metadata: given, spec: asked, .. } = resource;
     metadata(given, form, &mut Faults(faults));
-    spec(*kind, asked, &mut Faults(faults));
+    // Nothing is asked of the members of a type that nobody knows.
+    let is_typed = !faults.iter().any(|fault| fault.path == SOURCE_TYPE);
+    spec(*kind, asked, is_typed, &mut Faults(faults));
     triggers::check(asked, faults);
 }
 
@@ -61,15 +64,15 @@ fn labels(labels: &BTreeMap<String, String>, faults: &mut Faults<'_>) {
     }
 }
 
-fn spec(kind: Kind, spec: &Spec, faults: &mut Faults<'_>) {
+fn spec(kind: Kind, spec: &Spec, is_typed: bool, faults: &mut Faults<'_>) {
     match &spec.source {
-        Some(given) => source::check(given, faults),
+        Some(given) => source::check(given, is_typed, faults),
         None if kind == Kind::LambdaFunction => {
             faults.add("spec.source", "missing: say where the code is, such as type: inline or type: git");
         }
         None => {}
     }
-    let is_built = spec.source.as_ref().is_some_and(|source| source.kind.is_built());
+    let is_built = is_typed && spec.source.as_ref().is_some_and(|source| source.kind.is_built());
     match &spec.runtime {
         Some(given) => runtime(given, faults),
         None if is_built => {

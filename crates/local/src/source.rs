@@ -143,6 +143,8 @@ pub enum Error {
     NotFound(String),
     #[error("source refused: {0}")]
     Refused(String),
+    #[error("source cannot be taken as it is: {0}")]
+    Unsafe(String),
     #[error("source is too large: {0}")]
     TooLarge(String),
     #[error("archive is not safe to unpack: {0}")]
@@ -167,6 +169,7 @@ impl Error {
         match self {
             Error::NotFound(_) => "NotFound",
             Error::Refused(_) => "Refused",
+            Error::Unsafe(_) => "Unsafe",
             Error::TooLarge(_) => "TooLarge",
             Error::UnsafeArchive(_) => "UnsafeArchive",
             Error::BadArchive(_) => "BadArchive",

@@ -103,11 +103,23 @@ pub struct Logs {
 
 #[derive(Debug, Args)]
 pub struct Rebuild {
-    /// A function or agent; function/NAME or agent/NAME says which
+    /// Functions or agents; function/NAME, or the kind before all names, says which
     #[arg(value_name = "NAME", required = true, value_parser = parse_reference)]
-    pub name: Vec<Reference>,
+    name: Vec<Reference>,
     #[command(flatten)]
     pub namespace: Namespace,
+}
+
+impl Rebuild {
+    /// A kind that stands first is no name, unless it stands alone.
+    pub fn names(&self) -> Vec<Reference> {
+        let kind = match self.name.as_slice() {
+            [Reference { kind: None, name }, _, ..] => Runs::parse(name),
+            _ => None,
+        };
+        let names = self.name.iter().skip(usize::from(kind.is_some()));
+        names.map(|name| Reference { kind: name.kind.or(kind), name: name.name.clone() }).collect()
+    }
 }
 
 /// The two kinds that run code.
@@ -115,6 +127,16 @@ pub struct Rebuild {
 pub enum Runs {
     Function,
     Agent,
+}
+
+impl Runs {
+    fn parse(word: &str) -> Option<Runs> {
+        match word {
+            "function" | "functions" | "fn" => Some(Runs::Function),
+            "agent" | "agents" => Some(Runs::Agent),
+            _ => None,
+        }
+    }
 }
 
 /// One of them by name.
@@ -128,9 +150,10 @@ pub struct Reference {
 fn parse_reference(text: &str) -> Result<Reference, String> {
     let (kind, name) = match text.split_once('/') {
         None => (None, text),
-        Some(("function" | "functions" | "fn", name)) => (Some(Runs::Function), name),
-        Some(("agent" | "agents", name)) => (Some(Runs::Agent), name),
-        Some((other, _)) => return Err(format!("{other} is neither function nor agent")),
+        Some((word, name)) => {
+            let kind = Runs::parse(word).ok_or_else(|| format!("{word} is neither function nor agent"))?;
+            (Some(kind), name)
+        }
     };
     match name.is_empty() || name.contains('/') {
         true => Err("expected NAME, function/NAME or agent/NAME".to_owned()),

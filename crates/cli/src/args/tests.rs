@@ -33,6 +33,7 @@ fn every_documented_form_parses() {
         "invoke agent/watcher --data {} --content-type application/json --type order.paid -n shop",
         "logs hello -f --tail 10",
         "rebuild hello agent/watcher",
+        "rebuild function hello",
         "demo",
         "demo --plain --svg demo.svg --language nodejs",
         "get subs",
@@ -110,4 +111,20 @@ fn what_makes_no_sense_is_refused() {
         let error = parse(line).expect_err(line);
         assert_eq!(error.exit_code(), 2, "{line}");
     }
+}
+
+#[test]
+fn a_kind_before_names_is_the_kind_of_all_of_them() {
+    let names = |line: &str| {
+        let Command::Rebuild(args) = parse(line).expect("it parses").command else { panic!("no rebuild") };
+        let text = |one: Reference| match one.kind {
+            Some(kind) => format!("{kind:?}/{}", one.name),
+            None => one.name,
+        };
+        args.names().into_iter().map(text).collect::<Vec<_>>()
+    };
+    assert_eq!(names("rebuild a agent/b"), ["a", "Agent/b"]);
+    assert_eq!(names("rebuild function a b"), ["Function/a", "Function/b"]);
+    assert_eq!(names("rebuild agents a function/b"), ["Agent/a", "Function/b"]);
+    assert_eq!(names("rebuild function"), ["function"], "alone it is a name");
 }

@@ -114,7 +114,7 @@ fn print_answer(context: &mut Context, answer: &[u8]) -> anyhow::Result<()> {
 }
 
 pub fn rebuild(context: &mut Context, args: &Rebuild) -> anyhow::Result<()> {
-    for_each(&args.name, |reference| {
+    for_each(&args.names(), |reference| {
         let (title, answer) = with_place(context, reference, &args.namespace.namespace, |context, place| {
             let route = place.route(&[&reference.name, "rebuild"]);
             Ok((place.title(&reference.name), context.client.post(&route, None)?))

@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderMap, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use percent_encoding::percent_decode_str;
 use serde_json::json;
@@ -99,6 +99,9 @@ impl Receiver {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Empty<Bytes>> {
         let (head, body) = request.into_parts();
+        if head.method != Method::POST {
+            return closing(StatusCode::METHOD_NOT_ALLOWED);
+        }
         if body.collect().await.is_err() || self.left.get() == Some(0) {
             return closing(StatusCode::SERVICE_UNAVAILABLE);
         }

@@ -30,6 +30,21 @@ fn a_handler_knows_which_attempt_it_is() {
     });
 }
 
+/// However long a replica may take to come up: one that is there has to answer within the time of the call.
+#[test]
+fn a_call_has_a_time_of_its_own() {
+    let world = World::with(vec![("KLAMBDA_FUNCTIONS_START_TIMEOUT", "2m".into())]);
+    let mut spec = node("exports.handler = (event) => { while (event.data.hang) {} return {}; };");
+    spec["retry"] = json!({ "timeout": "1s" });
+    world.apply("f", &spec);
+    world.ready("f");
+    assert_eq!(world.invoke("f", &json!({})).0, 200);
+    let began = std::time::Instant::now();
+    let (status, body) = world.invoke("f", &json!({ "hang": true }));
+    assert_eq!(status, 504, "{body}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
 /// One that says so is not tried again, in every language.
 #[test]
 fn what_is_not_to_be_retried_is_a_dead_letter_at_once() {

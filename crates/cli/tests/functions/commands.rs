@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 #[test]
 fn events_create_change_and_delete_and_bad_ones_are_dead_letters() {
     let world = World::new();
-    world.send("lambda.function.created", "1", "f", &json!({ "name": "f", "spec": node(NODE_HELLO) }));
+    // Nothing but its data says which function it is for.
+    world.send("lambda.function.created", "1", "", &json!({ "name": "f", "spec": node(NODE_HELLO) }));
     world.ready("f");
     assert_eq!(world.invoke("f", &json!({ "name": "Ada" })), (200, json!({ "hello": "Ada" })));
     let change = json!({ "name": "f", "spec": { "scaling": { "maxReplicas": 3 } } });
@@ -48,6 +49,20 @@ fn events_create_change_and_delete_and_bad_ones_are_dead_letters() {
         404 => Ok(()),
         status => Err(status.to_string()),
     });
+    // What is told of a name is one row of numbers, over all that had it.
+    let told = eventually("both ends are told", || {
+        let told = told_of(&world, "/lambda/default/f");
+        let ends = told.iter().filter(|event| event["type"] == "lambda.function.deleted").count();
+        if ends == 2 { Ok(told) } else { Err(format!("{told:?}")) }
+    });
+    let numbers: Vec<Option<usize>> =
+        told.iter().map(|event| event["sequence"].as_str().and_then(|number| number.parse().ok())).collect();
+    assert_eq!(numbers, (1..=told.len()).map(Some).collect::<Vec<_>>());
+}
+
+fn told_of(world: &World, source: &str) -> Vec<Value> {
+    let events = world.events("lambda.*").into_iter().map(|mut one| one["event"].take());
+    events.filter(|event| event["source"] == source).collect()
 }
 
 /// A build that never ends by itself: its dependency comes from a server that takes connections and says nothing.
@@ -86,6 +101,36 @@ fn events_cancel_stop_and_begin_builds() {
     assert_eq!(world.get("/api/v1/dlq").1["items"], json!([]));
 }
 
+/// One that hangs holds up who waits behind it, but the time of those is not counted.
+#[test]
+fn a_build_that_waits_does_not_run_out_of_time() {
+    let world = World::with(vec![("KLAMBDA_FUNCTIONS_BUILDS", "1".into())]);
+    let (_silent, spec) = endless();
+    world.apply("hangs", &spec);
+    world.until("hangs", "is built", |seen| seen["status"]["phase"] == "Building");
+    let mut waits = node(NODE_HELLO);
+    waits["build"] = json!({ "timeout": "1s" });
+    world.apply("waits", &waits);
+    let since = std::time::Instant::now();
+    eventually("it waits for longer than it may take", || {
+        let seen = world.until("waits", "it waits", |seen| {
+            crate::world::conditions(seen).iter().any(|one| one["reason"] == "WaitingForSlot")
+        });
+        if since.elapsed().as_secs() >= 2 { Ok(()) } else { Err(format!("{seen:#}")) }
+    });
+    world.send("lambda.build.stopped", "1", "hangs", &json!({ "function_name": "hangs" }));
+    world.ready("waits");
+    let metrics = world.get("/metrics").1;
+    let metrics = metrics.as_str().expect("text");
+    for line in [
+        r#"operator_build_jobs_total{result="stopped"} 1"#,
+        r#"operator_build_jobs_total{result="failed"} 0"#,
+        "operator_build_jobs_waiting 0",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+}
+
 #[test]
 fn parsers_are_run_and_their_end_is_told() {
     let world = World::new();
@@ -99,7 +144,7 @@ fn parsers_are_run_and_their_end_is_told() {
     world.send("network.notifi.lambda.parser.start", "2", "p", &asked("good", "r2"));
     world.send("lambda.parser.started", "3", "p", &asked("bad", "r3"));
     world.send("lambda.parser.started", "4", "p", &json!({ "parser_id": "good" }));
-    // One that cannot serve has failed, and one that is not there too; neither holds up the others.
+    // One that cannot serve has failed, and one that is not there cannot be asked; neither holds up the others.
     world.apply("broken", &node("exports.handler = ("));
     world.failed("broken", "SyntaxError");
     for (id, name) in [("5", "broken"), ("6", "nobody")] {
@@ -115,23 +160,25 @@ fn parsers_are_run_and_their_end_is_told() {
     let ended = told("lambda.parser.completed", 2);
     let data = &ended[0]["event"]["data"];
     assert_eq!((&data["execution_id"], &data["status"]), (&json!("r1"), &json!("completed")));
-    let failed = told("lambda.parser.failed", 3);
+    assert_eq!(ended[0]["event"]["sequence"], Value::Null, "it is no transition of the function");
+    let failed = told("lambda.parser.failed", 2);
     let mut names: Vec<String> =
         failed.iter().map(|one| one["event"]["data"]["function_name"].to_string()).collect();
     names.sort();
-    assert_eq!(names, ["\"broken\"", "\"nobody\"", "\"p\""]);
+    assert_eq!(names, ["\"broken\"", "\"p\""]);
     assert!(failed.iter().all(|one| one["event"]["data"]["error"].is_string()), "{failed:?}");
+    let errors: Vec<&Value> = failed.iter().map(|one| &one["event"]["data"]["error"]).collect();
+    assert!(errors.contains(&&json!("it answered 500: no")), "{errors:?}");
     eventually("both are printed", || match world.printed("p") {
         seen if ["parsed r1", "parsed r2"].iter().all(|one| seen.contains(&(*one).to_owned())) => Ok(()),
         seen => Err(format!("{seen:?}")),
     });
     let letters = eventually("a dead letter", || match world.get("/api/v1/dlq").1["items"].clone() {
-        Value::Array(letters) if !letters.is_empty() => Ok(letters),
+        Value::Array(letters) if letters.len() == 2 => Ok(letters),
         other => Err(other.to_string()),
     });
-    assert_eq!(letters.len(), 1, "{letters:?}");
-    assert_eq!((&letters[0]["eventId"], &letters[0]["reason"]), (&json!("4"), &json!("validation")));
-    let why = letters[0].to_string();
+    assert!(letters.iter().all(|letter| letter["reason"] == "validation"), "{letters:?}");
+    let why = letters.iter().find(|letter| letter["eventId"] == "4").expect("the faulty one").to_string();
     assert!(why.contains("function_name") && why.contains("execution_id"), "{why}");
 }
 

@@ -226,6 +226,46 @@ fn what_runs_elsewhere_is_called_there() {
     assert_eq!((&reply["data"], &reply["source"]), (&json!({ "n": 3 }), &json!("/inner")));
 }
 
+/// Answers whatever it is asked, once it listens.
+fn answer_at(address: &str) {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind(address).expect("the port is still free");
+    std::thread::spawn(move || {
+        for mut peer in listener.incoming().map_while(Result::ok) {
+            let _ = peer.read(&mut [0; 4096]);
+            let _ = peer
+                .write_all(b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 4\r\n\r\naway");
+        }
+    });
+}
+
+#[test]
+fn a_url_takes_over_when_it_answers() {
+    let world = World::with(vec![("KLAMBDA_FUNCTIONS_START_TIMEOUT", "1s".into())]);
+    let address = format!("127.0.0.1:{}", crate::support::free_port());
+    let away = json!({ "source": { "type": "url", "url": { "url": format!("http://{address}/") } } });
+    world.apply("f", &node(NODE_HELLO));
+    world.ready("f");
+    world.apply("f", &away);
+    world.apply("only", &away);
+    let reason = |seen: &Value, reason: &str| {
+        crate::world::conditions(seen)
+            .iter()
+            .any(|one| one["type"] == "DeployReady" && one["reason"] == reason)
+    };
+    let seen = world.until("f", "nobody answers", |seen| reason(seen, "UrlUnreachable"));
+    assert_eq!(seen["status"]["phase"], "Ready", "{seen:#}");
+    assert!(is(&seen, "ServiceReady", "True"));
+    assert_eq!(world.invoke("f", &json!({ "name": "Ada" })), (200, json!({ "hello": "Ada" })));
+    world.failed("only", "UrlUnreachable");
+    assert_eq!(world.invoke("only", &json!({})).0, 503);
+    answer_at(&address);
+    for name in ["f", "only"] {
+        world.ready(name);
+        assert_eq!(world.invoke(name, &json!({})), (404, json!("away")));
+    }
+}
+
 #[test]
 fn deleting_drains_and_leaves_dead_letters() {
     let world = World::with(vec![("KLAMBDA_FUNCTIONS_DRAIN", "1s".into())]);

@@ -78,7 +78,10 @@ fn what_cannot_be_fetched_says_why() {
     let escapes = answering("200 OK", tar(folder.path(), &["--transform=s,^,../,", "-P", "index.js"]));
     let links_out = answering("200 OK", tar(folder.path(), &["index.js", "out"]));
     let nonsense = answering("200 OK", b"no archive at all".to_vec());
+    let linked = json!({ "source": { "type": "folder", "folder": { "path": folder.path() } },
+        "runtime": { "language": "nodejs" } });
     let cases = [
+        ("folder-links-out", linked, "SourceUnsafe"),
         ("git-refused", git(&refuses, Some("keys")), "SourceRefused"),
         ("git-lacks", git(&lacks, None), "SourceNotFound"),
         ("git-no-secret", git(&refuses, Some("none")), "SecretNotFound"),

@@ -105,13 +105,17 @@ impl World {
         self.post(&format!("/api/v1/lambda/functions/{name}/invoke"), data)
     }
 
+    /// No key is none.
     pub fn send(&self, kind: &str, id: &str, key: &str, data: &Value) {
         self.send_from("/test", kind, id, key, data);
     }
 
     pub fn send_from(&self, source: &str, kind: &str, id: &str, key: &str, data: &Value) {
-        let event = json!({ "specversion": "1.0", "type": kind, "source": source, "id": id,
-            "partitionkey": key, "data": data });
+        let mut event =
+            json!({ "specversion": "1.0", "type": kind, "source": source, "id": id, "data": data });
+        if !key.is_empty() {
+            event["partitionkey"] = key.into();
+        }
         let (status, body) = answer(
             agent()
                 .post(format!("{}/api/v1/events", self.url))

@@ -68,6 +68,10 @@ impl Control {
         {
             tracing::warn!(%error, function = %name, "It is not noted how a version is started; a restart will build it again.");
         }
+        let away = match &run {
+            Ok(Run::Remote(url)) => Some(url.clone()),
+            _ => None,
+        };
         let deployed = Deployed {
             version: version.into(),
             artifact: recipe.artifact.into(),
@@ -75,13 +79,17 @@ impl Control {
             scaling: resource.spec.scaling,
             since: self.clock.now(),
             run,
+            asking: away.is_some(),
         };
         let mut state = self.lock();
         let Some(entry) = state.functions.get_mut(name) else { return };
         if entry.retiring || entry.deployed.iter().any(|known| known.version == deployed.version) {
             return;
         }
-        platform.tell_fleet(name, &deployed, &self.options);
+        match away {
+            Some(url) => drop(tokio::spawn(self.clone().ask(name.clone(), deployed.version.clone(), url))),
+            None => platform.tell_fleet(name, &deployed, &self.options),
+        }
         entry.deployed.push(deployed);
         drop(state);
         self.enqueue(name);
@@ -90,7 +98,7 @@ impl Control {
     pub(crate) fn scale(&self, platform: &Platform, name: &Name, version: &str, scaling: Scaling) {
         let mut state = self.lock();
         let Some(entry) = state.functions.get_mut(name) else { return };
-        let newest = entry.deployed.iter().rposition(|deployed| deployed.run.is_ok());
+        let newest = entry.deployed.iter().rposition(Deployed::is_told);
         let Some(index) = entry.deployed.iter().position(|known| *known.version == *version) else { return };
         entry.deployed[index].scaling = scaling;
         if newest == Some(index) {
@@ -111,7 +119,7 @@ impl Control {
         }
         entry.deployed.retain(|known| *known.version != *version);
         // The fleet passes over what never answered when it is told of what serves again; what is older it ends itself.
-        if let Some(kept) = entry.deployed.iter().rev().find(|known| known.run.is_ok()) {
+        if let Some(kept) = entry.deployed.iter().rev().find(|known| known.is_told()) {
             platform.tell_fleet(name, kept, &self.options);
         }
         drop(state);
@@ -220,6 +228,7 @@ fn scaling(scaling: Scaling, options: &Options) -> FleetScaling {
         grace: Duration::from_millis(scaling.scale_to_zero_grace_period.ms),
         start_timeout: options.start_timeout,
         drain: Duration::from_millis(options.limits.drain_ms_max),
+        wait: options.start_timeout,
         ..fleet::Scaling::default()
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::names::Name;
 use klambda_build::Cancel;
+use klambda_functions::resource::Outcome;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -23,6 +24,10 @@ struct Job {
     number: u64,
     askers: Vec<Asker>,
     cancel: Cancel,
+    /// How many are before it, if it only waits.
+    waits: Option<usize>,
+    /// What its end is called if it is called off.
+    called_off: Outcome,
 }
 
 /// A job that was begun, for the one that does it.
@@ -33,36 +38,51 @@ pub struct Begun {
 }
 
 impl Jobs {
-    /// None if it is being done already.
-    pub fn join(&self, what: &str, asker: Asker) -> Option<Begun> {
+    /// If it is being done already, how many are before it if it only waits.
+    pub fn join(&self, what: &str, asker: Asker) -> Result<Begun, Option<usize>> {
         let mut running = self.lock();
         // One that nobody waits for any more was called off, and comes to nothing.
         if let Some(job) = running.jobs.get_mut(what).filter(|job| !job.askers.is_empty()) {
             job.askers.push(asker);
-            return None;
+            return Err(job.waits);
         }
         running.begun += 1;
         let (number, cancel) = (running.begun, Cancel::default());
-        let job = Job { number, askers: vec![asker], cancel: cancel.clone() };
+        let called_off = Outcome::Cancelled;
+        let job = Job { number, askers: vec![asker], cancel: cancel.clone(), waits: None, called_off };
         running.jobs.insert(what.to_owned(), job);
-        Some(Begun { what: what.to_owned(), number, cancel })
+        Ok(Begun { what: what.to_owned(), number, cancel })
     }
 
-    /// Those who are to be told.
-    pub fn end(&self, begun: &Begun) -> Vec<Asker> {
+    /// Notes whether it only waits. Those who are to be told, if that is new.
+    pub fn waits(&self, begun: &Begun, waits: Option<usize>) -> Vec<Asker> {
         let mut running = self.lock();
-        match running.jobs.get(&begun.what).is_some_and(|job| job.number == begun.number) {
-            true => running.jobs.remove(&begun.what).map(|job| job.askers).unwrap_or_default(),
-            false => Vec::new(),
+        match running.jobs.get_mut(&begun.what).filter(|job| job.number == begun.number) {
+            Some(job) if job.waits != waits => {
+                job.waits = waits;
+                job.askers.clone()
+            }
+            _ => Vec::new(),
         }
     }
 
+    /// Those who are to be told, and what its end is called if it was called off.
+    pub fn end(&self, begun: &Begun) -> (Vec<Asker>, Outcome) {
+        let mut running = self.lock();
+        let ended = match running.jobs.get(&begun.what).is_some_and(|job| job.number == begun.number) {
+            true => running.jobs.remove(&begun.what),
+            false => None,
+        };
+        ended.map_or((Vec::new(), Outcome::Cancelled), |job| (job.askers, job.called_off))
+    }
+
     /// This one waits no longer. What nobody waits for is called off.
-    pub fn leave(&self, name: &Name) {
+    pub fn leave(&self, name: &Name, called_off: Outcome) {
         for job in self.lock().jobs.values_mut() {
             let before = job.askers.len();
             job.askers.retain(|(asker, _)| asker != name);
             if job.askers.is_empty() && before > 0 {
+                job.called_off = called_off;
                 job.cancel.cancel();
             }
         }
@@ -86,11 +106,16 @@ mod tests {
         let jobs = Jobs::default();
         let [one, other] = ["one", "other"].map(|name| Name::new("default", name));
         let first = jobs.join("x", (one.clone(), 1)).expect("begun");
-        assert!(jobs.join("x", (other.clone(), 1)).is_none());
-        jobs.leave(&one);
-        jobs.leave(&other);
+        assert_eq!(jobs.waits(&first, Some(3)), vec![(one.clone(), 1)]);
+        assert_eq!(jobs.join("x", (other.clone(), 1)).err(), Some(Some(3)));
+        assert_eq!(jobs.waits(&first, Some(3)), Vec::new(), "they know");
+        assert_eq!(jobs.waits(&first, None).len(), 2);
+        jobs.leave(&one, Outcome::Stopped);
+        jobs.leave(&other, Outcome::Stopped);
         let second = jobs.join("x", (one.clone(), 2)).expect("begun anew");
-        assert_eq!(jobs.end(&first), Vec::new());
-        assert_eq!(jobs.end(&second), vec![(one, 2)]);
+        assert_eq!(jobs.end(&first).0, Vec::new());
+        assert_eq!(jobs.waits(&first, Some(1)), Vec::new());
+        jobs.leave(&one, Outcome::Stopped);
+        assert_eq!(jobs.end(&second), (Vec::new(), Outcome::Stopped));
     }
 }

@@ -192,6 +192,7 @@ mod tests {
             scaling: Scaling::default(),
             since: Millis(1),
             run: Ok(Run::Remote("".into())),
+            asking: false,
         };
         let first =
             platform.sweep(&resources, &[deployed("deployed"), deployed("late")], Some(&HashSet::new()));

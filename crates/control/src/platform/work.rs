@@ -6,14 +6,14 @@ use crate::control::Control;
 use crate::names::Name;
 use crate::observe::capital;
 use crate::secrets::Secret;
-use klambda_build::{Cancel, Language, Request, hash_folder};
+use klambda_build::{Cancel, Language, Request, Stage, Told, hash_folder};
 use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::hash::{self, REBUILD_ANNOTATION};
 use klambda_functions::observed::{BuildRun, BuildState, Fetch, FetchState};
-use klambda_functions::resource::{self, Resource, SourceType};
+use klambda_functions::resource::{self, Outcome, Resource, SourceType};
 use klambda_local::source::{self, Source};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -29,30 +29,60 @@ impl Control {
         inputs: String,
         number: u64,
     ) {
-        {
+        let what = hash::of(&(&resource.metadata.namespace, &resource.spec.source));
+        let joined = {
             let mut state = self.lock();
             let Some(entry) = state.functions.get_mut(name) else { return };
             let work = entry.work();
             if work.fetch.as_ref().is_some_and(|fetch| fetch.number == number) {
                 return;
             }
-            work.fetch = Some(Fetch { inputs, number, state: FetchState::Running });
-        }
-        let what = hash::of(&(&resource.metadata.namespace, &resource.spec.source));
-        let Some(begun) = platform.fetches.join(&what, (name.clone(), number)) else { return };
+            let joined = platform.fetches.join(&what, (name.clone(), number));
+            work.fetch = Some(Fetch { inputs, number, state: fetching(joined.as_ref().err()) });
+            joined
+        };
+        let begun = match joined {
+            Ok(begun) => begun,
+            Err(Some(_)) => return self.enqueue(name),
+            Err(None) => return,
+        };
         let (control, resource) = (self.clone(), resource.clone());
         tokio::spawn(async move { control.fetch_for_all(begun, &resource).await });
     }
 
     async fn fetch_for_all(&self, begun: Begun, resource: &Resource) {
         let Some(platform) = self.running() else { return };
+        let told = |stage: Stage| {
+            let waits = waits(stage);
+            for (name, number) in platform.fetches.waits(&begun, waits) {
+                self.note_fetch(&name, number, |fetch| fetch.state = fetching(Some(&waits)));
+            }
+        };
         let fetched = tokio::select! {
-            fetched = platform.fetch(resource, self) => fetched,
+            fetched = platform.fetch(resource, self, &told) => fetched,
             () = begun.cancel.cancelled() => Err(Failure::new(Reason::BuildCancelled, "It was called off")),
         };
-        for (name, number) in platform.fetches.end(&begun) {
+        for (name, number) in platform.fetches.end(&begun).0 {
             self.note_fetched(&name, number, &fetched);
         }
+    }
+
+    fn note_fetch(&self, name: &Name, number: u64, note: impl FnOnce(&mut Fetch)) {
+        let mut state = self.lock();
+        let Some(entry) = state.functions.get_mut(name) else { return };
+        let Some(fetch) = entry.work().fetch.as_mut().filter(|fetch| fetch.number == number) else { return };
+        note(fetch);
+        drop(state);
+        self.enqueue(name);
+    }
+
+    fn note_build(&self, name: &Name, number: u64, note: impl FnOnce(&mut BuildRun)) {
+        let mut state = self.lock();
+        let Some(entry) = state.functions.get_mut(name) else { return };
+        let Some(build) = entry.work().build.as_mut().filter(|build| build.number == number) else { return };
+        note(build);
+        drop(state);
+        self.enqueue(name);
     }
 
     fn note_fetched(&self, name: &Name, number: u64, fetched: &Result<Fetched, Failure>) {
@@ -80,17 +110,23 @@ impl Control {
         number: u64,
         hash: String,
     ) {
-        let folder = {
+        let (folder, joined) = {
             let mut state = self.lock();
             let Some(entry) = state.functions.get_mut(name) else { return };
             let work = entry.work();
             if work.build.as_ref().is_some_and(|build| build.number == number) {
                 return;
             }
-            work.build = Some(BuildRun { inputs, hash: hash.clone(), number, state: BuildState::Running });
-            work.folder.clone()
+            let joined = platform.builds.join(&hash, (name.clone(), number));
+            let state = building(joined.as_ref().err());
+            work.build = Some(BuildRun { inputs, hash: hash.clone(), number, state });
+            (work.folder.clone(), joined)
         };
-        let Some(begun) = platform.builds.join(&hash, (name.clone(), number)) else { return };
+        let begun = match joined {
+            Ok(begun) => begun,
+            Err(Some(_)) => return self.enqueue(name),
+            Err(None) => return,
+        };
         let (control, resource) = (self.clone(), resource.clone());
         tokio::spawn(async move { control.build_for_all(hash, begun, &resource, folder).await });
     }
@@ -104,41 +140,60 @@ impl Control {
     ) {
         let Some(platform) = self.running() else { return };
         self.counting.build_begun();
-        let began = Instant::now();
-        let built = Box::pin(platform.build(&hash, resource, folder, &begun.cancel, self)).await;
-        self.counting.build_ended(built.is_ok(), began.elapsed());
-        for (name, number) in platform.builds.end(&begun) {
-            self.note_built(&name, number, &built);
+        let began = OnceLock::new();
+        let told = |stage: Stage| {
+            let waits = waits(stage);
+            if waits.is_none() {
+                began.get_or_init(Instant::now);
+            }
+            for (name, number) in platform.builds.waits(&begun, waits) {
+                self.note_build(&name, number, |build| build.state = building(Some(&waits)));
+            }
+        };
+        let built = Box::pin(platform.build(&hash, resource, folder, &begun.cancel, self, &told)).await;
+        let (askers, called_off) = platform.builds.end(&begun);
+        let outcome = match &built {
+            Ok(()) => Outcome::Completed,
+            Err(failure) if failure.reason == Reason::BuildCancelled => called_off,
+            Err(failure) => Outcome::of(failure.reason),
+        };
+        self.counting.build_ended(outcome, began.get().map_or(Duration::ZERO, Instant::elapsed));
+        for (name, number) in askers {
+            let state = match &built {
+                Ok(()) => BuildState::Done,
+                Err(failure) => BuildState::Failed(failure.clone()),
+            };
+            self.note_build(&name, number, |build| build.state = state);
         }
-    }
-
-    fn note_built(&self, name: &Name, number: u64, built: &Result<(), Failure>) {
-        let mut state = self.lock();
-        let Some(entry) = state.functions.get_mut(name) else { return };
-        let work = entry.work();
-        let Some(build) = work.build.as_mut().filter(|build| build.number == number) else { return };
-        match built {
-            Ok(()) => build.state = BuildState::Done,
-            Err(failure) => build.state = BuildState::Failed(failure.clone()),
-        }
-        drop(state);
-        self.enqueue(name);
     }
 
     /// Others who wait for the same thing go on.
     pub(crate) fn cancel(&self, platform: &Platform, name: &Name) {
-        platform.fetches.leave(name);
-        platform.builds.leave(name);
-        if let Some(entry) = self.lock().functions.get_mut(name) {
+        let mut state = self.lock();
+        let entry = state.functions.get_mut(name);
+        // What the plan has called it; a build that something else has taken the place of is called off.
+        let build = entry.as_ref().and_then(|entry| entry.resource.status.build_status.as_ref());
+        let called_off =
+            build.and_then(|build| build.outcome).filter(|outcome| *outcome != Outcome::Completed);
+        let called_off = called_off.unwrap_or(Outcome::Cancelled);
+        if let Some(entry) = entry {
             entry.work = None;
         }
+        drop(state);
+        platform.fetches.leave(name, called_off);
+        platform.builds.leave(name, called_off);
     }
 }
 
 impl Platform {
-    async fn fetch(&self, resource: &Resource, control: &Control) -> Result<Fetched, Failure> {
+    async fn fetch(
+        &self,
+        resource: &Resource,
+        control: &Control,
+        told: Told<'_>,
+    ) -> Result<Fetched, Failure> {
         let source = source_of(resource, control).map_err(|failure| *failure)?;
-        let _slot = self.slots.acquire().await.map_err(|_| broken("the server is stopping"))?;
+        let _slot = self.slots.take(told).await.ok_or_else(|| broken("the server is stopping"))?;
         let folder = self.fetch_into(&source, control).await?;
         let code = folder.path().join(CODE);
         let hashed = tokio::task::spawn_blocking(move || hash_folder(&code)).await;
@@ -149,7 +204,7 @@ impl Platform {
     async fn fetch_into(&self, source: &Source, control: &Control) -> Result<TempDir, Failure> {
         let folder = tempfile::tempdir_in(self.folder.join("sources")).map_err(broken)?;
         let fetched = source::fetch(source, &folder.path().join(CODE), &control.options.fetch).await;
-        fetched.map(|_| folder).map_err(|error| not_fetched(&error))
+        fetched.map(|_| folder).map_err(|error| not_fetched(&error, source))
     }
 
     async fn build(
@@ -159,6 +214,7 @@ impl Platform {
         folder: Option<Arc<TempDir>>,
         cancel: &Cancel,
         control: &Control,
+        told: Told<'_>,
     ) -> Result<(), Failure> {
         let Some(runtime) = &resource.spec.runtime else {
             return Err(Failure::new(Reason::BuildFailed, "It names no runtime"));
@@ -180,9 +236,25 @@ impl Platform {
             timeout: Duration::from_millis(resource.spec.build.timeout.ms),
             again: if is_asked_again(resource) { hash.to_owned() } else { String::new() },
         };
-        let artifact = self.workshop.build(&request, cancel).await.map_err(|error| not_built(&error))?;
+        let built = self.workshop.build_told(&request, cancel, told).await;
+        let artifact = built.map_err(|error| not_built(&error))?;
         self.note_made(hash, artifact).map_err(broken)
     }
+}
+
+fn waits(stage: Stage) -> Option<usize> {
+    match stage {
+        Stage::Waits { before } => Some(before),
+        Stage::Begins => None,
+    }
+}
+
+fn fetching(waits: Option<&Option<usize>>) -> FetchState {
+    waits.copied().flatten().map_or(FetchState::Running, |before| FetchState::Waiting { before })
+}
+
+fn building(waits: Option<&Option<usize>>) -> BuildState {
+    waits.copied().flatten().map_or(BuildState::Running, |before| BuildState::Waiting { before })
 }
 
 /// Content that was built before is to be built once more.
@@ -281,10 +353,11 @@ fn broken(error: impl std::fmt::Display) -> Failure {
     Failure::new(Reason::PlatformError, capital(&error.to_string()))
 }
 
-fn not_fetched(error: &source::Error) -> Failure {
+fn not_fetched(error: &source::Error, source: &Source) -> Failure {
     let reason = match error {
         source::Error::NotFound(_) | source::Error::BadReference(_) => Reason::SourceNotFound,
         source::Error::Refused(_) => Reason::SourceRefused,
+        source::Error::Unsafe(_) => Reason::SourceUnsafe,
         source::Error::TooLarge(_) => Reason::SourceTooLarge,
         source::Error::UnsafeArchive(_) | source::Error::BadArchive(_) => Reason::ArchiveRefused,
         source::Error::Timeout(_) => Reason::SourceTimeout,
@@ -292,7 +365,18 @@ fn not_fetched(error: &source::Error) -> Failure {
         source::Error::ToolMissing(_) => Reason::ToolMissing,
         source::Error::Io(_) => Reason::PlatformError,
     };
-    Failure::new(reason, capital(&error.to_string()))
+    let hint = match source {
+        Source::Git(git) if reason == Reason::SourceNotFound && is_short_commit(&git.reference) => {
+            "; a commit is named by all of its 40 digits"
+        }
+        _ => "",
+    };
+    Failure::new(reason, capital(&format!("{error}{hint}")))
+}
+
+/// A branch may look so as well: it is only suspected when there is none.
+fn is_short_commit(reference: &str) -> bool {
+    (4..40).contains(&reference.len()) && reference.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn not_built(error: &klambda_build::Error) -> Failure {
@@ -302,6 +386,7 @@ fn not_built(error: &klambda_build::Error) -> Failure {
         klambda_build::Error::SyntaxError { .. } => Reason::SyntaxError,
         klambda_build::Error::HandlerMissing { .. } => Reason::HandlerNotFound,
         klambda_build::Error::Timeout { .. } => Reason::BuildTimeout,
+        klambda_build::Error::Stalled { .. } => Reason::BuildStalled,
         klambda_build::Error::Cancelled => Reason::BuildCancelled,
         klambda_build::Error::Failed { .. } => Reason::BuildFailed,
     };

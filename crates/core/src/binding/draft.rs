@@ -104,8 +104,11 @@ impl<'l> Draft<'l> {
             self.id.get_or_insert_default();
             self.source.get_or_insert_default();
         }
+        let may_lack = self.limits.may_lack_identity;
         for name in ["specversion", "id", "source", "type"] {
-            self.require(name);
+            if !(may_lack && matches!(name, "id" | "source")) {
+                self.require(name);
+            }
         }
         self.bytes += data.as_ref().map_or(0, |data| data.bytes.len());
         let too_large = self.bytes > self.limits.event_bytes_max;

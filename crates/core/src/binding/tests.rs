@@ -37,6 +37,7 @@ fn an_answer_may_lack_id_and_source() {
     assert_eq!((event.id.as_str(), event.source.as_str()), ("i", "/s"));
     assert_eq!(faults(answer(r#"{"specversion":"1.0","type":"t","id":""}"#))[0], "id: must not be empty");
     assert_eq!(faults(answer(r#"{"specversion":"1.0"}"#)), ["type: missing"]);
+    assert_eq!(faults(answer(r#"{"specversion":"1.0","type":""}"#)), ["type: must not be empty"]);
 }
 
 #[test]

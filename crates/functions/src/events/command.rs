@@ -3,11 +3,25 @@
 use super::ALIASES;
 use super::data::{ParserData, ParserStatus, Reader};
 use crate::name;
-use crate::resource::{Form, Kind as ResourceKind};
+use crate::resource::{Form, Kind as ResourceKind, Resource};
 use klambda_core::event::{Attributes as _, Event};
 use klambda_core::fault::Fault;
 use klambda_core::kinds::Kind;
 use serde_json::{Map, Value, json};
+
+/// What data may hold that something is asked for with. As a manifest does, and as these events do when they tell.
+const FUNCTION: [&str; 7] = ["name", "namespace", "kind", "apiVersion", "metadata", "spec", "status"];
+const BUILD: [&str; 9] = [
+    "function_name",
+    "namespace",
+    "kind",
+    "build_id",
+    "job_name",
+    "image_uri",
+    "status",
+    "error",
+    "duration_seconds",
+];
 
 /// A resource by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +81,12 @@ pub fn command(event: &Event) -> Result<Option<Command>, Vec<Fault>> {
     let Some(data) = data else { return Err(vec![Fault::new("data", "must be a JSON object")]) };
     let mut reader = Reader::open(&data);
     let command = read(kind, &mut reader);
+    match kind {
+        Kind::FunctionCreated | Kind::FunctionUpdated | Kind::FunctionDeleted => reader.only(&FUNCTION),
+        Kind::BuildStarted | Kind::BuildStopped | Kind::BuildCancelled => reader.only(&BUILD),
+        // A parser is given the data as it is, and may take more.
+        _ => {}
+    }
     if reader.faults.is_empty() { Ok(Some(command)) } else { Err(reader.faults) }
 }
 
@@ -92,27 +112,34 @@ fn read(kind: Kind, reader: &mut Reader<'_>) -> Command {
             let named = function(reader);
             let mut body = Map::new();
             for name in ["metadata", "spec"] {
-                body.extend(reader.get(name).map(|value| (name.to_owned(), value.clone())));
+                body.extend(reader.object(name).map(|value| (name.to_owned(), value)));
             }
+            reader.object("status");
             if !body.contains_key("spec") {
                 reader.fault("spec", "missing: give the part that is to change");
             }
             Command::Update { named, body: Value::Object(body) }
         }
-        Kind::FunctionDeleted => Command::Delete { named: function(reader) },
-        Kind::BuildStopped => Command::StopBuilds { named: of_build(reader) },
-        Kind::BuildCancelled => Command::CancelBuild { named: of_build(reader) },
+        Kind::FunctionDeleted => {
+            for name in ["metadata", "spec", "status"] {
+                reader.object(name);
+            }
+            Command::Delete { named: function(reader) }
+        }
+        Kind::BuildStopped => Command::StopBuilds { named: of_build(reader, "stopped") },
+        Kind::BuildCancelled => Command::CancelBuild { named: of_build(reader, "cancelled") },
         Kind::ParserStarted => parser(reader, ParserStatus::Started),
         Kind::ParserCompleted => parser(reader, ParserStatus::Completed),
         Kind::ParserFailed => parser(reader, ParserStatus::Failed),
-        _ => Command::Rebuild { named: of_build(reader) },
+        _ => Command::Rebuild { named: of_build(reader, "started") },
     }
 }
 
 /// A name stands in `name`, or in `metadata` as in a manifest.
 fn create(reader: &mut Reader<'_>) -> Command {
     let kind = reader.resource_kind();
-    let mut metadata = reader.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    reader.object("status");
+    let mut metadata = reader.object("metadata").unwrap_or_else(|| json!({}));
     if let Value::Object(metadata) = &mut metadata {
         for name in ["name", "namespace"] {
             if let Some(text) = reader.text(name) {
@@ -125,7 +152,19 @@ fn create(reader: &mut Reader<'_>) -> Command {
         Some(spec) => document["spec"] = spec.clone(),
         None => reader.fault("spec", "missing"),
     }
+    if document["metadata"].is_object() && document.get("spec").is_some() {
+        faults_of(&document, kind, reader);
+    }
     Command::Create { form: Form::Body(kind), document }
+}
+
+/// What is wrong with the document itself, so that all is told at once.
+fn faults_of(document: &Value, kind: ResourceKind, reader: &mut Reader<'_>) {
+    let faults = Resource::parse(document, Form::Body(kind)).err().unwrap_or_default();
+    for Fault { path, message } in faults {
+        let outside = path.strip_prefix("metadata.").filter(|name| reader.get(name).is_some());
+        reader.fault(outside.unwrap_or(&path), message);
+    }
 }
 
 fn function(reader: &mut Reader<'_>) -> Named {
@@ -142,7 +181,8 @@ fn function(reader: &mut Reader<'_>) -> Named {
     named(reader, "name", namespace, name)
 }
 
-fn of_build(reader: &mut Reader<'_>) -> Named {
+fn of_build(reader: &mut Reader<'_>, word: &str) -> Named {
+    reader.build_members(word);
     let name = reader.required("function_name");
     let namespace = reader.namespace();
     named(reader, "function_name", namespace, name)

@@ -1,5 +1,4 @@
-//! The data of each type, as it is sent and as it is checked when it is received. Members that are not known here are let
-//! be: others may send more.
+//! The data of each type, as it is sent and as it is checked when it is received.
 
 use crate::defaults;
 use crate::resource::{Condition, Kind as ResourceKind, Phase};
@@ -191,12 +190,30 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn object(&mut self, name: &str) -> Option<Value> {
+    pub(super) fn object(&mut self, name: &str) -> Option<Value> {
         let value = self.get(name)?;
         if !value.is_object() {
             self.fault(name, "must be an object");
         }
         Some(value.clone())
+    }
+
+    /// Members that no one knows are told: most are slips of the pen, and what they ask for would not be done.
+    pub(super) fn only(&mut self, known: &[&str]) {
+        let names = self.object.into_iter().flat_map(Map::keys);
+        let strange: Vec<&str> = names.map(String::as_str).filter(|name| !known.contains(name)).collect();
+        for name in strange {
+            self.fault(name, unknown("member", name, known));
+        }
+    }
+
+    /// The members of a build that need not be there when something is asked for.
+    pub(super) fn build_members(&mut self, word: &str) {
+        self.word(word);
+        for name in ["build_id", "job_name", "image_uri", "error"] {
+            self.text(name);
+        }
+        self.number("duration_seconds");
     }
 
     fn function(&mut self) -> FunctionData {

@@ -64,9 +64,8 @@ impl Planner<'_> {
 
     /// Ends what was begun for inputs that nobody asks for any more.
     pub(super) fn abandon(&mut self) {
-        let running = matches!(&self.observed.source, Some(fetch) if fetch.state == FetchState::Running)
-            || matches!(&self.observed.build, Some(run) if run.state == BuildState::Running);
-        if running {
+        let fetches = self.observed.source.as_ref().is_some_and(|fetch| fetch.state.is_open());
+        if fetches || self.observed.build.as_ref().is_some_and(|run| run.state.is_open()) {
             self.act(Action::CancelBuild);
         }
         let Some(mut old) = self.status.build_status.take() else { return };
@@ -183,10 +182,36 @@ impl Planner<'_> {
         }
     }
 
-    /// Begins the try if it is not known to run, and watches its time.
+    /// How many are before it, if it only waits.
+    fn waits_behind(&self, build: &BuildStatus, step: Step) -> Option<usize> {
+        if !self.is_known(build, step) {
+            return None;
+        }
+        match step {
+            Step::Fetch => match self.observed.source.as_ref()?.state {
+                FetchState::Waiting { before } => Some(before),
+                _ => None,
+            },
+            Step::Build => match self.observed.build.as_ref()?.state {
+                BuildState::Waiting { before } => Some(before),
+                _ => None,
+            },
+        }
+    }
+
+    /// Begins the try if it is not known, and watches the time of one that runs.
     fn go_on(&mut self, build: &mut BuildStatus, step: Step) -> Made {
+        if !self.is_known(build, step) {
+            self.begin_try(build, step);
+            return Made::Underway;
+        }
+        if self.waits_behind(build, step).is_some() {
+            build.running_since = None;
+            return Made::Underway;
+        }
+        build.running_since.get_or_insert(Time(self.now));
         let deadline = self.deadline(build);
-        if build.started_at.is_some() && self.now >= deadline {
+        if self.now >= deadline {
             self.act(Action::CancelBuild);
             let timeout = format_duration_ms(self.desired.spec.build.timeout.ms);
             let failure = Failure::new(Reason::BuildTimeout, format!("It took longer than {timeout}"));
@@ -194,9 +219,6 @@ impl Planner<'_> {
             return Made::Failed;
         }
         self.wake(deadline);
-        if !self.is_known(build, step) {
-            self.begin_try(build, step);
-        }
         Made::Underway
     }
 
@@ -214,6 +236,9 @@ impl Planner<'_> {
             build.retry_at = None;
         }
         let (inputs, number) = (build.inputs.clone(), *number);
+        // Until it is seen to wait it runs.
+        build.running_since = Some(Time(self.now));
+        self.wake(self.deadline(build));
         if build.started_at.is_none() {
             build.started_at = Some(Time(self.now));
             self.tell_build_started(build);
@@ -229,7 +254,7 @@ impl Planner<'_> {
         let at = build.retry_at.map_or(self.now + wait, |time| time.0);
         let again = failure.reason.may_pass() && build.attempts < self.limits.tries_max;
         if !again || !self.may_begin(build, at.max(self.now)) {
-            self.end(build, outcome_of(failure.reason), failure, step == Step::Fetch);
+            self.end(build, Outcome::of(failure.reason), failure, step == Step::Fetch);
             return Made::Failed;
         }
         if self.now < at {
@@ -253,7 +278,7 @@ impl Planner<'_> {
     }
 
     fn deadline(&self, build: &BuildStatus) -> Millis {
-        build.started_at.map_or(self.now, |time| time.0) + self.desired.spec.build.timeout.ms
+        build.running_since.map_or(self.now, |time| time.0) + self.desired.spec.build.timeout.ms
     }
 
     fn complete(&mut self, build: &mut BuildStatus) {
@@ -282,7 +307,7 @@ impl Planner<'_> {
     fn say_build(&mut self, build: &BuildStatus, source: &Source, made: &Made) {
         let (source_saying, build_saying) = match made {
             Made::Artifact(_) => built(source, build),
-            Made::Underway => underway(build),
+            Made::Underway => self.underway(build),
             Made::Held => {
                 let failure = Failure::new(Reason::BuildStopped, "Builds are stopped");
                 let saying = Saying::unknown(failure.reason.name(), failure.message());
@@ -292,6 +317,34 @@ impl Planner<'_> {
         };
         self.say(Aspect::SourceReady, source_saying);
         self.say(Aspect::BuildReady, build_saying);
+    }
+
+    fn underway(&self, build: &BuildStatus) -> (Saying, Saying) {
+        let has_source = build.hash.is_some() && build.source_digest.is_some();
+        let step = if has_source { Step::Build } else { Step::Fetch };
+        let waits = self.waits_behind(build, step);
+        let doing = |word: &str, text: &str| match (waits, &build.error) {
+            (Some(before), _) => Saying::unknown("WaitingForSlot", waits_for_slot(before)),
+            (None, Some(error)) => Saying::unknown("Retrying", format!("It is tried again. {error}")),
+            (None, None) => Saying::unknown(word, text),
+        };
+        match step {
+            Step::Build => {
+                (Saying::yes("Available", "The source is there."), doing("Building", "It is being built."))
+            }
+            Step::Fetch => (
+                doing("Fetching", "The source is being fetched."),
+                Saying::unknown("WaitingForSource", "It is built when the source is there."),
+            ),
+        }
+    }
+}
+
+fn waits_for_slot(before: usize) -> String {
+    match before {
+        0 => "It waits for a build slot, and is the next to get one.".to_owned(),
+        1 => "It waits for a build slot; one was before it when it came.".to_owned(),
+        _ => format!("It waits for a build slot; {before} were before it when it came."),
     }
 }
 
@@ -312,20 +365,6 @@ fn built(source: &Source, build: &BuildStatus) -> (Saying, Saying) {
     }
 }
 
-fn underway(build: &BuildStatus) -> (Saying, Saying) {
-    let doing = |word: &str, text: &str| match &build.error {
-        Some(error) => Saying::unknown("Retrying", format!("It is tried again. {error}")),
-        None => Saying::unknown(word, text),
-    };
-    match build.hash.is_some() && build.source_digest.is_some() {
-        true => (Saying::yes("Available", "The source is there."), doing("Building", "It is being built.")),
-        false => (
-            doing("Fetching", "The source is being fetched."),
-            Saying::unknown("WaitingForSource", "It is built when the source is there."),
-        ),
-    }
-}
-
 fn failed(build: &BuildStatus) -> (Saying, Saying) {
     let reason = build.reason.as_deref().unwrap_or(Reason::BuildFailed.name());
     let failure = Saying::no(reason, build.error.clone().unwrap_or_default());
@@ -333,15 +372,6 @@ fn failed(build: &BuildStatus) -> (Saying, Saying) {
         (true, _) => (failure, Saying::no("SourceNotReady", "Without its source it cannot be built.")),
         (false, true) => (Saying::yes("Available", "The source is there."), failure),
         (false, false) => (Saying::unknown("NotFetched", "The source was not fetched."), failure),
-    }
-}
-
-fn outcome_of(reason: Reason) -> Outcome {
-    match reason {
-        Reason::BuildTimeout => Outcome::Timeout,
-        Reason::BuildCancelled => Outcome::Cancelled,
-        Reason::BuildStopped => Outcome::Stopped,
-        _ => Outcome::Failed,
     }
 }
 

@@ -1,6 +1,7 @@
 //! What became of what was asked for.
 
 use super::spec::Scaling;
+use crate::failure::Reason;
 use crate::scalar::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -36,7 +37,7 @@ pub struct Status {
     /// The last lines of what failed last: a fetch, a build or a process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub log_lines: Vec<String>,
-    /// How many events told of this resource so far. Numbers the next ones.
+    /// How many events told of resources of this name so far. Numbers the next ones.
     pub transitions: u64,
     /// How many fetches and builds were begun so far. Tells the answer to one from that to another.
     pub tries: u64,
@@ -116,6 +117,9 @@ pub struct BuildStatus {
     pub tried_since: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
+    /// When the time of the try that runs began to count: not while it waits for others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub running_since: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
     /// When a try that failed is made again.
@@ -153,6 +157,16 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Outcome {
+    /// What it comes to when a build fails so.
+    pub fn of(reason: Reason) -> Outcome {
+        match reason {
+            Reason::BuildTimeout | Reason::BuildStalled => Outcome::Timeout,
+            Reason::BuildCancelled => Outcome::Cancelled,
+            Reason::BuildStopped => Outcome::Stopped,
+            _ => Outcome::Failed,
+        }
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Completed => "completed",

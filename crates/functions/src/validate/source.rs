@@ -5,9 +5,26 @@ use crate::resource::{Git, Source, SourceType};
 
 const CODE_BYTES_MAX: usize = 1 << 20;
 const TEXT_BYTES_MAX: usize = 4096;
-const GIT_SCHEMES: [&str; 5] = ["https://", "http://", "ssh://", "git://", "file://"];
+const GIT_SCHEMES: [&str; 4] = ["https://", "http://", "ssh://", "git://"];
 
-pub(super) fn check(source: &Source, faults: &mut Faults<'_>) {
+pub(super) fn check(source: &Source, is_typed: bool, faults: &mut Faults<'_>) {
+    if is_typed {
+        members(source, faults);
+    }
+    for (member, secret) in source.secret_refs() {
+        let path = format!("spec.source.{member}.secretRef.name");
+        faults.unless(is_object_name(&secret.name), &path, OBJECT_NAME);
+    }
+    objects(source, faults);
+    if let Some(git) = &source.git {
+        check_git(git, faults);
+    }
+    code(source, faults);
+    running(source, faults);
+}
+
+/// The one that the type names, and no other.
+fn members(source: &Source, faults: &mut Faults<'_>) {
     let kind = source.kind.name();
     for member in SourceType::ALL {
         let path = format!("spec.source.{}", member.name());
@@ -22,16 +39,6 @@ pub(super) fn check(source: &Source, faults: &mut Faults<'_>) {
             _ => {}
         }
     }
-    for (member, secret) in source.secret_refs() {
-        let path = format!("spec.source.{member}.secretRef.name");
-        faults.unless(is_object_name(&secret.name), &path, OBJECT_NAME);
-    }
-    objects(source, faults);
-    if let Some(git) = &source.git {
-        check_git(git, faults);
-    }
-    code(source, faults);
-    running(source, faults);
 }
 
 fn objects(source: &Source, faults: &mut Faults<'_>) {
@@ -77,6 +84,7 @@ fn check_git(git: &Git, faults: &mut Faults<'_>) {
     let plain = url.len() <= TEXT_BYTES_MAX
         && !url.starts_with('-')
         && url.chars().all(|c| !c.is_control() && c != ' ');
+    faults.unless(!url.starts_with("file://"), path, "must not be a file: name a folder as type: folder");
     faults.unless(
         known && plain,
         path,
@@ -96,10 +104,11 @@ fn check_git(git: &Git, faults: &mut Faults<'_>) {
         faults.unless(spelled, "spec.source.git.ref", "must be a branch, a tag or a commit");
     }
     if let Some(inside) = &git.path {
-        let spelled = !inside.starts_with('/')
-            && inside.split(['/', '\\']).all(|part| part != "..")
-            && !inside.contains('\0');
-        faults.unless(spelled, "spec.source.git.path", "must be a folder inside the repository, without ..");
+        let path = "spec.source.git.path";
+        let relative = "must be relative to the repository's root, without a / at its beginning";
+        faults.unless(!inside.starts_with('/'), path, relative);
+        let spelled = inside.split(['/', '\\']).all(|part| part != "..") && !inside.contains('\0');
+        faults.unless(spelled, path, "must be a folder inside the repository, without ..");
     }
 }
 

@@ -237,6 +237,33 @@ fn timeout_cancel_and_stop_are_outcomes_of_their_own() {
 }
 
 #[test]
+fn what_only_waits_for_others_does_not_run_out_of_time() {
+    for manifest in [inline("one"), git("https://h/shop.git")] {
+        let mut platform = Platform::new(created(&manifest));
+        platform.step(false);
+        let aspect = match platform.observed.source {
+            Some(_) => Aspect::SourceReady,
+            None => Aspect::BuildReady,
+        };
+        platform.queued(true);
+        platform.step(false);
+        platform.now = platform.now + 3 * 3_600_000;
+        platform.step(false);
+        assert_eq!((platform.phase(), platform.wake_at), (Some(Phase::Building), None));
+        assert_eq!(says(platform.resource(), aspect), (Truth::Unknown, "WaitingForSlot"));
+        let message = &platform.resource().status.condition(aspect).unwrap().message;
+        assert_eq!(message, "It waits for a build slot; 2 were before it when it came.");
+        platform.queued(false);
+        platform.step(false);
+        assert_eq!(platform.wake_at, Some(platform.now + 30 * 60_000), "its time begins with it");
+        platform.now = platform.wake_at.unwrap();
+        platform.step(false);
+        assert_eq!(outcome(&platform), Some(Outcome::Timeout));
+        platform.check_events();
+    }
+}
+
+#[test]
 fn a_newer_spec_ends_the_build_of_the_older() {
     let mut platform = Platform::new(created(&inline("one")));
     platform.step(false);

@@ -140,4 +140,36 @@ fn invalid_data_is_told() {
         ]
     );
     assert_eq!(told("lambda.build.started", json!([1])), ["data: must be an object"]);
+    let bogus = json!({ "function_name": "evf", "build_id": 7, "status": "bogus", "duration_seconds": "x", "who": 1 });
+    for kind in ["started", "cancelled", "stopped"] {
+        assert_eq!(
+            told(&format!("lambda.build.{kind}"), bogus.clone()),
+            [
+                format!("data.status: must be {kind} in an event of this type"),
+                "data.build_id: must be a string".to_owned(),
+                "data.duration_seconds: must be a number, not negative".to_owned(),
+                "data.who: unknown member `who`: known are function_name, namespace, kind, build_id, job_name, \
+                 image_uri, status, error, duration_seconds"
+                    .to_owned(),
+            ]
+        );
+    }
+    // What is wrong with a function is told together with what is wrong around it.
+    let created =
+        json!({ "nmae": "f", "name": "A b", "status": 1, "spec": { "source": { "type": "inlin" }, "x": 1 } });
+    assert_eq!(
+        told("lambda.function.created", created)
+            .iter()
+            .map(|fault| &fault[..fault.find(':').unwrap()])
+            .collect::<Vec<_>>(),
+        ["data.status", "data.spec.source.type", "data.spec.x", "data.name", "data.nmae"]
+    );
+    assert_eq!(
+        told("lambda.function.updated", json!({ "name": "f", "spec": [], "metadata": 1, "stat": 1 })),
+        [
+            "data.metadata: must be an object",
+            "data.spec: must be an object",
+            "data.stat: unknown member `stat`: did you mean `status`?",
+        ]
+    );
 }

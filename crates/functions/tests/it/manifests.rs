@@ -120,7 +120,6 @@ fn every_source_reads() {
         "{ type: gcs, gcs: { bucket: code, key: a.zip, project: p } }",
         "{ type: git, git: { url: 'https://example.com/shop.git', ref: main, path: functions/pay } }",
         "{ type: git, git: { url: 'git@example.com:shop.git', secretRef: { name: deploy-key } } }",
-        "{ type: git, git: { url: 'file:///srv/shop.git' } }",
         "{ type: inline, inline: { code: 'exports.handler = () => 1', dependencies: '{}' } }",
         "{ type: folder, folder: { path: /srv/hello } }",
         "{ type: image, image: { uri: 'ghcr.io/team/agent@sha256:abc', port: 9000 } }",
@@ -209,6 +208,28 @@ spec:
         assert!(faults.iter().any(|told| told == fault), "not told: {fault}\n{faults:#?}");
     }
     assert_eq!(faults.len(), 36, "{faults:#?}");
+}
+
+/// What is wrong is told once, at its place, and nothing that only follows from it.
+#[test]
+fn a_fault_is_told_for_what_it_is() {
+    let source = |source: &str| {
+        let manifest = format!(
+            "apiVersion: lambda.knative.io/v1alpha1\nkind: LambdaFunction\nmetadata: {{ name: f }}\nspec: {{ source: {source} }}"
+        );
+        let faults = told(&yaml(&manifest));
+        faults.into_iter().filter(|fault| !fault.starts_with("spec.runtime")).collect::<Vec<_>>()
+    };
+    let kinds = source("{ type: inlin, inline: { code: x } }");
+    assert_eq!(kinds, ["spec.source.type: unknown value `inlin`: did you mean `inline`?"]);
+    let file = source("{ type: git, git: { url: 'file:///srv/shop.git', path: /greeter/ } }");
+    assert_eq!(
+        file,
+        [
+            "spec.source.git.url: must not be a file: name a folder as type: folder",
+            "spec.source.git.path: must be relative to the repository's root, without a / at its beginning",
+        ]
+    );
 }
 
 fn arbitrary() -> impl Strategy<Value = Value> {

@@ -172,14 +172,22 @@ impl Platform {
     }
 
     fn cancel(&mut self) {
-        let fetching = |fetch: &mut Fetch| fetch.state == FetchState::Running;
-        self.observed.source.take_if(fetching);
-        self.observed.build.take_if(|run| run.state == BuildState::Running);
+        self.observed.source.take_if(|fetch| fetch.state.is_open());
+        self.observed.build.take_if(|run| run.state.is_open());
+    }
+
+    /// What runs has to wait after all, or what waits begins.
+    pub fn queued(&mut self, waits: bool) {
+        if let Some(fetch) = self.observed.source.as_mut().filter(|fetch| fetch.state.is_open()) {
+            fetch.state = if waits { FetchState::Waiting { before: 2 } } else { FetchState::Running };
+        }
+        if let Some(run) = self.observed.build.as_mut().filter(|run| run.state.is_open()) {
+            run.state = if waits { BuildState::Waiting { before: 2 } } else { BuildState::Running };
+        }
     }
 
     pub fn fetched(&mut self, outcome: Result<&str, Failure>) {
-        if let Some(fetch) = self.observed.source.as_mut().filter(|fetch| fetch.state == FetchState::Running)
-        {
+        if let Some(fetch) = self.observed.source.as_mut().filter(|fetch| fetch.state.is_open()) {
             fetch.state = match outcome {
                 Ok(digest) => FetchState::Done { digest: format!("{}-{digest}", fetch.inputs) },
                 Err(failure) => FetchState::Failed(failure),
@@ -188,7 +196,7 @@ impl Platform {
     }
 
     pub fn built(&mut self, outcome: Result<(), Failure>) {
-        if let Some(run) = self.observed.build.as_mut().filter(|run| run.state == BuildState::Running) {
+        if let Some(run) = self.observed.build.as_mut().filter(|run| run.state.is_open()) {
             run.state = match outcome {
                 Ok(()) => BuildState::Done,
                 Err(failure) => BuildState::Failed(failure),

@@ -93,6 +93,12 @@ fn the_same_file_twice_changes_nothing() {
     assert!(merged.spec.retry.is_some(), "what others set stays");
     assert_eq!(merged.metadata.annotations.get("who").map(String::as_str), Some("else"));
     assert_eq!(merged.metadata.generation, 3);
+
+    // As with kubectl, a part that goes as a whole takes along what others set in it.
+    let other = update(&merged, &json!({ "spec": { "scaling": { "maxReplicas": 7 } } })).unwrap();
+    file["spec"].as_object_mut().unwrap().remove("scaling");
+    let merged = applied(Some(&other.resource), &file).resource;
+    assert_eq!((merged.spec.scaling.max_replicas, merged.spec.scaling.target_concurrency), (50, 10));
 }
 
 #[test]

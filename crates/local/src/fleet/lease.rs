@@ -2,6 +2,7 @@
 
 use super::failure::{End, Failure};
 use super::function::{Entered, Grant};
+use super::replica::{Replica, Stage};
 use super::{Endpoint, Error, Fleet, Shared, State};
 use klambda_core::address::Address;
 use std::sync::Arc;
@@ -28,6 +29,13 @@ impl Lease {
 
     pub fn replica(&self) -> u64 {
         self.grant.replica
+    }
+
+    /// Whether the replica has yet to come up; what is sent to it waits until it has.
+    pub fn is_starting(&self) -> bool {
+        let starts = |replica: &Replica| replica.id == self.grant.replica && replica.stage == Stage::Starting;
+        let state = self.shared.lock();
+        state.functions.get(&self.function).is_some_and(|function| function.replicas.iter().any(starts))
     }
 
     /// The replica gave an answer, whatever it said: it works.

@@ -33,7 +33,7 @@ pub fn copy(from: &Path, into: &Path, mut budget: Budget) -> Result<Fetched, Err
             } else if kind.is_file() {
                 file(&entry.path(), &into.join(&path), &mut budget)?;
             } else {
-                return Err(Error::Refused(format!("{} is neither file, folder nor link", path.display())));
+                return Err(Error::Unsafe(format!("{} is neither file, folder nor link", path.display())));
             }
         }
     }
@@ -54,7 +54,7 @@ fn link(from: &Path, path: &Path, into: &Path) -> Result<(), Error> {
     if !link_stays_inside(path, &target) {
         let message =
             format!("the link {} points out of the folder, to {}", path.display(), target.display());
-        return Err(Error::Refused(message));
+        return Err(Error::Unsafe(message));
     }
     std::os::unix::fs::symlink(target, into.join(path))?;
     Ok(())

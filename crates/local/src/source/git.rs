@@ -67,7 +67,7 @@ impl Repository<'_> {
         let folder = repository.join(path);
         let real = folder.canonicalize().map_err(|_| missing())?;
         if real != folder || path.iter().any(|name| name == ".git") {
-            return Err(Error::Refused(format!("path {:?} goes through a link or into .git", self.git.path)));
+            return Err(Error::Unsafe(format!("path {:?} goes through a link or into .git", self.git.path)));
         }
         if real.is_dir() { Ok(real) } else { Err(missing()) }
     }

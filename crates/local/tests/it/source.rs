@@ -67,7 +67,7 @@ async fn a_folder_is_copied_within_limits() {
     let few = Limits { files: 1, ..limits() };
     assert_eq!(fetch(Source::Folder(from.path().into()), &few).await.unwrap_err().reason(), "TooLarge");
     std::os::unix::fs::symlink("/etc/passwd", from.path().join("out")).unwrap();
-    assert_eq!(fetch(Source::Folder(from.path().into()), &limits()).await.unwrap_err().reason(), "Refused");
+    assert_eq!(fetch(Source::Folder(from.path().into()), &limits()).await.unwrap_err().reason(), "Unsafe");
     assert_eq!(fetch(Source::Folder("/no/such".into()), &limits()).await.unwrap_err().reason(), "NotFound");
 }
 
@@ -190,13 +190,13 @@ async fn a_repository_runs_nothing_and_leads_nowhere() {
     run_git(&repo, &["add", "."]);
     run_git(&repo, &["commit", "--quiet", "-m", "out"]);
     let url = format!("file://{}", repo.display());
-    assert_eq!(fetch(git(&url, "main", ""), &limits()).await.unwrap_err().reason(), "Refused");
+    assert_eq!(fetch(git(&url, "main", ""), &limits()).await.unwrap_err().reason(), "Unsafe");
     std::os::unix::fs::symlink("/etc", repo.join("etc")).unwrap();
     run_git(&repo, &["add", "."]);
     run_git(&repo, &["commit", "--quiet", "-m", "etc"]);
     for path in ["etc", "etc/ssl", ".git", ".git/objects"] {
         let error = fetch(git(&url, "main", path), &limits()).await.unwrap_err();
-        assert_eq!(error.reason(), "Refused", "{path}: {error}");
+        assert_eq!(error.reason(), "Unsafe", "{path}: {error}");
     }
     let (_, around) = fetch(git(&url, "main", "functions"), &limits()).await.unwrap();
     assert_eq!(text(&around, "hello/index.js"), "second");

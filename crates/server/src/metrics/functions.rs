@@ -31,7 +31,7 @@ pub fn functions(text: &mut Text, api: &Api) {
             text.sample(name, &[("kind", kind), ("operation", operation)], count);
         }
     }
-    builds(text, &counts);
+    builds(text, &counts, api.control.builds_waiting());
     gauge(
         text,
         "operator_knative_services_managed",
@@ -41,22 +41,23 @@ pub fn functions(text: &mut Text, api: &Api) {
     requests(text, api);
 }
 
-fn builds(text: &mut Text, counts: &Counts) {
+fn builds(text: &mut Text, counts: &Counts, waiting: usize) {
     gauge(
         text,
         "operator_build_jobs_active",
         "Builds that run or wait for their turn.",
         counts.builds_active as f64,
     );
+    gauge(text, "operator_build_jobs_waiting", "Of these, builds that wait for their turn.", waiting as f64);
     let name = "operator_build_jobs_total";
-    text.counter(name, "Builds that ended, by result. What was built before is not built again.");
+    text.counter(name, "Builds that ended, by result: completed, failed, timeout, cancelled or stopped. What was built before is not built again.");
     for result in BUILDS {
         text.sample(name, &[("result", result)], counts.builds.get(result).copied().unwrap_or(0));
     }
     histogram(
         text,
         "operator_build_duration_seconds",
-        "How long builds took.",
+        "How long builds took, from when they had a slot.",
         &counts.build_ms,
         SECONDS_OF_MILLIS,
     );

@@ -88,7 +88,7 @@ fn write_build(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result
         sheet.line_opt("  Started", moment(build, "/startedAt", now));
         sheet.line_opt("  Ended", moment(build, "/completedAt", now));
         sheet.line_opt("  Next try", moment(build, "/retryAt", now));
-        sheet.line_opt("  Artifact", text(build, "/hash"));
+        sheet.line_opt("  Artifact", text(build, "/imageURI"));
         sheet.line_opt("  Error", text(build, "/error"));
         writeln!(out, "Build:")?;
         sheet.write(out)?;

@@ -72,7 +72,8 @@ const REFUSED: [&str; 7] = [
     "could not read password",
     "permission denied",
     "access denied",
-    "403",
+    // The number alone may be part of an address.
+    "error: 403",
     "not allowed",
 ];
 
@@ -103,6 +104,24 @@ fn telling(stderr: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_in_an_address_refuses_nothing() {
+        let said = |stderr: &str| {
+            let git = Git {
+                url: "http://h:4030/r".into(),
+                reference: String::new(),
+                path: String::new(),
+                credentials: Default::default(),
+            };
+            refused(&git, stderr).reason()
+        };
+        assert_eq!(said("fatal: repository 'http://h:4030/r/' not found"), "NotFound");
+        assert_eq!(
+            said("fatal: unable to access 'http://h:4030/r/': The requested URL returned error: 403"),
+            "Refused"
+        );
+    }
 
     #[test]
     fn the_line_that_says_why_is_told() {
