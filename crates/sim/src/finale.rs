@@ -22,6 +22,7 @@ impl World {
         self.note(Entry::Calm)?;
         self.mix.calm();
         self.disk.set_capacity(None);
+        self.disk.repair();
         // What was kept for a while is no matter any more, and to copy it forward again and again takes long.
         self.config = Config { retention_age_ms: u64::MAX, retention_bytes: 0, ..self.config.clone() };
         self.restart(false)?;

@@ -58,8 +58,6 @@ pub struct World {
     drops_told: BTreeMap<String, u64>,
     pub replays_made: u64,
     pub crashes: u64,
-    /// Failures of the store after the troubles stopped: a few may still be under way.
-    pub failures_since: u64,
     pub accepted: u64,
     /// Requests and answers so far: how one sees that something happens.
     pub steps: u64,
@@ -109,7 +107,6 @@ impl World {
             drops_told: BTreeMap::new(),
             replays_made: 0,
             crashes: 0,
-            failures_since: 0,
             accepted: 0,
             steps: 0,
         }
