@@ -291,8 +291,7 @@ impl Engine {
         if mark.state == MarkState::Later && matches!(subscription.phase, Phase::CatchingUp { .. }) {
             return Ok(true);
         }
-        Ok(subscription.tally.pins.contains_key(&(mark.at.0 >> crate::subscription::PIN_SHIFT))
-            && self.is_waiting(subscription.id, mark.at, None)?)
+        Ok(subscription.tally.pins(mark.at) && self.is_waiting(subscription.id, mark.at, None)?)
     }
 
     pub(crate) fn log_knows(&self, identity: Identity) -> Result<bool, Failure> {

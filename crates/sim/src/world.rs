@@ -447,7 +447,8 @@ fn config(mix: &Mix) -> Config {
         log: log::Options { segment_bytes: mix.segment_bytes, reserve_bytes: 8 << 10, tail_bytes: 16 << 10 },
         concurrency: mix.concurrency,
         retention_age_ms: if retention { 60_000 } else { 100 * 365 * 86_400_000 },
-        retention_bytes: if retention { 4 << 20 } else { 0 },
+        // A few segments: what is parked outlives the one it stands in.
+        retention_bytes: if retention { mix.segment_bytes * 6 } else { 0 },
         breaker: breaker::Limits { half_open_after_ms: 150, window_ms: 2000, ..breaker::Limits::default() },
         ..Config::default()
     }

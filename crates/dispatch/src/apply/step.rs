@@ -291,9 +291,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn is_pinned(&self, at: Address) -> bool {
-        let bucket = at.0 >> crate::subscription::PIN_SHIFT;
-        self.subscriptions.values().any(|subscription| subscription.tally.pins.contains_key(&bucket))
+    pub(crate) fn is_pinned(&self, at: Address) -> bool {
+        self.subscriptions.values().any(|subscription| subscription.tally.pins(at))
     }
 }
 

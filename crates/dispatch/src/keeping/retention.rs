@@ -3,7 +3,7 @@
 use super::Spent;
 use crate::engine::{Engine, Failure};
 use crate::rows;
-use crate::subscription::{PIN_SHIFT, Phase};
+use crate::subscription::Phase;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::key::{self, Key};
@@ -94,8 +94,8 @@ impl Engine {
 
     /// The lowest address that any waiting event or dead letter stands at.
     pub(super) fn first_pin(&self) -> Address {
-        let pins = self.subscriptions.values().filter_map(|s| s.tally.pins.keys().next());
-        Address(pins.min().map_or(u64::MAX, |bucket| bucket << PIN_SHIFT))
+        let pins = self.subscriptions.values().filter_map(|s| s.tally.first_pin());
+        pins.min().unwrap_or(Address(u64::MAX))
     }
 
     /// The newest of the full segments in which nothing waits any more: history, that is seldom read.
@@ -106,8 +106,7 @@ impl Engine {
     }
 
     pub(super) fn has_pins(&self, segment: &Segment) -> bool {
-        let buckets = segment.base.0 >> PIN_SHIFT..=segment.end().0 >> PIN_SHIFT;
-        self.subscriptions.values().any(|s| s.tally.pins.range(buckets.clone()).next().is_some())
+        self.subscriptions.values().any(|s| s.tally.pins_between(segment.base, segment.end()))
     }
 
     pub(super) fn drop_segment(&mut self, end: Address) -> Result<(), Failure> {
@@ -184,8 +183,7 @@ impl Engine {
     }
 
     pub(super) fn is_pinned_by(&self, id: SubscriptionId, at: Address) -> bool {
-        let bucket = at.0 >> PIN_SHIFT;
-        self.subscriptions.get(&id).is_some_and(|s| s.tally.pins.contains_key(&bucket))
+        self.subscriptions.get(&id).is_some_and(|s| s.tally.pins(at))
     }
 
     /// Whether the event at this address still waits for the subscription or is a dead letter of it.
@@ -271,9 +269,7 @@ impl Engine {
     /// Forgets where copies are of which nothing waits any more.
     pub(super) fn sweep_copies(&mut self) -> Result<(), Failure> {
         for (row, _) in self.rows.scan(&[rows::KEPT], &[], 10_000)? {
-            let bucket = rows::number_of(&row) >> PIN_SHIFT;
-            let pinned = self.subscriptions.values().any(|s| s.tally.pins.contains_key(&bucket));
-            if !pinned {
+            if !self.is_pinned(Address(rows::number_of(&row))) {
                 self.rows.delete(&row);
             }
         }
