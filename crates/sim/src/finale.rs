@@ -1,6 +1,7 @@
 //! The end of a run. First the troubles stop: everything drains or stands parked with a reason. Then people tidy up:
 //! lanes are resumed, gaps skipped, dead letters replayed; now nothing may be left, and all accounts must balance.
 
+use crate::checkers::detection::Known;
 use crate::checkers::liveness::Standing;
 use crate::checkers::{Verdict, Violation, bounded, detection, liveness, no_loss, replay_order};
 use crate::event::EventNo;
@@ -8,6 +9,7 @@ use crate::history::{Entry, SubNo};
 use crate::mix::Trouble;
 use crate::rules::Rules;
 use crate::world::World;
+use klambda_core::event_codec::EventView;
 use klambda_dispatch::Config;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::LaneAction;
@@ -35,6 +37,9 @@ impl World {
         if !restarts && self.mix.has(Trouble::Retention) {
             self.restart_without_retention()?;
             standing = self.come_to_rest()?;
+        }
+        if self.rng.one_in(4) {
+            self.damage_shows(2)?;
         }
         // Behind each gap there can be another one.
         for _ in 0..1000 + self.producer.made {
@@ -194,9 +199,24 @@ impl World {
         no_loss::at_end(&self.outside, &|sub, event| letters.contains(&(sub, event)))?;
         replay_order::at_end(&self.engine, self.replays_made)?;
         bounded::at_end(&self.outside, &self.engine)?;
+        self.damage_shows(3)
+    }
+
+    /// On copies of the folder: whole, and with a bit turned, so many times.
+    fn damage_shows(&mut self, times: u32) -> Verdict {
+        const SENT_AGAIN: u64 = 40;
         let report = detection::folder_is_sound(&self.disk)?;
-        for _ in 0..3 {
-            detection::damage_shows(&self.disk, &report, &self.config, self.clock(), &mut self.rng)?;
+        let (made, producer, now) = (&self.outside.events, &self.producer, self.clock());
+        let some = (0..SENT_AGAIN.min(made.len() as u64)).map(|_| self.rng.pick(made).to_event());
+        let events = some.collect();
+        let is_made = |view: &EventView<'_>| {
+            let event = producer.find(view.source(), view.id());
+            event.is_some_and(|event| made[event as usize].to_event() == view.to_event())
+        };
+        let known = Known { events, is_made: &is_made };
+        detection::copy_works(&self.disk, &self.config, now, &known)?;
+        for _ in 0..times {
+            detection::damage_shows(&self.disk, &report, &self.config, now, &known, &mut self.rng)?;
         }
         Ok(())
     }
