@@ -35,6 +35,7 @@ impl World {
         self.lift_limits()?;
         let mut standing = self.come_to_rest()?;
         if !restarts && self.mix.has(Trouble::Retention) {
+            self.retention_ends()?;
             self.restart_without_retention()?;
             standing = self.come_to_rest()?;
         }
@@ -49,6 +50,16 @@ impl World {
             standing = self.come_to_rest()?;
         }
         Err(Violation::new("liveness", "people tidy up for ever: there is always something left".into()))
+    }
+
+    /// Time for what is past its time to go.
+    fn retention_ends(&mut self) -> Verdict {
+        const ROUNDS: u64 = 80;
+        for _ in 0..ROUNDS {
+            self.time += 1000;
+            self.go_on()?;
+        }
+        bounded::at_rest(&self.engine, &self.config)
     }
 
     /// What was kept for a while is no matter any more, and to copy it forward again and again takes long.
@@ -91,7 +102,9 @@ impl World {
         // To look at all lanes takes a while: once, when their counts say that nothing moves.
         let standing = liveness::standing(&self.engine)?;
         match standing.moving.first() {
-            Some(line) => Err(Violation::new("liveness", format!("no lane is counted that moves, but {line}"))),
+            Some(line) => {
+                Err(Violation::new("liveness", format!("no lane is counted that moves, but {line}")))
+            }
             None => Ok(standing),
         }
     }
@@ -158,8 +171,12 @@ impl World {
             }
         }
         for (name, key, gap) in standing.parked {
-            nothing = false;
             let Some(sub) = self.names.get(&name).copied() else { continue };
+            // A lane that was paused under rules that ordered stays listed, and nobody can act on it.
+            if !self.outside.sub(sub).rules.ordering.is_ordered() {
+                continue;
+            }
+            nothing = false;
             if gap {
                 self.lane_action(&name, sub, &key, LaneAction::Skip)?;
             }
@@ -198,7 +215,9 @@ impl World {
             .collect();
         no_loss::at_end(&self.outside, &|sub, event| letters.contains(&(sub, event)))?;
         replay_order::at_end(&self.engine, self.replays_made)?;
-        bounded::at_end(&self.outside, &self.engine)?;
+        bounded::at_end(&self.outside, &|name| {
+            self.letters(name).iter().filter(|letter| !letter.holds_lane).count() as u64
+        })?;
         self.damage_shows(3)
     }
 

@@ -142,7 +142,11 @@ impl World {
             }
         }
         let bounds = self.bounds();
-        checkers::bounded::round(&self.outside, &self.engine, &bounds)
+        checkers::bounded::round(&self.outside, &self.engine, &bounds)?;
+        if self.round.is_multiple_of(64) {
+            checkers::bounded::now_and_then(&self.outside, &self.engine)?;
+        }
+        Ok(())
     }
 
     fn step(&mut self, step: u64) -> Verdict {

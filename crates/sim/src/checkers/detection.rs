@@ -112,7 +112,8 @@ impl Driver {
                     self.engine.accept(Token(1), events);
                 }
                 4 => {
-                    let request = Request { selector: Selector::default(), rate_per_second: 0, parallelism: 8 };
+                    let request =
+                        Request { selector: Selector::default(), rate_per_second: 0, parallelism: 8 };
                     let _refused = self.engine.create_replay(request);
                 }
                 8 => self.engine.request_checkpoint(),
