@@ -123,7 +123,7 @@ impl Rules {
     }
 
     fn random_backlog(mix: &Mix, rng: &mut Rng) -> Option<(u64, bool)> {
-        (mix.has(Trouble::TightLimits) && rng.one_in(4)).then(|| (*rng.pick(&[5, 40, 300]), rng.one_in(2)))
+        (mix.has(Trouble::TightLimits) && rng.one_in(2)).then(|| (*rng.pick(&[5, 40, 300]), rng.one_in(2)))
     }
 
     /// Another set of rules for the same subscription: now and then with another ordering.

@@ -50,6 +50,8 @@ pub struct World {
     pub rules_given: BTreeMap<SubNo, Vec<Rules>>,
     /// Requests that were not answered.
     pub unanswered: BTreeMap<u64, Vec<EventNo>>,
+    /// Of these: how many events were dropped to make room for them.
+    made_room: BTreeMap<u64, u64>,
     next_token: u64,
     pub jobs: Jobs,
     /// Outcomes that the engine keeps for lack of room in the log.
@@ -101,6 +103,7 @@ impl World {
             ids: BTreeMap::new(),
             rules_given: BTreeMap::new(),
             unanswered: BTreeMap::new(),
+            made_room: BTreeMap::new(),
             next_token: 1,
             jobs: Jobs::default(),
             stalled: Vec::new(),
@@ -223,8 +226,14 @@ impl World {
             events.push(Ok(self.outside.made(*event).to_event()));
         }
         self.unanswered.insert(token, batch.to_vec());
+        let before = self.dropped_so_far();
         self.engine.accept(Token(token), events);
+        self.made_room.insert(token, self.dropped_so_far() - before);
         Ok(())
+    }
+
+    fn dropped_so_far(&self) -> u64 {
+        self.engine.metrics().dead_letters_dropped.values().sum()
     }
 
     pub fn collect(&mut self) -> Verdict {
@@ -242,6 +251,8 @@ impl World {
 
     fn answered(&mut self, token: u64, judged: &[Judged]) -> Verdict {
         let events = self.unanswered.remove(&token).unwrap_or_default();
+        let made_room = self.made_room.remove(&token).unwrap_or(0);
+        checkers::no_loss::made_room(made_room, judged)?;
         for (event, judged) in events.into_iter().zip(judged) {
             let answer = said(&judged.status);
             self.note(Entry::Answered { token, event, answer })?;
@@ -439,6 +450,7 @@ impl World {
 
     pub fn forget_process(&mut self) {
         self.jobs = Jobs::default();
+        self.made_room.clear();
         self.stalled.clear();
         self.drops_told.clear();
     }

@@ -10,6 +10,7 @@ use crate::event::EventNo;
 use crate::history::{Entry, Said, SubNo};
 use crate::outside::{Outside, State, Sub, Taken};
 use crate::rules::Place;
+use klambda_dispatch::{Judged, Rejection, Status};
 
 const NAME: &str = "no loss";
 
@@ -24,6 +25,17 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
         }
     }
     Ok(())
+}
+
+/// Whoever was turned away cost nobody anything: no event made room for a request of which none was taken. If the store
+/// stopped over it, nobody knows.
+pub fn made_room(dropped: u64, judged: &[Judged]) -> Verdict {
+    let turned_away = |status: &Status| matches!(status, Status::Rejected(why) if !matches!(why, Rejection::Unavailable { .. }));
+    if dropped == 0 || !judged.iter().all(|judged| turned_away(&judged.status)) {
+        return Ok(());
+    }
+    let text = format!("{dropped} events were dropped for a request that was turned away: {:?}", judged[0]);
+    Err(Violation::new(NAME, text))
 }
 
 /// Passed longer ago than the id window: only in a lane that is that old.
