@@ -28,9 +28,14 @@ pub struct Rules {
     /// How many may wait, and whether the oldest makes room.
     pub backlog: Option<(u64, bool)>,
     pub letters_max: u64,
+    /// How long a dead letter is kept.
+    pub letters_ttl_ms: u64,
     pub earliest: bool,
     pub paused: bool,
 }
+
+/// Longer than any run.
+const LONG_MS: u64 = 3650 * 86_400_000;
 
 /// What makes an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +115,11 @@ impl Rules {
             } else {
                 50_000
             },
+            letters_ttl_ms: if mix.has(Trouble::TightLimits) && rng.one_in(3) {
+                *rng.pick(&[500, 3000, 3_600_000])
+            } else {
+                LONG_MS
+            },
             earliest: rng.one_in(4),
             paused: false,
         }
@@ -155,7 +165,13 @@ impl Rules {
 
     /// Limits of it let events or dead letters go.
     pub fn drops(&self) -> bool {
-        self.backlog.is_some_and(|(_, drops)| drops) || self.letters_max < 50_000
+        self.backlog.is_some_and(|(_, drops)| drops)
+            || self.letters_max < 50_000
+            || self.letters_ttl_ms < LONG_MS
+    }
+
+    pub fn letters_expire(&self) -> bool {
+        self.letters_ttl_ms < LONG_MS
     }
 
     pub fn matches(&self, event: &Made) -> bool {
@@ -175,7 +191,7 @@ impl Rules {
                 "attempts": self.attempts.map_or(json!("unlimited"), |n| json!(n)),
             },
             "concurrency": self.concurrency,
-            "deadLetters": {"maxEvents": self.letters_max, "ttl": "3650d"},
+            "deadLetters": {"maxEvents": self.letters_max, "ttl": format!("{}ms", self.letters_ttl_ms)},
             "paused": self.paused,
         });
         if let Some(kind) = self.kind {

@@ -17,6 +17,7 @@ use klambda_core::ids::SubscriptionId;
 use klambda_core::outcome::{Outcome, Verdict as Meaning};
 use klambda_core::retry::RETRY_AFTER_MS_MAX;
 use klambda_core::time::Millis;
+use klambda_dispatch::dead_letters::DeadLetter;
 use klambda_dispatch::{Answer, Config, Delivery, Engine, Judged, Rejection, Status, Token};
 use klambda_store::chore::Chore;
 use klambda_store::faulty_disk::MemoryDisk;
@@ -58,6 +59,8 @@ pub struct World {
     stalled: Vec<(SubNo, EventNo)>,
     /// Drops that metrics told of, by name: they begin at zero in each life.
     drops_told: BTreeMap<String, u64>,
+    /// Dead letters past their time that are still there, and since when that is seen.
+    overdue: BTreeMap<(SubNo, u64), u64>,
     pub replays_made: u64,
     pub crashes: u64,
     pub accepted: u64,
@@ -108,6 +111,7 @@ impl World {
             jobs: Jobs::default(),
             stalled: Vec::new(),
             drops_told: BTreeMap::new(),
+            overdue: BTreeMap::new(),
             replays_made: 0,
             crashes: 0,
             accepted: 0,
@@ -148,6 +152,7 @@ impl World {
         checkers::bounded::round(&self.outside, &self.engine, &bounds)?;
         if self.round.is_multiple_of(64) {
             checkers::bounded::now_and_then(&self.outside, &self.engine)?;
+            self.look_at_overdue()?;
         }
         Ok(())
     }
@@ -448,7 +453,32 @@ impl World {
         Ok(())
     }
 
+    /// Dead letters go when their time is over: at the next look that the engine takes, which it does every second. A full
+    /// disk may keep it from writing that down.
+    fn look_at_overdue(&mut self) -> Verdict {
+        let now = self.engine.now().0;
+        let mut overdue = BTreeMap::new();
+        for (name, sub) in self.names.iter().filter(|_| !self.mix.has(Trouble::FullDisk)) {
+            let rules = &self.outside.sub(*sub).rules;
+            if !rules.letters_expire() {
+                continue;
+            }
+            let is_over = |letter: &&DeadLetter| {
+                !letter.holds_lane && now.saturating_sub(letter.failed.0) >= rules.letters_ttl_ms
+            };
+            for letter in self.letters(name).iter().filter(is_over) {
+                let at = (*sub, letter.entry.position.0);
+                let since = self.overdue.get(&at).copied().unwrap_or(now);
+                checkers::bounded::expires(rules, letter, now - since)?;
+                overdue.insert(at, since);
+            }
+        }
+        self.overdue = overdue;
+        Ok(())
+    }
+
     pub fn forget_process(&mut self) {
+        self.overdue.clear();
         self.jobs = Jobs::default();
         self.made_room.clear();
         self.stalled.clear();

@@ -5,6 +5,8 @@
 use super::{Verdict, Violation};
 use crate::history::Entry;
 use crate::outside::{Outside, Sub};
+use crate::rules::Rules;
+use klambda_dispatch::dead_letters::DeadLetter;
 use klambda_dispatch::{Config, Engine};
 
 const NAME: &str = "bounded";
@@ -74,6 +76,22 @@ fn backlog(sub: &Sub, engine: &Engine) -> Verdict {
         return Err(Violation::new(NAME, text));
     }
     Ok(())
+}
+
+/// A dead letter was seen past its time for so long.
+pub fn expires(rules: &Rules, letter: &DeadLetter, seen_for_ms: u64) -> Verdict {
+    // A look every second takes some hundred of them.
+    const PATIENCE_MS: u64 = 10_000;
+    if seen_for_ms < PATIENCE_MS {
+        return Ok(());
+    }
+    let Rules { name, letters_ttl_ms, .. } = rules;
+    let text = format!(
+        "{name}: dead letter {} is there although it failed at {} and is kept for {letters_ttl_ms} ms",
+        letter.event_id,
+        letter.failed.rfc3339()
+    );
+    Err(Violation::new(NAME, text))
 }
 
 /// When nothing is in flight: `letters` of a subscription that hold no lane are within its limit.
