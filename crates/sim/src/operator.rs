@@ -68,7 +68,8 @@ impl World {
         let Ok(id) = self.engine.subscription_id(name) else { return Ok(()) };
         let sub = self.outside.subs.len() as SubNo;
         let (drains, reads) = self.catching_up(name);
-        self.outside.subs.push(Sub::new(rules.clone(), drains || reads));
+        let ids_limited = self.mix.marks_max < u64::MAX;
+        self.outside.subs.push(Sub { ids_limited, ..Sub::new(rules.clone(), drains || reads) });
         self.names.insert(name.to_owned(), sub);
         self.ids.insert(id, sub);
         self.rules_given.insert(sub, vec![rules]);

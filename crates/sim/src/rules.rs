@@ -30,9 +30,13 @@ pub struct Rules {
     pub letters_max: u64,
     /// How long a dead letter is kept.
     pub letters_ttl_ms: u64,
+    /// How long an id is known after its event was taken.
+    pub window_ms: u64,
     pub earliest: bool,
     pub paused: bool,
 }
+
+const DAY_MS: u64 = 86_400_000;
 
 /// Longer than any run.
 const LONG_MS: u64 = 3650 * 86_400_000;
@@ -120,6 +124,7 @@ impl Rules {
             } else {
                 LONG_MS
             },
+            window_ms: if mix.has(Trouble::ShortWindows) { *rng.pick(&[200, 2000, DAY_MS]) } else { DAY_MS },
             earliest: rng.one_in(4),
             paused: false,
         }
@@ -192,6 +197,7 @@ impl Rules {
             },
             "concurrency": self.concurrency,
             "deadLetters": {"maxEvents": self.letters_max, "ttl": format!("{}ms", self.letters_ttl_ms)},
+            "idempotency": {"ttl": format!("{}ms", self.window_ms)},
             "paused": self.paused,
         });
         if let Some(kind) = self.kind {

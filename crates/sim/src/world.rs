@@ -492,6 +492,7 @@ fn config(mix: &Mix) -> Config {
         memory_bytes: mix.memory_bytes,
         log: log::Options { segment_bytes: mix.segment_bytes, reserve_bytes: 8 << 10, tail_bytes: 16 << 10 },
         concurrency: mix.concurrency,
+        marks_max: mix.marks_max.min(Config::default().marks_max),
         retention_age_ms: if retention { 60_000 } else { 100 * 365 * 86_400_000 },
         // A few segments: what is parked outlives the one it stands in.
         retention_bytes: if retention { mix.segment_bytes * 6 } else { 0 },

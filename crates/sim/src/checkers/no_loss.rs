@@ -40,7 +40,6 @@ pub fn made_room(dropped: u64, judged: &[Judged]) -> Verdict {
 
 /// Passed longer ago than the id window: only in a lane that is that old.
 fn may_be_below_watermark(outside: &Outside, sub: &Sub, event: EventNo) -> bool {
-    const WINDOW_MS: u64 = 24 * 3_600_000;
     let ordering = sub.next_rules.as_ref().map_or(sub.rules.ordering, |rules| rules.ordering);
     let Place::Lane { key, sequence: Some(_) } = ordering.place(outside.made(event)) else { return false };
     // The past came to a lane at some time since its subscription was made.
@@ -48,7 +47,7 @@ fn may_be_below_watermark(outside: &Outside, sub: &Sub, event: EventNo) -> bool 
         true => Some(sub.created_at),
         false => sub.lane(&key).and_then(|lane| lane.first_at),
     };
-    first.is_some_and(|first| outside.now.saturating_sub(first) >= WINDOW_MS)
+    first.is_some_and(|first| outside.now.saturating_sub(first) >= sub.window_ms_min)
 }
 
 /// When all lanes are empty: what was accepted is delivered, decided about, or among the dead letters.
