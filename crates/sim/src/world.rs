@@ -17,7 +17,6 @@ use klambda_core::ids::SubscriptionId;
 use klambda_core::outcome::{Outcome, Verdict as Meaning};
 use klambda_core::retry::RETRY_AFTER_MS_MAX;
 use klambda_core::time::Millis;
-use klambda_dispatch::dead_letters::DeadLetter;
 use klambda_dispatch::{Answer, Config, Delivery, Engine, Judged, Rejection, Status, Token};
 use klambda_store::chore::Chore;
 use klambda_store::faulty_disk::MemoryDisk;
@@ -58,9 +57,9 @@ pub struct World {
     /// Outcomes that the engine keeps for lack of room in the log.
     stalled: Vec<(SubNo, EventNo)>,
     /// Drops that metrics told of, by name: they begin at zero in each life.
-    drops_told: BTreeMap<String, u64>,
+    pub drops_told: BTreeMap<String, u64>,
     /// Dead letters past their time that are still there, and since when that is seen.
-    overdue: BTreeMap<(SubNo, u64), u64>,
+    pub overdue: BTreeMap<(SubNo, u64), u64>,
     pub replays_made: u64,
     pub crashes: u64,
     pub accepted: u64,
@@ -432,48 +431,6 @@ impl World {
                 self.note(Entry::Unstalled { sub, event })?;
             }
         }
-        Ok(())
-    }
-
-    /// What limits dropped, as the metrics tell.
-    pub fn look_at_drops(&mut self) -> Verdict {
-        let mut news = Vec::new();
-        for ((name, reason), count) in &self.engine.metrics().dead_letters_dropped {
-            let told = self.drops_told.entry(format!("{name} {reason}")).or_default();
-            if *count > *told {
-                news.push((name.clone(), *count - *told));
-            }
-            *told = *count;
-        }
-        for (name, count) in news {
-            if let Some(sub) = self.names.get(&name).copied() {
-                self.note(Entry::Dropped { sub, count })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Dead letters go when their time is over: at the next look that the engine takes, which it does every second. A full
-    /// disk may keep it from writing that down.
-    fn look_at_overdue(&mut self) -> Verdict {
-        let now = self.engine.now().0;
-        let mut overdue = BTreeMap::new();
-        for (name, sub) in self.names.iter().filter(|_| !self.mix.has(Trouble::FullDisk)) {
-            let rules = &self.outside.sub(*sub).rules;
-            if !rules.letters_expire() {
-                continue;
-            }
-            let is_over = |letter: &&DeadLetter| {
-                !letter.holds_lane && now.saturating_sub(letter.failed.0) >= rules.letters_ttl_ms
-            };
-            for letter in self.letters(name).iter().filter(is_over) {
-                let at = (*sub, letter.entry.position.0);
-                let since = self.overdue.get(&at).copied().unwrap_or(now);
-                checkers::bounded::expires(rules, letter, now - since)?;
-                overdue.insert(at, since);
-            }
-        }
-        self.overdue = overdue;
         Ok(())
     }
 
