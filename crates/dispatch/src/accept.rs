@@ -321,8 +321,7 @@ impl Engine {
         if mark.state == MarkState::Later && matches!(subscription.phase, Phase::CatchingUp { .. }) {
             return Ok(true);
         }
-        Ok(subscription.tally.pins.contains_key(&(mark.at.0 >> crate::subscription::PIN_SHIFT))
-            && self.is_waiting(subscription.id, &mark)?)
+        Ok(subscription.tally.pins(mark.at) && self.is_waiting(subscription.id, &mark)?)
     }
 
     /// Whether the log has the event, of which no subscription says that it knows it.

@@ -96,8 +96,10 @@ pub struct Tally {
     pub lanes: [u64; 6],
     /// Waiting events by the second they were accepted in: the first key is the oldest.
     pub ages: BTreeMap<u64, u32>,
-    /// Waiting events and dead letters by the mebibyte of log they stand in: what retention must keep.
-    pub pins: BTreeMap<u64, u32>,
+    /// Waiting events and dead letters by the stretch of log they stand in: what retention must keep.
+    pins: BTreeMap<u64, u32>,
+    /// A stretch is two to the power of this many bytes long.
+    pin_shift: PinShift,
     /// Lanes on disk that wait and would go on by themselves.
     pub waiting_lanes: u64,
 }
@@ -124,9 +126,25 @@ pub struct Single {
     pub stored: bool,
 }
 
-pub const PIN_SHIFT: u32 = 20;
+/// A mebibyte unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+struct PinShift(u32);
+
+impl Default for PinShift {
+    fn default() -> PinShift {
+        PinShift(20)
+    }
+}
 
 impl Tally {
+    /// A segment is some stretches long, or what waits in it would pin its neighbours.
+    pub fn new(segment_bytes: u64) -> Tally {
+        const STRETCHES_LOG2: u32 = 6;
+        let shift = segment_bytes.max(1).ilog2().saturating_sub(STRETCHES_LOG2);
+        Tally { pin_shift: PinShift(shift.min(PinShift::default().0)), ..Tally::default() }
+    }
+
     pub fn arrived(&mut self, entry: &Entry) {
         self.waiting += 1;
         self.waiting_bytes += u64::from(entry.bytes);
@@ -151,11 +169,30 @@ impl Tally {
     }
 
     pub fn pin(&mut self, at: Address) {
-        *self.pins.entry(at.0 >> PIN_SHIFT).or_default() += 1;
+        *self.pins.entry(self.stretch(at)).or_default() += 1;
     }
 
     pub fn unpin(&mut self, at: Address) {
-        decrement(&mut self.pins, at.0 >> PIN_SHIFT);
+        let stretch = self.stretch(at);
+        decrement(&mut self.pins, stretch);
+    }
+
+    fn stretch(&self, at: Address) -> u64 {
+        at.0 >> self.pin_shift.0
+    }
+
+    /// Whether something stands near here.
+    pub fn pins(&self, at: Address) -> bool {
+        self.pins.contains_key(&self.stretch(at))
+    }
+
+    pub fn pins_between(&self, from: Address, to: Address) -> bool {
+        self.pins.range(self.stretch(from)..=self.stretch(to)).next().is_some()
+    }
+
+    /// Nothing stands before this.
+    pub fn first_pin(&self) -> Option<Address> {
+        self.pins.keys().next().map(|stretch| Address(stretch << self.pin_shift.0))
     }
 
     pub fn oldest(&self) -> Option<Millis> {

@@ -1,11 +1,15 @@
 //! The end of a run. First the troubles stop: everything drains or stands parked with a reason. Then people tidy up:
 //! lanes are resumed, gaps skipped, dead letters replayed; now nothing may be left, and all accounts must balance.
 
-use crate::checkers::{Verdict, bounded, detection, liveness, no_loss, replay_order};
+use crate::checkers::detection::Known;
+use crate::checkers::liveness::Standing;
+use crate::checkers::{Verdict, Violation, bounded, detection, liveness, no_loss, replay_order};
 use crate::event::EventNo;
 use crate::history::{Entry, SubNo};
+use crate::mix::Trouble;
 use crate::rules::Rules;
 use crate::world::World;
+use klambda_core::event_codec::EventView;
 use klambda_dispatch::Config;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::LaneAction;
@@ -22,19 +26,46 @@ impl World {
         self.note(Entry::Calm)?;
         self.mix.calm();
         self.disk.set_capacity(None);
-        // What was kept for a while is no matter any more, and to copy it forward again and again takes long.
-        self.config = Config { retention_age_ms: u64::MAX, retention_bytes: 0, ..self.config.clone() };
-        self.restart(false)?;
+        self.disk.repair();
+        // A start would set right whatever stalls in memory alone: half of the seeds go on without.
+        let restarts = self.rng.one_in(2);
+        if restarts {
+            self.restart_without_retention()?;
+        }
         self.lift_limits()?;
-        self.come_to_rest()?;
+        let mut standing = self.come_to_rest()?;
+        if !restarts && self.mix.has(Trouble::Retention) {
+            self.retention_ends()?;
+            self.restart_without_retention()?;
+            standing = self.come_to_rest()?;
+        }
+        if self.rng.one_in(4) {
+            self.damage_shows(2)?;
+        }
         // Behind each gap there can be another one.
         for _ in 0..1000 + self.producer.made {
-            if self.tidy()? {
-                break;
+            if self.tidy(standing)? {
+                return self.balance();
             }
-            self.come_to_rest()?;
+            standing = self.come_to_rest()?;
         }
-        self.balance()
+        Err(Violation::new("liveness", "people tidy up for ever: there is always something left".into()))
+    }
+
+    /// Time for what is past its time to go.
+    fn retention_ends(&mut self) -> Verdict {
+        const ROUNDS: u64 = 80;
+        for _ in 0..ROUNDS {
+            self.time += 1000;
+            self.go_on()?;
+        }
+        bounded::at_rest(&self.engine, &self.config)
+    }
+
+    /// What was kept for a while is no matter any more, and to copy it forward again and again takes long.
+    fn restart_without_retention(&mut self) -> Verdict {
+        self.config = Config { retention_age_ms: u64::MAX, retention_bytes: 0, ..self.config.clone() };
+        self.restart(false)
     }
 
     /// Nobody is turned away any more.
@@ -50,37 +81,46 @@ impl World {
         Ok(())
     }
 
-    /// Rounds until nothing moves by itself.
-    fn come_to_rest(&mut self) -> Verdict {
+    /// Rounds until nothing moves by itself. Answers what stands then.
+    fn come_to_rest(&mut self) -> Result<Standing, Violation> {
         let end = self.round + 1000 + (self.producer.made + self.engine.waiting()) * ROUNDS_PER_EVENT;
         let mut last = (self.round, self.steps);
         let mut quiet = 0;
         while quiet < 2 {
             if self.round > end || self.round > last.0 + ROUNDS_MAX {
-                let standing = liveness::standing(&self.engine)?;
-                let mut stuck = liveness::stuck(&self.outside, &self.engine, &standing, self.round - last.0);
-                let replaying: Vec<u64> =
-                    (1..=self.replays_made).filter(|id| self.is_replaying(*id)).collect();
-                let job = replaying.first().and_then(|id| self.engine.replay(*id));
-                stuck.text.push_str(&format!(
-                    "\n  at {}, unanswered: {:?}, replaying: {replaying:?} {job:?}, to send: {}",
-                    self.engine.now().rfc3339(),
-                    self.unanswered.keys(),
-                    !self.producer.is_done(&self.mix),
-                ));
-                return Err(stuck);
+                return Err(self.never_rests(self.round - last.0)?);
             }
             self.pass_idle_time();
             self.go_on()?;
-            // To look at all lanes takes a while: not as long as one sees that something happens.
             if self.steps > last.1 {
                 last = (self.round, self.steps);
                 quiet = 0;
             } else {
-                quiet = if self.is_quiet()? { quiet + 1 } else { 0 };
+                quiet = if self.is_quiet() { quiet + 1 } else { 0 };
             }
         }
-        Ok(())
+        // To look at all lanes takes a while: once, when their counts say that nothing moves.
+        let standing = liveness::standing(&self.engine)?;
+        match standing.moving.first() {
+            Some(line) => {
+                Err(Violation::new("liveness", format!("no lane is counted that moves, but {line}")))
+            }
+            None => Ok(standing),
+        }
+    }
+
+    fn never_rests(&self, rounds: u64) -> Result<Violation, Violation> {
+        let standing = liveness::standing(&self.engine)?;
+        let mut stuck = liveness::stuck(&self.outside, &self.engine, &standing, rounds);
+        let replaying: Vec<u64> = (1..=self.replays_made).filter(|id| self.is_replaying(*id)).collect();
+        let job = replaying.first().and_then(|id| self.engine.replay(*id));
+        stuck.text.push_str(&format!(
+            "\n  at {}, unanswered: {:?}, replaying: {replaying:?} {job:?}, to send: {}",
+            self.engine.now().rfc3339(),
+            self.unanswered.keys(),
+            !self.producer.is_done(&self.mix),
+        ));
+        Ok(stuck)
     }
 
     /// Nobody watches a clock when nothing is to be seen.
@@ -90,37 +130,37 @@ impl World {
         self.time += next.max(20).min(network).min(1000);
     }
 
-    fn is_quiet(&mut self) -> Result<bool, crate::checkers::Violation> {
+    fn is_quiet(&self) -> bool {
         let busy = self.engine.open_requests() > 0
             || !self.unanswered.is_empty()
             || !self.producer.is_done(&self.mix)
             || self.network.open(self.life) > 0;
         if busy {
-            return Ok(false);
+            return false;
         }
-        let standing = liveness::standing(&self.engine)?;
-        let unordered = self.names.iter().any(|(name, sub)| {
+        // Someone must see to what is parked or paused before the rest can go on.
+        let mut waits_for_people = false;
+        for (name, sub) in &self.names {
             let rules = &self.outside.sub(*sub).rules;
-            let waiting = self.engine.view_subscription(name).map_or(0, |view| view.status.waiting);
-            !rules.ordering.is_ordered() && waiting > 0 && !rules.paused
-        });
-        // Someone must see to what is parked or paused before these can go on.
-        let waits_for_people = !standing.parked.is_empty() || self.is_anything_paused();
+            let Some(view) = self.engine.view_subscription(name) else { continue };
+            let (waiting, lanes) = (view.status.waiting, view.status.lanes);
+            let moving = lanes.open + lanes.running + lanes.retrying + lanes.gap > 0
+                || (!rules.ordering.is_ordered() && waiting > 0);
+            if moving && !rules.paused {
+                return false;
+            }
+            waits_for_people |= rules.paused || lanes.parked + lanes.paused > 0;
+        }
         let replaying = (1..=self.replays_made).any(|id| self.is_replaying(id));
-        let going_on = (self.engine.is_catching_up() || replaying) && !waits_for_people;
-        Ok(standing.moving.is_empty() && !unordered && !going_on)
+        waits_for_people || !(self.engine.is_catching_up() || replaying)
     }
 
     fn is_replaying(&self, id: u64) -> bool {
         self.engine.replay(id).is_some_and(|job| job.state == klambda_dispatch::replay::State::Running)
     }
 
-    fn is_anything_paused(&self) -> bool {
-        self.names.values().any(|sub| self.outside.sub(*sub).rules.paused)
-    }
-
     /// People look after everything that waits for them. Answers whether there was nothing.
-    fn tidy(&mut self) -> Result<bool, crate::checkers::Violation> {
+    fn tidy(&mut self, standing: Standing) -> Result<bool, Violation> {
         let mut nothing = !self.producer.tries_again(self.round + 1);
         let paused: Vec<(String, SubNo)> =
             self.names.iter().map(|(name, sub)| (name.clone(), *sub)).collect();
@@ -130,9 +170,13 @@ impl World {
                 self.set_paused(&name, sub, false)?;
             }
         }
-        for (name, key, gap) in liveness::standing(&self.engine)?.parked {
-            nothing = false;
+        for (name, key, gap) in standing.parked {
             let Some(sub) = self.names.get(&name).copied() else { continue };
+            // A lane that was paused under rules that ordered stays listed, and nobody can act on it.
+            if !self.outside.sub(sub).rules.ordering.is_ordered() {
+                continue;
+            }
+            nothing = false;
             if gap {
                 self.lane_action(&name, sub, &key, LaneAction::Skip)?;
             }
@@ -159,8 +203,8 @@ impl World {
 
     fn balance(&mut self) -> Verdict {
         self.settle()?;
-        let standing = liveness::standing(&self.engine)?;
         if self.engine.waiting() > 0 {
+            let standing = liveness::standing(&self.engine)?;
             return Err(liveness::stuck(&self.outside, &self.engine, &standing, 0));
         }
         let letters: BTreeSet<(SubNo, EventNo)> = self
@@ -171,10 +215,27 @@ impl World {
             .collect();
         no_loss::at_end(&self.outside, &|sub, event| letters.contains(&(sub, event)))?;
         replay_order::at_end(&self.engine, self.replays_made)?;
-        bounded::at_end(&self.outside, &self.engine)?;
+        bounded::at_end(&self.outside, &|name| {
+            self.letters(name).iter().filter(|letter| !letter.holds_lane).count() as u64
+        })?;
+        self.damage_shows(3)
+    }
+
+    /// On copies of the folder: whole, and with a bit turned, so many times.
+    fn damage_shows(&mut self, times: u32) -> Verdict {
+        const SENT_AGAIN: u64 = 40;
         let report = detection::folder_is_sound(&self.disk)?;
-        for _ in 0..3 {
-            detection::damage_shows(&self.disk, &report, &self.config, self.clock(), &mut self.rng)?;
+        let (made, producer, now) = (&self.outside.events, &self.producer, self.clock());
+        let some = (0..SENT_AGAIN.min(made.len() as u64)).map(|_| self.rng.pick(made).to_event());
+        let events = some.collect();
+        let is_made = |view: &EventView<'_>| {
+            let event = producer.find(view.source(), view.id());
+            event.is_some_and(|event| made[event as usize].to_event() == view.to_event())
+        };
+        let known = Known { events, is_made: &is_made };
+        detection::copy_works(&self.disk, &self.config, now, &known)?;
+        for _ in 0..times {
+            detection::damage_shows(&self.disk, &report, &self.config, now, &known, &mut self.rng)?;
         }
         Ok(())
     }

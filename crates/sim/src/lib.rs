@@ -9,6 +9,7 @@ mod faults;
 mod finale;
 pub mod found;
 mod history;
+mod limits;
 pub mod many;
 pub mod mix;
 mod network;

@@ -30,10 +30,11 @@ pub enum Trouble {
     Retention,
     SlowJobs,
     TightLimits,
+    ShortWindows,
 }
 
 impl Trouble {
-    pub const ALL: [Trouble; 24] = [
+    pub const ALL: [Trouble; 25] = [
         Trouble::PowerCut,
         Trouble::Kill,
         Trouble::CrashInRecovery,
@@ -58,6 +59,7 @@ impl Trouble {
         Trouble::Retention,
         Trouble::SlowJobs,
         Trouble::TightLimits,
+        Trouble::ShortWindows,
     ];
 
     pub fn bit(self) -> u32 {
@@ -104,6 +106,8 @@ pub struct Mix {
     pub segment_bytes: u64,
     pub concurrency: u32,
     pub data_max: u64,
+    /// Ids that are kept at most.
+    pub marks_max: u64,
 }
 
 impl Mix {
@@ -139,6 +143,11 @@ impl Mix {
             segment_bytes: if small { 64 << 10 } else { 256 << 10 },
             concurrency: *rng.pick(&[2, 8, 64, 4096]),
             data_max: *rng.pick(&[0, 40, 400]),
+            marks_max: if troubles & Trouble::ShortWindows.bit() != 0 {
+                *rng.pick(&[1000, u64::MAX])
+            } else {
+                u64::MAX
+            },
         }
     }
 

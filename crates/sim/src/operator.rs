@@ -2,7 +2,7 @@
 //! not. What does not fit is refused, which is fine.
 
 use crate::checkers::Verdict;
-use crate::event::EventNo;
+use crate::event::{EventNo, KINDS};
 use crate::history::{Decision, Entry, SubNo};
 use crate::mix::Trouble;
 use crate::outside::Sub;
@@ -11,6 +11,7 @@ use crate::rules::Rules;
 use crate::world::World;
 use klambda_core::ids::{Position, Sequence};
 use klambda_core::lane::State as LaneState;
+use klambda_core::outcome::Reason;
 use klambda_dispatch::dead_letters::{DeadLetter, Selector};
 use klambda_dispatch::operate::{LaneAction, Leftover, Put, Refused};
 use klambda_dispatch::replay::Request;
@@ -68,7 +69,8 @@ impl World {
         let Ok(id) = self.engine.subscription_id(name) else { return Ok(()) };
         let sub = self.outside.subs.len() as SubNo;
         let (drains, reads) = self.catching_up(name);
-        self.outside.subs.push(Sub::new(rules.clone(), drains || reads));
+        let ids_limited = self.mix.marks_max < u64::MAX;
+        self.outside.subs.push(Sub { ids_limited, ..Sub::new(rules.clone(), drains || reads) });
         self.names.insert(name.to_owned(), sub);
         self.ids.insert(id, sub);
         self.rules_given.insert(sub, vec![rules]);
@@ -237,7 +239,7 @@ impl World {
         let only = self.rng.one_in(2).then(|| self.some_subscription());
         let (name, sub) = only.unzip();
         let request = Request {
-            selector: Selector { subscription: name, ..Selector::default() },
+            selector: self.some_selector(name),
             rate_per_second: *self.rng.pick(&[0, 0, 20, 200]),
             parallelism: self.rng.between(1, 4) as u32,
         };
@@ -254,6 +256,17 @@ impl World {
             _ => return self.start_replay(request, sub),
         }
         Ok(())
+    }
+
+    /// All dead letters, or some of them.
+    fn some_selector(&mut self, subscription: Option<String>) -> Selector {
+        let all = Selector { subscription, ..Selector::default() };
+        match self.rng.below(6) {
+            0 => Selector { key: Some(format!("k{}", self.rng.below(self.mix.keys))), ..all },
+            1 => Selector { kind: Some((*self.rng.pick(&KINDS)).to_owned()), ..all },
+            2 => Selector { reason: Some(*self.rng.pick(&Reason::ALL)), ..all },
+            _ => all,
+        }
     }
 
     pub fn start_replay(&mut self, request: Request, sub: Option<SubNo>) -> Verdict {

@@ -64,6 +64,10 @@ pub struct Sub {
     pub drops: bool,
     /// Dropped by a limit, as its metrics say.
     pub dropped: u64,
+    /// So many ids are kept at most that those of delivered events may be forgotten at any time.
+    pub ids_limited: bool,
+    /// The shortest window it had.
+    pub window_ms_min: u64,
     /// The rules changed so many times.
     pub changes: u32,
     /// The highest that was allowed while requests are open that began then.
@@ -73,7 +77,10 @@ pub struct Sub {
 impl Sub {
     pub fn new(rules: Rules, catching_up: bool) -> Sub {
         let drops = rules.drops();
+        let window_ms_min = rules.window_ms;
         Sub {
+            ids_limited: false,
+            window_ms_min,
             rules,
             next_rules: None,
             there: true,
@@ -97,6 +104,7 @@ impl Sub {
     pub fn given(&mut self, rules: Rules, drains: bool, events: &[Made]) {
         self.changes += 1;
         self.drops |= rules.drops();
+        self.window_ms_min = self.window_ms_min.min(rules.window_ms);
         self.concurrency_before = self.concurrency_before.max(self.rules.concurrency);
         self.read_history |= drains;
         if drains {

@@ -36,19 +36,22 @@ impl World {
     pub fn store_failed(&mut self) -> Verdict {
         self.must_be_silent()?;
         let why = self.engine.failure().unwrap_or_default().to_owned();
-        if self.outside.calm {
-            self.failures_since += 1;
-            if self.failures_since > 20 {
-                return Err(Violation::new(
-                    "liveness",
-                    format!("without trouble it fails again and again: {why}"),
-                ));
-            }
+        if !self.is_harm(&why) {
+            let text = format!("the engine stopped although nothing was done to its disk: {why}");
+            return Err(Violation::new("liveness", text));
         }
         self.note(Entry::Failed { why })?;
         let chosen = self.mix.has(Trouble::PowerCut) && self.rng.one_in(2);
         let power = self.faults.names_at_risk || chosen;
         self.restart(power)
+    }
+
+    /// Whether it complains of what was done to its disk. Once that is over, it has nothing to complain of.
+    fn is_harm(&self, why: &str) -> bool {
+        const OF_ERRORS: [&str; 2] = ["injected failure", "stopped after a failed write or sync"];
+        let errors = self.mix.has(Trouble::DiskError) || self.mix.has(Trouble::CrashInRecovery);
+        let full = self.mix.has(Trouble::FullDisk) && (why.contains("storage") || why.contains("space"));
+        full || (errors && OF_ERRORS.iter().any(|text| why.contains(text)))
     }
 
     fn must_be_silent(&mut self) -> Verdict {
@@ -111,8 +114,7 @@ impl World {
     fn not_opened(&mut self, failure: &Failure, tries: &mut u32) -> Verdict {
         *tries += 1;
         let text = failure.to_string();
-        let harmed = text.contains("injected failure") || text.contains("storage") || text.contains("space");
-        if !harmed || *tries > 20 {
+        if !self.is_harm(&text) || *tries > 20 {
             return Err(Violation::new("no loss", format!("the folder does not open: {text}")));
         }
         self.note(Entry::NotOpened { why: text })?;

@@ -28,9 +28,18 @@ pub struct Rules {
     /// How many may wait, and whether the oldest makes room.
     pub backlog: Option<(u64, bool)>,
     pub letters_max: u64,
+    /// How long a dead letter is kept.
+    pub letters_ttl_ms: u64,
+    /// How long an id is known after its event was taken.
+    pub window_ms: u64,
     pub earliest: bool,
     pub paused: bool,
 }
+
+const DAY_MS: u64 = 86_400_000;
+
+/// Longer than any run.
+const LONG_MS: u64 = 3650 * 86_400_000;
 
 /// What makes an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +119,12 @@ impl Rules {
             } else {
                 50_000
             },
+            letters_ttl_ms: if mix.has(Trouble::TightLimits) && rng.one_in(3) {
+                *rng.pick(&[500, 3000, 3_600_000])
+            } else {
+                LONG_MS
+            },
+            window_ms: if mix.has(Trouble::ShortWindows) { *rng.pick(&[200, 2000, DAY_MS]) } else { DAY_MS },
             earliest: rng.one_in(4),
             paused: false,
         }
@@ -123,7 +138,7 @@ impl Rules {
     }
 
     fn random_backlog(mix: &Mix, rng: &mut Rng) -> Option<(u64, bool)> {
-        (mix.has(Trouble::TightLimits) && rng.one_in(4)).then(|| (*rng.pick(&[5, 40, 300]), rng.one_in(2)))
+        (mix.has(Trouble::TightLimits) && rng.one_in(2)).then(|| (*rng.pick(&[5, 40, 300]), rng.one_in(2)))
     }
 
     /// Another set of rules for the same subscription: now and then with another ordering.
@@ -155,7 +170,13 @@ impl Rules {
 
     /// Limits of it let events or dead letters go.
     pub fn drops(&self) -> bool {
-        self.backlog.is_some_and(|(_, drops)| drops) || self.letters_max < 50_000
+        self.backlog.is_some_and(|(_, drops)| drops)
+            || self.letters_max < 50_000
+            || self.letters_ttl_ms < LONG_MS
+    }
+
+    pub fn letters_expire(&self) -> bool {
+        self.letters_ttl_ms < LONG_MS
     }
 
     pub fn matches(&self, event: &Made) -> bool {
@@ -175,7 +196,8 @@ impl Rules {
                 "attempts": self.attempts.map_or(json!("unlimited"), |n| json!(n)),
             },
             "concurrency": self.concurrency,
-            "deadLetters": {"maxEvents": self.letters_max, "ttl": "3650d"},
+            "deadLetters": {"maxEvents": self.letters_max, "ttl": format!("{}ms", self.letters_ttl_ms)},
+            "idempotency": {"ttl": format!("{}ms", self.window_ms)},
             "paused": self.paused,
         });
         if let Some(kind) = self.kind {

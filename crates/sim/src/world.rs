@@ -50,16 +50,18 @@ pub struct World {
     pub rules_given: BTreeMap<SubNo, Vec<Rules>>,
     /// Requests that were not answered.
     pub unanswered: BTreeMap<u64, Vec<EventNo>>,
+    /// Of these: how many events were dropped to make room for them.
+    made_room: BTreeMap<u64, u64>,
     next_token: u64,
     pub jobs: Jobs,
     /// Outcomes that the engine keeps for lack of room in the log.
     stalled: Vec<(SubNo, EventNo)>,
     /// Drops that metrics told of, by name: they begin at zero in each life.
-    drops_told: BTreeMap<String, u64>,
+    pub drops_told: BTreeMap<String, u64>,
+    /// Dead letters past their time that are still there, and since when that is seen.
+    pub overdue: BTreeMap<(SubNo, u64), u64>,
     pub replays_made: u64,
     pub crashes: u64,
-    /// Failures of the store after the troubles stopped: a few may still be under way.
-    pub failures_since: u64,
     pub accepted: u64,
     /// Requests and answers so far: how one sees that something happens.
     pub steps: u64,
@@ -103,13 +105,14 @@ impl World {
             ids: BTreeMap::new(),
             rules_given: BTreeMap::new(),
             unanswered: BTreeMap::new(),
+            made_room: BTreeMap::new(),
             next_token: 1,
             jobs: Jobs::default(),
             stalled: Vec::new(),
             drops_told: BTreeMap::new(),
+            overdue: BTreeMap::new(),
             replays_made: 0,
             crashes: 0,
-            failures_since: 0,
             accepted: 0,
             steps: 0,
         }
@@ -145,7 +148,12 @@ impl World {
             }
         }
         let bounds = self.bounds();
-        checkers::bounded::round(&self.outside, &self.engine, &bounds)
+        checkers::bounded::round(&self.outside, &self.engine, &bounds)?;
+        if self.round.is_multiple_of(64) {
+            checkers::bounded::now_and_then(&self.outside, &self.engine)?;
+            self.look_at_overdue()?;
+        }
+        Ok(())
     }
 
     fn step(&mut self, step: u64) -> Verdict {
@@ -222,8 +230,14 @@ impl World {
             events.push(Ok(self.outside.made(*event).to_event()));
         }
         self.unanswered.insert(token, batch.to_vec());
+        let before = self.dropped_so_far();
         self.engine.accept(Token(token), events);
+        self.made_room.insert(token, self.dropped_so_far() - before);
         Ok(())
+    }
+
+    fn dropped_so_far(&self) -> u64 {
+        self.engine.metrics().dead_letters_dropped.values().sum()
     }
 
     pub fn collect(&mut self) -> Verdict {
@@ -241,6 +255,8 @@ impl World {
 
     fn answered(&mut self, token: u64, judged: &[Judged]) -> Verdict {
         let events = self.unanswered.remove(&token).unwrap_or_default();
+        let made_room = self.made_room.remove(&token).unwrap_or(0);
+        checkers::no_loss::made_room(made_room, judged)?;
         for (event, judged) in events.into_iter().zip(judged) {
             let answer = said(&judged.status);
             self.note(Entry::Answered { token, event, answer })?;
@@ -418,26 +434,10 @@ impl World {
         Ok(())
     }
 
-    /// What limits dropped, as the metrics tell.
-    pub fn look_at_drops(&mut self) -> Verdict {
-        let mut news = Vec::new();
-        for ((name, reason), count) in &self.engine.metrics().dead_letters_dropped {
-            let told = self.drops_told.entry(format!("{name} {reason}")).or_default();
-            if *count > *told {
-                news.push((name.clone(), *count - *told));
-            }
-            *told = *count;
-        }
-        for (name, count) in news {
-            if let Some(sub) = self.names.get(&name).copied() {
-                self.note(Entry::Dropped { sub, count })?;
-            }
-        }
-        Ok(())
-    }
-
     pub fn forget_process(&mut self) {
+        self.overdue.clear();
         self.jobs = Jobs::default();
+        self.made_room.clear();
         self.stalled.clear();
         self.drops_told.clear();
     }
@@ -449,8 +449,10 @@ fn config(mix: &Mix) -> Config {
         memory_bytes: mix.memory_bytes,
         log: log::Options { segment_bytes: mix.segment_bytes, reserve_bytes: 8 << 10, tail_bytes: 16 << 10 },
         concurrency: mix.concurrency,
+        marks_max: mix.marks_max.min(Config::default().marks_max),
         retention_age_ms: if retention { 60_000 } else { 100 * 365 * 86_400_000 },
-        retention_bytes: if retention { 4 << 20 } else { 0 },
+        // A few segments: what is parked outlives the one it stands in.
+        retention_bytes: if retention { mix.segment_bytes * 6 } else { 0 },
         breaker: breaker::Limits { half_open_after_ms: 150, window_ms: 2000, ..breaker::Limits::default() },
         ..Config::default()
     }

@@ -4,7 +4,7 @@ use crate::endpoint::EndpointId;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Slot;
 use crate::rows;
-use crate::subscription::{Phase, Subscription};
+use crate::subscription::{Phase, Subscription, Tally};
 use hashbrown::HashSet;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::planted::{self, Bug};
@@ -79,6 +79,7 @@ impl Engine {
             let (phase, began_late) = self.first_phase(&document, at, next_position);
             let mut subscription = Subscription::new(id, document, time, phase);
             subscription.began = next_position;
+            subscription.tally = Tally::new(self.config.log.segment_bytes);
             subscription.notes.began_late = began_late;
             subscription.endpoint = self.endpoints.of(&subscription.document.spec.target);
             self.names.insert(subscription.name().to_owned(), id);

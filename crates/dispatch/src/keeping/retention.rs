@@ -3,7 +3,7 @@
 use super::Spent;
 use crate::engine::{Engine, Failure, if_readable};
 use crate::rows;
-use crate::subscription::{PIN_SHIFT, Phase};
+use crate::subscription::Phase;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::key::{self, Key};
@@ -94,8 +94,8 @@ impl Engine {
 
     /// The lowest address that any waiting event or dead letter stands at.
     pub(super) fn first_pin(&self) -> Address {
-        let pins = self.subscriptions.values().filter_map(|s| s.tally.pins.keys().next());
-        Address(pins.min().map_or(u64::MAX, |bucket| bucket << PIN_SHIFT))
+        let pins = self.subscriptions.values().filter_map(|s| s.tally.first_pin());
+        pins.min().unwrap_or(Address(u64::MAX))
     }
 
     /// The newest of the full segments in which nothing waits any more: history, that is seldom read.
@@ -106,8 +106,7 @@ impl Engine {
     }
 
     pub(super) fn has_pins(&self, segment: &Segment) -> bool {
-        let buckets = segment.base.0 >> PIN_SHIFT..=segment.end().0 >> PIN_SHIFT;
-        self.subscriptions.values().any(|s| s.tally.pins.range(buckets.clone()).next().is_some())
+        self.subscriptions.values().any(|s| s.tally.pins_between(segment.base, segment.end()))
     }
 
     pub(super) fn drop_segment(&mut self, end: Address) -> Result<(), Failure> {
@@ -189,8 +188,7 @@ impl Engine {
     }
 
     pub(super) fn is_pinned_by(&self, id: SubscriptionId, at: Address) -> bool {
-        let bucket = at.0 >> PIN_SHIFT;
-        self.subscriptions.get(&id).is_some_and(|s| s.tally.pins.contains_key(&bucket))
+        self.subscriptions.get(&id).is_some_and(|s| s.tally.pins(at))
     }
 
     /// Whether the event of a mark still waits for the subscription or is a dead letter of it. One that cannot be read back
@@ -278,9 +276,8 @@ impl Engine {
         let from = std::mem::take(&mut self.keeping.sweep_from);
         let copies = self.rows.scan(&[rows::KEPT], &from, AT_ONCE)?;
         for (row, _) in &copies {
-            let bucket = rows::number_of(row) >> PIN_SHIFT;
-            let pinned = self.subscriptions.values().any(|s| s.tally.pins.contains_key(&bucket));
-            if !pinned {
+            let at = Address(rows::number_of(row));
+            if !self.subscriptions.values().any(|subscription| subscription.tally.pins(at)) {
                 self.rows.delete(row);
             }
         }

@@ -4,8 +4,10 @@
 
 use super::{Verdict, Violation};
 use crate::history::Entry;
-use crate::outside::Outside;
-use klambda_dispatch::Engine;
+use crate::outside::{Outside, Sub};
+use crate::rules::Rules;
+use klambda_dispatch::dead_letters::DeadLetter;
+use klambda_dispatch::{Config, Engine};
 
 const NAME: &str = "bounded";
 
@@ -49,16 +51,75 @@ pub fn round(outside: &Outside, engine: &Engine, bounds: &Bounds) -> Verdict {
     Ok(())
 }
 
-/// When nothing is in flight: limits on what waits and on dead letters hold.
-pub fn at_end(outside: &Outside, engine: &Engine) -> Verdict {
+/// Now and then: what takes a while to count.
+pub fn now_and_then(outside: &Outside, engine: &Engine) -> Verdict {
+    // A table's index, a frame and what changed since the last checkpoint come on top of what is shared out.
+    let memory = engine.view_status().memory;
+    let limit = memory.limit_bytes * 2 + (1 << 20);
+    if memory.used_bytes > limit {
+        let text =
+            format!("{} bytes of memory are used, {} are configured", memory.used_bytes, memory.limit_bytes);
+        return Err(Violation::new(NAME, text));
+    }
+    outside.subs.iter().filter(|sub| sub.there).try_for_each(|sub| backlog(sub, engine))
+}
+
+/// What waits stays within the backlog, unless it came another way than by being accepted under this limit.
+fn backlog(sub: &Sub, engine: &Engine) -> Verdict {
+    let Some((limit, _)) = sub.rules.backlog else { return Ok(()) };
+    let came_otherwise = sub.changes > 0 || sub.replays > 0 || sub.read_history || sub.next_rules.is_some();
+    let Some(view) = engine.view_subscription(&sub.rules.name).filter(|_| !came_otherwise) else {
+        return Ok(());
+    };
+    if view.status.waiting > limit {
+        let text = format!("{}: {} events wait, {limit} may", sub.rules.name, view.status.waiting);
+        return Err(Violation::new(NAME, text));
+    }
+    Ok(())
+}
+
+/// A dead letter was seen past its time for so long.
+pub fn expires(rules: &Rules, letter: &DeadLetter, seen_for_ms: u64) -> Verdict {
+    // A look every second takes some hundred of them.
+    const PATIENCE_MS: u64 = 10_000;
+    if seen_for_ms < PATIENCE_MS {
+        return Ok(());
+    }
+    let Rules { name, letters_ttl_ms, .. } = rules;
+    let text = format!(
+        "{name}: dead letter {} is there although it failed at {} and is kept for {letters_ttl_ms} ms",
+        letter.event_id,
+        letter.failed.rfc3339()
+    );
+    Err(Violation::new(NAME, text))
+}
+
+/// When nothing is in flight: `letters` of a subscription that hold no lane are within its limit.
+pub fn at_end(outside: &Outside, letters: &dyn Fn(&str) -> u64) -> Verdict {
     for sub in outside.subs.iter().filter(|sub| sub.there) {
-        let Some(view) = engine.view_subscription(&sub.rules.name) else { continue };
-        let outside_lanes = view.status.dead_letters.saturating_sub(view.status.lanes.parked);
-        if outside_lanes > sub.rules.letters_max.max(sub.rules.letters_max) {
-            let text =
-                format!("{}: {outside_lanes} dead letters, {} may be", sub.rules.name, sub.rules.letters_max);
+        let count = letters(&sub.rules.name);
+        if count > sub.rules.letters_max {
+            let text = format!("{}: {count} dead letters, {} may be", sub.rules.name, sub.rules.letters_max);
             return Err(Violation::new(NAME, text));
         }
+    }
+    Ok(())
+}
+
+/// When nothing moves and time has passed: of the log there is what retention allows, what is copied forward, and the
+/// segments that are written or not yet left behind by a checkpoint.
+pub fn at_rest(engine: &Engine, config: &Config) -> Verdict {
+    const SEGMENTS: u64 = 4;
+    let status = engine.view_status();
+    // A record of the simulation is far shorter.
+    let kept = (status.waiting + status.dead_letters) * 2048;
+    let limit = config.retention_bytes + kept + SEGMENTS * config.log.segment_bytes;
+    if config.retention_bytes > 0 && status.log_bytes > limit {
+        let text = format!(
+            "the log has {} bytes, {} are to be kept: {status:?}",
+            status.log_bytes, config.retention_bytes
+        );
+        return Err(Violation::new(NAME, text));
     }
     Ok(())
 }

@@ -5,9 +5,17 @@
 
 use super::{Verdict, Violation};
 use crate::rng::Rng;
+use klambda_core::event::Event;
+use klambda_core::event_codec::EventView;
+use klambda_core::lane::State;
+use klambda_core::outcome::Outcome;
 use klambda_core::time::Millis;
 use klambda_dispatch::check::{self, Report};
-use klambda_dispatch::{Config, Engine};
+use klambda_dispatch::dead_letters::Selector;
+use klambda_dispatch::operate::LaneAction;
+use klambda_dispatch::replay::Request;
+use klambda_dispatch::views::LaneQuery;
+use klambda_dispatch::{Config, Engine, Token};
 use klambda_store::disk::Disk;
 use klambda_store::faulty_disk::MemoryDisk;
 use std::sync::Arc;
@@ -29,12 +37,15 @@ pub fn folder_is_sound(disk: &MemoryDisk) -> Result<Report, Violation> {
     Err(Violation::new(NAME, format!("check finds {} problems: {}", report.problems.count, first.join("; "))))
 }
 
-/// One bit is turned somewhere in a copy of the folder: refused and named, cut at the end, or without any effect.
+/// One bit is turned somewhere in a copy of the folder: refused and named, cut at the end, or without any effect. If
+/// the copy opens, `known` is sent to it again and everything is asked of it that reads what it has: only what is damaged
+/// may suffer, and nothing but what was made comes out.
 pub fn damage_shows(
     disk: &MemoryDisk,
     whole: &Report,
     config: &Config,
     now: Millis,
+    known: &Known<'_>,
     rng: &mut Rng,
 ) -> Verdict {
     let copy = disk.clone_image();
@@ -61,7 +72,98 @@ pub fn damage_shows(
         );
         return Err(Violation::new(NAME, text));
     }
-    Ok(())
+    let Ok((engine, _)) = opened else { return Ok(()) };
+    Driver { engine, now }.drive(known).map_err(|why| {
+        Violation::new(NAME, format!("bit turned at byte {byte} of {name}, and the folder opened: {why}"))
+    })
+}
+
+/// A whole copy of the folder can be worked with.
+pub fn copy_works(disk: &MemoryDisk, config: &Config, now: Millis, known: &Known<'_>) -> Verdict {
+    let copy = disk.clone_image();
+    copy.repair();
+    let broken = |why: String| Violation::new("liveness", format!("a whole copy of the folder: {why}"));
+    let opened = Engine::open(Arc::new(copy), config.clone(), now, [0; 16]);
+    let (engine, _) = opened.map_err(|failure| broken(failure.to_string()))?;
+    Driver { engine, now }.drive(known).map_err(broken)
+}
+
+/// What was sent to the folder, and whether something is part of it.
+pub struct Known<'a> {
+    pub events: Vec<Event>,
+    pub is_made: &'a dyn Fn(&EventView<'_>) -> bool,
+}
+
+/// Somebody works with a folder that has damage.
+struct Driver {
+    engine: Engine,
+    now: Millis,
+}
+
+impl Driver {
+    const ROUNDS: u64 = 24;
+
+    fn drive(&mut self, known: &Known<'_>) -> Result<(), String> {
+        for round in 0..Driver::ROUNDS {
+            match round {
+                0 => self.resume_lanes()?,
+                2 => {
+                    let events = known.events.iter().cloned().map(Ok).collect();
+                    self.engine.accept(Token(1), events);
+                }
+                4 => {
+                    let request =
+                        Request { selector: Selector::default(), rate_per_second: 0, parallelism: 8 };
+                    let _refused = self.engine.create_replay(request);
+                }
+                8 => self.engine.request_checkpoint(),
+                _ => {}
+            }
+            self.round(known)?;
+            if let Some(failure) = self.engine.failure() {
+                return Err(format!("in round {round} the engine stops as a whole: {failure}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn resume_lanes(&mut self) -> Result<(), String> {
+        let query = LaneQuery { subscription: None, state: Some(State::Parked), after: None, limit: 20 };
+        // A list may name the damage instead.
+        let Ok(page) = self.engine.view_lanes(&query) else { return Ok(()) };
+        for lane in page.items {
+            let _refused = self.engine.act_on_lane(&lane.subscription, &lane.key, LaneAction::Resume);
+        }
+        Ok(())
+    }
+
+    fn round(&mut self, known: &Known<'_>) -> Result<(), String> {
+        self.now = self.now + 100;
+        self.engine.tick(self.now);
+        self.engine.flush();
+        if let Some(job) = self.engine.sync_job() {
+            let result = job.run();
+            self.engine.sync_done(job.up_to, result);
+        }
+        if let Some(job) = self.engine.prepare_job() {
+            let result = job.run();
+            self.engine.prepare_done(result);
+        }
+        if let Some(chore) = self.engine.chore() {
+            let result = chore.run();
+            self.engine.chore_done(result);
+        }
+        self.engine.take_answers();
+        for delivery in self.engine.take_deliveries() {
+            let view = EventView::decode(&delivery.record[delivery.event.clone()]);
+            if !view.is_ok_and(|view| (known.is_made)(&view)) {
+                return Err("it delivers what was never made".into());
+            }
+            let done = Outcome::Status { code: 200, retry_after_ms: None, detail: String::new() };
+            self.engine.outcome(delivery.ticket, done);
+        }
+        Ok(())
+    }
 }
 
 fn same(whole: &Report, damaged: Option<&Report>) -> bool {

@@ -24,13 +24,13 @@ pub fn standing(engine: &Engine) -> Result<Standing, Violation> {
     let mut query = LaneQuery { subscription: None, state: None, after: None, limit: 100 };
     loop {
         let page = engine.view_lanes(&query).map_err(|failure| Violation::new(NAME, failure.to_string()))?;
-        for lane in page.items.iter().filter(|lane| lane.depth > 0) {
+        for lane in page.items.iter().filter(|lane| lane.depth > 0 || lane.state == "paused") {
             let reason = lane.waits_for.as_deref().unwrap_or_default();
             let line = format!(
                 "{} {}: {} ({} waiting) for {reason:?}",
                 lane.subscription, lane.key, lane.state, lane.depth
             );
-            if reason.is_empty() {
+            if reason.is_empty() && lane.depth > 0 {
                 return Err(Violation::new(NAME, format!("a lane stands without a reason: {line}")));
             }
             match lane.state {

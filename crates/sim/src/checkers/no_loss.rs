@@ -10,6 +10,7 @@ use crate::event::EventNo;
 use crate::history::{Entry, Said, SubNo};
 use crate::outside::{Outside, State, Sub, Taken};
 use crate::rules::Place;
+use klambda_dispatch::{Judged, Rejection, Status};
 
 const NAME: &str = "no loss";
 
@@ -26,9 +27,19 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     Ok(())
 }
 
+/// Whoever was turned away cost nobody anything: no event made room for a request of which none was taken. If the store
+/// stopped over it, nobody knows.
+pub fn made_room(dropped: u64, judged: &[Judged]) -> Verdict {
+    let turned_away = |status: &Status| matches!(status, Status::Rejected(why) if !matches!(why, Rejection::Unavailable { .. }));
+    if dropped == 0 || !judged.iter().all(|judged| turned_away(&judged.status)) {
+        return Ok(());
+    }
+    let text = format!("{dropped} events were dropped for a request that was turned away: {:?}", judged[0]);
+    Err(Violation::new(NAME, text))
+}
+
 /// Passed longer ago than the id window: only in a lane that is that old.
 fn may_be_below_watermark(outside: &Outside, sub: &Sub, event: EventNo) -> bool {
-    const WINDOW_MS: u64 = 24 * 3_600_000;
     let ordering = sub.next_rules.as_ref().map_or(sub.rules.ordering, |rules| rules.ordering);
     let Place::Lane { key, sequence: Some(_) } = ordering.place(outside.made(event)) else { return false };
     // The past came to a lane at some time since its subscription was made.
@@ -36,7 +47,7 @@ fn may_be_below_watermark(outside: &Outside, sub: &Sub, event: EventNo) -> bool 
         true => Some(sub.created_at),
         false => sub.lane(&key).and_then(|lane| lane.first_at),
     };
-    first.is_some_and(|first| outside.now.saturating_sub(first) >= WINDOW_MS)
+    first.is_some_and(|first| outside.now.saturating_sub(first) >= sub.window_ms_min)
 }
 
 /// When all lanes are empty: what was accepted is delivered, decided about, or among the dead letters.

@@ -50,6 +50,13 @@ pub fn at_end(engine: &Engine, jobs: u64) -> Verdict {
                 format!("job {id}: {} order violations, {} duplicates", job.order_violations, job.duplicates);
             return Err(Violation::new(NAME, text));
         }
+        let accounted = job.replayed + job.failed + job.skipped;
+        if matches!(job.state, JobState::Succeeded | JobState::Failed) && job.selected != accounted {
+            return Err(Violation::new(
+                NAME,
+                format!("job {id}: {accounted} of what it selected are accounted for: {job:?}"),
+            ));
+        }
         if job.state == JobState::Running {
             return Err(Violation::new(
                 NAME,

@@ -121,13 +121,17 @@ impl Outside {
         } else if ending == Ending::Retry {
             pair.retry_after = now + retry_after_ms;
         }
+        // A job may take it up at once; then it waits in its place, where a limit can drop it.
+        let held_for_sure = !(sub.drops && replayed_at == now);
         let pair = sub.pair(event);
         let Some(lane) = pair.lane.as_ref().and_then(|key| sub.lanes.get_mut(key)) else { return };
         lane.open = None;
         if pair.is_settled() {
             lane.settle(event, pair.position, made.readable_sequence(), pair.taken_at);
-        } else if dead && !pair.aside {
+        } else if dead && !pair.aside && held_for_sure {
             lane.parked_on = Some(event);
+        } else if dead && !pair.aside {
+            lane.parked_maybe = Some(event);
         }
     }
 

@@ -5,9 +5,6 @@ use crate::event::{EventNo, Made};
 use crate::history::{Said, SubNo};
 use crate::rules::Place;
 
-/// How long an id is known after its event was taken: nothing is set, so the default.
-pub const WINDOW_MS: u64 = 24 * 3_600_000;
-
 impl Outside {
     pub(super) fn sent(&mut self, token: u64, event: EventNo) {
         self.op += 1;
@@ -52,10 +49,11 @@ impl Sub {
         let (timeout_ms, buffer_max) = (self.rules.gap_timeout_ms, self.rules.buffer_max);
         // What a limit may have dropped is not surely known.
         let drops = self.drops;
+        let window_ms = if self.ids_limited { 0 } else { self.rules.window_ms };
         let pair = self.pair_mut(made.no);
         // What waits again because a crash lost its acknowledgement may be dropped, and its id released.
         let delivered = pair.state == State::Acked || (pair.state == State::AckedMaybe && !drops);
-        let within = delivered && now - pair.taken_at.min(now) < WINDOW_MS;
+        let within = delivered && now - pair.taken_at.min(now) < window_ms;
         let waits = matches!(pair.state, State::Waiting | State::Dead { .. }) && !drops;
         // One that may have come too late may have been turned away by the watermark, which marks nothing.
         let has_it = pair.starts > 0 || !pair.may_be_late;
