@@ -5,7 +5,6 @@ mod single;
 mod step;
 
 use crate::engine::{Engine, Failure};
-use crate::lanes::Previous;
 use crate::rows;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
@@ -185,7 +184,7 @@ impl Engine {
                     what,
                     0,
                     time,
-                    Previous::None,
+                    None,
                 )
             }
             To::Later => {

@@ -2,7 +2,6 @@
 //! listed here; one outside stands here alone, for as long and as many as the subscription allows.
 
 use crate::engine::{Engine, Failure, if_readable};
-use crate::lanes::Previous;
 use crate::residency::{from_json, to_json};
 use crate::rows;
 use crate::subscription::Subscription;
@@ -191,14 +190,14 @@ impl Engine {
         error: &str,
         attempts: u32,
         time: Millis,
-        previous: Previous,
+        previous_id: Option<String>,
     ) -> Result<(), Failure> {
         if let Some(subscription) = self.subscriptions.get_mut(&id) {
             subscription.outside.added(entry.position, time, subscription.tally.dead);
             subscription.tally.dead += 1;
         }
         let attempts = Attempts::all(attempts);
-        self.put_dead_letter(rows::DEAD, id, key, entry, reason, error, attempts, time, previous)
+        self.put_dead_letter(rows::DEAD, id, key, entry, reason, error, attempts, time, previous_id)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -212,7 +211,7 @@ impl Engine {
         error: &str,
         attempts: Attempts,
         time: Millis,
-        previous: Previous,
+        previous_id: Option<String>,
     ) -> Result<(), Failure> {
         let named = self.names_of(entry.at)?;
         let row = Row {
@@ -229,10 +228,7 @@ impl Engine {
             attempts: attempts.total,
             fresh: (attempts.fresh < attempts.total).then_some(attempts.fresh),
             failed: time,
-            previous: match previous {
-                Previous::Id(id) => Some(id),
-                _ => None,
-            },
+            previous: previous_id,
         };
         self.rows.put(&rows::at_position(letter, id, entry.position), &to_json(&row)?);
         if self.live

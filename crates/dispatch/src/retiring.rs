@@ -3,7 +3,7 @@
 use crate::accept::place;
 use crate::apply::event_of;
 use crate::engine::{Engine, Failure, Ticket, if_readable};
-use crate::lanes::{Previous, Slot};
+use crate::lanes::Slot;
 use crate::operate::Refused;
 use crate::residency::PART_EVENTS;
 use crate::subscription::{Held, Phase, Subscription};
@@ -195,7 +195,7 @@ impl Engine {
         let attempts =
             self.giving_up.filter(|(head, _)| *head == entry.position).map_or(0, |(_, tried)| tried);
         self.replays.failed(id, entry.position);
-        self.add_dead_letter(id, key, entry, Reason::Unavailable, WHY, attempts, time, Previous::None)
+        self.add_dead_letter(id, key, entry, Reason::Unavailable, WHY, attempts, time, None)
     }
 
     pub(crate) fn give_up_single(

@@ -61,6 +61,13 @@ impl World {
     // ---- subscriptions ------------------------------------------------------------------------------------
 
     fn create(&mut self, name: &str) -> Verdict {
+        // Who begins anew does not want the dead letters of the one before; else a replay would bring them here.
+        let left = Selector { subscription: Some(name.to_owned()), ..Selector::default() };
+        if self.engine.knows_subscription(name).is_ok()
+            && let Err(why) = self.engine.purge_dead_letters(&left, true)
+        {
+            return self.refused("create", &why);
+        }
         let rules = Rules::random(name, &self.mix, &mut self.rng);
         match self.engine.put_subscription(rules.document(), false) {
             Ok(_) => {}

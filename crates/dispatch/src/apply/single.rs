@@ -1,7 +1,6 @@
 //! Events of unordered subscriptions: each on its own.
 
 use crate::engine::{Engine, Failure};
-use crate::lanes::Previous;
 use crate::rows;
 use crate::subscription::Single;
 use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
@@ -61,7 +60,7 @@ impl Engine {
                 subscription.tally.left(&entry);
                 self.forget_single(id, position);
                 self.replays.failed(id, position);
-                self.add_dead_letter(id, None, entry, *reason, error, attempts, time, Previous::None)?;
+                self.add_dead_letter(id, None, entry, *reason, error, attempts, time, None)?;
             }
             _ => {}
         }

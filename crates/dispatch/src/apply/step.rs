@@ -214,7 +214,7 @@ impl Engine {
                 subscription.tally.held += 1;
                 let (key, reason) = (resident.key.clone(), resident.last_reason);
                 let error = resident.last_error.clone();
-                let previous = resident.previous.clone();
+                let previous_id = resident.previous_id_of(&entry);
                 self.replays.failed(id, entry.position);
                 self.put_dead_letter(
                     rows::HELD,
@@ -225,7 +225,7 @@ impl Engine {
                     &error,
                     attempts,
                     time,
-                    previous,
+                    previous_id,
                 )
             }
             Action::Unhold(entry) => {
@@ -237,17 +237,17 @@ impl Engine {
                 resident.barrier = Address(at.0 + 1);
                 subscription.tally.left(&entry);
                 let key = resident.key.clone();
+                let previous_id = resident.previous_id_of(&entry);
                 let attempts = attempts.total + resident.take_earlier(entry.position);
                 let (reason, error) = match why {
                     Why::Late => (Reason::Late, String::from("its sequence was passed already")),
                     Why::Failed => (resident.last_reason, resident.last_error.clone()),
                 };
-                let previous = resident.previous.clone();
                 if !planted::is_on(Bug::PreviousIdStale) {
                     resident.passed(&entry);
                 }
                 self.replays.failed(id, entry.position);
-                self.add_dead_letter(id, Some(&key), entry, reason, &error, attempts, time, previous)
+                self.add_dead_letter(id, Some(&key), entry, reason, &error, attempts, time, previous_id)
             }
             Action::SpillEarly { sequence, entry } => {
                 resident.early_from = resident.early_from.min(sequence);

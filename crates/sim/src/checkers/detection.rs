@@ -38,8 +38,8 @@ pub fn folder_is_sound(disk: &MemoryDisk) -> Result<Report, Violation> {
 }
 
 /// One bit is turned somewhere in a copy of the folder: refused and named, cut at the end, or without any effect. If
-/// the copy opens, `known` is sent to it again and everything is asked of it that reads what it has: only what is damaged
-/// may suffer, and nothing but what was made comes out.
+/// the copy opens, `known` is sent to it again and everything is asked of it that reads what it has: of an event only that
+/// event may suffer, and nothing but what was made comes out.
 pub fn damage_shows(
     disk: &MemoryDisk,
     whole: &Report,
@@ -73,9 +73,16 @@ pub fn damage_shows(
         return Err(Violation::new(NAME, text));
     }
     let Ok((engine, _)) = opened else { return Ok(()) };
-    Driver { engine, now }.drive(known).map_err(|why| {
-        Violation::new(NAME, format!("bit turned at byte {byte} of {name}, and the folder opened: {why}"))
-    })
+    let driven = Driver { engine, now }.drive(known);
+    // What a table says is not known without it: better to stop and name it than to guess.
+    let is_table = name.starts_with("marks-") || name.starts_with("rows-");
+    match driven {
+        Err(why) if !(is_table && why.contains(&format!("{name} is damaged"))) => {
+            let text = format!("bit turned at byte {byte} of {name}, and the folder opened: {why}");
+            Err(Violation::new(NAME, text))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A whole copy of the folder can be worked with.
