@@ -176,16 +176,7 @@ impl Engine {
             To::Invalid { what } => {
                 subscription.tally.pin(entry.at);
                 let key = self.key_of(id, entry.at);
-                self.add_dead_letter(
-                    id,
-                    key.as_deref(),
-                    entry,
-                    Reason::Validation,
-                    what,
-                    0,
-                    time,
-                    None,
-                )
+                self.add_dead_letter(id, key.as_deref(), entry, Reason::Validation, what, 0, time, None)
             }
             To::Later => {
                 subscription.comes_later(entry);

@@ -45,7 +45,9 @@ pub fn round(outside: &Outside, engine: &Engine, bounds: &Bounds) -> Verdict {
         ));
     }
     if lanes > bounds.idle_lanes_max && engine.idle_lanes_in_memory() > bounds.idle_lanes_max {
-        let text = format!("more than {} lanes are in memory and have nothing to do", bounds.idle_lanes_max);
+        let idle = engine.idle_lanes_in_memory();
+        let text =
+            format!("{idle} lanes are in memory and have nothing to do, {} may be", bounds.idle_lanes_max);
         return Err(Violation::new(NAME, text));
     }
     Ok(())
