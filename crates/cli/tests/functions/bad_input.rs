@@ -79,7 +79,8 @@ fn each_ends_with_a_reason() {
         let message = failed.map(|one| one["message"].to_string()).unwrap_or_default();
         assert!(message.len() > 30, "{name}: {message}");
         let (status, body) = world.invoke(name, &json!({}));
-        assert_eq!(status, 503, "{name}: {body}");
+        // What may pass is tried again now and then: a call that comes just then is told how it ended.
+        assert!(matches!(status, 502 | 503), "{name}: {status} {body}");
     }
     let mut never = node(NODE_HELLO);
     never["triggers"] = json!([{ "filters": [{ "exact": { "type": "a" } }, { "exact": { "type": "b" } }] }]);
