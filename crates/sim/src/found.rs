@@ -3,9 +3,15 @@
 
 /// A seed and the bug it found.
 pub const FOUND: &[(u64, &str)] = &[
+    (1, "a replay's report left out what it had selected before a crash"),
+    (3, "an event made room for one that another subscription then turned away"),
+    (7, "ids of events that waited were forgotten when there were too many"),
     (14, "an unordered dead letter took another event's number after its subscription became ordered"),
+    (18, "damage to one event stopped the whole engine"),
+    (19, "a dead letter that failed again named another event as the one before it"),
     (27, "a dead letter from before a change of key went back to a lane that the rules no longer have"),
     (28, "a step that met a read error was half done, and the engine went on"),
+    (30, "a lane named an event before it whose only copy was gone"),
     (35, "a replay never ended: what it waited for was purged from the part of its lane on disk"),
     (36, "a subscription that still read the log was deleted with events it had accepted"),
     (38, "the check did not know a dead letter that was routed from before the log"),
