@@ -328,7 +328,8 @@ impl Engine {
                 .map_err(|refused| Refused::Conflict(format!("lane {key:?} of {name}: {refused}")))?;
         }
         self.step_lane(id, key, step)?;
-        tracing::info!(subscription = name, key, ?action, "Lane changed by hand.");
+        let purged = (action == LaneAction::Purge).then_some(events);
+        tracing::info!(subscription = name, key, ?action, purged, "Lane changed by hand.");
         Ok(())
     }
 

@@ -147,6 +147,8 @@ fn lane_step(at: Time, step: &record::Step<'_>) -> Step {
             (Some(position.0), Some(format!("replay r{job}")))
         }
         record::Step::Replay { position, .. } => (Some(position.0), None),
+        record::Step::Purge { events, .. } => (None, Some(format!("{events} events"))),
+        record::Step::PurgePart { positions, .. } => (None, Some(format!("{} events", positions.len()))),
         _ => (None, None),
     };
     Step { at, step: step.name(), position, id: None, detail }

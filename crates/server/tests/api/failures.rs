@@ -186,6 +186,8 @@ async fn a_lane_is_skipped_resumed_paused_and_purged_by_hand() {
         (&purged["depth"], &purged["state"], &purged["head"]),
         (&json!(0), &json!("open"), &Value::Null)
     );
+    let last = purged["timeline"].as_array().and_then(|steps| steps.last()).expect("a step");
+    assert_eq!((&last["step"], &last["detail"]), (&json!("purged"), &json!("1 events")));
 }
 
 #[tokio::test]
