@@ -158,6 +158,8 @@ const DOCUMENTS: u8 = 8;
 const EMITTED: u8 = 9;
 const KEPT_EMITTED: u8 = 10;
 const MOVED: u8 = 11;
+/// As `MOVED`, by a replay.
+const REPLAYED: u8 = 12;
 
 /// Whether a record takes a position, from its first byte.
 pub fn is_event(body: &[u8]) -> bool {
@@ -255,7 +257,7 @@ impl<'a> Record<'a> {
                 changes.iter().for_each(|change| change.encode(out));
             }
             Record::Moved { time, from, position, at, accepted, bytes, route, job } => {
-                out.push(MOVED);
+                out.push(if *job > 0 { REPLAYED } else { MOVED });
                 put_varint(out, time.0);
                 put_varint(out, u64::from(from.0));
                 put_varint(out, position.0);
@@ -337,7 +339,7 @@ impl<'a> Record<'a> {
                 emitted: kind == KEPT_EMITTED,
             },
             DOCUMENTS => Record::Documents { time: Millis(r.varint()?), changes: take_documents(r)? },
-            MOVED => Record::Moved {
+            MOVED | REPLAYED => Record::Moved {
                 time: Millis(r.varint()?),
                 from: SubscriptionId(r.u32()?),
                 position: Position(r.varint()?),
@@ -345,7 +347,7 @@ impl<'a> Record<'a> {
                 accepted: Millis(r.varint()?),
                 bytes: r.u32()?,
                 route: take_route(r)?,
-                job: if r.is_empty() { 0 } else { r.varint()? },
+                job: if kind == REPLAYED { r.varint()? } else { 0 },
             },
             _ => return Err(Malformed("record kind")),
         })
