@@ -164,8 +164,15 @@ impl Tally {
             self.cut += 1;
         } else {
             assert!(report.is_ok() && report.cut.is_none(), "{damage:?}: {report:?}");
-            assert_eq!(drained, left.delivers, "{damage:?} is silent");
-            self.harmless += 1;
+            if drained == left.delivers {
+                self.harmless += 1;
+                return;
+            }
+            // The last commit group as if it had never been written: zeros from its beginning to its end.
+            let verdict = Verdict::of(&drained, &left.told, &left.told_before);
+            let is_all = matches!(damage.what, What::Zeros(_)) && verdict == Verdict::default();
+            assert!(is_all, "{damage:?} is silent: {drained:?} instead of {:?}", left.delivers);
+            self.cut += 1;
         }
     }
 }
