@@ -5,6 +5,7 @@ use crate::elsewhere;
 use crate::names::Name;
 use crate::platform::timeout_ms;
 use bytes::Bytes;
+use klambda_core::address::Address;
 use klambda_core::ids::uuid;
 use klambda_core::outcome::Outcome;
 use klambda_core::time::Millis;
@@ -103,13 +104,11 @@ impl Control {
         let within = Duration::from_millis(timeout_ms(&resource));
         let answer = match lease.endpoint() {
             Endpoint::Local(address) => {
-                let at_most = within + self.options.start_timeout;
-                tokio::select! {
-                    called = self.caller.call(address, &call, at_most) => {
-                        called.map_err(|outcome| failed(outcome, within))?
-                    }
-                    () = is_over(&lease, within + LATE) => return Err(Error::Timeout(within)),
-                }
+                let called = match lease.is_starting() {
+                    false => self.caller.call(address, &call, within + LATE).await,
+                    true => self.call_early(&lease, address, &call, within + LATE).await,
+                };
+                called.map_err(|outcome| failed(outcome, within))?
             }
             Endpoint::Url(url) => {
                 let called = tokio::time::timeout(within, elsewhere::send(url, call)).await;
@@ -118,6 +117,26 @@ impl Control {
         };
         lease.answered();
         Ok(answer)
+    }
+
+    /// The call waits in the socket of a replica that is coming up: that is not part of its time.
+    async fn call_early(
+        &self,
+        lease: &Lease,
+        address: &Address,
+        call: &Call,
+        within: Duration,
+    ) -> Result<Answer, Outcome> {
+        let time = async {
+            while lease.is_starting() {
+                tokio::time::sleep(LOOK).await;
+            }
+            tokio::time::sleep(within).await;
+        };
+        tokio::select! {
+            called = self.caller.call(address, call, within + self.options.start_timeout) => called,
+            () = time => Err(Outcome::Timeout),
+        }
     }
 
     async fn lease(&self, name: &Name, resource: &Resource) -> Result<Lease, Error> {
@@ -131,18 +150,6 @@ impl Control {
             Err(other) => Err(Error::Unavailable { why: other.to_string(), retry_after: RETRY }),
         }
     }
-}
-
-/// Returns when a call has had its time. While the replica is still coming up that does not count.
-async fn is_over(lease: &Lease, within: Duration) {
-    // Most calls have ended by then, and nobody had to look.
-    tokio::time::sleep(LOOK.min(within)).await;
-    let mut left = within.saturating_sub(LOOK);
-    while lease.is_starting() {
-        tokio::time::sleep(LOOK).await;
-        left = within;
-    }
-    tokio::time::sleep(left).await;
 }
 
 /// The headers that a function may get to see.

@@ -3,6 +3,7 @@
 mod world;
 
 use klambda_core::outcome::Outcome;
+use klambda_dispatch::Delivery;
 use klambda_dispatch::operate::{LaneAction, Leftover};
 use serde_json::{Value, json};
 use world::World;
@@ -42,16 +43,22 @@ fn open_breaker(world: &mut World) {
     assert_eq!(answer(world, refused), 0, "the breaker is open");
 }
 
+/// The breaker is open, and the call that tries the endpoint again is under way.
+fn probing() -> (World, Vec<Delivery>) {
+    let mut world = World::new(1);
+    world.put(to("a", 9000));
+    world.send("k", None);
+    open_breaker(&mut world);
+    world.pass(PROBE_MS);
+    let probe = world.take_open();
+    assert_eq!(probe.len(), 1);
+    (world, probe)
+}
+
 #[test]
 fn a_probe_of_a_subscription_that_is_deleted_meanwhile_leaves_the_breaker_free() {
     for outcome in [world::ok as fn() -> Outcome, refused] {
-        let mut world = World::new(1);
-        world.put(to("a", 9000));
-        world.send("k", None);
-        open_breaker(&mut world);
-        world.pass(PROBE_MS);
-        let probe = world.take_open();
-        assert_eq!(probe.len(), 1);
+        let (mut world, probe) = probing();
         world.put(to("b", 9000));
         world.send("k", None);
         world.settle();
@@ -79,13 +86,7 @@ fn what_comes_late_from_an_old_target_is_not_held_against_the_new_one() {
 
 #[test]
 fn a_probe_that_is_under_way_while_the_target_changes_there_and_back_leaves_the_breaker_free() {
-    let mut world = World::new(1);
-    world.put(to("a", 9000));
-    world.send("k", None);
-    open_breaker(&mut world);
-    world.pass(PROBE_MS);
-    let probe = world.take_open();
-    assert_eq!(probe.len(), 1);
+    let (mut world, probe) = probing();
     world.put(to("a", 9001));
     world.put(to("a", 9000));
     probe.into_iter().for_each(|delivery| world.engine.outcome(delivery.ticket, refused()));

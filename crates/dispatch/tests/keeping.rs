@@ -11,21 +11,10 @@ use klambda_store::disk::Disk;
 use klambda_store::faulty_disk::Op;
 use klambda_store::manifest::Manifest;
 use klambda_store::tables::TableSet;
-use serde_json::{Value, json};
-use world::{Rng, World};
+use serde_json::json;
+use world::{Rng, World, ordered};
 
 const DAY_MS: u64 = 24 * 3_600_000;
-
-fn subscription(name: &str, spec: Value) -> Value {
-    let mut document = json!({
-        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": name},
-        "spec": {"target": {"url": "http://127.0.0.1:9000/"}, "ordering": "ordered", "retry": {"attempts": 1}},
-    });
-    for (key, value) in spec.as_object().expect("an object") {
-        document["spec"][key] = value.clone();
-    }
-    document
-}
 
 fn accepted(world: &World) -> usize {
     world.accepted.values().map(Vec::len).sum()
@@ -67,7 +56,7 @@ fn what_waits_is_known_however_many_come_after_it_and_so_are_the_newest() {
     {
         let mut rng = Rng(seed as u64);
         let mut world = World::with(seed as u64, Config { marks_max: 1000, ..world::config() });
-        world.put(subscription("all", spec.clone()));
+        world.put(ordered("all", &spec.clone()));
         (0..100).for_each(|n| world.send(&format!("sick-{}", n % 7), None));
         rounds(&mut world, &mut rng, 30);
         let waiting = accepted_ids(&world);
@@ -94,13 +83,13 @@ fn what_waits_is_known_however_many_come_after_it_and_so_are_the_newest() {
 fn what_was_taken_in_to_be_read_later_is_known_however_many_come_after_it() {
     let mut rng = Rng(1);
     let mut world = World::with(1, Config { marks_max: 1000, ..world::config() });
-    world.put(subscription("all", json!({})));
+    world.put(ordered("all", &json!({})));
     (0..10).for_each(|_| world.send("sick", None));
     world.settle();
     // New rules wait for what is there, and all that comes waits for them.
-    world.put(subscription("all", json!({"orderingPolicy": {"key": {"attribute": "partitionkey"}}})));
+    world.put(ordered("all", &json!({"orderingPolicy": {"key": {"attribute": "partitionkey"}}})));
     world.engine.pause_subscription("all", true).expect("pauses");
-    world.put(subscription("others", json!({"filters": [{"prefix": {"partitionkey": "well"}}]})));
+    world.put(ordered("others", &json!({"filters": [{"prefix": {"partitionkey": "well"}}]})));
     (0..200).for_each(|_| world.send("later", None));
     rounds(&mut world, &mut rng, 50);
     let waiting = accepted_ids(&world);
@@ -119,7 +108,7 @@ fn what_was_taken_in_to_be_read_later_is_known_however_many_come_after_it() {
 fn ids_of_a_deep_backlog_outlive_their_window_some_at_a_time() {
     let mut rng = Rng(2);
     let mut world = World::new(2);
-    world.put(subscription("orders", json!({"backlog": {"maxEvents": 100_000}})));
+    world.put(ordered("orders", &json!({"backlog": {"maxEvents": 100_000}})));
     world.engine.pause_subscription("orders", true).expect("pauses");
     for _ in 0..40 {
         (0..100).for_each(|n| world.send(&format!("k{n}"), None));
@@ -157,7 +146,7 @@ fn one_of_many_dead_letters_is_known_by_a_few_reads() {
     let mut rng = Rng(3);
     let mut world = World::new(3);
     let keyless = json!({"key": {"attribute": "nokey"}});
-    world.put(subscription("all", json!({"orderingPolicy": keyless, "idempotency": {"ttl": "1s"}})));
+    world.put(ordered("all", &json!({"orderingPolicy": keyless, "idempotency": {"ttl": "1s"}})));
     for _ in 0..50 {
         (0..100).for_each(|_| world.send("k", None));
         rounds(&mut world, &mut rng, 3);
@@ -178,7 +167,7 @@ fn an_event_that_cannot_be_read_back_and_comes_again_past_its_window_is_no_failu
     for ordering in ["ordered", "unordered"] {
         let mut rng = Rng(4);
         let mut world = World::new(4);
-        world.put(subscription("all", json!({"ordering": ordering, "idempotency": {"ttl": "1s"}})));
+        world.put(ordered("all", &json!({"ordering": ordering, "idempotency": {"ttl": "1s"}})));
         world.send("sick-1", None);
         rounds(&mut world, &mut rng, 20);
         world.engine.pause_subscription("all", true).expect("pauses");
@@ -247,7 +236,7 @@ fn rows_of_a_removed_subscription_leave_the_disk_whenever_it_was_removed() {
     for removed_before_the_merge in [true, false] {
         let mut world = World::new(5);
         // Each event is a row at once.
-        world.put(subscription("goes", json!({"orderingPolicy": {"key": {"attribute": "nokey"}}})));
+        world.put(ordered("goes", &json!({"orderingPolicy": {"key": {"attribute": "nokey"}}})));
         let id = world.id("goes");
         for _ in 0..4 {
             (0..20).for_each(|_| world.send("k", None));
@@ -266,7 +255,7 @@ fn rows_of_a_removed_subscription_leave_the_disk_whenever_it_was_removed() {
         }
         world.engine.chore_done(merge.run());
         for _ in 0..40 {
-            world.put(subscription("other", json!({})));
+            world.put(ordered("other", &json!({})));
             checkpoint(&mut world);
         }
         assert_eq!(stored_rows(&world, id), 0, "removed before the merge: {removed_before_the_merge}");
@@ -289,7 +278,7 @@ fn copies_that_nothing_needs_are_forgotten_behind_many_that_are_needed() {
         let (policy, letters) = (json!({"key": {"attribute": "nokey"}}), json!({"ttl": "90d"}));
         let filters = json!([{"exact": {"partitionkey": name}}]);
         let spec = json!({"orderingPolicy": policy, "deadLetters": letters, "filters": filters});
-        world.put(subscription(name, spec));
+        world.put(ordered(name, &spec));
     }
     let long = "x".repeat(4000);
     // What lies between is more than the mebibyte that events are counted by.

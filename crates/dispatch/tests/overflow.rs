@@ -11,20 +11,9 @@ use klambda_dispatch::{Answer, Delivery, Rejection, Status, Token};
 use klambda_store::record::{Record, Step};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
-use world::{Rng, World, error, ok};
+use world::{Rng, World, error, ok, ordered};
 
 const DAY_MS: u64 = 24 * 3_600_000;
-
-fn subscription(name: &str, spec: &serde_json::Value) -> serde_json::Value {
-    let mut document = json!({
-        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": name},
-        "spec": {"target": {"url": "http://10.0.0.1/"}, "ordering": "ordered", "retry": {"attempts": 1}},
-    });
-    for (member, value) in spec.as_object().expect("an object") {
-        document["spec"][member] = value.clone();
-    }
-    document
-}
 
 fn drops_at(events: u64) -> serde_json::Value {
     json!({"maxEvents": events, "onFull": "drop"})
@@ -86,9 +75,9 @@ fn dropped_since(world: &World, at: &mut Address) -> Vec<u64> {
 /// Full and paused, so that all of it could be dropped: five events, the first of which `b` has in flight.
 fn beside_one_that_cannot_drop() -> World {
     let mut world = World::new(1);
-    world.put(subscription("a", &json!({"paused": true, "backlog": drops_at(5)})));
+    world.put(ordered("a", &json!({"paused": true, "backlog": drops_at(5)})));
     let only = json!([{"exact": {"partitionkey": "b"}}]);
-    world.put(subscription("b", &json!({"filters": only, "backlog": drops_at(1)})));
+    world.put(ordered("b", &json!({"filters": only, "backlog": drops_at(1)})));
     for (id, key) in [("b0", "b"), ("a1", "a"), ("a2", "a"), ("a3", "a"), ("a4", "a")] {
         assert!(matches!(judge(&mut world, event(id, key)), Status::Accepted { .. }));
         world.pass(10);
@@ -124,7 +113,7 @@ fn an_event_that_the_log_has_no_room_for_costs_nobody_anything() {
     world.engine.delete_subscription("a", Leftover::Drain).expect("draining");
     world.engine.pause_subscription("b", true).expect("paused");
     world.disk.set_capacity(Some(world.disk.used_bytes() + (64 << 10)));
-    world.put(subscription("full", &json!({"paused": true, "backlog": drops_at(5)})));
+    world.put(ordered("full", &json!({"paused": true, "backlog": drops_at(5)})));
     let mut refused = 0;
     for n in 0..400 {
         let before = waiting(&world, "full");
@@ -150,7 +139,7 @@ fn an_event_that_its_lane_has_passed_is_skipped_and_drops_nothing() {
     let policy = json!({"sequence": {"attribute": "sequence"}});
     let ttl = json!({"ttl": "10s"});
     let spec = json!({"orderingPolicy": policy, "idempotency": ttl, "backlog": drops_at(2)});
-    world.put(subscription("s", &spec));
+    world.put(ordered("s", &spec));
     for n in 1..=6 {
         judge(&mut world, sequenced(&format!("e{n}"), "k", n));
         world.pass(11_000);
@@ -172,7 +161,7 @@ fn an_event_that_its_lane_has_passed_is_skipped_and_drops_nothing() {
 fn what_holds_its_lane_for_too_long_does_not_empty_the_backlog() {
     let mut world = World::new(3);
     let backlog = json!({"maxAge": "60s", "onFull": "drop"});
-    world.put(subscription("s", &json!({"backlog": backlog})));
+    world.put(ordered("s", &json!({"backlog": backlog})));
     judge(&mut world, event("sick", "sick"));
     world.pass(100);
     let sick = world.take_open().pop().expect("a call");
@@ -195,11 +184,11 @@ fn what_holds_its_lane_for_too_long_does_not_empty_the_backlog() {
 fn replies_drop_nothing_while_one_of_them_finds_no_room() {
     let mut world = World::new(4);
     let of = |kind: &str| json!([{"exact": {"type": kind}}]);
-    world.put(subscription("first", &json!({"filters": of("t")})));
+    world.put(ordered("first", &json!({"filters": of("t")})));
     let dropping = json!({"filters": of("kept"), "paused": true, "backlog": drops_at(3)});
-    world.put(subscription("dropping", &dropping));
+    world.put(ordered("dropping", &dropping));
     let refusing = json!({"filters": of("late"), "paused": true, "backlog": {"maxEvents": 1}});
-    world.put(subscription("refusing", &refusing));
+    world.put(ordered("refusing", &refusing));
     for (n, kind) in ["kept", "kept", "kept", "late"].into_iter().enumerate() {
         judge(&mut world, Event { kind: kind.into(), ..event(&format!("e{n}"), "k") });
     }
@@ -249,7 +238,7 @@ fn the_oldest_that_can_go_is_dropped_wherever_its_lane_is() {
         let mut rng = Rng(seed);
         let mut world = World::new(seed);
         let limit = 900;
-        world.put(subscription("s", &json!({"concurrency": 8, "backlog": drops_at(limit)})));
+        world.put(ordered("s", &json!({"concurrency": 8, "backlog": drops_at(limit)})));
         let (mut model, mut open, mut drops) = (Model::default(), Vec::new(), 0);
         let mut seen = world.engine.reader().oldest().expect("a segment").start();
         let keys = if seed % 2 == 0 { 2000 } else { 40 };
@@ -309,11 +298,11 @@ fn the_oldest_that_can_go_is_dropped_wherever_its_lane_is() {
 fn an_event_that_nobody_wants_any_more_is_known_by_the_log() {
     let mut world = World::new(5);
     for name in ["deleted", "changed"] {
-        world.put(subscription(name, &json!({"filters": [{"exact": {"partitionkey": name}}]})));
+        world.put(ordered(name, &json!({"filters": [{"exact": {"partitionkey": name}}]})));
         assert!(matches!(judge(&mut world, event(name, name)), Status::Accepted { .. }));
     }
     world.engine.delete_subscription("deleted", Leftover::Discard).expect("deleted");
-    world.put(subscription("changed", &json!({"filters": [{"exact": {"partitionkey": "other"}}]})));
+    world.put(ordered("changed", &json!({"filters": [{"exact": {"partitionkey": "other"}}]})));
     for _ in 0..2 {
         for name in ["deleted", "changed"] {
             assert_eq!(judge(&mut world, event(name, name)), Status::Skipped { reason: "duplicate" });

@@ -1,7 +1,7 @@
 //! A world of one engine: simulated disk, clock and target.
 #![allow(dead_code)]
 
-use klambda_core::event::{Attribute, Event, Value};
+use klambda_core::event::{self, Attribute, Event};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::SubscriptionId;
 use klambda_core::outcome::Outcome;
@@ -11,6 +11,7 @@ use klambda_dispatch::check::{self, Report};
 use klambda_dispatch::{Answer, Config, Delivery, Engine, Rejection, Status, Token};
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -51,6 +52,18 @@ pub fn ok() -> Outcome {
 
 pub fn error(code: u16) -> Outcome {
     Outcome::Status { code, retry_after_ms: None, detail: String::new() }
+}
+
+/// A subscription with lanes in which one failure is enough, and what `spec` says beside that.
+pub fn ordered(name: &str, spec: &Value) -> Value {
+    let mut document = json!({
+        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": name},
+        "spec": {"target": {"url": "http://127.0.0.1:9000/"}, "ordering": "ordered", "retry": {"attempts": 1}},
+    });
+    for (member, value) in spec.as_object().expect("an object") {
+        document["spec"][member] = value.clone();
+    }
+    document
 }
 
 pub fn config() -> Config {
@@ -116,7 +129,7 @@ impl World {
 
     pub fn send_as(&mut self, key: &str, sequence: Option<u64>, id: &str) {
         let attribute =
-            |name: &str, value: String| Attribute { name: name.into(), value: Value::String(value) };
+            |name: &str, value: String| Attribute { name: name.into(), value: event::Value::String(value) };
         let mut attributes = vec![attribute("partitionkey", key.into())];
         attributes.extend(sequence.map(|n| attribute("sequence", n.to_string())));
         let event = Event {

@@ -44,6 +44,8 @@ pub struct Waiter {
 pub struct Grant {
     pub replica: u64,
     pub endpoint: Endpoint,
+    /// The replica had yet to come up.
+    pub early: bool,
 }
 
 impl Function {

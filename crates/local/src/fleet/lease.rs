@@ -33,6 +33,9 @@ impl Lease {
 
     /// Whether the replica has yet to come up; what is sent to it waits until it has.
     pub fn is_starting(&self) -> bool {
+        if !self.grant.early {
+            return false;
+        }
         let starts = |replica: &Replica| replica.id == self.grant.replica && replica.stage == Stage::Starting;
         let state = self.shared.lock();
         state.functions.get(&self.function).is_some_and(|function| function.replicas.iter().any(starts))

@@ -57,7 +57,7 @@ impl Function {
         let replica = &mut self.replicas[index];
         replica.in_flight += 1;
         let endpoint = replica.endpoint.clone().expect("only what has an address is picked");
-        let grant = Grant { replica: replica.id, endpoint };
+        let grant = Grant { replica: replica.id, endpoint, early: replica.stage == Stage::Starting };
         if replica.in_flight == 1 {
             replica.owes_since = now;
             let ordinal = replica.ordinal;
