@@ -21,7 +21,9 @@ Exit codes:
   2  the command line or an input file is wrong
   3  the server cannot be reached
   4  not found
-  5  conflict";
+  5  conflict
+ 70  `serve` only: a panic ended the server
+ 74  `serve` only: the store failed";
 
 /// Event-driven functions that keep their order: every key of every subscription is a FIFO lane.
 #[derive(Debug, Parser)]

@@ -11,6 +11,11 @@ use std::process::ExitCode;
 #[error("{0}")]
 pub struct Usage(pub String);
 
+/// The server's store failed while it ran.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StoreFailed(pub String);
+
 impl Usage {
     pub fn file(file: &Path, error: &dyn fmt::Display) -> Usage {
         Usage(format!("{}: {error}", file.display()))
@@ -33,6 +38,9 @@ pub fn print(error: &anyhow::Error) {
 pub fn code(error: &anyhow::Error) -> u8 {
     if error.chain().any(|cause| cause.is::<Usage>()) {
         return 2;
+    }
+    if error.chain().any(|cause| cause.is::<StoreFailed>()) {
+        return klambda_crash::EXIT_STORE;
     }
     match error.chain().find_map(|cause| cause.downcast_ref::<client::Error>()) {
         Some(client::Error::Unreachable { .. }) => 3,

@@ -8,6 +8,7 @@ use crate::options::Options;
 use crate::platform::Platform;
 use crate::state::{Entry, State, Subscription};
 use klambda_core::time::Millis;
+use klambda_crash::{Guard, Lock};
 use klambda_dispatch::client::Caller;
 use klambda_dispatch::documents::Stored;
 use klambda_dispatch::runner::{Clock, Handle, Stopped};
@@ -15,7 +16,7 @@ use klambda_dispatch::{Engine, Failure};
 use klambda_functions::resource::{Aspect, Resource};
 use klambda_functions::{hash, triggers};
 use klambda_local::process::logs::Logs;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, OnceCell};
 
 /// The kind of the documents that resources are.
@@ -32,7 +33,7 @@ pub struct Shared {
     pub(crate) options: Options,
     pub(crate) clock: Clock,
     handle: OnceLock<Handle>,
-    state: Mutex<State>,
+    state: Lock<State>,
     /// For the task that plans: there is something to do, or something to do sooner.
     pub(crate) changed: Notify,
     platform: OnceCell<Platform>,
@@ -67,7 +68,7 @@ impl Control {
             ids: Ids::new(clock.now()),
             clock,
             handle: OnceLock::new(),
-            state: Mutex::default(),
+            state: Lock::default(),
             changed: Notify::new(),
             platform: OnceCell::new(),
             caller: caller(),
@@ -136,8 +137,8 @@ impl Control {
 }
 
 impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no one panics while holding it")
+    pub(crate) fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
     }
 
     pub(crate) fn running(&self) -> Option<&Platform> {

@@ -1,10 +1,10 @@
 //! What is counted of the control plane.
 
+use klambda_crash::{Guard, Lock};
 use klambda_dispatch::metrics::Histogram;
 use klambda_functions::resource::{Kind, Outcome};
 use klambda_functions::write::Change;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
@@ -25,11 +25,11 @@ pub const BUILDS: [&str; 5] = ["completed", "failed", "timeout", "cancelled", "s
 
 /// Shared by those who count.
 #[derive(Debug, Default)]
-pub struct Counting(Mutex<Counts>);
+pub struct Counting(Lock<Counts>);
 
 impl Counting {
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Counts> {
+        self.0.lock()
     }
 
     pub fn read(&self) -> Counts {

@@ -16,6 +16,7 @@ use crate::state::{Deployed, Entry};
 use jobs::Jobs;
 use klambda_build::{Slots, Workshop};
 use klambda_core::time::Millis;
+use klambda_crash::Lock;
 use klambda_functions::hash;
 use klambda_functions::resource::Resource;
 use klambda_local::fleet::{self, Fleet};
@@ -24,14 +25,14 @@ use made::Made;
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tempfile::TempDir;
 
 pub struct Platform {
     pub fleet: Fleet,
     workshop: Workshop,
     folder: PathBuf,
-    made: Mutex<HashMap<String, Arc<Made>>>,
+    made: Lock<HashMap<String, Arc<Made>>>,
     fetches: Jobs,
     builds: Jobs,
     /// Fetches that run at the same time.
@@ -88,7 +89,7 @@ impl Platform {
             fleet: Fleet::start(fleet, spawner)?,
             workshop: Workshop::open(workshop)?,
             folder,
-            made: Mutex::default(),
+            made: Lock::default(),
             fetches: Jobs::default(),
             builds: Jobs::default(),
             slots: Slots::new(options.builds_max),
@@ -102,7 +103,7 @@ impl Platform {
 
     /// The artifact of this hash, if it is there.
     pub fn made(&self, hash: &str) -> Option<Arc<Made>> {
-        let mut known = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.made.lock();
         if let Some(made) = known.get(hash) {
             return Some(made.clone());
         }
@@ -114,7 +115,7 @@ impl Platform {
     fn note_made(&self, hash: &str, artifact: klambda_build::Artifact) -> io::Result<()> {
         let made = Made::of(artifact);
         made.write(&self.folder.join("made"), hash)?;
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).insert(hash.to_owned(), Arc::new(made));
+        self.made.lock().insert(hash.to_owned(), Arc::new(made));
         Ok(())
     }
 

@@ -6,9 +6,11 @@ use crate::observe::observe;
 use crate::platform::Sweeps;
 use crate::subscriptions::Wish;
 use klambda_core::time::Millis;
+use klambda_crash::{Place, Point, contain};
 use klambda_dispatch::Engine;
 use klambda_dispatch::documents::{self, CONTENT_BYTES_MAX, EVENTS_MAX, Expected, Write};
-use klambda_functions::plan::{Action, Plan, plan};
+use klambda_functions::observed::Observed;
+use klambda_functions::plan::{Action, Plan, failed, plan};
 use klambda_functions::resource::Resource;
 use klambda_local::fleet::Changes;
 use std::sync::Arc;
@@ -46,6 +48,7 @@ impl Control {
     pub(crate) async fn reconcile(self) {
         let mut sweeps = Sweeps::default();
         loop {
+            Point::Reconcile.pass();
             sweeps.run(&self).await;
             let now = self.clock.now();
             let (due, next) = {
@@ -88,7 +91,7 @@ impl Control {
             let entry = state.functions.get_mut(&name)?;
             (entry.resource.clone(), observe(&name, entry, self.running(), &self.options))
         };
-        let plan = plan(&resource, &observed, &self.options.limits, self.clock.now());
+        let plan = self.contained_plan(&name, &resource, &observed)?;
         if let Some(at) = plan.wake_at {
             self.lock().wake(&name, at);
         }
@@ -100,6 +103,22 @@ impl Control {
             return None;
         }
         Some(planned)
+    }
+
+    /// A resource whose plan panics fails, and the others go on: it would panic again after every restart.
+    fn contained_plan(&self, name: &Name, resource: &Resource, observed: &Observed) -> Option<Plan> {
+        let (limits, now) = (&self.options.limits, self.clock.now());
+        let planned = contain(Place::Plan, || {
+            Point::Plan.pass();
+            plan(resource, observed, limits, now)
+        });
+        planned
+            .or_else(|panic| {
+                tracing::error!(%panic, function = %name, "The plan of a function panicked.");
+                self.counting.reconciled("failed", 1, Duration::ZERO);
+                contain(Place::Plan, || failed(resource, &panic.to_string(), limits, now))
+            })
+            .ok()
     }
 
     /// Says whether there was something to do.
@@ -137,6 +156,7 @@ impl Control {
     }
 
     fn act_on(&self, planned: Vec<Planned>) -> Vec<(Name, Wish)> {
+        Point::Act.pass();
         let mut wishes = Vec::new();
         for Planned { name, resource, plan, .. } in planned {
             for action in plan.actions {
@@ -184,6 +204,7 @@ impl Control {
 
     fn put_step(&self, engine: &mut Engine, step: Step) -> Result<Vec<Planned>, documents::Error> {
         let mut state = self.lock();
+        Point::SharedLock.pass();
         let (mut writes, mut events) = (Vec::new(), Vec::new());
         let (mut resources, mut stored) = (Vec::new(), Vec::new());
         for mut planned in step.planned {
@@ -251,6 +272,7 @@ impl Control {
     pub(crate) async fn watch_fleet(self, mut changes: Changes) {
         loop {
             let name = Name::from_text(&changes.next().await);
+            Point::Fleet.pass();
             self.enqueue(&name);
             self.caller.sweep();
             if let Ok(handle) = self.handle() {

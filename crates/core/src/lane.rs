@@ -14,6 +14,7 @@
 
 mod early;
 mod gap;
+mod invariants;
 mod operators;
 mod policy;
 mod queue;
@@ -145,6 +146,7 @@ impl Lane {
         if self.state() != state {
             self.since = now;
         }
+        self.assert_invariants();
         Ok(())
     }
 

@@ -17,6 +17,8 @@ pub enum Outcome {
     Timeout,
     /// The call could not even be made: a header value that cannot be read, a certificate that is not there.
     Unusable(String),
+    /// The call panicked. Nobody knows how far it got.
+    Internal(String),
     /// A function's success with events of its own. An empty id or source is to be filled in.
     Replied {
         replies: Vec<Event>,
@@ -57,6 +59,7 @@ impl Outcome {
             Outcome::Status { code, .. } => matches!(code, 429 | 502 | 503 | 504),
             Outcome::Refused(_) | Outcome::Broken(_) | Outcome::Timeout => true,
             Outcome::Unusable(_)
+            | Outcome::Internal(_)
             | Outcome::Replied { .. }
             | Outcome::BadReplies(_)
             | Outcome::Invalid(_)
@@ -86,7 +89,9 @@ impl Outcome {
             | Outcome::NotReady { .. } => Reason::Unavailable,
             Outcome::BadReplies(_) | Outcome::Invalid(_) => Reason::Validation,
             Outcome::Timeout => Reason::Timeout,
-            Outcome::Status { .. } | Outcome::Broken(_) | Outcome::Replied { .. } => Reason::RetriesExhausted,
+            Outcome::Status { .. } | Outcome::Broken(_) | Outcome::Internal(_) | Outcome::Replied { .. } => {
+                Reason::RetriesExhausted
+            }
         }
     }
 
@@ -101,7 +106,7 @@ impl Outcome {
             Outcome::Unusable(detail) => format!("not called: {detail}"),
             Outcome::Replied { replies } => format!("answered with {} events", replies.len()),
             Outcome::BadReplies(detail) => format!("the events it answered with were refused: {detail}"),
-            Outcome::Invalid(detail) => detail.clone(),
+            Outcome::Invalid(detail) | Outcome::Internal(detail) => detail.clone(),
             Outcome::NotReady { why, .. } => format!("not called: {why}"),
         }
     }
@@ -184,6 +189,7 @@ mod tests {
             (Outcome::Broken("reset".into()), "connection broken: reset", None, true),
             (Outcome::Timeout, "no answer within the timeout", None, true),
             (Outcome::Unusable("no file".into()), "not called: no file", None, false),
+            (Outcome::Internal("internal error: x".into()), "internal error: x", None, false),
             (Outcome::Replied { replies: Vec::new() }, "answered with 0 events", None, false),
             (Outcome::Invalid("no name".into()), "no name", None, false),
             (not_ready, "not called: it is built", Some(9), false),

@@ -108,8 +108,11 @@ impl Parted {
 impl Engine {
     /// Judges a request's events in order and answers when all of it is durable.
     pub fn accept(&mut self, token: Token, events: Vec<Result<Event, Rejected>>) {
+        let had_failed = self.failed.is_some();
         let judged = events.into_iter().map(|event| self.judge(event)).collect();
-        self.unflushed_answers.push(Answer::Events(token, judged));
+        // After a failure all of it is refused, and no sync will ever release the answer.
+        let answers = if had_failed { &mut self.answers } else { &mut self.unflushed_answers };
+        answers.push(Answer::Events(token, judged));
     }
 
     fn judge(&mut self, event: Result<Event, Rejected>) -> Judged {

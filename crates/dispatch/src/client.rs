@@ -34,10 +34,11 @@ use connection::Trouble;
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::{Document, FunctionName};
+use klambda_crash::{Guard, Lock};
 use pool::Pool;
 use request::Request;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use target::{Prepared, Replicas, Way};
 use tokio::time::Instant;
@@ -77,7 +78,7 @@ pub struct Client {
 struct Shared {
     options: Options,
     functions: Arc<dyn Functions>,
-    targets: Mutex<Targets>,
+    targets: Lock<Targets>,
 }
 
 #[derive(Default)]
@@ -100,7 +101,7 @@ impl Client {
 
     /// One that can call functions too.
     pub fn with_functions(options: Options, functions: Arc<dyn Functions>) -> Client {
-        Client { shared: Arc::new(Shared { options, functions, targets: Mutex::default() }) }
+        Client { shared: Arc::new(Shared { options, functions, targets: Lock::default() }) }
     }
 
     /// Makes the call. Dropping the future closes its connection.
@@ -201,8 +202,8 @@ impl Shared {
         Ok(prepared)
     }
 
-    fn targets(&self) -> MutexGuard<'_, Targets> {
-        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    fn targets(&self) -> Guard<'_, Targets> {
+        self.targets.lock()
     }
 }
 

@@ -15,13 +15,14 @@ use klambda_core::event::Event;
 use klambda_core::ids::Address;
 use klambda_core::outcome::Outcome;
 use klambda_core::time::Millis;
+use klambda_crash::{Guard, Lock, Point};
 use klambda_store::chore::{Chore, Done};
 use klambda_store::disk::File;
 use klambda_store::log::{PrepareJob, SyncJob};
 use klambda_store::table;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc as threads;
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, oneshot};
 
@@ -57,26 +58,46 @@ enum Input {
 
 #[derive(Default)]
 struct Inbox {
-    inputs: Mutex<Vec<Input>>,
+    waiting: Lock<Waiting>,
     notify: Notify,
 }
 
+#[derive(Default)]
+struct Waiting {
+    inputs: Vec<Input>,
+    /// The runner has ended and takes nothing more.
+    closed: bool,
+}
+
 impl Inbox {
+    /// Drops the input if the runner has ended. That drops its channel as well, which tells the caller.
     fn push(&self, input: Input) {
-        let mut inputs = self.lock();
-        inputs.push(input);
-        if inputs.len() == 1 {
-            drop(inputs);
+        let mut waiting = self.lock();
+        if waiting.closed {
+            drop(waiting);
+            return drop(input);
+        }
+        waiting.inputs.push(input);
+        if waiting.inputs.len() == 1 {
+            drop(waiting);
             self.notify.notify_one();
         }
     }
 
     fn take(&self, into: &mut Vec<Input>) {
-        std::mem::swap(&mut *self.lock(), into);
+        std::mem::swap(&mut self.lock().inputs, into);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Input>> {
-        self.inputs.lock().expect("no one panics while holding the inbox")
+    fn close(&self) {
+        let mut waiting = self.lock();
+        waiting.closed = true;
+        let inputs = std::mem::take(&mut waiting.inputs);
+        drop(waiting);
+        drop(inputs);
+    }
+
+    fn lock(&self) -> Guard<'_, Waiting> {
+        self.waiting.lock()
     }
 }
 
@@ -86,10 +107,15 @@ pub struct Handle {
     inbox: Arc<Inbox>,
 }
 
-/// The engine has stopped.
+/// The engine has stopped. Whether anything was done is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server is shutting down")]
 pub struct Stopped;
+
+/// The store failed: what was not acknowledged by then never will be. A restart recovers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the store failed: {0}")]
+pub struct StoreFailed(pub String);
 
 impl Handle {
     /// Answers when all of it is durable.
@@ -252,20 +278,25 @@ impl Runner {
         Ok((runner, handle))
     }
 
-    /// Runs until stopped; everything accepted is durable when it ends.
-    pub async fn run(mut self) {
+    /// Runs until stopped; everything accepted is durable when it ends. Ends at once when the store fails. However it
+    /// ends, every call on a handle is answered.
+    pub async fn run(mut self) -> Result<(), StoreFailed> {
         let mut inputs = Vec::new();
         loop {
             self.inbox.take(&mut inputs);
             let waiting = std::mem::take(&mut self.held);
+            Point::Engine.pass();
             self.engine.tick(self.clock.now());
             for input in waiting.into_iter().chain(inputs.drain(..)) {
                 self.handle(input);
             }
             self.engine.flush();
             self.act();
+            if let Some(why) = self.engine.failure() {
+                return Err(StoreFailed(why.to_owned()));
+            }
             if self.is_done() {
-                break;
+                return Ok(());
             }
             self.wait().await;
         }
@@ -274,17 +305,13 @@ impl Runner {
     fn is_done(&self) -> bool {
         let Some(deadline) = self.stopping else { return false };
         let quiet = self.engine.is_idle() && !self.engine.is_checkpointing() && self.accepts.is_empty();
-        quiet || Instant::now() >= deadline || self.engine.failure().is_some()
+        quiet || Instant::now() >= deadline
     }
 
     async fn wait(&mut self) {
         let now = self.clock.now();
         let wake = self.engine.wake_at();
         let mut wait = Duration::from_millis(wake.since(now));
-        if self.engine.failure().is_some() {
-            // Nothing is due any more: only questions are answered.
-            wait = Duration::from_secs(1);
-        }
         if self.stopping.is_some() {
             wait = wait.min(Duration::from_millis(20));
         }
@@ -311,6 +338,7 @@ impl Runner {
             Input::Prepared(result) => self.engine.prepare_done(result),
             Input::ChoreDone(result) => self.engine.chore_done(result),
             Input::Command(change) => {
+                Point::EngineClosure.pass();
                 let answer = change(&mut self.engine);
                 let token = self.token();
                 self.commands.insert(token, answer);
@@ -346,11 +374,6 @@ impl Runner {
                 }
             }
         }
-        if self.engine.failure().is_some() {
-            // Nobody is told that anything is durable any more: dropping the channels says so.
-            self.accepts.clear();
-            self.commands.clear();
-        }
         self.workers.deliver(self.engine.take_deliveries());
         if let Some(job) = self.engine.sync_job() {
             let _ = self.syncs.send(job);
@@ -364,10 +387,18 @@ impl Runner {
     }
 }
 
+/// Callers that still wait learn that the engine has stopped: their channels are dropped.
+impl Drop for Runner {
+    fn drop(&mut self) {
+        self.inbox.close();
+    }
+}
+
 fn sync_thread(inbox: Arc<Inbox>) -> threads::Sender<SyncJob> {
     let (sender, jobs) = threads::channel::<SyncJob>();
     spawn("klambda-sync", move || {
         for job in jobs {
+            Point::Sync.pass();
             let start = Instant::now();
             let result = job.run();
             inbox.push(Input::Synced { up_to: job.up_to, result, took: start.elapsed() });
@@ -379,14 +410,22 @@ fn sync_thread(inbox: Arc<Inbox>) -> threads::Sender<SyncJob> {
 /// Apart from chores: a long merge must not keep the log from its next segment.
 fn prepare_thread(inbox: Arc<Inbox>) -> threads::Sender<PrepareJob> {
     let (sender, jobs) = threads::channel::<PrepareJob>();
-    spawn("klambda-prepare", move || jobs.into_iter().for_each(|job| inbox.push(Input::Prepared(job.run()))));
+    spawn("klambda-prepare", move || {
+        for job in jobs {
+            Point::Prepare.pass();
+            inbox.push(Input::Prepared(job.run()));
+        }
+    });
     sender
 }
 
 fn chore_thread(inbox: Arc<Inbox>) -> threads::Sender<Chore> {
     let (sender, jobs) = threads::channel::<Chore>();
     spawn("klambda-chores", move || {
-        jobs.into_iter().for_each(|chore| inbox.push(Input::ChoreDone(chore.run())))
+        for chore in jobs {
+            Point::Chore.pass();
+            inbox.push(Input::ChoreDone(chore.run()));
+        }
     });
     sender
 }

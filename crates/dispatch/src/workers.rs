@@ -8,8 +8,10 @@ use crate::client::{self, Client};
 use crate::engine::{Delivery, Ticket};
 use crate::functions::Functions;
 use klambda_core::outcome::Outcome;
+use klambda_crash::{Lock, Place, Point, contain_future};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::pin::pin;
+use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, mpsc};
 
@@ -31,13 +33,13 @@ pub struct Workers {
 
 struct Shared {
     client: Client,
-    idle: Mutex<Vec<Arc<Worker>>>,
+    idle: Lock<Vec<Arc<Worker>>>,
     done: Done,
 }
 
 #[derive(Default)]
 struct Worker {
-    delivery: Mutex<Option<Delivery>>,
+    delivery: Lock<Option<Delivery>>,
     wake: Notify,
 }
 
@@ -51,7 +53,7 @@ impl Workers {
         // Each side has connections of its own: a socket belongs to the runtime that opened it.
         let shared = || {
             let client = Client::with_functions(client, functions.clone());
-            Arc::new(Shared { client, idle: Mutex::default(), done: done.clone() })
+            Arc::new(Shared { client, idle: Lock::default(), done: done.clone() })
         };
         let (elsewhere, rounds) = mpsc::unbounded_channel();
         let (runtime, there) = (runtime(threads)?, shared());
@@ -87,19 +89,20 @@ pub const EVENT_INTERVAL: u32 = 512;
 
 async fn hand_out(shared: Arc<Shared>, mut rounds: mpsc::UnboundedReceiver<Vec<Delivery>>) {
     while let Some(round) = rounds.recv().await {
+        Point::HandOut.pass();
         round.into_iter().for_each(|delivery| hand_over(&shared, delivery));
     }
 }
 
 fn hand_over(shared: &Arc<Shared>, delivery: Delivery) {
-    let idle = lock(&shared.idle).pop();
+    let idle = shared.idle.lock().pop();
     match idle {
         Some(worker) => {
-            *lock(&worker.delivery) = Some(delivery);
+            *worker.delivery.lock() = Some(delivery);
             worker.wake.notify_one();
         }
         None => {
-            let worker = Arc::new(Worker { delivery: Mutex::new(Some(delivery)), wake: Notify::new() });
+            let worker = Arc::new(Worker { delivery: Lock::new(Some(delivery)), wake: Notify::new() });
             tokio::spawn(work(shared.clone(), worker));
         }
     }
@@ -107,14 +110,14 @@ fn hand_over(shared: &Arc<Shared>, delivery: Delivery) {
 
 async fn work(shared: Arc<Shared>, worker: Arc<Worker>) {
     loop {
-        let Some(delivery) = lock(&worker.delivery).take() else {
+        let Some(delivery) = worker.delivery.lock().take() else {
             worker.wake.notified().await;
             continue;
         };
-        let outcome = shared.client.call(&delivery).await;
+        let outcome = call(&shared.client, &delivery).await;
         (shared.done)(delivery.ticket, outcome);
         drop(delivery);
-        let mut idle = lock(&shared.idle);
+        let mut idle = shared.idle.lock();
         if idle.len() >= IDLE_MAX {
             return;
         }
@@ -122,6 +125,14 @@ async fn work(shared: Arc<Shared>, worker: Arc<Worker>) {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no one panics while holding it")
+/// A call that panics is a failed attempt: to end the process for it would end it again after every restart.
+async fn call(client: &Client, delivery: &Delivery) -> Outcome {
+    let call = pin!(async {
+        Point::Call.pass();
+        client.call(delivery).await
+    });
+    contain_future(Place::Call, call).await.unwrap_or_else(|panic| {
+        tracing::error!(%panic, ticket = delivery.ticket.0, "A call of a target panicked.");
+        Outcome::Internal(panic.to_string())
+    })
 }

@@ -18,6 +18,7 @@ mod roll_out;
 mod subscribe;
 
 use crate::conditions::{self, Saying};
+use crate::failure::{Failure, Reason};
 use crate::observed::Observed;
 use crate::resource::{Aspect, Phase, Resource, Scaling, Status};
 use klambda_core::event::Event;
@@ -88,22 +89,23 @@ impl Default for Limits {
 }
 
 pub fn plan(desired: &Resource, observed: &Observed, limits: &Limits, now: Millis) -> Plan {
-    let mut planner = Planner {
-        desired,
-        observed,
-        limits,
-        now,
-        status: desired.status.clone(),
-        actions: Vec::new(),
-        wake_at: None,
-        told: Vec::new(),
-        changed: false,
-    };
+    let mut planner = Planner::new(desired, observed, limits, now);
     planner.begin();
     match desired.is_deleting() {
         true => planner.delete(),
         false => planner.reconcile(),
     }
+    planner.finish()
+}
+
+/// The plan of a resource for which [`plan`] itself failed: `Failed` with the reason. What runs is left alone.
+pub fn failed(desired: &Resource, why: &str, limits: &Limits, now: Millis) -> Plan {
+    let observed = Observed::default();
+    let mut planner = Planner::new(desired, &observed, limits, now);
+    planner.begin();
+    let failure = Failure::new(Reason::PlatformError, why);
+    planner.say(Aspect::DeployReady, Saying::no(failure.reason.name(), failure.message()));
+    planner.set_phase(Phase::Failed);
     planner.finish()
 }
 
@@ -120,7 +122,21 @@ struct Planner<'a> {
     changed: bool,
 }
 
-impl Planner<'_> {
+impl<'a> Planner<'a> {
+    fn new(desired: &'a Resource, observed: &'a Observed, limits: &'a Limits, now: Millis) -> Planner<'a> {
+        Planner {
+            desired,
+            observed,
+            limits,
+            now,
+            status: desired.status.clone(),
+            actions: Vec::new(),
+            wake_at: None,
+            told: Vec::new(),
+            changed: false,
+        }
+    }
+
     fn begin(&mut self) {
         let generation = self.desired.metadata.generation;
         match self.status.observed_generation {

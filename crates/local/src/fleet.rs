@@ -20,10 +20,11 @@ use crate::container::Image;
 use crate::process::logs::{Bounds, Logs};
 use crate::process::{Command, Spawner};
 use klambda_core::address::Address;
+use klambda_crash::{Guard, Lock};
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -193,7 +194,7 @@ struct Shared {
     options: Options,
     spawner: Spawner,
     runtime: Handle,
-    state: Mutex<State>,
+    state: Lock<State>,
     /// For the one that keeps the time: there is an earlier deadline now.
     wake: Arc<Notify>,
     /// For those who wait for functions to be gone: a replica is.
@@ -217,7 +218,7 @@ impl Fleet {
             options,
             spawner,
             runtime: Handle::current(),
-            state: Mutex::new(State { functions: HashMap::default(), desk, ended: false }),
+            state: Lock::new(State { functions: HashMap::default(), desk, ended: false }),
             wake: Arc::new(Notify::new()),
             gone: Notify::new(),
             changed: Notify::new(),
@@ -279,8 +280,8 @@ impl Fleet {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no one panics while holding it")
+    fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
     }
 
     /// Runs `change` on a function that is there.

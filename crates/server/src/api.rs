@@ -1,6 +1,7 @@
 //! What the resources share, and the table of their addresses.
 
 use crate::body::Budget;
+use crate::connection::INTERNAL;
 use crate::functions::limits::Limiter;
 use crate::functions::watch::Requests;
 use crate::listener::Stats;
@@ -13,9 +14,11 @@ use axum::routing::{get, post};
 use http::request::Parts;
 use klambda_control::Control;
 use klambda_core::binding;
+use klambda_crash::{Place, contain, contain_future};
 use klambda_dispatch::Engine;
 use klambda_dispatch::history::History;
 use klambda_dispatch::runner::Handle;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::Semaphore;
@@ -97,8 +100,7 @@ impl Api {
         read: impl FnOnce(&History) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let history = self.history.clone();
-        let read = tokio::task::spawn_blocking(move || read(&history));
-        read.await.map_err(|error| Problem::internal(format!("a reader of the log failed: {error}")))
+        blocking(move || read(&history)).await
     }
 
     /// Why the engine did not answer.
@@ -108,6 +110,25 @@ impl Api {
         }
         Problem::storage_failed("the store failed, and what was asked is not durable; restart the server")
     }
+}
+
+/// Runs a part of one request on a thread of its own.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    let done = tokio::task::spawn_blocking(move || contain(Place::Request, work)).await;
+    let done = done.map_err(|_| Problem::shutting_down("the server is stopping"))?;
+    done.map_err(|panic| {
+        tracing::error!(%panic, "A request panicked.");
+        Problem::internal(INTERNAL)
+    })
+}
+
+/// Runs a part of one request that goes on after its answer has begun.
+pub fn go_on(work: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(async move {
+        if let Err(panic) = contain_future(Place::Request, pin!(work)).await {
+            tracing::error!(%panic, "A request panicked.");
+        }
+    });
 }
 
 impl std::ops::Deref for Api {

@@ -1,12 +1,14 @@
 //! `POST /api/v1/backup`: a consistent copy of the data folder, taken while everything goes on.
 
-use crate::api::Api;
+use crate::api::{Api, blocking, go_on};
 use crate::params::Params;
 use crate::problem::Problem;
 use crate::stream::{BlockingWriter, ByteStream};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{Uri, header};
+use klambda_crash::Point;
+use std::io;
 use std::time::Duration;
 
 pub async fn take(api: Api, uri: Uri) -> Result<Response, Problem> {
@@ -16,13 +18,21 @@ pub async fn take(api: Api, uri: Uri) -> Result<Response, Problem> {
     })?;
     let snapshot = api.query(|engine| engine.snapshot()).await?;
     let (pieces, stream) = ByteStream::new();
-    tokio::task::spawn_blocking(move || {
+    go_on(async move {
         let _permit = permit;
-        if let Err(error) = snapshot.write_tar(BlockingWriter::new(pieces.clone())) {
-            tracing::warn!(%error, "A backup was not finished.");
-            // Breaks the connection off: half a copy must not look like one.
-            let _ = pieces.blocking_send(Err(error));
-        }
+        let writer = BlockingWriter::new(pieces.clone());
+        let copied = blocking(move || {
+            Point::Backup.pass();
+            snapshot.write_tar(writer)
+        });
+        let error = match copied.await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
+            Err(problem) => io::Error::other(problem.detail().to_owned()),
+        };
+        tracing::warn!(%error, "A backup was not finished.");
+        // Breaks the connection off: half a copy must not look like one.
+        let _ = pieces.send(Err(error)).await;
     });
     let headers = [
         (header::CONTENT_TYPE, "application/x-tar"),

@@ -12,6 +12,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use klambda_crash::{Place, Point, contain_future};
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
@@ -78,6 +79,9 @@ pub enum End {
     Cut,
 }
 
+/// What a client is told of a panic. The log says the rest.
+pub(crate) const INTERNAL: &str = "the request failed inside the server; its log says why";
+
 const PHASE_BITS: u32 = 3;
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -116,6 +120,11 @@ impl Connection {
         if matches!(self.phase().0, Phase::Idle | Phase::Head) {
             self.answering.store(false, Relaxed);
         }
+    }
+
+    /// The first byte of an answer is about to be written.
+    pub(crate) fn answering(&self) {
+        self.answering.store(true, Relaxed);
     }
 
     pub(crate) fn is_answering(&self) -> bool {
@@ -264,8 +273,17 @@ where
         async move {
             let (service, connection) = &*serving;
             connection.go_on(Phase::Busy);
-            connection.answering.store(true, Relaxed);
-            let mut response = service.call(request, connection).await;
+            connection.answering();
+            let call = pin!(async {
+                Point::Request.pass();
+                service.call(request, connection).await
+            });
+            let answered = contain_future(Place::Request, call).await;
+            let mut response = answered.unwrap_or_else(|panic| {
+                tracing::error!(%panic, peer = %connection.peer, "A request panicked.");
+                connection.leave_unread();
+                Problem::internal(INTERNAL).into_http()
+            });
             response.body_mut().watch(connection);
             Ok::<_, Infallible>(response)
         }

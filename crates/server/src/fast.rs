@@ -14,19 +14,23 @@ pub(crate) use rewind::Rewind;
 
 use crate::answer::Answer;
 use crate::body::Hold;
-use crate::connection::{Connection, End, Phase, Watch, watched};
+use crate::connection::{Connection, End, INTERNAL, Phase, Watch, watched};
 use crate::posts::Posts;
+use crate::problem::Problem;
 use crate::router::App;
 use crate::shutdown::Shutdown;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use head::{Slots, Verdict};
+use klambda_crash::{Place, Point, contain_future};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 /// How a connection left the short way.
 pub(crate) enum Ended {
@@ -35,6 +39,8 @@ pub(crate) enum Ended {
     HandOver(Bytes),
 }
 
+/// How long a client has to take the answer to a request that panicked.
+const FAREWELL: Duration = Duration::from_secs(1);
 const READ_BYTES: usize = 16 << 10;
 const WRITE_BYTES_KEPT_MAX: usize = 64 << 10;
 
@@ -56,8 +62,20 @@ pub(crate) async fn serve<P: Posts>(
     let held = BytesMut::new();
     let mut conversation =
         Conversation { stream, connection, app, shutdown, head_bytes_max, held, body: None };
-    // Nothing to tell it when the server stops: it looks by itself.
-    watched(pin!(conversation.run()), connection, watch, shutdown, |_| {}).await
+    let ended = {
+        let run = pin!(conversation.run());
+        let run = pin!(contain_future(Place::Request, run));
+        // Nothing to tell it when the server stops: it looks by itself.
+        watched(run, connection, watch, shutdown, |_| {}).await?
+    };
+    match ended {
+        Ok(ended) => Ok(ended),
+        Err(panic) => {
+            tracing::error!(%panic, peer = %connection.peer, "A request panicked.");
+            let _ = timeout(FAREWELL, conversation.apologize()).await;
+            Ok(Ended::Closed)
+        }
+    }
 }
 
 struct Conversation<'a, P: Posts> {
@@ -135,10 +153,20 @@ impl<'a, P: Posts> Conversation<'a, P> {
                 return Ended::Closed;
             }
             self.connection.answered();
+            self.connection.flushed();
         }
     }
 
+    /// After a panic: a 500, unless an answer has begun.
+    async fn apologize(&mut self) -> io::Result<()> {
+        if !self.connection.is_answering() {
+            self.write(&Problem::internal(INTERNAL).into_answer(), true).await?;
+        }
+        self.stream.shutdown().await
+    }
+
     async fn answer(&self, taken: Taken<'a, P::Read>) -> Answer {
+        Point::FastRequest.pass();
         match taken.read {
             Ok(read) => self.app.posts.answer(read).await,
             Err(answer) => answer,
@@ -304,6 +332,7 @@ impl<'a, P: Posts> Conversation<'a, P> {
     // ---- writing ------------------------------------------------------------------------------------------
 
     async fn write(&mut self, answer: &Answer, last: bool) -> io::Result<()> {
+        self.connection.answering();
         let mut rest = poll_fn(|cx| Poll::Ready(self.write_first(cx, answer, last))).await?;
         while !rest.is_empty() {
             match poll_fn(|cx| self.poll_write(cx, &rest)).await? {

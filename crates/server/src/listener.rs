@@ -12,10 +12,12 @@ use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use klambda_crash::{Place, Point, contain_future};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -117,7 +119,10 @@ impl<P: Posts> Server<P> {
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => self.admit(stream, peer),
+                Ok((stream, peer)) => {
+                    Point::Listener.pass();
+                    self.admit(stream, peer);
+                }
                 Err(error) => pause_after(&error).await,
             }
         }
@@ -128,9 +133,17 @@ impl<P: Posts> Server<P> {
         match Arc::clone(&self.open).try_acquire_owned() {
             Ok(permit) => {
                 let server = Arc::clone(self);
-                tokio::spawn(async move { server.converse(stream, peer, permit).await });
+                tokio::spawn(async move { server.contained(stream, peer, permit).await });
             }
             Err(_) => self.refuse(stream),
+        }
+    }
+
+    /// A panic outside of any one request, as in a handshake, closes the connection and nothing else.
+    async fn contained(&self, stream: TcpStream, peer: SocketAddr, permit: OwnedSemaphorePermit) {
+        let conversation = pin!(self.converse(stream, peer, permit));
+        if let Err(panic) = contain_future(Place::Request, conversation).await {
+            tracing::error!(%panic, %peer, "A connection panicked.");
         }
     }
 

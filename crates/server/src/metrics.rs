@@ -10,6 +10,7 @@ use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, header};
 use klambda_core::subscription::Document;
+use klambda_crash::{Place, contained};
 use klambda_dispatch::metrics::Histogram;
 use klambda_dispatch::views::{Sample, SubscriptionSample};
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
     storing(&mut text, &sample);
     connections(&mut text, &api.stats, &api.budget);
     functions::functions(&mut text, &api);
+    panics(&mut text);
     Ok(([(header::CONTENT_TYPE, format.content_type())], text.finish()).into_response())
 }
 
@@ -242,13 +244,6 @@ fn storing(text: &mut Text, sample: &Sample) {
     if let Some(free) = sample.disk_free_bytes {
         gauge(text, "klambda_disk_free_bytes", "Room that is left on the disk.", free as f64);
     }
-    let failed = f64::from(u8::from(sample.failed));
-    gauge(
-        text,
-        "klambda_store_failed",
-        "1 after the store failed: nothing is acknowledged until a restart.",
-        failed,
-    );
     for (name, help, count) in [
         ("klambda_damaged_total", "Records that could not be read back.", metrics.damaged),
         (
@@ -299,6 +294,17 @@ fn connections(text: &mut Text, stats: &Stats, budget: &Budget) {
         ("shutdown", &stats.cut),
     ] {
         text.sample(name, &[("reason", reason)], read(counter));
+    }
+}
+
+fn panics(text: &mut Text) {
+    let name = "klambda_panics_total";
+    text.counter(
+        name,
+        "Panics that were contained, by place: request, plan or call. Any other panic ends the process.",
+    );
+    for place in Place::ALL {
+        text.sample(name, &[("place", place.name())], contained(place));
     }
 }
 

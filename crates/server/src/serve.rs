@@ -13,7 +13,7 @@ use klambda_core::time::Millis;
 use klambda_core::{binding, breaker};
 use klambda_dispatch::client;
 use klambda_dispatch::history::History;
-use klambda_dispatch::runner::{Clock, Handle, Runner};
+use klambda_dispatch::runner::{Clock, Handle, Runner, StoreFailed};
 use klambda_dispatch::workers::EVENT_INTERVAL;
 use klambda_dispatch::{Engine, Failure};
 use klambda_functions::plan;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::{self, Runtime};
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
 /// How long functions have to end if all before has taken all of the time: longer than it takes to kill them.
 const FUNCTIONS_END: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ pub struct Server {
     shutdown: Shutdown,
     tokens: Option<Arc<Tokens>>,
     serving: JoinHandle<()>,
-    running: JoinHandle<()>,
+    running: JoinHandle<Result<(), StoreFailed>>,
     handle: Handle,
     control: Control,
     shutdown_timeout: Duration,
@@ -56,6 +56,8 @@ pub enum Error {
     Store { folder: String, source: Failure },
     #[error("there is no randomness to be had: {0}")]
     Randomness(getrandom::Error),
+    #[error(transparent)]
+    StoreFailed(#[from] StoreFailed),
     #[error(transparent)]
     Functions(#[from] StartError),
     #[error("{0}")]
@@ -96,9 +98,9 @@ pub async fn run(config: Config) -> Result<(), Error> {
     let server = Server::start(config).await?;
     let listening = tokio::spawn(signals(server.shutdown.clone(), server.tokens.clone()));
     greet(&server)?;
-    server.ended().await;
+    let ended = server.ended().await;
     listening.abort();
-    Ok(())
+    Ok(ended?)
 }
 
 /// Where commands look for a server that they are not told of.
@@ -198,23 +200,31 @@ impl Server {
         self.shutdown.request();
     }
 
-    /// Waits for the end, which `stop` or a signal brings about.
-    pub async fn ended(mut self) {
-        self.shutdown.requested().await;
+    /// Waits for the end: of a `stop` or a signal, in order, or of a failed store, at once.
+    pub async fn ended(mut self) -> Result<(), StoreFailed> {
+        tokio::select! {
+            () = self.shutdown.requested() => {}
+            ended = &mut self.running => {
+                // Nothing can be answered any more: whoever is connected learns it from the closed connection.
+                self.shutdown.cut();
+                return outcome(ended);
+            }
+        }
         tracing::info!("Stopping: what is open may finish.");
         let deadline = Instant::now() + self.shutdown_timeout;
         // Requests first, since they are answered by the engine; then deliveries, for as long as there is time.
         let _ = (&mut self.serving).await;
         self.handle.stop(deadline.saturating_duration_since(Instant::now()));
-        tokio::select! {
-            _ = &mut self.running => {}
+        let ended = tokio::select! {
+            ended = &mut self.running => ended,
             () = self.shutdown.cut_off() => {
                 self.handle.stop(Duration::ZERO);
-                let _ = (&mut self.running).await;
+                (&mut self.running).await
             }
-        }
+        };
         self.end_functions(deadline).await;
         tracing::info!("Stopped.");
+        outcome(ended)
     }
 
     /// They are asked to end, then killed. Whatever keeps one from ending does not keep this program: they end with it.
@@ -227,6 +237,11 @@ impl Server {
             () = self.shutdown.cut_off(), if !was_cut => {}
         }
     }
+}
+
+/// A task that panics never gets here in the program itself: the panic ends the process.
+fn outcome(ended: Result<Result<(), StoreFailed>, JoinError>) -> Result<(), StoreFailed> {
+    ended.unwrap_or_else(|error| Err(StoreFailed(format!("the engine ended: {error}"))))
 }
 
 async fn open_engine(

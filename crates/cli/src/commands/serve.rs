@@ -1,7 +1,7 @@
 //! `serve`: the server itself.
 
 use crate::args::Serve;
-use crate::exit::Usage;
+use crate::exit::{StoreFailed, Usage};
 use klambda_server::config::{Config, Overrides};
 use std::path::Path;
 
@@ -22,10 +22,14 @@ pub fn run(args: &Serve, token_file: Option<&Path>) -> anyhow::Result<()> {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let config = Config::from_sources(args.config.as_deref(), environment, overrides)
         .map_err(|error| Usage(error.to_string()))?;
+    klambda_crash::install();
     let runtime = klambda_server::runtime(&config)?;
     let served = runtime.block_on(klambda_server::run(config));
     // Whatever still blocks (a copy nobody reads, a name that does not resolve) ends with the process.
     runtime.shutdown_background();
-    // Its message names its cause already.
-    served.map_err(|error| anyhow::Error::msg(error.to_string()))
+    served.map_err(|error| match error {
+        klambda_server::serve::Error::StoreFailed(_) => StoreFailed(error.to_string()).into(),
+        // Its message names its cause already.
+        error => anyhow::Error::msg(error.to_string()),
+    })
 }

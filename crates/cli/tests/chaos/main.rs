@@ -11,6 +11,8 @@ mod full_disk;
 mod history;
 mod io_errors;
 mod kills;
+#[cfg(feature = "planted")]
+mod panics;
 mod pauses;
 mod producer;
 mod random;

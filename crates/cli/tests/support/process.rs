@@ -42,6 +42,11 @@ impl Process {
         self.child.wait().expect("an exit status")
     }
 
+    /// Waits until it has ended by itself.
+    pub fn wait(mut self) -> ExitStatus {
+        self.child.wait().expect("an exit status")
+    }
+
     /// To it and to all it has started.
     pub fn signal(&self, signal: Signal) {
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {

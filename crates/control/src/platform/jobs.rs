@@ -2,16 +2,16 @@
 
 use crate::names::Name;
 use klambda_build::Cancel;
+use klambda_crash::{Guard, Lock};
 use klambda_functions::resource::Outcome;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Who asked, and by which number.
 pub type Asker = (Name, u64);
 
 #[derive(Default)]
 pub struct Jobs {
-    running: Mutex<Running>,
+    running: Lock<Running>,
 }
 
 #[derive(Default)]
@@ -92,8 +92,8 @@ impl Jobs {
         self.lock().jobs.is_empty()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Running> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Running> {
+        self.running.lock()
     }
 }
 

@@ -11,7 +11,7 @@ use klambda_core::time::Millis;
 use klambda_functions::resource::Resource;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// From something that was done to the next look, and from there to the removal.
 const SWEEP_AFTER_MS: u64 = 600_000;
@@ -121,7 +121,7 @@ impl Platform {
         // What is no longer there must not be found in memory while it goes.
         let (folder, name) = (path.parent().and_then(Path::file_name), name_of(path));
         match folder.and_then(|folder| folder.to_str()) {
-            Some("made") => drop(self.made.lock().unwrap_or_else(PoisonError::into_inner).remove(&name)),
+            Some("made") => drop(self.made.lock().remove(&name)),
             Some("artifacts") => self.fleet.forget(&name),
             _ => {}
         }

@@ -7,6 +7,7 @@ use crate::names::Name;
 use crate::observe::capital;
 use crate::secrets::Secret;
 use klambda_build::{Cancel, Language, Request, Stage, Told, hash_folder};
+use klambda_crash::Point;
 use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::hash::{self, REBUILD_ANNOTATION};
 use klambda_functions::observed::{BuildRun, BuildState, Fetch, FetchState};
@@ -47,7 +48,10 @@ impl Control {
             Err(None) => return,
         };
         let (control, resource) = (self.clone(), resource.clone());
-        tokio::spawn(async move { control.fetch_for_all(begun, &resource).await });
+        tokio::spawn(async move {
+            Point::Fetch.pass();
+            control.fetch_for_all(begun, &resource).await
+        });
     }
 
     async fn fetch_for_all(&self, begun: Begun, resource: &Resource) {
@@ -128,7 +132,10 @@ impl Control {
             Err(None) => return,
         };
         let (control, resource) = (self.clone(), resource.clone());
-        tokio::spawn(async move { control.build_for_all(hash, begun, &resource, folder).await });
+        tokio::spawn(async move {
+            Point::Build.pass();
+            control.build_for_all(hash, begun, &resource, folder).await
+        });
     }
 
     async fn build_for_all(

@@ -8,8 +8,9 @@ use super::request::write_length;
 use bytes::Bytes;
 use klambda_core::address::Address;
 use klambda_core::outcome::Outcome;
+use klambda_crash::{Guard, Lock};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -32,12 +33,12 @@ pub struct Answer {
 /// opened on.
 pub struct Caller {
     options: Options,
-    replicas: Mutex<HashMap<Address, Arc<Pool>, foldhash::fast::RandomState>>,
+    replicas: Lock<HashMap<Address, Arc<Pool>, foldhash::fast::RandomState>>,
 }
 
 impl Caller {
     pub fn new(options: Options) -> Caller {
-        Caller { options, replicas: Mutex::default() }
+        Caller { options, replicas: Lock::default() }
     }
 
     /// Makes the call once. It is sent again only if its connection was closed before it took a byte of it.
@@ -89,8 +90,8 @@ impl Caller {
         });
     }
 
-    fn replicas(&self) -> MutexGuard<'_, HashMap<Address, Arc<Pool>, foldhash::fast::RandomState>> {
-        self.replicas.lock().unwrap_or_else(PoisonError::into_inner)
+    fn replicas(&self) -> Guard<'_, HashMap<Address, Arc<Pool>, foldhash::fast::RandomState>> {
+        self.replicas.lock()
     }
 }
 

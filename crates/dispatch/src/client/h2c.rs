@@ -11,14 +11,15 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use klambda_core::outcome::Outcome;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use klambda_crash::{Guard, Lock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 /// The connections to one endpoint.
 #[derive(Default)]
 pub struct Lines {
-    open: Mutex<Vec<Line>>,
+    open: Lock<Vec<Line>>,
     /// One opens a connection, the others wait and then share it.
     opening: tokio::sync::Mutex<()>,
 }
@@ -204,8 +205,8 @@ impl Lines {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Line>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Vec<Line>> {
+        self.open.lock()
     }
 }
 

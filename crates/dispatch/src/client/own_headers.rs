@@ -3,13 +3,14 @@
 use super::watch::Watch;
 use http::{HeaderName, HeaderValue as Value};
 use klambda_core::subscription::HeaderValue;
+use klambda_crash::Lock;
 use std::fs;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub enum OwnHeaders {
     Fixed(Rendered),
-    Live(Mutex<Live>),
+    Live(Lock<Live>),
 }
 
 /// Headers as they go out.
@@ -35,16 +36,14 @@ impl OwnHeaders {
             return Ok(OwnHeaders::Fixed(render(&headers)?));
         }
         let live = Live { headers, watch: Watch::new(files), rendered: Arc::default() };
-        Ok(OwnHeaders::Live(Mutex::new(live)))
+        Ok(OwnHeaders::Live(Lock::new(live)))
     }
 
     /// As of now, for those that may change.
     pub fn live(&self, look_every: Duration) -> Result<Option<Arc<Rendered>>, String> {
         match self {
             OwnHeaders::Fixed(_) => Ok(None),
-            OwnHeaders::Live(live) => {
-                live.lock().unwrap_or_else(PoisonError::into_inner).current(look_every).map(Some)
-            }
+            OwnHeaders::Live(live) => live.lock().current(look_every).map(Some),
         }
     }
 

@@ -9,7 +9,8 @@ use super::stream::Stream;
 use super::tls::Tls;
 use klambda_core::address::Address;
 use klambda_core::outcome::Outcome;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use klambda_crash::{Guard, Lock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
@@ -47,7 +48,7 @@ pub struct Pool {
     key: Key,
     options: Options,
     tls: Option<Tls>,
-    idle: Mutex<Vec<Idle>>,
+    idle: Lock<Vec<Idle>>,
     pub lines: Lines,
 }
 
@@ -67,7 +68,7 @@ impl Files {
 impl Pool {
     pub fn new(key: Key, options: Options) -> Result<Pool, String> {
         let tls = key.tls.clone().map(|files| Tls::new(&key.host, files)).transpose()?;
-        Ok(Pool { key, options, tls, idle: Mutex::default(), lines: Lines::default() })
+        Ok(Pool { key, options, tls, idle: Lock::default(), lines: Lines::default() })
     }
 
     /// A connection that has been used before and is, as far as one can tell, still good.
@@ -142,8 +143,8 @@ impl Pool {
         Duration::from_millis(self.options.connect_timeout_ms)
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn idle(&self) -> Guard<'_, Vec<Idle>> {
+        self.idle.lock()
     }
 
     pub fn is_empty(&self) -> bool {

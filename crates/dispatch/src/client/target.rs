@@ -5,8 +5,9 @@ use super::pool::{self, Pool};
 use http::Uri;
 use klambda_core::address::Address;
 use klambda_core::subscription::{Document, FunctionName, HeaderValue, Protocol, Target};
+use klambda_crash::Lock;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub struct Prepared {
@@ -34,7 +35,7 @@ pub enum Way {
 /// A function's replicas, as far as they were called.
 pub struct Replicas {
     pub function: FunctionName,
-    pools: Mutex<HashMap<Address, Arc<Pool>>>,
+    pools: Lock<HashMap<Address, Arc<Pool>>>,
 }
 
 /// Replicas come and go; of more than this many, those that are gone are forgotten.
@@ -47,7 +48,7 @@ impl Replicas {
         address: &Address,
         pool: impl FnOnce(pool::Key) -> Result<Arc<Pool>, String>,
     ) -> Result<Arc<Pool>, String> {
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = self.pools.lock();
         if let Some(pool) = pools.get(address) {
             return Ok(pool.clone());
         }
@@ -71,7 +72,7 @@ impl Prepared {
         let uri: Uri = target.url.parse().map_err(|error| format!("target.url: {error}"))?;
         let way = match (&target.function, target.protocol) {
             (Some(function), _) => {
-                Way::Function(Replicas { function: function.clone(), pools: Mutex::default() })
+                Way::Function(Replicas { function: function.clone(), pools: Lock::default() })
             }
             (None, Protocol::Http1) => Way::Http1(pool(pool_key(&uri, target)?)?),
             (None, Protocol::H2c) => Way::H2c(pool(pool_key(&uri, target)?)?),

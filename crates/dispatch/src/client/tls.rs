@@ -2,18 +2,19 @@
 
 use super::pool::Files;
 use super::watch::Watch;
+use klambda_crash::{Guard, Lock};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio_rustls::TlsConnector;
 
 pub struct Tls {
     files: Files,
     server: ServerName<'static>,
-    loaded: Mutex<Loaded>,
+    loaded: Lock<Loaded>,
     /// Changes with the files.
     generation: AtomicU64,
 }
@@ -27,7 +28,7 @@ impl Tls {
     pub fn new(host: &str, files: Files) -> Result<Tls, String> {
         let server = ServerName::try_from(host.to_owned()).map_err(|error| format!("target.url: {error}"))?;
         let watch = Watch::new(files.paths());
-        let loaded = Mutex::new(Loaded { watch, config: None });
+        let loaded = Lock::new(Loaded { watch, config: None });
         Ok(Tls { files, server, loaded, generation: AtomicU64::new(0) })
     }
 
@@ -62,8 +63,8 @@ impl Tls {
         }
     }
 
-    fn loaded(&self) -> MutexGuard<'_, Loaded> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    fn loaded(&self) -> Guard<'_, Loaded> {
+        self.loaded.lock()
     }
 }
 

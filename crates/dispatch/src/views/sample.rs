@@ -18,7 +18,6 @@ pub struct Sample {
     pub lanes_in_memory: usize,
     pub disk_full: bool,
     pub disk_free_bytes: Option<u64>,
-    pub failed: bool,
 }
 
 pub struct SubscriptionSample {
@@ -55,7 +54,6 @@ impl Engine {
             lanes_in_memory: self.lanes.len(),
             disk_full: self.disk_full,
             disk_free_bytes: self.disk.free_bytes(),
-            failed: self.failed.is_some(),
         }
     }
 

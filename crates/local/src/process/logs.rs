@@ -1,8 +1,9 @@
 //! The last of what a function printed, in memory only: a ring bounded in lines and bytes, read by pages and followed.
 
+use klambda_crash::{Guard, Lock};
 use serde::Serialize;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::sync::Notify;
@@ -44,7 +45,7 @@ pub struct Line {
 #[derive(Debug)]
 pub struct Logs {
     bounds: Bounds,
-    ring: Mutex<Ring>,
+    ring: Lock<Ring>,
     more: Notify,
 }
 
@@ -58,7 +59,7 @@ struct Ring {
 
 impl Logs {
     pub fn new(bounds: Bounds) -> Logs {
-        Logs { bounds, ring: Mutex::default(), more: Notify::new() }
+        Logs { bounds, ring: Lock::default(), more: Notify::new() }
     }
 
     pub fn push(&self, replica: u64, stream: Stream, text: &str) {
@@ -107,8 +108,8 @@ impl Logs {
         Follower { logs: self.clone(), next }
     }
 
-    fn ring(&self) -> MutexGuard<'_, Ring> {
-        self.ring.lock().expect("no one panics while holding it")
+    fn ring(&self) -> Guard<'_, Ring> {
+        self.ring.lock()
     }
 
     /// Reads lines until the other side is closed. Whatever is printed, memory is bounded.

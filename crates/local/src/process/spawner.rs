@@ -6,6 +6,7 @@ use super::logs::{Logs, Stream};
 use super::strays::Strays;
 use super::{Command, Error, Exit, Process};
 use crate::{child, container};
+use klambda_crash::Point;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::OsString;
 use std::io;
@@ -62,6 +63,7 @@ impl Spawner {
         };
         std::thread::Builder::new().name("klambda-spawn".into()).spawn(move || {
             while let Ok(request) = received.recv() {
+                Point::Spawn.pass();
                 let started =
                     starter.start(&request.command, request.listener, request.logs, request.replica);
                 let _ = request.answer.send(started);

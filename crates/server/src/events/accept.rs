@@ -1,7 +1,7 @@
 //! `POST /api/v1/events`: the hot path. One parse, one hand-over to the engine, one answer written by hand.
 
 use crate::answer::Answer;
-use crate::api::Api;
+use crate::api::{Api, blocking};
 use crate::problem::Problem;
 use crate::refusal;
 use bytes::Bytes;
@@ -41,10 +41,10 @@ pub async fn commit(api: &Api, events: Events) -> Answer {
         Events::Batch { content_type, body } => {
             let limits = api.limits.clone();
             let read = move || parse(Some(&content_type), std::iter::empty(), body, &limits);
-            match tokio::task::spawn_blocking(read).await {
+            match blocking(read).await {
                 Ok(Ok(events)) => events,
                 Ok(Err(answer)) => return answer,
-                Err(_) => return Problem::internal("the batch could not be read").into_answer(),
+                Err(problem) => return problem.into_answer(),
             }
         }
     };

@@ -1,6 +1,6 @@
 //! The log as it grows, as Server-Sent Events: `id` is the position, `data` one item of the list.
 
-use crate::api::{Api, TAILS_MAX};
+use crate::api::{Api, TAILS_MAX, go_on};
 use crate::problem::Problem;
 use crate::stream::{ByteStream, Pieces};
 use axum::body::Body;
@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::header;
 use klambda_core::ids::Position;
+use klambda_crash::Point;
 use klambda_dispatch::history::{Cursor, Filter, Item, Limits, Page};
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
@@ -35,7 +36,7 @@ pub async fn open(
     };
     let (pieces, stream) = ByteStream::new();
     let tail = Tail { api, cursor, filter, left: limit.unwrap_or(usize::MAX), pieces, _permit: permit };
-    tokio::spawn(tail.run());
+    go_on(tail.run());
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(stream)).into_response())
 }
@@ -51,6 +52,7 @@ struct Tail {
 
 impl Tail {
     async fn run(mut self) {
+        Point::Tail.pass();
         let shutdown = self.api.shutdown.clone();
         tokio::select! {
             () = shutdown.requested() => {}

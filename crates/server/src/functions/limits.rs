@@ -2,9 +2,9 @@
 
 use crate::config::{Config, RateLimit};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use klambda_crash::Lock;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Of more, those who have not asked for longest are forgotten.
@@ -15,7 +15,7 @@ const DEFAULTS: [u32; 4] = [10, 50, 5, 100];
 pub struct Limiter {
     /// Rate and most at once of writes, reads, deletes, and all.
     rates: [Option<(f64, f64)>; 4],
-    clients: Mutex<HashMap<IpAddr, Client>>,
+    clients: Lock<HashMap<IpAddr, Client>>,
 }
 
 struct Client {
@@ -51,7 +51,7 @@ impl Limiter {
             rate(set.deletes, DEFAULTS[2], 1.0),
             rate(set.total, DEFAULTS[TOTAL], 2.0),
         ];
-        Limiter { rates, clients: Mutex::default() }
+        Limiter { rates, clients: Lock::default() }
     }
 
     /// None where there is no limit.
@@ -64,7 +64,7 @@ impl Limiter {
         if self.rates[own].is_none() && self.rates[TOTAL].is_none() {
             return None;
         }
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         if clients.len() >= CLIENTS_MAX && !clients.contains_key(&client) {
             let oldest = clients.iter().min_by_key(|(_, client)| client.at).map(|(address, _)| *address);
             oldest.map(|oldest| clients.remove(&oldest));

@@ -1,7 +1,7 @@
 //! `GET /api/v1/lambda/functions/{name}/logs`: what a function printed, and what it prints.
 
 use super::{kind_of, name_of};
-use crate::api::{Api, TAILS_MAX};
+use crate::api::{Api, TAILS_MAX, go_on};
 use crate::extract::{Json, Path};
 use crate::params::Params;
 use crate::problem::Problem;
@@ -66,7 +66,7 @@ fn stream(api: &Api, follower: Follower) -> Result<Response, Problem> {
             .retry_after(Duration::from_secs(5))
     })?;
     let (pieces, stream) = ByteStream::new();
-    tokio::spawn(run(follower, pieces, api.shutdown.clone(), permit));
+    go_on(run(follower, pieces, api.shutdown.clone(), permit));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(stream)).into_response())
 }

@@ -9,16 +9,16 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::Method;
+use klambda_crash::Lock;
 use klambda_dispatch::metrics::Histogram;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// By method, address with its parameters unnamed, and status.
 pub type Label = (&'static str, String, u16);
 
 #[derive(Default)]
-pub struct Requests(Mutex<Counted>);
+pub struct Requests(Lock<Counted>);
 
 #[derive(Clone, Default)]
 pub struct Counted {
@@ -29,11 +29,11 @@ pub struct Counted {
 
 impl Requests {
     pub fn read(&self) -> Counted {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     fn add(&self, label: Label, micros: u64, bytes: u64) {
-        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counted = self.0.lock();
         *counted.requests.entry(label).or_default() += 1;
         counted.micros.add(micros);
         counted.bytes.add(bytes);

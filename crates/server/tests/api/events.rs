@@ -112,7 +112,10 @@ async fn a_tail_sees_events_as_they_are_accepted_and_ends_with_the_server() {
     world.server.stop();
     let mut rest = Vec::new();
     timeout(Duration::from_secs(10), lines.read_to_end(&mut rest)).await.expect("the tail ends").unwrap();
-    timeout(Duration::from_secs(10), world.server.ended()).await.expect("nothing holds the server up");
+    timeout(Duration::from_secs(10), world.server.ended())
+        .await
+        .expect("nothing holds the server up")
+        .unwrap();
 }
 
 #[tokio::test]

@@ -40,7 +40,7 @@ impl World {
     pub async fn restart(self) -> World {
         self.server.stop();
         let World { server, folder, target, change, .. } = self;
-        timeout(PATIENCE, server.ended()).await.expect("the server ends");
+        timeout(PATIENCE, server.ended()).await.expect("the server ends").unwrap();
         let server = start(folder.path(), change).await;
         World { address: server.address(), server, folder, target, change }
     }
