@@ -7,6 +7,7 @@ use crate::checkers::{Verdict, Violation, bounded, detection, liveness, no_loss,
 use crate::event::EventNo;
 use crate::history::{Entry, SubNo};
 use crate::mix::Trouble;
+use crate::recovery::catching_up;
 use crate::rules::Rules;
 use crate::world::World;
 use klambda_core::event_codec::EventView;
@@ -149,10 +150,14 @@ impl World {
             if moving && !rules.paused {
                 return false;
             }
-            waits_for_people |= rules.paused || lanes.parked + lanes.paused > 0;
+            let waits = rules.paused || (rules.ordering.is_ordered() && lanes.parked + lanes.paused > 0);
+            // It goes on reading by itself, unless its own lanes wait for somebody.
+            if !waits && catching_up(&view) != (false, false) {
+                return false;
+            }
+            waits_for_people |= waits;
         }
-        let replaying = (1..=self.replays_made).any(|id| self.is_replaying(id));
-        waits_for_people || !(self.engine.is_catching_up() || replaying)
+        waits_for_people || !(1..=self.replays_made).any(|id| self.is_replaying(id))
     }
 
     fn is_replaying(&self, id: u64) -> bool {

@@ -78,9 +78,10 @@ pub enum Entry {
         sub: SubNo,
         there: bool,
     },
-    /// New ordering rules begin to hold.
+    /// New ordering rules begin to hold, or it has read the log to its end. `reads`: it still reads the log.
     Switched {
         sub: SubNo,
+        reads: bool,
     },
     ClockSet {
         by: i64,
@@ -304,7 +305,7 @@ impl Entry {
                 true
             }
             Entry::DiskFull { .. } | Entry::DiskError { .. } | Entry::ClockSet { .. } | Entry::Calm => true,
-            Entry::Seen { sub, .. } | Entry::Switched { sub } | Entry::Dropped { sub, .. } => {
+            Entry::Seen { sub, .. } | Entry::Switched { sub, .. } | Entry::Dropped { sub, .. } => {
                 lane.is_none_or(|lane| lane.0 == *sub)
             }
             _ => false,

@@ -220,7 +220,7 @@ impl Outside {
             Entry::Synced { up_to } => self.durable = self.durable.max(*up_to),
             Entry::Crashed { power } => self.crashed(*power),
             Entry::Seen { sub, there } => self.sub_mut(*sub).there = *there,
-            Entry::Switched { sub } => self.switched(*sub),
+            Entry::Switched { sub, reads } => self.switched(*sub, *reads),
             Entry::Dropped { sub, count } => self.sub_mut(*sub).dropped += count,
             Entry::Opened { now, .. } => {
                 self.time_is(*now);
@@ -257,9 +257,9 @@ impl Outside {
         }
     }
 
-    fn switched(&mut self, sub: SubNo) {
+    fn switched(&mut self, sub: SubNo, reads: bool) {
         let sub = &mut self.subs[sub as usize];
-        sub.catching_up = false;
+        sub.catching_up = reads;
         match sub.next_rules.take() {
             Some(rules) => {
                 sub.rules = rules;

@@ -201,8 +201,12 @@ impl World {
                 self.note(Entry::Decided(Decision::Removed { sub }))?;
                 continue;
             };
-            if view.status.phase != "draining" && catching_up(&view) == (false, false) {
-                self.note(Entry::Switched { sub })?;
+            let (drains, reads) = catching_up(&view);
+            // New rules hold once what was there has drained, while it still reads what came since.
+            let rules_begin = self.outside.sub(sub).next_rules.is_some() && !drains;
+            let is_live = view.status.phase != "draining" && !drains && !reads;
+            if rules_begin || is_live {
+                self.note(Entry::Switched { sub, reads })?;
             }
         }
         Ok(())

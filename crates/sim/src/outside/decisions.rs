@@ -118,7 +118,7 @@ impl Outside {
         let events = [lane.current, lane.parked_on.take()];
         for event in events.into_iter().flatten() {
             let pair = sub.pair_mut(event);
-            pair.failures_sure = 0;
+            pair.fresh_attempts();
             pair.retry_after = 0;
             pair.revived += 1;
         }
@@ -156,7 +156,7 @@ impl Outside {
             || (pair.state == State::Waiting && pair.failures_sure > 0);
         let sure = fails && pair.revived == 0;
         pair.set(if sure { State::Dead { held: false } } else { State::DeadMaybe }, op);
-        pair.failures_sure = 0;
+        pair.fresh_attempts();
         let (position, came) = (pair.position, pair.taken_at);
         let sequence = made[event as usize].readable_sequence();
         sub.lane_mut(key).settle(event, position, sequence, came);
@@ -195,7 +195,7 @@ impl Sub {
         for pair in &mut self.pairs {
             if matches!(pair.state, State::Dead { .. } | State::DeadMaybe) || pair.may_be_late {
                 pair.revived += 1;
-                pair.failures_sure = 0;
+                pair.fresh_attempts();
                 pair.retry_after = 0;
             }
         }

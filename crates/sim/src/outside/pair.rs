@@ -56,6 +56,8 @@ pub struct Pair {
     pub failed_ops: Vec<u64>,
     /// So many of them are certain.
     pub failures_sure: u32,
+    /// So many of `failed_ops` are from before it was given fresh attempts. They count only if a crash took that back.
+    pub stale: usize,
     /// Not to be called again before this.
     pub retry_after: u64,
     /// So many times a person asked for it to be tried again since.
@@ -99,14 +101,29 @@ impl Pair {
         self.owed = false;
         self.position = None;
         self.failed_ops.clear();
+        self.fresh_attempts();
+        self.retry_after = 0;
+    }
+
+    /// From here on its attempts count anew.
+    pub fn fresh_attempts(&mut self) {
         self.failures_sure = 0;
+        self.stale = self.failed_ops.len();
+    }
+
+    /// It is called for this attempt: so many failures are written, whatever was seen of them.
+    pub fn called(&mut self, attempt: u32) {
+        let failures = attempt as usize - 1;
+        self.failed_ops.resize(failures, 0);
+        self.failures_sure = attempt - 1;
+        self.stale = 0;
         self.retry_after = 0;
     }
 
     pub fn crashed(&mut self, kept: u64) {
         self.open = false;
         self.pending = 0;
-        let sure = self.failed_ops.iter().filter(|op| **op <= kept).count() as u32;
+        let sure = self.failed_ops.iter().skip(self.stale).filter(|op| **op <= kept).count() as u32;
         self.failures_sure = self.failures_sure.min(sure);
         self.retry_after = 0;
         if self.state_op <= kept {

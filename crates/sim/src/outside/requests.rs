@@ -25,10 +25,7 @@ impl Outside {
         if pair.state != State::Waiting {
             pair.set(State::Waiting, 0);
         }
-        // What was not seen is long written.
-        pair.failed_ops.resize(request.attempt as usize - 1, 0);
-        pair.failures_sure = request.attempt - 1;
-        pair.retry_after = 0;
+        pair.called(request.attempt);
         if let (Place::Lane { key, sequence }, Some(number)) = (&request.place, request.number) {
             let key = key.clone();
             self.started_in_lane(request, &key, *sequence, number);
@@ -117,7 +114,7 @@ impl Outside {
         }
         if dead && pair.revived > 0 {
             // Another job took it up before it failed again: fresh attempts from here on.
-            pair.failures_sure = 0;
+            pair.fresh_attempts();
         } else if ending == Ending::Retry {
             pair.retry_after = now + retry_after_ms;
         }
