@@ -355,13 +355,13 @@ impl Engine {
     }
 
     /// Those that are too old go. They stand in the order of their events, and one that was replayed and failed again is
-    /// younger than its place: all are looked at, a portion at a time.
-    pub(crate) fn expire_dead_letters(&mut self, id: SubscriptionId) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+    /// younger than its place: all are looked at, a portion at a time. Answers whether there is another portion.
+    pub(crate) fn expire_dead_letters(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
         let ttl_ms = subscription.document.spec.dead_letters.ttl_ms;
         let mut outside = subscription.outside;
         if subscription.tally.dead == 0 || self.now.since(outside.oldest) < ttl_ms {
-            return Ok(());
+            return Ok(false);
         }
         if outside.cursor == Position(0) {
             outside.seen = Millis::NEVER;
@@ -375,17 +375,18 @@ impl Engine {
             if self.now.since(failed) < ttl_ms {
                 outside.seen = outside.seen.min(failed);
             } else if !self.drop_dead_letter(id, position, Gone::Expired)? {
-                return Ok(());
+                return Ok(false);
             }
             outside.cursor = Position(position.0 + 1);
         }
-        if page.len() < EXPIRING_AT_ONCE {
+        let is_last = page.len() < EXPIRING_AT_ONCE;
+        if is_last {
             (outside.cursor, outside.oldest) = (Position(0), outside.seen);
         }
         if let Some(subscription) = self.subscriptions.get_mut(&id) {
             subscription.outside = outside;
         }
-        Ok(())
+        Ok(!is_last)
     }
 
     /// Answers whether there was room to write it down.

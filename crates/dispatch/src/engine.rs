@@ -323,7 +323,9 @@ impl Engine {
         // The end of a sync that is under way is heard of anyway, and so is an event for a breaker that would let it pass.
         let sync = self.dirty_since.filter(|_| !self.log.is_syncing()).map(|since| since + SYNC_DELAY_MS);
         let probe = self.endpoints.next_probe().filter(|at| *at > self.now);
-        let own = [Some(self.held_until), self.put_off.due(), self.replays.wake_at(), self.cold_due()];
+        let letters = Some(self.keeping.letters_due());
+        let own =
+            [Some(self.held_until), self.put_off.due(), self.replays.wake_at(), self.cold_due(), letters];
         let times = [lane, single, sync, probe].into_iter().chain(own);
         times.flatten().min().unwrap_or(Millis::NEVER).min(self.now + 1000)
     }

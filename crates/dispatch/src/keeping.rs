@@ -6,7 +6,7 @@ mod retention;
 
 use self::marks::Expiring;
 use crate::engine::{Engine, Failure, Who};
-use crate::lanes::Slot;
+use crate::lanes::{LANE_BYTES, Slot};
 use crate::subscription::{Phase, Subscription};
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::planted::{self, Bug};
@@ -24,6 +24,10 @@ pub struct Keeping {
     running: Option<Kind>,
     retry_at: Millis,
     next_round: Millis,
+    /// Subscriptions for which something waits, as of the last look.
+    busy: usize,
+    /// When dead letters are next looked through for those past their time.
+    expire_letters_at: Millis,
     /// The copy that a sweep goes on from.
     sweep_from: Vec<u8>,
     remove: Vec<String>,
@@ -81,10 +85,19 @@ enum Kind {
 }
 
 const ROUND_MS: u64 = 1000;
+/// Bounds of `ready_max`.
+const READY_MIN: usize = 8;
+const READY_MAX: usize = 256;
+/// Between two portions of dead letters that are looked through: 50,000 of them take ten seconds.
+const PORTION_MS: u64 = 50;
 
 impl Keeping {
     pub fn wants_sync(&self) -> bool {
         self.checkpoint.is_some() && self.running.is_none()
+    }
+
+    pub fn letters_due(&self) -> Millis {
+        self.expire_letters_at
     }
 }
 
@@ -100,6 +113,7 @@ impl Engine {
             self.begin_checkpoint()?;
         }
         self.expire_marks()?;
+        self.expire_all_letters()?;
         if self.keeping.next_round <= self.now {
             self.keeping.next_round = self.now + ROUND_MS;
             self.round()?;
@@ -111,14 +125,29 @@ impl Engine {
     }
 
     fn round(&mut self) -> Result<(), Failure> {
+        self.count_busy();
         let ids: Vec<SubscriptionId> = self.subscriptions.keys().copied().collect();
         for id in ids {
-            self.expire_dead_letters(id)?;
             self.finish_draining(id)?;
             self.finish_retiring(id)?;
         }
         self.limit_retired()?;
         self.expire_old_marks();
+        Ok(())
+    }
+
+    /// Once a second, and portion after portion while there are more.
+    fn expire_all_letters(&mut self) -> Result<(), Failure> {
+        if self.keeping.expire_letters_at > self.now {
+            return Ok(());
+        }
+        self.keeping.expire_letters_at = self.now + ROUND_MS;
+        let ids: Vec<SubscriptionId> = self.subscriptions.keys().copied().collect();
+        for id in ids {
+            if self.expire_dead_letters(id)? {
+                self.keeping.expire_letters_at = self.now + PORTION_MS;
+            }
+        }
         Ok(())
     }
 
@@ -143,6 +172,17 @@ impl Engine {
 
     fn lanes_budget(&self) -> usize {
         self.config.memory_bytes * 3 / 10
+    }
+
+    /// How many lanes of each subscription may wait in memory for a slot. The more subscriptions have something to do,
+    /// the fewer of each: together they stay within what lanes may take.
+    pub(crate) fn ready_max(&self) -> usize {
+        let lanes = self.lanes_budget() / LANE_BYTES;
+        (lanes / self.keeping.busy.max(1)).clamp(READY_MIN, READY_MAX)
+    }
+
+    fn count_busy(&mut self) {
+        self.keeping.busy = self.subscriptions.values().filter(|s| s.tally.waiting > 0).count();
     }
 
     /// During recovery, which is as bounded as everything else.
@@ -175,11 +215,13 @@ impl Engine {
     }
 
     fn shed_waiting(&mut self, budget: usize) -> Result<(), Failure> {
+        self.count_busy();
+        let ready_max = self.ready_max();
         let ready: Vec<Slot> = self
             .subscriptions
             .values_mut()
             .flat_map(|s| {
-                let keep = s.ready.len().min(256);
+                let keep = s.ready.len().min(ready_max);
                 s.ready.drain(keep..).collect::<Vec<Slot>>()
             })
             .collect();

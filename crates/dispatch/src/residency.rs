@@ -19,9 +19,6 @@ use klambda_core::wire::{Malformed, Reader, put_bytes, put_option, put_varint};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
-/// How many lanes are looked at in one go when lanes come back from disk.
-const COLD_BATCH: usize = 256;
-
 #[derive(Default, Serialize, Deserialize)]
 struct Global {
     next_subscription: SubscriptionId,
@@ -338,16 +335,18 @@ impl Engine {
     // ---- lanes on disk that should go on ------------------------------------------------------------------
 
     pub(crate) fn cold_due(&self) -> Option<Millis> {
-        let waits = |s: &&Subscription| s.cold > 0 && s.ready.len() < COLD_BATCH && !s.is_paused();
+        let ready_max = self.ready_max();
+        let waits = |s: &&Subscription| s.cold > 0 && s.ready.len() < ready_max && !s.is_paused();
         let cold = self.subscriptions.values().filter(waits);
         cold.map(|subscription| subscription.cold_due).min()
     }
 
     /// Brings lanes in that are due, some at a time, while there is little else to do for their subscription.
     pub(crate) fn warm_up(&mut self, id: SubscriptionId) -> Result<(), Failure> {
+        let batch = self.ready_max();
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
         if subscription.cold == 0
-            || subscription.ready.len() >= COLD_BATCH
+            || subscription.ready.len() >= batch
             || subscription.cold_due > self.now
             || subscription.is_paused()
         {
@@ -355,8 +354,8 @@ impl Engine {
         }
         let prefix = rows::of_subscription(rows::WAITING, id);
         let from = subscription.cold_cursor.clone();
-        let found = self.rows.scan(&prefix, &from, COLD_BATCH)?;
-        let wrapped = found.len() < COLD_BATCH;
+        let found = self.rows.scan(&prefix, &from, batch)?;
+        let wrapped = found.len() < batch;
         let mut next_due = Millis::NEVER;
         for (row, due) in &found {
             let key = rows::lane_of(row);

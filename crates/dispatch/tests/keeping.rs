@@ -297,3 +297,24 @@ fn copies_that_nothing_needs_are_forgotten_behind_many_that_are_needed() {
     (0..3).for_each(|_| checkpoint(&mut world));
     assert_eq!(stored_copies(&world), NEEDED);
 }
+
+#[test]
+fn lanes_that_wait_for_a_slot_share_memory_whatever_the_number_of_subscriptions() {
+    const SUBSCRIPTIONS: usize = 20;
+    let mut world = World::new(5);
+    for n in 0..SUBSCRIPTIONS {
+        world.put(ordered(&format!("s{n}"), &json!({"concurrency": 2})));
+    }
+    (0..300).for_each(|n| world.send(&format!("k{n}"), None));
+    for restarted in [false, true] {
+        if restarted {
+            world.restart(&mut |_| 0);
+        }
+        (0..10).for_each(|_| world.pass(10));
+        // A mebibyte of memory has room for some 560 lanes; what is in flight comes on top of that.
+        let lanes = world.engine.lanes_in_memory();
+        assert!(lanes <= 560 * 5 / 4 + 2 * SUBSCRIPTIONS, "{lanes} lanes, restarted: {restarted}");
+    }
+    world.drain();
+    world.check_all_seen(5);
+}

@@ -175,7 +175,7 @@ impl World {
         checkers::bounded::Bounds {
             concurrency: self.config.concurrency,
             // What is in flight or just arrived stays, and shedding waits for the next tick.
-            lanes_max: of_lanes * 5 / 4 + 256 * (self.names.len() + 1) + 1000,
+            lanes_max: of_lanes * 5 / 4 + self.network.open(self.life) + 1000,
             // Some became idle since the last look.
             idle_lanes_max: of_lanes + 256 * (self.names.len() + 1),
         }
