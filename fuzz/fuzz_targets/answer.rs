@@ -5,8 +5,6 @@
 // The client keeps these to itself: this is their source, not a copy.
 #[path = "../../crates/dispatch/src/client/answer.rs"]
 mod answer;
-#[path = "../../crates/dispatch/src/client/chunked.rs"]
-mod chunked;
 #[path = "../../crates/dispatch/src/client/content.rs"]
 mod content;
 #[path = "../../crates/dispatch/src/client/reply.rs"]

@@ -10,6 +10,7 @@ pub mod event_codec;
 mod event_out;
 pub mod fault;
 pub mod filter;
+pub mod http1;
 pub mod ids;
 mod json;
 pub mod key;

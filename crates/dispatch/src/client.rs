@@ -5,7 +5,6 @@
 
 mod answer;
 mod caller;
-mod chunked;
 mod connection;
 mod content;
 mod dial;

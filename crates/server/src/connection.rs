@@ -254,7 +254,7 @@ fn broken(error: &hyper::Error) -> Problem {
 
 /// Serves a connection until either side ends it, it takes too long, or the server stops.
 pub(crate) async fn serve<T, S>(
-    io: T,
+    socket: Socket<T>,
     connection: Arc<Connection>,
     service: Arc<S>,
     http: &http1::Builder,
@@ -288,8 +288,7 @@ where
             Ok::<_, Infallible>(response)
         }
     });
-    let io = TokioIo::new(Socket::new(io, Arc::clone(&connection)));
-    let http = pin!(http.serve_connection(io, requests));
+    let http = pin!(http.serve_connection(TokioIo::new(socket), requests));
     match watched(http, &connection, watch, shutdown, |http| http.graceful_shutdown()).await {
         Ok(ended) => {
             if let Err(error) = ended {

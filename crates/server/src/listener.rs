@@ -8,12 +8,13 @@ use crate::posts::Posts;
 use crate::problem::Problem;
 use crate::router::App;
 use crate::shutdown::Shutdown;
+use crate::socket::Socket;
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use klambda_crash::{Place, Point, contain_future};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, Type};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -71,7 +72,7 @@ const BACKLOG: i32 = 4096;
 
 /// Binds the address, so that a restart need not wait for old connections to be forgotten.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -185,7 +186,9 @@ impl<P: Posts> Server<P> {
     where
         T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
     {
-        connection::serve(io, connection, Arc::clone(&self.app), &self.http, &mut watch, &self.shutdown).await
+        let socket = Socket::new(io, Arc::clone(&connection), self.options.header_bytes);
+        connection::serve(socket, connection, Arc::clone(&self.app), &self.http, &mut watch, &self.shutdown)
+            .await
     }
 
     async fn handshake(
@@ -273,6 +276,8 @@ fn http(options: &Options) -> http1::Builder {
     // No timer: deadlines are the connection's own, which costs one timer per connection, not one per request.
     http.header_read_timeout(None)
         .keep_alive(true)
+        // A client that has sent its last request still waits for the answer.
+        .half_close(true)
         .max_header_size(options.header_bytes)
         .max_buf_size(options.header_bytes.max(128 << 10));
     http

@@ -1,9 +1,13 @@
 //! The socket under HTTP: notes for the connection's timer what happens on it, closes so that a last answer arrives,
 //! and words the refusal of what was no request at all.
+//!
+//! The HTTP library accepts more than we do: line feeds alone, a length beside a transfer coding. So requests are looked
+//! at here first, and the library is given only what can be read in one way.
 
 use crate::connection::Connection;
 use crate::problem::Problem;
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
+use klambda_core::http1::{Refused, Requests};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,6 +18,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(crate) struct Socket<T> {
     io: T,
     connection: Arc<Connection>,
+    requests: Requests,
+    /// What was read and may not be passed on yet: the beginning of a head, or what comes after a refusal.
+    held: BytesMut,
+    /// So many bytes of it may be passed on after all.
+    passable: usize,
+    refused: Option<Refused>,
     /// What is left to write of a refusal of our own.
     refusal: Bytes,
     shut: Shut,
@@ -27,10 +37,21 @@ enum Shut {
 }
 
 const LINGER_BYTES: usize = 64 << 20;
+/// Stands in for a head that is refused. No reader takes it for a request, so the library answers that it is none.
+const NO_REQUEST: &[u8] = b"\0\r\n\r\n";
 
 impl<T> Socket<T> {
-    pub(crate) fn new(io: T, connection: Arc<Connection>) -> Socket<T> {
-        Socket { io, connection, refusal: Bytes::new(), shut: Shut::No }
+    pub(crate) fn new(io: T, connection: Arc<Connection>, header_bytes: usize) -> Socket<T> {
+        Socket {
+            io,
+            connection,
+            requests: Requests::new(header_bytes),
+            held: BytesMut::new(),
+            passable: 0,
+            refused: None,
+            refusal: Bytes::new(),
+            shut: Shut::No,
+        }
     }
 }
 
@@ -41,11 +62,64 @@ impl<T: AsyncRead + Unpin> AsyncRead for Socket<T> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let polled = Pin::new(&mut self.io).poll_read(cx, buf);
-        if buf.filled().len() > before {
+        loop {
+            if self.pass_held(buf) {
+                return Poll::Ready(Ok(()));
+            }
+            match self.refused {
+                None => {}
+                Some(Refused::Head(_) | Refused::HeadTooLarge) => {
+                    buf.put_slice(&NO_REQUEST[..NO_REQUEST.len().min(buf.remaining())]);
+                    return Poll::Ready(Ok(()));
+                }
+                Some(Refused::Body(malformed)) => {
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, malformed.0)));
+                }
+            }
+            ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
+            if buf.filled().len() == before {
+                return Poll::Ready(Ok(()));
+            }
             self.connection.read_some();
+            if self.pass_fresh(buf, before) {
+                return Poll::Ready(Ok(()));
+            }
         }
-        polled
+    }
+}
+
+impl<T> Socket<T> {
+    /// Lets through what may be of the bytes just read, which usually is all; true if there is any.
+    fn pass_fresh(&mut self, buf: &mut ReadBuf<'_>, before: usize) -> bool {
+        let fresh = &buf.filled()[before..];
+        let passed = if self.held.is_empty() { self.requests.pass(fresh) } else { Ok(0) };
+        let passed = self.or_refuse(passed);
+        self.held.extend_from_slice(&buf.filled()[before + passed..]);
+        buf.set_filled(before + passed);
+        passed > 0
+    }
+
+    /// The same of the bytes that were held back.
+    fn pass_held(&mut self, buf: &mut ReadBuf<'_>) -> bool {
+        if self.passable == 0 && !self.held.is_empty() {
+            let passed = self.requests.pass(&self.held);
+            self.passable = self.or_refuse(passed);
+        }
+        let count = self.passable.min(buf.remaining());
+        buf.put_slice(&self.held[..count]);
+        self.held.advance(count);
+        self.passable -= count;
+        if self.held.is_empty() || self.refused.is_some() {
+            self.held = BytesMut::new();
+        }
+        count > 0
+    }
+
+    fn or_refuse(&mut self, passed: Result<usize, Refused>) -> usize {
+        passed.unwrap_or_else(|refused| {
+            self.refused = Some(refused);
+            0
+        })
     }
 }
 
@@ -104,7 +178,7 @@ impl<T> Socket<T> {
         if self.connection.is_answering() {
             return false;
         }
-        let Some(problem) = unreadable(head) else { return false };
+        let Some(problem) = unreadable(head, self.refused) else { return false };
         self.connection.leave_unread();
         let mut refusal = Vec::new();
         problem.into_answer().write(true, &mut refusal);
@@ -113,16 +187,22 @@ impl<T> Socket<T> {
     }
 }
 
-/// What the library says with a bare status.
-fn unreadable(head: &[u8]) -> Option<Problem> {
-    match head.strip_prefix(b"HTTP/1.1 ")?.get(..3)? {
-        b"400" => {
+/// What the library says with a bare status, and why if it was not the library that refused.
+fn unreadable(head: &[u8], refused: Option<Refused>) -> Option<Problem> {
+    let too_large = || {
+        Problem::headers_too_large(
+            "the headers of the request are more than 100, or larger than limits.headerBytes",
+        )
+    };
+    match (head.strip_prefix(b"HTTP/1.1 ")?.get(..3)?, refused) {
+        (b"400", Some(Refused::HeadTooLarge)) | (b"431", _) => Some(too_large()),
+        (b"400", Some(Refused::Head(malformed) | Refused::Body(malformed))) => {
+            Some(Problem::bad_request(format!("the request is malformed: {}", malformed.0)))
+        }
+        (b"400", None) => {
             Some(Problem::bad_request("this is no HTTP request: its first line or a header is malformed"))
         }
-        b"414" => Some(Problem::uri_too_long("the address of the request is too long")),
-        b"431" => Some(Problem::headers_too_large(
-            "the headers of the request are more than 100, or larger than limits.headerBytes",
-        )),
+        (b"414", _) => Some(Problem::uri_too_long("the address of the request is too long")),
         _ => None,
     }
 }

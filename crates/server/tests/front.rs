@@ -329,6 +329,79 @@ async fn what_is_no_request_is_a_problem_and_the_end() {
     }
 }
 
+/// On the short way, on the long way, and after either of them on the same connection.
+#[tokio::test]
+async fn what_can_be_read_in_two_ways_is_refused_on_both_ways() {
+    let mut running = start(|_| {}).await;
+    let events = "POST /api/v1/events HTTP/1.1\r\nhost: localhost\r\n";
+    let status = "GET /api/v1/status HTTP/1.1\r\nhost: localhost\r\n";
+    let headers = [
+        "content-length: 1\n\r\nx",
+        "content-length: 1\r\n\nx",
+        "content-length: 1\n\nx",
+        "content-length: 1\r\nx: y\n",
+        "content-length: 1\r\nx: y\r\n folded\r\n\r\nx",
+        "content-length : 1\r\n\r\nx",
+        "content-length: 1\r\ncontent-length: 1\r\n\r\nx",
+        "content-length: 1, 1\r\n\r\nx",
+        "content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: 1\r\n\r\n0\r\n\r\n",
+        "transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "transfer-encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+        "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        "transfer-encoding: identity\r\n\r\n0\r\n\r\n",
+        "transfer-encoding: chunked\r\n\r\n1\nx\n0\n\n",
+        "transfer-encoding: chunked\r\n\r\n1;a\nb\r\nx\r\n0\r\n\r\n",
+        "transfer-encoding: chunked\r\n\r\n00000000000000001\r\nx\r\n0\r\n\r\n",
+        "transfer-encoding: chunked\r\n\r\n0\r\na: b\nc: d\r\n\r\n",
+    ];
+    let first_lines = ["POST /api/v1/events HTTP/1.1\n", "GET /api/v1/status HTTP/1.1\n"];
+    let bad = headers.iter().flat_map(|rest| [events, status].map(|start| [start, *rest].concat()));
+    let mut posts = 0;
+    for bad in bad.chain(first_lines.map(str::to_owned)) {
+        let fine = get_with("/api/v1/status", "host: localhost\r\n");
+        for (before, count) in
+            [(String::new(), 0), (post("hello"), 1), (fine.clone(), 1), (post("a") + &fine, 2)]
+        {
+            posts += usize::from(before.starts_with("POST"));
+            let mut stream = connect(&running).await;
+            // What follows must not be taken for a request either.
+            stream.write_all([&before[..], &bad, &fine].concat().as_bytes()).await.unwrap();
+            for _ in 0..count {
+                assert!(answer(&mut stream).await.contains(" 20"), "{before}");
+            }
+            let refused = answer(&mut stream).await;
+            assert!(refused.starts_with("HTTP/1.1 400 "), "{bad:?}: {refused}");
+            assert!(refused.contains("application/problem+json"), "{bad:?}: {refused}");
+            assert!(refused.contains("\r\nconnection: close\r\n"), "{bad:?}: {refused}");
+            stream.shutdown().await.unwrap();
+            let mut rest = Vec::new();
+            timeout(Duration::from_secs(10), stream.read_to_end(&mut rest)).await.unwrap().unwrap();
+            assert!(rest.is_empty(), "{bad:?}: {}", String::from_utf8_lossy(&rest));
+        }
+    }
+    let arrived = std::iter::from_fn(|| running.arrived.try_recv().ok()).count();
+    assert_eq!(arrived, posts, "none of them arrived");
+}
+
+#[tokio::test]
+async fn who_closes_its_sending_side_gets_its_answer() {
+    let mut running = start_gated(0, |_| {}).await;
+    let chunked = "POST /api/v1/events HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n\
+                   5\r\nhello\r\n0\r\n\r\n";
+    for request in [post("hello"), chunked.to_owned(), post("hello").replace("HTTP/1.1", "HTTP/1.0")] {
+        let mut stream = connect(&running).await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.shutdown().await.unwrap();
+        running.arrived.recv().await.unwrap();
+        // Time for the server to see the end.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        running.gate.add_permits(1);
+        assert!(answer(&mut stream).await.ends_with("took 5"), "{request}");
+        assert!(closed(&mut stream).await);
+    }
+}
+
 #[tokio::test]
 async fn slow_headers_end_the_connection_however_they_drip() {
     let running = start(|config| config.limits.header_timeout = Duration::from_millis(300)).await;

@@ -3,15 +3,11 @@
 //! Strict where leniency would let one answer be taken for two, or half an answer for a whole one: such an answer is
 //! malformed, and its connection is not used again.
 
-use super::chunked::{Chunked, Item};
 use super::content::Content;
 use super::reply::{Excerpt, Reply, RetryAfter};
 use httparse::{Header, ParserConfig, Response, Status};
+use klambda_core::http1::{self, Chunked, Item, Malformed};
 use std::mem::MaybeUninit;
-
-/// This is no answer of an HTTP server; the text says why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed(pub &'static str);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -156,6 +152,11 @@ impl Answer {
         let (Some(code), Some(version), true) = (response.code, response.version, whole) else {
             return Ok(None);
         };
+        // The parser skips empty lines before the first one, and takes a line feed alone for the end of a line.
+        let lines = response.headers.len() + 2;
+        if !bytes.starts_with(b"HTTP/") || http1::line_ends(&bytes[..length]) != lines {
+            return Err(Malformed("a line of the head ends without a carriage return"));
+        }
         self.take_head(code, version, response.headers)?;
         Ok(Some(length))
     }
@@ -273,22 +274,16 @@ impl Framing {
         }
     }
 
-    /// Digits and nothing else, once: whatever else there is, somebody reads it differently.
     fn content_length(&mut self, value: &[u8]) -> Result<(), Malformed> {
-        if self.length.is_some() {
+        let length = http1::content_length(value).ok_or(Malformed("a content length that is no number"))?;
+        if self.length.replace(length).is_some() {
             return Err(Malformed("two content lengths"));
         }
-        let value = value.trim_ascii();
-        let digits = !value.is_empty() && value.len() <= 18 && value.iter().all(u8::is_ascii_digit);
-        if !digits {
-            return Err(Malformed("a content length that is no number"));
-        }
-        self.length = Some(value.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')));
         Ok(())
     }
 
     fn transfer_encoding(&mut self, value: &[u8]) -> Result<(), Malformed> {
-        if self.chunked || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+        if self.chunked || !http1::is_chunked(value) {
             return Err(Malformed("a transfer encoding other than chunked"));
         }
         self.chunked = true;

@@ -91,6 +91,12 @@ fn what_can_be_read_two_ways_is_not_read() {
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1;a\nb\r\nx\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\nx\n0\n\n",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff\r\nx",
+        "HTTP/1.1 200 OK\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 0\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\n",
+        "\r\nHTTP/1.1 200 OK\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\na b: c\r\n\r\n",
         "HTTP/1.1 103 Early Hints\r\ncontent-length: 3\r\n\r\nabcHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
         "HTTP/1.1 100 Continue\r\n\r\n",
     ] {

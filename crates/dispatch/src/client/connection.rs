@@ -92,8 +92,22 @@ impl Connection {
         self.used && (self.has_waited || !self.has_sent)
     }
 
-    /// Whether nothing has come in since its last answer. Asks the kernel only if something has.
+    /// Whether nothing has come in since its last answer: no byte, no end, no error.
     pub fn is_quiet(&mut self) -> bool {
+        let nothing = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        self.stream.peek().is_err_and(nothing)
+            && (!self.stream.is_encrypted() || self.has_nothing_decrypted())
+    }
+
+    /// Whether the other side spoke before it was called. Encrypted bytes may belong to the handshake.
+    pub fn has_spoken(&mut self) -> bool {
+        if self.stream.is_encrypted() {
+            return !self.has_nothing_decrypted();
+        }
+        self.stream.peek().is_ok_and(|held| held > 0)
+    }
+
+    fn has_nothing_decrypted(&mut self) -> bool {
         let mut byte = [0];
         let mut context = Context::from_waker(Waker::noop());
         Pin::new(&mut self.stream).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
@@ -110,8 +124,13 @@ impl Connection {
         let mut exchange =
             Exchange { connection: self, message, deadline, sending: Sending::NotBegun, answer };
         poll_fn(|context| exchange.poll(context)).await?;
-        let reusable = exchange.answer.keeps_alive() && matches!(exchange.sending, Sending::Done);
+        let is_sent = matches!(exchange.sending, Sending::Done);
+        let reusable = exchange.answer.keeps_alive() && is_sent;
         let reply = exchange.answer.into_reply();
+        // A refusal may come early. A success cannot be about a request that has not been sent.
+        if !is_sent && matches!(reply.code, 200..=299) {
+            return Err(Trouble::Broken("a success before the request was sent".into()));
+        }
         self.used = true;
         Ok(Replied { reply, reusable })
     }

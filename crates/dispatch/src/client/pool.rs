@@ -107,7 +107,12 @@ impl Pool {
             Ok(Connection::new(Stream::Tls(Box::new(stream)), generation, deadline))
         };
         // Connecting is rare and its state large: on the heap it does not weigh on every call.
-        timeout_at(deadline, Box::pin(connecting)).await.unwrap_or(Err(Outcome::Timeout))
+        let mut connection =
+            timeout_at(deadline, Box::pin(connecting)).await.unwrap_or(Err(Outcome::Timeout))?;
+        if connection.has_spoken() {
+            return Err(Outcome::Broken("an answer before the request".into()));
+        }
+        Ok(connection)
     }
 
     pub async fn dial(&self) -> Result<tokio::net::TcpStream, Outcome> {

@@ -1,6 +1,8 @@
 //! A connection's bytes, plain or encrypted.
 
+use socket2::SockRef;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -12,6 +14,23 @@ pub enum Stream {
     Local(UnixStream),
     /// Large, and rarer.
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// How many bytes the kernel holds, one at most. It asks the kernel because the runtime only knows what it was
+    /// told at its last look: bytes that came since then would be taken for the answer to the next request.
+    pub fn peek(&self) -> io::Result<usize> {
+        let socket = match self {
+            Stream::Plain(stream) => SockRef::from(stream),
+            Stream::Local(stream) => SockRef::from(stream),
+            Stream::Tls(stream) => SockRef::from(stream.get_ref().0),
+        };
+        socket.peek(&mut [MaybeUninit::uninit()])
+    }
+
+    pub fn is_encrypted(&self) -> bool {
+        matches!(self, Stream::Tls(_))
+    }
 }
 
 impl AsyncRead for Stream {

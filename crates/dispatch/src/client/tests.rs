@@ -4,3 +4,4 @@ mod http1;
 mod http2;
 mod https;
 mod speed;
+mod unasked;

@@ -5,6 +5,7 @@
 
 use crate::posts::Place;
 use httparse::{Header, ParserConfig, Request, Status};
+use klambda_core::http1;
 use klambda_functions::defaults;
 use klambda_functions::resource::Kind;
 use std::mem::MaybeUninit;
@@ -57,14 +58,23 @@ impl<'b> Slots<'b> {
         let parsed =
             ParserConfig::default().parse_request_with_uninit_headers(&mut request, bytes, &mut self.0);
         match parsed {
-            Ok(Status::Complete(length)) if length <= bytes_max => {
+            Ok(Status::Complete(length))
+                if length <= bytes_max && has_all_ends(&bytes[..length], &request) =>
+            {
                 Plain::read(request.headers).and_then(|plain| plain.post(place, request.headers, length))
             }
-            Ok(Status::Partial) if bytes.len() < bytes_max => Some(Verdict::Part),
+            Ok(Status::Partial) if bytes.len() < bytes_max && !http1::has_bare_line_feed(bytes) => {
+                Some(Verdict::Part)
+            }
             _ => None,
         }
         .unwrap_or(Verdict::Other)
     }
+}
+
+/// Whether every line ends with CRLF: the parser takes a line feed alone, too.
+fn has_all_ends(head: &[u8], request: &Request<'_, '_>) -> bool {
+    http1::line_ends(head) == request.headers.len() + 2
 }
 
 enum FirstLine<'b> {
@@ -80,7 +90,8 @@ impl<'b> FirstLine<'b> {
             return FirstLine::Other;
         }
         let line = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
-        match line.iter().position(|byte| *byte == b'\r') {
+        match line.iter().position(|byte| matches!(byte, b'\r' | b'\n')) {
+            Some(end) if line[end] == b'\n' => FirstLine::Other,
             Some(end) => Self::place(&bytes[POST.len()..end]).map_or(FirstLine::Other, FirstLine::Place),
             None if bytes.len() < LINE_BYTES_MAX => FirstLine::Part,
             None => FirstLine::Other,
@@ -161,7 +172,7 @@ impl<'b> Plain<'b> {
             origin: optional(self.origin)?,
             authorization: self.authorization,
             content_type: optional(self.content_type)?,
-            length: number(self.content_length?)?,
+            length: usize::try_from(http1::content_length(self.content_length?)?).ok()?,
             bytes,
         }))
     }
@@ -170,12 +181,6 @@ impl<'b> Plain<'b> {
 fn text(value: &[u8]) -> Option<&str> {
     let plain = value.iter().all(|byte| matches!(byte, b' '..=b'~'));
     plain.then(|| std::str::from_utf8(value).ok()).flatten()
-}
-
-/// Digits and nothing else.
-fn number(value: &[u8]) -> Option<usize> {
-    let digits = !value.is_empty() && value.len() <= 18 && value.iter().all(u8::is_ascii_digit);
-    digits.then(|| value.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0')))
 }
 
 #[cfg(test)]
@@ -220,6 +225,9 @@ mod tests {
             "content-length: 9999999999999999999\r\n",
             "content-length : 1\r\n",
             "content-length: 1\r\n continued: 1\r\n",
+            "content-length: 1\nx: y\r\n",
+            "content-length: 1\r\nx: y\n",
+            "content-length: 1\r\n\n",
             "content-length: 1\r\nx: a\rb\r\n",
             "content-length: 1\r\nx: a\0b\r\n",
             "content-length: 1\r\ntransfer-encoding: chunked\r\n",
@@ -250,7 +258,8 @@ mod tests {
             "POST /api/v1/events? HTTP/1.1\r\n",
             "POST /api/v1/events/ HTTP/1.1\r\n",
             "POST /api/v1/events HTTP/1.0\r\n",
-            "POST /api/v1/events HTTP/1.1\nhost: a\r\n",
+            "POST /api/v1/events HTTP/1.1\n",
+            "POST /api/v1/events HTTP/1.1\r\nhost: a\n",
             "POST /api/v1/lambda/functions HTTP/1.1\r\n",
             "POST /api/v1/lambda/functions/a/rebuild HTTP/1.1\r\n",
             "POST /api/v1/lambda/functions/a/invoke/ HTTP/1.1\r\n",

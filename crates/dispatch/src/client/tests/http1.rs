@@ -322,6 +322,20 @@ async fn an_answer_before_the_end_of_the_request_counts() {
 }
 
 #[tokio::test]
+async fn a_success_before_the_end_of_the_request_does_not_count() {
+    let data = format!("\"{}\"", "z".repeat(5 << 20));
+    let early = vec![Step::Bytes(100), say(OK), Step::Hang];
+    let server = Server::start(vec![early, vec![Step::Request, say(OK)]]).await;
+    let document = document(json!({ "url": server.url }));
+    let large = deliver(&document, &event(data.as_bytes()), None);
+    let client = client();
+    let outcome = client.call(&large).await;
+    assert_eq!(outcome, Outcome::Broken("a success before the request was sent".into()));
+    assert_eq!(code(&client.call(&large).await), 200);
+    assert_eq!(server.connections(), [1]);
+}
+
+#[tokio::test]
 async fn idle_connections_are_closed_and_old_documents_forgotten() {
     let server = Server::start(vec![turns(2), turns(2)]).await;
     let client = Client::new(Options { pool_idle_ms: 1, ..Options::default() });

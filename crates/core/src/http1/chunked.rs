@@ -1,12 +1,14 @@
-//! The chunked transfer coding, piece by piece. Strict: lines end with CRLF, sizes are hexadecimal digits.
+//! The chunked transfer coding, piece by piece. Strict: lines end with CRLF, sizes are hexadecimal digits, trailers are
+//! headers.
 
-use super::answer::Malformed;
+use super::{Malformed, is_text, is_token};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chunked {
     state: State,
-    /// Extensions and trailers, which nobody reads.
+    /// Bytes of padding, extensions and trailers, which nobody reads.
     overhead: usize,
+    trailers: usize,
 }
 
 pub enum Item<'a> {
@@ -38,13 +40,15 @@ enum State {
     DataCr,
     DataLf,
     TrailerStart,
+    TrailerName,
     Trailer,
     TrailerLf,
     EndLf,
     End,
 }
 
-const OVERHEAD_BYTES_MAX: usize = 16 << 10;
+const OVERHEAD_BYTES_MAX: usize = 8 << 10;
+const TRAILERS_MAX: usize = 64;
 
 impl Default for State {
     fn default() -> State {
@@ -88,26 +92,24 @@ impl Chunked {
                 State::Extension { size }
             }
             (State::Size { digits: 1.., size } | State::SizeSpace { size }, b' ' | b'\t') => {
-                State::SizeSpace { size }
+                self.skip(State::SizeSpace { size })?
             }
             (State::Size { digits, size }, _) => add_digit(digits, size, byte)?,
             (State::Extension { size } | State::SizeSpace { size }, b'\r') => State::SizeLf { size },
-            (State::Trailer, b'\r') => State::TrailerLf,
-            (State::Extension { .. } | State::Trailer, b'\n' | 0) => {
-                return Err(Malformed("a broken line in chunks"));
-            }
-            (State::Extension { .. } | State::Trailer, _) => self.skip()?,
+            (State::Extension { .. }, byte) if is_text(byte) => self.skip(self.state)?,
+            (State::Extension { .. }, _) => return Err(Malformed("a chunk extension is malformed")),
             (State::SizeLf { size: 0 }, b'\n') => State::TrailerStart,
             (State::SizeLf { size }, b'\n') => State::Data { left: size },
             (State::DataCr, b'\r') => State::DataLf,
             (State::DataLf, b'\n') => State::default(),
             (State::TrailerStart, b'\r') => State::EndLf,
-            (State::TrailerStart, b'\n' | 0 | b' ' | b'\t' | b':') => {
-                return Err(Malformed("a trailer that is none"));
-            }
-            (State::TrailerStart, _) => {
-                self.skip()?;
-                State::Trailer
+            (State::TrailerStart, byte) if is_token(byte) => self.begin_trailer()?,
+            (State::TrailerName, b':') => self.skip(State::Trailer)?,
+            (State::TrailerName, byte) if is_token(byte) => self.skip(State::TrailerName)?,
+            (State::Trailer, b'\r') => State::TrailerLf,
+            (State::Trailer, byte) if is_text(byte) => self.skip(State::Trailer)?,
+            (State::TrailerStart | State::TrailerName | State::Trailer, _) => {
+                return Err(Malformed("a trailer is malformed"));
             }
             (State::TrailerLf, b'\n') => State::TrailerStart,
             (State::EndLf, b'\n') => State::End,
@@ -115,12 +117,21 @@ impl Chunked {
         })
     }
 
-    fn skip(&mut self) -> Result<State, Malformed> {
+    fn begin_trailer(&mut self) -> Result<State, Malformed> {
+        self.trailers += 1;
+        if self.trailers > TRAILERS_MAX {
+            return Err(Malformed("too many trailers"));
+        }
+        self.skip(State::TrailerName)
+    }
+
+    /// Goes on without this byte.
+    fn skip(&mut self, next: State) -> Result<State, Malformed> {
         self.overhead += 1;
         if self.overhead > OVERHEAD_BYTES_MAX {
             return Err(Malformed("chunk extensions or trailers without end"));
         }
-        Ok(self.state)
+        Ok(next)
     }
 }
 
