@@ -2,7 +2,7 @@
 #![no_main]
 
 use bytes::Bytes;
-use klambda_core::binding::{self, Mode, Refusal};
+use klambda_core::binding::{self, Mode, Parsed, Refusal};
 use klambda_fuzz::event::{BATCH, STRUCTURED, check, limits};
 use libfuzzer_sys::fuzz_target;
 use serde_json::value::RawValue;
@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let elements = serde_json::from_slice::<Vec<&RawValue>>(data);
     match read(BATCH, data) {
-        Ok((mode, events)) => {
+        Ok(Parsed { mode, events, .. }) => {
             assert_eq!(mode, Mode::Batch);
             let elements = elements.expect("a batch is an array");
             assert_eq!(events.len(), elements.len());
@@ -22,8 +22,8 @@ fuzz_target!(|data: &[u8]| {
             for (event, raw) in events.iter().zip(elements) {
                 check(event, &limits);
                 match (event, read(STRUCTURED, raw.get().as_bytes())) {
-                    (Ok(event), Ok((_, alone))) => assert_eq!(alone, [Ok(event.clone())]),
-                    (Err(_), Ok((_, alone))) => assert!(alone[0].is_err()),
+                    (Ok(event), Ok(alone)) => assert_eq!(alone.events, [Ok(event.clone())]),
+                    (Err(_), Ok(alone)) => assert!(alone.events[0].is_err()),
                     (event, Err(_)) => assert!(event.is_err()),
                 }
             }

@@ -2,7 +2,7 @@
 #![no_main]
 
 use bytes::Bytes;
-use klambda_core::binding::{self, Mode, Refusal};
+use klambda_core::binding::{self, Mode, Parsed, Refusal};
 use klambda_fuzz::event::{check, limits};
 use libfuzzer_sys::fuzz_target;
 
@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
     let media = given("content-type").and_then(|(_, value)| std::str::from_utf8(value).ok());
     let read = binding::parse(media, headers.iter().copied(), Bytes::copy_from_slice(body), &limits);
     match read {
-        Ok((Mode::Binary, events)) => {
+        Ok(Parsed { mode: Mode::Binary, events, .. }) => {
             assert_eq!(events.len(), 1);
             assert!(headers.iter().any(|(name, _)| name.to_ascii_lowercase().starts_with("ce-")));
             check(&events[0], &limits);
@@ -23,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
                 assert_eq!(bytes, body, "the body is the data, byte for byte");
             }
         }
-        Ok((_, events)) => events.iter().for_each(|event| check(event, &limits)),
+        Ok(Parsed { events, .. }) => events.iter().for_each(|event| check(event, &limits)),
         Err(Refusal::BadRequest(faults)) => assert!(!faults.is_empty()),
         Err(Refusal::TooLarge { .. } | Refusal::UnsupportedMediaType(_)) => {}
     }

@@ -2,7 +2,7 @@
 #![no_main]
 
 use bytes::Bytes;
-use klambda_core::binding::{self, Mode, Refusal};
+use klambda_core::binding::{self, Mode, Parsed, Refusal};
 use klambda_fuzz::event::{BATCH, STRUCTURED, check, limits};
 use libfuzzer_sys::fuzz_target;
 
@@ -14,11 +14,13 @@ fuzz_target!(|data: &[u8]| {
     let alone = read(STRUCTURED, data.to_vec());
     let in_batch = read(BATCH, [b"[", data, b"]"].concat());
     match &alone {
-        Ok((mode, events)) => {
+        Ok(Parsed { mode, events, unversioned }) => {
             assert_eq!((*mode, events.len()), (Mode::Structured, 1));
             check(&events[0], &limits);
-            let (mode, batch) = in_batch.expect("a batch of one");
-            assert_eq!((mode, batch.len()), (Mode::Batch, 1));
+            let in_batch = in_batch.expect("a batch of one");
+            let batch = &in_batch.events;
+            assert_eq!((in_batch.mode, batch.len()), (Mode::Batch, 1));
+            assert_eq!(in_batch.unversioned, *unversioned);
             match (&events[0], &batch[0]) {
                 (Ok(alone), Ok(in_batch)) => assert_eq!(alone, in_batch),
                 (Err(alone), Err(in_batch)) => {

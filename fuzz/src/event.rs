@@ -1,7 +1,7 @@
 //! What must hold of every event, however it came in.
 
 use bytes::Bytes;
-use klambda_core::binding::{self, Limits, Mode, Rejected};
+use klambda_core::binding::{self, Limits, Mode, Parsed, Rejected};
 use klambda_core::event::{Attributes, DELIVERY_ATTRIBUTES, Event, Form};
 use klambda_core::event_codec::EventView;
 use klambda_core::key::{self, SequenceSource, Source};
@@ -101,7 +101,7 @@ fn check_structured(event: &Event, limits: &Limits) {
     let bytes = encoded(event);
     let view = EventView::decode(&bytes).expect("encoded");
     let body = Bytes::from(json(&view));
-    let (mode, mut events) =
+    let Parsed { mode, mut events, .. } =
         binding::parse(Some(STRUCTURED), std::iter::empty(), body, limits).expect("an event of ours");
     assert_eq!((mode, events.len()), (Mode::Structured, 1));
     let again = events.remove(0).expect("what was accepted is accepted again");
@@ -151,7 +151,8 @@ fn check_binary(event: &Event, limits: &Limits) {
         event_bytes_max: limits.event_bytes_max + 64 + 16 * limits.attributes_max,
         ..limits.clone()
     };
-    let (mode, mut events) = binding::parse(media.as_deref(), pairs, body, &limits).expect("headers of ours");
+    let parsed = binding::parse(media.as_deref(), pairs, body, &limits);
+    let Parsed { mode, mut events, .. } = parsed.expect("headers of ours");
     assert_eq!((mode, events.len()), (Mode::Binary, 1));
     let again = events.remove(0).expect("what was accepted is accepted again");
     assert_eq!((&again.id, &again.source, &again.kind), (&event.id, &event.source, &event.kind));

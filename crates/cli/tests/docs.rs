@@ -311,7 +311,7 @@ fn resources() {
 #[test]
 fn metrics() {
     let folder = tempfile::tempdir().expect("a folder");
-    let server = Server::start(folder.path());
+    let server = Server::with(folder.path(), &[("KLAMBDA_FUNCTIONS_RATE_LIMITS_DELETES", "1")]);
     count_something(&server.url);
     let text = eventually("every metric has a sample", || {
         let text = scrape(&server.url);
@@ -348,7 +348,7 @@ fn named_metrics() -> BTreeSet<String> {
         found.extend(words.filter(is_metric).map(str::to_owned));
     }
     // Crates, files and members of log lines have names of this kind, too.
-    let others = ["klambda_store", "klambda_dispatch", "event_codec", "event_id"];
+    let others = ["klambda_store", "klambda_dispatch", "event_codec", "event_id", "event_type"];
     found.retain(|word| !others.contains(&word.as_str()));
     found
 }
@@ -387,8 +387,19 @@ fn scrape(url: &str) -> String {
     answer.body_mut().read_to_string().expect("text")
 }
 
-/// Two dead letters where one is kept, so that everything that is counted by reason has been.
+/// Two dead letters where one is kept, so that everything that is counted by reason has been; a function, and requests
+/// that are too many.
 fn count_something(url: &str) {
+    let code = json!({"type": "inline", "inline": {"code": "exports.handler = () => ({});"}});
+    let spec =
+        json!({"source": code, "runtime": {"language": "nodejs"}, "triggers": [{"filter": {"type": "t"}}]});
+    let function = json!({"metadata": {"name": "f"}, "spec": spec});
+    let posted =
+        agent().post(format!("{url}/api/v1/lambda/functions")).send_json(&function).expect("an answer");
+    assert_eq!(posted.status(), 202);
+    for _ in 0..2 {
+        agent().delete(format!("{url}/api/v1/lambda/functions/none")).call().expect("an answer");
+    }
     let document = json!({"apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "a"},
         "spec": {"target": {"url": "http://127.0.0.1:9/"}, "ordering": "ordered",
             "orderingPolicy": {"key": {"attribute": "partitionkey"}}, "deadLetters": {"maxEvents": 1}}});

@@ -13,9 +13,10 @@ use klambda_dispatch::client::Caller;
 use klambda_dispatch::documents::Stored;
 use klambda_dispatch::runner::{Clock, Handle, Stopped};
 use klambda_dispatch::{Engine, Failure};
-use klambda_functions::resource::{Aspect, Resource};
+use klambda_functions::resource::{Aspect, Phase, Resource};
 use klambda_functions::{hash, triggers};
 use klambda_local::process::logs::Logs;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, OnceCell};
 
@@ -63,6 +64,7 @@ impl std::ops::Deref for Control {
 impl Control {
     /// Knows no functions before [`Control::load`].
     pub fn new(options: Options, clock: Clock) -> Control {
+        let counting = Counting::new(options.named_max);
         let shared = Shared {
             options,
             ids: Ids::new(clock.now()),
@@ -72,7 +74,7 @@ impl Control {
             changed: Notify::new(),
             platform: OnceCell::new(),
             caller: caller(),
-            counting: Counting::default(),
+            counting,
             listening: OnceCell::new(),
         };
         Control { shared: Arc::new(shared) }
@@ -169,12 +171,25 @@ impl Shared {
         self.running().map_or(0, Platform::builds_waiting)
     }
 
-    /// How many have a version to call.
-    pub fn serving(&self) -> usize {
+    /// How many functions and agents there are, by namespace and by whether a version of them can be called. Namespaces
+    /// beyond the limit on labels are counted under none.
+    pub fn services(&self) -> BTreeMap<(String, &'static str), u64> {
         let state = self.lock();
-        let service =
-            |entry: &&Entry| entry.resource.status.service_status.as_ref().is_some_and(|seen| seen.ready);
-        state.functions.values().filter(service).count()
+        let mut counts: BTreeMap<(String, &'static str), u64> = BTreeMap::new();
+        let mut namespaces: HashSet<&str> = HashSet::new();
+        for (name, entry) in &state.functions {
+            let is_named = namespaces.len() < self.options.named_max || namespaces.contains(name.namespace());
+            let namespace = if is_named { name.namespace() } else { "" };
+            namespaces.insert(namespace);
+            let status = &entry.resource.status;
+            let status = match (&status.service_status, status.phase) {
+                (Some(service), _) if service.ready => "ready",
+                (_, Phase::Failed) => "failed",
+                _ => "pending",
+            };
+            *counts.entry((namespace.to_owned(), status)).or_default() += 1;
+        }
+        counts
     }
 
     /// What the function printed, if anything of it was ever deployed.

@@ -1,67 +1,169 @@
-//! What is counted of the control plane.
+//! What is counted of the control plane, for each function up to a limit and together for the rest.
 
+use crate::names::Name;
 use klambda_crash::{Guard, Lock};
-use klambda_dispatch::metrics::Histogram;
-use klambda_functions::resource::{Kind, Outcome};
+use klambda_functions::resource::Outcome;
 use klambda_functions::write::Change;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub const SUCCESS: &str = "success";
+pub const FAILURE: &str = "failure";
+
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Functions planned: nothing was to change, something was, or it could not be stored.
-    pub reconciles: BTreeMap<&'static str, u64>,
-    /// From the plan to its outcome being stored.
-    pub reconcile_micros: Histogram,
-    pub operations: BTreeMap<(&'static str, &'static str), u64>,
-    pub builds_active: u64,
-    pub builds: BTreeMap<&'static str, u64>,
-    pub build_ms: Histogram,
+    pub functions: BTreeMap<Name, OfFunction>,
+    /// Of functions beyond the limit.
+    pub others: OfFunction,
 }
 
-pub const RECONCILED: [&str; 3] = ["unchanged", "changed", "failed"];
-pub const OPERATIONS: [&str; 3] = ["create", "update", "delete"];
-pub const BUILDS: [&str; 5] = ["completed", "failed", "timeout", "cancelled", "stopped"];
+#[derive(Clone, Debug, Default)]
+pub struct OfFunction {
+    /// By phase and result.
+    pub reconciles: BTreeMap<(&'static str, &'static str), u64>,
+    /// From the plan to its outcome being stored, by phase.
+    pub reconcile_time: BTreeMap<&'static str, Durations>,
+    /// Writes, by what they did.
+    pub operations: BTreeMap<&'static str, Durations>,
+    pub builds_active: u64,
+    /// By result.
+    pub builds: BTreeMap<&'static str, u64>,
+    pub build_time: Durations,
+    /// From a version's deployment to its first answer.
+    pub creation_time: Durations,
+}
+
+/// A histogram of durations.
+#[derive(Clone, Debug, Default)]
+pub struct Durations {
+    /// Up to each bound and not up to the one before; the last counts what is longer than all.
+    counts: [u64; Durations::BOUNDS.len() + 1],
+    pub sum: f64,
+    pub count: u64,
+}
+
+impl Durations {
+    /// In seconds.
+    pub const BOUNDS: [f64; 12] = [0.001, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0];
+
+    fn add(&mut self, took: Duration) {
+        let seconds = took.as_secs_f64();
+        self.counts[Durations::BOUNDS.partition_point(|bound| *bound < seconds)] += 1;
+        self.sum += seconds;
+        self.count += 1;
+    }
+
+    /// Each bound, with how many were not longer.
+    pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
+        let mut total = 0;
+        Durations::BOUNDS.into_iter().zip(self.counts).map(move |(bound, count)| {
+            total += count;
+            (bound, total)
+        })
+    }
+}
 
 /// Shared by those who count.
-#[derive(Debug, Default)]
-pub struct Counting(Lock<Counts>);
+#[derive(Debug)]
+pub struct Counting {
+    functions_max: usize,
+    counts: Lock<Counts>,
+}
 
 impl Counting {
+    /// At most this many functions are counted by name.
+    pub fn new(functions_max: usize) -> Counting {
+        Counting { functions_max, counts: Lock::default() }
+    }
+
     fn lock(&self) -> Guard<'_, Counts> {
-        self.0.lock()
+        self.counts.lock()
+    }
+
+    fn of(&self, name: &Name, count: impl FnOnce(&mut OfFunction)) {
+        let mut counts = self.lock();
+        let is_named = counts.functions.contains_key(name) || counts.functions.len() < self.functions_max;
+        match is_named {
+            true => count(counts.functions.entry(name.clone()).or_default()),
+            false => count(&mut counts.others),
+        }
     }
 
     pub fn read(&self) -> Counts {
         self.lock().clone()
     }
 
-    pub fn reconciled(&self, result: &'static str, count: usize, took: Duration) {
-        let mut counts = self.lock();
-        *counts.reconciles.entry(result).or_default() += count as u64;
-        for _ in 0..count {
-            counts.reconcile_micros.add(took.as_micros() as u64);
-        }
+    /// A function that is gone leaves no labels behind.
+    pub fn forget(&self, name: &Name) {
+        self.lock().functions.remove(name);
     }
 
-    pub fn wrote(&self, kind: Kind, is_deleting: bool, change: Change) {
+    pub fn reconciled(&self, name: &Name, phase: &'static str, result: &'static str, took: Duration) {
+        self.of(name, |of| {
+            *of.reconciles.entry((phase, result)).or_default() += 1;
+            of.reconcile_time.entry(phase).or_default().add(took);
+        });
+    }
+
+    pub fn wrote(&self, name: &Name, is_deleting: bool, change: Change, took: Duration) {
         let operation = match (is_deleting, change) {
             (_, Change::Nothing) => return,
             (true, _) => "delete",
             (false, Change::Created) => "create",
             (false, _) => "update",
         };
-        *self.lock().operations.entry((kind.name(), operation)).or_default() += 1;
+        self.of(name, |of| of.operations.entry(operation).or_default().add(took));
     }
 
-    pub fn build_begun(&self) {
-        self.lock().builds_active += 1;
+    pub fn build_begun(&self, name: &Name) {
+        self.of(name, |of| of.builds_active += 1);
     }
 
-    pub fn build_ended(&self, outcome: Outcome, took: Duration) {
-        let mut counts = self.lock();
-        counts.builds_active = counts.builds_active.saturating_sub(1);
-        *counts.builds.entry(outcome.name()).or_default() += 1;
-        counts.build_ms.add(took.as_millis() as u64);
+    pub fn build_ended(&self, name: &Name, outcome: Outcome, took: Duration) {
+        let result = match outcome {
+            Outcome::Completed => SUCCESS,
+            Outcome::Failed => FAILURE,
+            other => other.name(),
+        };
+        self.of(name, |of| {
+            of.builds_active = of.builds_active.saturating_sub(1);
+            *of.builds.entry(result).or_default() += 1;
+            of.build_time.add(took);
+        });
+    }
+
+    pub fn service_created(&self, name: &Name, took: Duration) {
+        self.of(name, |of| of.creation_time.add(took));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_beyond_the_limit_are_counted_together() {
+        let counting = Counting::new(1);
+        let [one, two] = ["one", "two"].map(|name| Name::new("default", name));
+        for name in [&one, &two] {
+            counting.reconciled(name, "Ready", SUCCESS, Duration::from_millis(1));
+        }
+        let counts = counting.read();
+        assert_eq!(counts.functions[&one].reconciles[&("Ready", SUCCESS)], 1);
+        assert_eq!((counts.functions.len(), counts.others.reconciles[&("Ready", SUCCESS)]), (1, 1));
+        counting.forget(&one);
+        counting.build_begun(&two);
+        counting.build_ended(&two, Outcome::Failed, Duration::from_secs(1000));
+        let counts = counting.read();
+        assert_eq!((counts.functions[&two].builds_active, counts.functions[&two].builds[FAILURE]), (0, 1));
+    }
+
+    #[test]
+    fn a_duration_is_in_the_bucket_of_its_bound() {
+        let mut durations = Durations::default();
+        [1, 2, 500, 700_000].into_iter().for_each(|ms| durations.add(Duration::from_millis(ms)));
+        let seen: Vec<(f64, u64)> = durations.cumulative().collect();
+        assert_eq!((seen[0], seen[1], seen[3], seen[11]), ((0.001, 1), (0.01, 2), (0.5, 3), (600.0, 3)));
+        assert_eq!(durations.count, 4);
     }
 }

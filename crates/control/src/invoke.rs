@@ -116,7 +116,7 @@ impl Control {
             }
         };
         lease.answered();
-        Ok(answer)
+        passable(answer)
     }
 
     /// The call waits in the socket of a replica that is coming up: that is not part of its time.
@@ -220,6 +220,16 @@ fn begins(text: &str, start: &str) -> bool {
 fn write(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     for part in [name.as_bytes(), b": ", value, b"\r\n"] {
         out.extend_from_slice(part);
+    }
+}
+
+/// A final status that HTTP defines. Anything else, such as a 101, would mean something about our own connection.
+fn passable(answer: Answer) -> Result<Answer, Error> {
+    match answer.status {
+        200..=599 => Ok(answer),
+        status => {
+            Err(Error::Broken(format!("the function answered with the status {status}, not 200 to 599")))
+        }
     }
 }
 

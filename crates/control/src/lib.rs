@@ -30,7 +30,7 @@ mod subscriptions;
 mod writes;
 
 pub use control::{Control, Error as StartError};
-pub use counts::{BUILDS, Counts, OPERATIONS, RECONCILED};
+pub use counts::{Counts, Durations, OfFunction};
 pub use invoke::{Error as InvokeError, Invocation};
 pub use names::Name;
 pub use obey::acts;

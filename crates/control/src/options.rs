@@ -22,6 +22,8 @@ pub struct Options {
     pub start_timeout: Duration,
     pub fetch: source::Limits,
     pub limits: plan::Limits,
+    /// Functions that are counted by name; the others are counted together.
+    pub named_max: usize,
     /// Where this server is reached, for the addresses in statuses.
     pub url: String,
 }
@@ -38,6 +40,7 @@ impl Options {
             start_timeout: Duration::from_secs(60),
             fetch: source::Limits::default(),
             limits: plan::Limits::default(),
+            named_max: 100,
             url: String::new(),
         }
     }

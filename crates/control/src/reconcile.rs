@@ -1,6 +1,7 @@
 //! The task that plans: takes functions in the order of coming, stores what many of them came to in one step, then acts.
 
 use crate::control::{Control, DOCUMENTS};
+use crate::counts::{FAILURE, SUCCESS};
 use crate::names::Name;
 use crate::observe::observe;
 use crate::platform::Sweeps;
@@ -11,7 +12,7 @@ use klambda_dispatch::Engine;
 use klambda_dispatch::documents::{self, CONTENT_BYTES_MAX, EVENTS_MAX, Expected, Write};
 use klambda_functions::observed::Observed;
 use klambda_functions::plan::{Action, Plan, failed, plan};
-use klambda_functions::resource::Resource;
+use klambda_functions::resource::{Phase, Resource, Status};
 use klambda_local::fleet::Changes;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -99,7 +100,7 @@ impl Control {
         if planned.changes() && !planned.removes() && !planned.make_outcome() {
             // Only a version without this limit stored one so large. It is planned when somebody changes or deletes it.
             tracing::error!(function = %planned.name, "It is too large to be kept with its status: make it smaller or delete it.");
-            self.counting.reconciled("failed", 1, Duration::ZERO);
+            self.count_failed(&planned.name);
             return None;
         }
         Some(planned)
@@ -115,7 +116,7 @@ impl Control {
         planned
             .or_else(|panic| {
                 tracing::error!(%panic, function = %name, "The plan of a function panicked.");
-                self.counting.reconciled("failed", 1, Duration::ZERO);
+                self.count_failed(name);
                 contain(Place::Plan, || failed(resource, &panic.to_string(), limits, now))
             })
             .ok()
@@ -139,10 +140,8 @@ impl Control {
             }
             step.add(planned);
         }
-        let unchanged = act.len();
         act.extend(self.store_step(step).await?);
-        self.counting.reconciled("unchanged", unchanged, began.elapsed());
-        self.counting.reconciled("changed", act.len() - unchanged, began.elapsed());
+        act.iter().for_each(|planned| self.count(planned, began.elapsed()));
         act.retain(|planned| !planned.plan.actions.is_empty());
         if act.is_empty() {
             return Ok(false);
@@ -153,6 +152,30 @@ impl Control {
         let wishes = acting.await.map_err(|_| klambda_dispatch::runner::Stopped)?;
         self.meet(wishes).await?;
         Ok(true)
+    }
+
+    /// Counts a plan whose outcome is stored, also if nothing was to change.
+    fn count(&self, planned: &Planned, took: Duration) {
+        let Planned { name, resource, plan, .. } = planned;
+        if planned.removes() {
+            return self.counting.forget(name);
+        }
+        self.counting.reconciled(name, plan.status.phase.name(), SUCCESS, took);
+        let version = |status: &Status| status.service_status.as_ref().and_then(|seen| seen.version.clone());
+        let serves =
+            version(&plan.status).filter(|serves| version(&resource.status).as_ref() != Some(serves));
+        if let Some(serves) = serves
+            && let Some(entry) = self.lock().functions.get(name)
+            && let Some(deployed) = entry.deployed.iter().find(|deployed| *deployed.version == *serves)
+        {
+            let took = Duration::from_millis(self.clock.now().since(deployed.since));
+            self.counting.service_created(name, took);
+        }
+    }
+
+    fn count_failed(&self, name: &Name) {
+        let phase = self.get(name).map_or(Phase::default(), |resource| resource.status.phase);
+        self.counting.reconciled(name, phase.name(), FAILURE, Duration::ZERO);
     }
 
     fn act_on(&self, planned: Vec<Planned>) -> Vec<(Name, Wish)> {
@@ -181,7 +204,7 @@ impl Control {
                 tracing::warn!(%error, functions = names.len(), "What functions came to is not stored; it is tried again.");
                 let at = self.clock.now() + AGAIN_MS;
                 names.iter().for_each(|name| self.wake(name, at));
-                self.counting.reconciled("failed", names.len(), Duration::ZERO);
+                names.iter().for_each(|name| self.count_failed(name));
                 Ok(Vec::new())
             }
         }

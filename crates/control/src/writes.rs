@@ -14,6 +14,7 @@ use klambda_functions::resource::{Form, Kind, Resource, STATUS_BYTES_MAX};
 use klambda_functions::write::{self, Birth, Change, Refused, Written};
 use serde_json::Value;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What of a resource is not its status: together they can be kept, whatever becomes of it.
 const ASKED_BYTES_MAX: usize = CONTENT_BYTES_MAX - STATUS_BYTES_MAX;
@@ -70,9 +71,10 @@ impl Control {
         if let Some(known) = self.get(&name) {
             return Err(exists(&known));
         }
+        let began = Instant::now();
         match self.store(resource, None).await? {
             Stored::Done(resource) => {
-                self.counting.wrote(kind, false, Change::Created);
+                self.counting.wrote(&name, false, Change::Created, began.elapsed());
                 Ok(Applied { resource, change: Change::Created })
             }
             Stored::Outrun => {
@@ -154,9 +156,11 @@ impl Control {
         if let (Change::Nothing, Some(resource)) = (change, &live) {
             return Ok(Some(Applied { resource: resource.clone(), change }));
         }
+        let began = Instant::now();
         match self.store(resource, live).await? {
             Stored::Done(resource) => {
-                self.counting.wrote(resource.kind, resource.is_deleting(), change);
+                let name = Name::of(&resource);
+                self.counting.wrote(&name, resource.is_deleting(), change, began.elapsed());
                 Ok(Some(Applied { resource, change }))
             }
             Stored::Outrun => Ok(None),

@@ -68,24 +68,35 @@ pub struct Rejected {
     pub too_large: bool,
 }
 
-/// The events of a request, in the order they stand in it. All headers may be given: those of events are picked out.
+/// The events of a request, in the order they stand in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parsed {
+    pub mode: Mode,
+    pub events: Vec<Result<Event, Rejected>>,
+    /// How many of them have no `specversion` and were taken as 1.0. Only the JSON format allows that: in the binary
+    /// mode the header tells an event from any other request.
+    pub unversioned: usize,
+}
+
+/// All headers may be given: those of events are picked out.
 pub fn parse<'a>(
     content_type: Option<&str>,
     headers: impl Iterator<Item = (&'a str, &'a [u8])>,
     body: Bytes,
     limits: &Limits,
-) -> Result<(Mode, Vec<Result<Event, Rejected>>), Refusal> {
+) -> Result<Parsed, Refusal> {
     let essence = content_type.map(media_essence).unwrap_or_default();
     if essence.eq_ignore_ascii_case(STRUCTURED) {
-        return Ok((Mode::Structured, vec![structured::single(&body, limits)?]));
+        return structured::single(&body, limits);
     }
     if essence.eq_ignore_ascii_case(BATCH) {
-        return Ok((Mode::Batch, structured::batch(&body, limits)?));
+        return structured::batch(&body, limits);
     }
     if essence.get(..23).is_some_and(|start| start.eq_ignore_ascii_case("application/cloudevents")) {
         return Err(unsupported(essence));
     }
-    Ok((Mode::Binary, vec![binary(content_type, headers, body, limits)?]))
+    let events = vec![binary(content_type, headers, body, limits)?];
+    Ok(Parsed { mode: Mode::Binary, events, unversioned: 0 })
 }
 
 fn binary<'a>(

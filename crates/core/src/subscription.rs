@@ -191,6 +191,11 @@ impl Document {
         name.starts_with(MANAGED_PREFIX)
     }
 
+    /// Namespace and name of the function that the server made a subscription for.
+    pub fn function_of(name: &str) -> Option<(&str, &str)> {
+        name.strip_prefix(MANAGED_PREFIX)?.split_once('.')
+    }
+
     /// Reads a document, strictly; all that is wrong with it is told at once.
     pub fn parse(value: &Value) -> Result<Document, Vec<Fault>> {
         parse::document(value)

@@ -211,7 +211,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get(&flight.subscription) else { return Ok(()) };
         let took_ms = self.now.since(flight.started);
         let verdict = outcome.verdict();
-        self.metrics.processed(subscription.name(), verdict == Verdict::Delivered, took_ms);
+        self.metrics.processed(subscription.name(), flight.kind, verdict == Verdict::Delivered, took_ms);
         if verdict == Verdict::Delivered {
             return self.record_delivery(flight);
         }

@@ -22,7 +22,7 @@ pub(crate) use failure::if_readable;
 use crate::accept::Judged;
 use crate::endpoint::{EndpointId, Endpoints};
 use crate::lanes::{Lanes, Slot};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, TypeId};
 use crate::replay::Replays;
 use crate::subscription::Subscription;
 use bytes::Bytes;
@@ -101,6 +101,8 @@ pub struct InFlight {
     /// As the target was when the call began.
     pub endpoint: EndpointId,
     pub started: Millis,
+    /// What its event is counted as.
+    pub kind: TypeId,
 }
 
 pub struct Engine {

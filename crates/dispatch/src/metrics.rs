@@ -9,13 +9,13 @@ pub struct Metrics {
     types_max: usize,
     /// By type and result.
     pub received: HashMap<(String, &'static str), u64>,
-    types: HashMap<String, ()>,
+    types: HashMap<String, TypeId>,
     pub duplicates: BTreeMap<(String, &'static str), u64>,
     pub early: BTreeMap<String, u64>,
     pub order_violations: BTreeMap<String, u64>,
     pub gaps: BTreeMap<String, u64>,
     pub without_key: BTreeMap<String, u64>,
-    pub processed: HashMap<String, Processed>,
+    processed: HashMap<String, Vec<(TypeId, Processed)>>,
     pub dead_letters: BTreeMap<(String, Reason), u64>,
     pub dead_letters_dropped: BTreeMap<(String, &'static str), u64>,
     pub backlog_rejected: BTreeMap<String, u64>,
@@ -32,6 +32,16 @@ pub struct Metrics {
     pub accept_micros: Histogram,
 }
 
+/// Stands for a type that is named in labels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TypeId(u16);
+
+impl TypeId {
+    /// All types that have no label of their own.
+    const OTHER: TypeId = TypeId(u16::MAX);
+}
+
+/// Calls of targets.
 #[derive(Clone, Debug, Default)]
 pub struct Processed {
     pub delivered: u64,
@@ -74,6 +84,8 @@ impl Histogram {
 }
 
 const OTHER: &str = "other";
+/// Types that are named for one subscription; calls for events of more are counted as `other`.
+const PROCESSED_TYPES_MAX: usize = 16;
 
 impl Metrics {
     pub fn new(types_max: usize) -> Metrics {
@@ -104,17 +116,27 @@ impl Metrics {
     }
 
     pub fn received(&mut self, kind: &str, result: &'static str) {
-        let known = self.types.contains_key(kind);
-        let kind = if known || self.types.len() < self.types_max { kind } else { OTHER };
-        if !self.types.contains_key(kind) {
-            self.types.insert(kind.to_owned(), ());
-        }
+        let kind = if self.type_id(kind) == TypeId::OTHER { OTHER } else { kind };
         match self.received.get_mut(&Label(kind, result)) {
             Some(count) => *count += 1,
             None => {
                 self.received.insert((kind.to_owned(), result), 1);
             }
         }
+    }
+
+    /// What `kind` is counted as.
+    pub fn type_id(&mut self, kind: &str) -> TypeId {
+        if let Some(known) = self.types.get(kind) {
+            return *known;
+        }
+        let next = self.types.len();
+        if next >= self.types_max || next >= usize::from(u16::MAX) {
+            return TypeId::OTHER;
+        }
+        let id = TypeId(next as u16);
+        self.types.insert(kind.to_owned(), id);
+        id
     }
 
     pub fn duplicate(&mut self, subscription: &str, reason: &'static str) {
@@ -153,14 +175,23 @@ impl Metrics {
         *self.dead_letters_dropped.entry((subscription.to_owned(), reason)).or_default() += count;
     }
 
-    pub fn processed(&mut self, subscription: &str, delivered: bool, took_ms: u64) {
-        let processed = match self.processed.get_mut(subscription) {
-            Some(processed) => processed,
+    pub fn processed(&mut self, subscription: &str, kind: TypeId, delivered: bool, took_ms: u64) {
+        let by_type = match self.processed.get_mut(subscription) {
+            Some(by_type) => by_type,
             None => self.processed.entry(subscription.to_owned()).or_default(),
         };
+        let processed = of_type(by_type, kind);
         processed.delivered += u64::from(delivered);
         processed.failed += u64::from(!delivered);
         processed.took_ms.add(took_ms);
+    }
+
+    /// Calls for a subscription, by the type of their events.
+    pub fn processed_of(&self, subscription: &str) -> BTreeMap<&str, &Processed> {
+        let names: HashMap<u16, &str> = self.types.iter().map(|(name, id)| (id.0, name.as_str())).collect();
+        let name = |id: &TypeId| names.get(&id.0).copied().unwrap_or(OTHER);
+        let by_type = self.processed.get(subscription).into_iter().flatten();
+        by_type.map(|(id, processed)| (name(id), processed)).collect()
     }
 
     /// A removed subscription leaves no labels behind.
@@ -181,6 +212,20 @@ impl Metrics {
     }
 }
 
+fn of_type(by_type: &mut Vec<(TypeId, Processed)>, kind: TypeId) -> &mut Processed {
+    let is_full = by_type.len() >= PROCESSED_TYPES_MAX;
+    let known = by_type.iter().position(|(known, _)| *known == kind);
+    let other = |by_type: &[(TypeId, Processed)]| by_type.iter().position(|(id, _)| *id == TypeId::OTHER);
+    let at = match known.or_else(|| if is_full { other(by_type) } else { None }) {
+        Some(at) => at,
+        None => {
+            by_type.push((if is_full { TypeId::OTHER } else { kind }, Processed::default()));
+            by_type.len() - 1
+        }
+    };
+    &mut by_type[at].1
+}
+
 fn count(counts: &mut BTreeMap<String, u64>, subscription: &str) {
     match counts.get_mut(subscription) {
         Some(count) => *count += 1,
@@ -197,5 +242,25 @@ struct Label<'a>(&'a str, &'static str);
 impl hashbrown::Equivalent<(String, &'static str)> for Label<'_> {
     fn equivalent(&self, key: &(String, &'static str)) -> bool {
         self.0 == key.0 && self.1 == key.1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_beyond_the_bound_are_counted_together() {
+        let mut metrics = Metrics::new(20);
+        for n in 0..30 {
+            let kind = metrics.type_id(&format!("t{n}"));
+            metrics.processed("s", kind, n % 2 == 0, 1);
+        }
+        let seen = metrics.processed_of("s");
+        assert_eq!(seen.len(), PROCESSED_TYPES_MAX + 1, "{:?}", seen.keys());
+        assert_eq!((seen["t0"].delivered, seen["t1"].failed), (1, 1));
+        assert_eq!(seen[OTHER].delivered + seen[OTHER].failed, 14);
+        metrics.forget("s");
+        assert!(metrics.processed_of("s").is_empty());
     }
 }

@@ -1,5 +1,6 @@
 //! What the resources share, and the table of their addresses.
 
+use crate::auth::{Opener, Tokens};
 use crate::body::Budget;
 use crate::connection::INTERNAL;
 use crate::functions::limits::Limiter;
@@ -11,14 +12,16 @@ use crate::{backup, dead_letters, events, functions, lanes, metrics, replays, st
 use axum::Router;
 use axum::extract::FromRequestParts;
 use axum::routing::{get, post};
+use http::HeaderMap;
 use http::request::Parts;
 use klambda_control::Control;
 use klambda_core::binding;
 use klambda_crash::{Place, contain, contain_future};
 use klambda_dispatch::Engine;
 use klambda_dispatch::history::History;
-use klambda_dispatch::runner::Handle;
+use klambda_dispatch::runner::{Clock, Handle};
 use std::pin::pin;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::Semaphore;
@@ -29,6 +32,7 @@ pub struct Api(Arc<Inner>);
 
 pub struct Inner {
     pub handle: Handle,
+    pub clock: Clock,
     pub control: Control,
     pub limiter: Limiter,
     pub requests: Requests,
@@ -36,7 +40,10 @@ pub struct Inner {
     pub metric_functions: usize,
     pub history: History,
     pub limits: binding::Limits,
+    /// Events received without a `specversion`.
+    pub unversioned: AtomicU64,
     pub shutdown: Shutdown,
+    pub tokens: Option<Arc<Tokens>>,
     pub stats: Arc<Stats>,
     pub budget: Arc<Budget>,
     pub about: About,
@@ -101,6 +108,11 @@ impl Api {
     ) -> Result<T, Problem> {
         let history = self.history.clone();
         blocking(move || read(&history)).await
+    }
+
+    /// For a stream, which must end when the token of the request that opened it is revoked.
+    pub fn opener(&self, headers: &HeaderMap) -> Opener {
+        Opener::new(self.tokens.clone(), headers)
     }
 
     /// Why the engine did not answer.

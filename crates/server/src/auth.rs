@@ -4,11 +4,11 @@
 //! A token is never logged and never part of an error.
 
 use crate::problem::Problem;
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderValue, header};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 use std::{fmt, fs, io};
 use subtle::{Choice, ConstantTimeEq};
@@ -44,7 +44,31 @@ pub enum Error {
     Malformed { path: PathBuf, line: usize },
 }
 
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Together with [`STREAM_LOOK`] less than the second within which a revoked token must have no effect.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often an open stream checks its token.
+const STREAM_LOOK: Duration = Duration::from_millis(250);
+
+/// What opened a stream. The stream ends when this is no longer valid.
+pub struct Opener {
+    tokens: Option<Arc<Tokens>>,
+    authorization: Option<HeaderValue>,
+}
+
+impl Opener {
+    pub fn new(tokens: Option<Arc<Tokens>>, headers: &HeaderMap) -> Opener {
+        Opener { tokens, authorization: headers.get(header::AUTHORIZATION).cloned() }
+    }
+
+    /// Returns when the token was revoked; without tokens, never.
+    pub async fn revoked(&self) {
+        let Some(tokens) = &self.tokens else { return std::future::pending().await };
+        let authorization = self.authorization.as_ref().map(HeaderValue::as_bytes);
+        while tokens.admits(authorization) {
+            tokio::time::sleep(STREAM_LOOK).await;
+        }
+    }
+}
 
 impl Tokens {
     pub fn load(path: &Path) -> Result<Tokens, Error> {

@@ -27,7 +27,8 @@ pub async fn list(api: Api, uri: Uri, headers: HeaderMap) -> Result<Response, Pr
     if wants_stream(&headers) {
         let after = last_event_id(&headers, &params).or(after);
         params.finish()?;
-        return tail::open(api, after, filter, limit).await;
+        let opener = api.opener(&headers);
+        return tail::open(api, opener, after, filter, limit).await;
     }
     let limit = params.limit();
     params.finish()?;

@@ -104,7 +104,7 @@ pub async fn patch(api: Api, uri: Uri, Path(name): Path<String>, body: Bytes) ->
 async fn change(api: Api, uri: Uri, namespace: &str, name: &str, body: Bytes) -> Result<Response, Problem> {
     let document = members::parse(&body)?;
     let applied = api.control.update(kind_of(&uri), &Name::new(namespace, name), &document).await?;
-    Ok(Json(applied.resource.to_json()).into_response())
+    Ok(Json(summary(&applied)).into_response())
 }
 
 pub async fn delete(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Response, Problem> {
@@ -150,21 +150,20 @@ fn accepted(uri: &Uri, applied: &Applied) -> Response {
 }
 
 fn summary(applied: &Applied) -> Value {
-    let Resource { kind, metadata, status, .. } = &*applied.resource;
-    let word = kind.word();
+    let Resource { kind, metadata, spec, status, .. } = &*applied.resource;
+    let is_built = spec.source.as_ref().is_some_and(|source| source.kind.is_built());
+    let next = if is_built { "build" } else { "deployment" };
     let (change, message) = match (metadata.deletion_timestamp, applied.change) {
-        (Some(_), _) => ("deleted", format!("the {word} is being deleted: what waits may finish first")),
-        (None, Change::Created) => {
-            ("created", format!("the {word} is created, and will be built and deployed"))
-        }
-        (None, Change::Nothing) => ("unchanged", format!("the {word} is as the document says")),
-        (None, _) => ("configured", format!("the {word} is changed")),
+        (Some(_), _) => ("deleted", "deletion initiated".to_owned()),
+        (None, Change::Created) => ("created", format!("created, {next} starting")),
+        (None, Change::Nothing) => ("unchanged", "is unchanged".to_owned()),
+        (None, _) => ("configured", "updated successfully".to_owned()),
     };
     json!({
         "name": metadata.name,
         "namespace": metadata.namespace,
         "status": if metadata.deletion_timestamp.is_some() { "Deleting" } else { status.phase.name() },
-        "message": message,
+        "message": format!("{} {message}", kind.name()),
         "change": change,
         "generation": metadata.generation,
         "resourceVersion": metadata.resource_version,

@@ -1,7 +1,8 @@
-//! `/metrics`: everything that is counted. Labels are subscription, type, reason and result; never a key.
+//! `/metrics`: everything that is counted. Labels are bounded: never a key or an id.
 
 mod functions;
 mod text;
+mod usage;
 
 use crate::api::Api;
 use crate::body::Budget;
@@ -23,7 +24,7 @@ pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
     let mut sample = api.query(|engine| engine.sample()).await?;
     bound(&mut sample, api.metric_functions);
     let mut text = Text::new(format);
-    accepting(&mut text, &sample);
+    accepting(&mut text, &sample, api.unversioned.load(Relaxed));
     ordering(&mut text, &sample);
     delivering(&mut text, &sample);
     dead_letters(&mut text, &sample);
@@ -31,6 +32,7 @@ pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
     connections(&mut text, &api.stats, &api.budget);
     functions::functions(&mut text, &api);
     panics(&mut text);
+    process(&mut text);
     Ok(([(header::CONTENT_TYPE, format.content_type())], text.finish()).into_response())
 }
 
@@ -51,7 +53,7 @@ const SECONDS_OF_MICROS: Buckets = Buckets { first: 4, last: 24, unit: 1e-6, is_
 const SECONDS_OF_MILLIS: Buckets = Buckets { first: 0, last: 17, unit: 1e-3, is_duration: true };
 const EVENTS: Buckets = Buckets { first: 1, last: 16, unit: 1.0, is_duration: false };
 
-fn accepting(text: &mut Text, sample: &Sample) {
+fn accepting(text: &mut Text, sample: &Sample, unversioned: u64) {
     let metrics = &sample.metrics;
     text.counter(
         "cloudevents_received_total",
@@ -59,9 +61,20 @@ fn accepting(text: &mut Text, sample: &Sample) {
     );
     let received: BTreeMap<_, _> = metrics.received.iter().collect();
     for ((kind, result), count) in received {
-        text.sample("cloudevents_received_total", &[("type", kind), ("result", result)], count);
+        text.sample("cloudevents_received_total", &[("event_type", kind), ("result", result)], count);
     }
-    single(text, "events_unmatched_total", "Events accepted that no subscription wanted.", metrics.unmatched);
+    single(
+        text,
+        "klambda_events_unmatched_total",
+        "Events accepted that no subscription wanted.",
+        metrics.unmatched,
+    );
+    single(
+        text,
+        "klambda_events_without_specversion_total",
+        "Events in JSON without a specversion, taken as 1.0.",
+        unversioned,
+    );
     per_subscription(
         text,
         sample,
@@ -85,6 +98,15 @@ fn accepting(text: &mut Text, sample: &Sample) {
     );
 }
 
+/// The subscription, and the function whose subscription it is.
+fn owner(subscription: &str) -> Vec<(&'static str, &str)> {
+    let mut labels = vec![("subscription", subscription)];
+    if let Some((namespace, name)) = Document::function_of(subscription) {
+        labels.extend([("function_name", name), ("namespace", namespace)]);
+    }
+    labels
+}
+
 fn ordering(text: &mut Text, sample: &Sample) {
     let metrics = &sample.metrics;
     per_subscription(
@@ -104,7 +126,7 @@ fn ordering(text: &mut Text, sample: &Sample) {
     per_subscription(
         text,
         sample,
-        "events_early_total",
+        "klambda_events_early_total",
         "Events that came before an earlier sequence of their key and were held back.",
         &metrics.early,
     );
@@ -119,26 +141,23 @@ fn ordering(text: &mut Text, sample: &Sample) {
 }
 
 fn delivering(text: &mut Text, sample: &Sample) {
-    let none = Default::default();
-    let of =
-        |subscription: &SubscriptionSample| sample.metrics.processed.get(&subscription.name).unwrap_or(&none);
     let name = "operator_event_processing_total";
-    text.counter(name, "Calls of targets, by result: delivered or failed.");
+    text.counter(name, "Calls of targets, by result: success or failure.");
     for subscription in &sample.subscriptions {
-        let done = of(subscription);
-        for (result, count) in [("delivered", done.delivered), ("failed", done.failed)] {
-            text.sample(name, &[("subscription", &subscription.name), ("result", result)], count);
+        for (kind, done) in sample.metrics.processed_of(&subscription.name) {
+            let labels = [("subscription", subscription.name.as_str()), ("event_type", kind)];
+            for (result, count) in [("success", done.delivered), ("failure", done.failed)] {
+                text.sample(name, &[labels[0], labels[1], ("result", result)], count);
+            }
         }
     }
     let name = "operator_event_processing_duration_seconds";
     text.histogram(name, "How long calls of targets took.");
     for subscription in &sample.subscriptions {
-        text.buckets(
-            name,
-            &[("subscription", &subscription.name)],
-            &of(subscription).took_ms,
-            SECONDS_OF_MILLIS,
-        );
+        for (kind, done) in sample.metrics.processed_of(&subscription.name) {
+            let labels = [("subscription", subscription.name.as_str()), ("event_type", kind)];
+            text.buckets(name, &labels, &done.took_ms, SECONDS_OF_MILLIS);
+        }
     }
     let gauges: [Gauge; 5] = [
         ("operator_event_queue_depth", "Events that wait, in flight included.", |s| s.waiting as f64),
@@ -189,20 +208,21 @@ fn lanes(text: &mut Text, sample: &Sample) {
 fn dead_letters(text: &mut Text, sample: &Sample) {
     text.gauge("operator_dlq_depth", "Dead letters, those that hold their lanes included.");
     for subscription in &sample.subscriptions {
-        text.sample("operator_dlq_depth", &[("subscription", &subscription.name)], subscription.dead_letters);
+        text.sample("operator_dlq_depth", &owner(&subscription.name), subscription.dead_letters);
     }
     text.counter("operator_dlq_messages_total", "Events that became dead letters, by reason.");
     for ((subscription, reason), count) in &sample.metrics.dead_letters {
-        let labels = [("subscription", subscription.as_str()), ("reason", reason.name())];
+        let mut labels = owner(subscription);
+        labels.push(("reason", reason.name()));
         text.sample("operator_dlq_messages_total", &labels, count);
     }
     text.counter(
-        "operator_dlq_dropped_total",
+        "klambda_dlq_dropped_total",
         "Dead letters and waiting events that a limit removed, by reason.",
     );
     for ((subscription, reason), count) in &sample.metrics.dead_letters_dropped {
         text.sample(
-            "operator_dlq_dropped_total",
+            "klambda_dlq_dropped_total",
             &[("subscription", subscription), ("reason", reason)],
             count,
         );
@@ -264,6 +284,24 @@ fn storing(text: &mut Text, sample: &Sample) {
         ),
     ] {
         single(text, name, help, count);
+    }
+}
+
+/// This process, under the names that the documents give.
+fn process(text: &mut Text) {
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    gauge(text, "operator_goroutines", "Tasks that are alive in the server's runtime.", tasks as f64);
+    if let Some(usage) = usage::read() {
+        let name = "operator_memory_usage_bytes";
+        gauge(
+            text,
+            name,
+            "Resident memory of the server; functions are not included.",
+            usage.memory_bytes as f64,
+        );
+        let name = "operator_cpu_usage_seconds";
+        text.bare_counter(name, "Processor time of the server; functions are not included.");
+        text.sample(name, &[], usage.cpu_seconds);
     }
 }
 

@@ -155,13 +155,16 @@ impl Server {
         control.start(handle.clone()).await;
         gate.open(Api::new(Inner {
             handle: handle.clone(),
+            clock,
             control: control.clone(),
             limiter: Limiter::new(&config),
             requests: Requests::default(),
             metric_functions: config.limits.metric_functions,
             history,
             limits: event_limits(&config),
+            unversioned: Default::default(),
             shutdown: shutdown.clone(),
+            tokens: tokens.clone(),
             stats,
             budget,
             about: About { started: Instant::now(), data_folder: data_folder.clone(), url: url.clone() },
@@ -332,6 +335,7 @@ fn function_options(config: &Config, url: &str) -> Options {
     options.replicas_max = functions.replicas;
     options.start_timeout = functions.start_timeout;
     options.fetch.time = functions.fetch_timeout;
+    options.named_max = config.limits.metric_functions;
     options.limits = plan::Limits {
         tries_max: functions.tries,
         tries_within_ms: ms(functions.tries_within),

@@ -584,7 +584,7 @@ async fn with_a_token_file_only_its_tokens_open() {
     };
     assert!(ask(&running, &status("wrong")).await.starts_with("HTTP/1.1 401"));
     assert!(ask(&running, &status("s3cret")).await.starts_with("HTTP/1.1 200"));
-    for open in ["/healthz", "/readyz"] {
+    for open in ["/healthz", "/health", "/readyz"] {
         assert!(
             ask(&running, &get_with(open, "host: localhost\r\n")).await.starts_with("HTTP/1.1 200"),
             "{open}"

@@ -94,3 +94,38 @@ fn logs_are_followed_until_the_function_is_gone() {
     assert_eq!(world.delete("/api/v1/lambda/functions/f").0, 202);
     assert_eq!(lines.map_while(Result::ok).filter(|line| line.contains("saw")).count(), 0, "the stream ends");
 }
+
+/// Answers every request with the next of these status lines.
+fn answering(lines: &'static [&'static str]) -> String {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/", listener.local_addr().expect("bound"));
+    std::thread::spawn(move || {
+        for (mut peer, line) in listener.incoming().map_while(Result::ok).zip(lines) {
+            let _ = peer.read(&mut [0; 4096]);
+            let head = format!("HTTP/1.1 {line}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+            let _ = peer.write_all(head.as_bytes());
+        }
+    });
+    url
+}
+
+/// The first answer is to the question whether it is there.
+#[test]
+fn a_status_that_is_none_is_not_passed_on() {
+    let world = World::new();
+    let url =
+        answering(&["200 OK", "101 Switching Protocols", "600 What", "999 What", "599 What", "418 Tea"]);
+    let document = json!({ "metadata": { "name": "away" }, "spec": { "source": { "type": "url", "url": { "url": url } } } });
+    assert_eq!(world.post("/api/v1/lambda/agents", &document).0, 202);
+    eventually("it is ready", || match world.get("/api/v1/lambda/agents/away").1 {
+        seen if seen["status"]["phase"] == "Ready" => Ok(()),
+        seen => Err(format!("{seen:#}")),
+    });
+    let statuses = [(); 5].map(|()| world.post("/api/v1/lambda/agents/away/invoke", &json!({})));
+    assert_eq!(statuses.each_ref().map(|(status, _)| *status), [502, 502, 502, 599, 418], "{statuses:?}");
+    assert!(
+        statuses[0].1["type"].as_str().is_some_and(|kind| kind.ends_with("function-broken")),
+        "{statuses:?}"
+    );
+}

@@ -8,6 +8,7 @@ mod calls;
 mod commands;
 mod lifecycle;
 mod many;
+mod metrics;
 mod runtimes;
 mod sources;
 mod world;

@@ -51,9 +51,19 @@ fn parts_are_merged_and_old_versions_refused() {
     let before = world.ready("f");
     let path = format!("{FUNCTIONS}/f");
     let (status, body) = world.patch(&path, &json!({ "spec": { "env": [{ "name": "A", "value": "1" }] } }));
-    assert_eq!((status, &body["spec"]["source"]), (200, &before["spec"]["source"]), "{body}");
+    assert_eq!(
+        (status, &body["status"], &body["name"]),
+        (200, &before["status"]["phase"], &before["metadata"]["name"]),
+        "{body}"
+    );
     let (status, body) = world.put(&path, &json!({ "spec": { "scaling": { "maxReplicas": 7 } } }));
-    assert_eq!((status, &body["spec"]["env"][0]["name"]), (200, &json!("A")), "{body}");
+    assert_eq!((status, &body["message"]), (200, &json!("LambdaFunction updated successfully")), "{body}");
+    let (_, now) = world.get(&path);
+    assert_eq!(
+        (&now["spec"]["env"][0]["name"], &now["spec"]["source"]),
+        (&json!("A"), &before["spec"]["source"]),
+        "{now}"
+    );
     let stale = json!({ "metadata": { "resourceVersion": before["metadata"]["resourceVersion"] },
         "spec": { "scaling": { "maxReplicas": 1 } } });
     assert_eq!((world.put(&path, &stale).0, world.patch(&path, &stale).0), (409, 409));

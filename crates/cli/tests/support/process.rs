@@ -76,8 +76,14 @@ pub struct Server {
 
 impl Server {
     pub fn start(folder: &Path) -> Server {
+        Server::with(folder, &[])
+    }
+
+    /// With these variables set.
+    pub fn with(folder: &Path, settings: &[(&str, &str)]) -> Server {
         let address = format!("127.0.0.1:{}", free_port());
         let mut command = Command::new(KLAMBDA);
+        command.envs(settings.iter().copied());
         command.args(["serve", "--listen", &address, "--data"]).arg(folder.join("data"));
         let mut process = Process::start(&mut command, &folder.join("serve.log"));
         let url = format!("http://{address}");

@@ -146,7 +146,9 @@ impl Control {
         folder: Option<Arc<TempDir>>,
     ) {
         let Some(platform) = self.running() else { return };
-        self.counting.build_begun();
+        // Counted for the function that asked for it first: others that have the same content only wait for it.
+        let name = Name::of(resource);
+        self.counting.build_begun(&name);
         let began = OnceLock::new();
         let told = |stage: Stage| {
             let waits = waits(stage);
@@ -164,7 +166,7 @@ impl Control {
             Err(failure) if failure.reason == Reason::BuildCancelled => called_off,
             Err(failure) => Outcome::of(failure.reason),
         };
-        self.counting.build_ended(outcome, began.get().map_or(Duration::ZERO, Instant::elapsed));
+        self.counting.build_ended(&name, outcome, began.get().map_or(Duration::ZERO, Instant::elapsed));
         for (name, number) in askers {
             let state = match &built {
                 Ok(()) => BuildState::Done,

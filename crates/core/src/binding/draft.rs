@@ -37,6 +37,11 @@ impl<'l> Draft<'l> {
         self.version
     }
 
+    /// Takes an event without a version as 1.0, the only one there is; says whether it had none.
+    pub(super) fn assume_version(&mut self) -> bool {
+        !std::mem::replace(&mut self.version, true)
+    }
+
     pub(super) fn content_type(&self) -> Option<&str> {
         self.attributes.iter().find(|a| a.name == "datacontenttype").and_then(|a| match &a.value {
             Value::String(text) => Some(text.as_str()),

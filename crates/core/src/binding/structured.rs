@@ -2,7 +2,7 @@
 //! in the body and shares its memory.
 
 use super::draft::Draft;
-use super::{Limits, Refusal, Rejected};
+use super::{Limits, Mode, Parsed, Refusal, Rejected};
 use crate::event::{Data, Event, Form, Value, is_json_media};
 use crate::fault::Fault;
 use crate::json::{Scalar, scalar};
@@ -12,6 +12,7 @@ use bytes::Bytes;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::fmt;
 
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -19,26 +20,42 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-pub(super) fn single(body: &Bytes, limits: &Limits) -> Result<Result<Event, Rejected>, Refusal> {
+pub(super) fn single(body: &Bytes, limits: &Limits) -> Result<Parsed, Refusal> {
     let mut draft = Draft::new(limits, None);
     let members = read_members(text(body)?, &mut draft).map_err(|error| bad_json(&error))?;
-    let data = members.data(&mut draft, body);
-    Ok(draft.finish(data))
+    let unversioned = Cell::new(0);
+    let events = vec![judge(draft, &members, body, &unversioned)];
+    Ok(Parsed { mode: Mode::Structured, events, unversioned: unversioned.get() })
 }
 
-pub(super) fn batch(body: &Bytes, limits: &Limits) -> Result<Vec<Result<Event, Rejected>>, Refusal> {
+pub(super) fn batch(body: &Bytes, limits: &Limits) -> Result<Parsed, Refusal> {
     let text = text(body)?;
+    let unversioned = Cell::new(0);
     let read = |pass: Pass| {
+        unversioned.set(0);
         let mut json = serde_json::Deserializer::from_str(text);
-        let judged = BatchSeed { body, limits, pass }.deserialize(&mut json)?;
+        let judged = BatchSeed { body, limits, pass, unversioned: &unversioned }.deserialize(&mut json)?;
         json.end().map(|()| judged)
     };
     // What the quick pass stumbles over may be the fault of one event alone: the careful one tells.
-    let judged = read(Pass::Quick).or_else(|_| read(Pass::Careful)).map_err(|error| bad_json(&error))?;
-    if judged.len() > limits.batch_events_max {
+    let events = read(Pass::Quick).or_else(|_| read(Pass::Careful)).map_err(|error| bad_json(&error))?;
+    if events.len() > limits.batch_events_max {
         return Err(Refusal::TooLarge { what: "events in a batch", limit: limits.batch_events_max });
     }
-    Ok(judged)
+    Ok(Parsed { mode: Mode::Batch, events, unversioned: unversioned.get() })
+}
+
+fn judge(
+    mut draft: Draft<'_>,
+    members: &Members<'_>,
+    body: &Bytes,
+    unversioned: &Cell<usize>,
+) -> Result<Event, Rejected> {
+    let data = members.data(&mut draft, body);
+    let is_assumed = draft.assume_version();
+    let event = draft.finish(data);
+    unversioned.set(unversioned.get() + usize::from(is_assumed && event.is_ok()));
+    event
 }
 
 /// How a batch is gone through.
@@ -50,14 +67,13 @@ enum Pass {
     Careful,
 }
 
-fn element(index: usize, raw: &str, body: &Bytes, limits: &Limits) -> Result<Event, Rejected> {
-    let mut draft = Draft::new(limits, Some(index));
+fn element(index: usize, raw: &str, seed: &BatchSeed<'_>) -> Result<Event, Rejected> {
+    let mut draft = Draft::new(seed.limits, Some(index));
     let members = read_members(raw, &mut draft).unwrap_or_else(|error| {
         draft.fault("", error.to_string());
         Members::default()
     });
-    let data = members.data(&mut draft, body);
-    draft.finish(data)
+    judge(draft, &members, seed.body, seed.unversioned)
 }
 
 fn text(body: &Bytes) -> Result<&str, Refusal> {
@@ -188,6 +204,7 @@ struct BatchSeed<'b> {
     body: &'b Bytes,
     limits: &'b Limits,
     pass: Pass,
+    unversioned: &'b Cell<usize>,
 }
 
 impl BatchSeed<'_> {
@@ -198,14 +215,11 @@ impl BatchSeed<'_> {
     ) -> Result<Option<Result<Event, Rejected>>, A::Error> {
         if let Pass::Careful = self.pass {
             let raw = seq.next_element::<&RawValue>()?;
-            return Ok(raw.map(|raw| element(index, raw.get(), self.body, self.limits)));
+            return Ok(raw.map(|raw| element(index, raw.get(), self)));
         }
         let mut draft = Draft::new(self.limits, Some(index));
         let members = seq.next_element_seed(ElementSeed { draft: &mut draft })?;
-        Ok(members.map(|members| {
-            let data = members.data(&mut draft, self.body);
-            draft.finish(data)
-        }))
+        Ok(members.map(|members| judge(draft, &members, self.body, self.unversioned)))
     }
 }
 

@@ -3,23 +3,21 @@ use crate::arbitrary;
 use crate::event_codec::EventView;
 use proptest::prelude::*;
 
-type Parsed = Result<(Mode, Vec<Result<Event, Rejected>>), Refusal>;
-
-fn json(media: &str, body: &str) -> Parsed {
+fn json(media: &str, body: &str) -> Result<Parsed, Refusal> {
     parse(Some(media), std::iter::empty(), Bytes::from(body.to_owned()), &Limits::default())
 }
 
-fn binary(content_type: Option<&str>, headers: &[(&str, &[u8])], body: &str) -> Parsed {
+fn binary(content_type: Option<&str>, headers: &[(&str, &[u8])], body: &str) -> Result<Parsed, Refusal> {
     parse(content_type, headers.iter().copied(), Bytes::from(body.to_owned()), &Limits::default())
 }
 
-fn only(parsed: Parsed) -> Result<Event, Rejected> {
-    let mut events = parsed.expect("taken apart").1;
+fn only(parsed: Result<Parsed, Refusal>) -> Result<Event, Rejected> {
+    let mut events = parsed.expect("taken apart").events;
     assert_eq!(events.len(), 1);
     events.remove(0)
 }
 
-fn faults(parsed: Parsed) -> Vec<String> {
+fn faults(parsed: Result<Parsed, Refusal>) -> Vec<String> {
     only(parsed).expect_err("faulty").faults.iter().map(ToString::to_string).collect()
 }
 
@@ -44,7 +42,8 @@ fn an_answer_may_lack_id_and_source() {
 fn a_structured_event_keeps_everything() {
     let body = r#"{"specversion":"1.0","id":"e1","source":"/s","type":"t","n":7,"flag":true,"gone":null,
         "time":"2026-08-01T12:00:00.5+02:00","data":{"price": 1.10, "big": 12345678901234567890123}}"#;
-    let (mode, events) = json("application/cloudevents+json; charset=utf-8", body).expect("event");
+    let Parsed { mode, events, .. } =
+        json("application/cloudevents+json; charset=utf-8", body).expect("event");
     assert_eq!(mode, Mode::Structured);
     let event = events[0].as_ref().expect("valid");
     assert_eq!((event.id.as_str(), event.attributes.len()), ("e1", 3));
@@ -97,7 +96,7 @@ fn all_faults_of_an_event_are_told_at_once() {
 fn a_batch_is_judged_event_by_event() {
     let good = r#"{"specversion":"1.0","id":"e1","source":"/s","type":"t"}"#;
     let bad = r#"{"specversion":"1.0","id":"e2","source":"/s"}"#;
-    let (mode, events) = json(BATCH, &format!(r#"[{good},{bad},7,{good}]"#)).expect("array");
+    let Parsed { mode, events, .. } = json(BATCH, &format!(r#"[{good},{bad},7,{good}]"#)).expect("array");
     assert_eq!(mode, Mode::Batch);
     assert!(events[0].is_ok() && events[3].is_ok());
     let rejected = events[1].as_ref().expect_err("no type");
@@ -106,13 +105,32 @@ fn a_batch_is_judged_event_by_event() {
         (Some("e2"), "[1].type: missing")
     );
     assert_eq!(events[2].as_ref().expect_err("no object").faults[0].path, "[2]");
-    assert_eq!(json(BATCH, "[]"), Ok((Mode::Batch, Vec::new())));
+    assert_eq!(json(BATCH, "[]"), Ok(Parsed { mode: Mode::Batch, events: Vec::new(), unversioned: 0 }));
     let odd =
         [r#"{"\ud800id":"e1"}"#, r#""\ud800""#, "1e999", "[]", "null", "true", r#""text""#, "-1", "0.5"];
     for odd in odd {
-        let (_, events) = json(BATCH, &format!("[{good},{odd},{good}]")).expect(odd);
+        let events = json(BATCH, &format!("[{good},{odd},{good}]")).expect(odd).events;
         assert!(events[0].is_ok() && events[1].is_err() && events[2].is_ok(), "{odd}");
     }
+}
+
+#[test]
+fn in_the_json_format_no_version_means_the_only_one() {
+    let bare = r#"{"id":"e1","source":"/s","type":"t"}"#;
+    let parsed = json(STRUCTURED, bare).expect("an event");
+    assert!(parsed.events[0].is_ok() && parsed.unversioned == 1, "{parsed:?}");
+    let versioned = r#"{"specversion":"1.0","id":"e2","source":"/s","type":"t"}"#;
+    let faulty = r#"{"id":"e3","source":"/s"}"#;
+    // The last one makes the careful pass necessary; nothing may be counted twice.
+    for odd in ["7", "1e999"] {
+        let parsed = json(BATCH, &format!("[{bare},{versioned},{faulty},{bare},{odd}]")).expect("a batch");
+        let accepted: Vec<bool> = parsed.events.iter().map(Result::is_ok).collect();
+        assert_eq!((accepted.as_slice(), parsed.unversioned), (&[true, true, false, true, false][..], 2));
+    }
+    assert_eq!(
+        faults(json(STRUCTURED, r#"{"specversion":"0.3","id":"e","source":"/s","type":"t"}"#)).len(),
+        1
+    );
 }
 
 #[test]

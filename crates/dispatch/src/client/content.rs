@@ -67,11 +67,11 @@ impl Content {
         let limits = Limits { may_lack_identity: true, ..Limits::default() };
         let headers = self.headers.iter().map(|(name, value)| (name.as_str(), value.as_slice()));
         let parsed = binding::parse(self.content_type.as_deref(), headers, Bytes::from(self.body), &limits);
-        let (_, events) = parsed.map_err(|refusal| match refusal {
+        let parsed = parsed.map_err(|refusal| match refusal {
             Refusal::BadRequest(faults) => said(&faults),
             other => other.to_string(),
         })?;
-        events.into_iter().map(|event| event.map_err(|rejected| said(&rejected.faults))).collect()
+        parsed.events.into_iter().map(|event| event.map_err(|rejected| said(&rejected.faults))).collect()
     }
 }
 

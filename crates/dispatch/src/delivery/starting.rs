@@ -4,6 +4,7 @@ use super::STEP_BYTES_MAX;
 use crate::endpoint::EndpointId;
 use crate::engine::{Delivery, Engine, Failure, InFlight, Place, Ticket, Who};
 use crate::lanes::Slot;
+use crate::metrics::TypeId;
 use crate::subscription::Subscription;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
@@ -123,21 +124,24 @@ impl Engine {
         self.touch(slot);
         let ticket = self.open_call(id, Who::Lane(slot), tag);
         match self.delivery(ticket, id, at, Some(place), attempt) {
-            Ok(delivery) => {
-                self.remember_current(slot, &delivery);
-                self.deliveries.push(delivery);
-            }
+            Ok(delivery) => self.deliver(Some(slot), delivery),
             Err(failure) => self.unreadable(ticket, failure)?,
         }
         Ok(true)
     }
 
-    fn remember_current(&mut self, slot: Slot, delivery: &Delivery) {
-        let event = &delivery.record[delivery.event.clone()];
-        if let (Some(resident), Ok(view)) = (self.lanes.get_mut(slot), EventView::decode(event)) {
-            resident.current_id.clear();
-            resident.current_id.push_str(view.id());
+    /// Hands a delivery out, and keeps of its event what is needed when the call has ended.
+    fn deliver(&mut self, slot: Option<Slot>, delivery: Delivery) {
+        if let Ok(view) = EventView::decode(&delivery.record[delivery.event.clone()]) {
+            if let Some(flight) = self.in_flight.get_mut(&delivery.ticket) {
+                flight.kind = self.metrics.type_id(view.kind());
+            }
+            if let Some(resident) = slot.and_then(|slot| self.lanes.get_mut(slot)) {
+                resident.current_id.clear();
+                resident.current_id.push_str(view.id());
+            }
         }
+        self.deliveries.push(delivery);
     }
 
     fn start_single(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
@@ -152,7 +156,7 @@ impl Engine {
         let (at, attempt) = (single.entry.at, single.attempts + 1);
         let ticket = self.open_call(id, Who::Alone(position), position.0);
         match self.delivery(ticket, id, at, None, attempt) {
-            Ok(delivery) => self.deliveries.push(delivery),
+            Ok(delivery) => self.deliver(None, delivery),
             Err(failure) => self.unreadable(ticket, failure)?,
         }
         Ok(true)
@@ -192,7 +196,10 @@ impl Engine {
         if let Some(breaker) = self.endpoints.breaker_mut(endpoint) {
             breaker.started(tag, self.now);
         }
-        self.in_flight.insert(ticket, InFlight { subscription: id, who, endpoint, started: self.now });
+        self.in_flight.insert(
+            ticket,
+            InFlight { subscription: id, who, endpoint, started: self.now, kind: TypeId::default() },
+        );
         ticket
     }
 

@@ -3,7 +3,7 @@
 
 use super::Planner;
 use crate::events::{BuildData, FunctionData, HealthStatus, Identity, ServiceData, StatusData, build_event};
-use crate::resource::{Aspect, BuildStatus, Outcome, Resource, Status, Truth};
+use crate::resource::{Aspect, BuildStatus, Outcome, Resource, Spec, Status, Truth};
 use klambda_core::event::Event;
 use klambda_core::kinds::Kind;
 use klambda_core::time::Millis;
@@ -28,6 +28,13 @@ fn json<T: Serialize>(data: &T) -> Value {
     serde_json::to_value(data).unwrap_or_default()
 }
 
+/// The spec without the values of its environment: they may be secrets, and every subscriber sees this event.
+fn told_spec(spec: &Spec) -> Value {
+    let mut spec = spec.clone();
+    spec.env.iter_mut().for_each(|variable| variable.value = None);
+    json(&spec)
+}
+
 impl Planner<'_> {
     fn tell<T: Serialize>(&mut self, kind: Kind, data: &T) {
         self.told.push((kind, json(data)));
@@ -39,7 +46,7 @@ impl Planner<'_> {
             name: metadata.name.clone(),
             namespace: metadata.namespace.clone(),
             kind: *resource_kind,
-            spec: json(spec),
+            spec: told_spec(spec),
             status: None,
         };
         self.tell(kind, &data);

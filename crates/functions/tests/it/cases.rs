@@ -139,6 +139,21 @@ fn a_version_that_will_not_start_leaves_the_old_one_serving() {
     assert_eq!(platform.count(kinds::SERVICE_UPDATED), 1);
 }
 
+/// They may be secrets, and whoever subscribes to these events sees them.
+#[test]
+fn values_of_the_environment_are_not_told() {
+    let mut manifest = inline("one");
+    let from = json!({ "secretKeyRef": { "name": "s", "key": "k" } });
+    manifest["spec"]["env"] =
+        json!([{ "name": "PLAIN", "value": "hush-hush" }, { "name": "KEPT", "valueFrom": from }]);
+    let mut platform = ready(&manifest);
+    update(&mut platform, json!({ "spec": { "env": [{ "name": "PLAIN", "value": "hush-again" }] } }));
+    platform.settle();
+    let told: Vec<String> = platform.events.iter().map(|event| format!("{event:?}")).collect();
+    assert!(told.iter().any(|event| event.contains("PLAIN")), "names are told");
+    assert!(!told.iter().any(|event| event.contains("hush")), "{told:#?}");
+}
+
 #[test]
 fn only_what_must_be_done_again_is() {
     let mut platform = ready(&inline("one"));

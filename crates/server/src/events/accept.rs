@@ -6,11 +6,12 @@ use crate::problem::Problem;
 use crate::refusal;
 use bytes::Bytes;
 use http::StatusCode;
-use klambda_core::binding::{self, Rejected};
+use klambda_core::binding::{self, Parsed, Rejected};
 use klambda_core::event::Event;
 use klambda_dispatch::{Judged, Status};
 use serde_json::{Value, json};
 use std::io::Write;
+use std::sync::atomic::Ordering;
 
 /// The events of a request. Reading a large batch takes a while: it is put off, to another thread.
 pub enum Events {
@@ -32,7 +33,8 @@ pub fn read<'a>(
     {
         return Ok(Events::Batch { content_type: content_type.to_owned(), body });
     }
-    parse(content_type, headers, body, &api.limits).map(Events::Read)
+    let parsed = parse(content_type, headers, body, &api.limits)?;
+    Ok(Events::Read(counted(api, parsed)))
 }
 
 pub async fn commit(api: &Api, events: Events) -> Answer {
@@ -42,7 +44,7 @@ pub async fn commit(api: &Api, events: Events) -> Answer {
             let limits = api.limits.clone();
             let read = move || parse(Some(&content_type), std::iter::empty(), body, &limits);
             match blocking(read).await {
-                Ok(Ok(events)) => events,
+                Ok(Ok(parsed)) => counted(api, parsed),
                 Ok(Err(answer)) => return answer,
                 Err(problem) => return problem.into_answer(),
             }
@@ -64,11 +66,16 @@ fn parse<'a>(
     headers: impl Iterator<Item = (&'a str, &'a [u8])>,
     body: Bytes,
     limits: &binding::Limits,
-) -> Result<Vec<Result<Event, Rejected>>, Answer> {
-    match binding::parse(content_type, headers, body, limits) {
-        Ok((_, events)) => Ok(events),
-        Err(refused) => Err(refusal::refusal(refused, is_batch(content_type)).into_answer()),
+) -> Result<Parsed, Answer> {
+    binding::parse(content_type, headers, body, limits)
+        .map_err(|refused| refusal::refusal(refused, is_batch(content_type)).into_answer())
+}
+
+fn counted(api: &Api, parsed: Parsed) -> Vec<Result<Event, Rejected>> {
+    if parsed.unversioned > 0 {
+        api.unversioned.fetch_add(parsed.unversioned as u64, Ordering::Relaxed);
     }
+    parsed.events
 }
 
 fn is_batch(content_type: Option<&str>) -> bool {

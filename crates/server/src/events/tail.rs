@@ -1,6 +1,7 @@
 //! The log as it grows, as Server-Sent Events: `id` is the position, `data` one item of the list.
 
 use crate::api::{Api, TAILS_MAX, go_on};
+use crate::auth::Opener;
 use crate::problem::Problem;
 use crate::stream::{ByteStream, Pieces};
 use axum::body::Body;
@@ -22,6 +23,7 @@ const LIMITS: Limits = Limits { events: 500, bytes: 1 << 20, scanned_bytes: 8 <<
 /// Begins behind the position given, or with what comes from now on.
 pub async fn open(
     api: Api,
+    opener: Opener,
     after: Option<Position>,
     filter: Filter,
     limit: Option<usize>,
@@ -36,7 +38,7 @@ pub async fn open(
     };
     let (pieces, stream) = ByteStream::new();
     let tail = Tail { api, cursor, filter, left: limit.unwrap_or(usize::MAX), pieces, _permit: permit };
-    go_on(tail.run());
+    go_on(tail.run(opener));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(stream)).into_response())
 }
@@ -51,11 +53,12 @@ struct Tail {
 }
 
 impl Tail {
-    async fn run(mut self) {
+    async fn run(mut self, opener: Opener) {
         Point::Tail.pass();
         let shutdown = self.api.shutdown.clone();
         tokio::select! {
             () = shutdown.requested() => {}
+            () = opener.revoked() => {}
             _ = self.follow() => {}
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, RateLimit};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use klambda_core::time::Millis;
 use klambda_crash::Lock;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -25,8 +26,12 @@ struct Client {
 
 /// What a client is told of where it stands.
 pub struct Standing {
+    /// Requests in a second.
     pub limit: u64,
+    /// Requests that it may make at once, at most `limit`.
     pub left: u64,
+    /// Until it has all of them again.
+    pub full: Duration,
     /// Until it may ask again, if it may not now.
     pub wait: Option<Duration>,
 }
@@ -80,7 +85,8 @@ impl Limiter {
         }
         let left = client.left[which];
         let wait = lacking.map(|_| Duration::from_secs_f64((1.0 - left) / rate));
-        Some(Standing { limit: most as u64, left: left.max(0.0) as u64, wait })
+        let full = Duration::from_secs_f64((most - left).max(0.0) / rate);
+        Some(Standing { limit: rate as u64, left: left.clamp(0.0, rate) as u64, full, wait })
     }
 }
 
@@ -95,8 +101,8 @@ impl Client {
 }
 
 impl Standing {
-    pub fn tell(&self, headers: &mut HeaderMap) {
-        let reset = self.wait.map_or(1, |wait| wait.as_secs() + 1);
+    pub fn tell(&self, headers: &mut HeaderMap, now: Millis) {
+        let reset = (now + self.full.as_millis() as u64).0.div_ceil(1000);
         for (name, value) in [
             ("x-ratelimit-limit", self.limit),
             ("x-ratelimit-remaining", self.left),
@@ -122,6 +128,7 @@ mod tests {
         for left in (0..5).rev() {
             let standing = limits.ask(one, &Method::DELETE, now).unwrap();
             assert_eq!((standing.limit, standing.left, standing.wait), (5, left, None));
+            assert_eq!(standing.full, Duration::from_millis((5 - left) * 200));
         }
         let refused = limits.ask(one, &Method::DELETE, now).unwrap();
         assert_eq!(refused.wait, Some(Duration::from_millis(200)));
@@ -141,6 +148,20 @@ mod tests {
         assert!(limits.ask(local, &Method::PUT, now).unwrap().wait.is_none());
         assert!(limits.ask(local, &Method::PUT, now).unwrap().wait.is_some());
         assert!(limits.ask(local, &Method::GET, now).is_none());
+    }
+
+    #[test]
+    fn headers_tell_the_rate_and_a_time() {
+        let mut config = Config { listen: "0.0.0.0:80".parse().unwrap(), ..Config::default() };
+        config.functions.rate_limits.writes = RateLimit::Off;
+        let limits = Limiter::new(&config);
+        let standing = limits.ask(IpAddr::from([10, 0, 0, 1]), &Method::PUT, Instant::now()).unwrap();
+        let mut headers = HeaderMap::new();
+        standing.tell(&mut headers, Millis(1_642_684_799_500));
+        let told = |name: &str| headers[name].to_str().unwrap().to_owned();
+        assert_eq!(told("x-ratelimit-limit"), "100", "not the 200 that may come at once");
+        assert_eq!(told("x-ratelimit-remaining"), "100");
+        assert_eq!(told("x-ratelimit-reset"), "1642684800");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::{kind_of, name_of};
 use crate::api::{Api, TAILS_MAX, go_on};
+use crate::auth::Opener;
 use crate::extract::{Json, Path};
 use crate::params::Params;
 use crate::problem::Problem;
@@ -40,7 +41,7 @@ pub async fn show(
             Problem::function_unavailable("nothing of it has been started yet: there is nothing to follow")
                 .retry_after(Duration::from_secs(1))
         })?;
-        return stream(&api, logs.follow(tail));
+        return stream(&api, api.opener(&headers), logs.follow(tail));
     }
     let items: Vec<Value> = logs.map(|logs| logs.last(tail)).unwrap_or_default().iter().map(line).collect();
     Ok(Json(json!({ "items": items, "next": null })).into_response())
@@ -60,20 +61,27 @@ fn line(line: &Line) -> Value {
     })
 }
 
-fn stream(api: &Api, follower: Follower) -> Result<Response, Problem> {
+fn stream(api: &Api, opener: Opener, follower: Follower) -> Result<Response, Problem> {
     let permit = api.tails.clone().try_acquire_owned().map_err(|_| {
         Problem::limit_reached(format!("{TAILS_MAX} clients follow logs already"))
             .retry_after(Duration::from_secs(5))
     })?;
     let (pieces, stream) = ByteStream::new();
-    go_on(run(follower, pieces, api.shutdown.clone(), permit));
+    go_on(run(follower, pieces, api.shutdown.clone(), opener, permit));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(stream)).into_response())
 }
 
-async fn run(mut follower: Follower, pieces: Pieces, shutdown: Shutdown, permit: OwnedSemaphorePermit) {
+async fn run(
+    mut follower: Follower,
+    pieces: Pieces,
+    shutdown: Shutdown,
+    opener: Opener,
+    permit: OwnedSemaphorePermit,
+) {
     tokio::select! {
         () = shutdown.requested() => {}
+        () = opener.revoked() => {}
         () = pieces.closed() => {}
         _ = send(&mut follower, &pieces) => {}
     }

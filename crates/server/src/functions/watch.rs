@@ -8,21 +8,28 @@ use axum::body::HttpBody as _;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use http::Method;
+use http::{Method, StatusCode};
 use klambda_crash::Lock;
 use klambda_dispatch::metrics::Histogram;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// By method, address with its parameters unnamed, and status.
-pub type Label = (&'static str, String, u16);
+/// Method, and address with its parameters unnamed.
+pub type Endpoint = (&'static str, String);
 
 #[derive(Default)]
 pub struct Requests(Lock<Counted>);
 
 #[derive(Clone, Default)]
 pub struct Counted {
-    pub requests: BTreeMap<Label, u64>,
+    pub endpoints: BTreeMap<Endpoint, OfEndpoint>,
+    /// Refused for their rate, by address.
+    pub limited: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Default)]
+pub struct OfEndpoint {
+    pub by_status: BTreeMap<u16, u64>,
     pub micros: Histogram,
     pub bytes: Histogram,
 }
@@ -32,11 +39,15 @@ impl Requests {
         self.0.lock().clone()
     }
 
-    fn add(&self, label: Label, micros: u64, bytes: u64) {
+    fn add(&self, endpoint: Endpoint, status: StatusCode, micros: u64, bytes: u64) {
         let mut counted = self.0.lock();
-        *counted.requests.entry(label).or_default() += 1;
-        counted.micros.add(micros);
-        counted.bytes.add(bytes);
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            *counted.limited.entry(endpoint.1.clone()).or_default() += 1;
+        }
+        let of = counted.endpoints.entry(endpoint).or_default();
+        *of.by_status.entry(status.as_u16()).or_default() += 1;
+        of.micros.add(micros);
+        of.bytes.add(bytes);
     }
 }
 
@@ -55,9 +66,9 @@ pub async fn pass(State(gate): State<Gate>, request: Request, next: Next) -> Res
             .into_response(),
         None => next.run(request).await,
     };
-    standing.iter().for_each(|standing: &Standing| standing.tell(response.headers_mut()));
+    standing.iter().for_each(|standing: &Standing| standing.tell(response.headers_mut(), api.clock.now()));
     let micros = began.elapsed().as_micros() as u64;
-    api.requests.add((method, path, response.status().as_u16()), micros, length);
+    api.requests.add((method, path), response.status(), micros, length);
     response
 }
 

@@ -1,66 +1,105 @@
 //! What is counted of functions and agents, and of requests for them.
 
-use super::text::Text;
-use super::{SECONDS_OF_MICROS, SECONDS_OF_MILLIS, gauge, histogram};
+use super::text::{Buckets, Text};
+use super::{SECONDS_OF_MICROS, gauge};
 use crate::api::Api;
-use crate::metrics::text::Buckets;
-use klambda_control::{BUILDS, Counts, OPERATIONS, RECONCILED};
-use klambda_functions::resource::Kind;
+use klambda_control::{Counts, Name, OfFunction};
 
 const BYTES: Buckets = Buckets { first: 6, last: 24, unit: 1.0, is_duration: false };
+/// Functions beyond `limits.metricFunctions`, of whatever namespace.
+const OTHERS: &str = "other";
 
 pub fn functions(text: &mut Text, api: &Api) {
-    let counts: Counts = api.control.counts();
-    let name = "operator_reconcile_total";
-    text.counter(name, "Functions and agents planned, by result: unchanged, changed or failed.");
-    for result in RECONCILED {
-        text.sample(name, &[("result", result)], counts.reconciles.get(result).copied().unwrap_or(0));
-    }
-    histogram(
-        text,
-        "operator_reconcile_duration_seconds",
-        "From the plan of a function to its outcome being stored.",
-        &counts.reconcile_micros,
-        SECONDS_OF_MICROS,
+    let counts = api.control.counts();
+    reconciling(text, &counts);
+    writing(text, &counts);
+    building(text, &counts, api.control.builds_waiting());
+    let name = "operator_knative_services_managed";
+    text.gauge(
+        name,
+        "Functions and agents, by whether a version of them can be called: ready, pending or failed.",
     );
-    let name = "operator_crd_operations_total";
-    text.counter(name, "Functions and agents created, updated and deleted.");
-    for kind in Kind::ALL.map(Kind::name) {
-        for operation in OPERATIONS {
-            let count = counts.operations.get(&(kind, operation)).copied().unwrap_or(0);
-            text.sample(name, &[("kind", kind), ("operation", operation)], count);
+    for ((namespace, status), count) in api.control.services() {
+        text.sample(name, &[("namespace", &namespace), ("status", status)], count);
+    }
+    let name = "operator_service_creation_duration_seconds";
+    text.histogram(name, "Time from deploying a version to its first answer.");
+    per_function(&counts, |function, of| {
+        if of.creation_time.count > 0 {
+            text.durations(name, &function, &of.creation_time);
         }
-    }
-    builds(text, &counts, api.control.builds_waiting());
-    gauge(
-        text,
-        "operator_knative_services_managed",
-        "Functions and agents that have a version to call.",
-        api.control.serving() as f64,
-    );
+    });
     requests(text, api);
 }
 
-fn builds(text: &mut Text, counts: &Counts, waiting: usize) {
-    gauge(
-        text,
-        "operator_build_jobs_active",
-        "Builds that run or wait for their turn.",
-        counts.builds_active as f64,
-    );
-    gauge(text, "operator_build_jobs_waiting", "Of these, builds that wait for their turn.", waiting as f64);
-    let name = "operator_build_jobs_total";
-    text.counter(name, "Builds that ended, by result: completed, failed, timeout, cancelled or stopped. What was built before is not built again.");
-    for result in BUILDS {
-        text.sample(name, &[("result", result)], counts.builds.get(result).copied().unwrap_or(0));
+/// The labels of a function, and what is counted of it.
+fn per_function(counts: &Counts, mut show: impl FnMut([(&str, &str); 2], &OfFunction)) {
+    for (name, of) in &counts.functions {
+        show(labels(name), of);
     }
-    histogram(
-        text,
-        "operator_build_duration_seconds",
-        "How long builds took, from when they had a slot.",
-        &counts.build_ms,
-        SECONDS_OF_MILLIS,
+    show([("function_name", OTHERS), ("namespace", "")], &counts.others);
+}
+
+fn labels(name: &Name) -> [(&str, &str); 2] {
+    [("function_name", name.name()), ("namespace", name.namespace())]
+}
+
+fn reconciling(text: &mut Text, counts: &Counts) {
+    let name = "operator_reconcile_total";
+    text.counter(name, "Functions and agents reconciled, by result: success or failure.");
+    per_function(counts, |[function, namespace], of| {
+        for ((phase, result), count) in &of.reconciles {
+            text.sample(name, &[function, namespace, ("phase", phase), ("result", result)], count);
+        }
+    });
+    let name = "operator_reconcile_duration_seconds";
+    text.histogram(name, "Time from planning a function to its status being stored.");
+    per_function(counts, |[function, namespace], of| {
+        for (phase, durations) in &of.reconcile_time {
+            text.durations(name, &[function, namespace, ("phase", phase)], durations);
+        }
+    });
+}
+
+fn writing(text: &mut Text, counts: &Counts) {
+    let name = "operator_crd_operations_total";
+    text.counter(name, "Functions and agents created, updated and deleted.");
+    per_function(counts, |[function, namespace], of| {
+        for (operation, durations) in &of.operations {
+            text.sample(name, &[function, namespace, ("operation", operation)], durations.count);
+        }
+    });
+    let name = "operator_crd_operation_duration_seconds";
+    text.histogram(name, "Time for a created, updated or deleted function or agent to be durable.");
+    per_function(counts, |[function, namespace], of| {
+        for (operation, durations) in &of.operations {
+            text.durations(name, &[function, namespace, ("operation", operation)], durations);
+        }
+    });
+}
+
+fn building(text: &mut Text, counts: &Counts, waiting: usize) {
+    let name = "operator_build_jobs_active";
+    text.gauge(name, "Builds that run or wait for a slot.");
+    per_function(counts, |function, of| text.sample(name, &function, of.builds_active));
+    gauge(text, "klambda_build_jobs_waiting", "Builds that wait for a slot.", waiting as f64);
+    let name = "operator_build_jobs_total";
+    text.counter(
+        name,
+        "Builds that ended, by result: success, failure, timeout, cancelled or stopped. Content that was built before is not built again.",
     );
+    per_function(counts, |[function, namespace], of| {
+        for (result, count) in &of.builds {
+            text.sample(name, &[function, namespace, ("result", result)], count);
+        }
+    });
+    let name = "operator_build_duration_seconds";
+    text.histogram(name, "How long builds took, from when they had a slot.");
+    per_function(counts, |function, of| {
+        if of.build_time.count > 0 {
+            text.durations(name, &function, &of.build_time);
+        }
+    });
 }
 
 fn requests(text: &mut Text, api: &Api) {
@@ -68,16 +107,32 @@ fn requests(text: &mut Text, api: &Api) {
     let name = "operator_api_requests_total";
     text.counter(
         name,
-        "Requests for functions and agents, by method, address and status; calls of functions aside.",
+        "Requests for functions and agents, by method, endpoint and status code. Invocations are not counted.",
     );
-    if counted.requests.is_empty() {
-        text.sample(name, &[("method", "GET"), ("path", "/api/v1/lambda/functions"), ("status", "200")], 0);
-    }
-    for ((method, path, status), count) in &counted.requests {
-        let status = status.to_string();
-        text.sample(name, &[("method", method), ("path", path), ("status", &status)], count);
+    for ((method, endpoint), requests) in &counted.endpoints {
+        for (status, count) in &requests.by_status {
+            let status = status.to_string();
+            text.sample(name, &[("method", method), ("endpoint", endpoint), ("status_code", &status)], count);
+        }
     }
     let name = "operator_api_request_duration_seconds";
-    histogram(text, name, "How long these requests took.", &counted.micros, SECONDS_OF_MICROS);
-    histogram(text, "operator_api_request_size_bytes", "Their bodies.", &counted.bytes, BYTES);
+    text.histogram(name, "How long these requests took.");
+    for ((method, endpoint), requests) in &counted.endpoints {
+        text.buckets(
+            name,
+            &[("method", method), ("endpoint", endpoint)],
+            &requests.micros,
+            SECONDS_OF_MICROS,
+        );
+    }
+    let name = "operator_api_request_size_bytes";
+    text.histogram(name, "Size of their bodies.");
+    for ((method, endpoint), requests) in &counted.endpoints {
+        text.buckets(name, &[("method", method), ("endpoint", endpoint)], &requests.bytes, BYTES);
+    }
+    let name = "operator_rate_limit_hits_total";
+    text.counter(name, "Requests refused because their client exceeded functions.rateLimits.");
+    for (endpoint, count) in &counted.limited {
+        text.sample(name, &[("endpoint", endpoint)], count);
+    }
 }

@@ -1,5 +1,6 @@
 //! The two text formats that scrapers read: Prometheus 0.0.4 and OpenMetrics 1.0.
 
+use klambda_control::Durations;
 use klambda_dispatch::metrics::Histogram;
 use std::fmt::{Display, Write};
 
@@ -63,6 +64,15 @@ impl Text {
         self.head(family, "counter", help);
     }
 
+    /// A counter whose name the documents give, without the `_total` that OpenMetrics asks of counters.
+    pub fn bare_counter(&mut self, name: &str, help: &str) {
+        let kind = match self.format {
+            Format::Prometheus => "counter",
+            Format::OpenMetrics => "unknown",
+        };
+        self.head(name, kind, help);
+    }
+
     pub fn gauge(&mut self, name: &str, help: &str) {
         self.head(name, "gauge", help);
     }
@@ -92,6 +102,15 @@ impl Text {
         self.bucket(name, labels, "+Inf", counts.count);
         self.sample(&format!("{name}_sum"), labels, counts.sum as f64 * shown.unit);
         self.sample(&format!("{name}_count"), labels, counts.count);
+    }
+
+    pub fn durations(&mut self, name: &str, labels: Labels<'_>, durations: &Durations) {
+        for (bound, count) in durations.cumulative() {
+            self.bucket(name, labels, &format!("{bound:?}"), count);
+        }
+        self.bucket(name, labels, "+Inf", durations.count);
+        self.sample(&format!("{name}_sum"), labels, durations.sum);
+        self.sample(&format!("{name}_count"), labels, durations.count);
     }
 
     fn bucket(&mut self, name: &str, labels: Labels<'_>, bound: &str, count: u64) {

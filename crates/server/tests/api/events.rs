@@ -1,6 +1,6 @@
 //! Sending, reading, following and tracing events.
 
-use crate::world::{World, open};
+use crate::world::{World, open, start};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -116,6 +116,44 @@ async fn a_tail_sees_events_as_they_are_accepted_and_ends_with_the_server() {
         .await
         .expect("nothing holds the server up")
         .unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_its_token_is_revoked() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    std::fs::write(&tokens, "stays\nrevoked\n").unwrap();
+    let server = start(folder.path(), |config| config.token_file = Some(tokens.clone())).await;
+    let follow = async |authorization: &str| {
+        let headers = [("accept", "text/event-stream"), ("authorization", authorization)];
+        let mut lines = BufReader::new(open(server.address(), "GET", "/api/v1/events", &headers, b"").await);
+        let mut line = String::new();
+        while !line.starts_with(": ") {
+            line.clear();
+            assert!(lines.read_line(&mut line).await.unwrap() > 0, "the stream ended at once");
+        }
+        lines
+    };
+    let (mut revoked, mut stays) = (follow("Bearer revoked").await, follow("Bearer stays").await);
+    std::fs::write(&tokens, "stays\n").unwrap();
+    let mut rest = Vec::new();
+    let ended = timeout(Duration::from_millis(1500), revoked.read_to_end(&mut rest)).await;
+    ended.expect("within a second, and a little for the machine").unwrap();
+    let open = timeout(Duration::from_millis(100), stays.read_to_end(&mut rest)).await;
+    assert!(open.is_err(), "other streams go on");
+}
+
+#[tokio::test]
+async fn an_event_in_json_needs_no_version_and_is_counted() {
+    let world = World::new().await;
+    let mut event = structured("bare", "k");
+    event.as_object_mut().unwrap().remove("specversion");
+    let media = [("content-type", "application/cloudevents+json")];
+    let answer = world.ask("POST", "/api/v1/events", &media, &event.to_string()).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    assert_eq!(world.metric("klambda_events_without_specversion_total").await, 1.0);
+    let stored = world.get("/api/v1/events/bare").await.json();
+    assert_eq!(stored["event"]["specversion"], "1.0");
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ async fn a_gap_is_waited_for_named_and_skipped() {
     world.target.until(|all| all.len() == 2).await;
     assert_eq!(world.target.received()[1].headers["ce-orderstatus"], "gap");
     assert_eq!(world.metric("event_sequence_gaps_total{subscription=\"orders\"}").await, 1.0);
-    assert_eq!(world.metric("events_early_total{subscription=\"orders\"}").await, 1.0);
+    assert_eq!(world.metric("klambda_events_early_total{subscription=\"orders\"}").await, 1.0);
 
     world.send("e2", "a/b", &[("ce-sequence", "2")]).await;
     world.target.until(|all| all.len() == 3).await;

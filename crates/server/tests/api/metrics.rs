@@ -9,15 +9,15 @@ const NAMES: [&str; 24] = [
     "event_order_violations_total",
     "duplicate_events_skipped_total",
     "event_sequence_gaps_total",
-    "events_early_total",
+    "klambda_events_early_total",
     "events_without_key_total",
-    "events_unmatched_total",
+    "klambda_events_unmatched_total",
     "operator_event_processing_total",
     "operator_event_processing_duration_seconds",
     "operator_event_queue_depth",
     "operator_dlq_depth",
     "operator_dlq_messages_total",
-    "operator_dlq_dropped_total",
+    "klambda_dlq_dropped_total",
     "operator_circuit_breaker_state",
     "klambda_accept_duration_seconds",
     "klambda_commit_duration_seconds",
@@ -53,11 +53,15 @@ async fn both_formats_parse_and_name_everything() {
         }
     }
     assert_eq!(
-        world.metric("cloudevents_received_total{type=\"odd\\\\type\",result=\"accepted\"}").await,
+        world.metric("cloudevents_received_total{event_type=\"odd\\\\type\",result=\"accepted\"}").await,
         1.0
     );
     assert_eq!(
-        world.metric("operator_event_processing_total{subscription=\"orders\",result=\"delivered\"}").await,
+        world
+            .metric(
+                "operator_event_processing_total{subscription=\"orders\",event_type=\"order.placed\",result=\"success\"}"
+            )
+            .await,
         1.0
     );
     assert_eq!(

@@ -143,13 +143,18 @@ fn ask(address: SocketAddr, done: &AtomicBool) -> anyhow::Result<Vec<f64>> {
 
 fn wait_until_serving(klambda: &Klambda, count: usize) -> anyhow::Result<()> {
     let deadline = Instant::now() + WITHIN;
-    while sum(&klambda.metrics()?, "operator_knative_services_managed")? < count as f64 {
+    while ready(&klambda.metrics()?)? < count as f64 {
         if Instant::now() > deadline {
             bail!("not all functions were ready within {WITHIN:?}");
         }
         interrupt::sleep(Duration::from_millis(20))?;
     }
     Ok(())
+}
+
+fn ready(metrics: &str) -> anyhow::Result<f64> {
+    let ready: Vec<&str> = metrics.lines().filter(|line| line.contains("status=\"ready\"")).collect();
+    sum(&ready.join("\n"), "operator_knative_services_managed")
 }
 
 fn reconciles(klambda: &Klambda) -> anyhow::Result<f64> {
