@@ -4,6 +4,7 @@ use crate::checkers::Violation;
 use crate::history::Entry;
 use crate::mix::Knobs;
 use crate::world::World;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What a seed came to.
 pub struct Outcome {
@@ -30,7 +31,11 @@ pub fn run(knobs: Knobs) -> Outcome {
 /// Hands over the whole history at the end.
 pub fn run_and_show(knobs: Knobs, show: &mut dyn FnMut(&Entry)) -> Outcome {
     let mut world = World::new(knobs);
-    let result = live(&mut world);
+    let result = catch_unwind(AssertUnwindSafe(|| live(&mut world))).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(Violation::new("no panic", said.to_owned()))
+    });
     world.history.entries().iter().for_each(show);
     let requests =
         world.history.entries().iter().filter(|entry| matches!(entry, Entry::Started(_))).count() as u64;

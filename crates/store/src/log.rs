@@ -271,6 +271,7 @@ impl Log {
             first_position: self.next_position,
             created: self.now,
         };
+        assert!(header.previous_end <= header.base, "a segment begins where the one before it ends");
         let segment =
             Segment::begin(&*self.disk, SPARE, file, header).map_err(|source| self.poison(source))?;
         self.spare = None;
@@ -298,6 +299,7 @@ impl Log {
         if self.frame_count == 0 {
             return Ok(());
         }
+        assert!(!self.grouped, "a group stands in one frame");
         let header = FrameHeader {
             length: (self.frame.len() - FRAME_HEADER) as u32,
             first_position: self.frame_position,
@@ -355,6 +357,10 @@ impl Log {
             return Ok(());
         }
         result.map_err(|source| self.poison(source))?;
+        assert!(
+            self.synced() <= up_to && up_to <= self.written(),
+            "a sync covers what was written, and never less"
+        );
         self.synced.store(up_to.0, Ordering::Release);
         Ok(())
     }

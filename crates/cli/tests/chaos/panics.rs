@@ -12,6 +12,7 @@ use crate::victim::Victim;
 use klambda_crash::{EXIT_PANIC, Point};
 use serde_json::json;
 use std::io::Read as _;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -69,7 +70,7 @@ fn pass(point: Point, random: &mut Random) -> u64 {
         Point::FastRequest | Point::Request => 40,
         Point::EngineClosure | Point::HandOut => 10,
         Point::Listener | Point::Tail | Point::Backup => 4,
-        Point::Prepare | Point::Chore | Point::Reconcile | Point::Plan => 2,
+        Point::Prepare | Point::Reconcile | Point::Plan => 2,
         _ => 1,
     })
 }
@@ -151,7 +152,7 @@ impl Case {
             assert!(Instant::now() < deadline, "{self:?} is not reached: {}", victim.printed());
             client.subscribe(&target.url);
             if round % 4 == 0 {
-                client.apply_function(round);
+                client.apply_function(&victim.data.with_file_name(format!("code-{round}")));
                 client.tail();
                 client.back_up();
             }
@@ -248,12 +249,14 @@ impl Client<'_> {
     }
 
     /// Another version each time, so that there is something to plan, fetch, build, start and end.
-    fn apply_function(&self, round: u64) {
-        let code = format!("exports.handler = async () => ({{ round: {round} }});");
+    fn apply_function(&self, folder: &Path) {
+        std::fs::create_dir(folder).expect("a new folder");
+        let code = format!("exports.handler = async () => {:?};", folder);
+        std::fs::write(folder.join("index.js"), code).expect("written");
         let document = json!({
             "apiVersion": "lambda.knative.io/v1alpha1", "kind": "LambdaFunction", "metadata": {"name": "f"},
             "spec": {
-                "source": {"type": "inline", "inline": {"code": code}},
+                "source": {"type": "folder", "folder": {"path": folder}},
                 "runtime": {"language": "nodejs", "handler": "index.handler"},
                 "scaling": {"minReplicas": 1},
             },
