@@ -61,7 +61,7 @@ fn check(read: &Result<Config, Error>) {
     match read {
         Ok(config) => {
             let limits = &config.limits;
-            assert!(limits.event_bytes <= limits.body_bytes && limits.body_bytes <= limits.pending_bytes);
+            assert!(limits.event_bytes <= limits.body_bytes && limits.body_bytes <= limits.held_bytes / 4);
             assert!(config.store.segment_bytes >= limits.body_bytes as u64);
             assert!(limits.connections > 0 && limits.concurrency > 0 && limits.batch_events > 0);
             assert!(config.delivery.breaker.ratio > 0.0 && config.delivery.breaker.ratio <= 1.0);

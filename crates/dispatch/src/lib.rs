@@ -12,6 +12,7 @@ mod endpoint;
 pub mod engine;
 pub mod functions;
 mod group;
+pub mod held;
 pub mod history;
 mod keeping;
 mod lanes;

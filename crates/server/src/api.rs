@@ -1,7 +1,6 @@
 //! What the resources share, and the table of their addresses.
 
 use crate::auth::{Opener, Tokens};
-use crate::body::Budget;
 use crate::connection::INTERNAL;
 use crate::functions::limits::Limiter;
 use crate::functions::watch::Requests;
@@ -18,6 +17,7 @@ use klambda_control::Control;
 use klambda_core::binding;
 use klambda_crash::{Place, contain, contain_future};
 use klambda_dispatch::Engine;
+use klambda_dispatch::held::Account;
 use klambda_dispatch::history::History;
 use klambda_dispatch::runner::{Clock, Handle};
 use std::pin::pin;
@@ -45,7 +45,7 @@ pub struct Inner {
     pub shutdown: Shutdown,
     pub tokens: Option<Arc<Tokens>>,
     pub stats: Arc<Stats>,
-    pub budget: Arc<Budget>,
+    pub held: Account,
     pub about: About,
     /// Open tails of the log.
     pub tails: Arc<Semaphore>,

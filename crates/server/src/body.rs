@@ -1,5 +1,5 @@
 //! What goes out and what comes in. Answers of the hot path are plain bytes, never boxed; requests are
-//! collected under a size limit, a time limit and a budget that all connections share.
+//! collected under a size limit and a time limit, as far as there is room for them.
 
 use crate::connection::Connection;
 use crate::problem::Problem;
@@ -7,7 +7,6 @@ use bytes::{Bytes, BytesMut};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -102,134 +101,46 @@ impl HttpBody for Body {
     }
 }
 
-/// Bytes of requests that are held in memory: being received, or waiting for their commit. Beyond the limit
-/// requests are refused with 503, so that clients, not this process, hold what cannot be taken.
-#[derive(Debug)]
-pub struct Budget {
-    held: AtomicUsize,
+/// A request's body in one piece. A body that came in one frame is that frame, not a copy.
+pub(crate) async fn collect(
+    mut body: Incoming,
     limit: usize,
+    connection: &Connection,
+) -> Result<Bytes, Problem> {
+    if body.is_end_stream() {
+        return Ok(Bytes::new());
+    }
+    let collected = gather(&mut body, limit, connection).await;
+    if collected.is_err() {
+        connection.leave_unread();
+    }
+    collected
 }
 
-impl Budget {
-    pub fn new(limit: usize) -> Budget {
-        Budget { held: AtomicUsize::new(0), limit }
+async fn gather(body: &mut Incoming, limit: usize, connection: &Connection) -> Result<Bytes, Problem> {
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > limit {
+        return Err(too_large(limit));
     }
-
-    pub fn held(&self) -> usize {
-        self.held.load(Ordering::Relaxed)
+    let receiving = connection.receiving();
+    let Some(first) = receiving.data(body).await? else { return Ok(Bytes::new()) };
+    connection.took(first.len());
+    if first.len() > limit {
+        return Err(too_large(limit));
     }
-
-    fn take(&self, bytes: usize) -> bool {
-        let fits = self.held.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= self.limit;
-        if !fits {
-            self.give_back(bytes);
-        }
-        fits
+    if body.is_end_stream() {
+        return Ok(first);
     }
-
-    fn give_back(&self, bytes: usize) {
-        self.held.fetch_sub(bytes, Ordering::Relaxed);
-    }
-}
-
-/// Bytes that count against the budget for as long as this lives.
-pub(crate) struct Hold<'a> {
-    bytes: usize,
-    budget: &'a Budget,
-}
-
-impl<'a> Hold<'a> {
-    pub(crate) fn none(budget: &'a Budget) -> Hold<'a> {
-        Hold { bytes: 0, budget }
-    }
-
-    /// False if the budget has no room for so many more.
-    #[must_use]
-    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
-        let fits = self.budget.take(bytes);
-        self.bytes += if fits { bytes } else { 0 };
-        fits
-    }
-}
-
-impl Drop for Hold<'_> {
-    fn drop(&mut self) {
-        if self.bytes > 0 {
-            self.budget.give_back(self.bytes);
-        }
-    }
-}
-
-/// A request's body in one piece. Keep it until the answer is known: the budget is given back when it goes.
-pub struct Received<'a> {
-    bytes: Bytes,
-    held: Hold<'a>,
-}
-
-impl<'a> Received<'a> {
-    /// Collects a body. A body that came in one frame is that frame, not a copy.
-    pub async fn collect(
-        mut body: Incoming,
-        limit: usize,
-        budget: &'a Budget,
-        connection: &Connection,
-    ) -> Result<Received<'a>, Problem> {
-        let mut received = Received { bytes: Bytes::new(), held: Hold::none(budget) };
-        if body.is_end_stream() {
-            return Ok(received);
-        }
-        let collected = received.fill(&mut body, limit, connection).await;
-        match collected {
-            Ok(()) => Ok(received),
-            Err(problem) => {
-                connection.leave_unread();
-                Err(problem)
-            }
-        }
-    }
-
-    /// The body itself. It counts against the budget for as long as `self` lives.
-    pub fn take(&mut self) -> Bytes {
-        std::mem::take(&mut self.bytes)
-    }
-
-    async fn fill(
-        &mut self,
-        body: &mut Incoming,
-        limit: usize,
-        connection: &Connection,
-    ) -> Result<(), Problem> {
-        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        if announced > limit {
+    // Grows with what comes, whatever was announced.
+    let mut whole = BytesMut::from(first);
+    while let Some(data) = receiving.data(body).await? {
+        connection.took(data.len());
+        if whole.len() + data.len() > limit {
             return Err(too_large(limit));
         }
-        let receiving = connection.receiving();
-        let Some(first) = receiving.data(body).await? else { return Ok(()) };
-        self.admit(first.len(), limit)?;
-        if body.is_end_stream() {
-            self.bytes = first;
-            return Ok(());
-        }
-        let mut whole = BytesMut::with_capacity(announced.max(first.len()));
-        whole.extend_from_slice(&first);
-        drop(first);
-        while let Some(data) = receiving.data(body).await? {
-            self.admit(data.len(), limit)?;
-            whole.extend_from_slice(&data);
-        }
-        self.bytes = whole.freeze();
-        Ok(())
+        whole.extend_from_slice(&data);
     }
-
-    fn admit(&mut self, bytes: usize, limit: usize) -> Result<(), Problem> {
-        if self.held.bytes + bytes > limit {
-            return Err(too_large(limit));
-        }
-        if !self.held.grow(bytes) {
-            return Err(overloaded());
-        }
-        Ok(())
-    }
+    Ok(whole.freeze())
 }
 
 fn too_large(limit: usize) -> Problem {
@@ -237,22 +148,7 @@ fn too_large(limit: usize) -> Problem {
         .with("limit", limit)
 }
 
-fn overloaded() -> Problem {
-    Problem::overloaded("limits.pendingBytes of requests are waiting for their commit")
+pub(crate) fn overloaded() -> Problem {
+    Problem::overloaded("there was no room for the request in limits.heldBytes within limits.bodyTimeout")
         .retry_after(Duration::from_secs(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_budget_never_holds_more_than_its_limit() {
-        let budget = Budget::new(10);
-        assert!(budget.take(6));
-        assert!(!budget.take(5), "refused as a whole");
-        assert!(budget.take(4));
-        budget.give_back(10);
-        assert_eq!(budget.held(), 0);
-    }
 }

@@ -77,8 +77,8 @@ pub struct Limits {
     /// Deliveries open at the same time, over all subscriptions.
     pub concurrency: usize,
     pub subscriptions: usize,
-    /// Bytes of requests received but not yet committed.
-    pub pending_bytes: usize,
+    /// Bytes held on behalf of others: half for requests, a quarter each for deliveries and answers.
+    pub held_bytes: usize,
     /// Event types with a label of their own in the metrics.
     pub metric_types: usize,
     /// Functions with a label of their own in the metrics.
@@ -242,7 +242,7 @@ impl Default for Limits {
             idle_timeout: secs(75),
             concurrency: 4096,
             subscriptions: 1000,
-            pending_bytes: 64 * MI,
+            held_bytes: 96 * MI,
             metric_types: 100,
             metric_functions: 100,
         }

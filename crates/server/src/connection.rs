@@ -3,22 +3,25 @@
 //! A connection has one timer for its whole life instead of one per request: reads, writes and requests only
 //! note what they do, and the timer looks when it fires (or is moved closer by a shorter deadline).
 
+use crate::body;
 use crate::listener::Service;
 use crate::problem::Problem;
 use crate::shutdown::Shutdown;
 use crate::socket::Socket;
 use bytes::Bytes;
+use http::Request;
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use klambda_crash::{Place, Point, contain_future};
+use klambda_dispatch::held::Holder;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -50,6 +53,10 @@ pub struct Connection {
     unread: AtomicBool,
     /// Whether what is written is the service's answer.
     answering: AtomicBool,
+    /// What was read and not answered.
+    pub(crate) held: Holder,
+    /// What of it belongs to the request that is being answered, as far as one can tell.
+    taken: AtomicUsize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,9 +91,11 @@ pub(crate) const INTERNAL: &str = "the request failed inside the server; its log
 
 const PHASE_BITS: u32 = 3;
 const LINGER: Duration = Duration::from_secs(2);
+/// What spaces, line ends and the marks of chunks may add to a request.
+const FRAMING_BYTES: usize = 1 << 10;
 
 impl Connection {
-    pub fn new(peer: SocketAddr, local: IpAddr, timeouts: Timeouts) -> Connection {
+    pub fn new(peer: SocketAddr, local: IpAddr, timeouts: Timeouts, held: Holder) -> Connection {
         Connection {
             peer,
             local,
@@ -97,6 +106,8 @@ impl Connection {
             body_late: AtomicBool::new(false),
             unread: AtomicBool::new(false),
             answering: AtomicBool::new(false),
+            held,
+            taken: AtomicUsize::new(0),
         }
     }
 
@@ -109,6 +120,17 @@ impl Connection {
     pub(crate) fn linger(&self) -> bool {
         self.enter(Phase::Linger);
         self.unread.load(Relaxed)
+    }
+
+    /// So many of the bytes that were read belong to the request that is being answered.
+    pub(crate) fn took(&self, bytes: usize) {
+        self.taken.fetch_add(bytes, Relaxed);
+    }
+
+    /// The answer is known, and its request is no longer needed. What was read beyond it may be the next one.
+    fn release(&self) {
+        let beyond = self.held.bytes().saturating_sub(self.taken.swap(0, Relaxed));
+        self.held.keep(if beyond > FRAMING_BYTES { beyond } else { 0 });
     }
 
     pub(crate) fn answered(&self) {
@@ -235,6 +257,9 @@ impl Receiving<'_> {
     }
 
     fn late(&self) -> Problem {
+        if self.0.held.is_waiting() {
+            return body::overloaded();
+        }
         let seconds = self.0.timeouts.body.as_secs_f64();
         Problem::request_timeout(format!(
             "the request did not arrive in full within limits.bodyTimeout ({seconds} s)"
@@ -246,6 +271,15 @@ impl Drop for Receiving<'_> {
     fn drop(&mut self) {
         self.0.go_on(Phase::Busy);
     }
+}
+
+/// How long the head of a request was, at the least.
+fn head_bytes<B>(request: &Request<B>) -> usize {
+    let uri = request.uri();
+    let target = uri.path_and_query().map_or(0, |path| path.as_str().len());
+    let authority = uri.authority().map_or(0, |authority| authority.as_str().len());
+    let headers = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    request.method().as_str().len() + authority + target + headers.sum::<usize>()
 }
 
 fn broken(error: &hyper::Error) -> Problem {
@@ -274,6 +308,7 @@ where
             let (service, connection) = &*serving;
             connection.go_on(Phase::Busy);
             connection.answering();
+            connection.took(head_bytes(&request));
             let call = pin!(async {
                 Point::Request.pass();
                 service.call(request, connection).await
@@ -284,6 +319,7 @@ where
                 connection.leave_unread();
                 Problem::internal(INTERNAL).into_http()
             });
+            connection.release();
             response.body_mut().watch(connection);
             Ok::<_, Infallible>(response)
         }

@@ -13,8 +13,8 @@ pub(crate) use head::Post;
 pub(crate) use rewind::Rewind;
 
 use crate::answer::Answer;
-use crate::body::Hold;
 use crate::connection::{Connection, End, INTERNAL, Phase, Watch, watched};
+use crate::inlet::Inlet;
 use crate::posts::Posts;
 use crate::problem::Problem;
 use crate::router::App;
@@ -29,7 +29,6 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// How a connection left the short way.
@@ -42,6 +41,8 @@ pub(crate) enum Ended {
 /// How long a client has to take the answer to a request that panicked.
 const FAREWELL: Duration = Duration::from_secs(1);
 const READ_BYTES: usize = 16 << 10;
+/// Room for a body of which little has come.
+const BODY_BYTES_MIN: usize = 4 << 10;
 const WRITE_BYTES_KEPT_MAX: usize = 64 << 10;
 
 thread_local! {
@@ -51,7 +52,7 @@ thread_local! {
 
 /// Serves posts until the connection ends or brings something else.
 pub(crate) async fn serve<P: Posts>(
-    stream: &mut TcpStream,
+    stream: &mut Inlet,
     connection: &Connection,
     app: &App<P>,
     header_bytes: usize,
@@ -79,27 +80,28 @@ pub(crate) async fn serve<P: Posts>(
 }
 
 struct Conversation<'a, P: Posts> {
-    stream: &'a mut TcpStream,
+    stream: &'a mut Inlet,
     connection: &'a Connection,
     app: &'a App<P>,
     shutdown: &'a Shutdown,
     head_bytes_max: usize,
     /// What was read and is not taken yet. While a body comes in: its head, and nothing else.
     held: BytesMut,
-    body: Option<Body<'a>>,
+    body: Option<Body>,
 }
 
 /// A body of which more is to come.
-struct Body<'a> {
+struct Body {
+    /// Grows with what comes, whatever was announced.
     bytes: Vec<u8>,
     length: usize,
-    hold: Hold<'a>,
 }
 
-impl Body<'_> {
+impl Body {
     /// Straight into its place, and never a byte of the request after it.
-    fn poll_read(&mut self, stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_read(&mut self, stream: &mut Inlet, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let missing = self.length - self.bytes.len();
+        self.bytes.reserve(self.bytes.len().max(BODY_BYTES_MIN).min(missing));
         let mut place = (&mut self.bytes).limit(missing);
         pin!(stream.read_buf(&mut place)).poll(cx)
     }
@@ -109,20 +111,17 @@ impl Body<'_> {
     }
 }
 
-enum Next<'a, R> {
-    Post(Taken<'a, R>),
+enum Next<R> {
+    Post(Taken<R>),
     HandOver,
     Closed,
 }
 
-/// A post that was read whole. Its bytes count until its answer is known.
-struct Taken<'a, R> {
-    read: Result<R, Answer>,
-    _hold: Hold<'a>,
-}
+/// A post that was read whole, or the answer to one that cannot be read.
+type Taken<R> = Result<R, Answer>;
 
 /// What bytes turn out to be.
-enum Found<'a, R> {
+enum Found<R> {
     /// The beginning of a head.
     Part,
     Other,
@@ -132,10 +131,10 @@ enum Found<'a, R> {
         length: usize,
     },
     /// A whole post of so many bytes.
-    Whole(Taken<'a, R>, usize),
+    Whole(Taken<R>, usize),
 }
 
-impl<'a, P: Posts> Conversation<'a, P> {
+impl<P: Posts> Conversation<'_, P> {
     async fn run(&mut self) -> Ended {
         loop {
             let taken = match self.next().await {
@@ -144,6 +143,7 @@ impl<'a, P: Posts> Conversation<'a, P> {
                 Next::Closed => return Ended::Closed,
             };
             let answer = self.answer(taken).await;
+            self.connection.held.keep(self.held.len());
             let last = self.shutdown.is_requested();
             if self.write(&answer, last).await.is_err() {
                 return Ended::Closed;
@@ -165,9 +165,9 @@ impl<'a, P: Posts> Conversation<'a, P> {
         self.stream.shutdown().await
     }
 
-    async fn answer(&self, taken: Taken<'a, P::Read>) -> Answer {
+    async fn answer(&self, taken: Taken<P::Read>) -> Answer {
         Point::FastRequest.pass();
-        match taken.read {
+        match taken {
             Ok(read) => self.app.posts.answer(read).await,
             Err(answer) => answer,
         }
@@ -183,7 +183,7 @@ impl<'a, P: Posts> Conversation<'a, P> {
 
     // ---- reading ------------------------------------------------------------------------------------------
 
-    async fn next(&mut self) -> Next<'a, P::Read> {
+    async fn next(&mut self) -> Next<P::Read> {
         if !self.held.is_empty() {
             // The client did not wait for its answer: the next request has begun already.
             self.connection.read_some();
@@ -194,7 +194,7 @@ impl<'a, P: Posts> Conversation<'a, P> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next<'a, P::Read>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next<P::Read>> {
         let mut buffer = IN.take();
         buffer.resize(READ_BYTES, 0);
         let next = self.poll_read(cx, &mut buffer);
@@ -205,7 +205,7 @@ impl<'a, P: Posts> Conversation<'a, P> {
         }
     }
 
-    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Next<'a, P::Read>> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Next<P::Read>> {
         loop {
             if let Some(body) = &mut self.body {
                 let read = ready!(body.poll_read(self.stream, cx));
@@ -213,7 +213,6 @@ impl<'a, P: Posts> Conversation<'a, P> {
                 match read {
                     Err(_) => return Poll::Ready(Next::Closed),
                     Ok(0) => return Poll::Ready(Next::HandOver),
-                    Ok(count) if !body.hold.grow(count) => return Poll::Ready(Next::HandOver),
                     Ok(_) if body.is_whole() => return Poll::Ready(self.take_body()),
                     Ok(_) => continue,
                 }
@@ -235,7 +234,7 @@ impl<'a, P: Posts> Conversation<'a, P> {
     }
 
     /// Nothing has come: is it worth waiting for more?
-    fn poll_waiting(&self) -> Poll<Next<'a, P::Read>> {
+    fn poll_waiting(&self) -> Poll<Next<P::Read>> {
         if self.is_between() && self.shutdown.is_requested() {
             return Poll::Ready(Next::Closed);
         }
@@ -251,7 +250,7 @@ impl<'a, P: Posts> Conversation<'a, P> {
     }
 
     /// Takes the next piece; none if more must come.
-    fn take(&mut self, bytes: &[u8]) -> Option<Next<'a, P::Read>> {
+    fn take(&mut self, bytes: &[u8]) -> Option<Next<P::Read>> {
         if self.held.is_empty() {
             let found = self.find(bytes);
             self.held.extend_from_slice(&bytes[found.used()..]);
@@ -265,7 +264,7 @@ impl<'a, P: Posts> Conversation<'a, P> {
         self.take_held()
     }
 
-    fn take_held(&mut self) -> Option<Next<'a, P::Read>> {
+    fn take_held(&mut self) -> Option<Next<P::Read>> {
         let found = self.find(&self.held);
         self.held.advance(found.used());
         if self.held.is_empty() {
@@ -274,7 +273,7 @@ impl<'a, P: Posts> Conversation<'a, P> {
         self.go_on(found)
     }
 
-    fn find(&self, bytes: &[u8]) -> Found<'a, P::Read> {
+    fn find(&self, bytes: &[u8]) -> Found<P::Read> {
         let mut slots = Slots::new();
         let post = match slots.read(bytes, self.head_bytes_max) {
             Verdict::Part => return Found::Part,
@@ -286,47 +285,39 @@ impl<'a, P: Posts> Conversation<'a, P> {
         }
         let (end, length) = (post.bytes + post.length, post.length);
         let Some(body) = bytes.get(post.bytes..end) else { return Found::Head { bytes: post.bytes, length } };
-        let mut hold = Hold::none(&self.app.budget);
-        if !hold.grow(length) {
-            return Found::Other;
-        }
-        Found::Whole(self.taken(&post, Bytes::copy_from_slice(body), hold), end)
+        Found::Whole(self.taken(&post, Bytes::copy_from_slice(body)), end)
     }
 
-    fn go_on(&mut self, found: Found<'a, P::Read>) -> Option<Next<'a, P::Read>> {
+    fn go_on(&mut self, found: Found<P::Read>) -> Option<Next<P::Read>> {
         match found {
             Found::Part => None,
             Found::Other => Some(Next::HandOver),
             Found::Whole(taken, _) => Some(Next::Post(taken)),
             Found::Head { bytes, length } => {
                 self.connection.go_on(Phase::Body);
-                let mut body =
-                    Body { bytes: Vec::with_capacity(length), length, hold: Hold::none(&self.app.budget) };
-                body.bytes.extend_from_slice(&self.held[bytes..]);
+                self.body = Some(Body { bytes: self.held[bytes..].to_vec(), length });
                 self.held.truncate(bytes);
-                let fits = body.hold.grow(body.bytes.len());
-                self.body = Some(body);
-                (!fits).then_some(Next::HandOver)
+                None
             }
         }
     }
 
     /// The body is whole.
-    fn take_body(&mut self) -> Next<'a, P::Read> {
+    fn take_body(&mut self) -> Next<P::Read> {
         let head = std::mem::take(&mut self.held);
         let Some(body) = self.body.take() else { return Next::Closed };
         let mut slots = Slots::new();
         match slots.read(&head, self.head_bytes_max) {
-            Verdict::Post(post) => Next::Post(self.taken(&post, body.bytes.into(), body.hold)),
+            Verdict::Post(post) => Next::Post(self.taken(&post, body.bytes.into())),
             // It was a post before, and is the same bytes still.
             Verdict::Part | Verdict::Other => Next::Closed,
         }
     }
 
-    fn taken(&self, post: &Post<'_, '_>, body: Bytes, hold: Hold<'a>) -> Taken<'a, P::Read> {
+    fn taken(&self, post: &Post<'_, '_>, body: Bytes) -> Taken<P::Read> {
         self.connection.go_on(Phase::Busy);
         let headers = post.headers.iter().map(|header| (header.name, header.value));
-        Taken { read: self.app.posts.read(post.place, post.content_type, headers, body), _hold: hold }
+        self.app.posts.read(post.place, post.content_type, headers, body)
     }
 
     // ---- writing ------------------------------------------------------------------------------------------
@@ -366,7 +357,7 @@ impl<'a, P: Posts> Conversation<'a, P> {
     }
 }
 
-impl<R> Found<'_, R> {
+impl<R> Found<R> {
     /// How many bytes need not be kept.
     fn used(&self) -> usize {
         match self {

@@ -1,8 +1,7 @@
 //! Everything that stands between a client and the resources, opened from the configuration.
 
 use crate::auth::{self, Tokens};
-use crate::body::Budget;
-use crate::config::{Config, Exposure};
+use crate::config::{Config, Exposure, Limits};
 use crate::connection::Timeouts;
 use crate::guard::Guard;
 use crate::listener::{self, Options, Stats};
@@ -11,6 +10,7 @@ use crate::router::{App, routes};
 use crate::shutdown::Shutdown;
 use crate::tls;
 use axum::Router;
+use klambda_dispatch::held::{Account, Part};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ pub struct Front {
     guard: Guard,
     tokens: Option<Arc<Tokens>>,
     body_bytes: usize,
-    budget: Arc<Budget>,
+    held: Account,
     options: Options,
 }
 
@@ -46,6 +46,8 @@ pub enum Error {
 /// Descriptors that are not connections of clients: files of the store, connections to targets and so on are
 /// counted by their own limits on top of this.
 const OTHER_FILES: u64 = 512;
+/// Longer ones go out in pieces.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 impl Front {
     /// Binds, reads tokens and certificate. Needs a tokio runtime.
@@ -61,6 +63,7 @@ impl Front {
         let bind_error = |source| Error::Bind { address: config.listen, source };
         let listener = listener::bind(config.listen).map_err(bind_error)?;
         let address = listener.local_addr().map_err(bind_error)?;
+        let held = account(&config.limits);
         raise_open_files((config.limits.connections + config.limits.concurrency) as u64 + OTHER_FILES);
         Ok(Front {
             listener,
@@ -68,8 +71,8 @@ impl Front {
             guard: Guard::new(address, &config.allow_hosts).map_err(Error::AllowHosts)?,
             tokens,
             body_bytes: config.limits.body_bytes,
-            budget: Arc::new(Budget::new(config.limits.pending_bytes)),
-            options: options(config, tls),
+            options: options(config, tls, held.requests.clone()),
+            held,
         })
     }
 
@@ -88,8 +91,8 @@ impl Front {
         Arc::clone(&self.options.stats)
     }
 
-    pub fn budget(&self) -> Arc<Budget> {
-        Arc::clone(&self.budget)
+    pub fn held(&self) -> Account {
+        self.held.clone()
     }
 
     pub fn tokens(&self) -> Option<Arc<Tokens>> {
@@ -102,7 +105,6 @@ impl Front {
             guard: self.guard,
             tokens: self.tokens,
             body_bytes: self.body_bytes,
-            budget: self.budget,
             posts,
             router: routes(resources),
         };
@@ -129,7 +131,11 @@ fn stop(shutdown: &Shutdown) {
     if shutdown.is_requested() { shutdown.cut() } else { shutdown.request() }
 }
 
-fn options(config: &Config, tls: Option<tokio_rustls::TlsAcceptor>) -> Options {
+fn account(limits: &Limits) -> Account {
+    Account::new(limits.held_bytes, limits.body_bytes + limits.header_bytes, ANSWER_BYTES_MAX)
+}
+
+fn options(config: &Config, tls: Option<tokio_rustls::TlsAcceptor>, held: Arc<Part>) -> Options {
     let limits = &config.limits;
     Options {
         timeouts: Timeouts {
@@ -142,6 +148,7 @@ fn options(config: &Config, tls: Option<tokio_rustls::TlsAcceptor>) -> Options {
         shutdown_timeout: config.delivery.shutdown_timeout,
         tls,
         stats: Arc::default(),
+        held,
     }
 }
 

@@ -14,6 +14,7 @@ mod fast;
 pub mod front;
 mod functions;
 pub mod guard;
+mod inlet;
 mod lanes;
 pub mod listener;
 mod members;

@@ -4,6 +4,7 @@
 use crate::body::Body;
 use crate::connection::{self, Connection, End, Phase, Timeouts, Watch};
 use crate::fast::{self, Ended, Rewind};
+use crate::inlet::Inlet;
 use crate::posts::Posts;
 use crate::problem::Problem;
 use crate::router::App;
@@ -14,6 +15,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use klambda_crash::{Place, Point, contain_future};
+use klambda_dispatch::held::Part;
 use socket2::{Domain, Protocol, Type};
 use std::future::Future;
 use std::io;
@@ -46,6 +48,8 @@ pub struct Options {
     pub shutdown_timeout: Duration,
     pub tls: Option<TlsAcceptor>,
     pub stats: Arc<Stats>,
+    /// For requests that are not answered yet.
+    pub held: Arc<Part>,
 }
 
 /// What became of connections, for the metrics.
@@ -152,7 +156,9 @@ impl<P: Posts> Server<P> {
         let Ok(local) = stream.local_addr() else { return };
         // Answers are small and awaited: Nagle would only delay them.
         let _ = stream.set_nodelay(true);
-        let connection = Arc::new(Connection::new(peer, local.ip(), self.options.timeouts));
+        let held = self.options.held.holder();
+        let connection = Arc::new(Connection::new(peer, local.ip(), self.options.timeouts, held));
+        let stream = Inlet::new(stream, connection.clone());
         let _open = Open::new(self.stats());
         let end = match &self.options.tls {
             None => self.serve_plain(stream, connection).await,
@@ -168,7 +174,7 @@ impl<P: Posts> Server<P> {
     }
 
     /// The short way first; what it does not take goes on with all of HTTP, from the first byte not yet answered.
-    async fn serve_plain(&self, mut stream: TcpStream, connection: Arc<Connection>) -> End {
+    async fn serve_plain(&self, mut stream: Inlet, connection: Arc<Connection>) -> End {
         let mut watch = Watch::new(&connection);
         let header_bytes = self.options.header_bytes;
         match fast::serve(&mut stream, &connection, &self.app, header_bytes, &mut watch, &self.shutdown).await
@@ -194,8 +200,8 @@ impl<P: Posts> Server<P> {
     async fn handshake(
         &self,
         tls: &TlsAcceptor,
-        stream: TcpStream,
-    ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
+        stream: Inlet,
+    ) -> Option<tokio_rustls::server::TlsStream<Inlet>> {
         match timeout(self.options.timeouts.header, tls.accept(stream)).await {
             Ok(Ok(stream)) => return Some(stream),
             Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed."),
@@ -279,7 +285,7 @@ fn http(options: &Options) -> http1::Builder {
         // A client that has sent its last request still waits for the answer.
         .half_close(true)
         .max_header_size(options.header_bytes)
-        .max_buf_size(options.header_bytes.max(128 << 10));
+        .max_buf_size(options.header_bytes);
     http
 }
 

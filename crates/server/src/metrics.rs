@@ -5,13 +5,13 @@ mod text;
 mod usage;
 
 use crate::api::Api;
-use crate::body::Budget;
 use crate::listener::Stats;
 use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, header};
 use klambda_core::subscription::Document;
 use klambda_crash::{Place, contained};
+use klambda_dispatch::held::Account;
 use klambda_dispatch::metrics::Histogram;
 use klambda_dispatch::views::{Sample, SubscriptionSample};
 use std::collections::BTreeMap;
@@ -29,7 +29,8 @@ pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
     delivering(&mut text, &sample);
     dead_letters(&mut text, &sample);
     storing(&mut text, &sample);
-    connections(&mut text, &api.stats, &api.budget);
+    connections(&mut text, &api.stats);
+    held(&mut text, &api.held);
     functions::functions(&mut text, &api);
     panics(&mut text);
     process(&mut text);
@@ -305,19 +306,32 @@ fn process(text: &mut Text) {
     }
 }
 
-fn connections(text: &mut Text, stats: &Stats, budget: &Budget) {
+fn held(text: &mut Text, account: &Account) {
+    let parts = [("requests", &account.requests), ("answers", &account.answers)];
+    text.gauge(
+        "klambda_held_bytes",
+        "Bytes held on behalf of others, by part of `limits.heldBytes`: requests, deliveries or answers.",
+    );
+    for (part, holds) in parts {
+        text.sample("klambda_held_bytes", &[("part", part)], holds.used());
+    }
+    let name = "klambda_held_waits_total";
+    text.counter(
+        name,
+        "Times a request, delivery or answer had to wait for room in its part of `limits.heldBytes`.",
+    );
+    for (part, holds) in parts {
+        text.sample(name, &[("part", part)], holds.waits());
+    }
+}
+
+fn connections(text: &mut Text, stats: &Stats) {
     let read = |counter: &AtomicU64| counter.load(Relaxed);
     gauge(
         text,
         "klambda_connections_open",
         "Connections of clients that are open.",
         read(&stats.open) as f64,
-    );
-    gauge(
-        text,
-        "klambda_pending_bytes",
-        "Bytes of requests that wait for their commit.",
-        budget.held() as f64,
     );
     single(text, "klambda_connections_accepted_total", "Connections accepted.", read(&stats.accepted));
     let name = "klambda_connections_ended_total";

@@ -5,7 +5,7 @@
 
 use crate::answer::Answer;
 use crate::auth::Tokens;
-use crate::body::{Body, Budget, Received};
+use crate::body::{self, Body};
 use crate::connection::Connection;
 use crate::fast::Post;
 use crate::guard::Guard;
@@ -36,7 +36,6 @@ pub struct App<P> {
     pub guard: Guard,
     pub tokens: Option<Arc<Tokens>>,
     pub body_bytes: usize,
-    pub budget: Arc<Budget>,
     pub posts: P,
     pub router: Router,
 }
@@ -108,15 +107,14 @@ impl<P: Posts> App<P> {
     }
 
     async fn answer(&self, head: Parts, body: Incoming, connection: &Connection) -> Response<Body> {
-        // Held to the end of this function: its bytes count until the answer is known.
-        let mut received = match Received::collect(body, self.body_bytes, &self.budget, connection).await {
-            Ok(received) => received,
+        let body = match body::collect(body, self.body_bytes, connection).await {
+            Ok(body) => body,
             Err(problem) => return closing(problem.into_http()),
         };
         if head.method == Method::POST && head.uri.path() == EVENTS {
-            return self.post(&head, received.take()).await.into();
+            return self.post(&head, body).await.into();
         }
-        let mut request = Request::from_parts(head, axum::body::Body::from(received.take()));
+        let mut request = Request::from_parts(head, axum::body::Body::from(body));
         request.extensions_mut().insert(Peer(connection.peer.ip()));
         // Boxed, since the future of a connection should be no larger than the hot path needs.
         let Ok(response) = Box::pin(self.router.clone().oneshot(request)).await;

@@ -133,7 +133,7 @@ impl Server {
         // The folder first: of a second server on it the first thing to say is who holds it.
         let disk = RealDisk::open(&config.data)?;
         let front = Front::open(&config)?;
-        let (address, url, stats, budget) = (front.address(), front.url(), front.stats(), front.budget());
+        let (address, url, stats, held) = (front.address(), front.url(), front.stats(), front.held());
         let (tokens, shutdown) = (front.tokens(), Shutdown::new());
         let gate = Gate::default();
         let resources = resources(gate.clone());
@@ -166,7 +166,7 @@ impl Server {
             shutdown: shutdown.clone(),
             tokens: tokens.clone(),
             stats,
-            budget,
+            held,
             about: About { started: Instant::now(), data_folder: data_folder.clone(), url: url.clone() },
             tails: Arc::new(Semaphore::new(TAILS_MAX)),
             backups: Arc::new(Semaphore::new(1)),

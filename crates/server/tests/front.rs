@@ -499,24 +499,39 @@ async fn an_oversize_body_gets_its_413_even_while_it_is_sent() {
 }
 
 #[tokio::test]
-async fn bodies_in_memory_are_bounded_over_all_connections() {
+async fn requests_in_memory_are_bounded_over_all_connections() {
+    const BODY: usize = 60_000;
     let mut running = start_gated(0, |config| {
-        config.limits.body_bytes = 1 << 10;
-        config.limits.pending_bytes = 1 << 10;
+        config.limits.body_bytes = 64 << 10;
+        config.limits.held_bytes = 256 << 10;
+        config.limits.body_timeout = Duration::from_secs(1);
     })
     .await;
+    let large = post(&"x".repeat(BODY));
     let mut first = connect(&running).await;
-    first.write_all(post(&"x".repeat(1000)).as_bytes()).await.unwrap();
+    first.write_all(large.as_bytes()).await.unwrap();
     running.arrived.recv().await.unwrap();
-    // One that is announced and does not come takes nothing from those that do.
-    let mut announced = connect(&running).await;
-    announced.write_all(&post(&"z".repeat(1000)).as_bytes()[..80]).await.unwrap();
-    assert!(ask(&running, &get_with("/healthz", "")).await.starts_with("HTTP/1.1 200"));
-    let refused = ask(&running, &post(&"y".repeat(100))).await;
-    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: 1"), "{refused}");
+    // It has the reserve. What is left is shared by the others: not enough for any of them.
+    let mut large_ones = Vec::new();
+    for _ in 0..4 {
+        let mut stream = connect(&running).await;
+        stream.write_all(large.as_bytes()).await.unwrap();
+        large_ones.push(stream);
+    }
+    // Small ones pass meanwhile.
+    let mut small = connect(&running).await;
+    small.write_all(post("small").as_bytes()).await.unwrap();
+    running.arrived.recv().await.unwrap();
+    for stream in &mut large_ones {
+        let refused = answer(stream).await;
+        assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("retry-after: 1"), "{refused}");
+        assert!(refused.contains("limits.heldBytes"), "{refused}");
+    }
     running.gate.add_permits(2);
-    assert!(answer(&mut first).await.ends_with("took 1000"));
-    assert!(ask(&running, &post(&"y".repeat(100))).await.ends_with("took 100"));
+    assert!(answer(&mut first).await.ends_with(&format!("took {BODY}")));
+    assert!(answer(&mut small).await.ends_with("took 5"));
+    running.gate.add_permits(1);
+    assert!(ask(&running, &large).await.ends_with(&format!("took {BODY}")));
 }
 
 #[tokio::test]

@@ -157,10 +157,10 @@ impl Reading {
                 "is more than limits.bodyBytes, so such an event could never come in",
             ));
         }
-        if limits.body_bytes > limits.pending_bytes {
+        if limits.body_bytes > limits.held_bytes / 4 {
             found.push((
                 "limits.bodyBytes",
-                "is more than limits.pendingBytes, so such a body would always be refused",
+                "is more than a quarter of limits.heldBytes: one such body would hold up all other requests",
             ));
         }
         if self.config.store.segment_bytes < limits.body_bytes as u64 {
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn limits_that_contradict_each_other_are_refused() {
-        let found = wrong("limits: {bodyBytes: 1Mi, eventBytes: 2Mi, pendingBytes: 512Ki}", &[]);
+        let found = wrong("limits: {bodyBytes: 1Mi, eventBytes: 2Mi, heldBytes: 2Mi}", &[]);
         assert_eq!(
             found.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
             ["limits.eventBytes", "limits.bodyBytes"]

@@ -1,19 +1,19 @@
 //! A socket of which some bytes were read already: whoever reads it next gets them first.
 
+use crate::inlet::Inlet;
 use bytes::{Buf, Bytes};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 pub(crate) struct Rewind {
     first: Bytes,
-    stream: TcpStream,
+    stream: Inlet,
 }
 
 impl Rewind {
-    pub(crate) fn new(first: Bytes, stream: TcpStream) -> Rewind {
+    pub(crate) fn new(first: Bytes, stream: Inlet) -> Rewind {
         Rewind { first, stream }
     }
 }

@@ -1,0 +1,344 @@
+//! Memory that is held on behalf of others: requests that are not answered yet, answers that are not read yet.
+//!
+//! Bytes count when they arrive, never when they are announced. A holder may grow as long as what it holds already is
+//! less than what is still free. So the largest holders wait first, and small ones find room while large ones wait: the
+//! more of them there are, the less each of them gets. (Switches share their buffers by the same rule.)
+//!
+//! Many holders that each wait for the last part of something large would wait for each other. So one at a time may use
+//! a reserve, which is large enough for the largest of them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// A holder with less room than this waits: reading a few bytes at a time costs more than it brings.
+const ROOM_MIN: usize = 256;
+
+/// Everything that is held on behalf of others, in parts: one that is full costs the others nothing.
+#[derive(Clone, Debug)]
+pub struct Account {
+    /// Heads and bodies.
+    pub requests: Arc<Part>,
+    /// Answers, pages and streams.
+    pub answers: Arc<Part>,
+    /// For the engine, which starts no delivery beyond it.
+    pub deliveries_bytes: usize,
+}
+
+impl Account {
+    /// Half for requests, a quarter each for deliveries and answers. Of one request and of one answer at most so many
+    /// bytes are held.
+    pub fn new(bytes: usize, request_bytes_max: usize, answer_bytes_max: usize) -> Account {
+        Account {
+            requests: Part::new(bytes / 2, request_bytes_max),
+            answers: Part::new(bytes / 4, answer_bytes_max),
+            deliveries_bytes: bytes / 4,
+        }
+    }
+}
+
+/// One part of the account, shared by all who hold bytes of its kind.
+#[derive(Debug)]
+pub struct Part {
+    limit: usize,
+    reserve: usize,
+    used: AtomicUsize,
+    /// Who uses the reserve; 0: nobody.
+    favoured: AtomicU64,
+    next_id: AtomicU64,
+    /// How often a holder had to wait.
+    waits: AtomicU64,
+    waiting: AtomicUsize,
+    /// Those who wait, the smallest first.
+    queue: Mutex<BTreeMap<(usize, u64), Waker>>,
+}
+
+impl Part {
+    /// `whole_max` is the most that one holder may ever need.
+    pub fn new(limit: usize, whole_max: usize) -> Arc<Part> {
+        Arc::new(Part {
+            limit,
+            reserve: whole_max.min(limit / 2),
+            used: AtomicUsize::new(0),
+            favoured: AtomicU64::new(0),
+            next_id: AtomicU64::new(1),
+            waits: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            queue: Mutex::default(),
+        })
+    }
+
+    pub fn used(&self) -> usize {
+        self.used.load(Relaxed)
+    }
+
+    /// How often a holder had to wait.
+    pub fn waits(&self) -> u64 {
+        self.waits.load(Relaxed)
+    }
+
+    pub fn holder(self: &Arc<Part>) -> Holder {
+        let id = self.next_id.fetch_add(1, Relaxed);
+        Holder { part: self.clone(), id, bytes: AtomicUsize::new(0), queued: Mutex::new(None) }
+    }
+
+    /// How many more bytes one may take that holds so many.
+    fn room(&self, held: usize) -> usize {
+        let free = (self.limit - self.reserve).saturating_sub(self.used.load(SeqCst));
+        free.saturating_sub(held)
+    }
+
+    /// Wakes the smallest of those who wait, if there is something for it. It wakes the next in its turn.
+    fn wake(&self) {
+        // Whoever waits is counted first and then looks for room; here room is made first and then counted who waits.
+        if self.waiting.load(SeqCst) == 0 {
+            return;
+        }
+        let queue = self.queue();
+        if let Some(((held, _), waker)) = queue.first_key_value()
+            && (self.room(*held) >= ROOM_MIN || self.favoured.load(SeqCst) == 0)
+        {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, BTreeMap<(usize, u64), Waker>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one connection, call or stream holds. Its bytes are given back when it goes.
+#[derive(Debug)]
+pub struct Holder {
+    part: Arc<Part>,
+    id: u64,
+    bytes: AtomicUsize,
+    /// How much it held when it began to wait.
+    queued: Mutex<Option<usize>>,
+}
+
+impl Holder {
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+
+    /// How many more bytes it may take now. What is less than a read's worth is nothing.
+    pub fn room(&self) -> usize {
+        let room = self.part.room(self.bytes());
+        match room >= ROOM_MIN {
+            true => room,
+            false if self.is_favoured() => self.part.limit.saturating_sub(self.part.used()).max(ROOM_MIN),
+            false => 0,
+        }
+    }
+
+    /// Waits until there is room, for this one.
+    pub fn poll_room(&self, cx: &mut Context<'_>) -> Poll<usize> {
+        let mut room = self.room();
+        if room == 0 {
+            self.queue_up(cx.waker());
+            if self.room() == 0 {
+                // Nobody may have the reserve: then it is this one's.
+                let _ = self.part.favoured.compare_exchange(0, self.id, SeqCst, SeqCst);
+            }
+            room = self.room();
+        }
+        if room == 0 {
+            return Poll::Pending;
+        }
+        self.leave();
+        Poll::Ready(room)
+    }
+
+    /// Waits until there is room, for this one.
+    pub async fn wait(&self) -> usize {
+        std::future::poll_fn(|cx| self.poll_room(cx)).await
+    }
+
+    /// Whether it waits for room.
+    pub fn is_waiting(&self) -> bool {
+        self.part.waiting.load(Relaxed) > 0 && self.queued().is_some()
+    }
+
+    /// So many bytes are there: they count, whether there is room or not.
+    pub fn grow(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.part.used.fetch_add(bytes, Relaxed);
+    }
+
+    /// So many of its bytes are gone.
+    pub fn shrink(&self, bytes: usize) {
+        if bytes > 0 {
+            self.bytes.fetch_sub(bytes, Relaxed);
+            self.part.used.fetch_sub(bytes, SeqCst);
+            self.part.wake();
+        }
+    }
+
+    /// All but so many of its bytes are gone, and with them its claim to the reserve.
+    pub fn keep(&self, bytes: usize) {
+        let was_favoured = self.is_favoured();
+        if was_favoured {
+            self.part.favoured.store(0, SeqCst);
+        }
+        self.shrink(self.bytes().saturating_sub(bytes));
+        if was_favoured {
+            self.part.wake();
+        }
+    }
+
+    fn is_favoured(&self) -> bool {
+        self.part.favoured.load(Relaxed) == self.id
+    }
+
+    fn queue_up(&self, waker: &Waker) {
+        let (mut queued, held) = (self.queued(), self.bytes());
+        let mut queue = self.part.queue();
+        match queued.replace(held) {
+            Some(before) if before != held => drop(queue.remove(&(before, self.id))),
+            Some(_) => {}
+            None => {
+                self.part.waits.fetch_add(1, Relaxed);
+                self.part.waiting.fetch_add(1, SeqCst);
+            }
+        }
+        queue.insert((held, self.id), waker.clone());
+    }
+
+    /// It waits no longer; there may be room for the next one too.
+    pub fn leave(&self) {
+        if self.part.waiting.load(Relaxed) == 0 {
+            return;
+        }
+        let Some(held) = self.queued().take() else { return };
+        self.part.queue().remove(&(held, self.id));
+        self.part.waiting.fetch_sub(1, SeqCst);
+        self.part.wake();
+    }
+
+    fn queued(&self) -> MutexGuard<'_, Option<usize>> {
+        self.queued.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.leave();
+        self.keep(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, SeqCst);
+        }
+    }
+
+    fn poll(holder: &Holder, woken: &Arc<Woken>) -> Poll<usize> {
+        woken.0.store(false, SeqCst);
+        holder.poll_room(&mut Context::from_waker(&woken.clone().into()))
+    }
+
+    fn was_woken(woken: &Woken) -> bool {
+        woken.0.load(SeqCst)
+    }
+
+    #[test]
+    fn the_largest_waits_first() {
+        let part = Part::new(120_000, 20_000);
+        let (large, small) = (part.holder(), part.holder());
+        large.grow(50_000);
+        assert_eq!((large.room(), small.room()), (0, 50_000), "it holds as much as is free");
+        small.grow(1_000);
+        assert_eq!(small.room(), 48_000);
+        drop(small);
+        assert_eq!((part.used(), large.room()), (50_000, 0));
+        large.keep(10_000);
+        assert_eq!(large.room(), 80_000);
+    }
+
+    #[test]
+    fn one_at_a_time_may_finish() {
+        let part = Part::new(120_000, 20_000);
+        let holders: Vec<Holder> = (0..10).map(|_| part.holder()).collect();
+        holders.iter().for_each(|holder| holder.grow(10_000));
+        let woken: Vec<Arc<Woken>> = holders.iter().map(|_| Arc::default()).collect();
+        assert_eq!(poll(&holders[0], &woken[0]), Poll::Ready(20_000), "the reserve");
+        for (holder, woken) in holders.iter().zip(&woken).skip(1) {
+            assert_eq!(poll(holder, woken), Poll::Pending);
+            assert!(holder.is_waiting());
+        }
+        assert_eq!((part.waits(), holders[0].is_waiting()), (10, false));
+        holders[0].grow(10_000);
+        assert!(!woken.iter().any(|woken| was_woken(woken)));
+        holders[0].keep(0);
+        let next = woken.iter().position(|woken| was_woken(woken)).expect("another is woken");
+        assert_eq!(woken.iter().filter(|woken| was_woken(woken)).count(), 1, "and no more than one");
+        assert!(poll(&holders[next], &woken[next]).is_ready());
+        drop(holders);
+        assert_eq!(part.used(), 0);
+    }
+
+    #[test]
+    fn those_who_wait_are_woken_smallest_first_and_wake_each_other() {
+        let part = Part::new(120_000, 20_000);
+        let (first, second) = (part.holder(), part.holder());
+        let (favoured, large) = (part.holder(), part.holder());
+        let woken: [Arc<Woken>; 3] = Default::default();
+        first.grow(5_000);
+        second.grow(6_000);
+        large.grow(89_000);
+        assert!(poll(&favoured, &Arc::default()).is_ready());
+        assert!(poll(&second, &woken[1]).is_pending());
+        assert!(poll(&first, &woken[0]).is_pending());
+        assert!(poll(&large, &woken[2]).is_pending());
+        large.keep(50_000);
+        assert_eq!(woken.each_ref().map(|woken| was_woken(woken)), [true, false, false]);
+        assert!(poll(&first, &woken[0]).is_ready());
+        assert_eq!(woken.each_ref().map(|woken| was_woken(woken)), [false, true, false]);
+        assert!(poll(&second, &woken[1]).is_ready());
+        assert!(!was_woken(&woken[2]), "it holds more than is free");
+        drop(favoured);
+        assert!(was_woken(&woken[2]), "the reserve is free");
+    }
+
+    #[test]
+    fn nothing_is_lost_among_threads() {
+        let part = Part::new(64 << 10, 8 << 10);
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
+        let tasks: Vec<_> = (0..64_usize)
+            .map(|n| {
+                let part = part.clone();
+                runtime.spawn(async move {
+                    for round in 0..200 {
+                        let holder = part.holder();
+                        let mut missing = 1 + (n * 131 + round * 17) % (8 << 10);
+                        while missing > 0 {
+                            let piece = holder.wait().await.min(missing).min(1 << 10);
+                            holder.grow(piece);
+                            missing -= piece;
+                            tokio::task::yield_now().await;
+                        }
+                    }
+                })
+            })
+            .collect();
+        runtime.block_on(async {
+            for task in tasks {
+                tokio::time::timeout(std::time::Duration::from_secs(60), task).await.unwrap().unwrap();
+            }
+        });
+        assert_eq!((part.used(), part.waiting.load(SeqCst)), (0, 0));
+    }
+}
