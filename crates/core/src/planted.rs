@@ -66,6 +66,7 @@ bugs! {
     42 OneTooMany "a subscription may have one more request open than configured"
     43 MemoryUnbounded "lanes never leave memory"
     44 RetryAfterIgnored "a target's Retry-After is not obeyed"
+    45 WindowFromAcceptance "the window of an id begins when its event is accepted, not when it is delivered"
 }
 
 /// Whether this bug is the chosen one.

@@ -1,6 +1,7 @@
 //! Taking events in: who wants each one, who knows it already, and whether there is room.
 
 use crate::engine::{Answer, Engine, Failure, Token};
+use crate::known::life_ms;
 use crate::overflow::DROP_BYTES_MAX;
 use crate::subscription::{Phase, Subscription};
 use crate::trail::{correlation_id, trace_id};
@@ -143,7 +144,7 @@ impl Engine {
     fn take(&mut self, event: &Event) -> Result<Status, Failure> {
         let identity = self.identity(&event.source, &event.id);
         let mut wanted = Vec::new();
-        let mut known = None;
+        let mut known = Vec::new();
         let mut full = None;
         let mut crowded = Vec::new();
         let mut next = SubscriptionId(0);
@@ -154,7 +155,7 @@ impl Engine {
             }
             match self.takes(id, event, identity)? {
                 Taken::Yes(place) => wanted.push((id, place)),
-                Taken::Known(reason) => known = Some((reason, id)),
+                Taken::Known(reason) => known.push((id, reason)),
                 Taken::Full(limit) => full = full.or(Some((id, limit))),
                 Taken::Crowded(place) => {
                     wanted.push((id, place));
@@ -162,13 +163,11 @@ impl Engine {
                 }
             }
         }
-        if let Some((reason, id)) = known {
-            self.count_duplicate(id, reason, event);
-        }
+        self.count_duplicates(&known, event);
         if let Some((id, limit)) = full {
             return Ok(self.turn_away(id, limit));
         }
-        self.settle(event, &wanted, &crowded, known.map(|(reason, _)| reason), identity)
+        self.settle(event, &wanted, &crowded, known.last().map(|(_, reason)| *reason), identity)
     }
 
     fn settle(
@@ -268,7 +267,7 @@ impl Engine {
         }
         if planted::is_on(Bug::MarkBeforeWork) {
             let (at, position, time) = (self.log.written(), self.log.next_position(), self.now);
-            let mark = Mark { at, position, time, state: MarkState::Taken };
+            let mark = Mark { at, time, state: MarkState::Taken(position) };
             self.marks.put(identity, id, mark);
         }
         match self.limit_reached(subscription, 0) {
@@ -309,22 +308,25 @@ impl Engine {
     /// Whether the subscription knows the event: within its window, or because it still waits or is a dead letter.
     pub(crate) fn is_known(&self, subscription: &Subscription, identity: Identity) -> Result<bool, Failure> {
         let Some(mark) = self.marks.get(identity, subscription.id)? else { return Ok(false) };
-        if mark.state == MarkState::Released {
+        if let MarkState::Released(_) = mark.state {
             return Ok(false);
         }
         let is_open = |at: Address| self.lanes.iter().any(|(_, r)| r.lane.in_flight() && r.current_at == at);
         if planted::is_on(Bug::InFlightUnknown) && is_open(mark.at) {
             return Ok(false);
         }
-        let ttl = subscription.document.spec.idempotency_ttl_ms;
-        if self.now.since(mark.time) < ttl {
+        let life_ms = life_ms(subscription.document.spec.idempotency_ttl_ms);
+        if self.now.since(mark.time) < life_ms && mark.age() >= self.known.first() {
             return Ok(true);
         }
-        // Accepted, and not read from the log yet: it waits as well.
-        if mark.state == MarkState::Later && matches!(subscription.phase, Phase::CatchingUp { .. }) {
-            return Ok(true);
+        match mark.state {
+            // Accepted, and not read from the log yet: it waits as well.
+            MarkState::Later(_) if matches!(subscription.phase, Phase::CatchingUp { .. }) => Ok(true),
+            MarkState::Taken(_) | MarkState::Later(_) => {
+                Ok(subscription.tally.pins(mark.at) && self.is_waiting(subscription.id, &mark)?)
+            }
+            MarkState::Delivered(_) | MarkState::Released(_) => Ok(false),
         }
-        Ok(subscription.tally.pins(mark.at) && self.is_waiting(subscription.id, &mark)?)
     }
 
     /// Whether the log has the event, of which no subscription says that it knows it.
@@ -332,21 +334,25 @@ impl Engine {
         let parted = self.parted.0.iter().map(|(id, _)| *id);
         for id in std::iter::once(SubscriptionId(0)).chain(parted) {
             let mark = self.marks.get(identity, id)?;
-            if mark.is_some_and(|mark| self.now.since(mark.time) < LOG_WINDOW_MS) {
+            let is_young = |mark: Mark| self.now.since(mark.time) < LOG_WINDOW_MS;
+            if mark.is_some_and(|mark| is_young(mark) && mark.age() >= self.known.first()) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    pub(crate) fn count_duplicate(&mut self, id: SubscriptionId, reason: &'static str, event: &Event) {
-        let Some(subscription) = self.subscriptions.get(&id) else { return };
-        self.metrics.duplicate(subscription.name(), reason);
-        tracing::info!(
-            subscription = %subscription.name(), id = %event.id, source = %event.source, reason,
-            trace_id = trace_id(event), correlation_id = correlation_id(event).as_deref(),
-            "Duplicate skipped."
-        );
+    /// For every subscription that knows the event.
+    pub(crate) fn count_duplicates(&mut self, known: &[(SubscriptionId, &'static str)], event: &Event) {
+        for (id, reason) in known {
+            let Some(subscription) = self.subscriptions.get(id) else { continue };
+            self.metrics.duplicate(subscription.name(), reason);
+            tracing::info!(
+                subscription = %subscription.name(), id = %event.id, source = %event.source, reason,
+                trace_id = trace_id(event), correlation_id = correlation_id(event).as_deref(),
+                "Duplicate skipped."
+            );
+        }
     }
 
     fn count_without_key(&mut self, id: SubscriptionId) {

@@ -41,14 +41,14 @@ impl Engine {
                         self.restore_running(*subscription, key, *running)?;
                         self.apply_step(at, *time, *subscription, key, step)
                     }
-                    LaneRef::Alone(position) => self.apply_single(*time, *subscription, *position, step),
+                    LaneRef::Alone(position) => self.apply_single(at, *time, *subscription, *position, step),
                 }
             }
             Record::Subscription { time, subscription, change } => {
                 self.apply_change(at, *time, *subscription, change, position)
             }
-            Record::DeadLetterGone { subscription, position, why, .. } => {
-                self.apply_gone(*subscription, *position, *why)
+            Record::DeadLetterGone { time, subscription, position, why } => {
+                self.apply_gone(at, *time, *subscription, *position, *why)
             }
             Record::Replay { id, change, .. } => {
                 let (ReplayChange::Created { job }
@@ -118,14 +118,16 @@ impl Engine {
         length: usize,
     ) -> Result<(), Failure> {
         if routes.is_empty() {
-            let mark = Mark { at, position, time, state: MarkState::Taken };
+            let mark = Mark { at, time, state: MarkState::Taken(position) };
             self.marks.put(identity, SubscriptionId(0), mark);
+            self.count_mark(time, at);
         }
         let entry = entry(position, at, time, length);
         for route in routes {
-            let state = if route.to == To::Later { MarkState::Later } else { MarkState::Taken };
+            let is_later = route.to == To::Later;
+            let state = if is_later { MarkState::Later(position) } else { MarkState::Taken(position) };
             if self.live || !planted::is_on(Bug::MarkNotRecovered) {
-                self.marks.put(identity, route.subscription, Mark { at, position, time, state });
+                self.marks.put(identity, route.subscription, Mark { at, time, state });
             }
             self.apply_route(at, time, entry, route)?;
         }
@@ -191,7 +193,14 @@ impl Engine {
         self.lane_by_rules(id, &record).ok()?.filter(|key| !key.is_empty())
     }
 
-    fn apply_gone(&mut self, id: SubscriptionId, position: Position, why: Gone) -> Result<(), Failure> {
+    fn apply_gone(
+        &mut self,
+        at: Address,
+        time: Millis,
+        id: SubscriptionId,
+        position: Position,
+        why: Gone,
+    ) -> Result<(), Failure> {
         let Some(letter) = self.dead_letter(rows::DEAD, id, position)? else { return Ok(()) };
         self.rows.delete(&rows::at_position(rows::DEAD, id, position));
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
@@ -202,8 +211,7 @@ impl Engine {
             tracing::warn!(subscription = %name, position = position.0, why = ?why, "Dead letter dropped.");
             self.metrics.dead_letter_dropped(name, if why == Gone::Expired { "expired" } else { "overflow" });
         }
-        let now = self.now;
-        self.release(id, &letter.entry, now)
+        self.release(id, &letter.entry, time, at)
     }
 }
 

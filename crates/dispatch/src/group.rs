@@ -176,11 +176,11 @@ impl Engine {
             return Ok(None);
         }
         let mut wanted = Vec::new();
-        let mut known = None;
+        let mut known = Vec::new();
         for id in self.wanting_in_group(event) {
             let Some(subscription) = self.subscriptions.get(&id) else { continue };
             if self.is_known(subscription, identity)? {
-                known = Some((id, "duplicate"));
+                known.push((id, "duplicate"));
                 continue;
             }
             if origin == Origin::System && self.misses(id) {
@@ -188,15 +188,13 @@ impl Engine {
             }
             match self.takes_place(id, event)? {
                 Taken::Yes(place) => wanted.push((id, place)),
-                Taken::Known(reason) => known = Some((id, reason)),
+                Taken::Known(reason) => known.push((id, reason)),
                 Taken::Full(_) | Taken::Crowded(_) => {}
             }
         }
-        if let Some((id, reason)) = known {
-            self.count_duplicate(id, reason, event);
-        }
+        self.count_duplicates(&known, event);
         if wanted.is_empty() {
-            if known.is_some() || self.log_knows(identity)? {
+            if !known.is_empty() || self.log_knows(identity)? {
                 self.metrics.received(&event.kind, "skipped");
                 return Ok(None);
             }
@@ -250,7 +248,8 @@ impl Engine {
     // ---- what this system emitted itself ------------------------------------------------------------------
 
     pub(crate) fn mark_emitted(&mut self, identity: Identity, at: Address, time: Millis) {
-        self.marks.put(identity, OUTBOX, Mark { at, position: Position(0), time, state: MarkState::Taken });
+        self.marks.put(identity, OUTBOX, Mark { at, time, state: MarkState::Taken(Position(0)) });
+        self.count_mark(time, at);
     }
 
     fn has_emitted(&self, identity: Identity) -> Result<bool, Failure> {

@@ -15,6 +15,7 @@ mod group;
 pub mod held;
 pub mod history;
 mod keeping;
+mod known;
 mod lanes;
 pub mod metrics;
 pub mod operate;

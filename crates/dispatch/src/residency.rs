@@ -26,6 +26,8 @@ struct Global {
     removed: Vec<SubscriptionId>,
     #[serde(default)]
     parted: crate::accept::Parted,
+    #[serde(default)]
+    known: crate::known::Known,
     now: Millis,
 }
 
@@ -207,6 +209,7 @@ impl Engine {
             self.next_subscription = global.next_subscription;
             self.removed = global.removed;
             self.parted = global.parted;
+            self.known = global.known;
             self.replays.next_id = global.next_replay.max(1);
             self.now = self.now.max(global.now);
         }
@@ -267,6 +270,7 @@ impl Engine {
             next_replay: self.replays.next_id,
             removed: self.removed.clone(),
             parted: self.parted.clone(),
+            known: self.known.clone(),
             now: self.now,
         };
         self.rows.put(rows::GLOBAL, &to_json(&global)?);

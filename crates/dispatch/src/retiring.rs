@@ -156,7 +156,7 @@ impl Engine {
             self.step(slot, Input::Skip, time, at)?;
         }
         self.giving_up = self.given_up_head(slot);
-        let spilled = self.drop_spilled(slot);
+        let spilled = self.drop_spilled(slot, time, at);
         let done = spilled.and_then(|()| self.step(slot, Input::Purge, time, at));
         self.giving_up = None;
         done

@@ -157,7 +157,7 @@ fn a_folder_of_format_1_knows_its_ids_and_goes_on() {
 #[test]
 fn a_folder_of_format_1_knows_what_waits_past_every_window() {
     let copy = copy_of_fixture();
-    let mut house = House::open(copy.path(), END + 25 * 3_600_000);
+    let mut house = House::open(copy.path(), END + 27 * 3_600_000);
     for _ in 0..3 {
         house.send("note", "n", "note-422", None);
         house.send("step", "gap", "gap-invalid", None);

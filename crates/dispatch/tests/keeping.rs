@@ -118,7 +118,7 @@ fn ids_of_a_deep_backlog_outlive_their_window_some_at_a_time() {
     rounds(&mut world, &mut rng, 40);
     let waiting = accepted_ids(&world);
     for window in 0..2 {
-        world.now = world.now + DAY_MS + 1000;
+        world.now = world.now + DAY_MS + DAY_MS / 10 + 1000;
         world.engine.tick(world.now);
         assert!(!world.engine.is_checkpointing(), "four thousand events are not looked up in one call");
         // It is cut short again and again, and begins anew.
@@ -317,4 +317,79 @@ fn lanes_that_wait_for_a_slot_share_memory_whatever_the_number_of_subscriptions(
     }
     world.drain();
     world.check_all_seen(5);
+}
+
+/// Sends an event again. Answers whether it was taken for a new one.
+fn is_new(world: &mut World, key: &str, id: &str) -> bool {
+    let before = accepted(world);
+    world.send_as(key, None, id);
+    world.settle();
+    accepted(world) > before
+}
+
+#[test]
+fn the_window_of_an_id_counts_from_its_delivery() {
+    const HOUR_MS: u64 = 3_600_000;
+    for (seed, ordering) in ["ordered", "unordered"].into_iter().enumerate() {
+        let mut rng = Rng(seed as u64);
+        let mut world = World::new(seed as u64);
+        world.put(ordered("all", &json!({"ordering": ordering, "idempotency": {"ttl": "10h"}})));
+        world.engine.pause_subscription("all", true).expect("pauses");
+        world.send_as("k", None, "late");
+        world.settle();
+        world.now = world.now + 100 * HOUR_MS;
+        world.send_as("k", None, "soon");
+        world.settle();
+        (0..40).for_each(|_| world.pass(HOUR_MS / 50));
+        world.engine.pause_subscription("all", false).expect("resumes");
+        world.drain();
+        let delivered = world.now;
+        for (hours, known) in [(5, true), (9, true), (12, false)] {
+            world.now = delivered + hours * HOUR_MS;
+            // What is known does not depend on what is in memory.
+            checkpoint(&mut world);
+            (0..10).for_each(|_| world.pass(1000));
+            world.crash(&mut rng);
+            for id in ["late", "soon"] {
+                assert_eq!(is_new(&mut world, "k", id), !known, "{ordering}, {id} after {hours} hours");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_more_ids_are_kept_than_the_limit_allows() {
+    const LIMIT: u64 = 1000;
+    let mut rng = Rng(7);
+    let mut world = World::with(7, Config { marks_max: LIMIT, ..world::config() });
+    world.put(ordered("all", &json!({})));
+    (0..300).for_each(|n| world.send_as(&format!("sick-{n}"), None, &format!("s{n}")));
+    let mut sent = 0;
+    for _ in 0..100 {
+        (0..100).for_each(|n| world.send_as(&format!("well-{n}"), None, &format!("w{}", sent + n)));
+        sent += 100;
+        rounds(&mut world, &mut rng, 8);
+        let kept = world.engine.sample().marks;
+        assert!(kept <= LIMIT + LIMIT / 10 + 300, "{kept} ids after {sent} events");
+    }
+    rounds(&mut world, &mut rng, 100);
+    assert!(world.engine.metrics().marks_expired_early >= sent - LIMIT - LIMIT / 10);
+    world.crash(&mut rng);
+    // From the newest on: each that is taken again makes an old one go.
+    let known = (0..sent).rev().take_while(|n| !is_new(&mut world, "k", &format!("w{n}"))).count() as u64;
+    assert!((LIMIT..=LIMIT + LIMIT / 10).contains(&known), "{known} are known");
+    assert!(!is_new(&mut world, "sick-1", "s1"), "what waits is known whatever the limit says");
+}
+
+#[test]
+fn a_duplicate_is_counted_for_every_subscription_that_knows_it() {
+    let mut world = World::new(8);
+    ["a", "b", "c"].iter().for_each(|name| world.put(ordered(name, &json!({}))));
+    world.send_as("k", None, "twice");
+    world.settle();
+    assert!(!is_new(&mut world, "k", "twice"));
+    for name in ["a", "b", "c"] {
+        let counted = world.engine.metrics().duplicates.get(&(name.to_owned(), "duplicate")).copied();
+        assert_eq!(counted, Some(1), "{name}");
+    }
 }

@@ -248,7 +248,12 @@ fn storing(text: &mut Text, sample: &Sample) {
     );
     gauge(text, "klambda_log_bytes", "Size of the log on disk.", sample.log_bytes as f64);
     gauge(text, "klambda_table_bytes", "Size of the tables on disk.", sample.table_bytes as f64);
-    gauge(text, "klambda_marks", "Idempotency marks that are kept.", sample.marks as f64);
+    gauge(
+        text,
+        "klambda_marks",
+        "Event ids that are known, those of events that wait and of dead letters included.",
+        sample.marks as f64,
+    );
     gauge(text, "klambda_memory_limit_bytes", "The configured memory.", sample.memory.limit_bytes as f64);
     gauge(
         text,
@@ -274,7 +279,7 @@ fn storing(text: &mut Text, sample: &Sample) {
         ),
         (
             "klambda_marks_expired_early_total",
-            "Marks dropped before their time, by their limit.",
+            "Ids forgotten before their time because there were too many (idempotency.maxMarks).",
             metrics.marks_expired_early,
         ),
         ("klambda_checkpoints_total", "Checkpoints made.", metrics.checkpoints),

@@ -38,6 +38,8 @@ pub struct Before {
     pub taken: Taken,
     generation: u32,
     pub known_for_sure: bool,
+    /// It was delivered, and its window is over.
+    pub forgotten_for_sure: bool,
 }
 
 /// One subscription from its creation to its end.
@@ -105,6 +107,7 @@ impl Sub {
         self.changes += 1;
         self.drops |= rules.drops();
         self.window_ms_min = self.window_ms_min.min(rules.window_ms);
+        self.window_is(rules.window_ms);
         self.concurrency_before = self.concurrency_before.max(self.rules.concurrency);
         self.read_history |= drains;
         if drains {
@@ -117,6 +120,13 @@ impl Sub {
         self.rules = rules;
         if differs {
             self.new_epoch(events);
+        }
+    }
+
+    /// A new window is for what is delivered from now on.
+    pub fn window_is(&mut self, window_ms: u64) {
+        if window_ms != self.rules.window_ms {
+            self.pairs.iter_mut().for_each(|pair| pair.acked_at = 0);
         }
     }
 

@@ -169,6 +169,7 @@ impl World {
         let found = Rules { paused, ..found.clone() };
         let known = &mut self.outside.subs[sub as usize];
         known.draining = phase == "draining";
+        known.window_is(found.window_ms);
         if drains {
             known.rules = found.ordered_as(&known.rules);
             known.next_rules = Some(found);

@@ -30,7 +30,7 @@ pub struct Rules {
     pub letters_max: u64,
     /// How long a dead letter is kept.
     pub letters_ttl_ms: u64,
-    /// How long an id is known after its event was taken.
+    /// How long an id is known after its event was delivered.
     pub window_ms: u64,
     pub earliest: bool,
     pub paused: bool,

@@ -37,19 +37,20 @@ impl Identity {
 pub struct Mark {
     /// The event's record.
     pub at: Address,
-    /// Zero in a mark that was written before marks had it.
-    pub position: Position,
     pub time: Millis,
     pub state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    Taken,
+    /// It waits, or was delivered soon after it was accepted. The first format did not write the position: 0.
+    Taken(Position),
     /// In the log, to be routed when the subscription gets there.
-    Later,
-    /// It left without success and may come again.
-    Released,
+    Later(Position),
+    /// The record at this address says that it was delivered.
+    Delivered(Address),
+    /// The record at this address says that it left without success: it may come again.
+    Released(Address),
 }
 
 /// Marks by their hashes, and the hash to go on from.
@@ -149,23 +150,39 @@ impl Marks {
 }
 
 impl Mark {
+    /// The record that the mark stands for: the older, the sooner it is forgotten.
+    pub fn age(&self) -> Address {
+        match self.state {
+            State::Taken(_) | State::Later(_) => self.at,
+            State::Delivered(at) | State::Released(at) => at,
+        }
+    }
+
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.push(self.state as u8);
+        let (code, number) = match self.state {
+            State::Taken(position) => (0, position.0),
+            State::Later(position) => (1, position.0),
+            State::Released(at) => (2, at.0),
+            State::Delivered(at) => (3, at.0),
+        };
+        out.push(code);
         put_varint(out, self.at.0);
         put_varint(out, self.time.0);
-        put_varint(out, self.position.0);
+        put_varint(out, number);
     }
 
     pub fn decode(row: &[u8]) -> Result<Mark, Malformed> {
         let mut r = Reader::new(row);
-        let state = match r.u8()? {
-            0 => State::Taken,
-            1 => State::Later,
-            2 => State::Released,
+        let code = r.u8()?;
+        let (at, time) = (Address(r.varint()?), Millis(r.varint()?));
+        let number = if r.is_empty() { 0 } else { r.varint()? };
+        let state = match code {
+            0 => State::Taken(Position(number)),
+            1 => State::Later(Position(number)),
+            2 => State::Released(Address(number)),
+            3 => State::Delivered(Address(number)),
             _ => return Err(Malformed("mark")),
         };
-        let (at, time) = (Address(r.varint()?), Millis(r.varint()?));
-        let position = Position(if r.is_empty() { 0 } else { r.varint()? });
-        Ok(Mark { at, position, time, state })
+        Ok(Mark { at, time, state })
     }
 }

@@ -57,11 +57,9 @@ impl TableSet {
         self.tables.iter().filter(|table| !names.iter().any(|name| name == table.name())).cloned().collect()
     }
 
-    /// The names of the oldest tables whose time is wholly before this: they may be dropped unread, as nothing
-    /// older can come to light.
-    pub fn expired(&self, before: Millis) -> Vec<String> {
-        let is_expired = |table: &&Table| table.times().is_some_and(|times| times.max < before);
-        self.tables.iter().rev().take_while(is_expired).map(|table| table.name().to_owned()).collect()
+    /// The oldest table, if its time is wholly before this: without it nothing older comes to light.
+    pub fn oldest_before(&self, before: Millis) -> Option<&Table> {
+        self.tables.last().filter(|table| table.times().is_some_and(|times| times.max < before))
     }
 
     /// Newest first.

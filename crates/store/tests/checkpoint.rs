@@ -93,7 +93,13 @@ fn identity(n: u64) -> Identity {
 }
 
 fn mark(n: u64) -> Mark {
-    Mark { at: Address(n * 8), position: Position(n), time: Millis(n), state: State::Taken }
+    let state = match n % 4 {
+        0 => State::Taken(Position(n)),
+        1 => State::Later(Position(n)),
+        2 => State::Delivered(Address(n * 9)),
+        _ => State::Released(Address(n * 9)),
+    };
+    Mark { at: Address(n * 8), time: Millis(n), state }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::engine::{Engine, Failure};
 use crate::rows;
 use crate::subscription::Single;
-use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
+use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::Entry;
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
@@ -13,6 +13,7 @@ use klambda_store::record::Step;
 impl Engine {
     pub(super) fn apply_single(
         &mut self,
+        at: Address,
         time: Millis,
         id: SubscriptionId,
         position: Position,
@@ -23,7 +24,7 @@ impl Engine {
         }
         self.take_single(id, position)?;
         if let Step::Purge { .. } | Step::DropOldest { .. } = step {
-            return self.drop_single(id, position, time);
+            return self.drop_single(id, position, time, at);
         }
         if let Step::GiveUp = step {
             return self.give_up_single(id, position, time);
@@ -41,6 +42,7 @@ impl Engine {
                 subscription.tally.delivered += 1;
                 self.forget_single(id, position);
                 self.replays.delivered(id, position, LaneNumber(0));
+                self.known_from_now_on(id, &entry, time, at)?;
             }
             Step::Failed { fatal, retry_at, reason, error, .. } => {
                 single.attempts += 1;
@@ -96,6 +98,7 @@ impl Engine {
         id: SubscriptionId,
         position: Position,
         time: Millis,
+        at: Address,
     ) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
         let Some(entry) = subscription.singles.get(&position).map(|single| single.entry) else {
@@ -105,7 +108,7 @@ impl Engine {
         subscription.tally.unpin(entry.at);
         self.forget_single(id, position);
         self.replays.dropped(id, position);
-        self.release(id, &entry, time)
+        self.release(id, &entry, time, at)
     }
 
     /// Makes sure that the event is among those on their way: all before it in the queue are too, also younger ones, which

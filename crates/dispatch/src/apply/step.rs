@@ -29,7 +29,7 @@ impl Engine {
         }
         let slot = self.resident(id, key)?;
         if let Step::Purge { .. } = step {
-            self.drop_spilled(slot)?;
+            self.drop_spilled(slot, time, at)?;
         }
         if let Step::Failed { reason, error, .. } = step
             && let Some(resident) = self.lanes.get_mut(slot)
@@ -196,7 +196,7 @@ impl Engine {
                 resident.passed(&entry);
                 resident.take_earlier(entry.position);
                 self.replays.delivered(id, entry.position, entry.number);
-                Ok(())
+                self.known_from_now_on(id, &entry, time, at)
             }
             Action::Dropped(entry) if self.giving_up.is_some() => {
                 resident.passed(&entry);
@@ -208,7 +208,7 @@ impl Engine {
                 subscription.tally.unpin(entry.at);
                 resident.passed(&entry);
                 self.replays.dropped(id, entry.position);
-                self.release(id, &entry, time)
+                self.release(id, &entry, time, at)
             }
             Action::Hold(entry) => {
                 subscription.tally.held += 1;
@@ -263,13 +263,20 @@ impl Engine {
     }
 
     /// An event that left without success may be sent again.
-    pub(crate) fn release(&mut self, id: SubscriptionId, entry: &Entry, time: Millis) -> Result<(), Failure> {
+    pub(crate) fn release(
+        &mut self,
+        id: SubscriptionId,
+        entry: &Entry,
+        time: Millis,
+        at: Address,
+    ) -> Result<(), Failure> {
         if planted::is_on(Bug::PurgeKeepsIds) {
             return Ok(());
         }
         if let Some(identity) = self.identity_at(entry.at)? {
-            let (at, position) = (entry.at, entry.position);
-            self.marks.put(identity, id, Mark { at, position, time, state: MarkState::Released });
+            let mark = Mark { at: entry.at, time, state: MarkState::Released(at) };
+            self.marks.put(identity, id, mark);
+            self.count_mark(time, at);
         }
         Ok(())
     }
@@ -281,9 +288,9 @@ impl Engine {
         time: Millis,
         subscription: SubscriptionId,
     ) -> Result<(), Failure> {
-        let (at, position) = (entry.at, entry.position);
+        let (at, state) = (entry.at, MarkState::Taken(entry.position));
         if let Some(identity) = self.identity_at(at)? {
-            self.marks.put(identity, subscription, Mark { at, position, time, state: MarkState::Taken });
+            self.marks.put(identity, subscription, Mark { at, time, state });
         }
         Ok(())
     }

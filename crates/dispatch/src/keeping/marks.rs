@@ -1,14 +1,16 @@
-//! Ids that are known: kept while their events wait, dropped when their windows are over or there are too many.
+//! Tables of marks, removed when none of their marks counts any more: their windows are over, or there are too many of
+//! them (see `known`).
 //!
-//! Marks go a table at a time, the oldest first. Before it goes it is looked through, some marks per call, and those of
-//! events that still wait or are dead letters are written anew. A crash on the way costs nothing: the table is still
-//! there, and is looked through again.
+//! The oldest table goes first. Before it goes it is looked through, some marks per call, and marks of events that still
+//! wait or are dead letters are written anew. A crash on the way costs nothing: the table is still there, and is looked
+//! through again.
 
 use super::Kind;
 use crate::engine::{Engine, Failure};
+use crate::known::life_ms;
 use crate::rows;
 use crate::subscription::{Phase, Subscription};
-use klambda_core::ids::{Position, SubscriptionId};
+use klambda_core::ids::SubscriptionId;
 use klambda_core::lane::Entry;
 use klambda_core::time::Millis;
 use klambda_store::marks::{Mark, Marks, State};
@@ -18,7 +20,7 @@ use klambda_store::tables::MergePlan;
 /// Marks that are read at once, and those of them that are looked up: for these an event is read from the log.
 const READ_AT_ONCE: usize = 4096;
 const LOOKED_UP_AT_ONCE: usize = 256;
-/// What part of all marks one table may hold: when there are too many, that is what goes.
+/// What part of all marks one table may hold.
 const TABLE_SHARE: u64 = 4;
 /// How long a table that would hardly become smaller is left alone.
 const FUTILE_MS: u64 = 60_000;
@@ -30,32 +32,27 @@ pub(super) struct Expiring {
     next: Option<u128>,
     /// Marks from before this are in no one's window.
     before: Millis,
-    /// It goes because there are too many.
-    early: bool,
     renewed: u64,
 }
 
 impl Engine {
-    pub(super) fn window_ms(&self) -> u64 {
+    /// The longest life of a mark.
+    fn life_ms_max(&self) -> u64 {
         let windows = self.subscriptions.values().map(|s| s.document.spec.idempotency_ttl_ms);
-        windows.max().unwrap_or(0).max(24 * 3_600_000)
+        life_ms(windows.max().unwrap_or(0).max(24 * 3_600_000))
     }
 
     /// The oldest table begins to go if it is past every window.
     pub(super) fn expire_old_marks(&mut self) {
-        let before = self.now - self.window_ms();
-        if !self.marks.tables().expired(before).is_empty() {
-            self.begin_expiring(before, false);
-        }
+        let before = self.now - self.life_ms_max();
+        self.known.expire(before);
+        self.begin_expiring(before);
     }
 
-    /// Goes on with the table that goes; if none does and there are too many marks, the oldest begins to.
+    /// Goes on with the table that goes; if none does and none of the oldest table counts, that begins to.
     pub(super) fn expire_marks(&mut self) -> Result<(), Failure> {
-        if self.keeping.expiring.is_none()
-            && self.keeping.expire_after <= self.now
-            && self.has_too_many_marks()
-        {
-            self.begin_expiring(self.now - self.window_ms(), true);
+        if self.keeping.expire_after <= self.now {
+            self.begin_expiring(self.known.first_time());
         }
         match self.look_through_marks() {
             Err(Failure::Table(error @ table::Error::Damaged { .. })) => {
@@ -69,19 +66,15 @@ impl Engine {
         }
     }
 
-    /// Events that wait are known whatever the limit says, so their marks do not count.
-    fn has_too_many_marks(&self) -> bool {
-        let (all, limit) = (self.marks.len(), self.config.marks_max);
-        let next = self.log.next_position();
-        all > limit && all > limit + self.subscriptions.values().map(|s| s.needed_marks(next)).sum::<u64>()
-    }
-
-    fn begin_expiring(&mut self, before: Millis, early: bool) {
-        let is_free = self.keeping.expiring.is_none() && self.keeping.running != Some(Kind::Marks);
-        let oldest = self.marks.tables().tables().last().filter(|_| is_free);
+    /// The oldest table begins to go if all its marks are from before this.
+    fn begin_expiring(&mut self, before: Millis) {
+        if self.keeping.expiring.is_some() || self.keeping.running == Some(Kind::Marks) {
+            return;
+        }
         let is_readable = |table: &&Table| self.keeping.unreadable_marks.as_deref() != Some(table.name());
+        let oldest = self.marks.tables().oldest_before(before);
         if let Some(table) = oldest.filter(is_readable).cloned() {
-            self.keeping.expiring = Some(Expiring { table, next: Some(0), before, early, renewed: 0 });
+            self.keeping.expiring = Some(Expiring { table, next: Some(0), before, renewed: 0 });
         }
     }
 
@@ -119,7 +112,7 @@ impl Engine {
 
     /// Without a look at anything on disk.
     fn may_wait(&self, mark: &Mark) -> bool {
-        mark.state != State::Released
+        matches!(mark.state, State::Taken(_) | State::Later(_))
             && self.subscriptions.values().any(|s| s.will_read(mark) || self.is_pinned_by(s.id, mark.at))
     }
 
@@ -150,10 +143,8 @@ impl Engine {
         }
         let going = self.keeping.expiring.take_if(|expiring| expiring.next.is_none())?;
         let gone = going.table.rows().saturating_sub(going.renewed);
-        if going.early {
-            self.metrics.marks_expired_early += gone;
-            let is_futile = gone < going.renewed;
-            self.keeping.expire_after = self.now + if is_futile { FUTILE_MS } else { 0 };
+        if gone < going.renewed {
+            self.keeping.expire_after = self.now + FUTILE_MS;
         }
         Some(going.table.name().to_owned())
     }
@@ -205,15 +196,6 @@ impl Engine {
 impl Subscription {
     /// It will come to the event of this mark, which no lane has yet.
     fn will_read(&self, mark: &Mark) -> bool {
-        mark.state == State::Later && matches!(self.phase, Phase::CatchingUp { .. })
-    }
-
-    /// How many marks it needs at most, whatever their age.
-    fn needed_marks(&self, next: Position) -> u64 {
-        let unread = match self.phase {
-            Phase::CatchingUp { done, .. } => next.0.saturating_sub(done.0.max(self.began.0)),
-            _ => 0,
-        };
-        self.tally.waiting + self.tally.dead + unread
+        matches!(mark.state, State::Later(_)) && matches!(self.phase, Phase::CatchingUp { .. })
     }
 }

@@ -11,7 +11,7 @@ use klambda_core::planted::{self, Bug};
 use klambda_core::wire::Malformed;
 use klambda_store::disk::File;
 use klambda_store::log;
-use klambda_store::marks::Mark;
+use klambda_store::marks::{Mark, State};
 use klambda_store::record::{Record, Route, To};
 use klambda_store::segment::Segment;
 use std::sync::Arc;
@@ -205,9 +205,12 @@ impl Engine {
 
     /// As far as the mark alone can tell, without the event.
     pub(super) fn is_outside_lanes(&self, id: SubscriptionId, mark: &Mark) -> Result<bool, Failure> {
-        let position = match mark.position {
-            Position(0) => if_readable(self.find_position(mark.at))?.flatten(),
-            known => Some(known),
+        let position = match mark.state {
+            State::Taken(Position(0)) | State::Later(Position(0)) => {
+                if_readable(self.find_position(mark.at))?.flatten()
+            }
+            State::Taken(position) | State::Later(position) => Some(position),
+            State::Delivered(_) | State::Released(_) => None,
         };
         position.map_or(Ok(false), |position| self.is_single_or_letter(id, position))
     }

@@ -95,7 +95,7 @@ impl Engine {
     // ---- going --------------------------------------------------------------------------------------------
 
     /// Before a purge: what the lane has on disk goes too, and its ids are released. A chunk at a time is in memory.
-    pub(crate) fn drop_spilled(&mut self, slot: Slot) -> Result<(), Failure> {
+    pub(crate) fn drop_spilled(&mut self, slot: Slot, time: Millis, at: Address) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
         let (id, key, spilled) = (resident.subscription, resident.key.clone(), resident.lane.spilled());
         if spilled.entries > 0 {
@@ -104,7 +104,7 @@ impl Engine {
                 if let Some(stored) = self.rows.get(&row)? {
                     self.rows.delete(&row);
                     let entries = take_entries(&mut Reader::new(&stored))?;
-                    entries.iter().try_for_each(|entry| self.drop_entry(slot, entry, self.now))?;
+                    entries.iter().try_for_each(|entry| self.drop_entry(slot, entry, time, at))?;
                 }
             }
         }
@@ -113,7 +113,7 @@ impl Engine {
             if found.is_empty() {
                 return Ok(());
             }
-            found.iter().try_for_each(|early| self.drop_early(slot, early, self.now))?;
+            found.iter().try_for_each(|early| self.drop_early(slot, early, time, at))?;
         }
     }
 
@@ -133,18 +133,19 @@ impl Engine {
         slot: Slot,
         (row, entry): &(Vec<u8>, Entry),
         time: Millis,
+        at: Address,
     ) -> Result<(), Failure> {
         self.rows.delete(row);
         if let Some(resident) = self.lanes.get_mut(slot) {
             // Those that are gone are not looked through again.
             resident.early_from = Sequence(rows::number_of(row).saturating_add(1));
         }
-        self.drop_entry(slot, entry, time)
+        self.drop_entry(slot, entry, time, at)
     }
 
     /// An event that was on disk leaves its lane without success.
-    fn drop_entry(&mut self, slot: Slot, entry: &Entry, time: Millis) -> Result<(), Failure> {
-        self.act(slot, Action::Dropped(*entry), Attempts::default(), time, Address(0))
+    fn drop_entry(&mut self, slot: Slot, entry: &Entry, time: Millis, at: Address) -> Result<(), Failure> {
+        self.act(slot, Action::Dropped(*entry), Attempts::default(), time, at)
     }
 
     /// If more is on disk of a lane than may go in one step, a part of it goes; what is in flight and what holds the
@@ -205,7 +206,7 @@ impl Engine {
             if early.1.position != *position {
                 return Err(Failure::State(format!("event {position} was purged out of its turn")));
             }
-            self.drop_early(slot, early, time)?;
+            self.drop_early(slot, early, time, at)?;
             if let Some(resident) = self.lanes.get_mut(slot) {
                 resident.lane.drop_early_on_disk(&early.1);
             }

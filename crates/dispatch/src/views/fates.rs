@@ -250,9 +250,9 @@ impl Fate {
     /// It waits nowhere.
     fn settle(&mut self, mark: Option<MarkState>) {
         (self.fate, self.reason) = match mark {
-            Some(MarkState::Taken) => ("delivered", None),
-            Some(MarkState::Released) => ("purged", None),
-            Some(MarkState::Later) => {
+            Some(MarkState::Taken(_) | MarkState::Delivered(_)) => ("delivered", None),
+            Some(MarkState::Released(_)) => ("purged", None),
+            Some(MarkState::Later(_)) => {
                 ("waiting", Some("the subscription reads the log and comes to it later".into()))
             }
             None => ("unknown", Some("its id window is over, and it waits no longer".into())),

@@ -49,12 +49,18 @@ impl Engine {
             subscriptions,
             log_bytes: self.log.bytes(),
             table_bytes: self.rows.tables().bytes() + self.marks.tables().bytes(),
-            marks: self.marks.len(),
+            marks: self.known_ids(),
             memory: self.memory(),
             lanes_in_memory: self.lanes.len(),
             disk_full: self.disk_full,
             disk_free_bytes: self.disk.free_bytes(),
         }
+    }
+
+    /// Ids that are known: of delivered events, and of those that wait or are dead letters.
+    fn known_ids(&self) -> u64 {
+        let open = self.subscriptions.values().map(|s| s.tally.owed() + s.tally.dead);
+        self.known.len() + open.sum::<u64>()
     }
 
     fn sample_of(&self, subscription: &crate::subscription::Subscription) -> SubscriptionSample {

@@ -15,9 +15,16 @@ use klambda_dispatch::{Judged, Rejection, Status};
 const NAME: &str = "no loss";
 
 pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
-    let Entry::Answered { token, event, answer: Said::Skipped { .. } } = entry else { return Ok(()) };
+    let Entry::Answered { token, event, answer: Said::Skipped { by_watermark } } = entry else {
+        return Ok(());
+    };
     for before in outside.before(*token, *event) {
         let sub = outside.sub(before.sub);
+        if before.forgotten_for_sure && !by_watermark && !may_be_below_watermark(outside, sub, *event) {
+            let (id, name) = (&outside.made(*event).id, &sub.rules.name);
+            let text = format!("event {id} was skipped although its window in subscription {name} is over");
+            return Err(Violation::of_event(NAME, *event, text));
+        }
         if before.taken == Taken::No && !may_be_below_watermark(outside, sub, *event) {
             let (id, name) = (&outside.made(*event).id, &sub.rules.name);
             let text = format!("event {id} was skipped although subscription {name} does not know it");

@@ -50,10 +50,14 @@ impl Sub {
         // What a limit may have dropped is not surely known.
         let drops = self.drops;
         let window_ms = if self.ids_limited { 0 } else { self.rules.window_ms };
+        // An id may be known for a tenth of its window longer, and no more.
+        let forgotten_ms = self.rules.window_ms + self.rules.window_ms / 10;
+        let is_steady = self.changes == 0 && !self.read_history;
         let pair = self.pair_mut(made.no);
         // What waits again because a crash lost its acknowledgement may be dropped, and its id released.
         let delivered = pair.state == State::Acked || (pair.state == State::AckedMaybe && !drops);
-        let within = delivered && now - pair.taken_at.min(now) < window_ms;
+        let since_ms = now.saturating_sub(pair.acked_at);
+        let within = delivered && since_ms < window_ms;
         let waits = matches!(pair.state, State::Waiting | State::Dead { .. }) && !drops;
         // One that may have come too late may have been turned away by the watermark, which marks nothing.
         let has_it = pair.starts > 0 || !pair.may_be_late;
@@ -62,6 +66,10 @@ impl Sub {
             taken: pair.taken,
             generation: pair.generation,
             known_for_sure: pair.taken == Taken::Yes && has_it && pair.pending == 0 && (within || waits),
+            forgotten_for_sure: is_steady
+                && pair.state == State::Acked
+                && pair.pending == 0
+                && since_ms >= forgotten_ms,
         };
         pair.pending += 1;
         if pair.taken == Taken::No {

@@ -194,16 +194,22 @@ fn a_merge_with_the_oldest_keeps_no_tombstones() {
 }
 
 #[test]
-fn only_the_oldest_tables_expire() {
-    let world = four_above_a_large_one();
-    assert_eq!(world.set.expired(Millis(2)), [""; 0]);
-    assert_eq!(world.set.expired(Millis(7)), ["00000001.table", "00000002.table", "00000003.table"]);
-    let left = world.set.without(&world.set.expired(Millis(7)));
-    assert_eq!(left.names(), ["00000005.table", "00000004.table"]);
+fn only_the_oldest_table_expires() {
+    let mut world = four_above_a_large_one();
+    let oldest = |world: &World, before| {
+        let table = world.set.oldest_before(Millis(before));
+        table.map(|table| table.name().to_owned())
+    };
+    assert_eq!(oldest(&world, 2), None);
+    for name in ["00000001.table", "00000002.table", "00000003.table"] {
+        assert_eq!(oldest(&world, 7).as_deref(), Some(name));
+        world.set = world.set.without(&[name.to_owned()]);
+    }
+    assert_eq!(oldest(&world, 7), None);
     let mut world = World { set: TableSet::default(), ..world };
     flushed(&mut world, &[("a", None)], None);
     flushed(&mut world, &[("a", None)], Some((1, 2)));
-    assert_eq!(world.set.expired(Millis(7)), [""; 0], "the oldest has no time");
+    assert_eq!(oldest(&world, 7), None, "the oldest has no time");
 }
 
 #[test]
