@@ -28,7 +28,7 @@ pub use state::{Hold, State};
 pub use step::{Action, Count, Input, Refused, Why};
 pub use turn::Turn;
 
-pub(crate) use early::{SpilledEarly, Watermark};
+pub(crate) use early::{Passed, SpilledEarly, Watermark};
 
 use crate::ids::{Address, LaneNumber, Position, Sequence};
 use crate::time::Millis;
@@ -135,8 +135,7 @@ impl Lane {
         actions: &mut Vec<Action>,
     ) -> Result<(), Refused> {
         let (state, watermark) = (self.state(), self.watermark);
-        // At every step: the windows since the last one began with the expected sequence from before this one.
-        self.watermark.rotate(self.expected.unwrap_or_default(), policy.window_ms, now);
+        self.watermark.rotate(self.passed(), policy.window_ms, now);
         if let Err(refused) = self.step(input, policy, now, actions) {
             self.watermark = watermark;
             return Err(refused);

@@ -1,12 +1,14 @@
 //! A lane as bytes: its row in the tables. Everything but `in_flight`, which ends with the process.
 
 use crate::ids::{Address, LaneNumber, Position, Sequence};
-use crate::lane::{Entry, Flag, Lane, Spilled, SpilledEarly, Turn, Watermark};
+use crate::lane::{Entry, Flag, Lane, Passed, Spilled, SpilledEarly, Turn, Watermark};
 use crate::planted::{self, Bug};
 use crate::time::Millis;
 use crate::wire::{Malformed, Reader, put_option, put_varint};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Rows that say of only one of the watermark's moments when it was.
+const VERSION_1: u8 = 1;
 
 const OPENING: u8 = 1;
 const HELD: u8 = 2;
@@ -30,9 +32,10 @@ impl Lane {
         put_option(out, self.retry_at.map(|at| at.0));
         put_option(out, self.gap_until.map(|at| at.0));
         put_option(out, self.expected.map(|sequence| sequence.0));
-        put_varint(out, self.watermark.window_start.0);
-        put_varint(out, self.watermark.at_start.0);
-        put_varint(out, self.watermark.at_previous_start.0);
+        for passed in [self.watermark.older, self.watermark.newer] {
+            put_varint(out, passed.at.0);
+            put_varint(out, passed.below.0);
+        }
         put_varint(out, self.early_spilled.entries);
         put_varint(out, self.early_spilled.bytes);
         put_varint(out, self.early_spilled.highest.0);
@@ -55,7 +58,8 @@ impl Lane {
     }
 
     pub fn decode(r: &mut Reader<'_>) -> Result<Lane, Malformed> {
-        if r.u8()? != VERSION {
+        let version = r.u8()?;
+        if version != VERSION && version != VERSION_1 {
             return Err(Malformed("lane version"));
         }
         let bits = r.u8()?;
@@ -73,10 +77,9 @@ impl Lane {
         lane.retry_at = r.option()?.map(Millis);
         lane.gap_until = r.option()?.map(Millis);
         lane.expected = r.option()?.map(Sequence);
-        lane.watermark = Watermark {
-            window_start: Millis(r.varint()?),
-            at_start: Sequence(r.varint()?),
-            at_previous_start: Sequence(r.varint()?),
+        lane.watermark = match version {
+            VERSION_1 => take_watermark_1(r)?,
+            _ => Watermark { older: take_passed(r)?, newer: take_passed(r)? },
         };
         lane.early_spilled =
             SpilledEarly { entries: r.varint()?, bytes: r.varint()?, highest: Sequence(r.varint()?) };
@@ -123,6 +126,16 @@ impl Lane {
         self.flag_loaded = on(FLAG_LOADED);
         self.turn = on(TURN_QUEUE).then_some(Turn::Queue).or(on(TURN_ASIDE).then_some(Turn::Aside));
     }
+}
+
+fn take_passed(r: &mut Reader<'_>) -> Result<Passed, Malformed> {
+    Ok(Passed { at: Millis(r.varint()?), below: Sequence(r.varint()?) })
+}
+
+/// The older moment was some time before the newer one: to take it for as new turns nothing away too early.
+fn take_watermark_1(r: &mut Reader<'_>) -> Result<Watermark, Malformed> {
+    let newer = take_passed(r)?;
+    Ok(Watermark { older: Passed { below: Sequence(r.varint()?), ..newer }, newer })
 }
 
 pub fn put_entries<'a>(out: &mut Vec<u8>, entries: impl ExactSizeIterator<Item = &'a Entry>) {

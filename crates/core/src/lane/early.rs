@@ -14,12 +14,19 @@ pub(crate) struct SpilledEarly {
     pub(crate) highest: Sequence,
 }
 
-/// `expected` at the beginning of this id window and of the one before.
+/// `expected` at two moments, at least an id window apart. Each knows its time: a window that is made shorter or longer
+/// makes nothing older than it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Watermark {
-    pub(crate) window_start: Millis,
-    pub(crate) at_start: Sequence,
-    pub(crate) at_previous_start: Sequence,
+    pub(crate) older: Passed,
+    pub(crate) newer: Passed,
+}
+
+/// All sequences below this one were passed at this time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Passed {
+    pub(crate) at: Millis,
+    pub(crate) below: Sequence,
 }
 
 impl Lane {
@@ -221,20 +228,23 @@ impl Lane {
 }
 
 impl Watermark {
-    pub(super) fn rotate(&mut self, expected: Sequence, window_ms: u64, now: Millis) {
-        let age_ms = now.since(self.window_start);
-        if age_ms < window_ms {
+    /// `current` is what is expected, since the last step.
+    pub(super) fn rotate(&mut self, current: Passed, window_ms: u64, now: Millis) {
+        if now.since(self.newer.at) < window_ms {
             return;
         }
-        let passed = age_ms / window_ms.max(1);
-        self.at_previous_start = if passed == 1 { self.at_start } else { expected };
-        self.at_start = expected;
-        self.window_start = self.window_start + passed.saturating_mul(window_ms.max(1));
+        self.older = if now.since(current.at) < window_ms { self.newer } else { current };
+        self.newer = current;
+    }
+
+    /// Whether the sequence was passed longer ago than the window is long.
+    pub(super) fn is_long_past(&self, sequence: Sequence, window_ms: u64, now: Millis) -> bool {
+        sequence < self.older.below && now.since(self.older.at) >= window_ms
     }
 
     /// Nothing was passed long ago: whatever comes below the expected sequence is late, no duplicate.
     pub(super) fn restart(&mut self) {
-        self.at_start = Sequence(0);
-        self.at_previous_start = Sequence(0);
+        self.newer.below = Sequence(0);
+        self.older.below = Sequence(0);
     }
 }

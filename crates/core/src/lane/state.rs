@@ -1,6 +1,6 @@
 //! What a caller asks of a lane: its state, its head, when to look again. Nothing here changes it.
 
-use super::{Entry, Lane, Policy, Spilled, Turn};
+use super::{Entry, Lane, Passed, Policy, Spilled, Turn};
 use crate::ids::{LaneNumber, Sequence};
 use crate::planted::{self, Bug};
 use crate::time::Millis;
@@ -242,16 +242,22 @@ impl Lane {
 
     /// The arrival would be skipped as a duplicate by the watermark.
     pub fn knows(&self, sequence: Sequence, policy: &Policy, now: Millis) -> bool {
-        let Some(expected) = self.expected else { return false };
+        if self.expected.is_none_or(|expected| sequence >= expected) {
+            return false;
+        }
         let forgotten = policy.sequence_ttl_ms > 0
             && self.is_idle()
             && now.since(self.active_at) >= policy.sequence_ttl_ms;
         let mut watermark = self.watermark;
-        watermark.rotate(expected, policy.window_ms, now);
+        watermark.rotate(self.passed(), policy.window_ms, now);
         !forgotten
-            && sequence < expected
             && !self.in_recorded_gap(sequence)
-            && sequence < watermark.at_previous_start
+            && watermark.is_long_past(sequence, policy.window_ms, now)
+    }
+
+    /// What was passed, as of the last step.
+    pub(super) fn passed(&self) -> Passed {
+        Passed { at: self.active_at, below: self.expected.unwrap_or_default() }
     }
 
     /// Entries held in memory, for accounting.

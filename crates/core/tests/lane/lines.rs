@@ -177,6 +177,27 @@ fn line_10_a_window_ends_when_its_time_is_up() {
     assert_eq!(world.fates[&Position(6)], Fate::Known, "passed a window and more ago");
 }
 
+/// The id window is no part of an epoch: it changes while lanes have a past.
+#[test]
+fn line_10_another_window_makes_nothing_older_than_it_is() {
+    for (window_ms, then_ms) in [(86_400_000, 200), (200, 86_400_000)] {
+        let mut world = world(|policy| policy.window_ms = window_ms);
+        world.send_all(1..=2);
+        world.deliver_all();
+        world.now = START + 500;
+        world.send_all([3]);
+        world.deliver_all();
+        world.now = START + 550;
+        (world.policy.window_ms, world.model.policy.window_ms) = (then_ms, then_ms);
+        world.send((3, 1), 1);
+        assert_eq!(world.out(), [(4, 4, Flag::Late)], "passed 50 ms ago");
+        world.now = START + 1_200;
+        world.send((1, 1), 1);
+        let long_past = if then_ms == 200 { Fate::Known } else { Fate::Waiting };
+        assert_eq!(world.fates[&Position(5)], long_past, "passed 1,200 ms ago");
+    }
+}
+
 #[test]
 fn line_10_what_a_person_or_a_timer_passed_just_now_is_late_however_long_the_lane_slept() {
     let mut world = world(|policy| policy.gap_action = GapAction::Park);
