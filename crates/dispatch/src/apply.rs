@@ -28,7 +28,7 @@ impl Engine {
                 self.apply_event(at, position, *time, routes, event, *emitted)
             }
             Record::Routed { time, position, at: event_at, accepted, bytes, route } => {
-                self.keeping.routed += 1;
+                self.keeping.takes_up(*event_at);
                 let entry = entry(*position, *event_at, *accepted, *bytes as usize);
                 self.apply_routed(at, *time, entry, route)
             }

@@ -47,8 +47,6 @@ pub struct Keeping {
     copied: Address,
     /// What of the log nothing needs from here on.
     spent: Option<Spent>,
-    /// Events that were routed from the past so far: each may need an old segment again.
-    pub routed: u64,
     wants_checkpoint: bool,
     /// Removed subscriptions of which no row is in memory alone any more …
     removed_stored: Vec<SubscriptionId>,
@@ -64,7 +62,6 @@ struct Spent {
     below: Address,
     /// … since the log came to here.
     since: Address,
-    routed: u64,
 }
 
 struct Frozen {
@@ -92,6 +89,12 @@ const READY_MAX: usize = 256;
 const PORTION_MS: u64 = 50;
 
 impl Keeping {
+    /// An event from the past is wanted again: what was looked through before that did not know it.
+    pub fn takes_up(&mut self, at: Address) {
+        self.retiring.take_if(|(_, looked_up_to)| at < *looked_up_to);
+        self.spent.take_if(|spent| at < spent.below);
+    }
+
     pub fn wants_sync(&self) -> bool {
         self.checkpoint.is_some() && self.running.is_none()
     }
@@ -230,11 +233,14 @@ impl Engine {
                 resident.queued = false;
             }
         }
+        // A decision that is not durable yet is known in memory alone.
+        let synced = self.log.synced();
         let candidates: Vec<Slot> = self
             .lanes
             .iter()
             .filter(|(_, resident)| {
-                !resident.queued && !resident.lane.in_flight() && !resident.key.is_empty()
+                let is_settled = resident.barrier <= synced && !resident.lane.in_flight();
+                !resident.queued && is_settled && !resident.key.is_empty()
             })
             .map(|(slot, _)| slot)
             .collect();

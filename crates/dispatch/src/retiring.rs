@@ -287,7 +287,7 @@ impl Engine {
         // Before it takes its place: it may be a dead letter again at once.
         self.replays.started(job, to, entry.position, key);
         self.mark_taken(&entry, time, to)?;
-        self.keeping.routed += 1;
+        self.keeping.takes_up(entry.at);
         self.apply_route(at, time, entry, route)?;
         if let To::Invalid { .. } = route.to {
             self.replays.failed(to, entry.position);

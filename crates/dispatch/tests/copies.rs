@@ -3,6 +3,7 @@
 mod world;
 
 use klambda_core::event_codec::EventView;
+use klambda_core::subscription::Document;
 use klambda_dispatch::Delivery;
 use klambda_dispatch::operate::LaneAction;
 use klambda_store::disk::Disk;
@@ -60,6 +61,40 @@ fn parked_and_copied() -> World {
     (0..60).for_each(|_| world.pass(DAY_MS / 4));
     assert!(!begins_with(&world, "log-0000000000000000"), "the first segment has retired");
     world
+}
+
+/// What was looked through is not known to be spent before its copies are durable. Until then a subscription may take up
+/// events from it.
+#[test]
+fn an_event_that_is_taken_up_while_its_segment_retires_stays() {
+    for ticks in 0..5 {
+        let mut world = World::new(1);
+        world.put(ordered(json!({})));
+        (0..60).for_each(|n| world.send_as(&format!("k{n}"), None, &format!("early{n}")));
+        for _ in 0..20 {
+            (0..100).for_each(|n| world.send(&format!("well{n}"), None));
+            answer_all(&mut world, |id| if id == "early0" { 422 } else { 200 });
+        }
+        world.pass(8 * DAY_MS);
+        (0..ticks).for_each(|_| world.pass(1000));
+        world.engine.tick(world.now + 1000);
+        let mut past = ordered(json!({}));
+        past["metadata"]["name"] = json!("past");
+        past["spec"]["from"] = json!("earliest");
+        past["spec"]["paused"] = json!(true);
+        let past = Document::parse(&past).expect("a good document");
+        world.engine.put_subscription(past, false).expect("put");
+        (0..60).for_each(|_| world.pass(DAY_MS / 4));
+        assert!(!begins_with(&world, "log-0000000000000000"), "the first segment has retired");
+        let waiting = world.engine.waiting() - 1;
+        world.engine.pause_subscription("past", false).unwrap();
+        let mut delivered = 0;
+        for _ in 0..40 {
+            delivered += answer_all(&mut world, |_| 200).len() as u64;
+        }
+        let letters = world.engine.dead_letters();
+        assert_eq!((delivered, letters), (waiting, 1), "{ticks} ticks: all but the one that holds its lane");
+    }
 }
 
 fn named(id: &str, previous: Option<&str>) -> (String, Option<String>) {

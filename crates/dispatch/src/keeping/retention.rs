@@ -126,18 +126,12 @@ impl Engine {
 
     /// Whether a checkpoint is past all that was ever done with events before `end`, which nothing needs now.
     pub(super) fn is_spent(&mut self, end: Address) -> Result<bool, Failure> {
-        let routed = self.keeping.routed;
         let spent = match self.keeping.spent.filter(|spent| end <= spent.below) {
-            Some(spent) if spent.routed != routed => {
-                // Someone read the past meanwhile: what is needed of the segment is to be looked for again.
-                self.keeping.spent = None;
-                self.keeping.retiring = None;
-                return Ok(false);
-            }
             Some(spent) => spent,
             None => {
                 self.log.flush()?;
-                Spent { below: end.max(self.first_pin()), since: self.log.written(), routed }
+                let since = self.log.written();
+                Spent { below: end.max(self.first_pin().min(since)), since }
             }
         };
         self.keeping.spent = Some(spent);
