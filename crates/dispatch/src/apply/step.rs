@@ -140,13 +140,21 @@ impl Engine {
             Input::Skip => Attempts::all(resident.lane.attempts_total()),
             _ => Attempts::default(),
         };
-        let is_decision = !matches!(input, Input::Arrived { .. } | Input::Delivered | Input::Failed { .. });
+        // One that was routed from the past stands elsewhere in the log than the record that gives it its place.
+        let is_decision = match &input {
+            Input::Arrived { entry, .. } => entry.at != at,
+            Input::Delivered | Input::Failed { .. } => false,
+            _ => true,
+        };
+        let is_unopened = resident.lane.expected().is_none();
         let is_unstored = planted::is_on(Bug::AckNotStored) && input == Input::Delivered;
         // Operators' inputs are checked before they are logged; a refusal here changes nothing.
         let _ = resident.lane.apply(input, &subscription.policy, time, &mut actions);
         resident.dirty |= !is_unstored;
         resident.last_step = at;
-        if is_decision {
+        // An event that makes the buffer full opens the lane for others, which are durable already.
+        let opens = is_unopened && resident.lane.expected().is_some();
+        if is_decision || opens {
             // A decision takes effect when it is durable.
             resident.barrier = Address(at.0 + 1);
         }

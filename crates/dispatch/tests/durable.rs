@@ -1,0 +1,62 @@
+//! What is not durable yet takes no effect: after a power cut nobody would know of it, and a number could be given to
+//! another event than the one that was delivered with it.
+
+mod world;
+
+use klambda_core::event_codec::EventView;
+use klambda_core::subscription::Document;
+use klambda_dispatch::Delivery;
+use serde_json::json;
+use world::{World, ordered};
+
+/// Everything that may start now, without a sync.
+fn starts(world: &mut World) -> Vec<Delivery> {
+    let mut started = Vec::new();
+    loop {
+        world.engine.tick(world.now);
+        world.engine.flush();
+        let more = world.engine.take_deliveries();
+        if more.is_empty() {
+            return started;
+        }
+        started.extend(more);
+    }
+}
+
+fn numbers(deliveries: &[Delivery]) -> Vec<u64> {
+    deliveries.iter().filter_map(|delivery| Some(delivery.place.as_ref()?.number.0)).collect()
+}
+
+#[test]
+fn an_event_that_opens_a_lane_for_others_is_durable_before_they_go_out() {
+    let mut world = World::new(1);
+    let policy = json!({
+        "sequence": {"attribute": "sequence"}, "gap": {"timeout": "1h"}, "buffer": {"maxEvents": 3},
+    });
+    world.put(ordered("s", &json!({"orderingPolicy": policy})));
+    for sequence in [14, 15] {
+        world.send("k", Some(sequence));
+        world.settle();
+    }
+    world.send("k", Some(16));
+    assert_eq!(numbers(&starts(&mut world)), [0; 0], "the buffer is full, but only in memory");
+    world.restart(&mut |_| 0);
+    world.send("k", Some(13));
+    world.settle();
+    let open = world.take_open();
+    assert_eq!(numbers(&open), [1]);
+    let event = EventView::decode(&open[0].record[open[0].event.clone()]).expect("an event");
+    assert_eq!(event.attribute("sequence").as_deref(), Some("13"), "nobody had a number before");
+}
+
+#[test]
+fn an_event_from_the_past_goes_out_once_its_place_is_durable() {
+    let mut world = World::new(1);
+    world.send("k", None);
+    world.settle();
+    let document = Document::parse(&ordered("s", &json!({"from": "earliest"}))).expect("a good document");
+    world.engine.put_subscription(document, false).expect("put");
+    assert_eq!(numbers(&starts(&mut world)), [0; 0], "neither is the subscription durable");
+    world.settle();
+    assert_eq!(numbers(&world.take_open()), [1]);
+}
