@@ -40,6 +40,7 @@ pub struct Before {
     pub known_for_sure: bool,
     /// It was delivered, and its window is over.
     pub forgotten_for_sure: bool,
+    pub may_be_long_past: bool,
 }
 
 /// One subscription from its creation to its end.
@@ -68,8 +69,6 @@ pub struct Sub {
     pub dropped: u64,
     /// So many ids are kept at most that those of delivered events may be forgotten at any time.
     pub ids_limited: bool,
-    /// The shortest window it had.
-    pub window_ms_min: u64,
     /// The rules changed so many times.
     pub changes: u32,
     /// The highest that was allowed while requests are open that began then.
@@ -79,10 +78,8 @@ pub struct Sub {
 impl Sub {
     pub fn new(rules: Rules, catching_up: bool) -> Sub {
         let drops = rules.drops();
-        let window_ms_min = rules.window_ms;
         Sub {
             ids_limited: false,
-            window_ms_min,
             rules,
             next_rules: None,
             there: true,
@@ -106,7 +103,6 @@ impl Sub {
     pub fn given(&mut self, rules: Rules, drains: bool, events: &[Made]) {
         self.changes += 1;
         self.drops |= rules.drops();
-        self.window_ms_min = self.window_ms_min.min(rules.window_ms);
         self.window_is(rules.window_ms);
         self.concurrency_before = self.concurrency_before.max(self.rules.concurrency);
         self.read_history |= drains;

@@ -8,7 +8,7 @@
 use super::{Verdict, Violation};
 use crate::event::EventNo;
 use crate::history::{Entry, Said, SubNo};
-use crate::outside::{Outside, State, Sub, Taken};
+use crate::outside::{Outside, State, Taken};
 use crate::rules::Place;
 use klambda_dispatch::{Judged, Rejection, Status};
 
@@ -20,12 +20,12 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     };
     for before in outside.before(*token, *event) {
         let sub = outside.sub(before.sub);
-        if before.forgotten_for_sure && !by_watermark && !may_be_below_watermark(outside, sub, *event) {
+        if before.forgotten_for_sure && !by_watermark && !before.may_be_long_past {
             let (id, name) = (&outside.made(*event).id, &sub.rules.name);
             let text = format!("event {id} was skipped although its window in subscription {name} is over");
             return Err(Violation::of_event(NAME, *event, text));
         }
-        if before.taken == Taken::No && !may_be_below_watermark(outside, sub, *event) {
+        if before.taken == Taken::No && !before.may_be_long_past {
             let (id, name) = (&outside.made(*event).id, &sub.rules.name);
             let text = format!("event {id} was skipped although subscription {name} does not know it");
             return Err(Violation::of_event(NAME, *event, text));
@@ -45,18 +45,6 @@ pub fn made_room(dropped: u64, judged: &[Judged]) -> Verdict {
     Err(Violation::new(NAME, text))
 }
 
-/// Passed longer ago than the id window: only in a lane that is that old.
-fn may_be_below_watermark(outside: &Outside, sub: &Sub, event: EventNo) -> bool {
-    let ordering = sub.next_rules.as_ref().map_or(sub.rules.ordering, |rules| rules.ordering);
-    let Place::Lane { key, sequence: Some(_) } = ordering.place(outside.made(event)) else { return false };
-    // The past came to a lane at some time since its subscription was made.
-    let first = match sub.read_history {
-        true => Some(sub.created_at),
-        false => sub.lane(&key).and_then(|lane| lane.first_at),
-    };
-    first.is_some_and(|first| outside.now.saturating_sub(first) >= sub.window_ms_min)
-}
-
 /// When all lanes are empty: what was accepted is delivered, decided about, or among the dead letters.
 pub fn at_end(outside: &Outside, letters: &dyn Fn(SubNo, EventNo) -> bool) -> Verdict {
     for (n, sub) in outside.subs.iter().enumerate().filter(|(_, sub)| sub.there) {
@@ -65,11 +53,7 @@ pub fn at_end(outside: &Outside, letters: &dyn Fn(SubNo, EventNo) -> bool) -> Ve
             let event = event as EventNo;
             let ended =
                 matches!(pair.state, State::Acked | State::AckedMaybe | State::Gone | State::GoneMaybe);
-            if pair.owed
-                && !ended
-                && !letters(n as SubNo, event)
-                && !may_be_below_watermark(outside, sub, event)
-            {
+            if pair.owed && !ended && !letters(n as SubNo, event) && !pair.may_be_long_past {
                 missing.push(event);
             }
         }

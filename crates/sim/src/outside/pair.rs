@@ -64,6 +64,8 @@ pub struct Pair {
     pub revived: u32,
     /// Its sequence may have been passed when it came.
     pub may_be_late: bool,
+    /// It may have been turned away because its sequence was passed long ago.
+    pub may_be_long_past: bool,
     /// Its lane's sequence was set anew since it came: if it had its place by then, its turn says nothing of the new one.
     pub by_old_sequence: bool,
     pub acked_at: u64,

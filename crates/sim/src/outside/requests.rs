@@ -16,6 +16,7 @@ impl Outside {
         let outside = dead && had_number;
         pair.aside = pair.aside || (outside && request.flag == OrderStatus::Late);
         pair.taken = Taken::Yes;
+        pair.may_be_long_past = false;
         pair.owed = true;
         pair.open = true;
         pair.starts += 1;

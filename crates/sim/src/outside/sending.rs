@@ -46,6 +46,7 @@ impl Sub {
     /// Its filters let the event through; whether it takes it is told by the answer.
     fn offered(&mut self, no: SubNo, made: &Made, op: u64, now: u64) -> Before {
         let place = self.place(made);
+        let may_be_long_past = self.may_be_long_past(place.as_ref(), now);
         let (timeout_ms, buffer_max) = (self.rules.gap_timeout_ms, self.rules.buffer_max);
         // What a limit may have dropped is not surely known.
         let drops = self.drops;
@@ -70,6 +71,7 @@ impl Sub {
                 && pair.state == State::Acked
                 && pair.pending == 0
                 && since_ms >= forgotten_ms,
+            may_be_long_past,
         };
         pair.pending += 1;
         if pair.taken == Taken::No {
@@ -91,7 +93,20 @@ impl Sub {
             pair.number = None;
             pair.may_be_late = true;
         }
+        self.pair_mut(made.no).may_be_long_past |= may_be_long_past && !before.known_for_sure;
         before
+    }
+
+    /// Passed longer ago than the id window, by the rules in force: only in a lane that is that old. What is read from the
+    /// log is never turned away.
+    fn may_be_long_past(&self, place: Option<&Place>, now: u64) -> bool {
+        let Some(Place::Lane { key, sequence: Some(_) }) = place else { return false };
+        // The past came to a lane at some time since its subscription was made.
+        let first = match self.read_history {
+            true => Some(self.created_at),
+            false => self.lane(key).and_then(|lane| lane.first_at),
+        };
+        first.is_some_and(|first| now.saturating_sub(first) >= self.rules.window_ms)
     }
 
     fn accepted(&mut self, made: &Made, before: Before, position: u64) {
