@@ -327,9 +327,12 @@ impl Engine {
         // The end of a sync that is under way is heard of anyway, and so is an event for a breaker that would let it pass.
         let sync = self.dirty_since.filter(|_| !self.log.is_syncing()).map(|since| since + SYNC_DELAY_MS);
         let probe = self.endpoints.next_probe().filter(|at| *at > self.now);
-        let letters = Some(self.keeping.letters_due());
-        let own =
-            [Some(self.held_until), self.put_off.due(), self.replays.wake_at(), self.cold_due(), letters];
+        // Without room in the log, or while the engine stops, none of these can be done. Whatever changes that is an input,
+        // and has a round of its own.
+        let letters = Some(self.keeping.letters_due()).filter(|_| self.has_room_for_step());
+        let replay = self.replays.wake_at().filter(|_| self.can_start());
+        let cold = self.cold_due().filter(|_| self.can_start());
+        let own = [Some(self.held_until), self.put_off.due(), replay, cold, letters];
         let times = [lane, single, sync, probe].into_iter().chain(own);
         times.flatten().min().unwrap_or(Millis::NEVER).min(self.now + 1000)
     }

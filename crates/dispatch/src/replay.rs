@@ -141,9 +141,10 @@ impl Replays {
         self.jobs.iter().filter_map(|(id, job)| Some((*id, serde_json::to_string(job).ok()?))).collect()
     }
 
+    /// When the next dead letter may go. A queue whose letter is on its way waits for the outcome of that.
     pub fn wake_at(&self) -> Option<Millis> {
-        let rated = self.work.values().filter(|work| !work.queues.is_empty() || !work.active.is_empty());
-        rated.map(|work| Millis(work.next_at as u64)).min()
+        let waits = |work: &&Work| work.active.iter().any(|queue| queue.current.is_none());
+        self.work.values().filter(waits).map(|work| Millis(work.next_at as u64)).min()
     }
 
     pub fn started(&mut self, job: u64, id: SubscriptionId, position: Position, key: &str) {

@@ -18,7 +18,7 @@ pub use fates::{Fate, Sighting};
 pub use lane_list::{LanePage, LaneQuery, Ranking, Sort};
 pub use lanes::{Gap, Head, Lane};
 pub use replays::Replay;
-pub use sample::{Sample, SubscriptionSample};
+pub use sample::{LettersSample, Sample, SubscriptionSample};
 pub use status::Status;
 pub use subscriptions::Subscription;
 pub use timeline::Step;

@@ -393,3 +393,40 @@ fn a_duplicate_is_counted_for_every_subscription_that_knows_it() {
         assert_eq!(counted, Some(1), "{name}");
     }
 }
+
+#[test]
+fn an_engine_that_cannot_start_anything_sleeps() {
+    let mut rng = Rng(9);
+    let mut world = World::new(9);
+    let only = |prefix: &str| json!([{"prefix": {"partitionkey": prefix}}]);
+    let retry = json!({"attempts": "unlimited", "backoff": "5s", "maxBackoff": "5s"});
+    world.put(ordered("retries", &json!({"filters": only("a"), "retry": retry})));
+    world.put(ordered("rests", &json!({"filters": only("b"), "paused": true})));
+    (0..100).for_each(|n| world.send(&format!("a{n}"), None));
+    (0..50).for_each(|_| world.step(&mut rng, |_, _| world::error(500)));
+    // These take the memory: the others wait for their retries on disk.
+    (0..3000).for_each(|n| world.send(&format!("b{n}"), None));
+    (0..10).for_each(|_| world.pass(10));
+    assert!(world.engine.wake_at() > world.now, "no retry is due");
+    world.engine.stop();
+    (0..20).for_each(|_| world.pass(10));
+    world.pass(60_000);
+    assert!(world.engine.wake_at() > world.now, "retries are due, and nothing can start");
+}
+
+#[test]
+fn dead_letters_of_all_subscriptions_have_a_depth_and_an_age() {
+    let mut rng = Rng(10);
+    let mut world = World::new(10);
+    world.put(ordered("held", &json!({})));
+    world.put(ordered("beside", &json!({"orderingPolicy": {"onFailure": "skip"}})));
+    world.send("sick", None);
+    rounds(&mut world, &mut rng, 40);
+    world.now = world.now + 60_000;
+    world.engine.tick(world.now);
+    let sample = world.engine.sample();
+    let depths: Vec<(&str, u64)> =
+        sample.dead_letters.iter().map(|of| (of.name.as_str(), of.depth)).collect();
+    assert_eq!(depths, [("beside", 1), ("held", 1)]);
+    assert!(sample.dead_letters.iter().all(|of| of.oldest_age_ms >= 60_000));
+}

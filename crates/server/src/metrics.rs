@@ -9,11 +9,11 @@ use crate::listener::Stats;
 use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, header};
-use klambda_core::subscription::Document;
+use klambda_core::subscription::{CONTROLLER, Document};
 use klambda_crash::{Place, contained};
 use klambda_dispatch::held::Account;
 use klambda_dispatch::metrics::Histogram;
-use klambda_dispatch::views::{Sample, SubscriptionSample};
+use klambda_dispatch::views::{LettersSample, Sample, SubscriptionSample};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use text::{Buckets, Format, Text};
@@ -211,6 +211,31 @@ fn dead_letters(text: &mut Text, sample: &Sample) {
     for subscription in &sample.subscriptions {
         text.sample("operator_dlq_depth", &owner(&subscription.name), subscription.dead_letters);
     }
+    let letters = &sample.dead_letters;
+    // The platform's own subscription is in no other metric.
+    for of in letters.iter().filter(|of| of.name == CONTROLLER) {
+        text.sample("operator_dlq_depth", &owner(&of.name), of.depth);
+    }
+    let is_named = |of: &&LettersSample| {
+        of.name == CONTROLLER || sample.subscriptions.iter().any(|named| named.name == of.name)
+    };
+    text.gauge("klambda_dlq_oldest_age_seconds", "Age of the oldest event that is a dead letter.");
+    for of in letters.iter().filter(is_named) {
+        let age = of.oldest_age_ms as f64 / 1e3;
+        text.sample("klambda_dlq_oldest_age_seconds", &owner(&of.name), age);
+    }
+    gauge(
+        text,
+        "klambda_dlq_all_depth",
+        "Dead letters of all subscriptions together, also of those without a label of their own.",
+        letters.iter().map(|of| of.depth).sum::<u64>() as f64,
+    );
+    gauge(
+        text,
+        "klambda_dlq_all_oldest_age_seconds",
+        "Age of the oldest event that is a dead letter of any subscription.",
+        letters.iter().map(|of| of.oldest_age_ms).max().unwrap_or(0) as f64 / 1e3,
+    );
     text.counter("operator_dlq_messages_total", "Events that became dead letters, by reason.");
     for ((subscription, reason), count) in &sample.metrics.dead_letters {
         let mut labels = owner(subscription);

@@ -19,7 +19,7 @@ const SINGLES_MAX: usize = 65_536;
 impl Engine {
     /// Starts whatever may start, one of each subscription in turn.
     pub(crate) fn schedule(&mut self) -> Result<(), Failure> {
-        if self.stopping || !self.log.has_room_for_steps(STEP_BYTES_MAX) {
+        if !self.can_start() {
             return Ok(());
         }
         let ids: Vec<SubscriptionId> = self.subscriptions.keys().copied().collect();
@@ -39,6 +39,15 @@ impl Engine {
             order = started;
         }
         Ok(())
+    }
+
+    /// Whether any delivery may start: not while the engine stops, nor without room for its outcome.
+    pub(crate) fn can_start(&self) -> bool {
+        !self.stopping && self.has_room_for_step()
+    }
+
+    pub(crate) fn has_room_for_step(&self) -> bool {
+        self.log.has_room_for_steps(STEP_BYTES_MAX)
     }
 
     /// Starts one delivery of the subscription, if it has one and may.

@@ -4,13 +4,19 @@ use super::status::Memory;
 use super::subscriptions::Lanes;
 use crate::engine::Engine;
 use crate::metrics::Metrics;
+use crate::subscription::Subscription;
+use crate::{dead_letters, rows};
 use klambda_core::breaker;
+use klambda_core::ids::Position;
 use klambda_core::subscription::CONTROLLER;
+use klambda_core::time::Millis;
 
 pub struct Sample {
     pub metrics: Metrics,
     /// By name.
     pub subscriptions: Vec<SubscriptionSample>,
+    /// Of every subscription that has some, by name: also of those that are gone, and of the platform's own.
+    pub dead_letters: Vec<LettersSample>,
     pub log_bytes: u64,
     pub table_bytes: u64,
     pub marks: u64,
@@ -18,6 +24,13 @@ pub struct Sample {
     pub lanes_in_memory: usize,
     pub disk_full: bool,
     pub disk_free_bytes: Option<u64>,
+}
+
+pub struct LettersSample {
+    pub name: String,
+    pub depth: u64,
+    /// Of the event that was accepted first.
+    pub oldest_age_ms: u64,
 }
 
 pub struct SubscriptionSample {
@@ -47,6 +60,7 @@ impl Engine {
         Sample {
             metrics: self.metrics.clone(),
             subscriptions,
+            dead_letters: self.sample_letters(),
             log_bytes: self.log.bytes(),
             table_bytes: self.rows.tables().bytes() + self.marks.tables().bytes(),
             marks: self.known_ids(),
@@ -63,7 +77,43 @@ impl Engine {
         self.known.len() + open.sum::<u64>()
     }
 
-    fn sample_of(&self, subscription: &crate::subscription::Subscription) -> SubscriptionSample {
+    fn sample_letters(&self) -> Vec<LettersSample> {
+        let depth = |s: &Subscription| s.tally.dead + s.tally.held;
+        let mut samples: Vec<LettersSample> = Vec::new();
+        let mut all: Vec<&Subscription> = self.subscriptions.values().filter(|s| depth(s) > 0).collect();
+        all.sort_by(|a, b| a.name().cmp(b.name()));
+        for subscription in all {
+            let oldest_age_ms = self.oldest_letter(subscription).map_or(0, |oldest| self.now.since(oldest));
+            match samples.last_mut().filter(|last| last.name == subscription.name()) {
+                Some(last) => {
+                    last.depth += depth(subscription);
+                    last.oldest_age_ms = last.oldest_age_ms.max(oldest_age_ms);
+                }
+                None => samples.push(LettersSample {
+                    name: subscription.name().to_owned(),
+                    depth: depth(subscription),
+                    oldest_age_ms,
+                }),
+            }
+        }
+        samples
+    }
+
+    /// When the first of its events was accepted that are dead letters now. Both kinds stand in the order of events.
+    fn oldest_letter(&self, subscription: &Subscription) -> Option<Millis> {
+        let first = |letter: u8| {
+            let prefix = rows::of_subscription(letter, subscription.id);
+            let after = self.first_after(letter, subscription.id, Position(0));
+            let from = rows::at_position(letter, subscription.id, after);
+            let (key, row) = self.rows.scan(&prefix, &from, 1).ok()?.pop()?;
+            let position = Position(rows::number_of(&key));
+            let letter = dead_letters::decode(letter, subscription.id, position, &row).ok()?;
+            Some(letter.entry.accepted)
+        };
+        [rows::DEAD, rows::HELD].into_iter().filter_map(first).min()
+    }
+
+    fn sample_of(&self, subscription: &Subscription) -> SubscriptionSample {
         let tally = &subscription.tally;
         SubscriptionSample {
             name: subscription.name().to_owned(),
