@@ -148,7 +148,7 @@ fn lane<'a>(input: &mut Input<'a>) -> LaneRef<'a> {
 }
 
 fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
-    match input.byte() % 13 {
+    match input.byte() % 14 {
         0 => Step::Delivered { position: Position(input.number()) },
         1 => Step::Failed {
             position: Position(input.number()),
@@ -170,6 +170,7 @@ fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
             positions: (0..input.byte() % 4).map(|_| Position(input.number())).collect(),
         },
         11 => Step::GiveUpPart { events: input.number() },
+        12 => Step::Discard { position: Position(input.number()) },
         _ => Step::GiveUp,
     }
 }

@@ -264,6 +264,9 @@ pub struct Selector {
     /// Only these dead letters
     #[arg(long = "id", value_name = "ID", num_args = 1..)]
     pub ids: Vec<String>,
+    /// Every dead letter
+    #[arg(long, conflicts_with_all = ["subscription", "key", "event_type", "reason", "since", "until", "ids"])]
+    pub all: bool,
 }
 
 #[derive(Debug, Subcommand)]

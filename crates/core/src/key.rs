@@ -11,6 +11,9 @@ mod pointer;
 /// A key is held per lane and travels in URLs; nobody needs a longer one.
 pub const KEY_BYTES_MAX: usize = 1024;
 
+/// The highest sequence that a producer may give.
+pub const SEQUENCE_MAX: u64 = u64::MAX - 1;
+
 /// Where a subscription takes the key of an event from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Source {
@@ -50,8 +53,13 @@ pub fn key<'a>(source: &Source, event: &'a impl Attributes) -> Key<'a> {
     }
 }
 
-/// The producer's sequence of an event: a decimal integer that fits 64 bits, leading zeros allowed.
+/// The producer's sequence of an event: a decimal integer below 2^64 - 1, leading zeros allowed. The highest number is
+/// left out because a lane must be able to expect the one after it.
 pub fn sequence(source: &SequenceSource, event: &impl Attributes) -> Option<u64> {
+    any_sequence(source, event).filter(|sequence| *sequence <= SEQUENCE_MAX)
+}
+
+fn any_sequence(source: &SequenceSource, event: &impl Attributes) -> Option<u64> {
     match source {
         SequenceSource::Attribute(name) => decimal(&event.attribute(name)?),
         SequenceSource::Pointer(pointer) => match scalar(pointer.find(event.json_data()?)?) {
@@ -184,8 +192,8 @@ mod tests {
         };
         assert_eq!(attribute("0042"), Some(42));
         assert_eq!(attribute(&format!("{}7", "0".repeat(40))), Some(7));
-        assert_eq!(attribute("18446744073709551615"), Some(u64::MAX));
-        for bad in ["", "18446744073709551616", "-1", "+1", "1.0", "a", " 1"] {
+        assert_eq!(attribute("18446744073709551614"), Some(u64::MAX - 1));
+        for bad in ["", "18446744073709551615", "18446744073709551616", "-1", "+1", "1.0", "a", " 1"] {
             assert_eq!(attribute(bad), None, "{bad}");
         }
         let data = |text: &str| {

@@ -14,6 +14,7 @@
 
 mod early;
 mod gap;
+mod gaps;
 mod invariants;
 mod operators;
 mod policy;
@@ -22,6 +23,7 @@ mod state;
 mod step;
 mod turn;
 
+pub use gaps::{Gap, Gaps};
 pub use policy::Policy;
 pub use queue::{CHUNK, FRONT_MAX, Spilled};
 pub use state::{Hold, State};
@@ -49,12 +51,16 @@ pub struct Lane {
     /// Waiting for lower sequences than the first one seen.
     pub(crate) opening: bool,
     pub(crate) watermark: Watermark,
-    pub(crate) gaps: Vec<(Sequence, Sequence)>,
+    /// What was given up.
+    pub(crate) gaps: Gaps,
     pub(crate) gap_until: Option<Millis>,
     /// The head failed its last attempt and stays as a dead letter in its place.
     pub(crate) held: bool,
     /// The gap waits for a person.
     pub(crate) gap_parked: bool,
+    /// The sequence moved on to a gap that is not compared with the buffer's limits yet, since the early events before it
+    /// are on disk. Only within a step.
+    pub(crate) reopened: bool,
     pub(crate) paused: bool,
     /// The event that began its turn keeps it until it is delivered or given up.
     pub(crate) turn: Option<Turn>,
@@ -108,7 +114,8 @@ impl Lane {
             expected: None,
             opening: false,
             watermark: Watermark::default(),
-            gaps: Vec::new(),
+            gaps: Gaps::default(),
+            reopened: false,
             gap_until: None,
             held: false,
             gap_parked: false,
@@ -163,12 +170,13 @@ impl Lane {
             },
             Input::Delivered => self.delivered(actions),
             Input::Failed { fatal, retry_at } => self.failed(fatal, retry_at, policy, actions),
-            Input::GapExpired => self.gap_expired(policy, actions),
+            Input::GapExpired => self.gap_expired(policy, now, actions),
             Input::Resume => self.resume(actions),
-            Input::Skip => self.skip(actions)?,
-            Input::Purge => self.purge(actions),
+            Input::Skip => self.skip(policy, now, actions)?,
+            Input::Discard => self.discard(actions)?,
+            Input::Purge => self.purge(now, actions),
             Input::Pause => self.paused = true,
-            Input::Reset { expected } => self.reset(expected, policy, actions)?,
+            Input::Reset { expected } => self.reset(expected, policy, now, actions)?,
             Input::Replay => self.replay(actions)?,
             Input::Requeue { entry } => self.requeue(entry),
             Input::DropOldest => self.drop_oldest(actions),

@@ -1,13 +1,13 @@
 //! A lane as bytes: its row in the tables. Everything but `in_flight`, which ends with the process.
 
 use crate::ids::{Address, LaneNumber, Position, Sequence};
-use crate::lane::{Entry, Flag, Lane, Passed, Spilled, SpilledEarly, Turn, Watermark};
+use crate::lane::{Entry, Flag, Gap, Gaps, Lane, Passed, Spilled, SpilledEarly, Turn, Watermark};
 use crate::planted::{self, Bug};
 use crate::time::Millis;
 use crate::wire::{Malformed, Reader, put_option, put_varint};
 
 const VERSION: u8 = 2;
-/// Rows that say of only one of the watermark's moments when it was.
+/// Rows that say of only one of the watermark's moments when it was, and of no gap.
 const VERSION_1: u8 = 1;
 
 const OPENING: u8 = 1;
@@ -42,11 +42,7 @@ impl Lane {
         put_varint(out, self.spilled.first_chunk);
         put_varint(out, self.spilled.next_chunk);
         put_varint(out, self.spilled.entries);
-        put_varint(out, self.gaps.len() as u64);
-        for (from, to) in &self.gaps {
-            put_varint(out, from.0);
-            put_varint(out, to.0);
-        }
+        put_gaps(out, &self.gaps);
         put_entries(out, self.queue.iter());
         put_entries(out, self.back.iter());
         put_entries(out, self.aside.iter());
@@ -84,9 +80,7 @@ impl Lane {
         lane.early_spilled =
             SpilledEarly { entries: r.varint()?, bytes: r.varint()?, highest: Sequence(r.varint()?) };
         lane.spilled = Spilled { first_chunk: r.varint()?, next_chunk: r.varint()?, entries: r.varint()? };
-        for _ in 0..r.varint()? {
-            lane.gaps.push((Sequence(r.varint()?), Sequence(r.varint()?)));
-        }
+        lane.gaps = if version == VERSION_1 { take_plain_gaps(r)? } else { take_gaps(r)? };
         lane.queue = take_entries(r)?.into();
         lane.back = take_entries(r)?;
         lane.aside = take_entries(r)?.into();
@@ -136,6 +130,41 @@ fn take_passed(r: &mut Reader<'_>) -> Result<Passed, Malformed> {
 fn take_watermark_1(r: &mut Reader<'_>) -> Result<Watermark, Malformed> {
     let newer = take_passed(r)?;
     Ok(Watermark { older: Passed { below: Sequence(r.varint()?), ..newer }, newer })
+}
+
+/// Ranges rise and do not touch: each is its distance from the one before, and its length.
+fn put_gaps(out: &mut Vec<u8>, gaps: &Gaps) {
+    put_varint(out, gaps.unknown_below().0);
+    put_varint(out, gaps.ranges().len() as u64);
+    let mut before = 0;
+    for Gap { from, to, at } in gaps.ranges() {
+        put_varint(out, from.0 - before);
+        put_varint(out, to.0 - from.0);
+        put_varint(out, at.0);
+        before = to.0;
+    }
+}
+
+fn take_gaps(r: &mut Reader<'_>) -> Result<Gaps, Malformed> {
+    let (unknown_below, n) = (Sequence(r.varint()?), r.varint()?);
+    let mut before = 0_u64;
+    let mut ranges = Vec::new();
+    for _ in 0..n {
+        let from = before.checked_add(r.varint()?).ok_or(Malformed("gap"))?;
+        let to = from.checked_add(r.varint()?).ok_or(Malformed("gap"))?;
+        ranges.push(Gap { from: Sequence(from), to: Sequence(to), at: Millis(r.varint()?) });
+        before = to;
+    }
+    Ok(Gaps::decoded(ranges, unknown_below))
+}
+
+/// As rows of version 1 had them: first and last.
+fn take_plain_gaps(r: &mut Reader<'_>) -> Result<Gaps, Malformed> {
+    let take = |r: &mut Reader<'_>| {
+        Ok(Gap { from: Sequence(r.varint()?), to: Sequence(r.varint()?), at: Millis::ZERO })
+    };
+    let ranges: Result<Vec<Gap>, Malformed> = (0..r.varint()?).map(|_| take(r)).collect();
+    Ok(Gaps::decoded(ranges?, Sequence(0)))
 }
 
 pub fn put_entries<'a>(out: &mut Vec<u8>, entries: impl ExactSizeIterator<Item = &'a Entry>) {

@@ -67,6 +67,12 @@ bugs! {
     43 MemoryUnbounded "lanes never leave memory"
     44 RetryAfterIgnored "a target's Retry-After is not obeyed"
     45 WindowFromAcceptance "the window of an id begins when its event is accepted, not when it is delivered"
+    // Gaps, and what people do to lanes.
+    46 GapsForgotten "a lane remembers 64 gaps and takes what is missing below them for a duplicate"
+    47 LimitWaits "a gap that is over the buffer's limit when the lane comes to it waits for its timeout"
+    48 PurgeFlags "a purge flags the next event although nothing waited"
+    49 DeleteHitsTurn "to delete a dead letter that holds its lane skips whatever has the lane's turn"
+    50 LateLetterSkipped "a replay passes over a late dead letter beside a parked lane"
 }
 
 /// Whether this bug is the chosen one.

@@ -347,12 +347,32 @@ impl Engine {
         for (id, reason) in known {
             let Some(subscription) = self.subscriptions.get(id) else { continue };
             self.metrics.duplicate(subscription.name(), reason);
+            let (key, sequence, expected_sequence) = self.sequence_of(subscription, event);
             tracing::info!(
-                subscription = %subscription.name(), id = %event.id, source = %event.source, reason,
-                trace_id = trace_id(event), correlation_id = correlation_id(event).as_deref(),
+                subscription = %subscription.name(), key, id = %event.id, source = %event.source, reason,
+                sequence, expected_sequence, trace_id = trace_id(event), correlation_id = correlation_id(event).as_deref(),
                 "Duplicate skipped."
             );
         }
+    }
+
+    /// For a log line: the event's key and sequence, and the sequence that its lane expects.
+    fn sequence_of(
+        &self,
+        subscription: &Subscription,
+        event: &Event,
+    ) -> (Option<String>, Option<u64>, Option<u64>) {
+        if !tracing::enabled!(tracing::Level::INFO) {
+            return (None, None, None);
+        }
+        let Wanted::Lane { key, sequence, .. } = place(subscription, event) else {
+            return (None, None, None);
+        };
+        let expected = sequence.and_then(|_| match self.lanes.find(subscription.id, &key) {
+            Some(slot) => self.lanes.get(slot)?.lane.expected(),
+            None => self.peek_lane(subscription.id, &key).ok()??.lane.expected(),
+        });
+        (Some(key.into_owned()), sequence.map(|n| n.0), expected.map(|n| n.0))
     }
 
     fn count_without_key(&mut self, id: SubscriptionId) {

@@ -1,8 +1,11 @@
 //! What a record does to state. The same code for a record that was just appended and for one read back after a crash.
 
 mod change;
+mod disorder;
 mod single;
 mod step;
+
+pub(crate) use disorder::range;
 
 use crate::engine::{Engine, Failure};
 use crate::rows;

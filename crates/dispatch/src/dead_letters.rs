@@ -102,8 +102,12 @@ pub struct Selector {
     pub since: Option<Millis>,
     #[serde(with = "rfc3339", skip_serializing_if = "Option::is_none")]
     pub until: Option<Millis>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ids: Vec<String>,
+    /// None of them, if the list is empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ids: Option<Vec<String>>,
+    /// Said by someone who means every dead letter. It adds nothing to a selector that says nothing else.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
 }
 
 pub mod rfc3339 {
@@ -134,7 +138,7 @@ impl Selector {
             && self.reason.is_none_or(|reason| reason == letter.reason)
             && self.since.is_none_or(|since| letter.failed >= since)
             && self.until.is_none_or(|until| letter.failed < until)
-            && (self.ids.is_empty() || self.ids.contains(&letter.id(name)))
+            && self.ids.as_ref().is_none_or(|ids| ids.contains(&letter.id(name)))
     }
 }
 
@@ -151,8 +155,8 @@ impl DeadLetter {
 }
 
 /// How lists and logs call an event.
-struct Named {
-    id: String,
+pub(crate) struct Named {
+    pub(crate) id: String,
     source: String,
     kind: String,
     trace_id: Option<String>,
@@ -246,7 +250,7 @@ impl Engine {
     }
 
     /// What an event is called. One that cannot be read back is a dead letter like any other, and says so.
-    fn names_of(&self, at: Address) -> Result<Named, Failure> {
+    pub(crate) fn names_of(&self, at: Address) -> Result<Named, Failure> {
         let named = self.read_event(at).and_then(|record| Named::read(&record));
         Ok(if_readable(named)?.unwrap_or_else(Named::unreadable))
     }

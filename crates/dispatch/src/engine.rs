@@ -337,6 +337,11 @@ impl Engine {
         times.flatten().min().unwrap_or(Millis::NEVER).min(self.now + 1000)
     }
 
+    /// How many rows of the tables were read so far.
+    pub fn rows_read(&self) -> u64 {
+        self.rows.read()
+    }
+
     /// No more deliveries start; a checkpoint is made so that the next start is quick.
     pub fn stop(&mut self) {
         self.stopping = true;

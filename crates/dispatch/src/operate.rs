@@ -2,7 +2,7 @@
 //! caller answers when it is durable.
 
 use crate::dead_letters::Selector;
-use crate::engine::{Engine, Failure};
+use crate::engine::{Engine, Failure, InFlight};
 use crate::lanes::Resident;
 use crate::residency::PART_EVENTS;
 use crate::rows;
@@ -10,6 +10,7 @@ use crate::subscription::Phase;
 use klambda_core::fault::Fault;
 use klambda_core::ids::{Position, Sequence, SubscriptionId};
 use klambda_core::lane::{Hold, Input, State};
+use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_store::record::{Change, Gone, Record, Step};
@@ -166,6 +167,10 @@ impl Engine {
                 ),
                 waiting,
             }),
+            Leftover::Drain if waiting > 0 && subscription.is_paused() => Err(Refused::Conflict(format!(
+                "subscription {name:?} is paused, so its {waiting} pending events cannot drain; resume it first \
+                 (klambda subscription resume {name}), or delete with ?discard=true to drop them"
+            ))),
             Leftover::Drain if waiting > 0 => {
                 let lanes = self.parked_lanes(id, 10)?;
                 if !lanes.is_empty() {
@@ -317,6 +322,8 @@ impl Engine {
         let (step, input) = match action {
             LaneAction::Resume => (Step::Resume, Input::Resume),
             LaneAction::Skip => (Step::Skip, Input::Skip),
+            // Where nothing waits there is nothing to record.
+            LaneAction::Purge if events == 0 && !planted::is_on(Bug::PurgeFlags) => return Ok(()),
             LaneAction::Purge => (Step::Purge { events, after: Position(0) }, Input::Purge),
             LaneAction::Pause => (Step::Pause, Input::Pause),
             LaneAction::Reset { expected } => (Step::Reset { expected }, Input::Reset { expected }),
@@ -376,20 +383,42 @@ impl Engine {
         Ok((first, position))
     }
 
-    /// Deletes a dead letter. One that holds its lane is skipped first, so that the lane goes on.
+    /// Deletes a dead letter. The lane that one holds goes on, flagged.
     pub fn delete_dead_letter(&mut self, id: &str) -> Result<(), Refused> {
         let (subscription, position) = self.dead_letter_id(id)?;
         self.must_write()?;
-        let letter = self.find_dead_letter(subscription, position)?;
-        let letter = letter.ok_or_else(|| Refused::NotFound(format!("there is no dead letter {id:?}")))?;
+        let Some(letter) = self.find_dead_letter(subscription, position)? else {
+            return Err(self.no_dead_letter(id, subscription, position));
+        };
         if letter.holds_lane {
             let key = letter.key.as_deref().unwrap_or_default();
-            let name = self.subscriptions.get(&subscription).map(|s| s.name().to_owned()).unwrap_or_default();
-            self.act_on_lane(&name, key, LaneAction::Skip)?;
+            if planted::is_on(Bug::DeleteHitsTurn) {
+                let name = self.name_of(subscription).to_owned();
+                self.act_on_lane(&name, key, LaneAction::Skip)?;
+            } else {
+                self.step_lane(subscription, key, Step::Discard { position })?;
+                return Ok(());
+            }
         }
         let gone = Record::DeadLetterGone { time: self.now, subscription, position, why: Gone::Deleted };
         self.commit(&gone)?;
         Ok(())
+    }
+
+    /// Why nothing can be deleted: there is no such dead letter, or it is on its way to its target right now.
+    fn no_dead_letter(&self, name: &str, id: SubscriptionId, position: Position) -> Refused {
+        let is_open = |flight: &InFlight| {
+            flight.subscription == id && self.entry_of(flight).is_some_and(|entry| entry.position == position)
+        };
+        if self.in_flight.values().any(is_open) {
+            return Refused::Conflict(format!("event {name:?} is being delivered; wait for the outcome"));
+        }
+        if self.replays.is_open(id, position) {
+            return Refused::Conflict(format!(
+                "dead letter {name:?} is being replayed; wait for the outcome"
+            ));
+        }
+        Refused::NotFound(format!("there is no dead letter {name:?}"))
     }
 
     /// Deletes all that a selector means; those that hold lanes only if asked for.

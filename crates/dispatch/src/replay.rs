@@ -4,9 +4,14 @@
 //! follow from the steps of its dead letters, so a restart goes on where the crash was: what is still a dead letter and
 //! failed before the job began is left to do.
 
+mod plan;
 mod run;
 
-use crate::dead_letters::{DeadLetter, Selector, rfc3339};
+pub use plan::PART;
+
+use self::plan::Plan;
+
+use crate::dead_letters::{Selector, rfc3339};
 use crate::engine::{Engine, Failure};
 use crate::operate::Refused;
 use hashbrown::{HashMap, HashSet};
@@ -31,6 +36,9 @@ pub struct Job {
     pub replayed: u64,
     pub failed: u64,
     pub skipped: u64,
+    /// Queued behind a dead letter that holds their lane: the job does not wait for them.
+    #[serde(default)]
+    pub waiting: u64,
     pub keys: u64,
     pub order_violations: u64,
     pub duplicates: u64,
@@ -61,7 +69,10 @@ pub struct Replays {
 /// What is left to do of a running job. Built from the dead letters that are there; ends with the process.
 #[derive(Default)]
 struct Work {
-    queues: VecDeque<Queue>,
+    /// Until all that there is to do is known.
+    plan: Option<Box<Plan>>,
+    /// By the age of the oldest dead letter in each.
+    queues: BTreeMap<(Millis, u64), Queue>,
     active: Vec<Queue>,
     done: HashSet<(SubscriptionId, Position)>,
     last: HashMap<(SubscriptionId, String), LaneNumber>,
@@ -71,10 +82,10 @@ struct Work {
 }
 
 /// Dead letters that go one after the other.
-struct Queue {
-    subscription: SubscriptionId,
+pub(crate) struct Queue {
+    pub(crate) subscription: SubscriptionId,
     key: Option<String>,
-    letters: VecDeque<(Position, LaneNumber)>,
+    pub(crate) letters: VecDeque<(Position, LaneNumber)>,
     current: Option<Position>,
 }
 
@@ -91,7 +102,8 @@ impl Job {
         if self.selected == 0 {
             self.keys = keys;
         }
-        let known = self.replayed + self.failed + self.skipped + self.open.len() as u64 + left;
+        let open = self.open.len() as u64;
+        let known = self.replayed + self.failed + self.skipped + self.waiting + open + left;
         self.skip("gone", self.selected.saturating_sub(known));
         self.selected = self.selected.max(known);
     }
@@ -143,6 +155,9 @@ impl Replays {
 
     /// When the next dead letter may go. A queue whose letter is on its way waits for the outcome of that.
     pub fn wake_at(&self) -> Option<Millis> {
+        if self.work.values().any(|work| work.plan.as_ref().is_some_and(|plan| !plan.is_done())) {
+            return Some(Millis::ZERO);
+        }
         let waits = |work: &&Work| work.active.iter().any(|queue| queue.current.is_none());
         self.work.values().filter(waits).map(|work| Millis(work.next_at as u64)).min()
     }
@@ -151,6 +166,18 @@ impl Replays {
         if let Some(job) = self.jobs.get_mut(&job) {
             job.open.push((id, position, key.to_owned()));
         }
+    }
+
+    /// A dead letter of this job waits in its lane behind the one that holds it.
+    pub fn waits(&mut self, job: u64) {
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.waiting += 1;
+        }
+    }
+
+    /// A running job sent this dead letter back to its lane and its outcome is not known yet.
+    pub fn is_open(&self, id: SubscriptionId, position: Position) -> bool {
+        self.jobs.values().any(|job| job.open.iter().any(|open| open.0 == id && open.1 == position))
     }
 
     fn close(&mut self, id: SubscriptionId, position: Position) -> Option<(u64, String)> {
@@ -225,32 +252,23 @@ pub struct Request {
     pub parallelism: u32,
 }
 
-/// What a replay would find.
-#[derive(Debug)]
-pub struct Preview {
-    pub letters: Vec<DeadLetter>,
-    pub keys: u64,
-    /// Those that their type's strategy leaves out, by the reason.
-    pub left_out: BTreeMap<String, u64>,
+/// What a replay would do, looked up in parts.
+pub struct DryRun {
+    pub request: Request,
+    pub(crate) plan: Plan,
 }
 
 impl Engine {
-    /// What a replay would take up, and what not.
-    pub fn preview_replay(&mut self, request: &Request) -> Result<Preview, Refused> {
+    pub fn begin_dry_run(&self, request: Request) -> Result<DryRun, Refused> {
         self.check_selector(&request.selector)?;
-        let until = self.now + 1;
-        let (queues, skipped) = self.replay_queues(&request.selector, until)?;
-        let mut letters = Vec::new();
-        for queue in &queues {
-            for (position, _) in &queue.letters {
-                letters.extend(self.find_dead_letter(queue.subscription, *position)?);
-            }
-        }
-        let mut left_out = BTreeMap::new();
-        for (_, _, reason) in skipped {
-            *left_out.entry(reason.to_owned()).or_default() += 1;
-        }
-        Ok(Preview { letters, keys: queues.len() as u64, left_out })
+        let plan = self.new_plan(&request.selector, self.now + 1);
+        Ok(DryRun { request, plan })
+    }
+
+    /// Looks at one more part. Answers whether that was the last.
+    pub fn continue_dry_run(&self, dry: &mut DryRun) -> Result<bool, Refused> {
+        self.plan_part(&mut dry.plan)?;
+        Ok(dry.plan.is_done())
     }
 
     pub fn create_replay(&mut self, request: Request) -> Result<u64, Refused> {
@@ -269,6 +287,7 @@ impl Engine {
             replayed: 0,
             failed: 0,
             skipped: 0,
+            waiting: 0,
             keys: 0,
             order_violations: 0,
             duplicates: 0,

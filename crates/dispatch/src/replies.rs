@@ -91,7 +91,7 @@ impl Engine {
         done
     }
 
-    fn entry_of(&self, flight: &InFlight) -> Option<Entry> {
+    pub(crate) fn entry_of(&self, flight: &InFlight) -> Option<Entry> {
         let subscription = self.subscriptions.get(&flight.subscription)?;
         match flight.who {
             Who::Lane(slot) => self.lanes.get(slot)?.lane.head().map(|(_, entry)| *entry),

@@ -20,7 +20,8 @@ fn document(spec: Value) -> Value {
 }
 
 fn replay(ids: &[&str]) -> Request {
-    let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+    let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
+    let ids = (!ids.is_empty()).then_some(ids);
     let selector = Selector { subscription: Some("s".into()), ids, ..Selector::default() };
     Request { selector, rate_per_second: 0, parallelism: 1 }
 }
@@ -51,7 +52,7 @@ fn each_dead_letter_grows_old_by_its_own_failure() {
         assert_eq!(positions(&world).len(), 700);
         world.pass(30_000);
         world.engine.create_replay(replay(&["s.1", "s.300"])).expect("a job");
-        (0..6).for_each(|_| round(&mut world, 10, 422));
+        (0..12).for_each(|_| round(&mut world, 10, 422));
         if restarted {
             world.restart(&mut |_| 0);
         }

@@ -246,6 +246,7 @@ fn a_dead_letter_from_before_the_subscription_was_ordered_is_replayed_into_its_l
     world.drain();
     let request = Request { selector: Selector::default(), rate_per_second: 0, parallelism: 1 };
     let job = world.engine.create_replay(request).expect("a job");
+    world.engine.when_durable(klambda_dispatch::Token(0));
     world.settle();
     world.crash(&mut rng);
     world.drain();

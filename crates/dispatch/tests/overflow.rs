@@ -110,7 +110,9 @@ fn an_event_that_the_log_has_no_room_for_costs_nobody_anything() {
     assert!(matches!(judge(&mut world, large), Status::Rejected(Rejection::TooLarge { .. })));
     assert_eq!(waiting(&world, "a"), 5);
     // A disk that is filled by what nobody else wants.
+    world.engine.pause_subscription("a", false).expect("resumed");
     world.engine.delete_subscription("a", Leftover::Drain).expect("draining");
+    world.engine.pause_subscription("a", true).expect("paused again");
     world.engine.pause_subscription("b", true).expect("paused");
     world.disk.set_capacity(Some(world.disk.used_bytes() + (64 << 10)));
     world.put(ordered("full", &json!({"paused": true, "backlog": drops_at(5)})));

@@ -34,7 +34,7 @@ pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
         reason: params.parsed("reason", reason),
         since: params.parsed("since", time),
         until: params.parsed("until", time),
-        ids: Vec::new(),
+        ..Selector::default()
     };
     let limit = params.limit();
     let after = params.parsed("cursor", cursor);
@@ -89,16 +89,28 @@ pub async fn check_subscription(api: &Api, selector: &Selector) -> Result<(), Pr
 
 /// A selector in a body.
 pub fn read_selector(body: &Members<'_>) -> Selector {
-    const KNOWN: [&str; 7] = ["subscription", "key", "type", "reason", "since", "until", "ids"];
-    if !body.has("selector") {
-        body.fault("selector", "is missing; {} selects every dead letter");
-    }
+    const NARROWING: [&str; 7] = ["subscription", "key", "type", "reason", "since", "until", "ids"];
+    const KNOWN: [&str; 8] = ["subscription", "key", "type", "reason", "since", "until", "ids", "all"];
     let selector = body.child("selector", &KNOWN);
-    let ids = selector.texts("ids");
-    if ids.len() > IDS_MAX {
+    let (all, narrows) =
+        (selector.flag("all").unwrap_or(false), NARROWING.iter().any(|name| selector.has(name)));
+    if !body.has("selector") {
+        body.fault("selector", "is missing; {\"all\": true} selects every dead letter");
+    } else if !all && !narrows {
+        let names = NARROWING.join(", ");
+        body.fault(
+            "selector",
+            format!("is empty; give one of {names}, or {{\"all\": true}} for every dead letter"),
+        );
+    } else if all && narrows {
+        selector.fault("all", "selects every dead letter and cannot be combined with other members");
+    }
+    let ids = selector.has("ids").then(|| selector.texts("ids"));
+    if ids.as_ref().is_some_and(|ids| ids.len() > IDS_MAX) {
         selector.fault("ids", format!("are more than {IDS_MAX}"));
     }
     Selector {
+        all,
         subscription: selector.text("subscription").map(str::to_owned),
         key: selector.text("key").map(str::to_owned),
         kind: selector.text("type").map(str::to_owned),

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::Uri;
 use klambda_core::fault::unknown;
 use klambda_core::ids::Sequence;
+use klambda_core::key::SEQUENCE_MAX;
 use klambda_core::lane::State;
 use klambda_dispatch::Engine;
 use klambda_dispatch::operate::{LaneAction, Refused};
@@ -244,7 +245,7 @@ fn read_action(action: &str, body: &Bytes) -> Result<LaneAction, Problem> {
             if !members.has("expected") {
                 members.fault("expected", "is missing: the sequence that comes next");
             }
-            let expected = members.number("expected", 0..=u64::MAX).unwrap_or_default();
+            let expected = members.number("expected", 0..=SEQUENCE_MAX).unwrap_or_default();
             faults.finish(Problem::invalid_body)?;
             return Ok(LaneAction::Reset { expected: Sequence(expected) });
         }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{StatusCode, Uri, header};
 use klambda_dispatch::Engine;
 use klambda_dispatch::operate::Refused;
-use klambda_dispatch::replay::Request;
+use klambda_dispatch::replay::{DryRun, Request};
 use klambda_dispatch::views::Replay;
 use serde_json::Value;
 
@@ -34,8 +34,7 @@ pub async fn create(api: Api, uri: Uri, body: Bytes) -> Result<Response, Problem
     Params::none(&uri)?;
     let (request, dry_run) = read(&members::parse(&body)?)?;
     if dry_run {
-        let dry = api.query(move |engine| engine.dry_run(request)).await??;
-        return Ok(Json(dry).into_response());
+        return Ok(Json(preview(&api, request).await?).into_response());
     }
     let created = move |engine: &mut Engine| {
         let id = engine.create_replay(request)?;
@@ -44,6 +43,26 @@ pub async fn create(api: Api, uri: Uri, body: Bytes) -> Result<Response, Problem
     let job = api.command(created).await??;
     let location = format!("/api/v1/dlq/replays/{}", job.id.as_deref().unwrap_or_default());
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(job)).into_response())
+}
+
+/// In parts, so that nobody else waits for all of it.
+async fn preview(api: &Api, request: Request) -> Result<Replay, Problem> {
+    let mut dry = api.query(move |engine| engine.begin_dry_run(request)).await??;
+    loop {
+        let look = move |engine: &mut Engine| {
+            let is_done = engine.continue_dry_run(&mut dry)?;
+            Ok::<_, Refused>(if is_done { Looked::All(engine.view_dry_run(dry)) } else { Looked::Part(dry) })
+        };
+        match api.query(look).await?? {
+            Looked::All(replay) => return Ok(replay),
+            Looked::Part(part) => dry = part,
+        }
+    }
+}
+
+enum Looked {
+    Part(DryRun),
+    All(Replay),
 }
 
 fn read(body: &Value) -> Result<(Request, bool), Problem> {

@@ -61,6 +61,7 @@ impl Made {
     pub fn readable_sequence(&self) -> Option<u64> {
         let text = self.sequence.as_deref()?;
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        text.parse().ok().filter(|_| digits)
+        // A lane must be able to expect the next one: the highest number is none.
+        text.parse().ok().filter(|sequence| digits && *sequence < u64::MAX)
     }
 }

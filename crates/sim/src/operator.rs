@@ -252,7 +252,7 @@ impl World {
         };
         match self.rng.below(6) {
             // A dry run changes nothing.
-            0 => drop(self.engine.preview_replay(&request)),
+            0 => self.dry_run(request),
             1 if self.replays_made > 0 => {
                 let id = self.rng.between(1, self.replays_made);
                 return match self.engine.stop_replay(id) {
@@ -263,6 +263,11 @@ impl World {
             _ => return self.start_replay(request, sub),
         }
         Ok(())
+    }
+
+    fn dry_run(&self, request: Request) {
+        let Ok(mut dry) = self.engine.begin_dry_run(request) else { return };
+        while let Ok(false) = self.engine.continue_dry_run(&mut dry) {}
     }
 
     /// All dead letters, or some of them.

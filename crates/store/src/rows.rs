@@ -9,6 +9,7 @@ use klambda_core::planted::{self, Bug};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Key to value, or to nothing if the row is deleted.
 pub type Changed = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
@@ -25,6 +26,7 @@ pub struct Rows {
     changed_bytes: usize,
     frozen: Option<Arc<Changed>>,
     tables: TableSet,
+    read: AtomicU64,
 }
 
 impl Rows {
@@ -32,7 +34,13 @@ impl Rows {
         Rows { tables, ..Rows::default() }
     }
 
+    /// How many rows were read so far: the work of a step is the difference.
+    pub fn read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.read.fetch_add(1, Ordering::Relaxed);
         let memory = self.changed.get(key).or_else(|| self.frozen.as_ref()?.get(key));
         match memory {
             Some(value) => Ok(value.as_ref().map(|value| value.to_vec())),
@@ -94,6 +102,7 @@ impl Rows {
                 None => below.and_then(|(key, value)| value.map(|value| (key, value))),
             });
         }
+        self.read.fetch_add(found.len() as u64, Ordering::Relaxed);
         Ok(found)
     }
 

@@ -61,7 +61,7 @@ fn every_documented_form_parses() {
         "lane skip orders k --yes",
         "lane reset orders k --expected 42",
         "dlq replay --subscription orders --id a b --dry-run --rate 10 --parallelism 2",
-        "dlq replay --wait=false",
+        "dlq replay --all --wait=false",
         "dlq purge --key k -y",
         "subscription pause orders",
         "sub resume orders",

@@ -26,7 +26,7 @@ fn replay(context: &mut Context, args: &Replay) -> anyhow::Result<()> {
         let found = context.client.get(&Route::new(&["dlq", id]));
         found.with_context(|| format!("deadletter/{id}"))?;
     }
-    let request = replay_request(args);
+    let request = replay_request(args)?;
     let mut job = context.client.post(&Route::new(&["dlq", "replays"]), Some(&request))?.body;
     if args.wait && !args.dry_run && is_running(&job) {
         job = wait(context, job)?;
@@ -44,9 +44,9 @@ fn replay(context: &mut Context, args: &Replay) -> anyhow::Result<()> {
     }
 }
 
-fn replay_request(args: &Replay) -> Value {
+fn replay_request(args: &Replay) -> anyhow::Result<Value> {
     let mut request = Map::new();
-    request.insert("selector".to_owned(), selector(&args.selector));
+    request.insert("selector".to_owned(), selector(&args.selector)?);
     request.insert("dryRun".to_owned(), args.dry_run.into());
     if let Some(rate) = args.rate {
         request.insert("ratePerSecond".to_owned(), rate.into());
@@ -54,10 +54,11 @@ fn replay_request(args: &Replay) -> Value {
     if let Some(parallelism) = args.parallelism {
         request.insert("parallelism".to_owned(), parallelism.into());
     }
-    Value::Object(request)
+    Ok(Value::Object(request))
 }
 
-fn selector(selector: &Selector) -> Value {
+/// Nothing is never taken for everything: that has an option of its own.
+fn selector(selector: &Selector) -> anyhow::Result<Value> {
     let filter = &selector.filter;
     let named = [
         ("subscription", filter.subscription.as_ref()),
@@ -72,7 +73,14 @@ fn selector(selector: &Selector) -> Value {
     if !selector.ids.is_empty() {
         fields.insert("ids".to_owned(), json!(selector.ids));
     }
-    Value::Object(fields)
+    if selector.all {
+        fields.insert("all".to_owned(), true.into());
+    }
+    if fields.is_empty() {
+        let options = "--subscription, --key, --type, --reason, --since, --until or --id";
+        return Err(Usage(format!("select dead letters with {options}, or use --all")).into());
+    }
+    Ok(Value::Object(fields))
 }
 
 fn is_running(job: &Value) -> bool {
@@ -166,6 +174,12 @@ pub fn report(job: &Value) -> Sheet {
     sheet.line("Replayed", number(job, "/replayed"));
     sheet.line("Failed", number(job, "/failed"));
     sheet.line("Skipped", skipped(job));
+    if number(job, "/waiting") > 0 {
+        sheet.line(
+            "Waiting",
+            format!("{} behind dead letters that hold their lanes", number(job, "/waiting")),
+        );
+    }
     sheet.line("Order violations", number(job, "/orderViolations"));
     sheet.line("Duplicates", number(job, "/duplicates"));
     sheet
@@ -182,8 +196,8 @@ fn skipped(job: &Value) -> String {
 }
 
 fn purge(context: &mut Context, args: &Purge) -> anyhow::Result<()> {
-    let selector = selector(&args.selector);
-    let everything = selector.as_object().is_some_and(Map::is_empty);
+    let selector = selector(&args.selector)?;
+    let everything = args.selector.all;
     if everything && !args.yes && !std::io::stdin().is_terminal() {
         return Err(Usage("purging every dead letter needs --yes, or say which".to_owned()).into());
     }

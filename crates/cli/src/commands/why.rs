@@ -46,6 +46,7 @@ fn facts(lane: &Value, now: Millis) -> Sheet {
     sheet
         .line_opt("Waits until", text(lane, "/gap/until").map(|at| format!("{at} ({})", relative(&at, now))));
     sheet.line("Buffered", number(lane, "/buffered"));
+    sheet.line_opt("Gaps given up", gaps(lane));
     sheet
 }
 
@@ -100,6 +101,21 @@ fn missing(lane: &Value) -> Option<String> {
         (Some(from), Some(to)) => Some(format!("sequences {from} to {to}")),
         _ => None,
     }
+}
+
+/// The last ranges that the lane gave up, newest first.
+fn gaps(lane: &Value) -> Option<String> {
+    const SHOWN: usize = 5;
+    let gaps = lane["gaps"].as_array().filter(|gaps| !gaps.is_empty())?;
+    let range = |gap: &Value| match (number(gap, "/from"), number(gap, "/to")) {
+        (from, to) if from == to => from.to_string(),
+        (from, to) => format!("{from} to {to}"),
+    };
+    let mut said: Vec<String> = gaps.iter().rev().take(SHOWN).map(range).collect();
+    let more = gaps.len().saturating_sub(SHOWN);
+    said.extend((more > 0).then(|| format!("and {more} more")));
+    let forgotten = text(lane, "/gapsForgottenUpTo").map(|to| format!("; those up to {to} are forgotten"));
+    Some(format!("sequence {}{}", said.join(", "), forgotten.unwrap_or_default()))
 }
 
 fn advice(lane: &Value) -> Vec<(String, &'static str)> {

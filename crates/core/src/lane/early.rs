@@ -42,17 +42,19 @@ impl Lane {
         self.forget_if_idle(policy, now);
         self.open_if_first(sequence, policy);
         let Some(expected) = self.expected else {
-            return self.buffer(entry, sequence, taken, policy, actions);
+            return self.buffer(entry, sequence, taken, policy, now, actions);
         };
         if sequence == expected
             || (planted::is_on(Bug::GapIgnored) && sequence.0 == expected.0 + 1 && self.early.is_empty())
         {
             self.take(entry, sequence);
+            self.limit_gap(policy, now, actions);
         } else if sequence > expected {
-            self.buffer(entry, sequence, taken, policy, actions);
+            self.buffer(entry, sequence, taken, policy, now, actions);
         } else {
             // Whatever was passed long ago is turned away before it is accepted (`knows`): what is here is not lost.
-            self.late(entry, policy, actions);
+            self.gaps.fill(sequence);
+            self.late(entry, sequence, policy, actions);
         }
     }
 
@@ -96,7 +98,7 @@ impl Lane {
         self.place(entry);
         self.expected = Some(Sequence(sequence.0.saturating_add(1)));
         self.gap_closed();
-        self.drain_early();
+        self.moved_on();
     }
 
     pub(super) fn drain_early(&mut self) {
@@ -115,16 +117,18 @@ impl Lane {
         sequence: Sequence,
         taken: bool,
         policy: &Policy,
+        now: Millis,
         actions: &mut Vec<Action>,
     ) {
         if taken || self.early.contains_key(&sequence) {
-            return self.late(entry, policy, actions);
+            return self.late(entry, sequence, policy, actions);
         }
         if planted::is_on(Bug::BufferDrops) && self.buffered() + 1 >= policy.buffer_events_max {
             return;
         }
         if self.expected.is_some() {
-            actions.push(Action::Count(Count::Early));
+            let (what, at, expected) = (Count::Early, entry.at, self.expected);
+            actions.push(Action::Count { what, at, sequence, expected });
         }
         if self.beyond_early(sequence) {
             self.spill_one(sequence, entry, actions);
@@ -132,15 +136,14 @@ impl Lane {
             self.early_bytes += u64::from(entry.bytes);
             self.early.insert(sequence, entry);
         }
-        while self.is_buffer_full(policy) && !self.gap_parked && !self.early.is_empty() {
-            self.gap_expired(policy, actions);
-        }
+        self.reopened = true;
+        self.limit_gap(policy, now, actions);
         if self.gap_parked {
             self.spill_early(policy, actions);
         }
     }
 
-    fn is_buffer_full(&self, policy: &Policy) -> bool {
+    pub(super) fn is_buffer_full(&self, policy: &Policy) -> bool {
         self.buffered() >= policy.buffer_events_max
             || self.early_bytes + self.early_spilled.bytes >= policy.buffer_bytes_max
     }
@@ -168,8 +171,15 @@ impl Lane {
             && self.early.keys().next_back().is_some_and(|highest| sequence > *highest)
     }
 
-    pub(super) fn late(&mut self, mut entry: Entry, policy: &Policy, actions: &mut Vec<Action>) {
-        actions.push(Action::Count(Count::Late));
+    pub(super) fn late(
+        &mut self,
+        mut entry: Entry,
+        sequence: Sequence,
+        policy: &Policy,
+        actions: &mut Vec<Action>,
+    ) {
+        let (what, at, expected) = (Count::Late, entry.at, self.expected);
+        actions.push(Action::Count { what, at, sequence, expected });
         entry.flag = if planted::is_on(Bug::LateUnflagged) { Flag::None } else { Flag::Late };
         if policy.strict {
             actions.push(Action::DeadLetter { entry, why: Why::Late });
@@ -212,11 +222,15 @@ impl Lane {
             self.early_spilled.entries = self.early_spilled.entries.saturating_sub(1);
             self.early_spilled.bytes = self.early_spilled.bytes.saturating_sub(u64::from(entry.bytes));
             if self.expected.is_some_and(|expected| sequence < expected) {
-                self.late(entry, policy, &mut actions);
+                self.late(entry, sequence, policy, &mut actions);
             } else {
                 self.early_bytes += u64::from(entry.bytes);
                 self.early.insert(sequence, entry);
             }
+        }
+        if self.reopened {
+            self.moved_on();
+            self.limit_gap(policy, now, &mut actions);
         }
         self.drain_early();
         self.watch_gap(policy, now);

@@ -1,12 +1,10 @@
 //! Gaps in the producer's sequence: their timer, and what is decided about them.
 
-use super::{Action, Count, Lane, Policy};
-use crate::ids::Sequence;
+use super::{Action, Count, Gap, Lane, Policy};
+use crate::ids::{Address, Sequence};
+use crate::planted::{self, Bug};
 use crate::subscription::GapAction;
 use crate::time::Millis;
-
-/// Recorded gaps kept per lane; the oldest go first.
-const GAPS_MAX: usize = 64;
 
 impl Lane {
     /// Starts the gap timer the moment nothing deliverable is left before the gap, once per gap.
@@ -24,47 +22,71 @@ impl Lane {
         }
     }
 
-    pub(super) fn gap_expired(&mut self, policy: &Policy, actions: &mut Vec<Action>) {
+    pub(super) fn gap_expired(&mut self, policy: &Policy, now: Millis, actions: &mut Vec<Action>) {
+        self.give_up_gap(policy, now, actions);
+        self.limit_gap(policy, now, actions);
+    }
+
+    fn give_up_gap(&mut self, policy: &Policy, now: Millis, actions: &mut Vec<Action>) {
         let Some(lowest) = self.early.keys().next().copied() else {
             self.gap_until = None;
             return;
         };
         if self.opening {
             self.open_at(lowest);
-            return self.drain_early();
+            return self.moved_on();
         }
         match policy.gap_action {
             GapAction::Park if self.gap_parked => {}
             GapAction::Park => {
+                self.count_gap(actions);
                 self.gap_parked = true;
-                actions.push(Action::Count(Count::Gap));
             }
             GapAction::Skip => {
-                actions.push(Action::Count(Count::Gap));
-                self.skip_gap(actions);
+                self.count_gap(actions);
+                self.skip_gap(now, actions);
             }
         }
     }
 
-    pub(super) fn skip_gap(&mut self, actions: &mut Vec<Action>) {
+    /// A gap is counted once: one that is parked was counted then.
+    pub(super) fn count_gap(&self, actions: &mut Vec<Action>) {
+        if let Some((sequence, entry)) = self.early.first_key_value().filter(|_| !self.gap_parked) {
+            let (what, at, expected) = (Count::Gap, entry.at, self.expected);
+            actions.push(Action::Count { what, at, sequence: *sequence, expected });
+        }
+    }
+
+    pub(super) fn skip_gap(&mut self, now: Millis, actions: &mut Vec<Action>) {
         let Some((from, to)) = self.missing() else { return };
-        self.record_gap(from, to, actions);
+        let next = self.early.values().next().map(|entry| entry.at);
+        self.record_gap(Gap { from, to, at: now }, next, actions);
         self.expected = Some(Sequence(to.0 + 1));
         self.gap_closed();
         self.flag_next = true;
+        self.moved_on();
+    }
+
+    pub(super) fn record_gap(&mut self, gap: Gap, next: Option<Address>, actions: &mut Vec<Action>) {
+        self.gaps.record(gap);
+        actions.push(Action::GapRecorded { from: gap.from, to: gap.to, next });
+    }
+
+    /// The expected sequence moved: what it reaches takes its place, and the next gap is another one.
+    pub(super) fn moved_on(&mut self) {
         self.drain_early();
+        self.reopened = self.buffered() > 0 && !planted::is_on(Bug::LimitWaits);
     }
 
-    pub(super) fn record_gap(&mut self, from: Sequence, to: Sequence, actions: &mut Vec<Action>) {
-        if self.gaps.len() == GAPS_MAX {
-            self.gaps.remove(0);
+    /// A gap over the buffer's limits is not waited for. A gap that a person resumed at the limit waits once more: only
+    /// one that the lane has just come to is looked at, or (`buffer`) one for which another event came early.
+    pub(super) fn limit_gap(&mut self, policy: &Policy, now: Millis, actions: &mut Vec<Action>) {
+        while self.reopened && !self.early.is_empty() {
+            self.reopened = false;
+            if self.is_buffer_full(policy) && !self.gap_parked {
+                self.give_up_gap(policy, now, actions);
+            }
         }
-        self.gaps.push((from, to));
-        actions.push(Action::GapRecorded { from, to });
-    }
-
-    pub(super) fn in_recorded_gap(&self, sequence: Sequence) -> bool {
-        self.gaps.iter().any(|(from, to)| (*from..=*to).contains(&sequence))
     }
 
     pub(super) fn gap_closed(&mut self) {

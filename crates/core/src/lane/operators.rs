@@ -2,9 +2,10 @@
 
 use super::early::SpilledEarly;
 use super::queue::Spilled;
-use super::{Action, Count, Entry, Flag, Lane, Policy, Refused, Turn};
+use super::{Action, Entry, Flag, Gap, Lane, Policy, Refused, Turn};
 use crate::ids::{LaneNumber, Sequence};
 use crate::planted::{self, Bug};
+use crate::time::Millis;
 
 impl Lane {
     pub(super) fn resume(&mut self, actions: &mut Vec<Action>) {
@@ -29,7 +30,12 @@ impl Lane {
         }
     }
 
-    pub(super) fn skip(&mut self, actions: &mut Vec<Action>) -> Result<(), Refused> {
+    pub(super) fn skip(
+        &mut self,
+        policy: &Policy,
+        now: Millis,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), Refused> {
         if self.in_flight {
             return Err(Refused::Running);
         }
@@ -41,12 +47,12 @@ impl Lane {
         } else if let Some(lowest) = self.waited_for_in_vain() {
             if self.opening {
                 self.open_at(lowest);
-                self.drain_early();
+                self.moved_on();
             } else {
-                // A gap that is parked was counted when it was.
-                actions.extend((!self.gap_parked).then_some(Action::Count(Count::Gap)));
-                self.skip_gap(actions);
+                self.count_gap(actions);
+                self.skip_gap(now, actions);
             }
+            self.limit_gap(policy, now, actions);
         } else {
             return Err(Refused::NothingToSkip);
         }
@@ -59,7 +65,22 @@ impl Lane {
         (self.gap_until.is_some() || self.gap_parked).then_some(lowest)
     }
 
-    pub(super) fn purge(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn discard(&mut self, actions: &mut Vec<Action>) -> Result<(), Refused> {
+        if !self.held {
+            return Err(Refused::NotParked);
+        }
+        self.unhold(actions);
+        self.end_turn(Turn::Queue);
+        actions.extend(self.queue.pop_front().map(Action::Dropped));
+        self.refill_from_back();
+        self.flag_break(0);
+        Ok(())
+    }
+
+    pub(super) fn purge(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        if self.purgeable() == 0 && !planted::is_on(Bug::PurgeFlags) {
+            return;
+        }
         self.unhold(actions);
         let running = self.running();
         let kept_aside = usize::from(running == Some(Turn::Aside)).min(self.aside.len());
@@ -67,7 +88,7 @@ impl Lane {
         let gone = self.aside.drain(kept_aside..).chain(self.queue.drain(kept_queue..));
         actions.extend(gone.chain(self.back.drain(..)).map(Action::Dropped));
         actions.extend(self.early.values().map(|entry| Action::Dropped(*entry)));
-        self.purge_early(actions);
+        self.purge_early(now, actions);
         self.spilled = Spilled { first_chunk: self.spilled.next_chunk, entries: 0, ..self.spilled };
         [Turn::Aside, Turn::Queue]
             .into_iter()
@@ -77,11 +98,11 @@ impl Lane {
     }
 
     /// What was waited for in vain is a recorded gap, so that it is late and no new gap if it comes after all.
-    fn purge_early(&mut self, actions: &mut Vec<Action>) {
+    fn purge_early(&mut self, now: Millis, actions: &mut Vec<Action>) {
         let spilled = (self.early_spilled.entries > 0).then_some(self.early_spilled.highest);
         let highest = spilled.or_else(|| self.early.keys().next_back().copied());
         if let (Some(highest), Some(expected)) = (highest, self.expected) {
-            self.record_gap(expected, highest, actions);
+            self.record_gap(Gap { from: expected, to: highest, at: now }, None, actions);
             self.expected = Some(Sequence(highest.0.saturating_add(1)));
         }
         self.early.clear();
@@ -95,6 +116,7 @@ impl Lane {
         &mut self,
         expected: Sequence,
         policy: &Policy,
+        now: Millis,
         actions: &mut Vec<Action>,
     ) -> Result<(), Refused> {
         if !policy.sequenced {
@@ -107,11 +129,12 @@ impl Lane {
         self.watermark.restart();
         let kept = self.early.split_off(&expected);
         let passed = std::mem::replace(&mut self.early, kept);
-        for entry in passed.into_values() {
+        for (sequence, entry) in passed {
             self.early_bytes -= u64::from(entry.bytes);
-            self.late(entry, policy, actions);
+            self.late(entry, sequence, policy, actions);
         }
-        self.drain_early();
+        self.moved_on();
+        self.limit_gap(policy, now, actions);
         Ok(())
     }
 

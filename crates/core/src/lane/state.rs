@@ -1,6 +1,6 @@
 //! What a caller asks of a lane: its state, its head, when to look again. Nothing here changes it.
 
-use super::{Entry, Lane, Passed, Policy, Spilled, Turn};
+use super::{Entry, Gaps, Lane, Passed, Policy, Spilled, Turn};
 use crate::ids::{LaneNumber, Sequence};
 use crate::planted::{self, Bug};
 use crate::time::Millis;
@@ -135,6 +135,11 @@ impl Lane {
         self.expected
     }
 
+    /// The sequences that it gave up.
+    pub fn gaps(&self) -> &Gaps {
+        &self.gaps
+    }
+
     pub fn next_number(&self) -> LaneNumber {
         self.next_number
     }
@@ -250,9 +255,7 @@ impl Lane {
             && now.since(self.active_at) >= policy.sequence_ttl_ms;
         let mut watermark = self.watermark;
         watermark.rotate(self.passed(), policy.window_ms, now);
-        !forgotten
-            && !self.in_recorded_gap(sequence)
-            && watermark.is_long_past(sequence, policy.window_ms, now)
+        !forgotten && !self.gaps.may_miss(sequence) && watermark.is_long_past(sequence, policy.window_ms, now)
     }
 
     /// What was passed, as of the last step.
@@ -260,8 +263,9 @@ impl Lane {
         Passed { at: self.active_at, below: self.expected.unwrap_or_default() }
     }
 
-    /// Entries held in memory, for accounting.
+    /// Entries held in memory, for accounting. A remembered gap costs no more than an entry and counts as one.
     pub fn resident(&self) -> usize {
-        self.queue.len() + self.back.len() + self.aside.len() + self.early.len()
+        let entries = self.queue.len() + self.back.len() + self.aside.len() + self.early.len();
+        entries + self.gaps.ranges().len()
     }
 }

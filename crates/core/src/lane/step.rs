@@ -1,7 +1,7 @@
 //! The words of a step: what goes into a lane and what follows from it.
 
 use super::Entry;
-use crate::ids::Sequence;
+use crate::ids::{Address, Sequence};
 use crate::time::Millis;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub enum Input {
     GapExpired,
     Resume,
     Skip,
+    /// The dead letter that holds the lane goes for good. What else has the lane's turn is not touched.
+    Discard,
     /// All that waits goes, except what is in flight.
     Purge,
     Pause,
@@ -42,7 +44,13 @@ pub enum Input {
 /// What follows from an input. The caller persists the input itself, then does these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    Count(Count),
+    /// The producer's order is disturbed: to be counted and logged. `at` is the event's address.
+    Count {
+        what: Count,
+        at: Address,
+        sequence: Sequence,
+        expected: Option<Sequence>,
+    },
     /// A dead letter at the head of its lane, which waits behind it.
     Hold(Entry),
     /// The head is tried again: it is no dead letter any more.
@@ -60,10 +68,11 @@ pub enum Action {
         sequence: Sequence,
         entry: Entry,
     },
-    /// A tombstone: these sequences will not be waited for.
+    /// A tombstone: the lane does not wait for these sequences any more. `next` is the address of the event after them.
     GapRecorded {
         from: Sequence,
         to: Sequence,
+        next: Option<Address>,
     },
 }
 

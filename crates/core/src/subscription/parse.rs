@@ -7,7 +7,7 @@ use super::{
 };
 use crate::fault::{Fault, unknown};
 use crate::filter::{self, Filter, is_attribute_name};
-use crate::key::{Pointer, SequenceSource, Source};
+use crate::key::{Pointer, SEQUENCE_MAX, SequenceSource, Source};
 use crate::time::Millis;
 use serde_json::Value;
 
@@ -174,8 +174,8 @@ fn read_start(sequence: &Fields<'_>) -> Start {
         None => Start::Auto,
         Some(Value::String(text)) if text == "auto" => Start::Auto,
         Some(Value::String(text)) if text == "first" => Start::First,
-        Some(value) => value.as_u64().map(Start::At).unwrap_or_else(|| {
-            sequence.fault("start", "must be auto, first or a whole number");
+        Some(value) => value.as_u64().filter(|n| *n <= SEQUENCE_MAX).map(Start::At).unwrap_or_else(|| {
+            sequence.fault("start", "must be auto, first or a whole number below 2^64 - 1");
             Start::Auto
         }),
     }

@@ -301,7 +301,7 @@ fn policy() -> impl Strategy<Value = OrderingPolicy> {
         Ok(name) => SequenceSource::Attribute(name),
         Err(pointer) => SequenceSource::Pointer(pointer),
     }));
-    let start = prop_oneof![Just(Start::Auto), Just(Start::First), any::<u64>().prop_map(Start::At)];
+    let start = prop_oneof![Just(Start::Auto), Just(Start::First), (0..u64::MAX).prop_map(Start::At)];
     let gap = (1..=1_000_000_000u64, prop_oneof![Just(GapAction::Skip), Just(GapAction::Park)]);
     let failure = prop_oneof![Just(OnFailure::Skip), Just(OnFailure::Park)];
     (key, sequence, start, any::<bool>(), gap, 1..=1000u64, 1024..=1u64 << 40, failure).prop_map(

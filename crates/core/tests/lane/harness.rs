@@ -123,6 +123,8 @@ impl Machine {
             retry_at: lane.retry_at(),
             gap_timer: lane.gap_timer(),
             missing: lane.missing(),
+            gaps: lane.gaps().ranges().iter().map(|gap| (gap.from.0, gap.to.0)).collect(),
+            forgotten: lane.gaps().forgotten().map(|sequence| sequence.0),
             droppable: lane.droppable(),
             waiting,
         }
@@ -334,7 +336,7 @@ impl World {
     /// One step of machine and model, which must agree on everything.
     pub fn apply(&mut self, input: Input) -> Result<Vec<Action>, Refused> {
         let running = self.machine.lane.running();
-        let refusable = matches!(input, Input::Skip | Input::Reset { .. } | Input::Replay);
+        let refusable = matches!(input, Input::Skip | Input::Discard | Input::Reset { .. } | Input::Replay);
         let before = refusable.then(|| self.machine.clone());
         let early_on_disk = self.machine.early.len();
         let result = self.machine.apply(&input, &self.policy, self.now);

@@ -1,14 +1,14 @@
 //! What a lane is, in the plainest words: lists, and the whole history of what was passed and when. No windows, no
 //! chunks on disk, no counters that stand for lists. Written from the semantics page, not from the machine.
 
-use klambda_core::ids::{LaneNumber, Position, Sequence};
+use klambda_core::ids::{Address, LaneNumber, Position, Sequence};
 use klambda_core::lane::{Action, Count, Entry, Flag, Hold, Input, Policy, Refused, State, Turn, Why};
 use klambda_core::subscription::{GapAction, OnFailure, Start};
 use klambda_core::time::Millis;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Recorded gaps beyond these are forgotten, the oldest first.
-const GAPS_MAX: usize = 64;
+/// Ranges of missing sequences beyond these are forgotten, the lowest first (line 12).
+const RANGES_MAX: usize = 1024;
 
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -23,7 +23,10 @@ pub struct Model {
     opening: bool,
     /// Each time `expected` moved: when, and to what.
     passed: Vec<(Millis, u64)>,
-    gaps: Vec<(u64, u64)>,
+    /// Every sequence that was given up and has not come since, one by one.
+    given_up: BTreeSet<u64>,
+    /// The highest of those that were forgotten.
+    forgotten: Option<u64>,
     gap_until: Option<Millis>,
     gap_parked: bool,
     held: bool,
@@ -57,6 +60,9 @@ pub struct View {
     pub retry_at: Option<Millis>,
     pub gap_timer: Option<Millis>,
     pub missing: Option<(Sequence, Sequence)>,
+    /// First and last of each range that was given up.
+    pub gaps: Vec<(u64, u64)>,
+    pub forgotten: Option<u64>,
     pub droppable: u64,
     /// All that waits, by position.
     pub waiting: Vec<Entry>,
@@ -73,7 +79,8 @@ impl Model {
             expected: None,
             opening: false,
             passed: Vec::new(),
-            gaps: Vec::new(),
+            given_up: BTreeSet::new(),
+            forgotten: None,
             gap_until: None,
             gap_parked: false,
             held: false,
@@ -101,9 +108,14 @@ impl Model {
                 actions.push(Action::Delivered(entry));
             }
             Input::Failed { fatal, retry_at } => self.failed(fatal, retry_at, &mut actions),
-            Input::GapExpired => self.gap_is_over(now, &mut actions),
+            Input::GapExpired => {
+                self.gap_is_over(now, &mut actions);
+                self.keep_to_limit(now, &mut actions);
+            }
             Input::Resume => self.resume(&mut actions),
             Input::Skip => self.skip(now, &mut actions)?,
+            Input::Discard if !self.held => return Err(Refused::NotParked),
+            Input::Discard => self.discard(&mut actions),
             Input::Purge => self.purge(now, &mut actions),
             Input::Pause => self.paused = true,
             Input::Reset { expected } => self.reset(expected.0, now, &mut actions)?,
@@ -155,6 +167,8 @@ impl Model {
             retry_at: self.retry_at,
             gap_timer: self.gap_until.filter(|_| !self.gap_parked),
             missing: self.missing().map(|(from, to)| (Sequence(from), Sequence(to))),
+            gaps: self.ranges(),
+            forgotten: self.forgotten,
             droppable: waiting.len() as u64 - unavailable,
             waiting,
         }
@@ -223,9 +237,14 @@ impl Model {
                 self.pass_to(sequence + 1, now);
                 self.close_gap();
                 self.drain(now);
+                self.keep_to_limit(now, actions);
             }
-            Some(expected) if sequence < expected => self.late(entry, actions),
-            _ if buffered_already => self.late(entry, actions),
+            Some(expected) if sequence < expected => {
+                self.given_up.remove(&sequence);
+                self.forget_lowest();
+                self.late(entry, sequence, actions);
+            }
+            _ if buffered_already => self.late(entry, sequence, actions),
             _ => self.buffer(entry, sequence, now, actions),
         }
     }
@@ -242,7 +261,7 @@ impl Model {
 
     /// For how long the lane has been past this sequence, if it is and remembers it.
     fn passed_for(&self, sequence: u64, now: Millis) -> Option<u64> {
-        let in_gap = self.gaps.iter().any(|(from, to)| (*from..=*to).contains(&sequence));
+        let in_gap = self.given_up.contains(&sequence) || Some(sequence) <= self.forgotten;
         if in_gap || self.forgets(now) || self.expected.is_none_or(|expected| sequence >= expected) {
             return None;
         }
@@ -259,7 +278,7 @@ impl Model {
     fn forget_after_ttl(&mut self, now: Millis) {
         if self.forgets(now) {
             self.expected = None;
-            self.gaps.clear();
+            self.forget_gaps();
             self.passed.clear();
         }
     }
@@ -275,8 +294,8 @@ impl Model {
         self.passed.push((now, expected));
     }
 
-    fn late(&mut self, mut entry: Entry, actions: &mut Vec<Action>) {
-        actions.push(Action::Count(Count::Late));
+    fn late(&mut self, mut entry: Entry, sequence: u64, actions: &mut Vec<Action>) {
+        self.count(Count::Late, &entry, sequence, actions);
         entry.flag = Flag::Late;
         if self.policy.strict {
             actions.push(Action::DeadLetter { entry, why: Why::Late });
@@ -296,12 +315,26 @@ impl Model {
 
     fn buffer(&mut self, entry: Entry, sequence: u64, now: Millis, actions: &mut Vec<Action>) {
         if self.expected.is_some() {
-            actions.push(Action::Count(Count::Early));
+            self.count(Count::Early, &entry, sequence, actions);
         }
         self.early.push((sequence, entry));
+        self.keep_to_limit(now, actions);
+    }
+
+    /// A gap that is over the limit is not waited for, be it the one at hand or the next.
+    fn keep_to_limit(&mut self, now: Millis, actions: &mut Vec<Action>) {
         while self.is_buffer_full() && !self.gap_parked {
             self.gap_is_over(now, actions);
         }
+    }
+
+    fn count(&self, what: Count, entry: &Entry, sequence: u64, actions: &mut Vec<Action>) {
+        let (at, expected) = (entry.at, self.expected.map(Sequence));
+        actions.push(Action::Count { what, at, sequence: Sequence(sequence), expected });
+    }
+
+    fn first_early(&self) -> Option<(u64, Entry)> {
+        self.early.iter().copied().min_by_key(|(sequence, _)| *sequence)
     }
 
     fn is_buffer_full(&self) -> bool {
@@ -342,7 +375,7 @@ impl Model {
         if self.gap_parked {
             return;
         }
-        actions.push(Action::Count(Count::Gap));
+        self.count_gap(actions);
         match self.policy.gap_action {
             GapAction::Park => self.gap_parked = true,
             GapAction::Skip => self.tombstone(now, actions),
@@ -351,19 +384,49 @@ impl Model {
 
     fn tombstone(&mut self, now: Millis, actions: &mut Vec<Action>) {
         let (from, to) = self.missing().expect("a gap has missing sequences");
-        self.record_gap(from, to, actions);
+        let next = self.first_early().map(|(_, entry)| entry.at);
+        self.record_gap(from, to, next, actions);
         self.pass_to(to + 1, now);
         self.close_gap();
         self.flag_next = true;
         self.drain(now);
     }
 
-    fn record_gap(&mut self, from: u64, to: u64, actions: &mut Vec<Action>) {
-        self.gaps.push((from, to));
-        if self.gaps.len() > GAPS_MAX {
-            self.gaps.remove(0);
+    fn count_gap(&self, actions: &mut Vec<Action>) {
+        if let Some((sequence, entry)) = self.first_early() {
+            self.count(Count::Gap, &entry, sequence, actions);
         }
-        actions.push(Action::GapRecorded { from: Sequence(from), to: Sequence(to) });
+    }
+
+    fn record_gap(&mut self, from: u64, to: u64, next: Option<Address>, actions: &mut Vec<Action>) {
+        self.given_up.extend(from..=to);
+        self.forget_lowest();
+        actions.push(Action::GapRecorded { from: Sequence(from), to: Sequence(to), next });
+    }
+
+    /// Neighbours are one range.
+    fn ranges(&self) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for sequence in &self.given_up {
+            match ranges.last_mut() {
+                Some((_, to)) if *to + 1 == *sequence => *to = *sequence,
+                _ => ranges.push((*sequence, *sequence)),
+            }
+        }
+        ranges
+    }
+
+    fn forget_lowest(&mut self) {
+        let ranges = self.ranges();
+        for (_, to) in &ranges[..ranges.len().saturating_sub(RANGES_MAX)] {
+            self.forgotten = self.forgotten.max(Some(*to));
+            self.given_up.retain(|sequence| sequence > to);
+        }
+    }
+
+    fn forget_gaps(&mut self) {
+        self.given_up.clear();
+        self.forgotten = None;
     }
 
     // ---- leaving ------------------------------------------------------------------------------------------
@@ -468,25 +531,32 @@ impl Model {
             let lowest = self.lowest().expect("an opening lane has an early event");
             self.open_at(lowest, now);
             self.drain(now);
+            self.keep_to_limit(now, actions);
         } else {
             // Counted already when it was parked.
-            actions.extend((!self.gap_parked).then_some(Action::Count(Count::Gap)));
+            if !self.gap_parked {
+                self.count_gap(actions);
+            }
             self.tombstone(now, actions);
+            self.keep_to_limit(now, actions);
         }
         Ok(())
     }
 
     fn purge(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        let all: Vec<Entry> = self.view(now).waiting;
+        if all.len() as u64 == u64::from(self.in_flight) {
+            return;
+        }
         self.unhold(actions);
         let kept = self.turn.filter(|_| self.in_flight).map(|(_, position)| position);
-        let all: Vec<Entry> = self.view(now).waiting;
         for entry in all.into_iter().filter(|entry| Some(entry.position) != kept) {
             self.gone(entry.position);
             actions.push(Action::Dropped(entry));
         }
         if let (Some(expected), Some(highest)) = (self.expected, self.early.iter().map(|early| early.0).max())
         {
-            self.record_gap(expected, highest, actions);
+            self.record_gap(expected, highest, None, actions);
             self.pass_to(highest + 1, now);
         }
         self.line.retain(|entry| Some(entry.position) == kept);
@@ -503,16 +573,26 @@ impl Model {
         }
         self.opening = false;
         self.close_gap();
-        self.gaps.clear();
+        self.forget_gaps();
         self.passed.clear();
         self.pass_to(expected, now);
         let mut passed: Vec<(u64, Entry)> =
             self.early.iter().copied().filter(|(n, _)| *n < expected).collect();
         passed.sort_by_key(|(sequence, _)| *sequence);
         self.early.retain(|(sequence, _)| *sequence >= expected);
-        passed.into_iter().for_each(|(_, entry)| self.late(entry, actions));
+        passed.into_iter().for_each(|(sequence, entry)| self.late(entry, sequence, actions));
         self.drain(now);
+        self.keep_to_limit(now, actions);
         Ok(())
+    }
+
+    /// The dead letter that holds the lane, and no other.
+    fn discard(&mut self, actions: &mut Vec<Action>) {
+        self.unhold(actions);
+        let entry = self.line.remove(0);
+        self.gone(entry.position);
+        actions.push(Action::Dropped(entry));
+        self.flag(0);
     }
 
     fn requeue(&mut self, mut entry: Entry) {

@@ -19,10 +19,19 @@ enum Op {
     Burst {
         events: u16,
     },
+    /// As `Send`, from far below.
+    SendLate {
+        offset: i16,
+        nth: u8,
+    },
     Start,
     Deliver,
     DeliverMany {
         events: u16,
+    },
+    /// As many gaps, each given up at once.
+    Gaps {
+        gaps: u16,
     },
     Fail {
         fatal: bool,
@@ -35,6 +44,7 @@ enum Op {
     WaitForGap,
     Resume,
     Skip,
+    Discard,
     Purge,
     Pause,
     Reset {
@@ -86,6 +96,7 @@ fn any_op() -> impl Strategy<Value = Op> {
         4 => Just(Op::WaitForGap),
         3 => Just(Op::Resume),
         3 => Just(Op::Skip),
+        1 => Just(Op::Discard),
         1 => Just(Op::Purge),
         1 => Just(Op::Pause),
         1 => (0..12u8).prop_map(|expected| Op::Reset { expected }),
@@ -105,6 +116,8 @@ fn any_long_op() -> impl Strategy<Value = Op> {
         6 => any_op(),
         2 => (1..chunks).prop_map(|events| Op::Burst { events }),
         2 => (1..chunks).prop_map(|events| Op::DeliverMany { events }),
+        1 => (1000..1100u16).prop_map(|gaps| Op::Gaps { gaps }),
+        3 => (-2400..0i16, 3..9u8).prop_map(|(offset, nth)| Op::SendLate { offset, nth }),
     ]
 }
 
@@ -129,6 +142,19 @@ fn run(world: &mut World, op: &Op) {
                 }
             });
         }
+        Op::SendLate { offset, nth } => {
+            world.send((next(world, 2).saturating_add_signed(i64::from(offset)), nth), 1);
+        }
+        Op::Gaps { gaps } => {
+            world.hurry(|world| {
+                for _ in 0..gaps {
+                    world.send((next(world, 1) + 1, 2), 1);
+                    drop(world.deliver_all());
+                    world.wait_for_gap();
+                    drop(world.deliver_all());
+                }
+            });
+        }
         Op::Start => drop(world.start()),
         Op::Deliver => drop(world.deliver()),
         Op::DeliverMany { events } => {
@@ -146,6 +172,7 @@ fn run(world: &mut World, op: &Op) {
         Op::WaitForGap => drop(world.wait_for_gap()),
         Op::Resume => drop(world.apply(Input::Resume)),
         Op::Skip => drop(world.apply(Input::Skip)),
+        Op::Discard => drop(world.apply(Input::Discard)),
         Op::Purge => drop(world.apply(Input::Purge)),
         Op::Pause => drop(world.apply(Input::Pause)),
         Op::Reset { expected } => drop(world.apply(Input::Reset { expected: Sequence(expected.into()) })),

@@ -5,7 +5,7 @@ use crate::engine::{Engine, Failure};
 use crate::lanes::{Earlier, Previous, Slot};
 use crate::rows;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
-use klambda_core::lane::{Action, Count, Entry, Hold, Input, Why};
+use klambda_core::lane::{Action, Entry, Hold, Input, Why};
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
@@ -62,6 +62,10 @@ impl Engine {
                 self.must_be_droppable(slot, *position)?;
                 Input::DropOldest
             }
+            Step::Discard { position } => {
+                self.must_hold(slot, *position)?;
+                Input::Discard
+            }
             Step::GiveUp => return self.apply_give_up(at, time, slot),
             Step::PurgePart { early, positions } => {
                 return self.apply_purge_part(at, time, slot, *early, positions);
@@ -77,6 +81,14 @@ impl Engine {
         match head {
             Some((_, entry)) if entry.position == position => Ok(()),
             _ => Err(Failure::State(format!("event {position} was acknowledged out of its turn"))),
+        }
+    }
+
+    fn must_hold(&self, slot: Slot, position: Position) -> Result<(), Failure> {
+        let resident = self.lanes.get(slot).filter(|resident| resident.lane.hold() == Some(Hold::Failed));
+        match resident.and_then(|resident| resident.lane.front()) {
+            Some(entry) if entry.position == position => Ok(()),
+            _ => Err(Failure::State(format!("event {position} was deleted and does not hold its lane"))),
         }
     }
 
@@ -99,8 +111,9 @@ impl Engine {
     ) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
         let (id, key) = (resident.subscription, resident.key.clone());
-        self.replays.started(job, id, position, &key);
+        let is_parked = resident.lane.hold() == Some(Hold::Failed);
         if self.rows.get(&rows::at_position(rows::HELD, id, position))?.is_some() {
+            self.replays.started(job, id, position, &key);
             return self.step(slot, Input::Replay, time, at);
         }
         let Some(letter) = self.dead_letter(rows::DEAD, id, position)? else { return Ok(()) };
@@ -113,6 +126,11 @@ impl Engine {
         // A number counts in its own lane alone: in another one, under rules that came later, it never had a place.
         let is_its = letter.key.as_deref() == Some(&*key);
         let number = if is_its { letter.entry.number } else { LaneNumber(0) };
+        // What has no place in the lane queues behind the dead letter that holds it.
+        match is_parked && number == LaneNumber(0) {
+            true => self.replays.waits(job),
+            false => self.replays.started(job, id, position, &key),
+        }
         if let Some(resident) = self.lanes.get_mut(slot) {
             let previous_id = letter.previous_id.filter(|_| is_its).unwrap_or_default();
             resident.earlier.push(Earlier { position, attempts: letter.attempts.total, previous_id });
@@ -177,6 +195,10 @@ impl Engine {
         time: Millis,
         at: Address,
     ) -> Result<(), Failure> {
+        if let Action::Count { .. } | Action::GapRecorded { .. } = action {
+            self.order_disturbed(slot, &action, at);
+            return Ok(());
+        }
         if let Action::Hold(_) | Action::DeadLetter { .. } = action {
             // It keeps the id of the event before it, which may be gone when it is asked for.
             self.resolve_previous(slot)?;
@@ -185,18 +207,7 @@ impl Engine {
         let id = resident.subscription;
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
         match action {
-            Action::Count(count) => {
-                if self.live {
-                    let name = &subscription.document.name;
-                    match count {
-                        Count::Early => self.metrics.early(name),
-                        Count::Late => self.metrics.order_violation(name),
-                        Count::Gap => self.metrics.gap(name),
-                    }
-                    tracing::info!(subscription = %name, key = %resident.key, kind = ?count, "Order disturbed.");
-                }
-                Ok(())
-            }
+            Action::Count { .. } | Action::GapRecorded { .. } => Ok(()),
             Action::Delivered(entry) => {
                 subscription.tally.left(&entry);
                 subscription.tally.unpin(entry.at);
@@ -261,10 +272,6 @@ impl Engine {
                 resident.early_from = resident.early_from.min(sequence);
                 let row = rows::early(id, &resident.key, sequence);
                 self.spill_early(&row, &entry);
-                Ok(())
-            }
-            Action::GapRecorded { .. } => {
-                resident.barrier = Address(at.0 + 1);
                 Ok(())
             }
         }

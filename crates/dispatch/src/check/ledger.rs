@@ -140,7 +140,7 @@ impl Ledger {
         let lane = self.hasher.hash_one(key);
         let account = self.subscriptions.entry(id).or_default();
         match step {
-            Step::DropOldest { position } => {
+            Step::DropOldest { position } | Step::Discard { position } => {
                 account.dropped(key, *position);
                 self.counts.purged += 1;
             }

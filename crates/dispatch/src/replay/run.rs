@@ -1,16 +1,15 @@
 //! Running jobs: what is left to do of each, in queues, one dead letter after the other within a key.
 
-use super::{Queue, State, Work};
-use crate::dead_letters::{DeadLetter, Selector};
+use super::plan::{PART, Plan};
+use super::{State, Work};
+use crate::dead_letters::DeadLetter;
 use crate::delivery::STEP_BYTES_MAX;
 use crate::engine::{Engine, Failure, if_readable};
 use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::kinds::{self, Strategy};
 use klambda_core::lane::Hold;
 use klambda_core::planted::{self, Bug};
-use klambda_core::time::Millis;
 use klambda_store::record::{Gone, Record, ReplayChange, Step};
-use std::collections::BTreeMap;
 
 impl Engine {
     pub(crate) fn run_replays(&mut self) -> Result<(), Failure> {
@@ -42,95 +41,50 @@ impl Engine {
     }
 
     /// What there is to do is looked up, at first and again after a restart or a change of ordering, and written down
-    /// before any of it is done. Answers whether there was room for that.
+    /// before any of it is done. It is looked up in parts: answers whether all of it is known and written.
     fn plan_replay(&mut self, id: u64) -> Result<bool, Failure> {
-        let Some(mut job) = self.replays.get(id).cloned() else { return Ok(false) };
-        let (queues, left_out) = self.replay_queues(&job.selector, job.created + 1)?;
-        job.looks_again();
-        for (subscription, position, reason) in left_out {
-            if !self.log.has_room_for_steps(STEP_BYTES_MAX) {
-                return Ok(false);
-            }
-            job.skip(reason, 1);
-            if reason == "discarded" {
-                let (time, why) = (self.now, Gone::Deleted);
-                self.commit(&Record::DeadLetterGone { time, subscription, position, why })?;
-            }
+        let known = self.replays.work.get_mut(&id).and_then(|work| work.plan.take());
+        let Some(job) = self.replays.get(id) else { return Ok(false) };
+        let mut plan = known.unwrap_or_else(|| Box::new(self.new_plan(&job.selector, job.created + 1)));
+        self.plan_part(&mut plan)?;
+        if !self.finish_plan(id, &mut plan)? {
+            self.replays.work.entry(id).or_default().plan = Some(plan);
+            return Ok(false);
         }
-        let letters = queues.iter().map(|queue| queue.letters.len() as u64).sum();
-        job.planned(letters, queues.len() as u64);
+        let work = self.replays.work.entry(id).or_default();
+        work.queues = plan.queues;
+        work.next_at = self.now.0 as f64;
+        Ok(true)
+    }
+
+    /// Answers whether the plan is complete and written down.
+    fn finish_plan(&mut self, id: u64, plan: &mut Plan) -> Result<bool, Failure> {
+        if !plan.is_done() || !self.discard_some(plan)? {
+            return Ok(false);
+        }
+        let Some(mut job) = self.replays.get(id).cloned() else { return Ok(false) };
+        job.looks_again();
+        plan.left_out.iter().for_each(|(reason, count)| job.skip(reason, *count));
+        job.planned(plan.letters, plan.queues.len() as u64);
         let text = job.to_text()?;
         if !self.log.has_room_for_steps(text.len() + STEP_BYTES_MAX) {
             return Ok(false);
         }
         self.commit(&Record::Replay { time: self.now, id, change: ReplayChange::Planned { job: &text } })?;
-        let work = self.replays.work.entry(id).or_default();
-        work.queues = queues.into();
-        work.next_at = self.now.0 as f64;
         Ok(true)
     }
 
-    /// The selected dead letters as queues, oldest first, and those that their type's strategy leaves out.
-    #[allow(clippy::type_complexity)]
-    pub(super) fn replay_queues(
-        &self,
-        selector: &Selector,
-        failed_before: Millis,
-    ) -> Result<(Vec<Queue>, Vec<(SubscriptionId, Position, &'static str)>), Failure> {
-        let ids: Vec<SubscriptionId> = match &selector.subscription {
-            Some(name) => self.subscriptions_named(name),
-            None => self.subscriptions.keys().copied().collect(),
-        };
-        let mut groups: BTreeMap<(SubscriptionId, Option<String>, Position), Vec<DeadLetter>> =
-            BTreeMap::new();
-        let mut left_out = Vec::new();
-        for id in ids {
-            for letter in self.select_dead_letters(id, selector, Position(0), usize::MAX)? {
-                if letter.failed >= failed_before {
-                    continue;
-                }
-                let strategy = self.strategy(&letter.kind);
-                match strategy {
-                    Strategy::Manual if selector.ids.is_empty() => {
-                        left_out.push((id, letter.entry.position, "manual"));
-                        continue;
-                    }
-                    Strategy::Discard if !letter.holds_lane => {
-                        left_out.push((id, letter.entry.position, "discarded"));
-                        continue;
-                    }
-                    _ => {}
-                }
-                let key = self.lane_of_letter(id, &letter)?;
-                let mut letter = letter;
-                if key != letter.key {
-                    letter.entry.number = LaneNumber(0);
-                }
-                let alone = key.is_none() && strategy != Strategy::Ordered;
-                let own = if alone { letter.entry.position } else { Position(0) };
-                groups.entry((id, key, own)).or_default().push(letter);
+    /// Those that their strategy throws away go, some at a time. Answers whether none is left.
+    fn discard_some(&mut self, plan: &mut Plan) -> Result<bool, Failure> {
+        for _ in 0..PART {
+            if !self.log.has_room_for_steps(STEP_BYTES_MAX) {
+                return Ok(false);
             }
+            let Some((subscription, position)) = plan.discards.pop_front() else { return Ok(true) };
+            let (time, why) = (self.now, Gone::Deleted);
+            self.commit(&Record::DeadLetterGone { time, subscription, position, why })?;
         }
-        let mut queues: Vec<(Millis, Queue)> = groups
-            .into_iter()
-            .map(|((subscription, key, _), mut letters)| {
-                let oldest = letters.iter().map(|letter| letter.entry.accepted).min().unwrap_or_default();
-                // In the lane's order; what never had a place in it comes last.
-                let order = |letter: &DeadLetter| match letter.entry.number {
-                    LaneNumber(0) => (u64::MAX, letter.entry.position),
-                    number => (number.0, letter.entry.position),
-                };
-                letters.sort_by_key(order);
-                if planted::is_on(Bug::ReplayBackwards) {
-                    letters.reverse();
-                }
-                let letters =
-                    letters.iter().map(|letter| (letter.entry.position, letter.entry.number)).collect();
-                (oldest, Queue { subscription, key, letters, current: None })
-            })
-            .collect();
-        queues.sort_by_key(|(oldest, _)| *oldest);
-        Ok((queues.into_iter().map(|(_, queue)| queue).collect(), left_out))
+        Ok(plan.discards.is_empty())
     }
 
     /// The lane that a dead letter goes back to: its own; if it had none, or the rules changed since, the one that its
@@ -159,7 +113,7 @@ impl Engine {
         let Some(job) = self.replays.get(id) else { return Ok(()) };
         let parallelism = job.parallelism as usize;
         while work.active.len() < parallelism
-            && let Some(queue) = work.queues.pop_front()
+            && let Some((_, queue)) = work.queues.pop_first()
         {
             work.active.push(queue);
         }
@@ -169,7 +123,7 @@ impl Engine {
                 n += 1;
             } else {
                 work.active.swap_remove(n);
-                if let Some(queue) = work.queues.pop_front() {
+                if let Some((_, queue)) = work.queues.pop_first() {
                     work.active.push(queue);
                 }
             }
@@ -221,7 +175,8 @@ impl Engine {
         self.replay_one(subscription, key.as_deref(), position, id)?;
         let queue = &mut work.active[n];
         queue.letters.pop_front();
-        queue.current = Some(position);
+        // One that queued behind a parked head is not waited for.
+        queue.current = self.replays.is_open(subscription, position).then_some(position);
         Ok(true)
     }
 
@@ -253,7 +208,7 @@ impl Engine {
         if resident.lane.is_paused() {
             return Ok(Some("paused"));
         }
-        let parked = resident.lane.hold() == Some(Hold::Failed);
+        let parked = resident.lane.hold() == Some(Hold::Failed) && planted::is_on(Bug::LateLetterSkipped);
         Ok((parked && !letter.holds_lane && number == LaneNumber(0)).then_some("parked"))
     }
 

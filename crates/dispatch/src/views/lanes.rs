@@ -8,7 +8,7 @@ use crate::lanes::Resident;
 use crate::rows;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, SubscriptionId};
-use klambda_core::lane::{Entry, Hold, State};
+use klambda_core::lane::{self, Entry, Hold, State};
 use klambda_store::log::LogReader;
 use serde::Serialize;
 
@@ -31,6 +31,14 @@ pub struct Lane {
     pub buffered: u64,
     pub head: Option<Head>,
     pub gap: Option<Gap>,
+    /// How many ranges of missing sequences the lane gave up and remembers.
+    pub gaps_given_up: u64,
+    /// Those ranges, of a lane that is shown alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gaps: Option<Vec<GivenUp>>,
+    /// There were too many: of those up to here it is not known whether they came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gaps_forgotten_up_to: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Vec<Step>>,
     #[serde(skip)]
@@ -63,6 +71,14 @@ pub struct Gap {
     pub until: Option<Time>,
 }
 
+/// Sequences that the lane does not wait for any more.
+#[derive(Debug, Serialize)]
+pub struct GivenUp {
+    pub from: u64,
+    pub to: u64,
+    pub at: Time,
+}
+
 impl Engine {
     /// One lane with its timeline, which `resolve` completes.
     pub fn view_lane(&self, name: &str, key: &str) -> Result<Option<Lane>, Failure> {
@@ -82,7 +98,11 @@ impl Engine {
             },
         };
         let mut lane = self.lane_view(name, resident)?;
-        let mut walk = Walk::new(id, key, resident.last_step, resident.lane.entries());
+        let gaps = resident.lane.gaps();
+        let given_up = |gap: &lane::Gap| GivenUp { from: gap.from.0, to: gap.to.0, at: Time(gap.at) };
+        lane.gaps = Some(gaps.ranges().iter().map(given_up).collect());
+        lane.gaps_forgotten_up_to = gaps.forgotten().map(|sequence| sequence.0);
+        let mut walk = Walk::new(id, key, resident.last_step, resident.lane.entries(), gaps.ranges());
         walk.follow(|at| self.log.cached(at));
         lane.walk = Some(walk);
         Ok(Some(lane))
@@ -104,6 +124,9 @@ impl Engine {
             buffered: lane.buffered(),
             head: head_entry(resident).map(|entry| self.head_view(resident, entry)).transpose()?,
             gap: gap(resident),
+            gaps_given_up: lane.gaps().ranges().len() as u64,
+            gaps: None,
+            gaps_forgotten_up_to: None,
             timeline: None,
             walk: None,
         })
@@ -165,7 +188,7 @@ impl Engine {
         Ok(moved.map_or(at, Address))
     }
 
-    pub(super) fn name_of(&self, id: SubscriptionId) -> &str {
+    pub(crate) fn name_of(&self, id: SubscriptionId) -> &str {
         self.subscriptions.get(&id).map_or("", |subscription| subscription.name())
     }
 }

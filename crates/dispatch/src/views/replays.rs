@@ -3,8 +3,7 @@
 use super::{Page, Time};
 use crate::dead_letters::Selector;
 use crate::engine::Engine;
-use crate::operate::Refused;
-use crate::replay::{Job, Request, State};
+use crate::replay::{DryRun, Job, Request, State};
 use klambda_core::time::Millis;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -25,6 +24,8 @@ pub struct Replay {
     pub replayed: u64,
     pub failed: u64,
     pub skipped: u64,
+    /// Queued behind the dead letter that holds their lane.
+    pub waiting: u64,
     pub keys: u64,
     pub order_violations: u64,
     pub duplicates: u64,
@@ -51,18 +52,20 @@ impl Engine {
         Page { items: items.into_iter().map(Replay::of).collect(), next }
     }
 
-    /// What a replay would do.
-    pub fn dry_run(&mut self, request: Request) -> Result<Replay, Refused> {
-        let preview = self.preview_replay(&request)?;
-        let items = preview.letters.iter().take(ITEMS_MAX);
-        let ids = items.map(|letter| letter.id(self.name_of(letter.subscription))).collect();
+    /// What a replay would do, once all of it is looked up.
+    pub fn view_dry_run(&self, dry: DryRun) -> Replay {
+        let DryRun { request, plan } = dry;
+        let queues = plan.queues.values();
+        let letters =
+            queues.flat_map(|queue| queue.letters.iter().map(|letter| (queue.subscription, letter.0)));
+        let ids = letters.take(ITEMS_MAX).map(|(id, position)| format!("{}.{position}", self.name_of(id)));
         let mut replay = Replay::new(request, self.now());
-        replay.skipped = preview.left_out.values().sum();
-        replay.skipped_reasons = preview.left_out;
-        replay.selected = preview.letters.len() as u64 + replay.skipped;
-        replay.keys = preview.keys;
-        replay.items = Some(ids);
-        Ok(replay)
+        replay.items = Some(ids.collect());
+        replay.skipped = plan.left_out.values().sum();
+        replay.selected = plan.letters + replay.skipped;
+        replay.keys = plan.queues.len() as u64;
+        replay.skipped_reasons = plan.left_out.into_iter().map(|(why, n)| (why.to_owned(), n)).collect();
+        replay
     }
 }
 
@@ -90,6 +93,7 @@ impl Replay {
             replayed: 0,
             failed: 0,
             skipped: 0,
+            waiting: 0,
             keys: 0,
             order_violations: 0,
             duplicates: 0,
@@ -112,6 +116,7 @@ impl Replay {
             replayed: job.replayed,
             failed: job.failed,
             skipped: job.skipped,
+            waiting: job.waiting,
             keys: job.keys,
             order_violations: job.order_violations,
             duplicates: job.duplicates,

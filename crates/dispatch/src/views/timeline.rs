@@ -1,10 +1,11 @@
 //! The last steps of a lane, read from the log by following each step to the one before it.
 
 use super::Time;
+use crate::apply::range;
 use bytes::Bytes;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
-use klambda_core::lane::Entry;
+use klambda_core::lane::{Entry, Gap};
 use klambda_store::log::LogReader;
 use klambda_store::record::{self, LaneRef, Record, Route, To};
 use serde::Serialize;
@@ -35,6 +36,8 @@ pub struct Walk {
     /// Arrivals whose positions are yet to be found: which step, and where its event stands.
     unplaced: Vec<(usize, Address)>,
     waiting: HashMap<Address, Position>,
+    /// Gaps that were given up. They are no records: a timer, a limit or a person may have done it.
+    gaps: Vec<Gap>,
 }
 
 impl Walk {
@@ -43,6 +46,7 @@ impl Walk {
         key: &str,
         last_step: Address,
         waiting: impl Iterator<Item = &'a Entry>,
+        gaps: &[Gap],
     ) -> Walk {
         Walk {
             subscription,
@@ -51,6 +55,7 @@ impl Walk {
             steps: Vec::new(),
             unplaced: Vec::new(),
             waiting: waiting.map(|entry| (entry.at, entry.position)).collect(),
+            gaps: gaps.to_vec(),
         }
     }
 
@@ -72,7 +77,23 @@ impl Walk {
         self.place(reader);
         self.name_delivered();
         self.steps.reverse();
+        self.add_gaps();
         self.steps
+    }
+
+    /// Puts each gap after the steps up to the time when it was given up.
+    fn add_gaps(&mut self) {
+        let Some(first) = self.steps.first().map(|step| step.at.0) else { return };
+        let shown = self.gaps.iter().filter(|gap| gap.at >= first);
+        self.steps.extend(shown.map(|gap| Step {
+            at: Time(gap.at),
+            step: "gap given up",
+            position: None,
+            id: None,
+            detail: Some(format!("sequence {}", range(gap.from, gap.to))),
+        }));
+        self.steps.sort_by_key(|step| step.at.0);
+        self.steps.drain(..self.steps.len().saturating_sub(STEPS_MAX));
     }
 
     /// Adds the step in this record. None if it is no step of this lane.
@@ -146,7 +167,9 @@ fn lane_step(at: Time, step: &record::Step<'_>) -> Step {
         record::Step::Replay { position, job, .. } if *job > 0 => {
             (Some(position.0), Some(format!("replay r{job}")))
         }
-        record::Step::Replay { position, .. } => (Some(position.0), None),
+        record::Step::Replay { position, .. } | record::Step::Discard { position } => {
+            (Some(position.0), None)
+        }
         record::Step::Purge { events, .. } => (None, Some(format!("{events} events"))),
         record::Step::PurgePart { positions, .. } => (None, Some(format!("{} events", positions.len()))),
         _ => (None, None),

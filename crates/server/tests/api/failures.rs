@@ -144,6 +144,8 @@ async fn letters_are_paged_filtered_deleted_and_purged() {
     assert!(full(&world.get("/api/v1/dlq?until=2020-01-01T00:00:00Z").await.json(), 0));
     assert_eq!(world.delete("/api/v1/dlq/b.c.2").await.json()["eventId"], "e2");
     assert_eq!(world.delete("/api/v1/dlq/b.c.2").await.problem(), "not-found");
+    let none = world.post("/api/v1/dlq/purge", json!({"selector": {"ids": []}, "holders": true})).await;
+    assert_eq!(none.json(), json!({"purged": 0}), "an empty list is nothing, not everything");
     let purged = world.post("/api/v1/dlq/purge", json!({"selector": {"subscription": "b.c"}})).await;
     assert_eq!(purged.json(), json!({"purged": 4}));
     assert!(full(&world.get("/api/v1/dlq").await.json(), 5));

@@ -50,7 +50,7 @@ pub fn at_end(engine: &Engine, jobs: u64) -> Verdict {
                 format!("job {id}: {} order violations, {} duplicates", job.order_violations, job.duplicates);
             return Err(Violation::new(NAME, text));
         }
-        let accounted = job.replayed + job.failed + job.skipped;
+        let accounted = job.replayed + job.failed + job.skipped + job.waiting;
         if matches!(job.state, JobState::Succeeded | JobState::Failed) && job.selected != accounted {
             return Err(Violation::new(
                 NAME,

@@ -51,6 +51,10 @@ pub enum Step<'a> {
     GiveUpPart {
         events: u64,
     },
+    /// The dead letter at `position`, which holds its lane, goes for good.
+    Discard {
+        position: Position,
+    },
 }
 
 impl<'a> Step<'a> {
@@ -100,6 +104,10 @@ impl<'a> Step<'a> {
                 out.push(12);
                 put_varint(out, *events);
             }
+            Step::Discard { position } => {
+                out.push(13);
+                put_varint(out, position.0);
+            }
         }
     }
 
@@ -124,6 +132,7 @@ impl<'a> Step<'a> {
             10 => Step::GiveUp,
             11 => Step::PurgePart { early: r.u8()? != 0, positions: take_positions(r)? },
             12 => Step::GiveUpPart { events: r.varint()? },
+            13 => Step::Discard { position: Position(r.varint()?) },
             _ => return Err(Malformed("step")),
         })
     }
@@ -141,6 +150,7 @@ impl<'a> Step<'a> {
             Step::Replay { .. } => "replayed",
             Step::DropOldest { .. } => "dropped",
             Step::GiveUp | Step::GiveUpPart { .. } => "given up",
+            Step::Discard { .. } => "deleted",
         }
     }
 }
