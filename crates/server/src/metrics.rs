@@ -13,7 +13,7 @@ use klambda_core::subscription::{CONTROLLER, Document};
 use klambda_crash::{Place, contained};
 use klambda_dispatch::held::Account;
 use klambda_dispatch::metrics::Histogram;
-use klambda_dispatch::views::{LettersSample, Sample, SubscriptionSample};
+use klambda_dispatch::views::{Sample, SubscriptionSample};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use text::{Buckets, Format, Text};
@@ -216,13 +216,12 @@ fn dead_letters(text: &mut Text, sample: &Sample) {
     for of in letters.iter().filter(|of| of.name == CONTROLLER) {
         text.sample("operator_dlq_depth", &owner(&of.name), of.depth);
     }
-    let is_named = |of: &&LettersSample| {
-        of.name == CONTROLLER || sample.subscriptions.iter().any(|named| named.name == of.name)
-    };
+    let ages: BTreeMap<&str, u64> = letters.iter().map(|of| (of.name.as_str(), of.oldest_age_ms)).collect();
     text.gauge("klambda_dlq_oldest_age_seconds", "Age of the oldest event that is a dead letter.");
-    for of in letters.iter().filter(is_named) {
-        let age = of.oldest_age_ms as f64 / 1e3;
-        text.sample("klambda_dlq_oldest_age_seconds", &owner(&of.name), age);
+    let named = sample.subscriptions.iter().map(|subscription| subscription.name.as_str());
+    for name in named.chain(ages.contains_key(CONTROLLER).then_some(CONTROLLER)) {
+        let age_ms = ages.get(name).copied().unwrap_or(0);
+        text.sample("klambda_dlq_oldest_age_seconds", &owner(name), age_ms as f64 / 1e3);
     }
     gauge(
         text,
