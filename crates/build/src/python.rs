@@ -54,11 +54,19 @@ async fn install(request: &Request, tool: &Tool, bench: &Bench) -> Result<(), Er
     if !all.lines().any(|line| !line.trim().is_empty() && !line.trim().starts_with('#')) {
         return Ok(());
     }
+    if !request.source_distributions
+        && let Some(line) = all.lines().find(|line| names_source(line))
+    {
+        return Err(only_wheels(line.trim().to_owned(), bench));
+    }
     let list = bench.home.join("requirements.txt");
     files::write(&list, all.as_bytes())?;
     let words =
         ["-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"];
     let mut args: Vec<&OsStr> = words.map(OsStr::new).to_vec();
+    if !request.source_distributions {
+        args.extend(["--only-binary", ":all:"].map(OsStr::new));
+    }
     args.extend([OsStr::new("--target"), OsStr::new(".packages"), OsStr::new("-r"), list.as_os_str()]);
     if bench.run(tool, tool.path.as_os_str(), &args).await? {
         return Ok(());
@@ -66,5 +74,73 @@ async fn install(request: &Request, tool: &Tool, bench: &Bench) -> Result<(), Er
     if bench.line_with(&["No module named pip"]).is_some() {
         return Err(bench.failed(format!("{} has no pip; install it", tool.path.display())));
     }
-    Err(bench.installation_failed("pip", &NOT_FOUND))
+    match bench.installation_failed("pip", &NOT_FOUND) {
+        Error::DependencyNotFound { message, .. } if !request.source_distributions => {
+            Err(only_wheels(message, bench))
+        }
+        other => Err(other),
+    }
+}
+
+fn only_wheels(what: String, bench: &Bench) -> Error {
+    let message = format!(
+        "{what} (only wheels are installed; if the package has none, set build.allowSourceDistributions: true, \
+         which runs the package's setup.py)"
+    );
+    Error::DependencyNotFound { message, log: bench.output.lines() }
+}
+
+/// Whether a line of requirements leads past the choice of wheels: a path, an address, another file, or an option that
+/// takes the choice back.
+fn names_source(line: &str) -> bool {
+    const OPTIONS: [&str; 5] = ["-e", "--editable", "-r", "--requirement", "--no-binary"];
+    const ENDS: [&str; 4] = [".tar.gz", ".zip", ".tar.bz2", ".tgz"];
+    let line = line.split(" #").next().unwrap_or_default().trim();
+    if line.starts_with('#') {
+        return false;
+    }
+    if line.starts_with('-') {
+        return OPTIONS.iter().any(|option| line.starts_with(option));
+    }
+    // Hashes and environment markers come after the place.
+    let place = line.split(['#', ';']).next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_place =
+        place.contains('/') || place.starts_with('.') || ENDS.iter().any(|end| place.ends_with(end));
+    is_place && !place.ends_with(".whl")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_source;
+
+    #[test]
+    fn requirements_that_would_run_a_setup_are_seen() {
+        for source in [
+            "./mine",
+            "-e .",
+            "--editable=mine",
+            "git+https://h/x.git",
+            "x @ https://h/x.tar.gz",
+            "x.zip",
+            "-r more.txt",
+            "--no-binary :all:",
+            "/abs/x",
+            "x @ git+ssh://h/x#egg=x",
+            "file:///x",
+        ] {
+            assert!(names_source(source), "{source}");
+        }
+        for wheel in [
+            "",
+            "# git+https://h",
+            "six==1.16.0",
+            "requests[socks]>=2 ; python_version > '3'",
+            "https://h/x-1-py3-none-any.whl",
+            "x @ https://h/x-1-py3-none-any.whl#sha256=0",
+            "--index-url https://h/simple",
+            "six  # see https://h/x",
+        ] {
+            assert!(!names_source(wheel), "{wheel}");
+        }
+    }
 }

@@ -15,6 +15,8 @@ pub struct Request {
     pub handler: String,
     /// Dependencies beside those in the source, in the language's own words; empty for none.
     pub dependencies: String,
+    /// Packages that exist only as source may be built, which runs code of theirs. Else only wheels are installed.
+    pub source_distributions: bool,
     pub timeout: Duration,
     /// Tells a build that was asked for again from those before it; empty for what need not be built twice.
     pub again: String,

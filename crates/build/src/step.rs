@@ -2,7 +2,7 @@
 
 use crate::output::Output;
 use crate::stall::stalls;
-use crate::{Error, Tool};
+use crate::{Error, Tended, Tender, Tool};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -49,6 +49,7 @@ pub(crate) struct Bench {
     pub(crate) cache: PathBuf,
     /// Put before every command.
     pub(crate) launcher: Vec<OsString>,
+    pub(crate) tender: Option<Tender>,
     pub(crate) output: Output,
     /// How long a command may do nothing at all.
     pub(crate) stall: Duration,
@@ -63,8 +64,10 @@ impl Bench {
     pub(crate) async fn run(&self, tool: &Tool, program: &OsStr, args: &[&OsStr]) -> Result<bool, Error> {
         let mut command = self.command(tool, program);
         command.args(args);
+        let tended = self.tender.as_ref().map(|tender| (tender.0)());
+        command.envs(tended.as_ref().map(|tended| tended.variable()));
         let child = command.spawn().map_err(|e| Error::io("cannot start", Path::new(program), &e))?;
-        let mut group = Group::of(child);
+        let mut group = Group::of(child, tended);
         let (out, err) = (group.child.stdout.take(), group.child.stderr.take());
         let read_out = async {
             if let Some(out) = out {
@@ -77,14 +80,19 @@ impl Bench {
             }
         };
         let id = group.id;
-        let work = Box::pin(async { tokio::join!(group.child.wait(), read_out, read_err) });
+        let ended = async {
+            let status = group.child.wait().await;
+            // First, since what it left may hold its output open.
+            group.end().await;
+            status
+        };
+        let work = Box::pin(async { tokio::join!(ended, read_out, read_err) });
         let (status, (), ()) = tokio::select! {
             ended = work => ended,
             () = stalls(id, &self.output, self.stall) => {
                 return Err(Error::Stalled { after: self.stall, log: self.output.lines() });
             }
         };
-        drop(group);
         let status = status.map_err(|e| Error::io("cannot wait for", Path::new(program), &e))?;
         Ok(status.success())
     }
@@ -181,25 +189,45 @@ fn npm_settings() -> Option<PathBuf> {
     file.is_file().then_some(file)
 }
 
-/// A command and everything it started, except what leaves the group. When it is dropped all of it is killed, also what
-/// outlives a command that has ended and would write into folders that are gone.
+/// A command and everything it started. When it is dropped all of it is killed, also what outlives a command that has
+/// ended and would write into folders that are gone.
 struct Group {
     child: Child,
     id: Option<Pid>,
+    tended: Option<Box<dyn Tended>>,
 }
 
 impl Group {
-    fn of(child: Child) -> Group {
+    fn of(child: Child, mut tended: Option<Box<dyn Tended>>) -> Group {
         let id = child.id().and_then(|id| Pid::from_raw(id as i32));
-        Group { child, id }
+        if let (Some(tended), Some(id)) = (&mut tended, id) {
+            tended.started(id.as_raw_nonzero().get());
+        }
+        Group { child, id, tended }
+    }
+
+    /// Returns when nothing of it is left.
+    async fn end(&mut self) {
+        self.kill();
+        if let Some(tended) = self.tended.take() {
+            let _ = tokio::task::spawn_blocking(move || tended.end()).await;
+        }
+    }
+
+    fn kill(&self) {
+        if let Some(id) = self.id {
+            // Mostly there is nothing left of it.
+            let _ = kill_process_group(id, Signal::KILL);
+        }
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            // Mostly there is nothing left of it.
-            let _ = kill_process_group(id, Signal::KILL);
+        self.kill();
+        if let Some(tended) = self.tended.take() {
+            // The build was called off, and nobody waits for it.
+            std::thread::spawn(move || tended.end());
         }
     }
 }

@@ -6,7 +6,9 @@ use crate::slots::{Slots, Stage, Told};
 use crate::step::Bench;
 use crate::tools::Tools;
 use crate::wrappers::Wrappers;
-use crate::{Artifact, Cancel, Error, Hash, Language, Request, Tool, files, go, hash_folder, nodejs, python};
+use crate::{
+    Artifact, Cancel, Error, Hash, Language, Request, Tender, Tool, files, go, hash_folder, nodejs, python,
+};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -31,12 +33,21 @@ pub struct Options {
     pub stall: Duration,
     /// Put before every command, for instance a program that ends the command when this process ends.
     pub launcher: Vec<OsString>,
+    /// Ends what commands leave behind outside their process group.
+    pub tender: Option<Tender>,
 }
 
 impl Options {
     pub fn new(dir: impl Into<PathBuf>) -> Options {
         let dir: PathBuf = dir.into();
-        Options { cache: dir.join("cache"), dir, builds_max: 2, stall: STALL_DEFAULT, launcher: Vec::new() }
+        Options {
+            cache: dir.join("cache"),
+            dir,
+            builds_max: 2,
+            stall: STALL_DEFAULT,
+            launcher: Vec::new(),
+            tender: None,
+        }
     }
 }
 
@@ -158,6 +169,9 @@ impl Workshop {
         hasher.part(format!("{}.{}", tool.version.major, tool.version.minor).as_bytes());
         hasher.part(request.handler.as_bytes());
         hasher.part(request.dependencies.trim().as_bytes());
+        if request.source_distributions {
+            hasher.part(b"source distributions");
+        }
         if !request.again.is_empty() {
             hasher.part(request.again.as_bytes());
         }
@@ -178,6 +192,7 @@ impl Workshop {
             home: folder.path().join("home"),
             cache: self.options.cache.clone(),
             launcher: self.options.launcher.clone(),
+            tender: self.options.tender.clone(),
             output: Output::default(),
             stall: self.options.stall,
         };

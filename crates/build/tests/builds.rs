@@ -36,6 +36,7 @@ impl Bed {
             version: String::new(),
             handler: "index.handler".into(),
             dependencies: dependencies.into(),
+            source_distributions: false,
             timeout: Request::TIMEOUT_DEFAULT,
             again: String::new(),
         }
@@ -129,6 +130,11 @@ async fn python_builds_with_pip_and_answers() {
     assert!(artifact.dir.join("code/__pycache__").is_dir(), "compiled at the build");
 
     bed.fails(&bed.request(Language::Python, code, "six==99.0"), "DependencyNotFound", "six==99.0").await;
+    // Each would run a program of the package.
+    for source in ["git+https://h/x.git", "-e .", "./mine"] {
+        let request = bed.request(Language::Python, code, source);
+        bed.fails(&request, "DependencyNotFound", "build.allowSourceDistributions").await;
+    }
     bed.fails(&bed.request(Language::Python, "def handler(:\n", ""), "SyntaxError", "index.py, line 1").await;
     bed.fails(&bed.request(Language::Python, "def other(): pass\n", ""), "HandlerMissing", "handler").await;
 }

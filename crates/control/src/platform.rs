@@ -85,6 +85,7 @@ impl Platform {
         let mut workshop = klambda_build::Options::new(&folder);
         workshop.builds_max = options.builds_max;
         workshop.launcher = launcher(options);
+        workshop.tender = Some(tender(spawner.tender()));
         Ok(Platform {
             fleet: Fleet::start(fleet, spawner)?,
             workshop: Workshop::open(workshop)?,
@@ -154,8 +155,30 @@ impl Platform {
     }
 }
 
+/// Ends what the commands of builds leave behind.
+fn tender(tender: process::Tender) -> klambda_build::Tender {
+    let begin = move || -> Box<dyn klambda_build::Tended> { Box::new(OfBuild(tender.tend())) };
+    klambda_build::Tender(Arc::new(begin))
+}
+
+struct OfBuild(process::Tended);
+
+impl klambda_build::Tended for OfBuild {
+    fn variable(&self) -> (&'static str, &str) {
+        self.0.variable()
+    }
+
+    fn started(&mut self, pid: i32) {
+        self.0.started(pid);
+    }
+
+    fn end(self: Box<Self>) {
+        self.0.end();
+    }
+}
+
 /// Builds are ended with this program as functions are.
 fn launcher(options: &Options) -> Vec<std::ffi::OsString> {
-    let pid = std::process::id().to_string();
-    options.helper.iter().cloned().chain([pid.into(), "--".into()]).collect()
+    let words = klambda_local::child::launch_words(std::process::id(), true);
+    options.helper.iter().cloned().chain(words).chain(["--".into()]).collect()
 }

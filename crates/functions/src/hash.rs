@@ -47,7 +47,7 @@ fn again(resource: &Resource) -> Option<String> {
 /// whose it is: two functions with the same code share it.
 pub fn artifact(resource: &Resource, source_digest: &str) -> String {
     let build = &resource.spec.build;
-    let how = json!([build.registry, build.tag, build.insecure]);
+    let how = json!([build.registry, build.tag, build.insecure, build.allow_source_distributions]);
     of(&json!([source_digest, resource.spec.runtime, how, again(resource)]))
 }
 

@@ -4,8 +4,9 @@
 //! The server starts itself again with a hidden word, and this runs before anything else of it. So no code runs between
 //! fork and exec, where little is allowed, and nothing here is `unsafe`.
 
-use crate::process::leftovers;
+use crate::process::{leftovers, mark};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -17,7 +18,10 @@ const EXIT_NOT_RUNNABLE: i32 = 126;
 /// The parent was gone already; nobody is there to see this.
 const EXIT_ORPHAN: i32 = 125;
 
-/// Arguments: the parent's pid, the files of control groups to enter, `--`, the command. Or `watch`, the folder of
+/// Among the arguments: the command may do less than this program.
+const CONFINED: &str = "confined";
+
+/// Arguments: the parent's pid, [`CONFINED`] or not, the files of control groups to enter, `--`, the command. Or `watch`, the folder of
 /// records, the server.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ! {
     let mut arguments = arguments;
@@ -34,11 +38,25 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ! {
     if getppid() != Some(parent) {
         exit(EXIT_ORPHAN);
     }
-    for file in arguments.by_ref().take_while(|argument| argument != "--") {
-        enter(&file);
+    if let Ok(word) = std::env::var(mark::VARIABLE) {
+        mark::take(&word);
+    }
+    for word in arguments.by_ref().take_while(|argument| argument != "--") {
+        if word == CONFINED { confine() } else { enter(&word) }
     }
     let Some(program) = arguments.next() else { fail("no command given") };
     become_it(&program, arguments)
+}
+
+/// Where everything runs as root, these would let a function read the memory and the environment of the server. Others
+/// do not have them, and may not give them up either.
+const FORBIDDEN: [CapabilitySet; 3] =
+    [CapabilitySet::SYS_PTRACE, CapabilitySet::PERFMON, CapabilitySet::SYS_ADMIN];
+
+fn confine() {
+    for capability in FORBIDDEN {
+        let _ = remove_capability_from_bounding_set(capability);
+    }
 }
 
 /// Not a process of a function, but the one that sees to it that none is left.
@@ -69,9 +87,20 @@ fn fail(message: &str) -> ! {
     exit(EXIT_NOT_RUNNABLE)
 }
 
+/// Those of [`main`]'s arguments that stand before files and command.
+pub fn launch_words(parent: u32, is_confined: bool) -> Vec<OsString> {
+    let confined = is_confined.then(|| OsString::from(CONFINED));
+    [OsString::from(parent.to_string())].into_iter().chain(confined).collect()
+}
+
 /// The arguments that [`main`] reads, after the words that lead to it.
-pub(crate) fn arguments(parent: u32, enter: &[std::path::PathBuf], command: &[OsString]) -> Vec<OsString> {
-    let mut arguments = vec![OsString::from(parent.to_string())];
+pub(crate) fn arguments(
+    parent: u32,
+    enter: &[std::path::PathBuf],
+    is_confined: bool,
+    command: &[OsString],
+) -> Vec<OsString> {
+    let mut arguments = launch_words(parent, is_confined);
     arguments.extend(enter.iter().map(|file| file.clone().into_os_string()));
     arguments.push("--".into());
     arguments.extend_from_slice(command);

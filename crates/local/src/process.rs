@@ -23,12 +23,15 @@ use tokio::sync::watch;
 pub mod leftovers;
 pub mod limits;
 pub mod logs;
+pub(crate) mod mark;
 pub(crate) mod proc;
 mod spawner;
 mod strays;
+mod tended;
 
 pub use limits::Limits;
 pub use spawner::{Options, Spawner};
+pub use tended::{Tended, Tender};
 
 /// What to run.
 #[derive(Clone, Debug, Default)]

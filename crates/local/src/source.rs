@@ -5,8 +5,10 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::error::Elapsed;
 
 pub mod archive;
 mod budget;
@@ -189,21 +191,16 @@ impl Error {
 
 /// Brings the source into `into`, which must not exist yet. After an error it does not exist either.
 pub async fn fetch(source: &Source, into: &Path, limits: &Limits) -> Result<Fetched, Error> {
-    std::fs::create_dir(into)?;
-    let (working, mut worked) = mpsc::channel(1);
-    let fetch = Fetch { into, limits, deadline: Instant::now() + limits.time, working };
-    let fetched = match tokio::time::timeout(limits.time, fetch.run(source)).await {
-        Ok(fetched) => fetched,
-        Err(_) => Err(Error::Timeout(limits.time)),
-    };
-    drop(fetch);
-    if fetched.is_err() {
-        // Nobody writes into the folder any more.
-        let _: Option<()> = worked.recv().await;
-        let _ = std::fs::remove_dir_all(into);
-    }
-    fetched
+    let (fetch, worked) = Fetch::begin(into, limits)?;
+    let fetched = tokio::time::timeout(limits.time, fetch.run(source)).await;
+    fetch.end(fetched, worked).await
 }
+
+/// How long work on files may take to notice that its time is over.
+const NOTICE: Duration = Duration::from_secs(1);
+/// Reads that block although their fetch is over. Each holds a thread; at this many nothing more is fetched from files.
+const BLOCKED_MAX: usize = 16;
+static BLOCKED: AtomicUsize = AtomicUsize::new(0);
 
 /// One fetch: where to, and how much it may take.
 struct Fetch<'a> {
@@ -214,7 +211,42 @@ struct Fetch<'a> {
     working: mpsc::Sender<()>,
 }
 
-impl Fetch<'_> {
+impl<'a> Fetch<'a> {
+    fn begin(into: &'a Path, limits: &'a Limits) -> Result<(Fetch<'a>, mpsc::Receiver<()>), Error> {
+        std::fs::create_dir(into)?;
+        let (working, worked) = mpsc::channel(1);
+        Ok((Fetch { into, limits, deadline: Instant::now() + limits.time, working }, worked))
+    }
+
+    /// After an error the folder is removed, once nobody writes into it any more. A read that blocks is not waited for:
+    /// it is left to a thread that removes the folder when the read returns.
+    async fn end(
+        self,
+        fetched: Result<Result<Fetched, Error>, Elapsed>,
+        mut worked: mpsc::Receiver<()>,
+    ) -> Result<Fetched, Error> {
+        let Fetch { into, limits, working, .. } = self;
+        drop(working);
+        let fetched = fetched.unwrap_or(Err(Error::Timeout(limits.time)));
+        if fetched.is_ok() {
+            return fetched;
+        }
+        if tokio::time::timeout(NOTICE, worked.recv()).await.is_ok() {
+            let _ = std::fs::remove_dir_all(into);
+            return fetched;
+        }
+        tracing::warn!(folder = %into.display(), "A read of a source blocks; the fetch ends without it.");
+        let into = into.to_path_buf();
+        BLOCKED.fetch_add(1, Ordering::Relaxed);
+        let waited = std::thread::Builder::new().name("klambda-blocked".into()).spawn(move || {
+            let _: Option<()> = worked.blocking_recv();
+            let _ = std::fs::remove_dir_all(into);
+            BLOCKED.fetch_sub(1, Ordering::Relaxed);
+        });
+        waited.map_err(Error::Io)?;
+        fetched
+    }
+
     async fn run(&self, source: &Source) -> Result<Fetched, Error> {
         match source {
             Source::Inline(inline) => inline::write(inline, self),
@@ -238,20 +270,50 @@ impl Fetch<'_> {
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        if BLOCKED.load(Ordering::Relaxed) >= BLOCKED_MAX {
+            return Err(Error::Unreachable(format!("{BLOCKED_MAX} reads of earlier sources still block")));
+        }
         let working = self.working.clone();
-        let task = tokio::task::spawn_blocking(move || {
+        let (answer, answered) = oneshot::channel();
+        // A thread of its own: one of the runtime's would be missing elsewhere if a read blocks for ever.
+        std::thread::Builder::new().name("klambda-fetch".into()).spawn(move || {
             let result = work();
             drop(working);
-            result
-        });
-        match task.await {
-            Ok(result) => result,
-            Err(panic) => Err(Error::Io(std::io::Error::other(panic))),
-        }
+            let _ = answer.send(result);
+        })?;
+        answered.await.unwrap_or_else(|_| Err(Error::Io(std::io::Error::other("the fetch broke off"))))
     }
 
     /// For what is made on the way: on the same disk.
     fn beside(&self) -> &Path {
         self.into.parent().unwrap_or(Path::new("."))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_read_that_blocks_does_not_hold_the_fetch() {
+        let folder = tempfile::tempdir().unwrap();
+        let into = folder.path().join("code");
+        let limits = Limits { time: Duration::from_millis(50), ..Limits::default() };
+        let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+        let (fetch, worked) = Fetch::begin(&into, &limits).unwrap();
+        let read = fetch.blocking(move || {
+            let _ = blocked.recv();
+            Ok(Fetched { files: 0, bytes: 0, revision: None })
+        });
+        let fetched = tokio::time::timeout(limits.time, read).await;
+        let ended = tokio::time::timeout(Duration::from_secs(10), fetch.end(fetched, worked)).await;
+        assert!(matches!(ended, Ok(Err(Error::Timeout(_)))), "{ended:?}");
+        assert!(into.exists(), "it may still be written into");
+        drop(unblock);
+        let until = Instant::now() + Duration::from_secs(10);
+        while into.exists() {
+            assert!(Instant::now() < until, "the folder stays");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }

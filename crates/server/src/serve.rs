@@ -19,6 +19,7 @@ use klambda_dispatch::{Engine, Failure};
 use klambda_functions::plan;
 use klambda_store::real_disk::{self, RealDisk};
 use klambda_store::{log, recovery};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -95,12 +96,20 @@ pub fn runtime(config: &Config) -> io::Result<Runtime> {
 /// Serves until it is told to stop by a signal.
 pub async fn run(config: Config) -> Result<(), Error> {
     telemetry::init(&config.log);
+    hide();
     let server = Server::start(config).await?;
     let listening = tokio::spawn(signals(server.shutdown.clone(), server.tokens.clone()));
     greet(&server)?;
     let ended = server.ended().await;
     listening.abort();
     Ok(ended?)
+}
+
+/// Functions run as the same user. They must not read this process's environment and memory through `/proc`.
+fn hide() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "Functions may be able to read the environment of this server.");
+    }
 }
 
 /// Where commands look for a server that they are not told of.

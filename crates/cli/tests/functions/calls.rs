@@ -129,3 +129,16 @@ fn a_status_that_is_none_is_not_passed_on() {
         "{statuses:?}"
     );
 }
+
+/// The server's environment may hold tokens. A function runs as the same user, and knows the server as its parent.
+#[test]
+fn a_function_cannot_read_the_environment_of_the_server() {
+    let world = World::with(vec![("KLAMBDA_TEST_SECRET", "hush-hush".into())]);
+    let code = "const fs = require('fs'); exports.handler = () => { try { \
+        return { read: fs.readFileSync(`/proc/${process.ppid}/environ`, 'latin1') }; \
+        } catch (error) { return { refused: error.code }; } };";
+    world.apply("f", &node(code));
+    world.ready("f");
+    let (status, answer) = world.invoke("f", &json!({}));
+    assert_eq!((status, &answer), (200, &json!({ "refused": "EACCES" })));
+}

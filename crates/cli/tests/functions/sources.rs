@@ -151,3 +151,42 @@ fn an_archive_comes_from_a_bucket() {
     world.failed("none", "SourceNotFound");
     assert!(!world.function("hello").to_string().contains(SECRET));
 }
+
+/// A package's `setup.py` may start anything, and here it does all it can to get away.
+#[test]
+fn what_a_build_starts_and_leaves_is_ended_with_it() {
+    let world = World::new();
+    let folder = world.folder.path().join("code");
+    std::fs::create_dir_all(folder.join("mine")).expect("made");
+    let pids = world.folder.path().join("pids");
+    let setup = format!(
+        "import os, subprocess\n\
+         from setuptools import setup\n\
+         quiet = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n\
+         left = subprocess.Popen(['sleep', '600'], env={{'PATH': os.environ['PATH']}}, start_new_session=True, **quiet)\n\
+         open({pids:?}, 'a').write('%d\\n' % left.pid)\n\
+         setup(name='mine', version='1', py_modules=['mine'])\n"
+    );
+    std::fs::write(folder.join("mine/setup.py"), setup).expect("written");
+    std::fs::write(folder.join("mine/mine.py"), "N = 7\n").expect("written");
+    std::fs::write(folder.join("requirements.txt"), "./mine\n").expect("written");
+    let code = "import mine\n\n\ndef handler(event, context):\n    return {'n': mine.N}\n";
+    std::fs::write(folder.join("index.py"), code).expect("written");
+    let mut spec = json!({ "source": { "type": "folder", "folder": { "path": folder } },
+        "runtime": { "language": "python", "handler": "index.handler" } });
+    world.apply("f", &spec);
+    let seen = world.failed("f", "DependencyNotFound");
+    assert!(seen.to_string().contains("build.allowSourceDistributions"), "{seen:#}");
+    assert!(!pids.exists(), "without leave nothing of it runs");
+
+    spec["build"] = json!({ "allowSourceDistributions": true });
+    world.apply("f", &spec);
+    world.ready("f");
+    assert_eq!(world.invoke("f", &json!({})), (200, json!({ "n": 7 })));
+    let left = std::fs::read_to_string(&pids).expect("it ran");
+    let is_alive = |pid: &&str| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    };
+    assert_eq!(left.lines().filter(is_alive).collect::<Vec<_>>(), Vec::<&str>::new());
+}

@@ -242,6 +242,7 @@ impl Platform {
             version: runtime.version.clone().unwrap_or_default(),
             handler: runtime.handler.clone(),
             dependencies: inline.and_then(|inline| inline.dependencies.clone()).unwrap_or_default(),
+            source_distributions: resource.spec.build.allow_source_distributions,
             timeout: Duration::from_millis(resource.spec.build.timeout.ms),
             again: if is_asked_again(resource) { hash.to_owned() } else { String::new() },
         };

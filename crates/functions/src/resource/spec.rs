@@ -223,6 +223,9 @@ pub struct Build {
     /// Build on every change of the spec, even of content that was built before.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub force_rebuild: bool,
+    /// Install Python packages that exist only as source. Building one runs its `setup.py`; else only wheels are installed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub allow_source_distributions: bool,
 }
 
 impl Language {
@@ -285,6 +288,7 @@ impl Default for Build {
             tag: None,
             insecure: false,
             force_rebuild: false,
+            allow_source_distributions: false,
         }
     }
 }

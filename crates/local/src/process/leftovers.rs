@@ -5,8 +5,8 @@
 //! as well, the next start does it.
 //!
 //! Each process has a file that names it by pid, start time and boot. A pid alone may be another's by now; with the
-//! start time it cannot. What a process started itself is known by a word in its environment; the container that a
-//! client started, by its name.
+//! start time it cannot. What a process started itself is known by its [`super::mark`]; the container that a client
+//! started, by its name.
 
 use super::Command;
 use super::proc;
@@ -19,9 +19,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// In the environment of every process, with a word that is used once.
-pub const MARK: &str = "KLAMBDA_REPLICA";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
@@ -106,7 +103,7 @@ impl Records {
         ended + kill_marked(std::slice::from_ref(&record.mark))
     }
 
-    pub(super) fn add(&self, pid: i32, mark: &str, command: &Command) -> io::Result<()> {
+    pub(super) fn add(&self, pid: i32, mark: &str, command: Option<&Command>) -> io::Result<()> {
         let started = proc::stat(pid).map_or(0, |stat| stat.started);
         let record = Record {
             pid,
@@ -114,7 +111,7 @@ impl Records {
             boot: self.boot.clone(),
             mark: mark.to_owned(),
             server: self.server.clone(),
-            container: Container::of(command),
+            container: command.and_then(Container::of),
         };
         fs::write(self.file(pid), serde_json::to_vec(&record)?)
     }

@@ -29,6 +29,12 @@ fn parse(pid: i32, line: &str) -> Option<Stat> {
     })
 }
 
+/// Whether it has ended and only waits to be buried.
+pub fn has_ended(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
 pub fn all() -> Vec<Stat> {
     pids().into_iter().filter_map(stat).collect()
 }

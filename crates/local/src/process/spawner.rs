@@ -1,10 +1,11 @@
 //! The one thread that starts processes, and the tasks that watch over them.
 
-use super::leftovers::{MARK, Records};
+use super::leftovers::Records;
 use super::limits::{Group, Groups, Held, Watch, Watched};
 use super::logs::{Logs, Stream};
 use super::strays::Strays;
-use super::{Command, Error, Exit, Process};
+use super::tended::Tender;
+use super::{Command, Error, Exit, Process, mark};
 use crate::{child, container};
 use klambda_crash::Point;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -38,6 +39,7 @@ pub struct Options {
 #[derive(Clone)]
 pub struct Spawner {
     requests: mpsc::Sender<Request>,
+    tender: Tender,
     /// Of an earlier run, ended at the start of this one.
     leftovers: usize,
 }
@@ -54,11 +56,17 @@ impl Spawner {
     /// Ends leftovers first. Must be called within a runtime, which watches over the processes.
     pub fn start(options: Options) -> io::Result<Spawner> {
         let (records, leftovers) = Records::open(&options.records)?;
+        let records = Arc::new(records);
+        let tender = Tender::new(records.clone());
         let (requests, received) = mpsc::channel::<Request>();
         let mut watcher = watcher(&options.helper, &records)?;
         let mut starter = Starter {
             options,
-            shared: Arc::new(Shared { records, watch: Watch::default(), strays: Strays::default() }),
+            shared: Arc::new(Shared {
+                records: records.clone(),
+                watch: Watch::default(),
+                strays: Strays::default(),
+            }),
             runtime: Handle::current(),
         };
         std::thread::Builder::new().name("klambda-spawn".into()).spawn(move || {
@@ -72,7 +80,12 @@ impl Spawner {
             drop(watcher.stdin.take());
             let _ = watcher.wait();
         })?;
-        Ok(Spawner { requests, leftovers })
+        Ok(Spawner { requests, tender, leftovers })
+    }
+
+    /// For processes that others start.
+    pub fn tender(&self) -> Tender {
+        self.tender.clone()
     }
 
     pub fn leftovers(&self) -> usize {
@@ -113,7 +126,7 @@ struct Starter {
 }
 
 struct Shared {
-    records: Records,
+    records: Arc<Records>,
     watch: Watch,
     strays: Strays,
 }
@@ -134,7 +147,7 @@ impl Starter {
         let mut child = spawned.inspect_err(|_| groups.iter().for_each(Group::remove)).map_err(failed)?;
         let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
         let Some(pid) = pid else { return Err(failed(io::Error::other("it ended at once"))) };
-        if let Err(error) = self.shared.records.add(pid.as_raw_nonzero().get(), &name, command) {
+        if let Err(error) = self.shared.records.add(pid.as_raw_nonzero().get(), &name, Some(command)) {
             tracing::warn!(%error, "A process is not noted; it would not be ended by the next start.");
         }
         let ended_for_memory = Arc::new(AtomicBool::new(false));
@@ -162,11 +175,20 @@ impl Starter {
         let entries: Vec<PathBuf> = groups.iter().map(Group::entry).collect();
         let mut words_of_command = vec![command.program.clone().into_os_string()];
         words_of_command.extend(command.arguments.iter().map(OsString::from));
+        // A container engine needs what its user may do, and confines what it starts itself.
+        let is_confined = command.container.is_none();
         let mut spawning = tokio::process::Command::new(program);
-        spawning.args(words).args(child::arguments(std::process::id(), &entries, &words_of_command));
+        spawning.args(words).args(child::arguments(
+            std::process::id(),
+            &entries,
+            is_confined,
+            &words_of_command,
+        ));
         spawning.current_dir(&command.folder).env_clear().process_group(0).kill_on_drop(true);
         spawning.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        spawning.envs(command.environment.iter().map(|(name, value)| (name, value))).env(MARK, name);
+        spawning
+            .envs(command.environment.iter().map(|(name, value)| (name, value)))
+            .env(mark::VARIABLE, name);
         let stdin = match listener {
             Some(listener) => {
                 spawning.env("KLAMBDA_LISTEN_FD", "0");

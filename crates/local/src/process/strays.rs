@@ -1,9 +1,7 @@
-//! What a process started and what left its group: known by the word in its environment, wherever it went.
+//! What a process started and what left its group: known by its [`mark`], wherever it went.
 
-use super::leftovers::MARK;
-use super::proc;
+use super::{mark, proc};
 use rustix::process::{Pid, Signal, kill_process};
-use std::fs;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,7 +29,7 @@ impl Strays {
     }
 }
 
-fn end_all(marks: &[String]) {
+pub fn end_all(marks: &[String]) {
     for _ in 0..LOOKS_MAX {
         if kill_marked(marks) == 0 {
             break;
@@ -42,16 +40,6 @@ fn end_all(marks: &[String]) {
 
 /// Kills all that have one of these marks, and says how many.
 pub fn kill_marked(marks: &[String]) -> usize {
-    let marked = proc::pids().into_iter().filter(|pid| has_mark(*pid, marks));
+    let marked = proc::pids().into_iter().filter(|pid| mark::is_on(*pid, marks));
     marked.filter_map(|pid| kill_process(Pid::from_raw(pid)?, Signal::KILL).ok()).count()
-}
-
-/// What has ended and is not buried yet has no environment.
-fn has_mark(pid: i32, marks: &[String]) -> bool {
-    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
-    let mut variables = environment.split(|byte| *byte == 0);
-    variables.any(|variable| {
-        let mark = variable.strip_prefix(MARK.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
-        mark.is_some_and(|mark| marks.iter().any(|known| known.as_bytes() == mark))
-    })
 }

@@ -2,7 +2,9 @@
 
 use super::budget::{Budget, link_stays_inside};
 use super::{Error, Fetched};
+use rustix::fs::OFlags;
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Not part of anybody's source, and often large.
@@ -41,7 +43,12 @@ pub fn copy(from: &Path, into: &Path, mut budget: Budget) -> Result<Fetched, Err
 }
 
 fn file(from: &Path, to: &Path, budget: &mut Budget) -> Result<(), Error> {
-    let mut reader = fs::File::open(from)?;
+    // It was a plain file a moment ago. Should it be a pipe by now, opening it must not wait for a writer.
+    let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
+    let mut reader = fs::OpenOptions::new().read(true).custom_flags(flags).open(from)?;
+    if !reader.metadata()?.is_file() {
+        return Err(Error::Unsafe(format!("{} is no longer a plain file", from.display())));
+    }
     let permissions = reader.metadata()?.permissions();
     let mut writer = fs::File::create_new(to)?;
     budget.copy(&mut reader, &mut writer)?;

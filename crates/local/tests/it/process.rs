@@ -78,6 +78,33 @@ async fn what_left_its_group_is_killed_too_and_nothing_of_others() {
     assert!(!is_alive(stray_of_kept));
 }
 
+/// Neither its group, nor its parent, nor its environment tells whose it is.
+#[tokio::test]
+async fn what_empties_its_environment_is_killed_too_and_nothing_of_others() {
+    let folder = TempDir::new().unwrap();
+    let spawner = spawner(folder.path(), Groups::none());
+    let script =
+        "setsid -f env -i PATH=\"$PATH\" sh -c 'echo $$; exec sleep 600 >/dev/null 2>&1'; exec sleep 600";
+    let mut started = Vec::new();
+    for replica in 0..2 {
+        let command = klambda_local::process::Command {
+            program: "sh".into(),
+            arguments: ["-c", script].map(String::from).to_vec(),
+            ..command(&[])
+        };
+        let logs = logs();
+        let mut follower = logs.follow(0);
+        let process = spawner.spawn(Arc::new(command), None, logs, replica).await.unwrap();
+        started.push((process, follower.next().await.unwrap().text.parse::<i32>().unwrap()));
+    }
+    let (kept, stray_of_kept) = started.pop().unwrap();
+    let (ended, stray) = started.pop().unwrap();
+    ended.stop(Duration::from_secs(5)).await;
+    assert!(!is_alive(stray) && is_alive(stray_of_kept));
+    kept.stop(Duration::from_secs(5)).await;
+    assert!(!is_alive(stray_of_kept));
+}
+
 #[tokio::test]
 async fn a_program_that_is_not_there_says_so() {
     let folder = TempDir::new().unwrap();

@@ -1,0 +1,23 @@
+//! Commands that leave processes behind: whoever runs the workshop can find and end those.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Watches over one command.
+pub trait Tended: Send {
+    /// Goes into the command's environment.
+    fn variable(&self) -> (&'static str, &str);
+    fn started(&mut self, pid: i32);
+    /// Ends what the command left. May block.
+    fn end(self: Box<Self>);
+}
+
+/// Begins to watch over a command that is to be started.
+#[derive(Clone)]
+pub struct Tender(pub Arc<dyn Fn() -> Box<dyn Tended> + Send + Sync>);
+
+impl fmt::Debug for Tender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tender")
+    }
+}
