@@ -23,6 +23,7 @@ const ERROR_BYTES_MAX: usize = 512;
 impl Engine {
     /// Looks at a lane after something happened to it: counts it, and queues it or sets its timer.
     pub(crate) fn touch(&mut self, slot: Slot) {
+        self.lanes.recount(slot);
         let Some(resident) = self.lanes.get_mut(slot) else { return };
         let Some(subscription) = self.subscriptions.get_mut(&resident.subscription) else { return };
         if resident.key.is_empty() {

@@ -51,6 +51,8 @@ pub struct Resident {
     pub listed_idle: bool,
     /// Arrivals in this and the last ten seconds: the rate for people.
     pub rate: Rate,
+    /// Bytes of its texts, as they are counted.
+    texts: usize,
 }
 
 /// What is known of a dead letter that goes back to its lane.
@@ -121,6 +123,8 @@ pub struct Lanes {
     hasher: FixedState,
     /// Entries in memory over all lanes.
     pub entries: usize,
+    /// Bytes of keys, ids and errors in memory over all lanes.
+    texts: usize,
 }
 
 /// About what a resident lane costs, without its entries.
@@ -133,7 +137,7 @@ impl Lanes {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.index.len() * LANE_BYTES + self.entries * ENTRY_BYTES
+        self.index.len() * LANE_BYTES + self.entries * ENTRY_BYTES + self.texts
     }
 
     pub fn find(&self, subscription: SubscriptionId, key: &str) -> Option<Slot> {
@@ -163,8 +167,19 @@ impl Lanes {
         self.get(slot).map_or(0, |resident| self.hash(resident.subscription, &resident.key))
     }
 
-    pub fn insert(&mut self, resident: Resident) -> Slot {
+    /// Counts the texts of a lane anew, after something happened to it.
+    pub fn recount(&mut self, slot: Slot) {
+        if let Some(Some(resident)) = self.slots.get_mut(slot.0 as usize) {
+            let texts = resident.text_bytes();
+            self.texts = self.texts + texts - resident.texts;
+            resident.texts = texts;
+        }
+    }
+
+    pub fn insert(&mut self, mut resident: Resident) -> Slot {
         let hash = self.hash(resident.subscription, &resident.key);
+        resident.texts = resident.text_bytes();
+        self.texts += resident.texts;
         self.entries += resident.lane.resident();
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -190,6 +205,7 @@ impl Lanes {
         }
         self.free.push(slot);
         self.entries -= resident.lane.resident();
+        self.texts -= resident.texts;
         Some(resident)
     }
 
@@ -236,7 +252,20 @@ impl Resident {
             timer_at: None,
             listed_idle: false,
             rate: Rate::default(),
+            texts: 0,
         }
+    }
+
+    fn text_bytes(&self) -> usize {
+        let id = |previous: &Previous| match previous {
+            Previous::Id(id) => id.capacity(),
+            Previous::None | Previous::At(_) => 0,
+        };
+        let behind = self.behind.as_ref().map_or(0, |(_, previous)| id(previous));
+        let one = |earlier: &Earlier| size_of::<Earlier>() + earlier.previous_id.capacity();
+        let earlier: usize = self.earlier.iter().map(one).sum();
+        let own = self.key.len() + self.current_id.capacity() + self.last_error.capacity();
+        own + id(&self.previous) + behind + earlier
     }
 
     /// Forgets what was expected under earlier rules.

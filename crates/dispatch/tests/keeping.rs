@@ -430,3 +430,17 @@ fn dead_letters_of_all_subscriptions_have_a_depth_and_an_age() {
     assert_eq!(depths, [("beside", 1), ("held", 1)]);
     assert!(sample.dead_letters.iter().all(|of| of.oldest_age_ms >= 60_000));
 }
+
+#[test]
+fn lanes_with_long_keys_take_no_more_memory_than_lanes_with_short_ones() {
+    let mut world = World::new(11);
+    world.put(ordered("all", &json!({"concurrency": 2})));
+    let long = "k".repeat(1000);
+    (0..1000).for_each(|n| world.send(&format!("{n}{long}"), None));
+    (0..10).for_each(|_| world.pass(10));
+    // Three tenths of a mebibyte, and a quarter of that before lanes that wait go.
+    let lanes = world.engine.lanes_in_memory();
+    assert!(lanes * 1000 <= (1 << 20) * 3 / 10 * 5 / 4, "{lanes} lanes with keys of 1000 bytes");
+    world.drain();
+    world.check_all_seen(11);
+}
