@@ -9,7 +9,7 @@ use klambda_core::time::Millis;
 use klambda_fuzz::event::check_encoding;
 use klambda_fuzz::input::Input;
 use klambda_store::record::{
-    Change, DocumentChange, Gone, LaneRef, Record, ReplayChange, Route, Step, To, is_emitted, is_event,
+    Change, DocumentChange, Gone, LaneRef, Missed, Record, ReplayChange, Route, Step, To, is_emitted, is_event,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -130,11 +130,13 @@ fn routes<'a>(input: &mut Input<'a>) -> Vec<Route<'a>> {
 
 fn route<'a>(input: &mut Input<'a>) -> Route<'a> {
     let (subscription, previous) = (subscription(input), Address(input.number()));
-    let to = match input.byte() % 5 {
+    let to = match input.byte() % 7 {
         0 => To::Lane { key: input.text(), sequence: None },
         1 => To::Lane { key: input.text(), sequence: Some(Sequence(input.number())) },
         2 => To::Alone,
         3 => To::Invalid { what: input.text() },
+        4 => To::Missed { key: input.text(), why: Missed::Retention },
+        5 => To::Missed { key: input.text(), why: Missed::Discarded },
         _ => To::Later,
     };
     Route { subscription, previous, to }

@@ -73,6 +73,13 @@ bugs! {
     48 PurgeFlags "a purge flags the next event although nothing waited"
     49 DeleteHitsTurn "to delete a dead letter that holds its lane skips whatever has the lane's turn"
     50 LateLetterSkipped "a replay passes over a late dead letter beside a parked lane"
+    // Subscriptions that are behind.
+    51 LagRejects "a full subscription that should fall behind turns events away"
+    52 OvertakesUnread "an event takes its place at once although others are unread"
+    53 ReadsWhenFull "a subscription that is behind reads on although it is full"
+    54 LagNotRecovered "after a crash a subscription does not fall behind with the event that it fell behind with"
+    55 MissedUncounted "retention removes unread events and says nothing"
+    56 UnreadForgotten "the id of an unread event is forgotten after its window"
 }
 
 /// Whether this bug is the chosen one.

@@ -160,7 +160,9 @@ pub struct Backlog {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {
+    /// Events are still accepted; the subscription reads them from the log once it has room.
     #[default]
+    Lag,
     Reject,
     Drop,
 }
@@ -257,7 +259,7 @@ impl Default for Retry {
 
 impl Default for Backlog {
     fn default() -> Backlog {
-        Backlog { events_max: 10_000_000, bytes_max: 10 << 30, age_max_ms: 0, on_full: OnFull::Reject }
+        Backlog { events_max: 10_000_000, bytes_max: 10 << 30, age_max_ms: 0, on_full: OnFull::Lag }
     }
 }
 
@@ -306,7 +308,8 @@ impl Named for OnFailure {
 }
 
 impl Named for OnFull {
-    const NAMES: &'static [(&'static str, Self)] = &[("reject", OnFull::Reject), ("drop", OnFull::Drop)];
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("lag", OnFull::Lag), ("reject", OnFull::Reject), ("drop", OnFull::Drop)];
 }
 
 impl Named for Overflow {

@@ -3,7 +3,7 @@
 use crate::engine::{Answer, Engine, Failure, Token};
 use crate::known::life_ms;
 use crate::overflow::DROP_BYTES_MAX;
-use crate::subscription::{Phase, Subscription};
+use crate::subscription::Subscription;
 use crate::trail::{correlation_id, trace_id};
 use klambda_core::binding::Rejected;
 use klambda_core::event::Event;
@@ -12,6 +12,7 @@ use klambda_core::filter;
 use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
 use klambda_core::key::{self, Key};
 use klambda_core::planted::{self, Bug};
+use klambda_core::subscription::{Ordering, Spec};
 use klambda_core::time::Millis;
 use klambda_store::marks::{Identity, Mark, State as MarkState};
 use klambda_store::record::{Route, To, encode_event_head};
@@ -215,7 +216,7 @@ impl Engine {
     }
 
     /// The newest step of a lane that is in memory; the chain of one that is not begins anew at its row.
-    fn last_step(&self, id: SubscriptionId, key: &str) -> Address {
+    pub(crate) fn last_step(&self, id: SubscriptionId, key: &str) -> Address {
         let slot = self.lanes.find(id, key);
         slot.and_then(|slot| self.lanes.get(slot)).map_or(Address(0), |resident| resident.last_step)
     }
@@ -272,6 +273,9 @@ impl Engine {
         }
         match self.limit_reached(subscription, 0) {
             None => self.takes_place(id, event),
+            Some(_) if subscription.lags() && !planted::is_on(Bug::LagRejects) => {
+                Ok(Taken::Yes(Wanted::Later))
+            }
             Some(limit) if !subscription.drops_at(limit, 1) => Ok(Taken::Full(limit)),
             Some(_) => Ok(match self.takes_place(id, event)? {
                 Taken::Yes(place) => Taken::Crowded(place),
@@ -287,7 +291,7 @@ impl Engine {
         event: &'a Event,
     ) -> Result<Taken<'a>, Failure> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Taken::Known("duplicate")) };
-        if matches!(subscription.phase, Phase::CatchingUp { .. }) {
+        if subscription.is_reading() && !planted::is_on(Bug::OvertakesUnread) {
             return Ok(Taken::Yes(Wanted::Later));
         }
         let wanted = place(subscription, event);
@@ -307,6 +311,16 @@ impl Engine {
 
     /// Whether the subscription knows the event: within its window, or because it still waits or is a dead letter.
     pub(crate) fn is_known(&self, subscription: &Subscription, identity: Identity) -> Result<bool, Failure> {
+        self.is_known_at(subscription, identity, self.now)
+    }
+
+    /// The same for an event that was accepted at this time, however much later it is read.
+    pub(crate) fn is_known_at(
+        &self,
+        subscription: &Subscription,
+        identity: Identity,
+        accepted: Millis,
+    ) -> Result<bool, Failure> {
         let Some(mark) = self.marks.get(identity, subscription.id)? else { return Ok(false) };
         if let MarkState::Released(_) = mark.state {
             return Ok(false);
@@ -316,12 +330,14 @@ impl Engine {
             return Ok(false);
         }
         let life_ms = life_ms(subscription.document.spec.idempotency_ttl_ms);
-        if self.now.since(mark.time) < life_ms && mark.age() >= self.known.first() {
+        if accepted.since(mark.time) < life_ms && mark.age() >= self.known.first() {
             return Ok(true);
         }
         match mark.state {
             // Accepted, and not read from the log yet: it waits as well.
-            MarkState::Later(_) if matches!(subscription.phase, Phase::CatchingUp { .. }) => Ok(true),
+            MarkState::Later(_) if subscription.is_reading() && !planted::is_on(Bug::UnreadForgotten) => {
+                Ok(true)
+            }
             MarkState::Taken(_) | MarkState::Later(_) => {
                 Ok(subscription.tally.pins(mark.at) && self.is_waiting(subscription.id, &mark)?)
             }
@@ -405,8 +421,7 @@ impl Engine {
 
 impl Subscription {
     pub(crate) fn wants(&self, event: &impl filter::Attributes) -> bool {
-        matches!(self.phase, Phase::Live | Phase::CatchingUp { .. })
-            && filter::all_match(&self.document.spec.filters, event)
+        !self.is_leaving() && filter::all_match(&self.document.spec.filters, event)
     }
 }
 
@@ -422,10 +437,14 @@ impl Status {
 
 /// The place an event takes by the subscription's rules.
 pub(crate) fn place<'a>(subscription: &Subscription, event: &'a impl filter::Attributes) -> Wanted<'a> {
-    if !subscription.is_ordered() {
+    place_under(&subscription.document.spec, event)
+}
+
+pub(crate) fn place_under<'a>(spec: &Spec, event: &'a impl filter::Attributes) -> Wanted<'a> {
+    if spec.ordering != Ordering::Ordered {
         return Wanted::Alone;
     }
-    let policy = &subscription.document.spec.policy;
+    let policy = &spec.policy;
     let (key, from_source) = match key::key(&policy.key, event) {
         Key::Found(key) => (key, false),
         Key::FromSource(key) => (key, true),

@@ -144,7 +144,9 @@ impl Engine {
         entry: Entry,
         route: &Route<'_>,
     ) -> Result<(), Failure> {
-        self.mark_taken(&entry, time, route.subscription)?;
+        if !matches!(route.to, To::Missed { .. }) {
+            self.mark_taken(&entry, time, route.subscription)?;
+        }
         if let Some(subscription) = self.subscriptions.get_mut(&route.subscription) {
             subscription.routed(&entry);
         }
@@ -184,9 +186,10 @@ impl Engine {
                 self.add_dead_letter(id, key.as_deref(), entry, Reason::Validation, what, 0, time, None)
             }
             To::Later => {
-                subscription.comes_later(entry);
+                self.comes_later(id, entry);
                 Ok(())
             }
+            To::Missed { key, why } => self.apply_missed(at, time, id, entry, key, *why),
         }
     }
 

@@ -1,11 +1,13 @@
-//! Subscriptions that read the log: new ones that begin in the past, and those whose ordering rules changed.
+//! Subscriptions that read the log: new ones that begin in the past, those that were full, and those whose ordering
+//! rules changed.
 //!
-//! While it catches up, events that arrive for a subscription are noted as `Later` and read from the log like the rest,
-//! so that there is one order. It goes live in the step in which nothing is left between the two.
+//! While it reads, events that arrive for a subscription are noted as `Later` and read from the log like the rest, so
+//! that there is one order. It goes live in the step in which nothing is left between the two. The newest unread events
+//! are also listed in memory: while all of them are, the log need not be searched for them.
 
 use crate::accept::{Wanted, place};
-use crate::engine::{Engine, Failure};
-use crate::subscription::{Phase, Subscription};
+use crate::engine::{Engine, Failure, if_readable};
+use crate::subscription::{Phase, Reading, Subscription};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag};
@@ -14,30 +16,57 @@ use klambda_core::subscription::{Document, From};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::log;
-use klambda_store::record::{Change, Record, Route, To};
+use klambda_store::record::{Change, Missed, Record, Route, To};
 
-/// History flows through the lanes: no more than this waits in them at a time.
-const WAITING_MAX: u64 = 10_000;
-const FRAMES_AT_ONCE: usize = 32;
-/// How many of the newest events are remembered, to bridge from the log's durable part to the present.
-const LATER_MAX: usize = 65_536;
+/// What is read in one go: so many events, or frames of the log, each of which counts as many events.
+const EVENTS_AT_ONCE: usize = 8192;
+const FRAME_EVENTS: usize = EVENTS_AT_ONCE / 32;
+
+/// How many unread events are listed in memory: of one subscription, and the share of memory for all of them.
+const LISTED_MAX: usize = 65_536;
+const LISTED_MIN: usize = 64;
+const LISTED_SHARE: usize = 32;
+
+/// What becomes of the events that are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Routed,
+    Missed(Missed),
+}
+
+/// How far reading came.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Read {
+    /// Something was read, and there may be more.
+    Some,
+    /// What comes next cannot be read now.
+    Nothing,
+    /// Nothing is unread.
+    All,
+}
 
 impl Subscription {
-    pub(crate) fn comes_later(&mut self, entry: Entry) {
-        if !matches!(self.phase, Phase::CatchingUp { .. }) {
-            return;
+    /// It reads the log: events that it accepts are read later.
+    pub(crate) fn is_reading(&self) -> bool {
+        matches!(self.phase, Phase::CatchingUp { .. })
+    }
+
+    fn list_later(&mut self, entry: Entry, listed_max: usize) {
+        if self.tally.later == 0 {
+            self.tally.later_since = entry.accepted;
         }
-        if self.later_trimmed == Position(u64::MAX) {
-            self.later_trimmed = Position(entry.position.0 - 1);
-        }
-        if self.later.len() == LATER_MAX
-            && let Some(oldest) = self.later.pop_front()
-        {
-            self.later_trimmed = oldest.position;
-        }
-        self.later.push_back(entry);
         self.tally.later += 1;
         self.tally.later_bytes += u64::from(entry.bytes);
+        self.later.push_back(entry);
+        self.shorten_list(listed_max);
+    }
+
+    fn shorten_list(&mut self, listed_max: usize) {
+        while self.later.len() > listed_max
+            && let Some(oldest) = self.later.pop_front()
+        {
+            self.later_from = oldest.position;
+        }
     }
 
     /// It has come to this event.
@@ -45,13 +74,62 @@ impl Subscription {
         if entry.position >= self.began {
             self.tally.later = self.tally.later.saturating_sub(1);
             self.tally.later_bytes = self.tally.later_bytes.saturating_sub(u64::from(entry.bytes));
+            self.tally.later_since = entry.accepted;
+            if self.next_document.is_some() && entry.position < self.rules_from {
+                self.tally.later_old = self.tally.later_old.saturating_sub(1);
+            }
         }
+        while self.later.pop_front_if(|listed| listed.position <= entry.position).is_some() {}
         self.is_done_up_to(entry.position);
     }
 
     fn is_done_up_to(&mut self, position: Position) {
         if let Phase::CatchingUp { done, .. } = &mut self.phase {
             *done = (*done).max(position);
+        }
+    }
+
+    fn done(&self) -> Position {
+        match self.phase {
+            Phase::CatchingUp { done, .. } => done,
+            _ => Position(u64::MAX),
+        }
+    }
+
+    /// All unread events are listed in memory.
+    fn is_all_listed(&self) -> bool {
+        self.later_from <= self.done()
+    }
+
+    /// The rules in force hold for the event at this position, not those that wait to begin.
+    fn is_under_rules(&self, position: Position) -> bool {
+        self.next_document.is_none() || position < self.rules_from
+    }
+
+    /// Unread events that the rules in force hold for. A new subscription reads its past under whatever rules it has.
+    pub(crate) fn unread_under_rules(&self) -> u64 {
+        match (&self.next_document, self.phase) {
+            (Some(_), _) => self.tally.later_old,
+            (None, Phase::CatchingUp { why: Reading::Past, .. }) => 0,
+            (None, _) => self.tally.later,
+        }
+    }
+
+    /// Nothing waits under the rules in force, so that others can begin.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.tally.waiting == 0 && self.unread_under_rules() == 0
+    }
+
+    /// No unread event that retention may remove is before this position.
+    pub(crate) fn has_read_up_to(&self, position: Position) -> bool {
+        match self.phase {
+            Phase::CatchingUp { why: Reading::Past, .. } => true,
+            Phase::CatchingUp { .. } if self.tally.later == 0 => true,
+            Phase::CatchingUp { .. } if self.is_all_listed() => {
+                self.later.front().is_none_or(|first| first.position >= position)
+            }
+            Phase::CatchingUp { done, .. } => done.0 + 1 >= position.0,
+            _ => true,
         }
     }
 }
@@ -78,7 +156,8 @@ impl Engine {
         let segment = &segments[after.saturating_sub(1)];
         let done = Position(segment.first_position.0.saturating_sub(1));
         let late = from > Millis::ZERO && from < oldest.created && oldest.base > Address(0);
-        (Phase::CatchingUp { cursor: segment.start(), done }, late.then_some(oldest.created))
+        let phase = Phase::CatchingUp { cursor: segment.start(), done, why: Reading::Past };
+        (phase, late.then_some(oldest.created))
     }
 
     /// Where reading begins that is to come to the record at this address. A record stands within a frame, and frames
@@ -89,12 +168,58 @@ impl Engine {
         segments.get(after.saturating_sub(1)).map_or(at, |segment| segment.start())
     }
 
-    pub(crate) fn apply_caught(&mut self, id: SubscriptionId, up_to: Position, next: Position) {
+    /// An event that the subscription will come to later. One that was live falls behind with it.
+    pub(crate) fn comes_later(&mut self, id: SubscriptionId, entry: Entry) {
+        match self.subscriptions.get(&id).map(|s| s.phase) {
+            Some(Phase::Live) if !self.live && planted::is_on(Bug::LagNotRecovered) => return,
+            Some(Phase::Live) => self.fall_behind(id, entry.at, entry.position),
+            Some(Phase::CatchingUp { .. }) => {}
+            _ => return,
+        }
+        let listed_max = self.keeping.listed_max.max(LISTED_MIN);
+        if self.subscriptions.get(&id).is_some_and(|s| s.later.len() >= listed_max) {
+            self.set_cursor(id);
+        }
+        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            subscription.list_later(entry, listed_max);
+        }
+    }
+
+    /// From this event on it reads the log.
+    pub(crate) fn fall_behind(&mut self, id: SubscriptionId, at: Address, position: Position) {
+        let (cursor, done) = (self.first_frame(at), Position(position.0 - 1));
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        subscription.phase = Phase::CatchingUp { cursor, done, why: Reading::Behind };
+        subscription.later.clear();
+        subscription.later_from = done;
+        subscription.has_room = false;
+    }
+
+    /// While the list in memory serves, the cursor stays behind. This brings it to the first unread event.
+    pub(crate) fn set_cursor(&mut self, id: SubscriptionId) {
+        let Some(subscription) = self.subscriptions.get(&id) else { return };
+        if !subscription.is_behind() || !subscription.is_all_listed() {
+            return;
+        }
+        let first = subscription.later.front().map_or(self.log.written(), |first| first.at);
+        let first = self.first_frame(first);
+        if let Some(subscription) = self.subscriptions.get_mut(&id)
+            && let Phase::CatchingUp { cursor, .. } = &mut subscription.phase
+        {
+            *cursor = first.max(*cursor);
+        }
+    }
+
+    pub(crate) fn apply_caught(&mut self, id: SubscriptionId, time: Millis, up_to: Position, next: Position) {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
         if up_to.0 + 1 == next.0 && subscription.next_document.is_none() {
-            subscription.phase = Phase::Live;
-            subscription.later.clear();
-            subscription.later_trimmed = Position(u64::MAX);
+            subscription.phase = match subscription.phase {
+                Phase::CatchingUp { why: Reading::Draining, .. } => Phase::Draining,
+                Phase::CatchingUp { why: Reading::Retiring { until }, .. } => Phase::Retiring { until },
+                _ => Phase::Live,
+            };
+            subscription.later = Default::default();
+            subscription.caught_at = time;
             (subscription.tally.later, subscription.tally.later_bytes) = (0, 0);
         } else {
             subscription.is_done_up_to(up_to);
@@ -102,53 +227,134 @@ impl Engine {
     }
 
     pub(crate) fn catch_up_all(&mut self) -> Result<(), Failure> {
-        let behind: Vec<SubscriptionId> = self
-            .subscriptions
-            .values()
-            .filter(|s| matches!(s.phase, Phase::CatchingUp { .. }))
-            .map(|s| s.id)
-            .collect();
-        behind.into_iter().try_for_each(|id| self.catch_up(id))
-    }
-
-    fn catch_up(&mut self, id: SubscriptionId) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
-        if let Some(document) = &subscription.next_document {
-            if subscription.tally.waiting > 0 || subscription.in_flight > 0 || !self.log.has_room_for_many() {
-                return Ok(());
-            }
-            let document = document.to_stored_json().to_string();
-            let change = Change::Put { document: &document };
-            self.commit(&Record::Subscription { time: self.now, subscription: id, change })?;
-            return Ok(());
-        }
-        for _ in 0..FRAMES_AT_ONCE {
-            if !self.may_route(id) {
-                return Ok(());
-            }
-            if !self.route_frame(id)? {
-                return self.go_live_if_caught(id);
-            }
+        let reading = |s: &&Subscription| s.is_reading();
+        let ids: Vec<SubscriptionId> = self.subscriptions.values().filter(reading).map(|s| s.id).collect();
+        self.share_lists(ids.len());
+        self.keeping.reads_on = false;
+        for id in ids {
+            self.keeping.reads_on |= self.catch_up(id)?;
         }
         Ok(())
     }
 
-    fn may_route(&self, id: SubscriptionId) -> bool {
-        let waiting = self.subscriptions.get(&id).map_or(0, |s| s.tally.waiting);
-        waiting < WAITING_MAX && self.log.has_room_for_many()
+    /// The more subscriptions read, the fewer unread events of each are listed in memory.
+    fn share_lists(&mut self, readers: usize) {
+        let all = self.config.memory_bytes / LISTED_SHARE / size_of::<Entry>();
+        self.keeping.listed_max = (all / readers.max(1)).clamp(LISTED_MIN, LISTED_MAX);
+        if readers == 0 {
+            return;
+        }
+        let listed_max = self.keeping.listed_max;
+        let is_long = |s: &&Subscription| s.later.len() > listed_max;
+        let long: Vec<SubscriptionId> = self.subscriptions.values().filter(is_long).map(|s| s.id).collect();
+        for id in long {
+            self.set_cursor(id);
+            if let Some(subscription) = self.subscriptions.get_mut(&id) {
+                subscription.shorten_list(listed_max);
+                subscription.later.shrink_to(listed_max);
+            }
+        }
     }
 
-    /// Routes the events of the next durable frame. Answers whether there was one.
-    fn route_frame(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
+    /// What the lists of unread events take up.
+    pub(crate) fn listed_bytes(&self) -> usize {
+        self.subscriptions.values().map(|s| s.later.capacity() * size_of::<Entry>()).sum()
+    }
+
+    /// Answers whether there is more to read at once.
+    fn catch_up(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
+        if self.begin_rules(id)? {
+            return Ok(true);
+        }
+        let mut left = EVENTS_AT_ONCE;
+        while left > 0 {
+            if !self.may_read(id) {
+                return Ok(false);
+            }
+            match self.read_on(id, Fate::Routed, &mut left)? {
+                Read::Some => {}
+                Read::Nothing => return Ok(false),
+                Read::All => {
+                    let up_to = Position(self.log.next_position().0 - 1);
+                    let change = Change::Caught { up_to };
+                    self.commit(&Record::Subscription { time: self.now, subscription: id, change })?;
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// New ordering rules begin once everything has drained that came before them.
+    fn begin_rules(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
-        let Phase::CatchingUp { cursor, done } = subscription.phase else { return Ok(false) };
+        let Some(document) = &subscription.next_document else { return Ok(false) };
+        if !subscription.is_drained() || subscription.in_flight > 0 || !self.log.has_room_for_many() {
+            return Ok(false);
+        }
+        let document = document.to_stored_json().to_string();
+        let change = Change::Put { document: &document };
+        self.commit(&Record::Subscription { time: self.now, subscription: id, change })?;
+        Ok(true)
+    }
+
+    /// Unread events go, some at a time. Answers whether there may be more that can go now.
+    pub(crate) fn discard_unread(&mut self, id: SubscriptionId, mut left: usize) -> Result<bool, Failure> {
+        while left > 0 && self.log.has_room_for_many() {
+            let is_unread = |s: &Subscription| s.is_behind() && s.tally.later > 0;
+            if !self.subscriptions.get(&id).is_some_and(is_unread) {
+                return Ok(false);
+            }
+            if self.read_on(id, Fate::Missed(Missed::Discarded), &mut left)? != Read::Some {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads the next unread event that is listed, or the next durable frame.
+    fn read_on(&mut self, id: SubscriptionId, fate: Fate, left: &mut usize) -> Result<Read, Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Read::Nothing) };
+        if !subscription.is_all_listed() {
+            *left = left.saturating_sub(FRAME_EVENTS);
+            return self.read_frame(id, fate);
+        }
+        let forgets = planted::is_on(Bug::CatchUpEndsEarly) && subscription.later.len() == 1;
+        match subscription.later.front().filter(|_| !forgets).copied() {
+            None if subscription.next_document.is_some() => Ok(Read::Nothing),
+            None => Ok(Read::All),
+            Some(entry) if fate == Fate::Routed && !subscription.is_under_rules(entry.position) => {
+                Ok(Read::Nothing)
+            }
+            Some(entry) => {
+                *left -= 1;
+                let Some(record) = if_readable(self.read_event(entry.at))? else {
+                    tracing::error!(
+                        position = entry.position.0,
+                        "An unread event is damaged; the subscription cannot read on."
+                    );
+                    self.metrics.damaged += 1;
+                    return Ok(Read::Nothing);
+                };
+                let Record::Event { routes, event, .. } = Record::decode(&record)? else {
+                    return Err(Malformed("event record").into());
+                };
+                self.read_event_of(id, entry, &routes, event, fate)?;
+                Ok(Read::Some)
+            }
+        }
+    }
+
+    fn read_frame(&mut self, id: SubscriptionId, fate: Fate) -> Result<Read, Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Read::Nothing) };
+        let Phase::CatchingUp { cursor, done, .. } = subscription.phase else { return Ok(Read::Nothing) };
         let frame = match self.log.reader().frame(cursor.max(self.log.oldest())) {
             Ok(Some(frame)) => frame,
-            Ok(None) => return Ok(false),
+            Ok(None) => return Ok(Read::Nothing),
             Err(error @ log::Error::Damaged { .. }) => {
-                tracing::error!(%error, "History cannot be read any further.");
+                tracing::error!(%error, "The log is damaged; the subscription cannot read on.");
                 self.metrics.damaged += 1;
-                return Ok(false);
+                return Ok(Read::Nothing);
             }
             Err(error) => return Err(error.into()),
         };
@@ -157,28 +363,35 @@ impl Engine {
             let body = frame.bytes.slice(range.clone());
             if let Record::Event { time, routes, event, .. } = Record::decode(&body)? {
                 if position > done {
-                    let bytes = event.len() as u32;
-                    let entry = entry(position, *at, time, bytes);
-                    self.route_past(id, entry, &routes, event)?;
+                    if fate == Fate::Routed && !self.may_read_at(id, position) {
+                        return Ok(Read::Nothing);
+                    }
+                    let entry = entry(position, *at, time, event.len() as u32);
+                    self.read_event_of(id, entry, &routes, event, fate)?;
                 }
                 position.0 += 1;
             }
         }
-        if let Some(subscription) = self.subscriptions.get_mut(&id)
-            && let Phase::CatchingUp { cursor, done } = &mut subscription.phase
-        {
-            *cursor = frame.next;
-            *done = (*done).max(Position(position.0 - 1));
+        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            subscription.is_done_up_to(Position(position.0 - 1));
+            if let Phase::CatchingUp { cursor, .. } = &mut subscription.phase {
+                *cursor = frame.next;
+            }
         }
-        Ok(true)
+        Ok(Read::Some)
     }
 
-    fn route_past(
+    fn may_read_at(&mut self, id: SubscriptionId, position: Position) -> bool {
+        self.subscriptions.get(&id).is_some_and(|s| s.is_under_rules(position)) && self.may_read(id)
+    }
+
+    fn read_event_of(
         &mut self,
         id: SubscriptionId,
         entry: Entry,
         routes: &[Route<'_>],
         event: &[u8],
+        fate: Fate,
     ) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
@@ -187,14 +400,29 @@ impl Engine {
             true => self.takes_history(subscription, entry.accepted, &view)?,
             false => routes.iter().any(|route| route.subscription == id && route.to == To::Later),
         };
-        if !takes {
-            return Ok(());
+        match fate {
+            _ if !takes => {
+                if let Some(subscription) = self.subscriptions.get_mut(&id) {
+                    subscription.is_done_up_to(entry.position);
+                }
+                Ok(())
+            }
+            Fate::Routed => self.route_past(id, entry, &view),
+            Fate::Missed(why) => self.miss(id, entry, &view, why),
         }
-        let wanted = place(subscription, &view);
+    }
+
+    fn route_past(&mut self, id: SubscriptionId, entry: Entry, event: &EventView<'_>) -> Result<(), Failure> {
+        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let wanted = place(subscription, event);
         if let Wanted::Lane { key, .. } = &wanted {
             self.resident(id, key)?;
         }
         let route = self.route(id, &wanted);
+        self.commit_routed(entry, route)
+    }
+
+    pub(crate) fn commit_routed(&mut self, entry: Entry, route: Route<'_>) -> Result<(), Failure> {
         let record = Record::Routed {
             time: self.now,
             position: entry.position,
@@ -217,37 +445,10 @@ impl Engine {
             return Ok(false);
         }
         let identity = self.identity(event.source(), event.id());
-        Ok(!self.is_known(subscription, identity)?)
-    }
-
-    /// The durable part is read: what arrived since then is routed at once, and the subscription is live.
-    fn go_live_if_caught(&mut self, id: SubscriptionId) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
-        let Phase::CatchingUp { done, .. } = subscription.phase else { return Ok(()) };
-        let remembered =
-            subscription.later_trimmed == Position(u64::MAX) || subscription.later_trimmed <= done;
-        if !remembered {
-            return Ok(());
-        }
-        let left: Vec<Entry> =
-            subscription.later.iter().filter(|entry| entry.position > done).copied().collect();
-        let missed = usize::from(planted::is_on(Bug::CatchUpEndsEarly));
-        for entry in left.into_iter().rev().skip(missed).rev() {
-            let record = self.read_event(entry.at)?;
-            let (Record::Event { routes, event, .. } | Record::Kept { routes, event, .. }) =
-                Record::decode(&record)?
-            else {
-                return Err(Malformed("event record").into());
-            };
-            self.route_past(id, entry, &routes, event)?;
-        }
-        let up_to = Position(self.log.next_position().0 - 1);
-        let change = Change::Caught { up_to };
-        self.commit(&Record::Subscription { time: self.now, subscription: id, change })?;
-        Ok(())
+        Ok(!self.is_known_at(subscription, identity, accepted)?)
     }
 }
 
-fn entry(position: Position, at: Address, accepted: Millis, bytes: u32) -> Entry {
+pub(crate) fn entry(position: Position, at: Address, accepted: Millis, bytes: u32) -> Entry {
     Entry { position, at, number: LaneNumber(0), accepted, bytes, flag: Flag::None }
 }

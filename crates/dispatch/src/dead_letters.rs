@@ -10,7 +10,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag};
 use klambda_core::outcome::Reason;
-use klambda_core::subscription::Overflow;
+use klambda_core::subscription::{OnFull, Overflow};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::record::{Gone, Record};
@@ -412,9 +412,10 @@ impl Subscription {
     /// How many dead letters must go to make the rest as many as may be.
     pub(crate) fn dead_letters_over(&self) -> u64 {
         let limits = &self.document.spec.dead_letters;
+        let drops = self.document.spec.backlog.on_full == OnFull::Drop;
         match limits.overflow {
-            Overflow::DropHead => self.tally.dead.saturating_sub(limits.events_max),
-            Overflow::Reject => 0,
+            Overflow::Reject if !drops => 0,
+            Overflow::DropHead | Overflow::Reject => self.tally.dead.saturating_sub(limits.events_max),
         }
     }
 }

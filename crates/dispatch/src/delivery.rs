@@ -104,6 +104,10 @@ impl Engine {
         let gap_is_over =
             !resident.lane.in_flight() && resident.lane.gap_timer().is_some_and(|at| at <= self.now);
         if gap_is_over && resident.lane.head().is_none() {
+            if let Some(until) = self.gap_is_held_until(resident) {
+                self.set_timer(slot, until);
+                return Ok(());
+            }
             let (id, key) = (resident.subscription, resident.key.clone());
             if self.log.has_room_for_steps(STEP_BYTES_MAX) {
                 return self.step_lane(id, &key, Step::GapExpired).map(|_| ());
@@ -202,6 +206,8 @@ impl Engine {
         let flight = self.in_flight.remove(&ticket)?;
         if let Some(subscription) = self.subscriptions.get_mut(&flight.subscription) {
             subscription.in_flight -= 1;
+            // There may be room now for events that it has not read.
+            self.keeping.reads_on |= subscription.is_reading();
         }
         Some(flight)
     }

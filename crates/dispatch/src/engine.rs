@@ -332,7 +332,8 @@ impl Engine {
         let letters = Some(self.keeping.letters_due()).filter(|_| self.has_room_for_step());
         let replay = self.replays.wake_at().filter(|_| self.can_start());
         let cold = self.cold_due().filter(|_| self.can_start());
-        let own = [Some(self.held_until), self.put_off.due(), replay, cold, letters];
+        let reads = self.keeping.reads_on.then_some(self.now).filter(|_| self.has_room_for_step());
+        let own = [Some(self.held_until), self.put_off.due(), replay, cold, letters, reads];
         let times = [lane, single, sync, probe].into_iter().chain(own);
         times.flatten().min().unwrap_or(Millis::NEVER).min(self.now + 1000)
     }
@@ -380,10 +381,14 @@ impl Engine {
         self.subscriptions.values().map(|subscription| subscription.tally.waiting).sum()
     }
 
-    /// Some subscription still reads the past.
+    /// Events that were accepted and are unread, over all subscriptions.
+    pub fn unread(&self) -> u64 {
+        self.subscriptions.values().map(|subscription| subscription.tally.later).sum()
+    }
+
+    /// Some subscription reads the log.
     pub fn is_catching_up(&self) -> bool {
-        let behind = |s: &Subscription| matches!(s.phase, crate::subscription::Phase::CatchingUp { .. });
-        self.subscriptions.values().any(behind)
+        self.subscriptions.values().any(Subscription::is_reading)
     }
 
     pub fn dead_letters(&self) -> u64 {

@@ -3,7 +3,7 @@
 //! A group stands in one frame of the log, and recovery keeps a frame or cuts it as a whole. Everything that could
 //! refuse one of its events is asked before the first record is appended.
 
-use crate::accept::{ROUTE_BYTES_MAX, Taken};
+use crate::accept::{ROUTE_BYTES_MAX, Taken, Wanted};
 use crate::engine::{Engine, Failure};
 use crate::overflow::{Crowded, DROP_BYTES_MAX, EVENTS_FULL, LETTERS_FULL};
 use crate::subscription::Subscription;
@@ -57,7 +57,7 @@ impl Engine {
         let mut crowded = Vec::new();
         for (n, event) in events.iter().enumerate() {
             let routes = match origin {
-                Origin::System => self.count_wanting(event),
+                Origin::System => self.routes_of_system(event, &events[..n], &mut crowded)?,
                 Origin::Reply(cause) => {
                     match self.routes_with_room(event, &events[..n], cause, &mut crowded)? {
                         Ok(routes) => routes,
@@ -84,8 +84,31 @@ impl Engine {
         Ok(Ok(length))
     }
 
-    fn count_wanting(&self, event: &Event) -> usize {
-        self.subscriptions.values().filter(|subscription| subscription.wants(event)).count()
+    /// How many subscriptions want an event of the system. Nobody turns one away, but those that drop their oldest
+    /// event at a limit drop one for it.
+    fn routes_of_system(
+        &mut self,
+        event: &Event,
+        before: &[Event],
+        crowded: &mut Vec<Crowded>,
+    ) -> Result<usize, Failure> {
+        let identity = self.identity(&event.source, &event.id);
+        let ids = self.wanting_in_group(event);
+        if self.has_emitted(identity)? {
+            return Ok(ids.len());
+        }
+        for id in &ids {
+            let Some(subscription) = self.subscriptions.get(id) else { continue };
+            let drops = crowded.iter().filter(|crowded| crowded.subscription == *id).count() as u64;
+            let more = before.iter().filter(|other| subscription.wants(*other)).count() as u64;
+            let limit = self.limit_reached(subscription, more.saturating_sub(drops));
+            if let Some(limit) = limit.filter(|limit| subscription.drops_at(limit, drops + 1))
+                && !self.is_known(subscription, identity)?
+            {
+                crowded.push(Crowded { subscription: *id, limit });
+            }
+        }
+        Ok(ids.len())
     }
 
     /// How many subscriptions want the event, if each of them has room for it after those `before` it, or will have it
@@ -101,7 +124,7 @@ impl Engine {
         let ids = self.wanting_in_group(event);
         for id in &ids {
             let Some(subscription) = self.subscriptions.get(id) else { continue };
-            if self.is_known(subscription, identity)? {
+            if subscription.lags() || self.is_known(subscription, identity)? {
                 continue;
             }
             let drops = crowded.iter().filter(|crowded| crowded.subscription == *id).count() as u64;
@@ -181,6 +204,10 @@ impl Engine {
             let Some(subscription) = self.subscriptions.get(&id) else { continue };
             if self.is_known(subscription, identity)? {
                 known.push((id, "duplicate"));
+                continue;
+            }
+            if subscription.lags() && self.limit_reached(subscription, 0).is_some() {
+                wanted.push((id, Wanted::Later));
                 continue;
             }
             if origin == Origin::System && self.misses(id) {

@@ -47,6 +47,10 @@ pub struct Keeping {
     copied: Address,
     /// What of the log nothing needs from here on.
     spent: Option<Spent>,
+    /// Some subscription can read more of the log at once.
+    pub reads_on: bool,
+    /// How many unread events of a subscription are listed in memory.
+    pub listed_max: usize,
     wants_checkpoint: bool,
     /// Removed subscriptions of which no row is in memory alone any more …
     removed_stored: Vec<SubscriptionId>,

@@ -2,6 +2,7 @@
 
 mod accept;
 mod apply;
+mod behind;
 mod catch_up;
 pub mod check;
 pub mod client;

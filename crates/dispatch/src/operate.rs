@@ -6,7 +6,6 @@ use crate::engine::{Engine, Failure, InFlight};
 use crate::lanes::Resident;
 use crate::residency::PART_EVENTS;
 use crate::rows;
-use crate::subscription::Phase;
 use klambda_core::fault::Fault;
 use klambda_core::ids::{Position, Sequence, SubscriptionId};
 use klambda_core::lane::{Hold, Input, State};
@@ -118,7 +117,7 @@ impl Engine {
 
     fn check_change(&self, id: SubscriptionId, document: &Document, discard: bool) -> Result<Put, Refused> {
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Put::Created) };
-        if matches!(subscription.phase, Phase::Draining | Phase::Retiring { .. }) {
+        if subscription.is_leaving() {
             return Err(Refused::Conflict(format!(
                 "subscription {:?} is being deleted; wait until it has drained",
                 document.name
@@ -132,7 +131,7 @@ impl Engine {
         if *subscription.document == *document && subscription.next_document.is_none() {
             return Ok(Put::Unchanged);
         }
-        if !subscription.document.epoch_differs(document) || subscription.tally.waiting == 0 {
+        if !subscription.document.epoch_differs(document) || subscription.is_drained() {
             return Ok(Put::Changed);
         }
         let parked = self.parked_lanes(id, 10)?;
@@ -153,13 +152,13 @@ impl Engine {
         let id = self.subscription_id(name)?;
         self.must_write()?;
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(true) };
-        let waiting = subscription.tally.waiting;
-        let reads = matches!(subscription.phase, Phase::CatchingUp { .. });
+        let waiting = subscription.tally.owed();
+        let reads_past = subscription.is_reading() && !subscription.is_behind();
         match leftover {
             // What it accepted and has not come to yet is not among what waits.
-            Leftover::Refuse | Leftover::Drain if reads => Err(Refused::EventsWaiting {
+            Leftover::Refuse | Leftover::Drain if reads_past => Err(Refused::EventsWaiting {
                 detail: "it still reads the log, and events that it accepted are ahead of it; wait until its status says so no more, or delete with ?discard=true".into(),
-                waiting: subscription.tally.owed(),
+                waiting,
             }),
             Leftover::Refuse if waiting > 0 => Err(Refused::EventsWaiting {
                 detail: format!(
@@ -227,6 +226,10 @@ impl Engine {
         if is_kept || !self.is_new_epoch(id, document) {
             return Ok(None);
         }
+        self.must_write()?;
+        if self.discard_unread(id, PART_EVENTS)? {
+            return Ok(Some(from.to_owned()));
+        }
         let (keys, up_to) = self.waiting_keys_from(id, from, LANES)?;
         let mut gone = 0;
         for key in keys {
@@ -240,6 +243,9 @@ impl Engine {
 
     /// All that waits goes, lane by lane, except what is in flight.
     fn discard_waiting(&mut self, id: SubscriptionId) -> Result<(), Refused> {
+        while self.discard_unread(id, PART_EVENTS)? {
+            self.must_write()?;
+        }
         for key in self.waiting_keys(id)? {
             while self.purge_part(id, &key)? {}
             self.discard_lane(id, &key)?;

@@ -9,7 +9,7 @@ use crate::rows;
 use crate::subscription::Subscription;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::Entry;
-use klambda_core::subscription::{OnFull, Overflow};
+use klambda_core::subscription::OnFull;
 use klambda_core::time::Millis;
 use klambda_store::record::Step;
 use std::collections::BTreeMap;
@@ -102,14 +102,15 @@ impl Engine {
     /// The limit that is reached once `more` events wait beside those that do.
     pub(crate) fn limit_reached(&self, subscription: &Subscription, more: u64) -> Option<&'static str> {
         let (limits, tally) = (&subscription.document.spec.backlog, &subscription.tally);
-        let letters = &subscription.document.spec.dead_letters;
-        if letters.overflow == Overflow::Reject && tally.dead >= letters.events_max {
+        if subscription.letters_are_full() {
             Some(LETTERS_FULL)
         } else if tally.owed() + more >= limits.events_max {
             Some(EVENTS_FULL)
         } else if tally.owed_bytes() >= limits.bytes_max {
             Some("maxBytes")
-        } else if tally.oldest().is_some_and(|oldest| self.is_too_old(subscription, oldest)) {
+        } else if !subscription.lags()
+            && tally.oldest().is_some_and(|oldest| self.is_too_old(subscription, oldest))
+        {
             Some(AGE_FULL)
         } else {
             None

@@ -158,6 +158,7 @@ impl Engine {
     pub(crate) fn evict(&mut self, slot: Slot) -> Result<(), Failure> {
         self.store_lane(slot)?;
         let Some(resident) = self.lanes.remove(slot) else { return Ok(()) };
+        let due = self.due(&resident);
         if resident.indexed == Indexed::Waiting
             && let Some(subscription) = self.subscriptions.get_mut(&resident.subscription)
         {
@@ -165,7 +166,6 @@ impl Engine {
             if planted::is_on(Bug::ColdNeverWoken) {
                 return Ok(());
             }
-            let due = resident.lane.wake_at().unwrap_or(Millis::ZERO);
             subscription.cold_due = subscription.cold_due.min(due);
             // A look through the index that is under way may be past its key.
             subscription.cold_seen_due = subscription.cold_seen_due.min(due);
@@ -220,6 +220,8 @@ impl Engine {
             let row: Row = from_json(&row)?;
             let mut subscription =
                 Subscription::from_row(id, row).ok_or(Malformed("subscription document"))?;
+            // What was unread at the checkpoint is in the log alone.
+            subscription.later_from = Position(self.manifest.checkpoint().next_position.0.saturating_sub(1));
             subscription.endpoint = self.endpoints.of(&subscription.document.spec.target);
             if !subscription.is_retired() {
                 self.names.insert(subscription.name().to_owned(), id);
@@ -281,6 +283,7 @@ impl Engine {
     }
 
     fn store_subscription(&mut self, id: SubscriptionId) -> Result<(), Failure> {
+        self.set_cursor(id);
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
         let mut row = subscription.row();
         // A request that is open ends with the process: its lane counts as it will be found.

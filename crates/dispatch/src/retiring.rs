@@ -6,7 +6,7 @@ use crate::engine::{Engine, Failure, Ticket, if_readable};
 use crate::lanes::Slot;
 use crate::operate::Refused;
 use crate::residency::PART_EVENTS;
-use crate::subscription::{Held, Phase, Subscription};
+use crate::subscription::{Held, Phase, Reading, Subscription};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Hold, Input};
@@ -26,7 +26,7 @@ impl Engine {
         let id = self.subscription_id(name)?;
         self.must_write()?;
         let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
-        if matches!(subscription.phase, Phase::CatchingUp { .. }) {
+        if subscription.is_reading() && !subscription.is_behind() {
             return Err(Refused::Conflict(format!(
                 "subscription {name:?} still takes up events that came before; retire it when it has caught up"
             )));
@@ -57,6 +57,10 @@ impl Engine {
             Phase::Retiring { .. } if tally.waiting == 0 && tally.dead == 0 => self.end(id, Change::Remove),
             Phase::Retiring { .. } if tally.waiting == 0 => self.end(id, Change::Retired),
             Phase::Retiring { until } if until <= self.now => self.give_up_waiting(id),
+            // The rest follows when it is read.
+            Phase::CatchingUp { why: Reading::Retiring { until }, .. } if until <= self.now => {
+                self.give_up_waiting(id)
+            }
             _ => Ok(()),
         }
     }
@@ -132,7 +136,7 @@ impl Engine {
     }
 
     fn finish_given_up(&mut self, id: SubscriptionId) -> Result<(), Failure> {
-        let is_done = self.subscriptions.get(&id).is_some_and(|s| s.tally.waiting == 0);
+        let is_done = self.subscriptions.get(&id).is_some_and(|s| !s.is_reading() && s.tally.waiting == 0);
         if is_done { self.finish_retiring(id) } else { Ok(()) }
     }
 

@@ -23,6 +23,10 @@ pub struct Subscription {
     pub phase: Phase,
     /// New ordering rules that begin when what waits has drained.
     pub next_document: Option<Document>,
+    /// The first event that those rules hold for.
+    pub rules_from: Position,
+    /// When it had last read everything: gap timers run from then on.
+    pub caught_at: Millis,
     /// How often its ordering rules changed: dead letters from before may have had another lane than they would have now.
     pub epochs: u32,
     pub tally: Tally,
@@ -40,9 +44,11 @@ pub struct Subscription {
     /// Unordered: events that left the queue and are called, or wait to be called again.
     pub singles: BTreeMap<Position, Single>,
     pub ready_singles: VecDeque<Position>,
-    /// While it catches up: the newest events that will be its, and up to where such were forgotten again.
+    /// Unread events that were accepted after this position: all of them, so that they need not be looked for in the log.
     pub later: VecDeque<Entry>,
-    pub later_trimmed: Position,
+    pub later_from: Position,
+    /// It had room for unread events when it was last looked at, and reads until it is full.
+    pub has_room: bool,
     pub outside: Outside,
     /// The deepest lane as of a moment ago.
     pub deepest: Option<(Millis, String, u64)>,
@@ -67,6 +73,7 @@ pub enum Phase {
     CatchingUp {
         cursor: Address,
         done: Position,
+        why: Reading,
     },
     /// Takes no new events and goes when nothing waits.
     Draining,
@@ -78,15 +85,33 @@ pub enum Phase {
     Retired,
 }
 
+/// Why a subscription reads the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Reading {
+    /// It is new and begins in the past.
+    Past,
+    /// It was full, or had to wait for new ordering rules: it has accepted events that it has not read yet.
+    Behind,
+    /// As `Behind`, and deleted: it takes no new events and drains once everything is read.
+    Draining,
+    /// As `Draining`; what still waits at this time becomes dead letters.
+    Retiring { until: Millis },
+}
+
 /// What is counted of a subscription; the same after a restart as before.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Tally {
     pub waiting: u64,
     pub waiting_bytes: u64,
-    /// Accepted while it read the log, and not come to yet: in no lane, and owed all the same.
+    /// Accepted and unread: in no lane, and owed all the same.
     pub later: u64,
     pub later_bytes: u64,
+    /// Those of them that were accepted before new ordering rules, which wait for them.
+    pub later_old: u64,
+    /// None of them was accepted before this.
+    pub later_since: Millis,
     /// Dead letters outside lanes.
     pub dead: u64,
     /// Dead letters that hold their lanes.
@@ -111,6 +136,9 @@ pub struct Notes {
     /// It began later than asked, because the log did.
     pub began_late: Option<Millis>,
     pub events_without_key: u64,
+    /// Events that retention removed before they were read, and the last of them.
+    pub missed: u64,
+    pub missed_last: Position,
 }
 
 /// An event of an unordered subscription on its way.
@@ -159,6 +187,12 @@ impl Tally {
 
     pub fn owed_bytes(&self) -> u64 {
         self.waiting_bytes + self.later_bytes
+    }
+
+    /// When the oldest of these was accepted, to the second.
+    pub fn oldest_owed(&self) -> Option<Millis> {
+        let unread = (self.later > 0).then_some(self.later_since);
+        self.oldest().into_iter().chain(unread).min()
     }
 
     /// It waits no longer; a dead letter goes on pinning its place in the log.
@@ -228,6 +262,10 @@ fn decrement(counts: &mut BTreeMap<u64, u32>, key: u64) {
 pub struct Row {
     pub document: serde_json::Value,
     pub next_document: Option<serde_json::Value>,
+    #[serde(default)]
+    pub rules_from: Position,
+    #[serde(default)]
+    pub caught_at: Millis,
     pub created: Millis,
     #[serde(default)]
     pub began: Position,
@@ -248,6 +286,8 @@ impl Subscription {
             began: Position(0),
             phase,
             next_document: None,
+            rules_from: Position(0),
+            caught_at: Millis::ZERO,
             epochs: 0,
             tally: Tally::default(),
             notes: Notes::default(),
@@ -261,7 +301,8 @@ impl Subscription {
             singles: BTreeMap::new(),
             ready_singles: VecDeque::new(),
             later: VecDeque::new(),
-            later_trimmed: Position(u64::MAX),
+            later_from: Position(0),
+            has_room: false,
             outside: Outside::default(),
             deepest: None,
             held: None,
@@ -294,6 +335,8 @@ impl Subscription {
         Row {
             document: self.document.to_stored_json(),
             next_document: self.next_document.as_ref().map(Document::to_stored_json),
+            rules_from: self.rules_from,
+            caught_at: self.caught_at,
             created: self.created,
             began: self.began,
             epochs: self.epochs,
@@ -310,6 +353,8 @@ impl Subscription {
             Some(document) => Some(Document::parse(&document).ok()?),
             None => None,
         };
+        subscription.rules_from = row.rules_from;
+        subscription.caught_at = row.caught_at;
         subscription.began = row.began;
         subscription.epochs = row.epochs;
         subscription.cold = row.tally.waiting_lanes;

@@ -150,17 +150,18 @@ fn what_it_knew_when_it_was_accepted_is_not_taken_from_the_log() {
 }
 
 #[test]
-fn a_subscription_that_reads_the_log_is_deleted_only_with_what_it_accepted_or_told_to_drop_it() {
+fn a_subscription_that_waits_for_new_rules_is_deleted_when_everything_is_delivered() {
     let mut world = World::new(5);
     between_two_epochs(&mut world);
     world.send_as("k", None, "later");
     world.settle();
-    for leftover in [Leftover::Refuse, Leftover::Drain] {
-        let refused = world.engine.delete_subscription("s", leftover);
-        assert!(matches!(refused, Err(Refused::EventsWaiting { .. })), "{refused:?}");
-    }
-    rounds(&mut world, |_| Some(ok()));
-    assert!(world.engine.delete_subscription("s", Leftover::Refuse).is_ok_and(|gone| gone));
+    let refused = world.engine.delete_subscription("s", Leftover::Refuse);
+    assert!(matches!(refused, Err(Refused::EventsWaiting { waiting: 2, .. })), "{refused:?}");
+    assert!(world.engine.delete_subscription("s", Leftover::Drain).is_ok_and(|gone| !gone));
+    let all = rounds(&mut world, |_| Some(ok()));
+    assert_eq!(all.len(), 2, "{all:?}");
+    world.pass(2000);
+    assert!(world.engine.view_subscription("s").is_none());
 }
 
 #[test]

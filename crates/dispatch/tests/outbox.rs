@@ -261,7 +261,7 @@ fn a_backup_holds_documents() {
 fn a_reader_that_is_behind_does_not_stop_the_platform() {
     let mut world = World::new(7);
     let mut document = watcher();
-    document["spec"]["backlog"] = json!({"maxEvents": 2});
+    document["spec"]["backlog"] = json!({"maxEvents": 2, "onFull": "reject"});
     document["spec"]["paused"] = true.into();
     world.put(document);
     for n in 0..10 {

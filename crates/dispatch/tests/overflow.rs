@@ -189,7 +189,8 @@ fn replies_drop_nothing_while_one_of_them_finds_no_room() {
     world.put(ordered("first", &json!({"filters": of("t")})));
     let dropping = json!({"filters": of("kept"), "paused": true, "backlog": drops_at(3)});
     world.put(ordered("dropping", &dropping));
-    let refusing = json!({"filters": of("late"), "paused": true, "backlog": {"maxEvents": 1}});
+    let refusing =
+        json!({"filters": of("late"), "paused": true, "backlog": {"maxEvents": 1, "onFull": "reject"}});
     world.put(ordered("refusing", &refusing));
     for (n, kind) in ["kept", "kept", "kept", "late"].into_iter().enumerate() {
         judge(&mut world, Event { kind: kind.into(), ..event(&format!("e{n}"), "k") });
@@ -328,7 +329,7 @@ fn what_is_accepted_for_later_counts() {
             "spec": {
                 "target": {"url": "http://127.0.0.1:9000/"},
                 "paused": true,
-                "backlog": {"maxEvents": 5},
+                "backlog": {"maxEvents": 5, "onFull": "reject"},
                 "ordering": "ordered",
                 "orderingPolicy": {"key": {"attribute": attribute}},
             },

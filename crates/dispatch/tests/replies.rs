@@ -210,7 +210,7 @@ fn a_full_backlog_holds_the_cause_back_without_an_attempt() {
     let mut world = World::new(5);
     world.put(function("first", "order.placed"));
     let mut second = function("second", "paid");
-    second["spec"]["backlog"] = json!({"maxEvents": 1});
+    second["spec"]["backlog"] = json!({"maxEvents": 1, "onFull": "reject"});
     second["spec"]["paused"] = true.into();
     world.put(second);
     for id in ["e1", "e2"] {
@@ -251,7 +251,7 @@ fn an_answer_that_is_larger_than_a_backlog_is_taken_once_that_is_empty() {
     let mut world = World::new(8);
     world.put(function("first", "order.placed"));
     let mut second = function("second", "paid");
-    second["spec"]["backlog"] = json!({"maxEvents": 2});
+    second["spec"]["backlog"] = json!({"maxEvents": 2, "onFull": "reject"});
     world.put(second);
     for id in ["e1", "e2"] {
         world.send_as("k", None, id);

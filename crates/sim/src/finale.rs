@@ -74,7 +74,7 @@ impl World {
         for (name, sub) in self.names.clone() {
             let known = self.outside.sub(sub);
             let settled = known.next_rules.is_none() && !known.draining;
-            if settled && known.rules.backlog.is_some_and(|(_, drops)| !drops) {
+            if settled && known.rules.rejects() {
                 let rules = Rules { backlog: None, ..known.rules.clone() };
                 self.put(&name, sub, rules, false)?;
             }
@@ -208,7 +208,7 @@ impl World {
 
     fn balance(&mut self) -> Verdict {
         self.settle()?;
-        if self.engine.waiting() > 0 {
+        if self.engine.waiting() + self.engine.unread() > 0 {
             let standing = liveness::standing(&self.engine)?;
             return Err(liveness::stuck(&self.outside, &self.engine, &standing, 0));
         }

@@ -75,7 +75,7 @@ impl World {
         }
         let Ok(id) = self.engine.subscription_id(name) else { return Ok(()) };
         let sub = self.outside.subs.len() as SubNo;
-        let (drains, reads) = self.catching_up(name);
+        let (drains, reads) = self.catching_up(name, rules.lags());
         let ids_limited = self.mix.marks_max < u64::MAX;
         self.outside.subs.push(Sub { ids_limited, ..Sub::new(rules.clone(), drains || reads) });
         self.names.insert(name.to_owned(), sub);
@@ -84,8 +84,8 @@ impl World {
         self.note(Entry::Decided(Decision::Created { sub }))
     }
 
-    fn catching_up(&self, name: &str) -> (bool, bool) {
-        self.engine.view_subscription(name).map_or((false, false), |view| catching_up(&view))
+    fn catching_up(&self, name: &str, may_lag: bool) -> (bool, bool) {
+        self.engine.view_subscription(name).map_or((false, false), |view| catching_up(&view, may_lag))
     }
 
     fn change(&mut self) -> Verdict {
@@ -120,7 +120,7 @@ impl World {
             return Ok(());
         }
         let new_epoch = old.ordering != rules.ordering;
-        let (drains, _) = self.catching_up(name);
+        let (drains, _) = self.catching_up(name, rules.lags());
         self.rules_given.entry(sub).or_default().push(rules.clone());
         self.outside.subs[sub as usize].given(rules, drains, &self.outside.events);
         let discards = discard && new_epoch;

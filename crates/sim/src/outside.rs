@@ -65,6 +65,8 @@ pub struct Sub {
     pub replayed_at: u64,
     /// Rules with limits that drop were in force at some time.
     pub drops: bool,
+    /// It had limits at which it falls behind: when an event comes to its lane is not seen from outside.
+    pub may_lag: bool,
     /// Dropped by a limit, as its metrics say.
     pub dropped: u64,
     /// So many ids are kept at most that those of delivered events may be forgotten at any time.
@@ -77,7 +79,7 @@ pub struct Sub {
 
 impl Sub {
     pub fn new(rules: Rules, catching_up: bool) -> Sub {
-        let drops = rules.drops();
+        let (drops, may_lag) = (rules.drops(), rules.lags());
         Sub {
             ids_limited: false,
             rules,
@@ -93,6 +95,7 @@ impl Sub {
             replays: 0,
             replayed_at: 0,
             drops,
+            may_lag,
             dropped: 0,
             changes: 0,
             concurrency_before: 0,
@@ -103,6 +106,7 @@ impl Sub {
     pub fn given(&mut self, rules: Rules, drains: bool, events: &[Made]) {
         self.changes += 1;
         self.drops |= rules.drops();
+        self.may_lag |= rules.lags();
         self.window_is(rules.window_ms);
         self.concurrency_before = self.concurrency_before.max(self.rules.concurrency);
         self.read_history |= drains;
@@ -227,7 +231,12 @@ impl Outside {
             Entry::Crashed { power } => self.crashed(*power),
             Entry::Seen { sub, there } => self.sub_mut(*sub).there = *there,
             Entry::Switched { sub, reads } => self.switched(*sub, *reads),
-            Entry::Dropped { sub, count } => self.sub_mut(*sub).dropped += count,
+            Entry::Dropped { sub, count } => {
+                let sub = self.sub_mut(*sub);
+                sub.dropped += count;
+                // Retention may remove what is unread.
+                sub.drops |= sub.may_lag;
+            }
             Entry::Opened { now, .. } => {
                 self.time_is(*now);
                 // What recovery finds is durable before anything new happens.

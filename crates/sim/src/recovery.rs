@@ -155,7 +155,7 @@ impl World {
         let name = self.outside.sub(sub).rules.name.clone();
         let Some(view) = self.engine.view_subscription(&name) else { return Ok(()) };
         let (phase, json) = (view.status.phase, serde_json::to_value(&view).unwrap_or_default());
-        let (drains, reads) = catching_up(&view);
+        let (drains, reads) = catching_up(&view, self.outside.sub(sub).may_lag);
         let shown = &json["spec"];
         let paused = shown["paused"] == true;
         let is_it =
@@ -202,7 +202,7 @@ impl World {
                 self.note(Entry::Decided(Decision::Removed { sub }))?;
                 continue;
             };
-            let (drains, reads) = catching_up(&view);
+            let (drains, reads) = catching_up(&view, self.outside.sub(sub).may_lag);
             // New rules hold once what was there has drained, while it still reads what came since.
             let rules_begin = self.outside.sub(sub).next_rules.is_some() && !drains;
             let is_live = view.status.phase != "draining" && !drains && !reads;
@@ -215,7 +215,8 @@ impl World {
 }
 
 /// Whether new ordering rules wait for what is there to drain, and whether it reads the log; a pause hides neither.
-pub fn catching_up(view: &Subscription) -> (bool, bool) {
+/// Whether one that lags is behind at the moment makes no difference to what is known of it.
+pub fn catching_up(view: &Subscription, may_lag: bool) -> (bool, bool) {
     let says = |text: &str| view.status.messages.iter().any(|message| message.contains(text));
-    (says("its new ordering rules begin"), says("it reads the log"))
+    (says("its new ordering rules begin"), says("it reads the log") || (!may_lag && says("it is behind")))
 }

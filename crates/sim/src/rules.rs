@@ -25,8 +25,8 @@ pub struct Rules {
     pub max_backoff_ms: u64,
     pub timeout_ms: u64,
     pub concurrency: u32,
-    /// How many may wait, and whether the oldest makes room.
-    pub backlog: Option<(u64, bool)>,
+    /// How many may wait, and what happens to more.
+    pub backlog: Option<(u64, OnFull)>,
     pub letters_max: u64,
     /// How long a dead letter is kept.
     pub letters_ttl_ms: u64,
@@ -40,6 +40,17 @@ const DAY_MS: u64 = 86_400_000;
 
 /// Longer than any run.
 const LONG_MS: u64 = 3650 * 86_400_000;
+
+/// What happens to an event that finds its subscription full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFull {
+    /// It is accepted and read later.
+    Lag,
+    /// It is refused for everybody.
+    Reject,
+    /// The oldest makes room.
+    Drop,
+}
 
 /// What makes an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,8 +148,12 @@ impl Rules {
         self
     }
 
-    fn random_backlog(mix: &Mix, rng: &mut Rng) -> Option<(u64, bool)> {
-        (mix.has(Trouble::TightLimits) && rng.one_in(2)).then(|| (*rng.pick(&[5, 40, 300]), rng.one_in(2)))
+    fn random_backlog(mix: &Mix, rng: &mut Rng) -> Option<(u64, OnFull)> {
+        if !mix.has(Trouble::TightLimits) || rng.one_in(3) {
+            return None;
+        }
+        let on_full = *rng.pick(&[OnFull::Lag, OnFull::Lag, OnFull::Reject, OnFull::Drop]);
+        Some((*rng.pick(&[5, 40, 300]), on_full))
     }
 
     /// Another set of rules for the same subscription: now and then with another ordering.
@@ -170,9 +185,18 @@ impl Rules {
 
     /// Limits of it let events or dead letters go.
     pub fn drops(&self) -> bool {
-        self.backlog.is_some_and(|(_, drops)| drops)
+        self.backlog.is_some_and(|(_, on_full)| on_full == OnFull::Drop)
             || self.letters_max < 50_000
             || self.letters_ttl_ms < LONG_MS
+    }
+
+    /// At its limits it falls behind and reads the log.
+    pub fn lags(&self) -> bool {
+        self.backlog.is_some_and(|(_, on_full)| on_full == OnFull::Lag)
+    }
+
+    pub fn rejects(&self) -> bool {
+        self.backlog.is_some_and(|(_, on_full)| on_full == OnFull::Reject)
     }
 
     pub fn letters_expire(&self) -> bool {
@@ -203,8 +227,14 @@ impl Rules {
         if let Some(kind) = self.kind {
             spec["filters"] = json!([{"exact": {"type": KINDS[kind]}}]);
         }
-        if let Some((events, drops)) = self.backlog {
-            spec["backlog"] = json!({"maxEvents": events, "onFull": if drops { "drop" } else { "reject" }});
+        if let Some((events, on_full)) = self.backlog {
+            spec["backlog"] = json!({"maxEvents": events});
+            match on_full {
+                // That is what nothing said means.
+                OnFull::Lag => {}
+                OnFull::Reject => spec["backlog"]["onFull"] = json!("reject"),
+                OnFull::Drop => spec["backlog"]["onFull"] = json!("drop"),
+            }
         }
         if self.earliest {
             spec["from"] = json!("earliest");

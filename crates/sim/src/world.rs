@@ -246,11 +246,11 @@ impl World {
                 self.answered(token, &judged)?;
             }
         }
+        self.look_at_drops()?;
         for delivery in self.engine.take_deliveries() {
             self.deliver(delivery)?;
         }
-        self.look_at_subscriptions()?;
-        self.look_at_drops()
+        self.look_at_subscriptions()
     }
 
     fn answered(&mut self, token: u64, judged: &[Judged]) -> Verdict {
@@ -258,6 +258,10 @@ impl World {
         let made_room = self.made_room.remove(&token).unwrap_or(0);
         checkers::no_loss::made_room(made_room, judged)?;
         for (event, judged) in events.into_iter().zip(judged) {
+            if let Status::Rejected(why @ Rejection::Backlog { subscription, .. }) = &judged.status {
+                let rules = self.names.get(subscription).and_then(|sub| self.rules_given.get(sub));
+                checkers::no_loss::turned_away(rules.map_or(&[], Vec::as_slice), why)?;
+            }
             let answer = said(&judged.status);
             self.note(Entry::Answered { token, event, answer })?;
             match answer {

@@ -12,7 +12,7 @@ use klambda_core::wire::{Malformed, Reader, put_bytes, put_varint};
 mod route;
 mod step;
 
-pub use self::route::{Route, To};
+pub use self::route::{Missed, Route, To};
 pub use self::step::Step;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

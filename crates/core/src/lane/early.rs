@@ -65,6 +65,11 @@ impl Lane {
         }
     }
 
+    /// An event of this lane is gone before it had a place: the next one to take one is flagged.
+    pub fn missed(&mut self) {
+        self.flag_next = true;
+    }
+
     /// What its producer will send next is not known any more, nor what it has sent. For a lane in which nothing waits.
     pub fn forget_sequence(&mut self) {
         self.expected = None;

@@ -24,7 +24,7 @@ fn defaults_are_filled_in() {
         "filters": [], "target": { "url": "http://127.0.0.1:9000/", "protocol": "http1" }, "from": "latest",
         "ordering": "unordered", "concurrency": 256, "idempotency": { "ttl": "24h" }, "sequenceTtl": "24h", "paused": false,
         "retry": { "attempts": 5, "backoff": "1s", "maxBackoff": "1m", "timeout": "30s" },
-        "backlog": { "maxEvents": 10_000_000, "maxBytes": "10Gi", "maxAge": "0s", "onFull": "reject" },
+        "backlog": { "maxEvents": 10_000_000, "maxBytes": "10Gi", "maxAge": "0s", "onFull": "lag" },
         "deadLetters": { "maxEvents": 50_000, "ttl": "7d", "overflow": "drop-head" },
     }));
     assert_eq!(document.to_json(), expected);
@@ -373,7 +373,7 @@ prop_compose! {
         (bytes_max, age_max_ms, on_full, overflow, paused) in (
             1024..=1u64 << 60,
             0..=1_000_000_000u64,
-            prop_oneof![Just(OnFull::Reject), Just(OnFull::Drop)],
+            prop_oneof![Just(OnFull::Lag), Just(OnFull::Reject), Just(OnFull::Drop)],
             prop_oneof![Just(Overflow::DropHead), Just(Overflow::Reject)],
             any::<bool>(),
         ),

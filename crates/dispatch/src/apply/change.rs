@@ -4,7 +4,7 @@ use crate::endpoint::EndpointId;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Slot;
 use crate::rows;
-use crate::subscription::{Phase, Subscription, Tally};
+use crate::subscription::{Phase, Reading, Subscription, Tally};
 use hashbrown::HashSet;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::planted::{self, Bug};
@@ -41,15 +41,12 @@ impl Engine {
                 Ok(())
             }
             Change::Drain => {
-                if let Some(subscription) = self.subscriptions.get_mut(&id) {
-                    subscription.phase = Phase::Draining;
-                }
+                self.leave(id, Phase::Draining, Reading::Draining);
                 Ok(())
             }
             Change::Retire { until } => {
-                if let Some(subscription) = self.subscriptions.get_mut(&id) {
-                    subscription.phase = Phase::Retiring { until: *until };
-                }
+                let until = *until;
+                self.leave(id, Phase::Retiring { until }, Reading::Retiring { until });
                 Ok(())
             }
             Change::Retired => {
@@ -61,7 +58,7 @@ impl Engine {
                 Ok(())
             }
             Change::Caught { up_to } => {
-                self.apply_caught(id, *up_to, position);
+                self.apply_caught(id, time, *up_to, position);
                 Ok(())
             }
         }
@@ -79,6 +76,7 @@ impl Engine {
             let (phase, began_late) = self.first_phase(&document, at, next_position);
             let mut subscription = Subscription::new(id, document, time, phase);
             subscription.began = next_position;
+            subscription.later_from = Position(next_position.0 - 1);
             subscription.tally = Tally::new(self.config.log.segment_bytes);
             subscription.notes.began_late = began_late;
             subscription.endpoint = self.endpoints.of(&subscription.document.spec.target);
@@ -90,10 +88,8 @@ impl Engine {
         if subscription.document.spec.filters != document.spec.filters {
             self.parted.note(id, time);
         }
-        let cursor = self.first_frame(at);
         let differs = subscription.document.epoch_differs(&document);
-        let at_once = !differs || subscription.tally.waiting == 0;
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let at_once = !differs || subscription.is_drained();
         if at_once {
             if differs {
                 self.begin_epoch(id);
@@ -101,18 +97,33 @@ impl Engine {
             let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
             // Also of rules that still waited: what was asked for last holds.
             subscription.next_document = None;
+            subscription.tally.later_old = 0;
             self.change_document(id, |old| *old = document);
         } else {
-            // What waits drains under the old rules; what arrives from here on is read from the log afterwards.
+            // What waits and what is unread drains under the old rules; what arrives from here on is read afterwards.
             if subscription.phase == Phase::Live {
-                let done = Position(next_position.0 - 1);
-                subscription.phase = Phase::CatchingUp { cursor, done };
+                self.fall_behind(id, at, next_position);
+            }
+            let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+            if subscription.next_document.is_none() {
+                let is_behind = subscription.is_behind();
+                subscription.rules_from = if is_behind { next_position } else { Position(0) };
+                subscription.tally.later_old = if is_behind { subscription.tally.later } else { 0 };
             }
             let meanwhile = document.ordered_as(&subscription.document);
             subscription.next_document = Some(document);
             self.change_document(id, |old| *old = meanwhile);
         }
         Ok(())
+    }
+
+    /// It takes no new events. One that is behind reads everything first.
+    fn leave(&mut self, id: SubscriptionId, at_once: Phase, reading: Reading) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        match &mut subscription.phase {
+            Phase::CatchingUp { why, .. } => *why = reading,
+            phase => *phase = at_once,
+        }
     }
 
     /// Other rules for keys or sequences: nothing waits now, and what a lane expected of its producer says nothing any

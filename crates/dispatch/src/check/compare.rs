@@ -91,6 +91,7 @@ impl Held {
             ("events wait", tally.waiting, self.waiting.len() as u64),
             ("dead letters stand outside lanes", tally.dead, self.dead.len() as u64),
             ("dead letters hold lanes", tally.held, self.holders.len() as u64),
+            ("events are unread", tally.later, account.later.len() as u64),
         ];
         let delivered = ("events were delivered", tally.delivered, account.delivered);
         for (what, says, is) in counted.into_iter().chain(account.is_whole.then_some(delivered)) {

@@ -120,6 +120,7 @@ impl Ledger {
             To::Invalid { .. } => {
                 account.aside.insert(position, Aside { why: Why::Invalid, lane: 0, sequence: None });
             }
+            To::Missed { .. } => self.counts.purged += 1,
             To::Later => {}
         }
     }
@@ -287,7 +288,7 @@ impl Ledger {
         let aside = match &route.to {
             To::Lane { sequence, .. } => Aside { why: Why::Replayed, lane, sequence: *sequence },
             To::Invalid { .. } => Aside { why: Why::Invalid, lane, sequence: None },
-            To::Alone | To::Later => {
+            To::Alone | To::Later | To::Missed { .. } => {
                 account.alone.insert(position);
                 return;
             }

@@ -9,7 +9,7 @@ use super::Kind;
 use crate::engine::{Engine, Failure};
 use crate::known::life_ms;
 use crate::rows;
-use crate::subscription::{Phase, Subscription};
+use crate::subscription::Subscription;
 use klambda_core::ids::SubscriptionId;
 use klambda_core::lane::Entry;
 use klambda_core::time::Millis;
@@ -196,6 +196,6 @@ impl Engine {
 impl Subscription {
     /// It will come to the event of this mark, which no lane has yet.
     fn will_read(&self, mark: &Mark) -> bool {
-        matches!(mark.state, State::Later(_)) && matches!(self.phase, Phase::CatchingUp { .. })
+        matches!(mark.state, State::Later(_)) && self.is_reading()
     }
 }

@@ -3,7 +3,7 @@
 use super::Spent;
 use crate::engine::{Engine, Failure, if_readable};
 use crate::rows;
-use crate::subscription::Phase;
+use crate::subscription::{Phase, Reading};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::key::{self, Key};
@@ -24,7 +24,8 @@ impl Engine {
         let segments = self.log.segments();
         let (oldest, next) = (segments.first()?.clone(), segments.get(1)?);
         let reading = self.subscriptions.values().filter_map(|s| match s.phase {
-            Phase::CatchingUp { cursor, .. } => Some(cursor),
+            // Only history is kept for those who read it: what is unread of a full subscription is counted as missed.
+            Phase::CatchingUp { cursor, why: Reading::Past, .. } => Some(cursor),
             _ => None,
         });
         let needed = reading.min().unwrap_or(Address(u64::MAX)).min(self.manifest.checkpoint);
@@ -42,7 +43,18 @@ impl Engine {
     /// The disk is so full that not even acknowledgements find room. Then history goes before its time: what is in
     /// this segment is done with, and a server that cannot acknowledge would stand still for good.
     pub(super) fn is_stuck(&self, oldest: &Segment) -> bool {
-        self.disk_full && !self.log.has_room_for_steps(16 << 10) && self.first_pin() >= oldest.end()
+        self.disk_full
+            && !self.log.has_room_for_steps(16 << 10)
+            && self.first_pin() >= oldest.end()
+            && self.is_all_read(oldest)
+    }
+
+    /// No subscription has accepted an event of this segment and not read it.
+    fn is_all_read(&self, segment: &Segment) -> bool {
+        let segments = self.log.segments();
+        let next = segments.iter().find(|other| other.base > segment.base);
+        let end = next.map_or(self.log.next_position(), |next| next.first_position);
+        self.subscriptions.values().all(|s| s.has_read_up_to(end))
     }
 
     /// Goes on with the segment that retires: what still waits in it is copied forward, then it goes.
@@ -52,7 +64,7 @@ impl Engine {
             Some((base, at)) if base == segment.base => at,
             _ => segment.start(),
         };
-        if self.first_pin() >= segment.end() {
+        if self.first_pin() >= segment.end() && self.is_all_read(&segment) {
             return self.drop_segment(segment.end());
         }
         if self.keeping.irremovable == Some(segment.base) {
@@ -69,6 +81,7 @@ impl Engine {
                     let mut position = frame.first_position;
                     for (record_at, range) in &frame.records {
                         let body = &frame.bytes[range.clone()];
+                        self.miss_unread(*record_at, body, position)?;
                         self.keep_copy(*record_at, body, position)?;
                         position.0 += u64::from(klambda_store::record::is_event(body));
                     }
@@ -131,7 +144,9 @@ impl Engine {
             None => {
                 self.log.flush()?;
                 let since = self.log.written();
-                Spent { below: end.max(self.first_pin().min(since)), since }
+                // Whoever reads the log takes up events of the next segments all the time.
+                let pinned = if self.is_catching_up() { end } else { self.first_pin() };
+                Spent { below: end.max(pinned.min(since)), since }
             }
         };
         self.keeping.spent = Some(spent);

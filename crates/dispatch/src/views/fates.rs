@@ -98,7 +98,9 @@ impl Engine {
             Some(To::Lane { key, sequence }) => Some(Place { key: Some(key.to_owned()), sequence }),
             Some(To::Alone) => Some(Place { key: Some(String::new()), sequence: None }),
             Some(To::Invalid { .. }) => Some(Place { key: None, sequence: None }),
-            Some(To::Later) => Some(Place { key: self.lane_by_rules(id, &record)?, sequence: None }),
+            Some(To::Later | To::Missed { .. }) => {
+                Some(Place { key: self.lane_by_rules(id, &record)?, sequence: None })
+            }
             None if by_rules => Some(Place { key: self.lane_by_rules(id, &record)?, sequence: None }),
             None => None,
         })

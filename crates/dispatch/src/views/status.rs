@@ -78,6 +78,7 @@ impl Engine {
             + self.rows.changed_bytes()
             + self.marks.recent_len() * MARK_BYTES
             + self.log.tail_bytes()
+            + self.listed_bytes()
             + tables as usize;
         Memory { limit_bytes: self.config.memory_bytes, used_bytes }
     }

@@ -2,7 +2,7 @@
 
 use super::{Page, Time};
 use crate::engine::Engine;
-use crate::subscription::{self, Phase};
+use crate::subscription::{self, Phase, Reading};
 use klambda_core::breaker;
 use klambda_core::lane::State;
 use klambda_core::subscription::CONTROLLER;
@@ -33,6 +33,9 @@ pub struct Status {
     pub phase: &'static str,
     pub waiting: u64,
     pub waiting_bytes: u64,
+    /// Of what waits: accepted while it was full or read the log, and in no lane yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unread: Option<Unread>,
     pub in_flight: u32,
     pub parked: u64,
     pub dead_letters: u64,
@@ -41,6 +44,14 @@ pub struct Status {
     pub breaker: Breaker,
     pub delivered: u64,
     pub messages: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Unread {
+    pub events: u64,
+    pub bytes: u64,
+    /// None of them was accepted before this.
+    pub oldest: Time,
 }
 
 /// Lanes with something waiting, and paused ones, by state.
@@ -107,10 +118,15 @@ impl Engine {
             phase: phase(subscription),
             waiting: tally.owed(),
             waiting_bytes: tally.owed_bytes(),
+            unread: (tally.later > 0).then_some(Unread {
+                events: tally.later,
+                bytes: tally.later_bytes,
+                oldest: Time(tally.later_since),
+            }),
             in_flight: subscription.in_flight,
             parked: tally.parked(),
             dead_letters: tally.dead + tally.held,
-            oldest: tally.oldest().map(Time),
+            oldest: tally.oldest_owed().map(Time),
             lanes: Lanes::of(subscription),
             breaker: Breaker::new(self.endpoints.state(subscription.endpoint)),
             delivered: tally.delivered,
@@ -119,7 +135,7 @@ impl Engine {
     }
 
     fn messages(&self, subscription: &subscription::Subscription) -> Vec<String> {
-        let waiting = subscription.tally.waiting;
+        let waiting = subscription.tally.owed();
         let mut messages = Vec::new();
         if let Some(at) = subscription.notes.began_late {
             messages.push(format!("it began at {}: the log holds nothing older", at.rfc3339()));
@@ -131,11 +147,17 @@ impl Engine {
                 ));
             }
             Phase::CatchingUp { .. } if subscription.next_document.is_some() => {
+                let waiting = subscription.tally.waiting + subscription.unread_under_rules();
                 messages.push(format!(
                     "its new ordering rules begin when {waiting} events have drained under the old"
                 ));
             }
-            Phase::CatchingUp { done, .. } => {
+            Phase::CatchingUp { why: Reading::Draining | Reading::Retiring { .. }, .. } => {
+                messages.push(format!(
+                    "it is being deleted and takes no new events: {waiting} are left to deliver"
+                ));
+            }
+            Phase::CatchingUp { done, why: Reading::Past, .. } => {
                 let last = self.log.next_position().0 - 1;
                 messages.push(format!("it reads the log: position {done} of {last}"));
             }
@@ -143,8 +165,9 @@ impl Engine {
                 "it is being deleted and takes no new events: {waiting} are left, and become dead letters at {}",
                 until.rfc3339()
             )),
-            Phase::Live | Phase::Retired => {}
+            Phase::CatchingUp { .. } | Phase::Live | Phase::Retired => {}
         }
+        messages.extend(self.backlog_messages(subscription));
         let without_key = subscription.notes.events_without_key;
         if without_key > 0 {
             messages.push(format!(
@@ -158,11 +181,14 @@ impl Engine {
 
 fn phase(subscription: &subscription::Subscription) -> &'static str {
     match subscription.phase {
-        Phase::Draining | Phase::Retiring { .. } => "draining",
         Phase::Retired => "retired",
+        _ if subscription.is_leaving() => "draining",
         _ if subscription.is_paused() => "paused",
+        Phase::CatchingUp { .. } if subscription.is_behind() && subscription.next_document.is_none() => {
+            "behind"
+        }
         Phase::CatchingUp { .. } => "catchingUp",
-        Phase::Live => "active",
+        _ => "active",
     }
 }
 

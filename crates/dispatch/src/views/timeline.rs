@@ -7,7 +7,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Gap};
 use klambda_store::log::LogReader;
-use klambda_store::record::{self, LaneRef, Record, Route, To};
+use klambda_store::record::{self, LaneRef, Missed, Record, Route, To};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -124,6 +124,20 @@ impl Walk {
     }
 
     fn arrival(&self, time: klambda_core::time::Millis, route: &Route<'_>, id: Option<&str>) -> Option<Step> {
+        if let To::Missed { key, why } = &route.to {
+            let detail = match why {
+                Missed::Retention => "removed by retention before it was read",
+                Missed::Discarded => "discarded before it was read",
+            };
+            let (at, detail) = (Time(time), Some(detail.to_owned()));
+            return (*key == self.key).then_some(Step {
+                at,
+                step: "missed",
+                position: None,
+                id: None,
+                detail,
+            });
+        }
         let To::Lane { key, sequence } = &route.to else { return None };
         (*key == self.key).then(|| Step {
             at: Time(time),

@@ -129,6 +129,7 @@ pub struct Backlog {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnFull {
+    Lag,
     Reject,
     Drop,
 }

@@ -5,7 +5,7 @@
 use super::{Verdict, Violation};
 use crate::history::Entry;
 use crate::outside::{Outside, Sub};
-use crate::rules::Rules;
+use crate::rules::{OnFull, Rules};
 use klambda_dispatch::dead_letters::DeadLetter;
 use klambda_dispatch::{Config, Engine};
 
@@ -68,13 +68,19 @@ pub fn now_and_then(outside: &Outside, engine: &Engine) -> Verdict {
 
 /// What waits stays within the backlog, unless it came another way than by being accepted under this limit.
 fn backlog(sub: &Sub, engine: &Engine) -> Verdict {
-    let Some((limit, _)) = sub.rules.backlog else { return Ok(()) };
+    let Some((limit, on_full)) = sub.rules.backlog else { return Ok(()) };
     let came_otherwise = sub.changes > 0 || sub.replays > 0 || sub.read_history || sub.next_rules.is_some();
     let Some(view) = engine.view_subscription(&sub.rules.name).filter(|_| !came_otherwise) else {
         return Ok(());
     };
-    if view.status.waiting > limit {
-        let text = format!("{}: {} events wait, {limit} may", sub.rules.name, view.status.waiting);
+    // One that lags reads on to twice its limit where nothing moves; what is unread is in no lane.
+    let unread = view.status.unread.map_or(0, |unread| unread.events);
+    let (waiting, limit) = match on_full {
+        OnFull::Lag => (view.status.waiting - unread, 2 * limit),
+        OnFull::Reject | OnFull::Drop => (view.status.waiting, limit),
+    };
+    if waiting > limit {
+        let text = format!("{}: {waiting} events wait, {limit} may", sub.rules.name);
         return Err(Violation::new(NAME, text));
     }
     Ok(())

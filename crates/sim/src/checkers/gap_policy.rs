@@ -20,7 +20,7 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     let Some(lane) = sub.lane(key) else { return Ok(()) };
     // Only its first call says something about its turn; a replay has none.
     let replayed = pair.revived > 0 || pair.aside || pair.state != State::Waiting;
-    if replayed || pair.number.is_some() || pair.starts > 0 || sub.drops || sub.read_history {
+    if replayed || pair.number.is_some() || pair.starts > 0 || sub.drops || sub.read_history || sub.may_lag {
         return Ok(());
     }
     match request.flag {

@@ -54,8 +54,9 @@ pub fn standing(engine: &Engine) -> Result<Standing, Violation> {
 /// The bound is reached and something still moves, or should.
 pub fn stuck(outside: &Outside, engine: &Engine, standing: &Standing, rounds: u64) -> Violation {
     let mut text = format!(
-        "after {rounds} rounds without trouble {} events wait, {} requests are open, catching up: {}",
+        "after {rounds} rounds without trouble {} events wait, {} are unread, {} requests are open, catching up: {}",
         engine.waiting(),
+        engine.unread(),
         engine.open_requests(),
         engine.is_catching_up(),
     );

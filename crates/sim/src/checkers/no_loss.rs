@@ -9,7 +9,7 @@ use super::{Verdict, Violation};
 use crate::event::EventNo;
 use crate::history::{Entry, Said, SubNo};
 use crate::outside::{Outside, State, Taken};
-use crate::rules::Place;
+use crate::rules::{Place, Rules};
 use klambda_dispatch::{Judged, Rejection, Status};
 
 const NAME: &str = "no loss";
@@ -42,6 +42,17 @@ pub fn made_room(dropped: u64, judged: &[Judged]) -> Verdict {
         return Ok(());
     }
     let text = format!("{dropped} events were dropped for a request that was turned away: {:?}", judged[0]);
+    Err(Violation::new(NAME, text))
+}
+
+/// A full subscription that lags turns nobody away. `rules`: all that it was ever given.
+pub fn turned_away(rules: &[Rules], why: &Rejection) -> Verdict {
+    let Rejection::Backlog { subscription, limit, .. } = why else { return Ok(()) };
+    if rules.iter().any(Rules::rejects) || rules.iter().any(Rules::drops) {
+        return Ok(());
+    }
+    let text =
+        format!("an event was turned away for all because {subscription} is full ({limit}), which lags");
     Err(Violation::new(NAME, text))
 }
 

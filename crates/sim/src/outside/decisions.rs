@@ -56,7 +56,7 @@ impl Outside {
         let op = self.op;
         let events = &self.events;
         let sub = &mut self.subs[sub as usize];
-        let read_history = sub.read_history;
+        let (read_history, may_lag) = (sub.read_history, sub.may_lag);
         for (n, pair) in sub.pairs.iter_mut().enumerate() {
             if !pair.open && pair.may_wait() && pair.taken != Taken::No {
                 // What was a dead letter outside its lane stays one.
@@ -65,7 +65,8 @@ impl Outside {
                     && pair.revived == 0
                     && !pair.may_be_late
                     && pair.position.is_some()
-                    && pair.taken == Taken::Yes;
+                    && pair.taken == Taken::Yes
+                    && !may_lag;
                 pair.release(op, sure);
             }
         }
@@ -80,7 +81,7 @@ impl Outside {
         let (op, events) = (self.op, &self.events);
         let sub = &mut self.subs[sub as usize];
         let ordering = [Some(sub.rules.ordering), sub.next_rules.as_ref().map(|rules| rules.ordering)];
-        let unsettled = sub.catching_up || sub.next_rules.is_some();
+        let unsettled = sub.catching_up || sub.next_rules.is_some() || sub.may_lag;
         let read_history = sub.read_history;
         let mut positions = Vec::new();
         for (n, pair) in sub.pairs.iter_mut().enumerate() {

@@ -77,8 +77,9 @@ impl Sub {
         if pair.taken == Taken::No {
             pair.begins_anew(op, now);
             if let Some(Place::Lane { key, sequence: Some(sequence) }) = &place {
+                let may_lag = self.may_lag;
                 let lane = self.lane_mut(key);
-                let may_be_late = lane.may_be_passed(*sequence, now, timeout_ms, buffer_max);
+                let may_be_late = may_lag || lane.may_be_passed(*sequence, now, timeout_ms, buffer_max);
                 lane.first_at.get_or_insert(now);
                 lane.arrivals.insert((now, made.no));
                 lane.offered.insert((*sequence, made.no));
@@ -111,7 +112,7 @@ impl Sub {
 
     fn accepted(&mut self, made: &Made, before: Before, position: u64) {
         self.owes(made.no);
-        let (place, replayed_at) = (self.place(made), self.replayed_at);
+        let (place, replayed_at, may_lag) = (self.place(made), self.replayed_at, self.may_lag);
         let pair = self.pair_mut(made.no);
         if before.taken == Taken::Yes && !before.known_for_sure {
             // Its id may have been forgotten: then it is a new event of the same name.
@@ -127,8 +128,11 @@ impl Sub {
         pair.position = Some(position);
         let (came, may_be_late) = (pair.taken_at, pair.may_be_late);
         let sent_op = pair.sent_op;
-        // Where it goes is told by rules that hold later.
-        pair.may_be_late |= place.is_none();
+        // Where it goes is told by rules that hold later, and what is unread has not gone anywhere.
+        pair.may_be_late |= place.is_none() || may_lag;
+        if may_lag && place == Some(Place::Invalid) {
+            return;
+        }
         if place == Some(Place::Invalid) {
             // A dead letter beside the lanes, from the moment it was taken: a job may have it already.
             pair.set(State::Dead { held: false }, sent_op);
@@ -139,6 +143,7 @@ impl Sub {
         lane.first_at.get_or_insert(came);
         match sequence {
             None => drop(lane.waiting.insert(position, made.no)),
+            Some(_) if may_lag => {}
             Some(sequence) if lane.is_opened_by(made.no) && sequence <= 1 => lane.expected = Some(sequence),
             Some(sequence) if !may_be_late => drop(lane.by_sequence.insert((sequence, made.no))),
             Some(_) => {}

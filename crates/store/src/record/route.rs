@@ -22,8 +22,21 @@ pub enum To<'a> {
     Invalid {
         what: &'a str,
     },
-    /// The subscription is busy with its past and will come to this event later.
+    /// The subscription reads the log, or begins to with this event, and will come to it later.
     Later,
+    /// It was to come later and never will: retention took it, or its owner discarded it. The lane of this key misses it;
+    /// empty for an event that had no lane.
+    Missed {
+        key: &'a str,
+        why: Missed,
+    },
+}
+
+/// Why an accepted event was never read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missed {
+    Retention,
+    Discarded,
 }
 
 pub(super) fn put_routes(out: &mut Vec<u8>, routes: &[Route<'_>]) {
@@ -54,6 +67,13 @@ pub(super) fn put_route(out: &mut Vec<u8>, route: &Route<'_>) {
             put_bytes(out, what.as_bytes());
         }
         To::Later => out.push(3),
+        To::Missed { key, why } => {
+            out.push(match why {
+                Missed::Retention => 4,
+                Missed::Discarded => 5,
+            });
+            put_bytes(out, key.as_bytes());
+        }
     }
 }
 
@@ -66,6 +86,8 @@ pub(super) fn take_route<'a>(r: &mut Reader<'a>) -> Result<Route<'a>, Malformed>
             1 => To::Alone,
             2 => To::Invalid { what: r.text()? },
             3 => To::Later,
+            4 => To::Missed { key: r.text()?, why: Missed::Retention },
+            5 => To::Missed { key: r.text()?, why: Missed::Discarded },
             _ => return Err(Malformed("route")),
         },
     })

@@ -54,14 +54,18 @@ fn events_with_every_kind_of_route() {
         route(To::Alone),
         route(To::Invalid { what: "no" }),
         route(To::Later),
+        route(To::Missed { key: "k", why: Missed::Retention }),
+        route(To::Missed { key: "", why: Missed::Discarded }),
     ];
     let bytes: &[&[u8]] = &[
-        &[5],
+        &[7],
         &[5, 64, 0, 1, b'k', 0],
         &[5, 64, 0, 0, 8],
         &[5, 64, 1],
         &[5, 64, 2, 2, b'n', b'o'],
         &[5, 64, 3],
+        &[5, 64, 4, 1, b'k'],
+        &[5, 64, 5, 0],
     ];
     let bytes = bytes.concat();
     let (from, position) = (Address(32), Position(9));
