@@ -160,9 +160,15 @@ fn delivering(text: &mut Text, sample: &Sample) {
             text.buckets(name, &labels, &done.took_ms, SECONDS_OF_MILLIS);
         }
     }
-    let gauges: [Gauge; 5] = [
+    let gauges: [Gauge; 7] = [
         ("operator_event_queue_depth", "Events that wait, in flight included.", |s| s.waiting as f64),
         ("klambda_event_queue_bytes", "Bytes of the events that wait.", |s| s.waiting_bytes as f64),
+        (
+            "klambda_unread_events",
+            "Events that a subscription accepted while it was behind and has not read.",
+            |s| s.unread as f64,
+        ),
+        ("klambda_unread_bytes", "Bytes of the unread events.", |s| s.unread_bytes as f64),
         ("klambda_events_in_flight", "Calls of targets that are open.", |s| f64::from(s.in_flight)),
         ("klambda_oldest_event_age_seconds", "Age of the event that waits longest.", |s| {
             s.oldest_age_ms as f64 / 1e3

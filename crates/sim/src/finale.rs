@@ -152,7 +152,7 @@ impl World {
             }
             let waits = rules.paused || (rules.ordering.is_ordered() && lanes.parked + lanes.paused > 0);
             // It goes on reading by itself, unless its own lanes wait for somebody.
-            if !waits && catching_up(&view) != (false, false) {
+            if !waits && catching_up(&view, false) != (false, false) {
                 return false;
             }
             waits_for_people |= waits;

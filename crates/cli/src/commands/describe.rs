@@ -65,6 +65,12 @@ fn subscription(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Resul
     sheet.line("Ordering", text(item, "/spec/ordering").unwrap_or_else(|| "unordered".to_owned()));
     let waiting = number(item, "/status/waiting");
     sheet.line("Waiting", format!("{waiting} ({})", bytes(number(item, "/status/waitingBytes"))));
+    if item["status"]["unread"].is_object() {
+        let unread = number(item, "/status/unread/events");
+        let since = cell(item, "/status/unread/oldest");
+        let size = bytes(number(item, "/status/unread/bytes"));
+        sheet.line("Unread", format!("{unread} ({size}), oldest accepted at {since}"));
+    }
     sheet.line_opt("Oldest", moment(item, "/status/oldest", now));
     sheet.line("In flight", number(item, "/status/inFlight"));
     sheet.line("Delivered", number(item, "/status/delivered"));

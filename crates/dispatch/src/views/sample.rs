@@ -37,6 +37,9 @@ pub struct SubscriptionSample {
     pub name: String,
     pub waiting: u64,
     pub waiting_bytes: u64,
+    /// Of what waits: accepted and unread.
+    pub unread: u64,
+    pub unread_bytes: u64,
     pub in_flight: u32,
     pub dead_letters: u64,
     pub oldest_age_ms: u64,
@@ -119,9 +122,11 @@ impl Engine {
             name: subscription.name().to_owned(),
             waiting: tally.owed(),
             waiting_bytes: tally.owed_bytes(),
+            unread: tally.later,
+            unread_bytes: tally.later_bytes,
             in_flight: subscription.in_flight,
             dead_letters: tally.dead + tally.held,
-            oldest_age_ms: tally.oldest().map_or(0, |oldest| self.now.since(oldest)),
+            oldest_age_ms: tally.oldest_owed().map_or(0, |oldest| self.now.since(oldest)),
             lanes: Lanes::of(subscription),
             breaker: match self.endpoints.state(subscription.endpoint) {
                 breaker::State::Closed => 0,

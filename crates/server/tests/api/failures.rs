@@ -218,7 +218,7 @@ async fn a_dead_target_opens_its_breaker() {
 #[tokio::test]
 async fn a_full_backlog_turns_producers_away_and_names_the_lane() {
     let world = World::new().await;
-    world.subscribe("orders", json!({"paused": true, "backlog": {"maxEvents": 2}})).await;
+    world.subscribe("orders", json!({"paused": true, "backlog": {"maxEvents": 2, "onFull": "reject"}})).await;
     world.send("e1", "deep", &[]).await;
     world.send("e2", "deep", &[]).await;
     let refused = world.offer("e3", "k", &[]).await;
