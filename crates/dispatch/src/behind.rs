@@ -88,7 +88,8 @@ impl Subscription {
     /// What a gap waits for may be among the unread events. Where nothing moves any more and nothing more is read, the
     /// timers run all the same.
     pub(crate) fn stops_gap_timers(&self) -> bool {
-        self.is_behind() && self.unread_under_rules() > 0 && !(self.is_held_up() && !self.is_below_tenths(20))
+        let is_moving = !self.is_held_up() || self.is_below_tenths(20);
+        self.is_behind() && self.unread_under_rules() > 0 && is_moving
     }
 }
 
@@ -186,7 +187,7 @@ impl Engine {
         key: &str,
         why: Missed,
     ) -> Result<(), Failure> {
-        self.release(id, &entry, time)?;
+        self.release(id, &entry, time, at)?;
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
         if why == Missed::Retention {
             subscription.notes.missed += 1;

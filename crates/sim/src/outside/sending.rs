@@ -85,7 +85,7 @@ impl Sub {
                 lane.offered.insert((*sequence, made.no));
                 self.pair_mut(made.no).may_be_late = may_be_late;
             }
-        } else if pair.state == State::Acked && !within {
+        } else if matches!(pair.state, State::Acked | State::AckedMaybe) && !within {
             // Its id may be forgotten: then it is a new event of the same name.
             pair.state = State::AckedMaybe;
             pair.number = None;
