@@ -10,7 +10,9 @@ mod posts {
 }
 
 use head::{Post, Slots, Verdict};
+use klambda_core::http1::Requests;
 use klambda_functions::resource::Kind;
+use klambda_fuzz::library::{self, Body};
 use libfuzzer_sys::fuzz_target;
 use posts::Place;
 
@@ -40,7 +42,7 @@ fuzz_target!(|data: &[u8]| {
 fn check_post(bytes: &[u8], post: &Post<'_, '_>) {
     assert!(post.bytes <= bytes.len() && post.bytes <= BYTES_MAX);
     let head = &bytes[..post.bytes];
-    assert!(head.ends_with(b"\n\r\n") || head.ends_with(b"\n\n"));
+    assert!(head.ends_with(b"\r\n\r\n"));
     let first = head.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
     // The default namespace may be named.
     let line = std::str::from_utf8(&head[..first]).expect("text").replace("?namespace=default ", " ");
@@ -67,6 +69,27 @@ fn check_post(bytes: &[u8], post: &Post<'_, '_>) {
     let alone =
         matches!(Slots::new().read(head, BYTES_MAX), Verdict::Post(alone) if alone.length == post.length);
     assert!(alone, "what follows a head does not change it");
+    compare(head, post);
+}
+
+/// The HTTP library and the long way's framing see the same request.
+fn compare(head: &[u8], post: &Post<'_, '_>) {
+    if post.length > BYTES_MAX {
+        return;
+    }
+    let whole = [head, &vec![b'x'; post.length]].concat();
+    let mut requests = Requests::new(BYTES_MAX);
+    assert_eq!(requests.pass(&whole), Ok(whole.len()));
+    assert!(requests.is_between());
+    let seen = library::requests(&whole);
+    assert_eq!(seen.len(), 1, "{:?}", String::from_utf8_lossy(head));
+    assert_eq!((seen[0].method.as_str(), &seen[0].body), ("POST", &Body::Whole(vec![b'x'; post.length])));
+    // The library groups headers of one name.
+    let mut ours: Vec<(String, Vec<u8>)> =
+        post.headers.iter().map(|header| (header.name.to_ascii_lowercase(), header.value.to_vec())).collect();
+    let mut theirs = seen[0].headers.clone();
+    (ours.sort(), theirs.sort());
+    assert_eq!(ours, theirs);
 }
 
 /// As it must have been written.
@@ -87,7 +110,7 @@ fn first_line(place: Place<'_>) -> String {
 /// The headers, by a plain reading.
 fn lines(head: &[u8]) -> Vec<(&[u8], &[u8])> {
     let mut lines = Vec::new();
-    for line in head.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+    for line in head.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").expect("CRLF"))
     {
         if line.is_empty() {
             break;

@@ -11,8 +11,9 @@ import (
 
 const (
 	// All attributes of the largest event that is accepted, each byte percent-encoded, and some more.
-	headBytesMax = 1024 * 1024
-	lineBytesMax = 1024
+	headBytesMax    = 1024 * 1024
+	lineBytesMax    = 1024
+	trailerBytesMax = 8 * 1024
 	// Each field is compared with those before it.
 	fieldsMax = 1000
 	// A body is given room as it comes, this much at first, not for what its length only says.
@@ -243,23 +244,26 @@ func (c *connection) readSize() (uint64, error) {
 		return 0, err
 	}
 	digits, _, _ := strings.Cut(line, ";")
-	digits = strings.Trim(digits, " \t")
+	digits = strings.TrimRight(digits, " \t")
 	size, err := strconv.ParseUint(digits, 16, 32)
-	if err != nil || len(digits) > 8 {
+	if err != nil || len(digits) > 8 || hasControl(line) {
 		return 0, malformed("a chunk has no valid size")
 	}
 	return size, nil
 }
 
 func (c *connection) skipTrailers() error {
-	for left := headBytesMax; left > 0; {
+	for left := trailerBytesMax; left > 0; {
 		line, err := c.readLine()
 		if err != nil || line == "" {
 			return err
 		}
+		if _, _, err := splitField(line); err != nil {
+			return err
+		}
 		left -= len(line)
 	}
-	return errHeadSize
+	return malformed("the trailers are too long")
 }
 
 // readLine gives a line of the chunked coding, without its end.
@@ -316,11 +320,10 @@ func cutLine(head string) (string, string) {
 }
 
 func (r *request) addField(line string) error {
-	name, value, found := strings.Cut(line, ":")
-	if !found || !isToken(name) || hasControl(value) {
-		return malformed("a header is malformed")
+	name, value, err := splitField(line)
+	if err != nil {
+		return err
 	}
-	name, value = strings.ToLower(name), strings.Trim(value, " \t")
 	earlier := r.find(name)
 	switch {
 	case earlier == nil && len(r.fields) == fieldsMax:
@@ -335,10 +338,21 @@ func (r *request) addField(line string) error {
 	return nil
 }
 
+func splitField(line string) (name, value string, err error) {
+	name, value, found := strings.Cut(line, ":")
+	if !found || !isToken(name) || hasControl(value) {
+		return "", "", malformed("a header is malformed")
+	}
+	return strings.ToLower(name), strings.Trim(value, " \t"), nil
+}
+
 // frame finds how long the body is, and what happens to the connection after it. HTTP/1.1 is current, 1.0 is not.
 func (r *request) frame(current bool, bodyBytesMax int) error {
 	if current && r.find("host") == nil {
 		return malformed("the header host is missing")
+	}
+	if !current && r.find("transfer-encoding") != nil {
+		return malformed("HTTP/1.0 has no transfer-encoding")
 	}
 	if err := r.frameBody(bodyBytesMax); err != nil {
 		return err

@@ -9,6 +9,7 @@ const HEAD_BYTES_MAX = 1024 * 1024;
 // Of what is sent while a request before it is served.
 const AHEAD_BYTES_MAX = 64 * 1024;
 const LINE_BYTES_MAX = 1024;
+const TRAILER_BYTES_MAX = 8 * 1024;
 const CONNECTIONS_MAX = 1024;
 const RECEIVE_MS_MAX = 30_000;
 const IDLE_MS_MAX = 300_000;
@@ -19,6 +20,7 @@ const REASONS = {
   504: 'Gateway Timeout', 505: 'HTTP Version Not Supported',
 };
 const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
+const SIZE = /^([0-9a-fA-F]{1,8})[ \t]*(?:;.*)?$/;
 const CONTROL = /[\0-\x08\x0a-\x1f\x7f]/;
 
 class Refusal extends Error {
@@ -153,12 +155,18 @@ class Connection {
   }
 
   readHead() {
-    const end = this.buffer.indexOf('\r\n\r\n', this.searched);
+    const from = this.searched;
+    const end = this.buffer.indexOf('\r\n\r\n', from);
     this.searched = end < 0 ? Math.max(0, this.buffer.length - 3) : 0;
     if (end < 0 ? this.buffer.length > HEAD_BYTES_MAX : end > HEAD_BYTES_MAX) {
       throw new Refusal(431, `the head is larger than ${HEAD_BYTES_MAX} bytes`);
     }
-    if (end < 0) return null;
+    if (end < 0) {
+      if (hasBareLineFeed(this.buffer, from)) {
+        throw new Refusal(400, 'a line ends without a carriage return');
+      }
+      return null;
+    }
     const lines = this.buffer.latin1Slice(0, end).split('\r\n');
     this.take(end + 4);
     return parseHead(lines, this.server.bodyBytesMax);
@@ -193,6 +201,9 @@ class Connection {
       if (line === null) return null;
       if (request.trailers) {
         if (line === '') return Buffer.concat(parts);
+        request.trailerBytes = (request.trailerBytes ?? 0) + line.length;
+        if (request.trailerBytes > TRAILER_BYTES_MAX) throw new Refusal(400, 'the trailers are too long');
+        splitHeader(line);
       } else if (request.atEnd) {
         if (line !== '') throw new Refusal(400, 'a chunk does not end where its size says');
         request.atEnd = false;
@@ -205,7 +216,11 @@ class Connection {
 
   // A line of the chunked coding, without its end; null if more must arrive first.
   readLine() {
-    const end = this.buffer.indexOf('\r\n');
+    const feed = this.buffer.indexOf('\n');
+    if (feed === 0 || (feed > 0 && this.buffer[feed - 1] !== 13)) {
+      throw new Refusal(400, 'a line ends without a carriage return');
+    }
+    const end = feed - 1;
     if (end < 0 ? this.buffer.length > LINE_BYTES_MAX : end > LINE_BYTES_MAX) {
       throw new Refusal(400, 'a line of the chunked body is too long');
     }
@@ -214,9 +229,9 @@ class Connection {
 
   startChunk(line) {
     const request = this.request;
-    const digits = line.split(';', 1)[0].trim();
-    if (!/^[0-9a-fA-F]{1,8}$/.test(digits)) throw new Refusal(400, 'a chunk has no valid size');
-    request.left = parseInt(digits, 16);
+    const size = SIZE.exec(line);
+    if (!size || CONTROL.test(line)) throw new Refusal(400, 'a chunk has no valid size');
+    request.left = parseInt(size[1], 16);
     request.have = (request.have ?? 0) + request.left;
     if (request.have > this.server.bodyBytesMax) throw tooLarge(this.server.bodyBytesMax);
     request.trailers = request.left === 0;
@@ -271,11 +286,7 @@ function parseHead(lines, bodyBytesMax) {
   if (version !== 'HTTP/1.1' && version !== 'HTTP/1.0') throw new Refusal(505, 'speak HTTP/1.1');
   const headers = new Map();
   for (let i = 1; i < lines.length; i++) {
-    const line = lines[i];
-    const colon = line.indexOf(':');
-    const name = line.slice(0, colon).toLowerCase();
-    if (colon < 1 || !TOKEN.test(name) || CONTROL.test(line)) throw new Refusal(400, 'a header is malformed');
-    const value = line.slice(colon + 1).trim();
+    const [name, value] = splitHeader(lines[i]);
     const earlier = headers.get(name);
     if (earlier !== undefined && (name === 'content-length' || name === 'host' || name.startsWith('ce-'))) {
       throw new Refusal(400, `the header ${name} is given twice`);
@@ -287,6 +298,25 @@ function parseHead(lines, bodyBytesMax) {
   return request;
 }
 
+function hasBareLineFeed(bytes, from) {
+  for (let at = bytes.indexOf(10, from); at >= 0; at = bytes.indexOf(10, at + 1)) if (bytes[at - 1] !== 13) return true;
+  return false;
+}
+
+function splitHeader(line) {
+  const colon = line.indexOf(':');
+  const name = line.slice(0, colon).toLowerCase();
+  if (colon < 1 || !TOKEN.test(name) || CONTROL.test(line)) throw new Refusal(400, 'a header is malformed');
+  return [name, trimSpace(line, colon + 1, line.length)];
+}
+
+// Only spaces and tabs count as space here; `trim` removes more.
+function trimSpace(text, from, to) {
+  while (from < to && (text[from] === ' ' || text[from] === '\t')) from++;
+  while (to > from && (text[to - 1] === ' ' || text[to - 1] === '\t')) to--;
+  return text.slice(from, to);
+}
+
 // How long the body is, and what happens to the connection after it.
 function frame(request, version, bodyBytesMax) {
   const headers = request.headers;
@@ -295,6 +325,7 @@ function frame(request, version, bodyBytesMax) {
   if (version === 'HTTP/1.1' && !headers.has('host')) throw new Refusal(400, 'the header host is missing');
   if (coding !== undefined) {
     if (length !== undefined) throw new Refusal(400, 'content-length and transfer-encoding exclude each other');
+    if (version === 'HTTP/1.0') throw new Refusal(400, 'HTTP/1.0 has no transfer-encoding');
     if (coding.toLowerCase() !== 'chunked') throw new Refusal(501, 'the only transfer-encoding taken is chunked');
     request.chunked = true;
   } else if (length !== undefined) {

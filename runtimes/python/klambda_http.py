@@ -15,6 +15,7 @@ from time import monotonic
 # All attributes of the largest event that is accepted, each byte percent-encoded, and some more.
 HEAD_BYTES_MAX = 1024 * 1024
 LINE_BYTES_MAX = 1024
+TRAILER_BYTES_MAX = 8 * 1024
 BODY_BYTES_MAX = int(os.environ.get("KLAMBDA_BODY_BYTES_MAX") or 16 * 1024 * 1024)
 CONNECTIONS_MAX = int(os.environ.get("KLAMBDA_CONNECTIONS_MAX") or 256)
 # Handlers that were answered for and go on. A thread cannot be ended, so the process is.
@@ -214,7 +215,11 @@ class Connection:
     def _read_long_head(self, deadline):
         """Where the head ends that does not come in one piece."""
         parts = bytearray(self.buffer)
+        checked = 0
         while True:
+            if parts.count(b"\n", checked) != parts.count(b"\r\n", max(0, checked - 1)):
+                raise Refusal(400, "a line ends without a carriage return")
+            checked = len(parts)
             searched = max(0, len(parts) - 3)
             parts += self._receive(deadline)
             end = parts.find(b"\r\n\r\n", searched)
@@ -296,7 +301,10 @@ class Connection:
 
     def _read_line(self, deadline):
         while True:
-            end = self.buffer.find(b"\r\n")
+            feed = self.buffer.find(b"\n")
+            if feed == 0 or (feed > 0 and self.buffer[feed - 1] != 13):
+                raise Refusal(400, "a line ends without a carriage return")
+            end = feed - 1 if feed > 0 else -1
             if end > LINE_BYTES_MAX or (end < 0 and len(self.buffer) > LINE_BYTES_MAX + 1):
                 raise Refusal(400, "a line of the chunked body is too long")
             if end >= 0:
@@ -308,19 +316,27 @@ class Connection:
     def _read_chunks(self, deadline):
         body = bytearray()
         while True:
-            digits = self._read_line(deadline).split(b";", 1)[0].strip()
-            if not digits or len(digits) > 8 or digits.strip(b"0123456789abcdefABCDEF"):
+            line = self._read_line(deadline)
+            digits = line.split(b";", 1)[0].rstrip(b" \t")
+            if has_control(line.decode("latin-1")) or not digits or len(digits) > 8 or digits.strip(b"0123456789abcdefABCDEF"):
                 raise Refusal(400, "a chunk has no valid size")
             size = int(digits, 16)
             if len(body) + size > BODY_BYTES_MAX:
                 raise Refusal(413, "the body is larger than %d bytes" % BODY_BYTES_MAX)
             if size == 0:
-                while self._read_line(deadline):
-                    pass
+                self._skip_trailers(deadline)
                 return bytes(body)
             body += self._read_exactly(size, deadline)
             if self._read_exactly(2, deadline) != b"\r\n":
                 raise Refusal(400, "a chunk does not end where its size says")
+
+    def _skip_trailers(self, deadline):
+        left = TRAILER_BYTES_MAX
+        while line := self._read_line(deadline):
+            split_header(line.decode("latin-1"))
+            left -= len(line)
+            if left < 0:
+                raise Refusal(400, "the trailers are too long")
 
     def _refuse(self, refusal):
         kind, data = problem(REASONS[refusal.status].replace(" ", ""), str(refusal))
@@ -377,6 +393,19 @@ def answer(status, kind, data, keep):
     return (head + "content-type: %s\r\ncontent-length: %d\r\n\r\n" % (kind, len(data))).encode() + data
 
 
+def split_header(line):
+    name, colon, value = line.partition(":")
+    name = name.lower()
+    value = value.strip(" \t")
+    if not colon or not name or not TOKEN.issuperset(name) or has_control(value):
+        raise Refusal(400, "a header is malformed")
+    return name, value
+
+
+def has_control(text):
+    return not text.isprintable() and any(c < " " and c != "\t" or c == "\x7f" for c in text)
+
+
 def parse_head(head):
     lines = head.split("\r\n")
     start = lines[0].split(" ")
@@ -388,13 +417,7 @@ def parse_head(head):
     headers = {}
     del lines[0]
     for line in lines:
-        name, colon, value = line.partition(":")
-        name = name.lower()
-        if not colon or not name or not TOKEN.issuperset(name):
-            raise Refusal(400, "a header is malformed")
-        value = value.strip(" \t")
-        if not value.isprintable() and any(c < " " and c != "\t" or c == "\x7f" for c in value):
-            raise Refusal(400, "a header is malformed")
+        name, value = split_header(line)
         if name in headers:
             if name in ("content-length", "host") or name.startswith("ce-"):
                 raise Refusal(400, "the header %s is given twice" % name)
@@ -402,4 +425,6 @@ def parse_head(head):
         headers[name] = value
     if version == "HTTP/1.1" and "host" not in headers:
         raise Refusal(400, "the header host is missing")
+    if version == "HTTP/1.0" and "transfer-encoding" in headers:
+        raise Refusal(400, "HTTP/1.0 has no transfer-encoding")
     return method, target, version, headers

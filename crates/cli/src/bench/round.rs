@@ -52,6 +52,7 @@ impl Plan {
             per_key: None,
             rate: self.rate,
             hot_keys: self.hot_keys,
+            long_way: false,
         }
     }
 
@@ -69,13 +70,14 @@ pub fn run(rig: &Rig, subject: Subject, plan: &Plan) -> anyhow::Result<Round> {
     let mut sink = rig.sink(&plan.sink())?;
     let server = match subject {
         Subject::Ceiling => rig.ceiling(&sink)?,
-        Subject::Klambda => {
+        Subject::Klambda | Subject::LongWay => {
             let (server, klambda) = rig.klambda()?;
             klambda.subscribe(sink.address, plan.concurrency)?;
             server
         }
     };
-    let mut load = rig.load(&plan.load(&server))?;
+    let long_way = subject == Subject::LongWay;
+    let mut load = rig.load(&load::Spec { long_way, ..plan.load(&server) })?;
     load.go()?;
     interrupt::sleep(plan.warm_up)?;
     let mut round = measure(subject, plan.window, &mut load, &server, &mut sink)?;

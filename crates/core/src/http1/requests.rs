@@ -67,6 +67,11 @@ impl Requests {
         }
     }
 
+    /// Whether a request has ended and no byte of another has been passed on.
+    pub fn is_between(&self) -> bool {
+        matches!(&self.state, State::Head(head) if head.searched == 0)
+    }
+
     /// How many bytes of the next head or body may be passed on; zero if more must come.
     fn step(&mut self, bytes: &[u8]) -> Result<usize, Refused> {
         match &mut self.state {

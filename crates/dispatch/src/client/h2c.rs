@@ -128,7 +128,7 @@ async fn read_body(body: &mut Incoming, excerpt: &mut Excerpt, bytes_max: usize)
     Ok(())
 }
 
-fn http_request(request: &Request<'_>) -> http::Request<Full<Bytes>> {
+pub fn http_request(request: &Request<'_>) -> http::Request<Full<Bytes>> {
     let mut http = http::Request::new(Full::new(request.body_bytes()));
     *http.method_mut() = Method::POST;
     *http.uri_mut() = request.target.uri.clone();

@@ -40,6 +40,8 @@ pub struct Spec {
     pub rate: Option<f64>,
     /// Open loop: half of the events go to these first keys.
     pub hot_keys: u32,
+    /// Single events are posted so that the server takes them through its HTTP library.
+    pub long_way: bool,
 }
 
 /// What happened since the mark before; `accepted` and `busy` since the start.
@@ -239,7 +241,7 @@ impl Load {
 
 fn template(spec: &Spec, events: u32) -> Template {
     match spec.batch {
-        1 => Template::single(spec.target, &spec.run),
+        1 => Template::single(spec.target, &spec.run, spec.long_way),
         _ => Template::batch(spec.target, &spec.run, events as usize),
     }
 }

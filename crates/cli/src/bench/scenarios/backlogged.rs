@@ -41,6 +41,7 @@ impl Backlogged {
             per_key: Some(wanted.per_key),
             rate: None,
             hot_keys: 0,
+            long_way: false,
         })?;
         let started = load.go()?;
         let filled = load.finish(Duration::from_secs(1_800))?;

@@ -6,6 +6,7 @@ pub const BODY_BYTES: usize = 1024;
 const KEY_DIGITS: usize = 8;
 const NUMBER_DIGITS: usize = 10;
 const SENT_DIGITS: usize = 19;
+const EVENTS: &str = "/api/v1/events";
 
 /// The `number`-th event of a key, counted from 1, sent at `sent_ns`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +31,10 @@ struct Slot {
 }
 
 impl Template {
-    pub fn single(target: SocketAddr, run: &str) -> Self {
-        let mut bytes = head(target, "application/json", BODY_BYTES);
+    pub fn single(target: SocketAddr, run: &str, long_way: bool) -> Self {
+        // The short way takes only the path as it is.
+        let path = if long_way { "/api/v1/events?" } else { EVENTS };
+        let mut bytes = head(path, target, "application/json", BODY_BYTES);
         bytes.extend_from_slice(b"ce-specversion: 1.0\r\nce-type: bench.measured\r\nce-source: /bench\r\n");
         let slot = Slot::append(
             &mut bytes,
@@ -50,7 +53,7 @@ impl Template {
             slots.push(structured(&mut body, run));
         }
         body.push(b']');
-        let mut bytes = head(target, "application/cloudevents-batch+json", body.len());
+        let mut bytes = head(EVENTS, target, "application/cloudevents-batch+json", body.len());
         bytes.extend_from_slice(b"\r\n");
         let before = bytes.len();
         bytes.extend_from_slice(&body);
@@ -97,9 +100,9 @@ impl Slot {
     }
 }
 
-fn head(target: SocketAddr, content_type: &str, body_bytes: usize) -> Vec<u8> {
+fn head(path: &str, target: SocketAddr, content_type: &str, body_bytes: usize) -> Vec<u8> {
     format!(
-        "POST /api/v1/events HTTP/1.1\r\nhost: {target}\r\ncontent-type: {content_type}\r\n\
+        "POST {path} HTTP/1.1\r\nhost: {target}\r\ncontent-type: {content_type}\r\n\
          content-length: {body_bytes}\r\n"
     )
     .into_bytes()
@@ -160,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_single_event_is_what_the_sink_reads() {
-        let mut template = Template::single(target(), "run7");
+        let mut template = Template::single(target(), "run7", false);
         template.stamp(0, Mark { key: 42, number: 7, sent_ns: 123_456 });
         let mut room = http::headers();
         let request = http::request(template.bytes(), &mut room).expect("valid").expect("whole");
