@@ -3,9 +3,12 @@
 use crate::invoke::{ANSWER_BYTES_MAX, Error};
 use http::Method;
 use http::header::CONTENT_TYPE;
-use klambda_dispatch::client::{Answer, Call};
+use klambda_dispatch::client::Call;
 use std::sync::OnceLock;
 use std::time::Duration;
+
+/// Of a long answer so much is in memory at a time.
+const PART_BYTES: usize = 64 << 10;
 
 /// One client for all, so that its connections are used again.
 fn client() -> Result<&'static reqwest::Client, Error> {
@@ -33,7 +36,10 @@ pub async fn answers(url: &str, within: Duration) -> Result<(), String> {
     })
 }
 
-pub async fn send(url: &str, call: Call) -> Result<Answer, Error> {
+/// Status, type, and body: all of it, or the beginning of a long one and the rest.
+type Answered = (u16, Option<String>, Vec<u8>, Option<Rest>);
+
+pub async fn send(url: &str, call: Call) -> Result<Answered, Error> {
     let broken = |error: reqwest::Error| Error::Broken(format!("{url} does not answer: {error}"));
     let mut request = client()?.post(url);
     for line in call.headers.split(|byte| *byte == b'\n') {
@@ -41,18 +47,46 @@ pub async fn send(url: &str, call: Call) -> Result<Answer, Error> {
             request = request.header(&line[..colon], line[colon + 1..].trim_ascii());
         }
     }
-    let mut response = request.body(call.body).send().await.map_err(broken)?;
+    let response = request.body(call.body).send().await.map_err(broken)?;
     let status = response.status().as_u16();
     let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let content_type = content_type.map(str::to_owned);
+    let length = response.content_length();
+    let mut rest = Rest { response, length, bytes: 0, url: url.to_owned() };
     let mut body = Vec::new();
-    while let Some(piece) = response.chunk().await.map_err(broken)? {
-        if body.len() + piece.len() > ANSWER_BYTES_MAX {
-            return Err(Error::Broken(format!(
-                "the answer of {url} is longer than {ANSWER_BYTES_MAX} bytes"
-            )));
+    while body.len() < PART_BYTES {
+        match rest.next().await.map_err(Error::Broken)? {
+            Some(piece) => body.extend_from_slice(&piece),
+            None => return Ok((status, content_type, body, None)),
         }
-        body.extend_from_slice(&piece);
     }
-    Ok(Answer { status, content_type, body })
+    Ok((status, content_type, body, Some(rest)))
+}
+
+/// The rest of a long answer, which is read as far as it is asked for.
+#[derive(Debug)]
+pub struct Rest {
+    response: reqwest::Response,
+    /// Of the whole answer, if that was announced.
+    length: Option<u64>,
+    bytes: usize,
+    url: String,
+}
+
+impl Rest {
+    /// How much is still to come, if that is known.
+    pub fn length(&self) -> Option<u64> {
+        self.length?.checked_sub(self.bytes as u64)
+    }
+
+    /// The next part; nothing if that was all.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
+        let url = &self.url;
+        let piece = self.response.chunk().await.map_err(|error| format!("{url} does not answer: {error}"))?;
+        self.bytes += piece.as_ref().map_or(0, |piece| piece.len());
+        if self.bytes > ANSWER_BYTES_MAX {
+            return Err(format!("the answer of {url} is longer than {ANSWER_BYTES_MAX} bytes"));
+        }
+        Ok(piece.map(Vec::from))
+    }
 }

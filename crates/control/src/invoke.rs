@@ -9,12 +9,12 @@ use klambda_core::address::Address;
 use klambda_core::ids::uuid;
 use klambda_core::outcome::Outcome;
 use klambda_core::time::Millis;
-use klambda_dispatch::client::{self, Answer, Call, Caller};
+use klambda_dispatch::client::{self, Call, Caller};
 use klambda_functions::resource::{Aspect, Kind, Resource, Truth};
 use klambda_local::fleet::{self, Endpoint, Lease};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longer answers are refused.
 pub const ANSWER_BYTES_MAX: usize = 32 << 20;
@@ -25,6 +25,8 @@ pub(crate) const FAILED_RETRY: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 /// The wrapper watches the time too, and its answer says more: it may be on its way.
 const LATE: Duration = Duration::from_millis(100);
+/// How long a long answer may take to be passed on, from its beginning to its end.
+const PASSED_ON_WITHIN: Duration = Duration::from_secs(300);
 const EVENT_TYPE: &str = "lambda.function.invoked";
 /// The attributes of an event that a call becomes. The first of them tells an event from anything else.
 const OWN: [&str; 5] = ["ce-specversion", "ce-id", "ce-type", "ce-source", "ce-time"];
@@ -51,6 +53,56 @@ pub enum Error {
     Broken(String),
     #[error("{0}")]
     BadRequest(String),
+}
+
+/// What a function answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub content_type: Option<String>,
+    /// All of it, or the beginning of a long one.
+    pub body: Vec<u8>,
+    pub rest: Option<Rest>,
+}
+
+/// The rest of a long answer: it stays with the function until it is asked for.
+pub struct Rest {
+    source: Source,
+    until: Instant,
+    /// The replica is not stopped before it has said all.
+    _lease: Lease,
+}
+
+pub(crate) enum Source {
+    Replica(client::Rest),
+    Url(elsewhere::Rest),
+}
+
+impl std::fmt::Debug for Rest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rest").field("length", &self.length()).finish_non_exhaustive()
+    }
+}
+
+impl Rest {
+    /// How much is still to come, if that is known.
+    pub fn length(&self) -> Option<u64> {
+        match &self.source {
+            Source::Replica(rest) => rest.length(),
+            Source::Url(rest) => rest.length(),
+        }
+    }
+
+    /// The next part; nothing if that was all.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
+        match &mut self.source {
+            Source::Replica(rest) => rest.next(self.until.into()).await,
+            Source::Url(rest) => {
+                let next = tokio::time::timeout_at(self.until.into(), rest.next()).await;
+                next.unwrap_or_else(|_| Err("the answer took too long".to_owned()))
+            }
+        }
+    }
 }
 
 /// Ids of events that calls become: random once, and counted from there.
@@ -108,15 +160,21 @@ impl Control {
                     false => self.caller.call(address, &call, within + LATE).await,
                     true => self.call_early(&lease, address, &call, within + LATE).await,
                 };
-                called.map_err(|outcome| failed(outcome, within))?
+                let client::Answer { status, content_type, body, rest } =
+                    called.map_err(|outcome| failed(outcome, within))?;
+                (status, content_type, body, rest.map(Source::Replica))
             }
             Endpoint::Url(url) => {
                 let called = tokio::time::timeout(within, elsewhere::send(url, call)).await;
-                called.map_err(|_| Error::Timeout(within))??
+                let (status, content_type, body, rest) = called.map_err(|_| Error::Timeout(within))??;
+                (status, content_type, body, rest.map(Source::Url))
             }
         };
         lease.answered();
-        passable(answer)
+        let (status, content_type, body, rest) = answer;
+        let until = Instant::now() + PASSED_ON_WITHIN;
+        let rest = rest.map(|source| Rest { source, until, _lease: lease });
+        passable(Answer { status, content_type, body, rest })
     }
 
     /// The call waits in the socket of a replica that is coming up: that is not part of its time.
@@ -126,7 +184,7 @@ impl Control {
         address: &Address,
         call: &Call,
         within: Duration,
-    ) -> Result<Answer, Outcome> {
+    ) -> Result<client::Answer, Outcome> {
         let time = async {
             while lease.is_starting() {
                 tokio::time::sleep(LOOK).await;

@@ -31,7 +31,7 @@ mod writes;
 
 pub use control::{Control, Error as StartError};
 pub use counts::{Counts, Durations, OfFunction};
-pub use invoke::{Error as InvokeError, Invocation};
+pub use invoke::{Error as InvokeError, Invocation, Rest};
 pub use names::Name;
 pub use obey::acts;
 pub use options::Options;

@@ -1,14 +1,13 @@
 //! Parsers: functions that are called once for a received event, and whose end is told by another.
 
 use crate::control::Control;
-use crate::invoke::{Error, FAILED_RETRY};
+use crate::invoke::{Answer, Error, FAILED_RETRY};
 use crate::names::Name;
 use crate::obey::done;
 use bytes::Bytes;
 use klambda_core::event::{Attributes as _, Event};
 use klambda_core::kinds::Kind;
 use klambda_core::outcome::Outcome;
-use klambda_dispatch::client::Answer;
 use klambda_functions::events::{Identity, Named, ParserData, ParserStatus, build_event};
 use klambda_functions::hash;
 use serde_json::Value;

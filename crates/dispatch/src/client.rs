@@ -25,19 +25,22 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use caller::{Answer, Call, Caller};
+pub use caller::{Answer, Call, Caller, Rest};
 
 use crate::engine::Delivery;
-use crate::functions::{Functions, NoFunctions, Unavailable};
-use connection::Trouble;
+use crate::functions::{Acquired, Functions, NoFunctions, Unavailable};
+use connection::{Connection, Trouble};
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::{Document, FunctionName};
 use klambda_crash::{Guard, Lock};
+use own_headers::Rendered;
 use pool::Pool;
 use request::Request;
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 use target::{Prepared, Replicas, Way};
 use tokio::time::Instant;
@@ -103,40 +106,55 @@ impl Client {
         Client { shared: Arc::new(Shared { options, functions, targets: Lock::default() }) }
     }
 
-    /// Makes the call. Dropping the future closes its connection.
-    pub async fn call(&self, delivery: &Delivery) -> Outcome {
-        match self.try_call(delivery).await {
+    /// Makes the call. Dropping the future closes its connection. The event's bytes are let go of when they are sent.
+    pub async fn deliver(&self, delivery: &mut Delivery) -> Outcome {
+        match self.try_deliver(delivery).await {
             Ok(outcome) | Err(outcome) => outcome,
         }
     }
 
-    async fn try_call(&self, delivery: &Delivery) -> Result<Outcome, Outcome> {
+    #[cfg(test)]
+    pub async fn call(&self, delivery: &Delivery) -> Outcome {
+        self.deliver(&mut delivery.clone()).await
+    }
+
+    async fn try_deliver(&self, delivery: &mut Delivery) -> Result<Outcome, Outcome> {
         let target = &*self.shared.prepared(&delivery.document).map_err(Outcome::Unusable)?;
         let live = target.headers.live(SWEEP_INTERVAL).map_err(Outcome::Unusable)?;
         let own = live.as_deref().or_else(|| target.headers.fixed());
         let own = own.expect("headers are fixed or live");
-        let event = delivery.record.get(delivery.event.clone()).unwrap_or_default();
-        let event = EventView::decode(event).map_err(|error| Outcome::Unusable(error.to_string()))?;
-        let request = Request { delivery, event, target, own };
+        let mut sending = Sending { delivery, target, own };
         let options = self.shared.options;
         let bytes_max = if target.is_function { options.replies_bytes_max } else { options.answer_bytes_max };
         match &target.way {
-            Way::Http1(pool) => call_http1(&request, pool, target.deadline(), bytes_max).await,
+            Way::Http1(pool) => sending.call_http1(pool, target.deadline(), bytes_max).await,
             Way::H2c(pool) => {
-                let reply = Box::pin(h2c::call(pool, &request, target.deadline(), bytes_max)).await?;
+                let called = async {
+                    let request = sending.request()?;
+                    h2c::call(pool, &request, target.deadline(), bytes_max).await
+                };
+                let reply = Box::pin(called).await?;
                 Ok(reply.into_outcome())
             }
-            Way::Function(replicas) => Box::pin(self.call_function(&request, replicas)).await,
+            Way::Function(replicas) => Box::pin(self.call_function(&mut sending, replicas)).await,
         }
     }
 
     /// Waits for a replica as long as that takes, then calls it. The replica is held until the answer is read.
-    async fn call_function(&self, request: &Request<'_>, replicas: &Replicas) -> Result<Outcome, Outcome> {
+    async fn call_function(
+        &self,
+        sending: &mut Sending<'_>,
+        replicas: &Replicas,
+    ) -> Result<Outcome, Outcome> {
         let FunctionName { namespace, name } = &replicas.function;
-        if let Some(handling) = self.shared.functions.handle(namespace, name, request.delivery) {
+        if let Some(handling) = self.shared.functions.handle(namespace, name, sending.delivery) {
             return Ok(handling.await);
         }
-        let acquired = self.shared.functions.acquire(namespace, name).wait().await;
+        let acquired = self.shared.functions.acquire(namespace, name);
+        if !matches!(acquired, Acquired::Ready(_)) {
+            sending.delivery.detach();
+        }
+        let acquired = acquired.wait().await;
         let mut lease = acquired.map_err(|Unavailable { why, retry_after_ms }| {
             let why = format!("function {namespace}/{name}: {why}");
             Outcome::NotReady { why, retry_after_ms }
@@ -144,7 +162,8 @@ impl Client {
         let options = self.shared.options;
         let pool = replicas.pool(&lease.address, |key| self.shared.targets().pool(key, options));
         let pool = pool.map_err(Outcome::Unusable)?;
-        let outcome = call_http1(request, &pool, request.target.deadline(), options.replies_bytes_max).await;
+        let deadline = sending.target.deadline();
+        let outcome = sending.call_http1(&pool, deadline, options.replies_bytes_max).await;
         if outcome.is_ok() {
             lease.held.answered();
         }
@@ -153,29 +172,61 @@ impl Client {
     }
 }
 
-async fn call_http1(
-    request: &Request<'_>,
-    pool: &Pool,
-    deadline: Instant,
-    bytes_max: usize,
-) -> Result<Outcome, Outcome> {
-    let mut connection = match pool.take() {
-        Some(connection) => connection,
-        None => pool.connect(deadline).await?,
-    };
-    loop {
-        match connection.call(request, deadline, bytes_max).await {
-            Ok(replied) => {
-                if replied.reusable {
-                    pool.give_back(connection);
-                }
-                return Ok(replied.reply.into_outcome());
+/// A delivery on its way, for as long as its bytes are needed.
+struct Sending<'a> {
+    delivery: &'a mut Delivery,
+    target: &'a Prepared,
+    own: &'a Rendered,
+}
+
+impl Sending<'_> {
+    fn request(&self) -> Result<Request<'_>, Outcome> {
+        let event = self.delivery.record.get(self.delivery.event.clone()).unwrap_or_default();
+        let event = EventView::decode(event).map_err(|error| Outcome::Unusable(error.to_string()))?;
+        Ok(Request { delivery: self.delivery, event, target: self.target, own: self.own })
+    }
+
+    async fn call_http1(
+        &mut self,
+        pool: &Pool,
+        deadline: Instant,
+        bytes_max: usize,
+    ) -> Result<Outcome, Outcome> {
+        let mut connection = match pool.take() {
+            Some(connection) => connection,
+            None => self.connect(pool, deadline).await?,
+        };
+        loop {
+            // The request is made in there: it is no part of the future of a call.
+            let begun = poll_fn(|context| {
+                let begin = |request| connection.begin(context, &request, bytes_max);
+                Poll::Ready(self.request().map(begin))
+            });
+            let begun = begun.await?;
+            if !connection.is_stale() {
+                // What is not sent yet has a hold on it of its own.
+                self.delivery.let_go();
             }
-            // The target closed it while it waited for this call: not a word about the event, nor about the target.
-            Err(Trouble::Closed(_)) if connection.is_stale() => connection = pool.connect(deadline).await?,
-            Err(Trouble::Closed(why) | Trouble::Broken(why)) => return Err(Outcome::Broken(why)),
-            Err(Trouble::Timeout) => return Err(Outcome::Timeout),
+            match connection.finish(begun, deadline).await {
+                Ok(replied) => {
+                    if replied.reusable {
+                        pool.give_back(connection);
+                    }
+                    return Ok(replied.reply.into_outcome());
+                }
+                // The target closed it while it waited for this call: not a word about the event, nor about the target.
+                Err(Trouble::Closed(_)) if connection.is_stale() && !self.delivery.record.is_empty() => {
+                    connection = self.connect(pool, deadline).await?;
+                }
+                Err(Trouble::Closed(why) | Trouble::Broken(why)) => return Err(Outcome::Broken(why)),
+                Err(Trouble::Timeout) => return Err(Outcome::Timeout),
+            }
         }
+    }
+
+    async fn connect(&mut self, pool: &Pool, deadline: Instant) -> Result<Connection, Outcome> {
+        self.delivery.detach();
+        pool.connect(deadline).await
     }
 }
 

@@ -3,7 +3,10 @@
 //! Slots go round over subscriptions, and within one over its ready lanes. A subscription always gets its share of the
 //! global limit; what is above its share comes out of what nobody else could claim.
 
+mod room;
 mod starting;
+
+pub use room::COUNTED_BYTES_MIN;
 
 use crate::engine::{Engine, Failure, InFlight, Ticket, Who};
 use crate::lanes::Slot;
@@ -204,6 +207,7 @@ impl Engine {
 
     fn close(&mut self, ticket: Ticket) -> Option<InFlight> {
         let flight = self.in_flight.remove(&ticket)?;
+        self.free(&flight);
         if let Some(subscription) = self.subscriptions.get_mut(&flight.subscription) {
             subscription.in_flight -= 1;
             // There may be room now for events that it has not read.

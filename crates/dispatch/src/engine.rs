@@ -20,6 +20,7 @@ pub use failure::Failure;
 pub(crate) use failure::if_readable;
 
 use crate::accept::Judged;
+use crate::delivery::COUNTED_BYTES_MIN;
 use crate::endpoint::{EndpointId, Endpoints};
 use crate::lanes::{Lanes, Slot};
 use crate::metrics::{Metrics, TypeId};
@@ -48,7 +49,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// One call of a target, to be made now.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Delivery {
     pub ticket: Ticket,
     pub document: Arc<Document>,
@@ -61,6 +62,18 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// The event as bytes of its own: as a part of the log it would keep all that was written with it in memory.
+    pub(crate) fn detach(&mut self) {
+        if self.record.len() < COUNTED_BYTES_MIN {
+            self.record = Bytes::copy_from_slice(&self.record);
+        }
+    }
+
+    /// It has been sent: who needs the event again reads it from the log.
+    pub(crate) fn let_go(&mut self) {
+        self.record = Bytes::new();
+    }
+
     /// Whether this system emitted the event itself. What the event says has no part in it.
     pub fn is_emitted(&self) -> bool {
         klambda_store::record::is_emitted(&self.record)
@@ -103,6 +116,8 @@ pub struct InFlight {
     pub started: Millis,
     /// What its event is counted as.
     pub kind: TypeId,
+    /// Bytes that count until they are sent.
+    pub unsent: usize,
 }
 
 pub struct Engine {
@@ -132,6 +147,7 @@ pub struct Engine {
     pub(crate) stopping: bool,
     pub(crate) endpoints: Endpoints,
     pub(crate) in_flight: HashMap<Ticket, InFlight>,
+    pub(crate) unsent_bytes: usize,
     pub(crate) next_ticket: u64,
     pub(crate) timers: BinaryHeap<Reverse<(Millis, Slot)>>,
     pub(crate) single_timers: BinaryHeap<Reverse<(Millis, SubscriptionId, Position)>>,
@@ -254,6 +270,7 @@ impl Engine {
             disk_full: false,
             stopping: false,
             in_flight: HashMap::new(),
+            unsent_bytes: 0,
             next_ticket: 1,
             timers: BinaryHeap::new(),
             single_timers: BinaryHeap::new(),

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// A holder with less room than this waits: reading a few bytes at a time costs more than it brings.
-const ROOM_MIN: usize = 256;
+const ROOM_MIN: usize = 2 << 10;
 
 /// Everything that is held on behalf of others, in parts: one that is full costs the others nothing.
 #[derive(Clone, Debug)]
@@ -22,18 +22,15 @@ pub struct Account {
     pub requests: Arc<Part>,
     /// Answers, pages and streams.
     pub answers: Arc<Part>,
-    /// For the engine, which starts no delivery beyond it.
-    pub deliveries_bytes: usize,
 }
 
 impl Account {
-    /// Half for requests, a quarter each for deliveries and answers. Of one request and of one answer at most so many
+    /// Half for requests and a quarter for answers; the engine has the rest, for deliveries. Of one request and of one answer at most so many
     /// bytes are held.
     pub fn new(bytes: usize, request_bytes_max: usize, answer_bytes_max: usize) -> Account {
         Account {
             requests: Part::new(bytes / 2, request_bytes_max),
             answers: Part::new(bytes / 4, answer_bytes_max),
-            deliveries_bytes: bytes / 4,
         }
     }
 }
@@ -46,12 +43,21 @@ pub struct Part {
     used: AtomicUsize,
     /// Who uses the reserve; 0: nobody.
     favoured: AtomicU64,
+    /// What that one has taken since: nobody else is short of it.
+    extra: AtomicUsize,
     next_id: AtomicU64,
     /// How often a holder had to wait.
     waits: AtomicU64,
     waiting: AtomicUsize,
     /// Those who wait, the smallest first.
-    queue: Mutex<BTreeMap<(usize, u64), Waker>>,
+    queue: Mutex<BTreeMap<(usize, u64), Waiting>>,
+}
+
+/// One that waits for so much room at the least.
+#[derive(Debug)]
+struct Waiting {
+    least: usize,
+    waker: Waker,
 }
 
 impl Part {
@@ -62,6 +68,7 @@ impl Part {
             reserve: whole_max.min(limit / 2),
             used: AtomicUsize::new(0),
             favoured: AtomicU64::new(0),
+            extra: AtomicUsize::new(0),
             next_id: AtomicU64::new(1),
             waits: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
@@ -85,25 +92,29 @@ impl Part {
 
     /// How many more bytes one may take that holds so many.
     fn room(&self, held: usize) -> usize {
-        let free = (self.limit - self.reserve).saturating_sub(self.used.load(SeqCst));
+        let used = self.used.load(SeqCst).saturating_sub(self.extra.load(Relaxed));
+        let free = (self.limit - self.reserve).saturating_sub(used);
         free.saturating_sub(held)
     }
 
-    /// Wakes the smallest of those who wait, if there is something for it. It wakes the next in its turn.
+    /// Wakes the smallest of those who wait for what there is. It wakes the next in its turn.
     fn wake(&self) {
         // Whoever waits is counted first and then looks for room; here room is made first and then counted who waits.
         if self.waiting.load(SeqCst) == 0 {
             return;
         }
-        let queue = self.queue();
-        if let Some(((held, _), waker)) = queue.first_key_value()
-            && (self.room(*held) >= ROOM_MIN || self.favoured.load(SeqCst) == 0)
-        {
-            waker.wake_by_ref();
+        for ((held, _), waiting) in &*self.queue() {
+            let room = self.room(*held);
+            if room >= waiting.least || self.favoured.load(SeqCst) == 0 {
+                return waiting.waker.wake_by_ref();
+            }
+            if room < ROOM_MIN {
+                return;
+            }
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, BTreeMap<(usize, u64), Waker>> {
+    fn queue(&self) -> MutexGuard<'_, BTreeMap<(usize, u64), Waiting>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -125,24 +136,33 @@ impl Holder {
 
     /// How many more bytes it may take now. What is less than a read's worth is nothing.
     pub fn room(&self) -> usize {
+        self.room_for(ROOM_MIN)
+    }
+
+    /// The same, or nothing if that is less than so many.
+    fn room_for(&self, least: usize) -> usize {
         let room = self.part.room(self.bytes());
-        match room >= ROOM_MIN {
+        match room >= least {
             true => room,
-            false if self.is_favoured() => self.part.limit.saturating_sub(self.part.used()).max(ROOM_MIN),
+            false if self.is_favoured() => self.part.limit.saturating_sub(self.part.used()).max(least),
             false => 0,
         }
     }
 
-    /// Waits until there is room, for this one.
+    /// Waits until there is room.
     pub fn poll_room(&self, cx: &mut Context<'_>) -> Poll<usize> {
-        let mut room = self.room();
+        self.poll_room_for(ROOM_MIN, cx)
+    }
+
+    fn poll_room_for(&self, least: usize, cx: &mut Context<'_>) -> Poll<usize> {
+        let mut room = self.room_for(least);
         if room == 0 {
-            self.queue_up(cx.waker());
-            if self.room() == 0 {
+            self.queue_up(least, cx.waker());
+            if self.room_for(least) == 0 {
                 // Nobody may have the reserve: then it is this one's.
                 let _ = self.part.favoured.compare_exchange(0, self.id, SeqCst, SeqCst);
             }
-            room = self.room();
+            room = self.room_for(least);
         }
         if room == 0 {
             return Poll::Pending;
@@ -151,9 +171,9 @@ impl Holder {
         Poll::Ready(room)
     }
 
-    /// Waits until there is room, for this one.
-    pub async fn wait(&self) -> usize {
-        std::future::poll_fn(|cx| self.poll_room(cx)).await
+    /// Waits until there is room for so many more bytes.
+    pub async fn wait(&self, bytes: usize) -> usize {
+        std::future::poll_fn(|cx| self.poll_room_for(bytes, cx)).await
     }
 
     /// Whether it waits for room.
@@ -163,6 +183,9 @@ impl Holder {
 
     /// So many bytes are there: they count, whether there is room or not.
     pub fn grow(&self, bytes: usize) {
+        if self.is_favoured() {
+            self.part.extra.fetch_add(bytes, Relaxed);
+        }
         self.bytes.fetch_add(bytes, Relaxed);
         self.part.used.fetch_add(bytes, Relaxed);
     }
@@ -170,20 +193,28 @@ impl Holder {
     /// So many of its bytes are gone.
     pub fn shrink(&self, bytes: usize) {
         if bytes > 0 {
-            self.bytes.fetch_sub(bytes, Relaxed);
+            let held = self.bytes.fetch_sub(bytes, Relaxed);
             self.part.used.fetch_sub(bytes, SeqCst);
+            if held == bytes {
+                self.give_up_reserve();
+            }
             self.part.wake();
+        }
+    }
+
+    fn give_up_reserve(&self) {
+        if self.is_favoured() {
+            self.part.extra.store(0, Relaxed);
+            self.part.favoured.store(0, SeqCst);
         }
     }
 
     /// All but so many of its bytes are gone, and with them its claim to the reserve.
     pub fn keep(&self, bytes: usize) {
         let was_favoured = self.is_favoured();
-        if was_favoured {
-            self.part.favoured.store(0, SeqCst);
-        }
         self.shrink(self.bytes().saturating_sub(bytes));
         if was_favoured {
+            self.give_up_reserve();
             self.part.wake();
         }
     }
@@ -192,7 +223,7 @@ impl Holder {
         self.part.favoured.load(Relaxed) == self.id
     }
 
-    fn queue_up(&self, waker: &Waker) {
+    fn queue_up(&self, least: usize, waker: &Waker) {
         let (mut queued, held) = (self.queued(), self.bytes());
         let mut queue = self.part.queue();
         match queued.replace(held) {
@@ -203,7 +234,7 @@ impl Holder {
                 self.part.waiting.fetch_add(1, SeqCst);
             }
         }
-        queue.insert((held, self.id), waker.clone());
+        queue.insert((held, self.id), Waiting { least, waker: waker.clone() });
     }
 
     /// It waits no longer; there may be room for the next one too.
@@ -297,7 +328,7 @@ mod tests {
         let woken: [Arc<Woken>; 3] = Default::default();
         first.grow(5_000);
         second.grow(6_000);
-        large.grow(89_000);
+        large.grow(88_500);
         assert!(poll(&favoured, &Arc::default()).is_ready());
         assert!(poll(&second, &woken[1]).is_pending());
         assert!(poll(&first, &woken[0]).is_pending());
@@ -325,7 +356,7 @@ mod tests {
                         let holder = part.holder();
                         let mut missing = 1 + (n * 131 + round * 17) % (8 << 10);
                         while missing > 0 {
-                            let piece = holder.wait().await.min(missing).min(1 << 10);
+                            let piece = holder.wait(1).await.min(missing).min(1 << 10);
                             holder.grow(piece);
                             missing -= piece;
                             tokio::task::yield_now().await;

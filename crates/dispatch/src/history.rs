@@ -96,6 +96,13 @@ impl Filter {
     }
 }
 
+impl Cursor {
+    /// How much of the log lies between two places.
+    pub fn bytes_since(&self, earlier: &Cursor) -> u64 {
+        self.at.0.saturating_sub(earlier.at.0)
+    }
+}
+
 impl History {
     pub fn new(reader: LogReader) -> History {
         History { reader }

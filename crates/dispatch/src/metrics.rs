@@ -22,6 +22,8 @@ pub struct Metrics {
     pub unmatched: u64,
     pub damaged: u64,
     pub breaker_opened: u64,
+    /// Times a subscription had to wait for room in memory.
+    pub room_waits: u64,
     pub marks_expired_early: u64,
     pub tail_cut: u64,
     pub checkpoints: u64,
@@ -105,6 +107,7 @@ impl Metrics {
             unmatched: 0,
             damaged: 0,
             breaker_opened: 0,
+            room_waits: 0,
             marks_expired_early: 0,
             tail_cut: 0,
             checkpoints: 0,

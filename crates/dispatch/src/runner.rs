@@ -40,6 +40,8 @@ enum Input {
         ticket: Ticket,
         outcome: Outcome,
     },
+    /// The bytes of a call are no longer in memory.
+    Sent(Ticket),
     Synced {
         up_to: Address,
         result: io::Result<()>,
@@ -259,7 +261,9 @@ impl Runner {
         let prepares = prepare_thread(inbox.clone());
         let outcomes = inbox.clone();
         let done = move |ticket, outcome| outcomes.push(Input::Outcome { ticket, outcome });
-        let workers = Workers::start(delivery_threads, client, functions, Arc::new(done))?;
+        let sends = inbox.clone();
+        let sent = move |ticket| sends.push(Input::Sent(ticket));
+        let workers = Workers::start(delivery_threads, client, functions, Arc::new(done), Arc::new(sent))?;
         let clock = clock.not_before(engine.now());
         let runner = Runner {
             engine,
@@ -331,6 +335,7 @@ impl Runner {
                 self.engine.accept(token, events);
             }
             Input::Outcome { ticket, outcome } => self.engine.outcome(ticket, outcome),
+            Input::Sent(ticket) => self.engine.sent(ticket),
             Input::Synced { up_to, result, took } => {
                 self.engine.committed(took);
                 self.engine.sync_done(up_to, result);

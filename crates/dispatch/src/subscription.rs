@@ -36,6 +36,10 @@ pub struct Subscription {
     pub endpoint: EndpointId,
     pub ready: VecDeque<Slot>,
     pub in_flight: u32,
+    /// Of events in flight, bytes that are not sent yet.
+    pub unsent_bytes: usize,
+    /// Its next event waits for room in memory.
+    pub lacks_room: bool,
     /// Lanes on disk alone that would go on by themselves, and when the next of them is due.
     pub cold: u64,
     pub cold_due: Millis,
@@ -294,6 +298,8 @@ impl Subscription {
             endpoint: EndpointId::default(),
             ready: VecDeque::new(),
             in_flight: 0,
+            unsent_bytes: 0,
+            lacks_room: false,
             cold: 0,
             cold_due: Millis::ZERO,
             cold_cursor: Vec::new(),

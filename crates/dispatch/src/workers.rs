@@ -5,8 +5,10 @@
 //! core talks to producers and runs the engine, another talks to targets.
 
 use crate::client::{self, Client};
+use crate::delivery::COUNTED_BYTES_MIN;
 use crate::engine::{Delivery, Ticket};
 use crate::functions::Functions;
+use bytes::Bytes;
 use klambda_core::outcome::Outcome;
 use klambda_crash::{Lock, Place, Point, contain_future};
 use std::io;
@@ -24,6 +26,9 @@ const MANY: usize = 8;
 /// Is told of every outcome.
 pub type Done = Arc<dyn Fn(Ticket, Outcome) + Send + Sync>;
 
+/// Is told when the bytes of a call that count are no longer in memory, unless its outcome was told before.
+pub type Sent = Arc<dyn Fn(Ticket) + Send + Sync>;
+
 /// What is open when this is dropped is given up.
 pub struct Workers {
     here: Arc<Shared>,
@@ -35,6 +40,26 @@ struct Shared {
     client: Client,
     idle: Lock<Vec<Arc<Worker>>>,
     done: Done,
+    sent: Sent,
+}
+
+/// The record of a large event, which counts for as long as it is here.
+struct Unsent {
+    record: Vec<u8>,
+    ticket: Ticket,
+    sent: Sent,
+}
+
+impl AsRef<[u8]> for Unsent {
+    fn as_ref(&self) -> &[u8] {
+        &self.record
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        (self.sent)(self.ticket);
+    }
 }
 
 #[derive(Default)]
@@ -49,11 +74,12 @@ impl Workers {
         client: client::Options,
         functions: Arc<dyn Functions>,
         done: Done,
+        sent: Sent,
     ) -> io::Result<Workers> {
         // Each side has connections of its own: a socket belongs to the runtime that opened it.
         let shared = || {
             let client = Client::with_functions(client, functions.clone());
-            Arc::new(Shared { client, idle: Lock::default(), done: done.clone() })
+            Arc::new(Shared { client, idle: Lock::default(), done: done.clone(), sent: sent.clone() })
         };
         let (elsewhere, rounds) = mpsc::unbounded_channel();
         let (runtime, there) = (runtime(threads)?, shared());
@@ -110,11 +136,12 @@ fn hand_over(shared: &Arc<Shared>, delivery: Delivery) {
 
 async fn work(shared: Arc<Shared>, worker: Arc<Worker>) {
     loop {
-        let Some(delivery) = worker.delivery.lock().take() else {
+        let Some(mut delivery) = worker.delivery.lock().take() else {
             worker.wake.notified().await;
             continue;
         };
-        let outcome = call(&shared.client, &delivery).await;
+        watch(&mut delivery, &shared.sent);
+        let outcome = call(&shared.client, &mut delivery).await;
         (shared.done)(delivery.ticket, outcome);
         drop(delivery);
         let mut idle = shared.idle.lock();
@@ -125,14 +152,23 @@ async fn work(shared: Arc<Shared>, worker: Arc<Worker>) {
     }
 }
 
+/// A large event becomes a copy of its own: as a part of the log it would keep all that was written with it in memory.
+fn watch(delivery: &mut Delivery, sent: &Sent) {
+    if delivery.record.len() >= COUNTED_BYTES_MIN {
+        let record = std::mem::take(&mut delivery.record).to_vec();
+        delivery.record = Bytes::from_owner(Unsent { record, ticket: delivery.ticket, sent: sent.clone() });
+    }
+}
+
 /// A call that panics is a failed attempt: to end the process for it would end it again after every restart.
-async fn call(client: &Client, delivery: &Delivery) -> Outcome {
+async fn call(client: &Client, delivery: &mut Delivery) -> Outcome {
+    let ticket = delivery.ticket;
     let call = pin!(async {
         Point::Call.pass();
-        client.call(delivery).await
+        client.deliver(delivery).await
     });
     contain_future(Place::Call, call).await.unwrap_or_else(|panic| {
-        tracing::error!(%panic, ticket = delivery.ticket.0, "A call of a target panicked.");
+        tracing::error!(%panic, ticket = ticket.0, "A call of a target panicked.");
         Outcome::Internal(panic.to_string())
     })
 }

@@ -1,5 +1,6 @@
 //! A whole answer to a post, whichever way it goes out: as a response of the HTTP library, or written by hand.
 
+use crate::stream::ByteStream;
 use http::{HeaderValue, Response, StatusCode, header};
 use httpdate::HttpDate;
 use std::borrow::Cow;
@@ -13,10 +14,28 @@ pub struct Answer {
     pub content_type: Option<Cow<'static, str>>,
     /// In seconds.
     pub retry_after: Option<u64>,
+    /// All of it, or the beginning of a long one.
     pub body: Vec<u8>,
+    /// What follows the beginning of a long one.
+    pub rest: Option<ByteStream>,
 }
 
 impl Answer {
+    /// How long the body is; none if it is long and has not said so.
+    pub(crate) fn length(&self) -> Option<u64> {
+        let begun = self.body.len() as u64;
+        self.rest.as_ref().map_or(Some(begun), |rest| rest.length().map(|length| length + begun))
+    }
+
+    /// As a response of the HTTP library, with what follows.
+    pub(crate) fn into_response(mut self) -> Response<axum::body::Body> {
+        let (length, rest) = (self.length(), self.rest.take());
+        let Some(rest) = rest else { return self.into() };
+        let body = rest.after(std::mem::take(&mut self.body)).of_length(length);
+        let head: Response<Vec<u8>> = self.into();
+        head.map(|_| axum::body::Body::new(body))
+    }
+
     /// Appends the answer as HTTP/1.1 has it. After a `last` one the connection is closed.
     pub(crate) fn write(&self, last: bool, out: &mut Vec<u8>) {
         const WRITES: &str = "a Vec takes every write";
@@ -30,7 +49,10 @@ impl Answer {
         }
         // Where there can be no body, its length would be a contradiction.
         if self.status != StatusCode::NO_CONTENT && self.status != StatusCode::NOT_MODIFIED {
-            write!(out, "\r\ncontent-length: {}", self.body.len()).expect(WRITES);
+            match self.length() {
+                Some(length) => write!(out, "\r\ncontent-length: {length}").expect(WRITES),
+                None => out.extend_from_slice(b"\r\ntransfer-encoding: chunked"),
+            }
         }
         if let Some(seconds) = self.retry_after {
             write!(out, "\r\nretry-after: {seconds}").expect(WRITES);
@@ -41,9 +63,21 @@ impl Answer {
         out.extend_from_slice(b"\r\ndate: ");
         write_date(out, SystemTime::now());
         out.extend_from_slice(b"\r\n\r\n");
-        out.extend_from_slice(&self.body);
+        match self.length() {
+            Some(_) => out.extend_from_slice(&self.body),
+            None => write_chunk(&self.body, out),
+        }
     }
 }
+
+/// A part of a body whose length is not known.
+pub(crate) fn write_chunk(part: &[u8], out: &mut Vec<u8>) {
+    write!(out, "{:x}\r\n", part.len()).expect("a Vec takes every write");
+    out.extend_from_slice(part);
+    out.extend_from_slice(b"\r\n");
+}
+
+pub(crate) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 impl<B: From<Vec<u8>>> From<Answer> for Response<B> {
     fn from(answer: Answer) -> Response<B> {
@@ -85,6 +119,7 @@ mod tests {
             content_type: Some("text/plain".into()),
             retry_after: Some(3),
             body: b"later".to_vec(),
+            rest: None,
         };
         let mut out = Vec::new();
         answer.write(true, &mut out);

@@ -50,6 +50,8 @@ pub struct Inner {
     /// Open tails of the log.
     pub tails: Arc<Semaphore>,
     pub backups: Arc<Semaphore>,
+    /// Reads of the log: each of them may have a whole frame in memory.
+    pub readers: Arc<Semaphore>,
 }
 
 /// What the server says of itself.
@@ -61,6 +63,7 @@ pub struct About {
 }
 
 pub const TAILS_MAX: usize = 100;
+pub const READERS_MAX: usize = 4;
 
 /// The way to the API, which is there once the engine has recovered. Requests that come before are told so.
 #[derive(Clone, Default)]
@@ -106,6 +109,7 @@ impl Api {
         &self,
         read: impl FnOnce(&History) -> T + Send + 'static,
     ) -> Result<T, Problem> {
+        let _turn = self.readers.acquire().await;
         let history = self.history.clone();
         blocking(move || read(&history)).await
     }

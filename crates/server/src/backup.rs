@@ -17,7 +17,7 @@ pub async fn take(api: Api, uri: Uri) -> Result<Response, Problem> {
         Problem::limit_reached("a backup is under way already").retry_after(Duration::from_secs(10))
     })?;
     let snapshot = api.query(|engine| engine.snapshot()).await?;
-    let (pieces, stream) = ByteStream::new();
+    let (pieces, stream) = ByteStream::new(&api.held.answers);
     go_on(async move {
         let _permit = permit;
         let writer = BlockingWriter::new(pieces.clone());
@@ -32,7 +32,7 @@ pub async fn take(api: Api, uri: Uri) -> Result<Response, Problem> {
         };
         tracing::warn!(%error, "A backup was not finished.");
         // Breaks the connection off: half a copy must not look like one.
-        let _ = pieces.send(Err(error)).await;
+        pieces.fail(error).await;
     });
     let headers = [
         (header::CONTENT_TYPE, "application/x-tar"),

@@ -119,7 +119,14 @@ impl Connection {
     /// From here on what comes in is thrown away, for a while; false if there is nothing left to come.
     pub(crate) fn linger(&self) -> bool {
         self.enter(Phase::Linger);
+        self.held.leave();
+        self.held.keep(0);
         self.unread.load(Relaxed)
+    }
+
+    /// Whether what comes in is thrown away at once.
+    pub(crate) fn is_lingering(&self) -> bool {
+        self.phase().0 == Phase::Linger
     }
 
     /// So many of the bytes that were read belong to the request that is being answered.

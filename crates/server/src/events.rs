@@ -1,6 +1,7 @@
 //! `/api/v1/events`: the log, by page, as it grows, and one event's fate. Sending events is in `accept`.
 
 pub mod accept;
+mod page;
 mod tail;
 
 use crate::api::Api;
@@ -10,14 +11,10 @@ use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri, header};
 use klambda_core::ids::{Address, Position};
-use klambda_dispatch::history::{Filter, Found, History, Limits};
+use klambda_dispatch::history::{Filter, Found, History};
 use klambda_dispatch::views::{Fate, Sighting, Time};
 use serde::Serialize;
 use serde_json::value::RawValue;
-
-/// A page is cut here, however many events were asked for.
-const PAGE_BYTES_MAX: usize = 8 << 20;
-const SCANNED_BYTES_MAX: u64 = 64 << 20;
 
 pub async fn list(api: Api, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
     let params = Params::read(&uri, &["after", "type", "limit"]);
@@ -32,26 +29,7 @@ pub async fn list(api: Api, uri: Uri, headers: HeaderMap) -> Result<Response, Pr
     }
     let limit = params.limit();
     params.finish()?;
-    let limits = Limits { events: limit, bytes: PAGE_BYTES_MAX, scanned_bytes: SCANNED_BYTES_MAX };
-    let body =
-        api.blocking(move |history| page(history, after.unwrap_or_default(), &filter, limits)).await??;
-    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
-}
-
-fn page(history: &History, after: Position, filter: &Filter, limits: Limits) -> Result<Vec<u8>, Problem> {
-    let page = history.read(history.behind(after)?, filter, limits)?;
-    let mut body = b"{\"items\":[".to_vec();
-    for (n, item) in page.items.iter().enumerate() {
-        if n > 0 {
-            body.push(b',');
-        }
-        body.extend_from_slice(&item.json);
-    }
-    let next = page.more.then_some(page.cursor.after.0);
-    body.extend_from_slice(b"],\"next\":");
-    body.extend_from_slice(next.map_or_else(|| "null".to_owned(), |next| next.to_string()).as_bytes());
-    body.push(b'}');
-    Ok(body)
+    page::open(api, after.unwrap_or_default(), filter, limit).await
 }
 
 fn wants_stream(headers: &HeaderMap) -> bool {

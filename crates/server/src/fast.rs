@@ -12,13 +12,14 @@ mod rewind;
 pub(crate) use head::Post;
 pub(crate) use rewind::Rewind;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, LAST_CHUNK, write_chunk};
 use crate::connection::{Connection, End, INTERNAL, Phase, Watch, watched};
 use crate::inlet::Inlet;
 use crate::posts::Posts;
 use crate::problem::Problem;
 use crate::router::App;
 use crate::shutdown::Shutdown;
+use crate::stream::ByteStream;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use head::{Slots, Verdict};
 use klambda_crash::{Place, Point, contain_future};
@@ -142,10 +143,16 @@ impl<P: Posts> Conversation<'_, P> {
                 Next::HandOver => return Ended::HandOver(self.unanswered()),
                 Next::Closed => return Ended::Closed,
             };
-            let answer = self.answer(taken).await;
+            let mut answer = self.answer(taken).await;
             self.connection.held.keep(self.held.len());
             let last = self.shutdown.is_requested();
             if self.write(&answer, last).await.is_err() {
+                return Ended::Closed;
+            }
+            // Boxed, since the future of a connection should be no larger than posting events needs.
+            if let Some(rest) = answer.rest.take()
+                && Box::pin(self.write_rest(rest)).await.is_err()
+            {
                 return Ended::Closed;
             }
             if last {
@@ -324,14 +331,33 @@ impl<P: Posts> Conversation<'_, P> {
 
     async fn write(&mut self, answer: &Answer, last: bool) -> io::Result<()> {
         self.connection.answering();
-        let mut rest = poll_fn(|cx| Poll::Ready(self.write_first(cx, answer, last))).await?;
-        while !rest.is_empty() {
-            match poll_fn(|cx| self.poll_write(cx, &rest)).await? {
+        let rest = poll_fn(|cx| Poll::Ready(self.write_first(cx, answer, last))).await?;
+        self.write_all(rest).await
+    }
+
+    async fn write_all(&mut self, mut bytes: Bytes) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match poll_fn(|cx| self.poll_write(cx, &bytes)).await? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
-                written => rest.advance(written),
+                written => bytes.advance(written),
             }
         }
         Ok(())
+    }
+
+    /// What follows the beginning of a long answer. One that breaks off takes the connection with it.
+    async fn write_rest(&mut self, mut rest: ByteStream) -> io::Result<()> {
+        let is_chunked = rest.length().is_none();
+        while let Some(piece) = rest.next().await {
+            let mut piece = piece?;
+            if is_chunked {
+                let mut chunk = Vec::with_capacity(piece.len() + 16);
+                write_chunk(&piece, &mut chunk);
+                piece = chunk.into();
+            }
+            self.write_all(piece).await?;
+        }
+        if is_chunked { self.write_all(Bytes::from_static(LAST_CHUNK)).await } else { Ok(()) }
     }
 
     /// Head and body in one write, straight from the thread's buffer; answers with what the socket did not take.

@@ -8,6 +8,7 @@ use crate::listener::{self, Options, Stats};
 use crate::posts::Posts;
 use crate::router::{App, routes};
 use crate::shutdown::Shutdown;
+use crate::stream::EVENTS_BYTES;
 use crate::tls;
 use axum::Router;
 use klambda_dispatch::held::{Account, Part};
@@ -46,8 +47,6 @@ pub enum Error {
 /// Descriptors that are not connections of clients: files of the store, connections to targets and so on are
 /// counted by their own limits on top of this.
 const OTHER_FILES: u64 = 512;
-/// Longer ones go out in pieces.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 impl Front {
     /// Binds, reads tokens and certificate. Needs a tokio runtime.
@@ -132,7 +131,7 @@ fn stop(shutdown: &Shutdown) {
 }
 
 fn account(limits: &Limits) -> Account {
-    Account::new(limits.held_bytes, limits.body_bytes + limits.header_bytes, ANSWER_BYTES_MAX)
+    Account::new(limits.held_bytes, limits.body_bytes + limits.header_bytes, EVENTS_BYTES)
 }
 
 fn options(config: &Config, tls: Option<tokio_rustls::TlsAcceptor>, held: Arc<Part>) -> Options {

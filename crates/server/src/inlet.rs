@@ -41,6 +41,9 @@ impl AsyncRead for Inlet {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.connection.is_lingering() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
         let room = ready!(self.poll_room(cx))?;
         let before = buf.filled().len();
         let polled = poll_read_up_to(&mut self.stream, cx, buf, room);

@@ -30,7 +30,7 @@ pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
     dead_letters(&mut text, &sample);
     storing(&mut text, &sample);
     connections(&mut text, &api.stats);
-    held(&mut text, &api.held);
+    held(&mut text, &api.held, &sample);
     functions::functions(&mut text, &api);
     panics(&mut text);
     process(&mut text);
@@ -341,22 +341,26 @@ fn process(text: &mut Text) {
     }
 }
 
-fn held(text: &mut Text, account: &Account) {
-    let parts = [("requests", &account.requests), ("answers", &account.answers)];
+fn held(text: &mut Text, account: &Account, sample: &Sample) {
+    let parts = [
+        ("requests", account.requests.used(), account.requests.waits()),
+        ("deliveries", sample.unsent_bytes, sample.metrics.room_waits),
+        ("answers", account.answers.used(), account.answers.waits()),
+    ];
     text.gauge(
         "klambda_held_bytes",
         "Bytes held on behalf of others, by part of `limits.heldBytes`: requests, deliveries or answers.",
     );
-    for (part, holds) in parts {
-        text.sample("klambda_held_bytes", &[("part", part)], holds.used());
+    for (part, bytes, _) in parts {
+        text.sample("klambda_held_bytes", &[("part", part)], bytes);
     }
     let name = "klambda_held_waits_total";
     text.counter(
         name,
         "Times a request, delivery or answer had to wait for room in its part of `limits.heldBytes`.",
     );
-    for (part, holds) in parts {
-        text.sample(name, &[("part", part)], holds.waits());
+    for (part, _, waits) in parts {
+        text.sample(name, &[("part", part)], waits);
     }
 }
 

@@ -196,6 +196,7 @@ impl Problem {
             content_type: Some(CONTENT_TYPE.into()),
             retry_after: self.retry_seconds(),
             body: self.to_json(),
+            rest: None,
         }
     }
 

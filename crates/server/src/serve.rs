@@ -1,6 +1,6 @@
 //! The whole server: opens the folder, recovers, serves, and ends in order.
 
-use crate::api::{About, Api, Gate, Inner, TAILS_MAX, resources};
+use crate::api::{About, Api, Gate, Inner, READERS_MAX, TAILS_MAX, resources};
 use crate::auth::Tokens;
 use crate::config::Config;
 use crate::front::{self, Front, signals};
@@ -179,6 +179,7 @@ impl Server {
             about: About { started: Instant::now(), data_folder: data_folder.clone(), url: url.clone() },
             tails: Arc::new(Semaphore::new(TAILS_MAX)),
             backups: Arc::new(Semaphore::new(1)),
+            readers: Arc::new(Semaphore::new(READERS_MAX)),
         }));
         Ok(Server {
             address,
@@ -301,6 +302,7 @@ fn engine_config(config: &Config) -> klambda_dispatch::Config {
             tail_bytes: memory / 16,
         },
         concurrency: u32::try_from(config.limits.concurrency).unwrap_or(u32::MAX),
+        unsent_bytes_max: config.limits.held_bytes / 4,
         retention_age_ms: ms(config.retention.age),
         retention_bytes: config.retention.bytes,
         marks_max: config.idempotency.max_marks,

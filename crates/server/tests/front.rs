@@ -52,6 +52,7 @@ impl Posts for Gated {
             content_type: Some("text/plain".into()),
             retry_after: None,
             body,
+            rest: None,
         }
     }
 }

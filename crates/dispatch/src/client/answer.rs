@@ -91,7 +91,10 @@ impl Answer {
     pub fn end(&mut self) -> Result<(), Malformed> {
         self.keeps_alive = false;
         match self.phase {
-            Phase::UntilClose | Phase::Done => Ok(()),
+            Phase::UntilClose | Phase::Done => {
+                self.phase = Phase::Done;
+                Ok(())
+            }
             Phase::Head => Err(Malformed("closed before the answer")),
             Phase::Length(_) | Phase::Chunked(_) => Err(Malformed("closed within the answer")),
         }
@@ -105,6 +108,32 @@ impl Answer {
     /// Whether the connection stands where a next answer would begin.
     pub fn keeps_alive(&self) -> bool {
         self.keeps_alive && matches!(self.phase, Phase::Done)
+    }
+
+    pub fn is_whole(&self) -> bool {
+        matches!(self.phase, Phase::Done)
+    }
+
+    pub fn reply(&self) -> &Reply {
+        &self.reply
+    }
+
+    /// What is kept of the body.
+    pub fn body(&self) -> &[u8] {
+        self.reply.content.as_ref().map_or(&[], |content| &content.body)
+    }
+
+    /// The same, to make room for the rest.
+    pub fn drain_body(&mut self) -> Vec<u8> {
+        self.reply.content.as_mut().map(|content| std::mem::take(&mut content.body)).unwrap_or_default()
+    }
+
+    /// How much of the body is still to come, if that was announced.
+    pub fn missing(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Length(missing) => Some(missing),
+            _ => None,
+        }
     }
 
     pub fn into_reply(self) -> Reply {

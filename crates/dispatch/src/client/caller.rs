@@ -2,7 +2,7 @@
 
 use super::Options;
 use super::answer::Wanted;
-use super::connection::{Connection, Message, Replied, Trouble};
+use super::connection::{Begun, Connection, Message, Trouble};
 use super::pool::{self, Pool};
 use super::request::write_length;
 use bytes::Bytes;
@@ -10,7 +10,9 @@ use klambda_core::address::Address;
 use klambda_core::outcome::Outcome;
 use klambda_crash::{Guard, Lock};
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -26,7 +28,72 @@ pub struct Call {
 pub struct Answer {
     pub status: u16,
     pub content_type: Option<String>,
+    /// All of it, or the beginning of a long one.
     pub body: Vec<u8>,
+    /// What follows the beginning of a long one.
+    pub rest: Option<Rest>,
+}
+
+/// The rest of a long answer, which is read as far as it is asked for.
+pub struct Rest {
+    pool: Arc<Pool>,
+    /// Until all is read.
+    connection: Option<Connection>,
+    begun: Begun,
+}
+
+/// Of a long answer so much is in memory at a time.
+const PART_BYTES: usize = 64 << 10;
+
+impl Answer {
+    fn new(mut rest: Rest) -> Result<Answer, Outcome> {
+        rest.settle().map_err(Outcome::Broken)?;
+        let reply = rest.begun.answer.reply();
+        let status = reply.code;
+        let content_type = reply.content.as_ref().and_then(|content| content.content_type.clone());
+        let body = rest.begun.answer.drain_body();
+        let rest = rest.connection.is_some().then_some(rest);
+        Ok(Answer { status, content_type, body, rest })
+    }
+}
+
+impl Rest {
+    /// How much is still to come, if that is known.
+    pub fn length(&self) -> Option<u64> {
+        self.begun.answer.missing()
+    }
+
+    /// The next part; nothing if that was all.
+    pub async fn next(&mut self, deadline: Instant) -> Result<Option<Vec<u8>>, String> {
+        let Some(connection) = &mut self.connection else { return Ok(None) };
+        connection.read(&mut self.begun, deadline, PART_BYTES).await.map_err(|trouble| match trouble {
+            Trouble::Closed(why) | Trouble::Broken(why) => why,
+            Trouble::Timeout => "the answer took too long".to_owned(),
+        })?;
+        self.settle()?;
+        Ok(Some(self.begun.answer.drain_body()).filter(|part| !part.is_empty()))
+    }
+
+    /// Gives the connection back when all is read.
+    fn settle(&mut self) -> Result<(), String> {
+        let content = self.begun.answer.reply().content.as_ref();
+        if let Some(bytes_max) = content.and_then(|content| content.cut_at) {
+            return Err(format!("the answer is longer than {bytes_max} bytes"));
+        }
+        if self.begun.answer.is_whole()
+            && let Some(connection) = self.connection.take()
+            && self.begun.is_reusable()
+        {
+            self.pool.give_back(connection);
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Rest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rest").field("length", &self.length()).finish_non_exhaustive()
+    }
 }
 
 /// Keeps connections to replicas for the next call. One for each runtime: a connection is woken by the one it was
@@ -49,8 +116,11 @@ impl Caller {
             None => pool.connect(deadline).await?,
         };
         loop {
-            match connection.call(call, deadline, self.options.answer_bytes_max).await {
-                Ok(replied) => return self.answer(&pool, connection, replied),
+            let bytes_max = self.options.answer_bytes_max;
+            let begin = |context: &mut Context<'_>| Poll::Ready(connection.begin(context, call, bytes_max));
+            let mut begun = poll_fn(begin).await;
+            match connection.read(&mut begun, deadline, PART_BYTES).await {
+                Ok(()) => return Answer::new(Rest { pool, connection: Some(connection), begun }),
                 Err(Trouble::Closed(_)) if connection.is_used() && !connection.has_sent() => {
                     connection = pool.connect(deadline).await?;
                 }
@@ -58,17 +128,6 @@ impl Caller {
                 Err(Trouble::Timeout) => return Err(Outcome::Timeout),
             }
         }
-    }
-
-    fn answer(&self, pool: &Pool, connection: Connection, replied: Replied) -> Result<Answer, Outcome> {
-        if replied.reusable {
-            pool.give_back(connection);
-        }
-        let content = replied.reply.content.unwrap_or_default();
-        if let Some(bytes_max) = content.cut_at {
-            return Err(Outcome::Broken(format!("the answer is longer than {bytes_max} bytes")));
-        }
-        Ok(Answer { status: replied.reply.code, content_type: content.content_type, body: content.body })
     }
 
     fn pool(&self, address: &Address) -> Result<Arc<Pool>, Outcome> {

@@ -113,26 +113,72 @@ impl Connection {
         Pin::new(&mut self.stream).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
     }
 
-    pub async fn call(
+    /// Sends what the socket takes at once. The message is not needed after that.
+    pub fn begin(
         &mut self,
+        context: &mut Context<'_>,
         message: &dyn Message,
-        deadline: Instant,
         answer_bytes_max: usize,
-    ) -> Result<Replied, Trouble> {
+    ) -> Begun {
         self.has_sent = false;
         let answer = Answer::new(answer_bytes_max, message.wants());
-        let mut exchange =
-            Exchange { connection: self, message, deadline, sending: Sending::NotBegun, answer };
+        // A failure is left to the reading side.
+        let sending = self.send_first(context, message).unwrap_or(Sending::Failed);
+        Begun { sending, answer }
+    }
+
+    /// Sends the rest, and reads the answer.
+    pub async fn finish(&mut self, mut begun: Begun, deadline: Instant) -> Result<Replied, Trouble> {
+        self.read(&mut begun, deadline, usize::MAX).await?;
+        let reusable = begun.is_reusable();
+        Ok(Replied { reply: begun.answer.into_reply(), reusable })
+    }
+
+    /// Sends the rest, and reads until the answer is whole or so many bytes of its body are there.
+    pub async fn read(
+        &mut self,
+        begun: &mut Begun,
+        deadline: Instant,
+        body_bytes: usize,
+    ) -> Result<(), Trouble> {
+        let Begun { sending, answer } = begun;
+        let mut exchange = Exchange { connection: self, deadline, sending, answer, body_bytes };
         poll_fn(|context| exchange.poll(context)).await?;
-        let is_sent = matches!(exchange.sending, Sending::Done);
-        let reusable = exchange.answer.keeps_alive() && is_sent;
-        let reply = exchange.answer.into_reply();
         // A refusal may come early. A success cannot be about a request that has not been sent.
-        if !is_sent && matches!(reply.code, 200..=299) {
+        if !matches!(begun.sending, Sending::Done) && matches!(begun.answer.reply().code, 200..=299) {
             return Err(Trouble::Broken("a success before the request was sent".into()));
         }
         self.used = true;
-        Ok(Replied { reply, reusable })
+        Ok(())
+    }
+
+    /// Head and body in one write, straight from the thread's buffer.
+    fn send_first(&mut self, context: &mut Context<'_>, message: &dyn Message) -> io::Result<Sending> {
+        let mut out = OUT.take();
+        out.clear();
+        message.write_head(&mut out);
+        let body = message.body();
+        let copied = body.len() <= COPIED_BYTES_MAX;
+        let stream = Pin::new(&mut self.stream);
+        let sent = if copied {
+            out.extend_from_slice(body);
+            stream.poll_write(context, &out)
+        } else {
+            stream.poll_write_vectored(context, &[IoSlice::new(&out), IoSlice::new(body)])
+        };
+        let body = || if copied { Bytes::new() } else { message.body_bytes() };
+        let sending = match sent {
+            Poll::Ready(Err(error)) => Err(error),
+            Poll::Ready(Ok(length)) => {
+                self.has_sent = length > 0;
+                Ok(Sending::rest(&out, body(), length))
+            }
+            Poll::Pending => Ok(Sending::rest(&out, body(), 0)),
+        };
+        if out.capacity() <= HEAD_BYTES_KEPT_MAX {
+            OUT.set(out);
+        }
+        sending
     }
 
     fn poll_timer(&mut self, context: &mut Context<'_>, deadline: Instant) -> Poll<()> {
@@ -151,14 +197,27 @@ impl Connection {
 
 struct Exchange<'a> {
     connection: &'a mut Connection,
-    message: &'a dyn Message,
     deadline: Instant,
+    sending: &'a mut Sending,
+    answer: &'a mut Answer,
+    /// When so many bytes of the body are there, that is enough for now.
+    body_bytes: usize,
+}
+
+/// A call of which the first part is sent.
+pub struct Begun {
     sending: Sending,
-    answer: Answer,
+    pub answer: Answer,
+}
+
+impl Begun {
+    /// Whether its connection may carry another call.
+    pub fn is_reusable(&self) -> bool {
+        self.answer.keeps_alive() && matches!(self.sending, Sending::Done)
+    }
 }
 
 enum Sending {
-    NotBegun,
     /// What the first write left over.
     Rest {
         head: Bytes,
@@ -169,6 +228,17 @@ enum Sending {
     Done,
     /// It cannot be sent; an answer may be there all the same.
     Failed,
+}
+
+impl Sending {
+    fn rest(head: &[u8], mut body: Bytes, sent: usize) -> Sending {
+        if sent == head.len() + body.len() {
+            return Sending::Flush;
+        }
+        let of_head = sent.min(head.len());
+        body.advance(sent - of_head);
+        Sending::Rest { head: Bytes::copy_from_slice(&head[of_head..]), body }
+    }
 }
 
 impl Exchange<'_> {
@@ -185,60 +255,19 @@ impl Exchange<'_> {
     /// Goes as far as it can. A failure is left to the reading side: a target may answer before it closes, and that
     /// answer (a 413, say) is worth more than the news that it closed.
     fn send(&mut self, context: &mut Context<'_>) {
-        if matches!(self.sending, Sending::NotBegun) {
-            self.sending = self.send_first(context).unwrap_or(Sending::Failed);
-        }
-        while let Sending::Rest { head, body } = &mut self.sending {
+        while let Sending::Rest { head, body } = self.sending {
             match poll_rest(&mut self.connection.stream, context, head, body) {
                 Poll::Pending => return,
-                Poll::Ready(Ok(true)) => self.sending = Sending::Flush,
+                Poll::Ready(Ok(true)) => *self.sending = Sending::Flush,
                 Poll::Ready(Ok(false)) => self.connection.has_sent = true,
-                Poll::Ready(Err(_)) => self.sending = Sending::Failed,
+                Poll::Ready(Err(_)) => *self.sending = Sending::Failed,
             }
         }
         if matches!(self.sending, Sending::Flush)
             && let Poll::Ready(flushed) = Pin::new(&mut self.connection.stream).poll_flush(context)
         {
-            self.sending = if flushed.is_ok() { Sending::Done } else { Sending::Failed };
+            *self.sending = if flushed.is_ok() { Sending::Done } else { Sending::Failed };
         }
-    }
-
-    /// Head and body in one write, straight from the thread's buffer.
-    fn send_first(&mut self, context: &mut Context<'_>) -> io::Result<Sending> {
-        let mut out = OUT.take();
-        out.clear();
-        self.message.write_head(&mut out);
-        let body = self.message.body();
-        let copied = body.len() <= COPIED_BYTES_MAX;
-        let stream = Pin::new(&mut self.connection.stream);
-        let sent = if copied {
-            out.extend_from_slice(body);
-            stream.poll_write(context, &out)
-        } else {
-            stream.poll_write_vectored(context, &[IoSlice::new(&out), IoSlice::new(body)])
-        };
-        let sending = match sent {
-            Poll::Ready(Err(error)) => Err(error),
-            Poll::Ready(Ok(length)) => {
-                self.connection.has_sent = length > 0;
-                Ok(self.rest(&out, copied, length))
-            }
-            Poll::Pending => Ok(self.rest(&out, copied, 0)),
-        };
-        if out.capacity() <= HEAD_BYTES_KEPT_MAX {
-            OUT.set(out);
-        }
-        sending
-    }
-
-    fn rest(&self, out: &[u8], copied: bool, sent: usize) -> Sending {
-        let mut body = if copied { Bytes::new() } else { self.message.body_bytes() };
-        if sent == out.len() + body.len() {
-            return Sending::Flush;
-        }
-        let of_head = sent.min(out.len());
-        body.advance(sent - of_head);
-        Sending::Rest { head: Bytes::copy_from_slice(&out[of_head..]), body }
     }
 
     // ---- receiving ----------------------------------------------------------------------------------------
@@ -259,7 +288,8 @@ impl Exchange<'_> {
                 (Err(error), _) => return Poll::Ready(Err(self.lost(&error))),
                 (Ok(()), []) => return Poll::Ready(self.closed()),
                 (Ok(()), bytes) => match self.answer.read(bytes) {
-                    Ok(Progress::More) => {}
+                    Ok(Progress::More) if self.answer.body().len() < self.body_bytes => {}
+                    Ok(Progress::More) => return Poll::Ready(Ok(())),
                     Ok(Progress::Done) => return Poll::Ready(Ok(())),
                     Err(malformed) => return Poll::Ready(Err(Trouble::Broken(malformed.0.into()))),
                 },

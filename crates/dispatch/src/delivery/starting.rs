@@ -58,6 +58,11 @@ impl Engine {
         }
         if subscription.is_ordered() {
             while let Some(slot) = self.next_ready(id) {
+                if !self.has_room_for_lane(id, slot) {
+                    // Still the first of those that are ready.
+                    self.put_back(id, slot);
+                    return Ok(false);
+                }
                 if self.start_lane(slot)? {
                     return Ok(true);
                 }
@@ -107,6 +112,12 @@ impl Engine {
         subscription.ready.pop_front()
     }
 
+    fn put_back(&mut self, id: SubscriptionId, slot: Slot) {
+        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            subscription.ready.push_front(slot);
+        }
+    }
+
     fn start_lane(&mut self, slot: Slot) -> Result<bool, Failure> {
         let now = self.now;
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(false) };
@@ -131,7 +142,7 @@ impl Engine {
         resident.current_at = entry.at;
         let (id, tag) = (resident.subscription, self.lanes.tag_of(slot));
         self.touch(slot);
-        let ticket = self.open_call(id, Who::Lane(slot), tag);
+        let ticket = self.open_call(id, Who::Lane(slot), tag, entry.bytes);
         match self.delivery(ticket, id, at, Some(place), attempt) {
             Ok(delivery) => self.deliver(Some(slot), delivery),
             Err(failure) => self.unreadable(ticket, failure)?,
@@ -162,8 +173,9 @@ impl Engine {
         }
         single.in_flight = true;
         single.retry_at = None;
-        let (at, attempt) = (single.entry.at, single.attempts + 1);
-        let ticket = self.open_call(id, Who::Alone(position), position.0);
+        let (entry, attempt) = (single.entry, single.attempts + 1);
+        let at = entry.at;
+        let ticket = self.open_call(id, Who::Alone(position), position.0, entry.bytes);
         match self.delivery(ticket, id, at, None, attempt) {
             Ok(delivery) => self.deliver(None, delivery),
             Err(failure) => self.unreadable(ticket, failure)?,
@@ -175,8 +187,13 @@ impl Engine {
     fn next_single(&mut self, id: SubscriptionId) -> Result<Option<Position>, Failure> {
         let synced = self.log.synced();
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(None) };
-        if let Some(position) = subscription.ready_singles.pop_front() {
-            return Ok(Some(position));
+        if let Some(position) = subscription.ready_singles.front().copied() {
+            let bytes = subscription.singles.get(&position).map_or(0, |single| single.entry.bytes);
+            if !self.has_room(id, bytes) {
+                return Ok(None);
+            }
+            let subscription = self.subscriptions.get_mut(&id);
+            return Ok(subscription.and_then(|subscription| subscription.ready_singles.pop_front()));
         }
         if subscription.singles.len() >= SINGLES_MAX
             || subscription.tally.waiting <= subscription.singles.len() as u64
@@ -186,7 +203,7 @@ impl Engine {
         let slot = self.resident(id, "")?;
         let head = self.lanes.get(slot).and_then(|resident| resident.lane.head().map(|(_, entry)| *entry));
         match head {
-            Some(entry) if entry.at < synced => {
+            Some(entry) if entry.at < synced && self.has_room(id, entry.bytes) => {
                 self.take_next_single(id, Some(entry.position))?;
                 Ok(Some(entry.position))
             }
@@ -194,7 +211,8 @@ impl Engine {
         }
     }
 
-    fn open_call(&mut self, id: SubscriptionId, who: Who, tag: u64) -> Ticket {
+    fn open_call(&mut self, id: SubscriptionId, who: Who, tag: u64, bytes: u32) -> Ticket {
+        let unsent = self.hold_unsent(id, bytes);
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         let mut endpoint = EndpointId::default();
@@ -207,7 +225,7 @@ impl Engine {
         }
         self.in_flight.insert(
             ticket,
-            InFlight { subscription: id, who, endpoint, started: self.now, kind: TypeId::default() },
+            InFlight { subscription: id, who, endpoint, started: self.now, kind: TypeId::default(), unsent },
         );
         ticket
     }

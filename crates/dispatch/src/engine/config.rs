@@ -12,6 +12,8 @@ pub struct Config {
     pub log: log::Options,
     /// Requests open at once, over all subscriptions.
     pub concurrency: u32,
+    /// Bytes of events that are on their way to targets and not sent yet.
+    pub unsent_bytes_max: usize,
     pub retention_age_ms: u64,
     /// Zero: no limit.
     pub retention_bytes: u64,
@@ -33,6 +35,7 @@ impl Default for Config {
             memory_bytes: 128 << 20,
             log: log::Options::default(),
             concurrency: 4096,
+            unsent_bytes_max: 24 << 20,
             retention_age_ms: 7 * 24 * 3_600_000,
             retention_bytes: 0,
             marks_max: 20_000_000,

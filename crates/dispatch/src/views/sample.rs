@@ -22,6 +22,7 @@ pub struct Sample {
     pub marks: u64,
     pub memory: Memory,
     pub lanes_in_memory: usize,
+    pub unsent_bytes: usize,
     pub disk_full: bool,
     pub disk_free_bytes: Option<u64>,
 }
@@ -69,6 +70,7 @@ impl Engine {
             marks: self.known_ids(),
             memory: self.memory(),
             lanes_in_memory: self.lanes.len(),
+            unsent_bytes: self.unsent_bytes,
             disk_full: self.disk_full,
             disk_free_bytes: self.disk.free_bytes(),
         }

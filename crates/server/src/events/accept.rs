@@ -117,7 +117,7 @@ fn results(judged: &[Judged], status: StatusCode) -> Answer {
         write_result(&mut body, one);
     }
     body.extend_from_slice(b"]}");
-    Answer { status, content_type: Some("application/json".into()), retry_after: None, body }
+    Answer { status, content_type: Some("application/json".into()), retry_after: None, body, rest: None }
 }
 
 fn write_result(out: &mut Vec<u8>, one: &Judged) {

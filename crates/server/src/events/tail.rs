@@ -3,10 +3,9 @@
 use crate::api::{Api, TAILS_MAX, go_on};
 use crate::auth::Opener;
 use crate::problem::Problem;
-use crate::stream::{ByteStream, Pieces};
+use crate::stream::{ByteStream, EVENTS_BYTES, PIECE_BYTES, Pieces, Room};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use http::header;
 use klambda_core::ids::Position;
 use klambda_crash::Point;
@@ -18,7 +17,7 @@ use tokio::time::{Instant, sleep};
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How soon a new event is seen. Looking costs one load of an atomic.
 const LOOK: Duration = Duration::from_millis(20);
-const LIMITS: Limits = Limits { events: 500, bytes: 1 << 20, scanned_bytes: 8 << 20 };
+const LIMITS: Limits = Limits { events: 500, bytes: PIECE_BYTES, scanned_bytes: 8 << 20 };
 
 /// Begins behind the position given, or with what comes from now on.
 pub async fn open(
@@ -36,7 +35,7 @@ pub async fn open(
         Some(after) => api.blocking(move |history| history.behind(after)).await??,
         None => api.history.end(),
     };
-    let (pieces, stream) = ByteStream::new();
+    let (pieces, stream) = ByteStream::new(&api.held.answers);
     let tail = Tail { api, cursor, filter, left: limit.unwrap_or(usize::MAX), pieces, _permit: permit };
     go_on(tail.run(opener));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
@@ -69,10 +68,11 @@ impl Tail {
         let mut said = Instant::now();
         while self.left > 0 {
             if self.api.history.has_more(&self.cursor) {
+                let room = self.pieces.room(EVENTS_BYTES).await;
                 let page = self.next_page().await?;
                 self.cursor = page.cursor;
                 if !page.items.is_empty() {
-                    self.send(&page.items).await?;
+                    self.send(&page.items, room).await?;
                     said = Instant::now();
                 }
             } else if said.elapsed() >= KEEP_ALIVE {
@@ -102,7 +102,7 @@ impl Tail {
         }
     }
 
-    async fn send(&mut self, items: &[Item]) -> Option<()> {
+    async fn send(&mut self, items: &[Item], room: Room) -> Option<()> {
         let mut text = Vec::with_capacity(items.iter().map(|item| item.json.len() + 40).sum());
         for item in items {
             text.extend_from_slice(format!("id: {}\ndata: ", item.position).as_bytes());
@@ -110,10 +110,10 @@ impl Tail {
             text.extend_from_slice(b"\n\n");
         }
         self.left = self.left.saturating_sub(items.len());
-        self.pieces.send(Ok(text.into())).await.ok()
+        self.pieces.send(text, room).await
     }
 
     async fn say(&self, comment: &str) -> Option<()> {
-        self.pieces.send(Ok(Bytes::copy_from_slice(comment.as_bytes()))).await.ok()
+        self.pieces.say(comment).await
     }
 }

@@ -2,15 +2,17 @@
 
 use super::{kind_of, namespace};
 use crate::answer::Answer;
-use crate::api::Api;
+use crate::api::{Api, go_on};
 use crate::extract::Path;
 use crate::params::Params;
 use crate::problem::Problem;
+use crate::stream::{ByteStream, Pieces};
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Uri};
-use klambda_control::{Invocation, InvokeError, Name};
+use klambda_control::{Invocation, InvokeError, Name, Rest};
 use klambda_functions::resource::Kind;
+use std::io;
 
 /// The long way: requests that are not plain enough for the short one.
 pub async fn call(
@@ -25,7 +27,7 @@ pub async fn call(
     params.finish()?;
     let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
     let invocation = read(&api, kind_of(&uri), &namespace, &name, headers, body)?;
-    Ok(answer(&api, invocation).await?.into())
+    Ok(answer(&api, invocation).await?.into_response())
 }
 
 pub fn read<'a>(
@@ -44,7 +46,42 @@ pub async fn answer(api: &Api, invocation: Invocation) -> Result<Answer, Problem
     let status = StatusCode::from_u16(answer.status)
         .map_err(|_| Problem::function_broken(format!("its answer has the status {}", answer.status)))?;
     let content_type = answer.content_type.map(Into::into);
-    Ok(Answer { status, content_type, retry_after: None, body: answer.body })
+    let rest = answer.rest.map(|rest| {
+        let length = rest.length();
+        let (pieces, stream) = ByteStream::new(&api.held.answers);
+        go_on(pass_on(rest, pieces));
+        stream.of_length(length)
+    });
+    Ok(Answer { status, content_type, retry_after: None, body: answer.body, rest })
+}
+
+/// Of a long answer so much is read at a time, more or less.
+const PART_BYTES: usize = 128 << 10;
+
+/// A long answer stays with the function, but for the piece that its client reads.
+async fn pass_on(mut rest: Rest, pieces: Pieces) {
+    loop {
+        let next = async {
+            let room = pieces.room(PART_BYTES).await;
+            (rest.next().await, room)
+        };
+        let (next, room) = tokio::select! {
+            next = next => next,
+            () = pieces.closed() => return,
+        };
+        match next {
+            Ok(Some(piece)) => {
+                if pieces.send(piece, room).await.is_none() {
+                    return;
+                }
+            }
+            Ok(None) => return,
+            Err(why) => {
+                tracing::debug!(why, "The answer of a function broke off.");
+                return pieces.fail(io::Error::other(why)).await;
+            }
+        }
+    }
 }
 
 impl From<InvokeError> for Problem {

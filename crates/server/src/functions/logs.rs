@@ -10,7 +10,6 @@ use crate::shutdown::Shutdown;
 use crate::stream::{ByteStream, Pieces};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use http::{HeaderMap, Uri, header};
 use klambda_core::time::Millis;
 use klambda_local::process::logs::{Follower, Line, Stream};
@@ -66,7 +65,7 @@ fn stream(api: &Api, opener: Opener, follower: Follower) -> Result<Response, Pro
         Problem::limit_reached(format!("{TAILS_MAX} clients follow logs already"))
             .retry_after(Duration::from_secs(5))
     })?;
-    let (pieces, stream) = ByteStream::new();
+    let (pieces, stream) = ByteStream::new(&api.held.answers);
     go_on(run(follower, pieces, api.shutdown.clone(), opener, permit));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(stream)).into_response())
@@ -90,13 +89,12 @@ async fn run(
 
 /// Ends when the function is gone.
 async fn send(follower: &mut Follower, pieces: &Pieces) -> Option<()> {
-    let say = |text: String| pieces.send(Ok(Bytes::from(text)));
-    say(": what it prints\n\n".into()).await.ok()?;
+    pieces.say(": what it prints\n\n").await?;
     loop {
         match tokio::time::timeout(KEEP_ALIVE, follower.next()).await {
-            Ok(Some(next)) => say(format!("id: {}\ndata: {}\n\n", next.number, line(&next))).await.ok()?,
+            Ok(Some(next)) => pieces.say(&format!("id: {}\ndata: {}\n\n", next.number, line(&next))).await?,
             Ok(None) => return None,
-            Err(_) => say(": still here\n\n".into()).await.ok()?,
+            Err(_) => pieces.say(": still here\n\n").await?,
         }
     }
 }

@@ -356,7 +356,7 @@ async fn a_call_is_small_and_can_be_sent() {
     fn is_send<T: Send>(value: T) -> usize {
         std::mem::size_of_val(&value)
     }
-    let (client, delivery) = (client(), delivery(json!({ "url": "http://127.0.0.1:1/" })));
-    let size = is_send(client.call(&delivery));
+    let (client, mut delivery) = (client(), delivery(json!({ "url": "http://127.0.0.1:1/" })));
+    let size = is_send(client.deliver(&mut delivery));
     assert!(size <= 1024, "{size}");
 }

@@ -1,0 +1,99 @@
+//! A page of the log. A long one goes out in parts as it is read: no more of it is in memory than a client takes.
+
+use crate::api::{Api, go_on};
+use crate::problem::Problem;
+use crate::stream::{ByteStream, EVENTS_BYTES, Pieces, Room};
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::header;
+use klambda_core::ids::Position;
+use klambda_dispatch::history::{Cursor, Filter, Item, Limits, Page};
+use std::io;
+
+/// A page is cut here, however many events were asked for.
+const PAGE_BYTES_MAX: usize = 8 << 20;
+const SCANNED_BYTES_MAX: u64 = 64 << 20;
+/// A frame of the log is read once for each part that begins in it.
+const PART_BYTES: usize = 512 << 10;
+/// Of the log that is looked through for one part.
+const PART_SCANNED_BYTES: u64 = 8 << 20;
+
+/// What is left of a page.
+struct Rest {
+    api: Api,
+    cursor: Cursor,
+    filter: Filter,
+    events: usize,
+    bytes: usize,
+    scanned_bytes: u64,
+    is_first: bool,
+}
+
+pub async fn open(api: Api, after: Position, filter: Filter, events: usize) -> Result<Response, Problem> {
+    let room = Room::of(&api.held.answers, EVENTS_BYTES).await;
+    let cursor = api.blocking(move |history| history.behind(after)).await??;
+    let (bytes, scanned_bytes) = (PAGE_BYTES_MAX, SCANNED_BYTES_MAX);
+    let mut rest = Rest { api: api.clone(), cursor, filter, events, bytes, scanned_bytes, is_first: true };
+    let mut text = b"{\"items\":[".to_vec();
+    let headers = [(header::CONTENT_TYPE, "application/json")];
+    if rest.part(&mut text).await? {
+        return Ok((headers, Body::from(room.fill(text))).into_response());
+    }
+    let (pieces, stream) = ByteStream::new(&api.held.answers);
+    go_on(async move {
+        if let Err(problem) = rest.send(text, room, &pieces).await {
+            pieces.fail(io::Error::other(problem.detail().to_owned())).await;
+        }
+    });
+    Ok((headers, Body::new(stream)).into_response())
+}
+
+impl Rest {
+    async fn send(mut self, first: Vec<u8>, room: Room, pieces: &Pieces) -> Result<(), Problem> {
+        let mut sent = pieces.send(first, room).await;
+        while sent.is_some() {
+            let room = pieces.room(EVENTS_BYTES).await;
+            let mut text = Vec::new();
+            let is_last = self.part(&mut text).await?;
+            sent = pieces.send(text, room).await.filter(|()| !is_last);
+        }
+        Ok(())
+    }
+
+    /// Appends the next part of the page; true if that was the last.
+    async fn part(&mut self, text: &mut Vec<u8>) -> Result<bool, Problem> {
+        let page = self.read().await?;
+        let scanned_bytes = page.cursor.bytes_since(&self.cursor);
+        self.scanned_bytes = self.scanned_bytes.saturating_sub(scanned_bytes);
+        self.cursor = page.cursor;
+        for item in &page.items {
+            self.write(item, text);
+        }
+        let is_whole = !page.more || self.events == 0 || self.bytes == 0 || self.scanned_bytes == 0;
+        if is_whole {
+            let next = page.more.then_some(page.cursor.after.0);
+            let next = next.map_or_else(|| "null".to_owned(), |next| next.to_string());
+            text.extend_from_slice(format!("],\"next\":{next}}}").as_bytes());
+        }
+        Ok(is_whole)
+    }
+
+    async fn read(&self) -> Result<Page, Problem> {
+        let limits = Limits {
+            events: self.events,
+            bytes: self.bytes.min(PART_BYTES),
+            scanned_bytes: self.scanned_bytes.min(PART_SCANNED_BYTES),
+        };
+        let (cursor, filter) = (self.cursor, self.filter.clone());
+        Ok(self.api.blocking(move |history| history.read(cursor, &filter, limits)).await??)
+    }
+
+    fn write(&mut self, item: &Item, text: &mut Vec<u8>) {
+        if !std::mem::take(&mut self.is_first) {
+            text.push(b',');
+        }
+        text.extend_from_slice(&item.json);
+        self.events -= 1;
+        self.bytes = self.bytes.saturating_sub(item.json.len());
+    }
+}
