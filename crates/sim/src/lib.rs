@@ -8,6 +8,7 @@ mod event;
 mod faults;
 mod finale;
 pub mod found;
+pub mod fresh;
 mod history;
 mod limits;
 pub mod many;

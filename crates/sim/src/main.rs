@@ -1,6 +1,7 @@
 //! `sim`: runs seeds of the simulator and says what they came to.
 
 use clap::Parser;
+use sim::fresh::Fresh;
 use sim::many::Many;
 use sim::mix::{Knobs, Trouble};
 use sim::run::{Failed, Outcome, run_and_show};
@@ -15,12 +16,15 @@ struct Args {
     /// One seed, exactly
     #[arg(long)]
     seed: Option<u64>,
-    /// So many seeds
+    /// Number of seeds to run, after those that found something
     #[arg(long)]
     seeds: Option<u64>,
-    /// The first of them
-    #[arg(long, default_value_t = 1)]
-    from: u64,
+    /// First seed (default 1; with --bug or --bugs, the first fresh one)
+    #[arg(long)]
+    from: Option<u64>,
+    /// Number of fresh seeds to run, after those that found something. The commit decides which
+    #[arg(long, conflicts_with_all = ["seeds", "from"])]
+    fresh: Option<u64>,
     /// Runs at the same time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -59,7 +63,8 @@ fn main() -> ExitCode {
     let args = Args::parse();
     #[cfg(feature = "planted")]
     if args.bugs || args.bug.is_some() {
-        return sim::bugs::hunt(args.bug, args.from, args.seeds.unwrap_or(1000), args.jobs);
+        let from = args.from.unwrap_or_else(fresh);
+        return sim::bugs::hunt(args.bug, from, args.seeds.unwrap_or(1000), args.jobs);
     }
     if args.nightly {
         return nightly(&args);
@@ -89,9 +94,20 @@ fn one(args: &Args, seed: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Where fresh seeds begin; says so.
+fn fresh() -> u64 {
+    let fresh = Fresh::here();
+    println!("{fresh}");
+    fresh.from
+}
+
 fn many(args: &Args) -> ExitCode {
     let started = Instant::now();
-    let many = Many::new(args.from, args.seeds.unwrap_or(200), args.without()).with_found();
+    let (from, count) = match args.fresh {
+        Some(count) => (fresh(), count),
+        None => (args.from.unwrap_or(1), args.seeds.unwrap_or(200)),
+    };
+    let many = Many::new(from, count, args.without()).with_found();
     many.run(args.jobs);
     finish(args, &many, started)
 }
@@ -162,6 +178,7 @@ fn report(args: &Args, outcome: Outcome) -> ExitCode {
     let Some(Failed { violation, lines }) = &shorter.violation else { return ExitCode::FAILURE };
     println!("seed {seed}: VIOLATION of {}", violation.invariant);
     println!("  {}", violation.text);
+    println!("run it again: cargo run --release -p sim -- --seed {seed}");
     println!(
         "shortest run found: {:?}, {} events, {} crashes",
         shorter.knobs, shorter.events, shorter.crashes
