@@ -80,6 +80,11 @@ bugs! {
     54 LagNotRecovered "after a crash a subscription does not fall behind with the event that it fell behind with"
     55 MissedUncounted "retention removes unread events and says nothing"
     56 UnreadForgotten "the id of an unread event is forgotten after its window"
+    // Ends, targets and answers.
+    57 StopIgnored "deliveries start although the process is to end"
+    58 OldTarget "a change of target does not take effect"
+    59 ReplyDropped "the last event of an answer is not taken in"
+    60 NotReadyCounts "a call for which nobody was there counts as an attempt"
 }
 
 /// Whether this bug is the chosen one.

@@ -11,6 +11,7 @@ use klambda_core::event::{Attribute, Event, Value};
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::Entry;
 use klambda_core::outcome::Outcome;
+use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::{Document, MANAGED_PREFIX};
 use klambda_core::time::Millis;
 use klambda_store::log;
@@ -82,7 +83,8 @@ impl Engine {
         };
         let done = self.in_group(length, |engine| {
             engine.finish(ticket, acknowledged())?;
-            replies.iter().try_for_each(|reply| engine.take_in_group(reply, origin).map(|_| ()))
+            let taken = replies.len() - usize::from(planted::is_on(Bug::ReplyDropped));
+            replies.iter().take(taken).try_for_each(|reply| engine.take_in_group(reply, origin).map(|_| ()))
         });
         if let Err(Failure::Log(log::Error::Full)) = done {
             self.put_off(ticket, replies, NoRoom::Disk.to_string());
@@ -174,6 +176,10 @@ impl Engine {
             let id = flight.subscription;
             let until = self.now + retry_after_ms.clamp(1, klambda_core::retry::RETRY_AFTER_MS_MAX);
             self.hold(id, Held { why, until });
+        }
+        if planted::is_on(Bug::NotReadyCounts) {
+            let done = self.finish(ticket, Outcome::Timeout);
+            return self.note(done);
         }
         self.abandon(ticket);
     }

@@ -22,6 +22,8 @@ pub struct Made {
     pub data_len: usize,
     /// Receivers refuse it as malformed, until the troubles are over.
     pub poison: bool,
+    /// A receiver made it: it came as the answer to a call.
+    pub reply: bool,
 }
 
 impl Made {
@@ -36,6 +38,9 @@ impl Made {
         if self.no % 50 == 7 {
             attributes.push(attribute("lanesequence", "999999".into()));
             attributes.push(attribute("previousid", "nobody".into()));
+        }
+        if self.reply {
+            attributes.push(Attribute { name: "lambdahops".into(), value: Value::Integer(1) });
         }
         let data = (self.data_len > 0).then(|| Data { bytes: self.data().into(), form: Form::Text });
         Event {

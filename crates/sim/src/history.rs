@@ -40,6 +40,14 @@ pub enum Entry {
         sub: SubNo,
         event: EventNo,
     },
+    /// The answer to a call came with this event, which is taken in with the acknowledgement. `taken`: both are written.
+    Replied {
+        token: u64,
+        event: EventNo,
+        taken: bool,
+    },
+    /// The process is asked to end: from here on nothing starts.
+    Stopping,
     /// A request of a process that is no more ends: nobody is told.
     EndedUnheard {
         sub: SubNo,
@@ -114,6 +122,8 @@ pub enum Said {
     Rejected,
     /// The store stopped; what became of it is not known.
     Unavailable,
+    /// Nothing was said: it is in the log with the acknowledgement of the call that it answers.
+    Taken,
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -126,6 +136,8 @@ pub struct Request {
     pub previous: Option<String>,
     pub flag: OrderStatus,
     pub attempt: u32,
+    /// Which host was called.
+    pub host: Option<u64>,
     pub now: u64,
     /// The event came out as it went in.
     pub unchanged: bool,
@@ -153,6 +165,8 @@ pub enum Ending {
     Delivered,
     Retry,
     Fatal,
+    /// There was nobody to call: no attempt was made.
+    NotMade,
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -295,7 +309,9 @@ impl Entry {
     pub fn concerns(&self, event: Option<EventNo>, lane: Option<(SubNo, &str)>) -> bool {
         let in_lane = |sub: &SubNo, key: &str| lane == Some((*sub, key));
         match self {
-            Entry::Sent { event: e, .. } | Entry::Answered { event: e, .. } => Some(*e) == event,
+            Entry::Sent { event: e, .. }
+            | Entry::Answered { event: e, .. }
+            | Entry::Replied { event: e, .. } => Some(*e) == event,
             Entry::Started(Request { sub, event: e, place, .. }) => {
                 Some(*e) == event || matches!(place, Place::Lane { key, .. } if in_lane(sub, key))
             }
@@ -304,7 +320,8 @@ impl Entry {
             Entry::Crashed { .. } | Entry::Failed { .. } | Entry::NotOpened { .. } | Entry::Opened { .. } => {
                 true
             }
-            Entry::DiskFull { .. } | Entry::DiskError { .. } | Entry::ClockSet { .. } | Entry::Calm => true,
+            Entry::DiskFull { .. } | Entry::DiskError { .. } | Entry::ClockSet { .. } => true,
+            Entry::Stopping | Entry::Calm => true,
             Entry::Seen { sub, .. } | Entry::Switched { sub, .. } | Entry::Dropped { sub, .. } => {
                 lane.is_none_or(|lane| lane.0 == *sub)
             }

@@ -31,10 +31,14 @@ pub enum Trouble {
     SlowJobs,
     TightLimits,
     ShortWindows,
+    Stops,
+    Retargets,
+    Replies,
+    NotReady,
 }
 
 impl Trouble {
-    pub const ALL: [Trouble; 25] = [
+    pub const ALL: [Trouble; 29] = [
         Trouble::PowerCut,
         Trouble::Kill,
         Trouble::CrashInRecovery,
@@ -60,6 +64,10 @@ impl Trouble {
         Trouble::SlowJobs,
         Trouble::TightLimits,
         Trouble::ShortWindows,
+        Trouble::Stops,
+        Trouble::Retargets,
+        Trouble::Replies,
+        Trouble::NotReady,
     ];
 
     pub fn bit(self) -> u32 {

@@ -18,6 +18,8 @@ pub struct Call {
     /// Of which process: one that died meanwhile is not told.
     pub life: u64,
     pub outcome: Outcome,
+    /// The events that come with the answer.
+    pub replies: Vec<EventNo>,
     /// The receiver does the work, whatever the answer says.
     pub acts: bool,
 }
@@ -93,6 +95,10 @@ impl Network {
                 Health::Hangs => return (Outcome::Timeout, rng.one_in(2), rules.timeout_ms),
                 Health::Busy => return (status(*rng.pick(&[502, 503, 504]), None), false, took),
             }
+        }
+        if mix.has(Trouble::NotReady) && rng.one_in(30) {
+            let retry_after_ms = rng.between(1, 200);
+            return (Outcome::NotReady { why: "no replica".into(), retry_after_ms }, false, took);
         }
         if made.poison && mix.has(Trouble::Poison) {
             return (status(*rng.pick(&[400, 413, 415, 422]), None), false, took);

@@ -33,13 +33,14 @@ impl World {
         if self.names.is_empty() || !self.rng.one_in(self.mix.operator_every) {
             return Ok(());
         }
-        match self.rng.below(12) {
+        match self.rng.below(13) {
             0..=4 if self.mix.has(Trouble::LaneActions) => self.act_on_lane(),
             5 if self.mix.has(Trouble::PolicyChanges) => self.change(),
             6 if self.mix.has(Trouble::Deletions) && self.rng.one_in(4) => self.delete(),
             7 if self.mix.has(Trouble::Pauses) => self.pause(),
             8 | 9 if self.mix.has(Trouble::Replays) => self.replay(),
             10 if self.mix.has(Trouble::LetterDeletions) => self.delete_letters(),
+            12 if self.mix.has(Trouble::Retargets) => self.retarget(),
             11 => {
                 self.engine.request_checkpoint();
                 Ok(())
@@ -81,7 +82,8 @@ impl World {
         self.names.insert(name.to_owned(), sub);
         self.ids.insert(id, sub);
         self.rules_given.insert(sub, vec![rules]);
-        self.note(Entry::Decided(Decision::Created { sub }))
+        self.note(Entry::Decided(Decision::Created { sub }))?;
+        self.offer_stalled_replies()
     }
 
     fn catching_up(&self, name: &str, may_lag: bool) -> (bool, bool) {
@@ -97,6 +99,24 @@ impl World {
         let rules = known.rules.changed(&self.mix, &mut self.rng);
         let discard = self.rng.one_in(3);
         self.put(&name, sub, rules, discard)
+    }
+
+    /// Another target, rather for one whose breaker is open or probes.
+    fn retarget(&mut self) -> Verdict {
+        let is_open = |name: &&String| {
+            let view = self.engine.view_subscription(name);
+            view.is_some_and(|view| view.status.breaker.state != "closed")
+        };
+        let (name, sub) = match self.names.keys().find(is_open) {
+            Some(name) => (name.clone(), self.names[name]),
+            None => self.some_subscription(),
+        };
+        let known = self.outside.sub(sub);
+        if known.next_rules.is_some() || known.catching_up || known.draining {
+            return Ok(());
+        }
+        let rules = Rules { host: self.rng.below(self.mix.hosts), ..known.rules.clone() };
+        self.put(&name, sub, rules, false)
     }
 
     pub fn put(&mut self, name: &str, sub: SubNo, rules: Rules, discard: bool) -> Verdict {

@@ -13,7 +13,7 @@ pub use pair::{Lane, Pair, State, Taken};
 use crate::event::{EventNo, Made};
 use crate::history::{Entry, SubNo};
 use crate::rules::{Place, Rules};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Default)]
 pub struct Outside {
@@ -29,6 +29,10 @@ pub struct Outside {
     /// Of each event that was sent and not answered: what was known when it was sent.
     pending: BTreeMap<(u64, EventNo), Vec<Before>>,
     positions: BTreeMap<u64, EventNo>,
+    /// Answers of receivers that are with the engine and not durable yet: op, token, event.
+    replies: VecDeque<(u64, u64, EventNo)>,
+    /// The process was asked to end.
+    pub stopping: bool,
 }
 
 /// What was known of a subscription and an event when the event was sent.
@@ -75,6 +79,8 @@ pub struct Sub {
     pub changes: u32,
     /// The highest that was allowed while requests are open that began then.
     pub concurrency_before: u32,
+    /// Nobody is there to be called until then.
+    pub rests_until: u64,
 }
 
 impl Sub {
@@ -99,6 +105,7 @@ impl Sub {
             dropped: 0,
             changes: 0,
             concurrency_before: 0,
+            rests_until: 0,
         }
     }
 
@@ -227,7 +234,12 @@ impl Outside {
             Entry::Unstalled { sub, event } => self.unstalled(*sub, *event),
             Entry::Decided(decision) => self.decided(decision),
             Entry::Flushed => self.flushed = self.op,
-            Entry::Synced { up_to } => self.durable = self.durable.max(*up_to),
+            Entry::Replied { token, event, taken } => self.replied(*token, *event, *taken),
+            Entry::Stopping => self.stopping = true,
+            Entry::Synced { up_to } => {
+                self.durable = self.durable.max(*up_to);
+                self.replies_kept(self.durable);
+            }
             Entry::Crashed { power } => self.crashed(*power),
             Entry::Seen { sub, there } => self.sub_mut(*sub).there = *there,
             Entry::Switched { sub, reads } => self.switched(*sub, *reads),
@@ -259,9 +271,13 @@ impl Outside {
     /// What was not written, or with the power not synced, may be gone.
     fn crashed(&mut self, power: bool) {
         let kept = if power { self.durable } else { self.flushed };
+        self.replies_kept(kept);
+        self.replies.clear();
         self.pending.clear();
+        self.stopping = false;
         for sub in &mut self.subs {
             sub.open = 0;
+            sub.rests_until = 0;
             sub.pairs.iter_mut().for_each(|pair| pair.crashed(kept));
             sub.lanes.values_mut().for_each(|lane| lane.crashed(kept));
             let pairs = &sub.pairs;

@@ -2,6 +2,7 @@
 //! not answered or turned away.
 
 use crate::event::{EventNo, KINDS, Made, SOURCES};
+use crate::history::SubNo;
 use crate::mix::{Mix, Trouble};
 use crate::rng::Rng;
 use std::collections::BTreeMap;
@@ -17,6 +18,8 @@ pub struct Producer {
     turned_away: Vec<EventNo>,
     /// How often that was sent again.
     tries: u32,
+    /// What a receiver answers a call with: the same however often it is called.
+    replies: BTreeMap<(SubNo, EventNo), Vec<EventNo>>,
     /// What was made, by source and id.
     ids: BTreeMap<(usize, String), EventNo>,
 }
@@ -74,6 +77,33 @@ impl Producer {
         }
     }
 
+    pub fn has_replies(&self, sub: SubNo, cause: EventNo) -> bool {
+        self.replies.contains_key(&(sub, cause))
+    }
+
+    /// The events that a receiver answers with; it makes them when it is called for the first time.
+    pub fn replies(
+        &mut self,
+        sub: SubNo,
+        cause: EventNo,
+        mix: &Mix,
+        events: &mut Vec<Made>,
+        rng: &mut Rng,
+    ) -> Vec<EventNo> {
+        if let Some(replies) = self.replies.get(&(sub, cause)) {
+            return replies.clone();
+        }
+        let mut replies = Vec::new();
+        for _ in 0..rng.between(1, 3) {
+            let made = Made { reply: true, ..self.one(mix, events.len() as EventNo, events, rng) };
+            self.ids.insert((made.source, made.id.clone()), made.no);
+            replies.push(made.no);
+            events.push(made);
+        }
+        self.replies.insert((sub, cause), replies.clone());
+        replies
+    }
+
     fn one(&mut self, mix: &Mix, no: EventNo, events: &[Made], rng: &mut Rng) -> Made {
         // Some keys are busier than others.
         let key = if rng.one_in(3) { rng.below(mix.keys.min(3)) } else { rng.below(mix.keys) };
@@ -94,6 +124,7 @@ impl Producer {
             sequence: sequence_text(sequence, rng),
             data_len: rng.below(mix.data_max + 1) as usize,
             poison: rng.one_in(80),
+            reply: false,
         }
     }
 

@@ -92,6 +92,37 @@ impl World {
         Ok(())
     }
 
+    /// The process is asked to end: nothing more starts, open calls may end, and a checkpoint is made.
+    pub fn stop_in_order(&mut self) -> Verdict {
+        const ROUNDS: u64 = 600;
+        self.engine.stop();
+        self.note(Entry::Stopping)?;
+        for _ in 0..ROUNDS {
+            self.time += self.rng.between(1, self.mix.round_ms);
+            for step in World::OWN_STEPS {
+                self.step(step)?;
+                if self.engine.failure().is_some() {
+                    return self.store_failed();
+                }
+            }
+            if self.engine.is_idle() && !self.engine.is_checkpointing() && self.unanswered.is_empty() {
+                return self.restart(false);
+            }
+        }
+        // A full or failing disk may keep it from a checkpoint, and answers may wait for room that nobody makes now.
+        let harm = [Trouble::FullDisk, Trouble::DiskError, Trouble::CrashInRecovery];
+        if self.stalled.is_empty() && !harm.iter().any(|trouble| self.mix.has(*trouble)) {
+            let text = format!(
+                "after {ROUNDS} rounds the process has not ended: {} requests are open, checkpoint: {}, unanswered: {:?}",
+                self.engine.open_requests(),
+                self.engine.is_checkpointing(),
+                self.unanswered.keys(),
+            );
+            return Err(Violation::new("liveness", text));
+        }
+        self.restart(false)
+    }
+
     fn end_process(&mut self, power: bool) -> Verdict {
         self.crashes += 1;
         self.life += 1;

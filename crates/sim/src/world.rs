@@ -54,8 +54,8 @@ pub struct World {
     made_room: BTreeMap<u64, u64>,
     next_token: u64,
     pub jobs: Jobs,
-    /// Outcomes that the engine keeps for lack of room in the log.
-    stalled: Vec<(SubNo, EventNo)>,
+    /// Outcomes that the engine keeps for lack of room, with the events that came with them.
+    pub stalled: Vec<(SubNo, EventNo, Vec<EventNo>)>,
     /// Drops that metrics told of, by name: they begin at zero in each life.
     pub drops_told: BTreeMap<String, u64>,
     /// Dead letters past their time that are still there, and since when that is seen.
@@ -137,6 +137,9 @@ impl World {
         self.round += 1;
         self.time += self.rng.between(1, self.mix.round_ms);
         self.trouble_below()?;
+        if self.mix.has(Trouble::Stops) && self.rng.one_in(self.mix.crash_every * 2) {
+            return self.stop_in_order();
+        }
         let crash_at = self.crash_point();
         for step in 0..8 {
             if crash_at == Some(step) {
@@ -156,7 +159,10 @@ impl World {
         Ok(())
     }
 
-    fn step(&mut self, step: u64) -> Verdict {
+    /// The steps that are not of those around it.
+    pub const OWN_STEPS: std::ops::Range<u64> = 2..8;
+
+    pub fn step(&mut self, step: u64) -> Verdict {
         match step {
             0 => self.produce(),
             1 => self.operate(),
@@ -266,7 +272,7 @@ impl World {
             self.note(Entry::Answered { token, event, answer })?;
             match answer {
                 Said::Accepted { .. } => self.accepted += 1,
-                Said::Skipped { .. } => {}
+                Said::Skipped { .. } | Said::Taken => {}
                 Said::Rejected if self.outside.calm => self.producer.gives_up(event),
                 Said::Rejected => self.producer.later(event, self.round + self.rng.between(10, 150)),
                 Said::Unavailable => self.producer.later(event, self.round + self.rng.between(1, 30)),
@@ -292,10 +298,24 @@ impl World {
         let made = self.outside.made(request.event);
         let rules = &self.outside.sub(sub).rules;
         let (outcome, acts, took) = self.network.call(&self.mix, rules, made, self.time, &mut self.rng);
-        let call =
-            Call { sub, event: request.event, ticket: delivery.ticket, life: self.life, outcome, acts };
+        let event = request.event;
+        let (outcome, replies) = self.with_replies(sub, event, outcome);
+        let call = Call { sub, event, ticket: delivery.ticket, life: self.life, outcome, replies, acts };
         self.network.start(call, self.time + took);
         Ok(())
+    }
+
+    /// Now and then a receiver answers with events of its own, and then always.
+    fn with_replies(&mut self, sub: SubNo, event: EventNo, outcome: Outcome) -> (Outcome, Vec<EventNo>) {
+        let succeeds = outcome.verdict() == Meaning::Delivered;
+        let answers = self.producer.has_replies(sub, event) || self.rng.one_in(12);
+        if !self.mix.has(Trouble::Replies) || !succeeds || !answers || self.outside.made(event).reply {
+            return (outcome, Vec::new());
+        }
+        let events = &mut self.outside.events;
+        let replies = self.producer.replies(sub, event, &self.mix, events, &mut self.rng);
+        let made = replies.iter().map(|reply| events[*reply as usize].to_event()).collect();
+        (Outcome::Replied { replies: made }, replies)
     }
 
     fn request(&self, sub: SubNo, delivery: &Delivery) -> Result<Request, Violation> {
@@ -315,6 +335,7 @@ impl World {
             previous: place.and_then(|place| place.previous_id.clone()),
             flag: place.map_or(klambda_core::lane::Flag::None, |place| place.flag).into(),
             attempt: delivery.attempt,
+            host: Rules::host_of(&delivery.document),
             now: self.engine.now().0,
             unchanged: SOURCES[made.source] == view.source() && made.to_event() == view.to_event(),
         })
@@ -344,7 +365,7 @@ impl World {
 
     fn end_calls(&mut self) -> Verdict {
         while let Some(call) = self.network.ended(self.time) {
-            let Call { sub, event, ticket, life, outcome, acts } = call;
+            let Call { sub, event, ticket, life, outcome, replies, acts } = call;
             if life != self.life {
                 self.note(Entry::EndedUnheard { sub, event, acted: acts })?;
                 continue;
@@ -355,16 +376,38 @@ impl World {
             self.engine.outcome(ticket, outcome);
             // If the store fails over it, nobody knows what became of it: as if it could not be written.
             let stalled = self.engine.open_requests() == open || self.engine.failure().is_some();
-            if stalled {
-                self.stalled.push((sub, event));
-            }
             let ticket = ticket.0;
             self.note(Entry::Ended { sub, event, ticket, ending, retry_after_ms, acted: acts, stalled })?;
+            // Whoever is gone is answered nothing: its events are not taken either.
+            let taken = !stalled && self.outside.sub(sub).there;
+            self.replied(&replies, taken)?;
+            if stalled {
+                self.stalled.push((sub, event, replies));
+            }
         }
         Ok(())
     }
 
+    fn replied(&mut self, replies: &[EventNo], taken: bool) -> Verdict {
+        for event in replies {
+            let token = self.next_token;
+            self.next_token += 1;
+            self.note(Entry::Replied { token, event: *event, taken })?;
+        }
+        Ok(())
+    }
+
+    /// A new subscription may take what waits for room.
+    pub fn offer_stalled_replies(&mut self) -> Verdict {
+        let stalled: Vec<EventNo> =
+            self.stalled.iter().flat_map(|(_, _, replies)| replies).copied().collect();
+        self.replied(&stalled, false)
+    }
+
     fn delay_least(&self, sub: SubNo, outcome: &Outcome) -> u64 {
+        if let Outcome::NotReady { retry_after_ms, .. } = outcome {
+            return *retry_after_ms;
+        }
         let rules = &self.outside.sub(sub).rules;
         let asked = outcome.retry_after_ms().unwrap_or(0).min(RETRY_AFTER_MS_MAX);
         asked.max(rules.backoff_ms.min(rules.max_backoff_ms) / 2)
@@ -375,6 +418,7 @@ impl World {
     fn tick(&mut self) -> Verdict {
         self.engine.tick(self.clock());
         self.outside.time_is(self.engine.now().0);
+        self.look_at_stalled()?;
         self.look_at_subscriptions()
     }
 
@@ -431,8 +475,10 @@ impl World {
             return Ok(());
         }
         if self.engine.open_requests() == self.network.open(self.life) {
-            for (sub, event) in std::mem::take(&mut self.stalled) {
+            for (sub, event, replies) in std::mem::take(&mut self.stalled) {
                 self.note(Entry::Unstalled { sub, event })?;
+                let taken = self.outside.sub(sub).there;
+                self.replied(&replies, taken)?;
             }
         }
         Ok(())
@@ -473,6 +519,7 @@ fn said(status: &Status) -> Said {
 
 fn ending(outcome: &Outcome) -> Ending {
     match outcome.verdict() {
+        _ if matches!(outcome, Outcome::NotReady { .. }) => Ending::NotMade,
         Meaning::Delivered => Ending::Delivered,
         Meaning::Retry => Ending::Retry,
         Meaning::Fatal => Ending::Fatal,

@@ -98,7 +98,11 @@ impl Engine {
             // Also of rules that still waited: what was asked for last holds.
             subscription.next_document = None;
             subscription.tally.later_old = 0;
-            self.change_document(id, |old| *old = document);
+            self.change_document(id, |old| {
+                let target = planted::is_on(Bug::OldTarget).then(|| old.spec.target.clone());
+                *old = document;
+                old.spec.target = target.unwrap_or_else(|| old.spec.target.clone());
+            });
         } else {
             // What waits and what is unread drains under the old rules; what arrives from here on is read afterwards.
             if subscription.phase == Phase::Live {

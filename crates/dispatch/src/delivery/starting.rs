@@ -43,7 +43,8 @@ impl Engine {
 
     /// Whether any delivery may start: not while the engine stops, nor without room for its outcome.
     pub(crate) fn can_start(&self) -> bool {
-        !self.stopping && self.has_room_for_step()
+        let is_stopping = self.stopping && !planted::is_on(Bug::StopIgnored);
+        !is_stopping && self.has_room_for_step()
     }
 
     pub(crate) fn has_room_for_step(&self) -> bool {

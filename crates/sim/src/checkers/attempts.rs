@@ -1,6 +1,7 @@
 //! Attempts: an attempt counts when its outcome is written, so its number is one more than the failures that are known;
 //! a crash takes back no more than it may. After the last attempt, or one that no retry can help, an event is not tried
-//! again unless a person asks. `Retry-After` is obeyed.
+//! again unless a person asks. `Retry-After` is obeyed. A call for which
+//! nobody was there is not an attempt.
 //!
 //! Semantics: 16 (attempts), 17 (what fails at once, Retry-After), 25 (a replay gives fresh attempts).
 
@@ -28,6 +29,11 @@ fn started(outside: &Outside, request: &Request) -> Verdict {
     }
     if !(least + 1..=most + 1).contains(&request.attempt) && !pair.is_settled() {
         return wrong(&format!("{least} to {most} failures are known"));
+    }
+    let rests_until = outside.sub(request.sub).rests_until;
+    if request.now < rests_until {
+        let early = rests_until - request.now;
+        return wrong(&format!("called {early} ms too early: there was nobody to call"));
     }
     if request.now < pair.retry_after {
         return wrong(&format!("called {} ms too early", pair.retry_after - request.now));

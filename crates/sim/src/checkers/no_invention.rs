@@ -25,6 +25,9 @@ fn started(outside: &Outside, request: &Request) -> Verdict {
     if !request.unchanged {
         return wrong("its content is not what was sent");
     }
+    if request.host != Some(sub.rules.host) {
+        return wrong("delivered to a target that its rules do not name");
+    }
     if !sub.there {
         return wrong("delivered to a subscription that was deleted");
     }

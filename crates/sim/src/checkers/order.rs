@@ -15,6 +15,9 @@ const NAME: &str = "order";
 pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     let Entry::Started(request) = entry else { return Ok(()) };
     let sub = outside.sub(request.sub);
+    if outside.stopping {
+        return wrong(outside, request, "started although the process is to end");
+    }
     if sub.rules.paused {
         return wrong(outside, request, "started although the subscription is paused");
     }

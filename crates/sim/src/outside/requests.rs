@@ -91,6 +91,9 @@ impl Outside {
         retry_after_ms: u64,
         stalled: bool,
     ) {
+        if ending == Ending::NotMade {
+            return self.not_made(sub, event, retry_after_ms, stalled);
+        }
         self.op += 1;
         // What could not be written is not made durable by any sync.
         let op = if stalled { u64::MAX } else { self.op };
@@ -130,6 +133,22 @@ impl Outside {
             lane.parked_on = Some(event);
         } else if dead && !pair.aside {
             lane.parked_maybe = Some(event);
+        }
+    }
+
+    /// There was nobody to call: it counts as not called, and its subscription rests.
+    fn not_made(&mut self, sub: SubNo, event: EventNo, rests_ms: u64, stalled: bool) {
+        self.op += 1;
+        let now = self.now;
+        let sub = &mut self.subs[sub as usize];
+        sub.open = sub.open.saturating_sub(1);
+        // Since when it rests is not known if the engine hears of it later.
+        sub.rests_until = if stalled { 0 } else { now + rests_ms };
+        let pair = sub.pair_mut(event);
+        pair.open = false;
+        let lane = pair.lane.clone();
+        if let Some(lane) = lane.and_then(|key| sub.lanes.get_mut(&key)) {
+            lane.open = None;
         }
     }
 

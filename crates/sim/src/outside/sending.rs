@@ -36,13 +36,46 @@ impl Outside {
                 Said::Skipped { .. } if before.taken == Taken::No => sub.untaken(&made),
                 Said::Skipped { .. } => sub.owes(event),
                 Said::Rejected if before.taken == Taken::No => sub.untaken(&made),
+                Said::Taken => sub.took_reply(&made, before),
                 Said::Rejected | Said::Unavailable => {}
             }
         }
     }
 }
 
+impl Outside {
+    /// An event came with the answer to a call. It is taken if that was written, else nobody knows yet.
+    pub(super) fn replied(&mut self, token: u64, event: EventNo, taken: bool) {
+        self.sent(token, event);
+        if taken {
+            self.replies.push_back((self.op, token, event));
+        }
+    }
+
+    /// What was handed in up to here outlives a crash, and with an acknowledgement the events that came with it.
+    pub(super) fn replies_kept(&mut self, kept: u64) {
+        while let Some((_, token, event)) = self.replies.pop_front_if(|(op, ..)| *op <= kept) {
+            self.answered(token, event, Said::Taken);
+        }
+    }
+}
+
 impl Sub {
+    /// It is in the log; where, nobody was told.
+    fn took_reply(&mut self, made: &Made, before: Before) {
+        self.owes(made.no);
+        if before.taken != Taken::No {
+            return;
+        }
+        let (place, replayed_at) = (self.place(made), self.replayed_at);
+        let pair = self.pair_mut(made.no);
+        pair.may_be_late = true;
+        if place == Some(Place::Invalid) && pair.starts == 0 {
+            pair.set(State::Dead { held: false }, pair.sent_op);
+            pair.revived += u32::from(replayed_at >= pair.taken_at);
+        }
+    }
+
     /// Its filters let the event through; whether it takes it is told by the answer.
     fn offered(&mut self, no: SubNo, made: &Made, op: u64, now: u64) -> Before {
         let place = self.place(made);
