@@ -17,7 +17,7 @@ pub struct Answer {
     /// All of it, or the beginning of a long one.
     pub body: Vec<u8>,
     /// What follows the beginning of a long one.
-    pub rest: Option<ByteStream>,
+    pub rest: Option<Box<ByteStream>>,
 }
 
 impl Answer {
@@ -31,7 +31,7 @@ impl Answer {
     pub(crate) fn into_response(mut self) -> Response<axum::body::Body> {
         let (length, rest) = (self.length(), self.rest.take());
         let Some(rest) = rest else { return self.into() };
-        let body = rest.after(std::mem::take(&mut self.body)).of_length(length);
+        let body = (*rest).after(std::mem::take(&mut self.body)).of_length(length);
         let head: Response<Vec<u8>> = self.into();
         head.map(|_| axum::body::Body::new(body))
     }

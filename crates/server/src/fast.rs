@@ -346,7 +346,7 @@ impl<P: Posts> Conversation<'_, P> {
     }
 
     /// What follows the beginning of a long answer. One that breaks off takes the connection with it.
-    async fn write_rest(&mut self, mut rest: ByteStream) -> io::Result<()> {
+    async fn write_rest(&mut self, mut rest: Box<ByteStream>) -> io::Result<()> {
         let is_chunked = rest.length().is_none();
         while let Some(piece) = rest.next().await {
             let mut piece = piece?;

@@ -50,7 +50,7 @@ pub async fn answer(api: &Api, invocation: Invocation) -> Result<Answer, Problem
         let length = rest.length();
         let (pieces, stream) = ByteStream::new(&api.held.answers);
         go_on(pass_on(rest, pieces));
-        stream.of_length(length)
+        Box::new(stream.of_length(length))
     });
     Ok(Answer { status, content_type, retry_after: None, body: answer.body, rest })
 }
