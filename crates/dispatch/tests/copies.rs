@@ -67,11 +67,11 @@ fn parked_and_copied() -> World {
 /// events from it.
 #[test]
 fn an_event_that_is_taken_up_while_its_segment_retires_stays() {
-    for ticks in 0..5 {
+    for ticks in 1..3 {
         let mut world = World::new(1);
         world.put(ordered(json!({})));
         (0..60).for_each(|n| world.send_as(&format!("k{n}"), None, &format!("early{n}")));
-        for _ in 0..20 {
+        for _ in 0..10 {
             (0..100).for_each(|n| world.send(&format!("well{n}"), None));
             answer_all(&mut world, |id| if id == "early0" { 422 } else { 200 });
         }
@@ -89,7 +89,7 @@ fn an_event_that_is_taken_up_while_its_segment_retires_stays() {
         let waiting = world.engine.waiting() - 1;
         world.engine.pause_subscription("past", false).unwrap();
         let mut delivered = 0;
-        for _ in 0..40 {
+        for _ in 0..20 {
             delivered += answer_all(&mut world, |_| 200).len() as u64;
         }
         let letters = world.engine.dead_letters();

@@ -118,7 +118,7 @@ impl Engine {
 
     /// Whether the mark still counts, and its event waits for the mark's subscription or is a dead letter of it.
     fn is_mark_needed(&mut self, hash: u128, mark: &Mark) -> Result<bool, Failure> {
-        if self.marks.newest(hash)?.as_ref() != Some(mark) {
+        if self.marks.newest(hash)?.as_ref() != Some(mark) || self.is_gone(mark.at)? {
             return Ok(false);
         }
         let identity = self.identity_at(mark.at)?;

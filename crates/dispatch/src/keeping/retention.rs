@@ -203,6 +203,9 @@ impl Engine {
     /// Whether the event of a mark still waits for the subscription or is a dead letter of it. One that cannot be read back
     /// is not looked for in the lanes: it is never delivered from there, and whoever sends it again makes good the loss.
     pub(crate) fn is_waiting(&self, id: SubscriptionId, mark: &Mark) -> Result<bool, Failure> {
+        if self.is_gone(mark.at)? {
+            return Ok(false);
+        }
         if self.is_outside_lanes(id, mark)? {
             return Ok(true);
         }
@@ -210,6 +213,11 @@ impl Engine {
             Some(key) => self.is_in_lane(id, &key, mark.at),
             None => Ok(false),
         }
+    }
+
+    /// Whether the event went with its segment, because nothing waited for it. That is no damage.
+    pub(super) fn is_gone(&self, at: Address) -> Result<bool, Failure> {
+        Ok(at < self.log.oldest() && self.rows.get(&rows::kept(at))?.is_none())
     }
 
     /// As far as the mark alone can tell, without the event.
