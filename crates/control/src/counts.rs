@@ -15,6 +15,8 @@ pub struct Counts {
     pub functions: BTreeMap<Name, OfFunction>,
     /// Of functions beyond the limit.
     pub others: OfFunction,
+    /// Parts of the build cache that were emptied, by reason.
+    pub caches_emptied: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -130,6 +132,10 @@ impl Counting {
             *of.builds.entry(result).or_default() += 1;
             of.build_time.add(took);
         });
+    }
+
+    pub fn cache_emptied(&self, reason: &'static str) {
+        *self.lock().caches_emptied.entry(reason).or_default() += 1;
     }
 
     pub fn service_created(&self, name: &Name, took: Duration) {

@@ -35,4 +35,5 @@ pub use invoke::{Error as InvokeError, Invocation, Rest};
 pub use names::Name;
 pub use obey::acts;
 pub use options::Options;
+pub use platform::cache::Limits as CacheLimits;
 pub use writes::{Applied, Error};

@@ -1,5 +1,6 @@
 //! What the control plane may use, and where it keeps things.
 
+use crate::platform::cache;
 use klambda_functions::plan;
 use klambda_local::source;
 use std::ffi::OsString;
@@ -22,6 +23,8 @@ pub struct Options {
     pub start_timeout: Duration,
     pub fetch: source::Limits,
     pub limits: plan::Limits,
+    /// What the shared cache of builds may hold.
+    pub cache: cache::Limits,
     /// Functions that are counted by name; the others are counted together.
     pub named_max: usize,
     /// Where this server is reached, for the addresses in statuses.
@@ -40,6 +43,7 @@ impl Options {
             start_timeout: Duration::from_secs(60),
             fetch: source::Limits::default(),
             limits: plan::Limits::default(),
+            cache: cache::Limits { bytes: 10 << 30, age: Duration::from_secs(30 * 86_400) },
             named_max: 100,
             url: String::new(),
         }

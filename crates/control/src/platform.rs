@@ -1,6 +1,7 @@
 //! The platform of one machine: sources, artifacts and processes, in a folder of their own.
 
 mod ask;
+pub mod cache;
 mod deploy;
 mod jobs;
 mod made;

@@ -139,6 +139,8 @@ pub struct Functions {
     pub fetch_timeout: Duration,
     pub start_timeout: Duration,
     pub drain: Duration,
+    pub cache_bytes: u64,
+    pub cache_age: Duration,
     pub rate_limits: RateLimits,
 }
 
@@ -278,6 +280,8 @@ impl Default for Functions {
             fetch_timeout: secs(120),
             start_timeout: secs(60),
             drain: secs(30),
+            cache_bytes: 10 << 30,
+            cache_age: secs(30 * 86_400),
             rate_limits: RateLimits::default(),
         }
     }

@@ -8,7 +8,7 @@ use crate::functions::limits::Limiter;
 use crate::functions::watch::Requests;
 use crate::shutdown::Shutdown;
 use crate::telemetry;
-use klambda_control::{Control, Options, StartError};
+use klambda_control::{CacheLimits, Control, Options, StartError};
 use klambda_core::time::Millis;
 use klambda_core::{binding, breaker};
 use klambda_dispatch::client;
@@ -346,6 +346,7 @@ fn function_options(config: &Config, url: &str) -> Options {
     options.replicas_max = functions.replicas;
     options.start_timeout = functions.start_timeout;
     options.fetch.time = functions.fetch_timeout;
+    options.cache = CacheLimits { bytes: functions.cache_bytes, age: functions.cache_age };
     options.named_max = config.limits.metric_functions;
     options.limits = plan::Limits {
         tries_max: functions.tries,

@@ -2,6 +2,7 @@
 //! not needed the time before either, so that what is being replaced may still end.
 
 use super::Platform;
+use super::cache;
 use super::deploy::Recipe;
 use super::made::Made;
 use crate::control::Control;
@@ -50,6 +51,7 @@ impl Sweeps {
         let after_ms = control.sweep_after_ms();
         let swept = tokio::task::spawn_blocking(move || {
             let (resources, deployed) = control.in_use();
+            control.sweep_cache();
             control.running().map(|platform| platform.sweep(&resources, &deployed, Some(&condemned)))
         });
         self.condemned = swept.await.ok().flatten().unwrap_or_default();
@@ -61,6 +63,15 @@ impl Control {
     /// Longer than what was replaced may take to end.
     fn sweep_after_ms(&self) -> u64 {
         SWEEP_AFTER_MS.max(self.options.limits.drain_ms_max.saturating_mul(2))
+    }
+
+    /// Only while nothing is built: called by the task that would begin a build.
+    fn sweep_cache(&self) {
+        let folder = self.options.folder.join("cache");
+        for reason in cache::sweep(&folder, self.options.cache, std::time::SystemTime::now()) {
+            tracing::info!(reason, "A part of the build cache was emptied.");
+            self.counting.cache_emptied(reason);
+        }
     }
 
     fn in_use(&self) -> (Vec<Arc<Resource>>, Vec<Deployed>) {

@@ -97,6 +97,8 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting("functions.fetchTimeout", |c| Place::Time(&mut c.functions.fetch_timeout, MS)),
     setting("functions.startTimeout", |c| Place::Time(&mut c.functions.start_timeout, MS)),
     setting("functions.drain", |c| Place::Time(&mut c.functions.drain, NONE)),
+    setting("functions.cacheBytes", |c| Place::Bytes(&mut c.functions.cache_bytes, 0)),
+    setting("functions.cacheAge", |c| Place::Time(&mut c.functions.cache_age, MS)),
     setting("functions.rateLimits.writes", |c| Place::Rate(&mut c.functions.rate_limits.writes)),
     setting("functions.rateLimits.reads", |c| Place::Rate(&mut c.functions.rate_limits.reads)),
     setting("functions.rateLimits.deletes", |c| Place::Rate(&mut c.functions.rate_limits.deletes)),

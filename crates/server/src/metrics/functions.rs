@@ -93,6 +93,11 @@ fn building(text: &mut Text, counts: &Counts, waiting: usize) {
             text.sample(name, &[function, namespace, ("result", result)], count);
         }
     });
+    let name = "klambda_build_cache_emptied_total";
+    text.counter(name, "Parts of the build cache that were emptied, by reason: age or size.");
+    for reason in ["age", "size"] {
+        text.sample(name, &[("reason", reason)], counts.caches_emptied.get(reason).copied().unwrap_or(0));
+    }
     let name = "operator_build_duration_seconds";
     text.histogram(name, "How long builds took, from when they had a slot.");
     per_function(counts, |function, of| {
