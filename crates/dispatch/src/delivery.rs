@@ -210,6 +210,7 @@ impl Engine {
         self.free(&flight);
         if let Some(subscription) = self.subscriptions.get_mut(&flight.subscription) {
             subscription.in_flight -= 1;
+            subscription.put_off -= u32::from(flight.put_off);
             // There may be room now for events that it has not read.
             self.keeping.reads_on |= subscription.is_reading();
         }

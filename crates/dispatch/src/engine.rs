@@ -114,6 +114,8 @@ pub struct InFlight {
     /// As the target was when the call began.
     pub endpoint: EndpointId,
     pub started: Millis,
+    /// It was answered, and the events of the answer wait for room.
+    pub put_off: bool,
     /// What its event is counted as.
     pub kind: TypeId,
     /// Bytes that count until they are sent.

@@ -133,6 +133,10 @@ impl Engine {
             if before.iter().any(|other| is_it(other) && subscription.wants(other)) {
                 continue;
             }
+            // All that it has under way waits for room itself: it would wait for itself, or in a ring, for ever.
+            if subscription.put_off > 0 && subscription.put_off == subscription.in_flight {
+                continue;
+            }
             if !subscription.drops_at(limit, drops + 1) {
                 return Ok(Err(NoRoom::Backlog { subscription: subscription.name().to_owned(), limit }));
             }

@@ -144,8 +144,17 @@ impl Engine {
             return self.not_ready(ticket, format!("no room for its events: {why}"), RETRY_MS);
         }
         self.put_off.bytes += bytes;
+        self.mark_put_off(ticket);
         self.put_off.answers.push(Waiting { ticket, replies, why });
         self.put_off.due.get_or_insert(self.now + LOOK_MS);
+    }
+
+    fn mark_put_off(&mut self, ticket: Ticket) {
+        let Some(flight) = self.in_flight.get_mut(&ticket).filter(|flight| !flight.put_off) else { return };
+        flight.put_off = true;
+        if let Some(subscription) = self.subscriptions.get_mut(&flight.subscription) {
+            subscription.put_off += 1;
+        }
     }
 
     pub(crate) fn retry_put_off(&mut self) {

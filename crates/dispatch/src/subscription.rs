@@ -36,6 +36,8 @@ pub struct Subscription {
     pub endpoint: EndpointId,
     pub ready: VecDeque<Slot>,
     pub in_flight: u32,
+    /// Those of them that were answered with events that wait for room.
+    pub put_off: u32,
     /// Of events in flight, bytes that are not sent yet.
     pub unsent_bytes: usize,
     /// Its next event waits for room in memory.
@@ -298,6 +300,7 @@ impl Subscription {
             endpoint: EndpointId::default(),
             ready: VecDeque::new(),
             in_flight: 0,
+            put_off: 0,
             unsent_bytes: 0,
             lacks_room: false,
             cold: 0,

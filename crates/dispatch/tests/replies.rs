@@ -245,6 +245,44 @@ fn a_full_backlog_holds_the_cause_back_without_an_attempt() {
     world.must_be_sound();
 }
 
+/// Each has no slot but the one whose answer waits for room in the other, or in itself.
+#[test]
+fn functions_whose_answers_fill_their_own_backlogs_do_not_wait_for_each_other() {
+    for (first, second) in [("paid", "order.placed"), ("order.placed", "paid")] {
+        let mut world = World::new(7);
+        let put = |world: &mut World, name: &str, kind: &str, events_max: u32| {
+            let mut document = function(name, kind);
+            document["spec"]["concurrency"] = 1.into();
+            document["spec"]["backlog"] = json!({"maxEvents": events_max, "onFull": "reject"});
+            world.put(document);
+        };
+        put(&mut world, "first", "order.placed", 100);
+        put(&mut world, "second", "paid", 100);
+        (0..20).for_each(|n| world.send(&format!("k{n}"), None));
+        world.settle();
+        let (mut calls, mut rounds) = (0, 0);
+        // Some of each wait; then both have less room than that.
+        while world.engine.waiting() > 0 && rounds < 2000 {
+            rounds += 1;
+            if rounds == 30 {
+                put(&mut world, "first", "order.placed", 2);
+                put(&mut world, "second", "paid", 2);
+            }
+            world.pass(60);
+            for delivery in world.take_open() {
+                calls += 1;
+                let event = view(&delivery);
+                let kind = if event.kind == "order.placed" { first } else { second };
+                let answer =
+                    if event.attribute("lambdahops").is_some() && calls > 100 { &[][..] } else { &[kind] };
+                world.engine.outcome(delivery.ticket, replied(answer));
+            }
+        }
+        assert_eq!(world.engine.waiting(), 0, "{first} and {second}: after {calls} calls");
+        world.must_be_sound();
+    }
+}
+
 /// More at once than a backlog ever holds, and events of other kinds among them.
 #[test]
 fn an_answer_that_is_larger_than_a_backlog_is_taken_once_that_is_empty() {

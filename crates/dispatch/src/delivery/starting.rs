@@ -226,7 +226,15 @@ impl Engine {
         }
         self.in_flight.insert(
             ticket,
-            InFlight { subscription: id, who, endpoint, started: self.now, kind: TypeId::default(), unsent },
+            InFlight {
+                subscription: id,
+                who,
+                endpoint,
+                started: self.now,
+                put_off: false,
+                kind: TypeId::default(),
+                unsent,
+            },
         );
         ticket
     }
