@@ -244,7 +244,10 @@ impl Engine {
     /// All that waits goes, lane by lane, except what is in flight.
     fn discard_waiting(&mut self, id: SubscriptionId) -> Result<(), Refused> {
         while self.discard_unread(id, PART_EVENTS)? {
-            self.must_write()?;
+            // Without room none of them goes, however often that is tried.
+            if !self.log.has_room_for_many() {
+                return Err(Refused::DiskFull);
+            }
         }
         for key in self.waiting_keys(id)? {
             while self.purge_part(id, &key)? {}

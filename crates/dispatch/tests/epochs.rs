@@ -5,12 +5,13 @@ mod world;
 use klambda_core::event_codec::EventView;
 use klambda_core::lane::Flag;
 use klambda_core::outcome::Outcome;
+use klambda_core::subscription::Document;
 use klambda_dispatch::Delivery;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::{LaneAction, Leftover, Refused};
 use klambda_dispatch::replay::{Request, State};
 use serde_json::{Value, json};
-use world::{World, error, ok};
+use world::{World, error, ok, ordered};
 
 const DAY_MS: u64 = 24 * 3_600_000;
 
@@ -249,4 +250,27 @@ fn other_rules_begin_with_sequences_of_their_own() {
         let expected = [seen("s", "b1", Some(21), false), seen("s", "b2", Some(22), false)];
         assert_eq!(rounds(&mut world, |_| Some(ok())), expected, "crash: {crash}");
     }
+}
+
+/// The next segment is not there yet: what is unread cannot go now, and nobody waits for that within a call.
+#[test]
+fn a_change_that_discards_unread_events_is_refused_without_room() {
+    let mut world = World::new(9);
+    let spec = json!({"backlog": {"maxEvents": 1, "onFull": "lag"}});
+    world.put(ordered("s", &spec));
+    let mut sent = 0;
+    while world.engine.is_accepting() {
+        world.send(&format!("k{}", sent % 7), None);
+        sent += 1;
+    }
+    let mut other = ordered("s", &spec);
+    other["spec"]["orderingPolicy"] = json!({"key": {"attribute": "subject"}});
+    let document = Document::parse(&other).expect("a good document");
+    let refused = world.engine.put_subscription(document.clone(), true).expect_err("no room");
+    assert!(matches!(refused, Refused::DiskFull), "{refused}");
+    world.settle();
+    world.engine.put_subscription(document, true).expect("there is room again");
+    world.settle();
+    assert_eq!(world.engine.failure(), None);
+    assert!(world.engine.waiting() <= 1, "only what is in flight is left of {sent}");
 }
