@@ -478,13 +478,15 @@ impl Engine {
     /// The body of an event's record, wherever retention has put it.
     pub(crate) fn read_event(&self, at: Address) -> Result<Bytes, Failure> {
         match self.log.read(at) {
-            Err(log::Error::Gone(_)) => {
-                let row = self.rows.get(&crate::rows::kept(at))?;
-                let moved = row.and_then(|row| row.try_into().ok()).map(u64::from_be_bytes);
-                Ok(self.log.read(Address(moved.ok_or(log::Error::Gone(at))?))?)
-            }
+            Err(log::Error::Gone(_)) => Ok(self.log.read(self.copy_of(at)?.ok_or(log::Error::Gone(at))?)?),
             other => Ok(other?),
         }
+    }
+
+    /// Where retention has put the event of a segment that is gone.
+    pub(crate) fn copy_of(&self, at: Address) -> Result<Option<Address>, Failure> {
+        let row = self.rows.get(&crate::rows::kept(at))?;
+        Ok(row.and_then(|row| row.try_into().ok()).map(u64::from_be_bytes).map(Address))
     }
 
     /// What an event in the log says; nothing of one that cannot be read back any more.

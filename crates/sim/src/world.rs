@@ -150,6 +150,7 @@ impl World {
                 return self.store_failed();
             }
         }
+        checkers::no_loss::readable(&self.engine)?;
         let bounds = self.bounds();
         checkers::bounded::round(&self.outside, &self.engine, &bounds)?;
         if self.round.is_multiple_of(64) {

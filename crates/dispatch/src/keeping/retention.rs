@@ -215,9 +215,10 @@ impl Engine {
         }
     }
 
-    /// Whether the event went with its segment, because nothing waited for it. That is no damage.
+    /// Whether the event went with its segment, and its copy with that, because nothing waited for it. That is no damage.
     pub(super) fn is_gone(&self, at: Address) -> Result<bool, Failure> {
-        Ok(at < self.log.oldest() && self.rows.get(&rows::kept(at))?.is_none())
+        let oldest = self.log.oldest();
+        Ok(at < oldest && self.copy_of(at)?.is_none_or(|copy| copy < oldest))
     }
 
     /// As far as the mark alone can tell, without the event.

@@ -10,7 +10,7 @@ use crate::event::EventNo;
 use crate::history::{Entry, Said, SubNo};
 use crate::outside::{Outside, State, Taken};
 use crate::rules::{Place, Rules};
-use klambda_dispatch::{Judged, Rejection, Status};
+use klambda_dispatch::{Engine, Judged, Rejection, Status};
 
 const NAME: &str = "no loss";
 
@@ -54,6 +54,14 @@ pub fn turned_away(rules: &[Rules], why: &Rejection) -> Verdict {
     let text =
         format!("an event was turned away for all because {subscription} is full ({limit}), which lags");
     Err(Violation::new(NAME, text))
+}
+
+/// Nothing is damaged here, and the disk's errors are no damage: whatever was accepted can be read back.
+pub fn readable(engine: &Engine) -> Verdict {
+    match engine.metrics().damaged {
+        0 => Ok(()),
+        n => Err(Violation::new(NAME, format!("{n} events or stretches of log cannot be read back"))),
+    }
 }
 
 /// When all lanes are empty: what was accepted is delivered, decided about, or among the dead letters.
