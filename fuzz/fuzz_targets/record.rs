@@ -9,7 +9,8 @@ use klambda_core::time::Millis;
 use klambda_fuzz::event::check_encoding;
 use klambda_fuzz::input::Input;
 use klambda_store::record::{
-    Change, DocumentChange, Gone, LaneRef, Missed, Record, ReplayChange, Route, Step, To, is_emitted, is_event,
+    Change, DocumentChange, Gone, LaneRef, Missed, Record, ReplayChange, Route, Step, To, is_emitted,
+    is_event,
 };
 use libfuzzer_sys::fuzz_target;
 
