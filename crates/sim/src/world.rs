@@ -265,9 +265,8 @@ impl World {
         let made_room = self.made_room.remove(&token).unwrap_or(0);
         checkers::no_loss::made_room(made_room, judged)?;
         for (event, judged) in events.into_iter().zip(judged) {
-            if let Status::Rejected(why @ Rejection::Backlog { subscription, .. }) = &judged.status {
-                let rules = self.names.get(subscription).and_then(|sub| self.rules_given.get(sub));
-                checkers::no_loss::turned_away(rules.map_or(&[], Vec::as_slice), why)?;
+            if let Status::Rejected(why) = &judged.status {
+                checkers::no_loss::turned_away(self.rules_given.values().flatten(), why)?;
             }
             let answer = said(&judged.status);
             self.note(Entry::Answered { token, event, answer })?;

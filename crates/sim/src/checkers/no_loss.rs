@@ -45,10 +45,11 @@ pub fn made_room(dropped: u64, judged: &[Judged]) -> Verdict {
     Err(Violation::new(NAME, text))
 }
 
-/// A full subscription that lags turns nobody away. `rules`: all that it was ever given.
-pub fn turned_away(rules: &[Rules], why: &Rejection) -> Verdict {
+/// A full subscription that lags turns nobody away. `rules`: all that any subscription was ever given. The one that is
+/// named may be gone by now.
+pub fn turned_away<'a>(mut rules: impl Iterator<Item = &'a Rules>, why: &Rejection) -> Verdict {
     let Rejection::Backlog { subscription, limit, .. } = why else { return Ok(()) };
-    if rules.iter().any(Rules::rejects) || rules.iter().any(Rules::drops) {
+    if rules.any(|rules| rules.name == *subscription && (rules.rejects() || rules.drops())) {
         return Ok(());
     }
     let text =
