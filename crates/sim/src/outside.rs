@@ -63,6 +63,8 @@ pub struct Sub {
     pub pairs: Vec<Pair>,
     pub lanes: BTreeMap<String, Lane>,
     pub open: u32,
+    /// Events of answers that its filters let through.
+    pub replies: u64,
     /// Replay jobs that were asked for.
     pub replays: u32,
     /// When the last one was: it takes what failed up to then.
@@ -98,6 +100,7 @@ impl Sub {
             pairs: Vec::new(),
             lanes: BTreeMap::new(),
             open: 0,
+            replies: 0,
             replays: 0,
             replayed_at: 0,
             drops,

@@ -79,6 +79,8 @@ fn backlog(sub: &Sub, engine: &Engine) -> Verdict {
         OnFull::Lag => (view.status.waiting - unread, 2 * limit),
         OnFull::Reject | OnFull::Drop => (view.status.waiting, limit),
     };
+    // Answers are taken over the limit where all that is under way waits for room itself.
+    let limit = limit + sub.replies;
     if waiting > limit {
         let text = format!("{}: {waiting} events wait, {limit} may", sub.rules.name);
         return Err(Violation::new(NAME, text));

@@ -78,6 +78,7 @@ impl Sub {
 
     /// Its filters let the event through; whether it takes it is told by the answer.
     fn offered(&mut self, no: SubNo, made: &Made, op: u64, now: u64) -> Before {
+        self.replies += u64::from(made.reply);
         let place = self.place(made);
         let may_be_long_past = self.may_be_long_past(place.as_ref(), now);
         let (timeout_ms, buffer_max) = (self.rules.gap_timeout_ms, self.rules.buffer_max);
