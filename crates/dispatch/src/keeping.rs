@@ -181,6 +181,11 @@ impl Engine {
         self.config.memory_bytes * 3 / 10
     }
 
+    /// Lanes are within what they may take, so more of them may be brought in.
+    pub(crate) fn lanes_fit(&self) -> bool {
+        self.lanes.memory_bytes() <= self.lanes_budget() * 5 / 4
+    }
+
     /// How many lanes of each subscription may wait in memory for a slot. The more subscriptions have something to do,
     /// the fewer of each: together they stay within what lanes may take.
     pub(crate) fn ready_max(&self) -> usize {
@@ -194,7 +199,7 @@ impl Engine {
 
     /// During recovery, which is as bounded as everything else.
     pub(crate) fn keep_memory(&mut self) -> Result<(), Failure> {
-        if self.lanes.memory_bytes() > self.lanes_budget() * 5 / 4 {
+        if !self.lanes_fit() {
             self.shed_waiting(self.lanes_budget())?;
         }
         Ok(())
