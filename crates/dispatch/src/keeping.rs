@@ -49,6 +49,8 @@ pub struct Keeping {
     spent: Option<Spent>,
     /// Some subscription can read more of the log at once.
     pub reads_on: bool,
+    /// Events read since the last sync, counted while memory is short.
+    pub read_unsynced: usize,
     /// How many unread events of a subscription are listed in memory.
     pub listed_max: usize,
     wants_checkpoint: bool,

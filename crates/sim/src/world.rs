@@ -181,8 +181,8 @@ impl World {
         let of_lanes = self.config.memory_bytes * 3 / 10 / LANE_BYTES;
         checkers::bounded::Bounds {
             concurrency: self.config.concurrency,
-            // What is in flight or just arrived stays, and shedding waits for the next tick.
-            lanes_max: of_lanes * 5 / 4 + self.network.open(self.life) + 1000,
+            // What is in flight or just arrived stays, and so does what became ready since the last tick.
+            lanes_max: of_lanes * 5 / 4 + self.network.open(self.life) + 256 * (self.names.len() + 1) + 1000,
             // Some became idle since the last look.
             idle_lanes_max: of_lanes + 256 * (self.names.len() + 1),
         }
