@@ -88,7 +88,8 @@ fn compare(head: &[u8], post: &Post<'_, '_>) {
     let mut ours: Vec<(String, Vec<u8>)> =
         post.headers.iter().map(|header| (header.name.to_ascii_lowercase(), header.value.to_vec())).collect();
     let mut theirs = seen[0].headers.clone();
-    (ours.sort(), theirs.sort());
+    ours.sort();
+    theirs.sort();
     assert_eq!(ours, theirs);
 }
 
