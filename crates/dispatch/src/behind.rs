@@ -25,9 +25,6 @@ const ROUTED_BYTES_MAX: usize = 1200;
 /// How many lanes a message names.
 const NAMED_MAX: usize = 5;
 
-/// Events that are read between two syncs while lanes take more memory than they may.
-const UNSYNCED_MAX: usize = 256;
-
 impl Subscription {
     /// At a limit it falls behind.
     pub(crate) fn lags(&self) -> bool {
@@ -99,24 +96,13 @@ impl Subscription {
 impl Engine {
     pub(crate) fn may_read(&mut self, id: SubscriptionId) -> bool {
         let has_log_room = self.log.has_room_for_many() || self.may_read_from_reserve();
-        let lanes_fit = self.lanes_fit() || self.may_read_unsynced();
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return false };
         subscription.look_for_room();
         let has_place =
             subscription.has_room || (subscription.is_held_up() && subscription.is_below_tenths(20));
         let letters_wait =
             subscription.lags() && subscription.letters_are_full() && !subscription.is_leaving();
-        has_log_room && lanes_fit && has_place && !letters_wait
-    }
-
-    /// A lane that an event is read into cannot leave memory before that is synced. Where memory is short, a few events are
-    /// read between two syncs.
-    fn may_read_unsynced(&mut self) -> bool {
-        if !self.log.has_unsynced() {
-            self.keeping.read_unsynced = 0;
-        }
-        self.keeping.read_unsynced += 1;
-        self.keeping.read_unsynced <= UNSYNCED_MAX
+        has_log_room && has_place && !letters_wait
     }
 
     /// On a full disk reading goes on, as long as all that waits can still be acknowledged.

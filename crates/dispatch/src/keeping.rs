@@ -49,8 +49,6 @@ pub struct Keeping {
     spent: Option<Spent>,
     /// Some subscription can read more of the log at once.
     pub reads_on: bool,
-    /// Events read since the last sync, counted while memory is short.
-    pub read_unsynced: usize,
     /// How many unread events of a subscription are listed in memory.
     pub listed_max: usize,
     wants_checkpoint: bool,
@@ -183,11 +181,6 @@ impl Engine {
         self.config.memory_bytes * 3 / 10
     }
 
-    /// Lanes are within what they may take, so more of them may be brought in.
-    pub(crate) fn lanes_fit(&self) -> bool {
-        self.lanes.memory_bytes() <= self.lanes_budget() * 5 / 4
-    }
-
     /// How many lanes of each subscription may wait in memory for a slot. The more subscriptions have something to do,
     /// the fewer of each: together they stay within what lanes may take.
     pub(crate) fn ready_max(&self) -> usize {
@@ -201,7 +194,7 @@ impl Engine {
 
     /// During recovery, which is as bounded as everything else.
     pub(crate) fn keep_memory(&mut self) -> Result<(), Failure> {
-        if !self.lanes_fit() {
+        if self.lanes.memory_bytes() > self.lanes_budget() * 5 / 4 {
             self.shed_waiting(self.lanes_budget())?;
         }
         Ok(())

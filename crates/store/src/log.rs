@@ -335,11 +335,6 @@ impl Log {
         self.written() > self.synced()
     }
 
-    /// Something was appended that no finished sync covers.
-    pub fn has_unsynced(&self) -> bool {
-        self.frame_count > 0 || self.needs_sync()
-    }
-
     pub fn is_syncing(&self) -> bool {
         self.syncing
     }
