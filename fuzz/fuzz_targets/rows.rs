@@ -36,7 +36,9 @@ fn lane(bytes: &[u8]) {
         (lane.expected(), lane.retry_at(), lane.hold()),
         (again.expected(), again.retry_at(), again.hold())
     );
-    assert!(first.len() <= bytes.len(), "our own encoding is the shortest");
+    // A row of an older version grows when it is written as one of today.
+    let is_of_today = first.first() == bytes.first();
+    assert!(!is_of_today || first.len() <= bytes.len(), "our own encoding is the shortest");
 }
 
 fn written(lane: &Lane) -> (Vec<u8>, Lane) {

@@ -163,8 +163,14 @@ fn take_plain_gaps(r: &mut Reader<'_>) -> Result<Gaps, Malformed> {
     let take = |r: &mut Reader<'_>| {
         Ok(Gap { from: Sequence(r.varint()?), to: Sequence(r.varint()?), at: Millis::ZERO })
     };
-    let ranges: Result<Vec<Gap>, Malformed> = (0..r.varint()?).map(|_| take(r)).collect();
-    Ok(Gaps::decoded(ranges?, Sequence(0)))
+    let mut ranges: Vec<Gap> = (0..r.varint()?).map(|_| take(r)).collect::<Result<_, Malformed>>()?;
+    ranges.sort_by_key(|gap| gap.from);
+    let is_ordered = ranges.iter().all(|gap| gap.from <= gap.to)
+        && ranges.windows(2).all(|pair| pair[0].to <= pair[1].from);
+    if !is_ordered {
+        return Err(Malformed("gap"));
+    }
+    Ok(Gaps::decoded(ranges, Sequence(0)))
 }
 
 pub fn put_entries<'a>(out: &mut Vec<u8>, entries: impl ExactSizeIterator<Item = &'a Entry>) {
