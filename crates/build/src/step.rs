@@ -226,7 +226,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         self.kill();
         if let Some(tended) = self.tended.take() {
-            // The build was called off, and nobody waits for it.
+            // The build was cancelled; no caller waits for the result.
             std::thread::spawn(move || tended.end());
         }
     }

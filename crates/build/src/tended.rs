@@ -1,4 +1,4 @@
-//! Commands that leave processes behind: whoever runs the workshop can find and end those.
+//! Marks the commands of a build, so that the processes they leave behind can be found and killed.
 
 use std::fmt;
 use std::sync::Arc;

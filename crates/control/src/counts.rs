@@ -1,4 +1,4 @@
-//! What is counted of the control plane, for each function up to a limit and together for the rest.
+//! Counters of the control plane: per function up to a limit, and one total for the rest.
 
 use crate::names::Name;
 use klambda_crash::{Guard, Lock};

@@ -51,7 +51,7 @@ pub struct Lane {
     /// Waiting for lower sequences than the first one seen.
     pub(crate) opening: bool,
     pub(crate) watermark: Watermark,
-    /// What was given up.
+    /// Sequence ranges that were given up.
     pub(crate) gaps: Gaps,
     pub(crate) gap_until: Option<Millis>,
     /// The head failed its last attempt and stays as a dead letter in its place.

@@ -7,10 +7,8 @@
 //! The buffers belong to the thread: a connection between two requests holds none.
 
 mod head;
-mod rewind;
 
 pub(crate) use head::Post;
-pub(crate) use rewind::Rewind;
 
 use crate::answer::{Answer, LAST_CHUNK, write_chunk};
 use crate::connection::{Connection, End, INTERNAL, Phase, Watch, watched};

@@ -1,6 +1,7 @@
 //! Where bytes of clients come in, with TLS or without: each of them counts from here until its request is answered.
 
 use crate::connection::Connection;
+use bytes::{Buf, Bytes};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,11 +13,28 @@ use tokio::net::TcpStream;
 pub(crate) struct Inlet {
     stream: TcpStream,
     connection: Arc<Connection>,
+    /// Bytes that were read and put back: the next reader gets them first.
+    first: Bytes,
 }
 
 impl Inlet {
     pub(crate) fn new(stream: TcpStream, connection: Arc<Connection>) -> Inlet {
-        Inlet { stream, connection }
+        Inlet { stream, connection, first: Bytes::new() }
+    }
+
+    /// These bytes were read and not used. They are counted already.
+    pub(crate) fn put_back(&mut self, bytes: Bytes) {
+        self.first = bytes;
+    }
+
+    fn read_first(&mut self, buf: &mut ReadBuf<'_>) {
+        let length = self.first.len().min(buf.remaining());
+        buf.put_slice(&self.first[..length]);
+        self.first.advance(length);
+        if self.first.is_empty() {
+            // An empty slice still keeps what it was cut from.
+            self.first = Bytes::new();
+        }
     }
 
     fn poll_room(&self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
@@ -41,6 +59,10 @@ impl AsyncRead for Inlet {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.first.is_empty() {
+            self.read_first(buf);
+            return Poll::Ready(Ok(()));
+        }
         if self.connection.is_lingering() {
             return Pin::new(&mut self.stream).poll_read(cx, buf);
         }

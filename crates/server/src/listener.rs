@@ -3,7 +3,7 @@
 
 use crate::body::Body;
 use crate::connection::{self, Connection, End, Phase, Timeouts, Watch};
-use crate::fast::{self, Ended, Rewind};
+use crate::fast::{self, Ended};
 use crate::inlet::Inlet;
 use crate::posts::Posts;
 use crate::problem::Problem;
@@ -181,7 +181,8 @@ impl<P: Posts> Server<P> {
         {
             Ok(Ended::HandOver(read)) => {
                 // Boxed: a connection that never leaves the short way need not have room for it.
-                Box::pin(self.serve(Rewind::new(read, stream), connection, watch)).await
+                stream.put_back(read);
+                Box::pin(self.serve(stream, connection, watch)).await
             }
             Ok(Ended::Closed) => End::Closed,
             Err(end) => end,

@@ -1,5 +1,5 @@
-//! A panic is planted at a random step of each task. It ends the process with one line and an exit code of its own, and a
-//! start recovers; or one of the three places contains it and everything goes on. No request ever waits in vain.
+//! Plants a panic at a random step of each task. The process exits with one error line and exit code 70, and the next
+//! start recovers; or one of the three places contains the panic and the server keeps running. No request may hang.
 
 use crate::history::{End, Receiver, Verdicts};
 use crate::producer::{Producer, Sent};
@@ -190,7 +190,7 @@ impl Batches<'_> {
     }
 }
 
-/// What was not answered is sent again; then all of it must be there.
+/// Sends unanswered events again, then checks that every event was delivered.
 fn finish(mut victim: Victim, target: &Target, mut batches: Batches<'_>) -> usize {
     let url = victim.url();
     Client { url: &url, agent: agent() }.subscribe(&target.url);

@@ -6,7 +6,7 @@ use super::{Malformed, is_text, is_token};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chunked {
     state: State,
-    /// Bytes of padding, extensions and trailers, which nobody reads.
+    /// Bytes of padding, extensions and trailers. They are skipped.
     overhead: usize,
     trailers: usize,
 }

@@ -13,7 +13,7 @@ pub struct Requests {
 #[derive(Debug)]
 enum State {
     Head(Head),
-    /// So many bytes of the body are still to come.
+    /// Bytes of the body that have not arrived yet.
     Length(u64),
     Chunked(Chunked),
     Refused(Refused),
@@ -188,7 +188,7 @@ mod tests {
 
     const HEAD_BYTES_MAX: usize = 200;
 
-    /// What is passed on of these bytes, given in one piece; and why the rest is not.
+    /// The bytes that the check passes on when it gets them in one piece, and the reason it stops.
     fn pass(bytes: &str) -> (String, Option<Refused>) {
         let mut requests = Requests::new(HEAD_BYTES_MAX);
         let (mut passed, mut refused) = (0, None);

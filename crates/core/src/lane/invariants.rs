@@ -1,5 +1,5 @@
-//! What is true of a lane after every step. Checked in release builds too: each check costs a few comparisons, and a lane
-//! that breaks one would deliver out of order or lose its place.
+//! Invariants of a lane, checked after every step, also in release builds. Each check costs a few comparisons. A lane that
+//! breaks one would deliver out of order or lose an event.
 
 use super::{Lane, Turn};
 

@@ -101,7 +101,9 @@ impl Engine {
             self.change_document(id, |old| {
                 let target = planted::is_on(Bug::OldTarget).then(|| old.spec.target.clone());
                 *old = document;
-                old.spec.target = target.unwrap_or_else(|| old.spec.target.clone());
+                if let Some(target) = target {
+                    old.spec.target = target;
+                }
             });
         } else {
             // What waits and what is unread drains under the old rules; what arrives from here on is read afterwards.

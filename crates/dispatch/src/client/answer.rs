@@ -40,7 +40,7 @@ pub enum Wanted {
 #[derive(Debug)]
 enum Phase {
     Head,
-    /// So many bytes of the body are still to come.
+    /// Bytes of the body that have not arrived yet.
     Length(u64),
     Chunked(Chunked),
     UntilClose,

@@ -26,6 +26,9 @@ impl Engine {
     }
 
     pub(crate) fn free(&mut self, flight: &InFlight) {
+        if flight.unsent == 0 {
+            return;
+        }
         self.unsent_bytes -= flight.unsent;
         if let Some(subscription) = self.subscriptions.get_mut(&flight.subscription) {
             subscription.unsent_bytes -= flight.unsent;
