@@ -40,7 +40,7 @@ impl Engine {
         if !self.live {
             return;
         }
-        subscription.list_by_age(resident, self.now);
+        subscription.list_by_age(slot, resident, self.now);
         if resident.lane.is_ready(self.now) {
             if !resident.queued {
                 resident.queued = true;

@@ -39,6 +39,9 @@ pub struct Resident {
     pub dirty: bool,
     /// Which index row it has on disk.
     pub indexed: Indexed,
+    /// Where it is listed by age on disk, and in memory; zero: it is not.
+    pub aged_at: Position,
+    pub listed_at: Position,
     /// No delivery starts before the log is durable up to here.
     pub barrier: Address,
     /// Stands in its subscription's ready queue.
@@ -217,8 +220,9 @@ impl Lanes {
         self.slots.get_mut(slot.0 as usize)?.as_mut()
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Resident> {
-        self.slots.iter_mut().flatten()
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut Resident)> {
+        let numbered = self.slots.iter_mut().enumerate();
+        numbered.filter_map(|(n, resident)| Some((Slot(n as u32), resident.as_mut()?)))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &Resident)> {
@@ -246,6 +250,8 @@ impl Resident {
             last_reason: Reason::RetriesExhausted,
             dirty: false,
             indexed: Indexed::No,
+            aged_at: Position(0),
+            listed_at: Position(0),
             barrier: Address(0),
             queued: false,
             counted: None,

@@ -1,18 +1,19 @@
 //! Backlogs at their limits: which limit is reached, and what goes where the oldest makes room.
 //!
 //! What goes first in its lane goes first: `Lane::first_droppable`. The oldest over all lanes is the one of these with
-//! the lowest position, wherever its lane is. To find it, a subscription lists its lanes by age once it has to drop.
+//! the lowest position, wherever its lane is (see `by_age`).
+
+mod by_age;
+
+pub(crate) use by_age::ByAge;
 
 use crate::engine::{Engine, Failure};
-use crate::lanes::Resident;
-use crate::rows;
 use crate::subscription::Subscription;
-use klambda_core::ids::{Position, SubscriptionId};
+use klambda_core::ids::SubscriptionId;
 use klambda_core::lane::Entry;
 use klambda_core::subscription::OnFull;
 use klambda_core::time::Millis;
 use klambda_store::record::Step;
-use std::collections::BTreeMap;
 
 /// The most that the record of a drop takes in the log: a key of 1024 bytes and a few numbers.
 pub(crate) const DROP_BYTES_MAX: usize = 1200;
@@ -24,12 +25,6 @@ const AGE_FULL: &str = "maxAge";
 
 /// Where a limit was lowered more than one event has to go for each that comes, and not all at once.
 const DROPS_AT_ONCE: usize = 64;
-
-/// Of the engine's memory, one listed lane for so many bytes: a thirtieth of it at the very most.
-const BYTES_PER_LISTED: usize = 4096;
-
-/// A list that was not asked for so long is not kept any longer.
-const UNUSED_MS_MAX: u64 = 60_000;
 
 /// A subscription that has to drop its oldest event for one that comes.
 pub(crate) struct Crowded {
@@ -43,40 +38,6 @@ struct Oldest {
     entry: Entry,
 }
 
-/// Lanes by what they would drop first, as far as memory is for: every lane that would drop something from before the
-/// horizon is listed at that, or at something older that has left it since.
-pub(crate) struct ByAge {
-    lanes: BTreeMap<Position, Box<str>>,
-    horizon: Position,
-    /// As many lanes are listed at least, if there are.
-    window: usize,
-    used: Millis,
-}
-
-impl ByAge {
-    fn new(window: usize, now: Millis) -> ByAge {
-        ByAge { lanes: BTreeMap::new(), horizon: Position(u64::MAX), window, used: now }
-    }
-
-    fn list(&mut self, position: Position, key: &str) {
-        if position >= self.horizon || self.lanes.get(&position).is_some_and(|listed| **listed == *key) {
-            return;
-        }
-        self.lanes.insert(position, key.into());
-        if self.lanes.len() > 2 * self.window
-            && let Some(horizon) = self.lanes.keys().nth(self.window).copied()
-        {
-            self.lanes.split_off(&horizon);
-            self.horizon = horizon;
-        }
-    }
-
-    /// There may be more than what was listed, and nothing of that is left.
-    fn is_used_up(&self) -> bool {
-        self.lanes.is_empty() && self.horizon < Position(u64::MAX)
-    }
-}
-
 impl Subscription {
     /// Whether so many events could make room where this limit is reached: all but those in flight and those that hold
     /// their lanes.
@@ -85,16 +46,6 @@ impl Subscription {
         self.document.spec.backlog.on_full == OnFull::Drop
             && limit != LETTERS_FULL
             && self.tally.waiting >= kept + events
-    }
-
-    /// After something happened to a lane.
-    pub(crate) fn list_by_age(&mut self, resident: &Resident, now: Millis) {
-        let Some(by_age) = &mut self.by_age else { return };
-        if now.since(by_age.used) > UNUSED_MS_MAX {
-            self.by_age = None;
-        } else if let Some(entry) = resident.lane.first_droppable() {
-            by_age.list(entry.position, &resident.key);
-        }
     }
 }
 
@@ -190,81 +141,5 @@ impl Engine {
         }
         self.take_next_single(id, None)?;
         Ok(self.subscriptions.get(&id).and_then(resting))
-    }
-
-    fn oldest_in_lanes(&mut self, id: SubscriptionId) -> Result<Option<Oldest>, Failure> {
-        loop {
-            self.list_lanes(id)?;
-            let by_age = self.subscriptions.get(&id).and_then(|s| s.by_age.as_ref());
-            let Some((position, key)) = by_age.and_then(|by_age| by_age.lanes.first_key_value()) else {
-                return Ok(None);
-            };
-            let (position, key) = (*position, key.clone());
-            let first = self.first_droppable(id, &key)?;
-            if let Some(entry) = first.filter(|entry| entry.position == position) {
-                return Ok(Some(Oldest { key: Some(key), entry }));
-            }
-            // That one has left its lane by another way.
-            let by_age = self.subscriptions.get_mut(&id).and_then(|s| s.by_age.as_mut());
-            let Some(by_age) = by_age else { return Ok(None) };
-            by_age.lanes.remove(&position);
-            if let Some(entry) = first {
-                by_age.list(entry.position, &key);
-            }
-        }
-    }
-
-    fn first_droppable(&self, id: SubscriptionId, key: &str) -> Result<Option<Entry>, Failure> {
-        if let Some(slot) = self.lanes.find(id, key) {
-            let resident = self.lanes.get(slot);
-            return Ok(resident.and_then(|resident| resident.lane.first_droppable().copied()));
-        }
-        let resident = self.peek_lane(id, key)?;
-        Ok(resident.and_then(|resident| resident.lane.first_droppable().copied()))
-    }
-
-    /// Makes sure that the oldest lanes are listed. All are looked through when there is no list, or when all that was
-    /// in it went.
-    fn list_lanes(&mut self, id: SubscriptionId) -> Result<(), Failure> {
-        let now = self.now;
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
-        if let Some(by_age) = subscription.by_age.as_mut().filter(|by_age| !by_age.is_used_up()) {
-            by_age.used = now;
-            return Ok(());
-        }
-        let window = (self.config.memory_bytes / BYTES_PER_LISTED).max(64);
-        let mut by_age = ByAge::new(window, now);
-        for (_, resident) in self.lanes.iter().filter(|(_, resident)| resident.subscription == id) {
-            if let Some(entry) = resident.lane.first_droppable() {
-                by_age.list(entry.position, &resident.key);
-            }
-        }
-        self.list_lanes_on_disk(id, rows::WAITING, &mut by_age)?;
-        self.list_lanes_on_disk(id, rows::PARKED, &mut by_age)?;
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
-            subscription.by_age = Some(Box::new(by_age));
-        }
-        Ok(())
-    }
-
-    fn list_lanes_on_disk(&self, id: SubscriptionId, letter: u8, by_age: &mut ByAge) -> Result<(), Failure> {
-        const AT_ONCE: usize = 1024;
-        let prefix = rows::of_subscription(letter, id);
-        let mut from = prefix.clone();
-        loop {
-            let found = self.rows.scan(&prefix, &from, AT_ONCE)?;
-            for (row, _) in &found {
-                let key = rows::lane_of(row);
-                if self.lanes.find(id, key).is_none()
-                    && let Some(entry) = self.first_droppable(id, key)?
-                {
-                    by_age.list(entry.position, key);
-                }
-            }
-            match found.last() {
-                Some((row, _)) if found.len() == AT_ONCE => from = [row.as_slice(), &[0]].concat(),
-                _ => return Ok(()),
-            }
-        }
     }
 }

@@ -103,6 +103,10 @@ impl Engine {
         resident.enter(self.epoch_of(id));
         resident.indexed = resident.index_kind();
         resident.counted = resident.count_kind();
+        let first = resident.lane.first_droppable_at_rest();
+        if let Some(entry) = first.filter(|_| self.subscriptions.get(&id).is_some_and(|s| s.lists_ages)) {
+            resident.aged_at = entry.position;
+        }
         if self.live
             && let Some(subscription) = self.subscriptions.get(&id)
         {
@@ -125,6 +129,7 @@ impl Engine {
         let (id, key) = (resident.subscription, resident.key.clone());
         self.rows.put(&rows::of_lane(rows::LANE, id, &key), &row);
         self.store_index(slot);
+        self.store_age(slot);
         Ok(())
     }
 
@@ -159,6 +164,9 @@ impl Engine {
         self.store_lane(slot)?;
         let Some(resident) = self.lanes.remove(slot) else { return Ok(()) };
         let due = self.due(&resident);
+        if let Some(subscription) = self.subscriptions.get_mut(&resident.subscription) {
+            subscription.evicted_from_ages(&resident);
+        }
         if resident.indexed == Indexed::Waiting
             && let Some(subscription) = self.subscriptions.get_mut(&resident.subscription)
         {

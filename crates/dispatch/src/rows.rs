@@ -9,6 +9,8 @@ pub const LANE: u8 = b'L';
 pub const WAITING: u8 = b'W';
 /// Index: lanes that wait for a person.
 pub const PARKED: u8 = b'P';
+/// Index: lanes by the position of the event that they would drop first.
+pub const BY_AGE: u8 = b'B';
 /// A chunk of a lane's queue.
 pub const CHUNK: u8 = b'Q';
 /// An early event beyond the buffer.

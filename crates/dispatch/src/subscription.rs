@@ -31,6 +31,8 @@ pub struct Subscription {
     pub epochs: u32,
     pub tally: Tally,
     pub notes: Notes,
+    /// All its lanes on disk are listed by age.
+    pub lists_ages: bool,
 
     // What follows ends with the process.
     pub endpoint: EndpointId,
@@ -62,6 +64,8 @@ pub struct Subscription {
     pub held: Option<Held>,
     /// While it has to drop its oldest events: which those are.
     pub(crate) by_age: Option<Box<ByAge>>,
+    /// The row to go on from while lanes that were not listed by age are.
+    pub(crate) ages_from: Vec<u8>,
 }
 
 /// Why nothing of a subscription starts, and until when.
@@ -280,6 +284,8 @@ pub struct Row {
     pub phase: Phase,
     pub tally: Tally,
     pub notes: Notes,
+    #[serde(default)]
+    pub lists_ages: bool,
 }
 
 impl Subscription {
@@ -297,6 +303,7 @@ impl Subscription {
             epochs: 0,
             tally: Tally::default(),
             notes: Notes::default(),
+            lists_ages: false,
             endpoint: EndpointId::default(),
             ready: VecDeque::new(),
             in_flight: 0,
@@ -316,6 +323,7 @@ impl Subscription {
             deepest: None,
             held: None,
             by_age: None,
+            ages_from: Vec::new(),
         }
     }
 
@@ -338,6 +346,7 @@ impl Subscription {
     pub fn set_document(&mut self, document: Document) {
         self.policy = Policy::new(&document.spec);
         self.document = Arc::new(document);
+        self.decide_on_ages();
     }
 
     pub fn row(&self) -> Row {
@@ -352,6 +361,7 @@ impl Subscription {
             phase: self.phase,
             tally: self.tally.clone(),
             notes: self.notes.clone(),
+            lists_ages: self.lists_ages,
         }
     }
 
@@ -369,6 +379,7 @@ impl Subscription {
         subscription.cold = row.tally.waiting_lanes;
         subscription.tally = row.tally;
         subscription.notes = row.notes;
+        subscription.lists_ages = row.lists_ages;
         Some(subscription)
     }
 }

@@ -296,6 +296,58 @@ fn the_oldest_that_can_go_is_dropped_wherever_its_lane_is() {
     }
 }
 
+/// Sends events of one lane each in batches, and answers how many rows that read.
+fn send_lanes(world: &mut World, lanes: std::ops::Range<u64>) -> u64 {
+    let before = world.engine.rows_read();
+    let lanes: Vec<u64> = lanes.collect();
+    for batch in lanes.chunks(200) {
+        let events = batch.iter().map(|n| Ok(event(&format!("e{n}"), &format!("k{n}")))).collect();
+        world.engine.accept(Token(u64::MAX), events);
+        world.pass(10);
+    }
+    world.engine.rows_read() - before
+}
+
+/// Far more lanes than memory holds, one event in each: the work of a drop does not grow with them.
+#[test]
+fn a_drop_looks_at_few_lanes_however_many_there_are() {
+    const LANES: u64 = 6000;
+    const DROPS: u64 = 1000;
+    let mut world = World::new(6);
+    world.put(ordered("s", &json!({"paused": true, "backlog": drops_at(LANES)})));
+    send_lanes(&mut world, 0..LANES);
+    let read = send_lanes(&mut world, LANES..LANES + DROPS);
+    assert_eq!(dropped(&world), (1..=DROPS).collect::<Vec<u64>>());
+    // Its own row, the row by age, and those of the lane that leaves memory for it.
+    assert!(read < 8 * DROPS, "{DROPS} drops read {read} rows");
+    world.engine.when_durable(Token(0));
+    world.settle();
+    world.restart(&mut |_| 0);
+    let read = send_lanes(&mut world, LANES + DROPS..LANES + 2 * DROPS);
+    assert_eq!(waiting(&world, "s"), LANES);
+    assert!(read < 8 * DROPS, "after a restart {DROPS} drops read {read} rows");
+    world.must_be_sound();
+}
+
+/// It has no list of its lanes by age then, and gets one part by part.
+#[test]
+fn a_subscription_that_changes_to_dropping_drops_the_oldest() {
+    const LANES: u64 = 3000;
+    let mut world = World::new(7);
+    world.put(ordered("s", &json!({"paused": true, "backlog": {"maxEvents": LANES, "onFull": "reject"}})));
+    send_lanes(&mut world, 0..LANES);
+    world.put(ordered("s", &json!({"paused": true, "backlog": drops_at(LANES)})));
+    // Of more lanes than are looked at for one drop, the oldest of some may go first.
+    send_lanes(&mut world, LANES..LANES + 10);
+    let first = dropped(&world);
+    assert_eq!(first.len(), 10);
+    send_lanes(&mut world, LANES + 10..LANES + 500);
+    let later = dropped(&world).split_off(10);
+    let oldest = (1..).filter(|position| !first.contains(position)).take(later.len());
+    assert_eq!(later, oldest.collect::<Vec<u64>>());
+    world.must_be_sound();
+}
+
 /// The log holds what was accepted for a subscription, also when that is gone or wants such events no more.
 #[test]
 fn an_event_that_nobody_wants_any_more_is_known_by_the_log() {

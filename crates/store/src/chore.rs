@@ -152,7 +152,7 @@ fn write_marks(disk: &dyn Disk, name: &str, recent: &Recent) -> Result<Table, Er
 }
 
 /// The letters of rows that are keyed by a letter and a subscription's number.
-pub const SUBSCRIPTION_ROWS: &[u8] = b"SLWPQEADH";
+pub const SUBSCRIPTION_ROWS: &[u8] = b"SLWPBQEADH";
 
 pub fn belongs_to(key: &[u8], removed: &[SubscriptionId]) -> bool {
     if !key.first().is_some_and(|letter| SUBSCRIPTION_ROWS.contains(letter)) {

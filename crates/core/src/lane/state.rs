@@ -198,6 +198,12 @@ impl Lane {
         self.aside.get(aside).or_else(|| self.queue.get(queue)).or_else(|| self.early.values().next())
     }
 
+    /// As `first_droppable`, once no request is open.
+    pub fn first_droppable_at_rest(&self) -> Option<&Entry> {
+        let queue = usize::from(self.held);
+        self.aside.front().or_else(|| self.queue.get(queue)).or_else(|| self.early.values().next())
+    }
+
     /// What `DropOldest` drops one after the other, as far as that is in memory before what is on disk.
     pub fn droppable_front(&self) -> impl Iterator<Item = &Entry> {
         let (aside, queue) = self.kept_from_drop();

@@ -78,6 +78,7 @@ impl Engine {
             subscription.began = next_position;
             subscription.later_from = Position(next_position.0 - 1);
             subscription.tally = Tally::new(self.config.log.segment_bytes);
+            subscription.decide_on_ages();
             subscription.notes.began_late = began_late;
             subscription.endpoint = self.endpoints.of(&subscription.document.spec.target);
             self.names.insert(subscription.name().to_owned(), id);
@@ -139,7 +140,7 @@ impl Engine {
         subscription.epochs += 1;
         let epoch = subscription.epochs;
         let mut forgotten = 0;
-        for resident in self.lanes.iter_mut().filter(|resident| resident.subscription == id) {
+        for (_, resident) in self.lanes.iter_mut().filter(|(_, resident)| resident.subscription == id) {
             let before = resident.lane.resident();
             resident.enter(epoch);
             forgotten += before - resident.lane.resident();

@@ -49,6 +49,9 @@ pub(super) fn compare(
         let account = ledger.subscriptions.remove(id).unwrap_or_default();
         held.prove_counters(*id, &subscription.tally, &account, findings);
         prove_copies(engine, *id, findings)?;
+        if subscription.lists_ages {
+            prove_ages(engine, *id, findings)?;
+        }
         Comparison { id: *id, first_position: ledger.first_position, held: &held, report, findings }
             .run(account);
     }
@@ -128,6 +131,27 @@ fn prove_copies(engine: &Engine, id: SubscriptionId, findings: &mut Findings) ->
         if !has_copy(engine, &entry)? {
             let text = format!("event {} is older than the log, and no copy of it is left", entry.position);
             findings.add(Kind::Lost, Some(id), text);
+        }
+    }
+    Ok(())
+}
+
+/// A lane on disk that is not listed by age would be passed over when the oldest event is dropped.
+fn prove_ages(engine: &Engine, id: SubscriptionId, findings: &mut Findings) -> Result<(), Failure> {
+    for letter in [rows::WAITING, rows::PARKED] {
+        let prefix = rows::of_subscription(letter, id);
+        for (row, _) in engine.rows.scan(&prefix, &prefix, usize::MAX)? {
+            let key = rows::lane_of(&row);
+            let lane = match engine.lanes.find(id, key) {
+                Some(_) => None,
+                None => engine.peek_lane(id, key)?,
+            };
+            let Some(entry) = lane.as_ref().and_then(|lane| lane.lane.first_droppable()) else { continue };
+            let listed = engine.rows.get(&rows::at_position(rows::BY_AGE, id, entry.position))?;
+            if listed.as_deref() != Some(key.as_bytes()) {
+                let text = format!("key {key:?} is not listed by age at event {}", entry.position);
+                findings.add(Kind::State, Some(id), text);
+            }
         }
     }
     Ok(())

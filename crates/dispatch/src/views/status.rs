@@ -79,6 +79,7 @@ impl Engine {
             + self.marks.recent_len() * MARK_BYTES
             + self.log.tail_bytes()
             + self.listed_bytes()
+            + self.ages_bytes()
             + tables as usize;
         Memory { limit_bytes: self.config.memory_bytes, used_bytes }
     }
