@@ -73,7 +73,7 @@ fn reason(lane: &Value, now: Millis) -> String {
                 missing(lane).unwrap_or_else(|| format!("sequence {}", cell(lane, "/expectedSequence")));
             format!("it waits for {what} to arrive; {} later events are held back", number(lane, "/buffered"))
         }
-        Some("parked") if lane["gap"].is_object() => {
+        Some("parked") if is_at_gap(lane) => {
             format!("{} never arrived, and a person must decide", missing(lane).unwrap_or_default())
         }
         Some("parked") => {
@@ -92,6 +92,11 @@ fn head(lane: &Value) -> String {
     let of = |at| cell(lane, at);
     let (id, event_type, source) = (of("/head/id"), of("/head/type"), of("/head/source"));
     format!("event {id}, {event_type} from {source}, at position {}", of("/head/position"))
+}
+
+/// A lane that is parked at a gap has no head. One whose head failed may have a gap too, further back.
+fn is_at_gap(lane: &Value) -> bool {
+    lane["gap"].is_object() && !lane["head"].is_object()
 }
 
 fn missing(lane: &Value) -> Option<String> {
@@ -122,7 +127,7 @@ fn advice(lane: &Value) -> Vec<(String, &'static str)> {
     let name = format!("{} {}", quoted(&cell(lane, "/subscription")), quoted(&cell(lane, "/key")));
     let act = |action: &str, effect| (format!("klambda lane {action} {name}"), effect);
     match lane["state"].as_str() {
-        Some("parked") if lane["gap"].is_object() => vec![
+        Some("parked") if is_at_gap(lane) => vec![
             act("resume", "waits one more timeout for what is missing"),
             act("skip", "goes on without what is missing"),
         ],
@@ -176,7 +181,7 @@ mod tests {
             "since": "2026-01-01T00:00:00Z", "waitsFor": "a person: resume, skip or replay", "depth": 3, "laneSequence": 7,
             "head": {"id": "e7", "source": "/shop", "type": "order.paid", "position": 1042, "attempts": 5,
                 "lastError": "503 Service Unavailable", "nextAttempt": null},
-            "gap": null, "buffered": 0,
+            "gap": {"missing": [9, 9], "until": null}, "buffered": 0,
             "timeline": [{"at": "2026-01-01T00:00:00Z", "step": "parked", "position": 1042, "id": "e7"}]}));
         for line in [
             "State:          parked for 3m12s (since 2026-01-01T00:00:00Z)",

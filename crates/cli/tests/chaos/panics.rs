@@ -142,6 +142,8 @@ impl Case {
         let url = victim.url();
         let client = Client { url: &url, agent: agent() };
         let deadline = Instant::now() + PATIENCE;
+        // The panic may hit the request that subscribes: what is sent before it succeeds is for nobody.
+        let mut is_subscribed = false;
         for round in 0.. {
             if victim.has_ended() {
                 return Seen::Ended;
@@ -150,13 +152,15 @@ impl Case {
                 return Seen::Contained;
             }
             assert!(Instant::now() < deadline, "{self:?} is not reached: {}", victim.printed());
-            client.subscribe(&target.url);
+            is_subscribed |= client.subscribe(&target.url);
             if round % 4 == 0 {
                 client.apply_function(&victim.data.with_file_name(format!("code-{round}")));
                 client.tail();
                 client.back_up();
             }
-            batches.send_one();
+            if is_subscribed {
+                batches.send_one();
+            }
         }
         unreachable!("the loop returns")
     }
@@ -193,7 +197,7 @@ impl Batches<'_> {
 /// Sends unanswered events again, then checks that every event was delivered.
 fn finish(mut victim: Victim, target: &Target, mut batches: Batches<'_>) -> usize {
     let url = victim.url();
-    Client { url: &url, agent: agent() }.subscribe(&target.url);
+    assert!(Client { url: &url, agent: agent() }.subscribe(&target.url));
     batches.producer.send(&mut batches.open);
     batches.sent.append(&mut batches.open);
     victim.drain();
@@ -235,7 +239,8 @@ impl Client<'_> {
         counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
     }
 
-    fn subscribe(&self, target: &str) {
+    /// Whether the server says that the subscription is there.
+    fn subscribe(&self, target: &str) -> bool {
         let document = json!({
             "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "lanes"},
             "spec": {
@@ -245,7 +250,10 @@ impl Client<'_> {
                 "target": {"url": format!("{target}/lanes"), "headers": {"x-epoch": {"env": "EPOCH"}}},
             },
         });
-        Client::read(self.agent.put(format!("{}/api/v1/subscriptions/lanes", self.url)).send_json(&document));
+        let url = format!("{}/api/v1/subscriptions/lanes", self.url);
+        let answer = self.agent.put(url).send_json(&document);
+        let is_taken = answer.as_ref().is_ok_and(|answer| answer.status().is_success());
+        Client::read(answer).is_some() && is_taken
     }
 
     /// Another version each time, so that there is something to plan, fetch, build, start and end.
