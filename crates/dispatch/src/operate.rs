@@ -496,8 +496,10 @@ impl Engine {
                     format!("the breaker of {}: a probe is under way", subscription.document.spec.target.url)
                 }
             },
-            State::Retrying => format!("the next attempt at {}", until(lane.retry_at())),
-            State::Open => "a free slot".into(),
+            State::Retrying if lane.retry_at().is_some_and(|at| at > self.now) => {
+                format!("the next attempt at {}", until(lane.retry_at()))
+            }
+            State::Open | State::Retrying => "a free slot".into(),
         })
     }
 }

@@ -89,7 +89,11 @@ impl World {
         let mut quiet = 0;
         while quiet < 2 {
             if self.round > end || self.round > last.0 + ROUNDS_MAX {
-                return Err(self.never_rests(self.round - last.0)?);
+                let standing = liveness::standing(&self.engine)?;
+                return match self.waits_behind_people(&standing) {
+                    true => Ok(standing),
+                    false => Err(self.never_rests(standing, self.round - last.0)),
+                };
             }
             self.pass_idle_time();
             self.go_on()?;
@@ -110,8 +114,18 @@ impl World {
         }
     }
 
-    fn never_rests(&self, rounds: u64) -> Result<Violation, Violation> {
-        let standing = liveness::standing(&self.engine)?;
+    /// Answers wait for room where lanes wait for somebody, and other lanes for the slots that these answers hold.
+    fn waits_behind_people(&self, standing: &Standing) -> bool {
+        let is_paused = self.names.values().any(|sub| self.outside.sub(*sub).rules.paused);
+        let people = is_paused || !standing.parked.is_empty();
+        let for_room = |line: &String| line.contains("room for the events");
+        let for_a_slot = |line: &String| line.contains("a free slot");
+        people
+            && standing.moving.iter().any(for_room)
+            && standing.moving.iter().all(|line| for_room(line) || for_a_slot(line))
+    }
+
+    fn never_rests(&self, standing: Standing, rounds: u64) -> Violation {
         let mut stuck = liveness::stuck(&self.outside, &self.engine, &standing, rounds);
         let replaying: Vec<u64> = (1..=self.replays_made).filter(|id| self.is_replaying(*id)).collect();
         let job = replaying.first().and_then(|id| self.engine.replay(*id));
@@ -121,7 +135,7 @@ impl World {
             self.unanswered.keys(),
             !self.producer.is_done(&self.mix),
         ));
-        Ok(stuck)
+        stuck
     }
 
     /// Nobody watches a clock when nothing is to be seen.

@@ -228,8 +228,9 @@ impl World {
     pub fn letters(&self, name: &str) -> Vec<DeadLetter> {
         let Ok(id) = self.engine.subscription_id(name) else { return Vec::new() };
         let select = || self.engine.select_dead_letters(id, &Selector::default(), Position(0), usize::MAX);
-        // A read may fail, once.
-        select().or_else(|_| select()).unwrap_or_default()
+        // Reads may fail, some one after the other.
+        const TRIES: u32 = 50;
+        (0..TRIES).find_map(|_| select().ok()).unwrap_or_default()
     }
 
     fn delete_letters(&mut self) -> Verdict {

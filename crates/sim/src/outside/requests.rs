@@ -154,8 +154,12 @@ impl Outside {
 
     pub(super) fn unstalled(&mut self, sub: SubNo, event: EventNo) {
         self.op += 1;
-        let op = self.op;
+        let (op, now) = (self.op, self.now);
         let pair = self.subs[sub as usize].pair_mut(event);
+        if pair.state == State::Acked {
+            // The id's window begins when the acknowledgement is written.
+            pair.acked_at = now;
+        }
         if pair.state_op == u64::MAX {
             pair.state_op = op;
         }
