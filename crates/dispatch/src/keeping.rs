@@ -53,7 +53,7 @@ pub struct Keeping {
     pub listed_max: usize,
     wants_checkpoint: bool,
     /// Removed subscriptions of which no row is in memory alone any more …
-    removed_stored: Vec<SubscriptionId>,
+    pub(crate) removed_stored: Vec<SubscriptionId>,
     /// … and those of them whose rows the merge under way leaves out.
     removed_merging: Vec<SubscriptionId>,
 }

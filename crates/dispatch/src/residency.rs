@@ -215,6 +215,7 @@ impl Engine {
         if let Some(row) = self.rows.get(rows::GLOBAL)? {
             let global: Global = from_json(&row)?;
             self.next_subscription = global.next_subscription;
+            self.keeping.removed_stored = global.removed.clone();
             self.removed = global.removed;
             self.parted = global.parted;
             self.known = global.known;

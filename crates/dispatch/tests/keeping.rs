@@ -232,6 +232,25 @@ fn checkpoint(world: &mut World) {
 }
 
 #[test]
+fn a_merge_leaves_out_no_row_of_a_subscription_whose_removal_a_power_cut_can_take_back() {
+    let mut world = World::new(5);
+    world.put(ordered("stays", &json!({"orderingPolicy": {"key": {"attribute": "nokey"}}})));
+    let id = world.id("stays");
+    for _ in 0..4 {
+        (0..20).for_each(|_| world.send("k", None));
+        checkpoint(&mut world);
+    }
+    let before = stored_rows(&world, id);
+    world.engine.delete_subscription("stays", Leftover::Discard).expect("in memory");
+    let merge = world.engine.chore().expect("a merge of four");
+    assert!(matches!(merge.work, Work::MergeRows { .. }));
+    world.engine.chore_done(merge.run());
+    world.restart(&mut |_| 0);
+    assert_eq!(world.id("stays"), id, "nobody was told that it is gone");
+    assert_eq!(stored_rows(&world, id), before);
+}
+
+#[test]
 fn rows_of_a_removed_subscription_leave_the_disk_whenever_it_was_removed() {
     for removed_before_the_merge in [true, false] {
         let mut world = World::new(5);

@@ -84,8 +84,10 @@ impl Engine {
             return Some((Kind::Marks, Work::DropMarks { names: vec![name] }));
         }
         if let Some(plan) = self.rows.tables().plan_merge() {
-            self.keeping.removed_merging = self.keeping.removed_stored.clone();
-            return Some((Kind::Rows, Work::MergeRows { plan, removed: self.removed.clone() }));
+            // A removal that is in the log alone may be lost with it; and a restart does the steps before it again.
+            let removed = self.keeping.removed_stored.clone();
+            self.keeping.removed_merging = removed.clone();
+            return Some((Kind::Rows, Work::MergeRows { plan, removed }));
         }
         let plan = self.mergeable_marks()?;
         Some((Kind::Marks, Work::MergeMarks { plan, before: Millis::ZERO }))
