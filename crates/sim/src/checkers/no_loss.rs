@@ -87,12 +87,13 @@ pub fn at_end(outside: &Outside, letters: &dyn Fn(SubNo, EventNo) -> bool) -> Ve
 fn lost(outside: &Outside, n: SubNo, missing: &[EventNo]) -> Violation {
     let sub = outside.sub(n);
     let event = missing[0];
+    let shown: Vec<&str> = missing.iter().take(20).map(|event| outside.made(*event).id.as_str()).collect();
     let text = format!(
-        "subscription {}: {} accepted events are nowhere ({} were dropped by limits), the first is {} ({:?})",
+        "subscription {}: {} accepted events are nowhere ({} were dropped by limits): {}, the first is {:?}",
         sub.rules.name,
         missing.len(),
         sub.dropped,
-        outside.made(event).id,
+        shown.join(" "),
         sub.pair(event),
     );
     let lane = match sub.rules.ordering.place(outside.made(event)) {

@@ -67,10 +67,10 @@ impl Sub {
         if before.taken != Taken::No {
             return;
         }
-        let (place, replayed_at) = (self.place(made), self.replayed_at);
+        let (place, replayed_at, may_lag) = (self.place(made), self.replayed_at, self.may_lag);
         let pair = self.pair_mut(made.no);
         pair.may_be_late = true;
-        if place == Some(Place::Invalid) && pair.starts == 0 {
+        if place == Some(Place::Invalid) && pair.starts == 0 && !may_lag {
             pair.set(State::Dead { held: false }, pair.sent_op);
             pair.revived += u32::from(replayed_at >= pair.taken_at);
         }
