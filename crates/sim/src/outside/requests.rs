@@ -129,9 +129,9 @@ impl Outside {
         lane.open = None;
         if pair.is_settled() {
             lane.settle(event, pair.position, made.readable_sequence(), pair.taken_at);
-        } else if dead && !pair.aside && held_for_sure {
+        } else if dead && parks && !pair.aside && held_for_sure {
             lane.parked_on = Some(event);
-        } else if dead && !pair.aside {
+        } else if dead && parks && !pair.aside {
             lane.parked_maybe = Some(event);
         }
     }
