@@ -1,5 +1,6 @@
 //! The lanes that are in memory: those with something to do, and those that had until a moment ago.
-//! All others are rows on disk. Slots are plain numbers, so that queues and timers can hold them cheaply.
+//! All others are rows on disk. Slots are plain numbers, so that queues and timers can hold them cheaply; one that is held
+//! for longer than its lane is in memory names nothing.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
@@ -11,7 +12,17 @@ use klambda_core::time::Millis;
 use std::hash::{BuildHasher, Hasher};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot(pub u32);
+pub struct Slot {
+    index: u32,
+    /// Which of the lanes that had this place, one after the other.
+    turn: u32,
+}
+
+#[derive(Default)]
+struct Place {
+    turn: u32,
+    resident: Option<Resident>,
+}
 
 pub struct Resident {
     pub subscription: SubscriptionId,
@@ -120,8 +131,9 @@ impl Rate {
 
 #[derive(Default)]
 pub struct Lanes {
-    slots: Vec<Option<Resident>>,
-    free: Vec<Slot>,
+    places: Vec<Place>,
+    /// Indexes of places that nobody has.
+    free: Vec<u32>,
     index: HashTable<Slot>,
     hasher: FixedState,
     /// Entries in memory over all lanes.
@@ -149,9 +161,7 @@ impl Lanes {
     }
 
     fn is(&self, slot: Slot, subscription: SubscriptionId, key: &str) -> bool {
-        self.slots[slot.0 as usize]
-            .as_ref()
-            .is_some_and(|resident| resident.subscription == subscription && *resident.key == *key)
+        self.get(slot).is_some_and(|resident| resident.subscription == subscription && *resident.key == *key)
     }
 
     fn hash(&self, subscription: SubscriptionId, key: &str) -> u64 {
@@ -172,10 +182,10 @@ impl Lanes {
 
     /// Counts the texts of a lane anew, after something happened to it.
     pub fn recount(&mut self, slot: Slot) {
-        if let Some(Some(resident)) = self.slots.get_mut(slot.0 as usize) {
-            let texts = resident.text_bytes();
-            self.texts = self.texts + texts - resident.texts;
+        if let Some(resident) = self.get_mut(slot) {
+            let (before, texts) = (resident.texts, resident.text_bytes());
             resident.texts = texts;
+            self.texts = self.texts + texts - before;
         }
     }
 
@@ -184,14 +194,17 @@ impl Lanes {
         resident.texts = resident.text_bytes();
         self.texts += resident.texts;
         self.entries += resident.lane.resident();
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            Slot(self.slots.len() as u32 - 1)
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            self.places.len() as u32 - 1
         });
-        self.slots[slot.0 as usize] = Some(resident);
-        let (slots, hasher) = (&self.slots, &self.hasher);
+        let place = &mut self.places[index as usize];
+        let slot = Slot { index, turn: place.turn };
+        place.resident = Some(resident);
+        let (places, hasher) = (&self.places, &self.hasher);
         self.index.insert_unique(hash, slot, |slot| {
-            let resident = slots[slot.0 as usize].as_ref().expect("an indexed lane is resident");
+            let resident =
+                places[slot.index as usize].resident.as_ref().expect("an indexed lane is resident");
             let mut hasher = hasher.build_hasher();
             hasher.write_u32(resident.subscription.0);
             hasher.write(resident.key.as_bytes());
@@ -201,33 +214,37 @@ impl Lanes {
     }
 
     pub fn remove(&mut self, slot: Slot) -> Option<Resident> {
-        let resident = self.slots[slot.0 as usize].take()?;
+        let place = self.places.get_mut(slot.index as usize).filter(|place| place.turn == slot.turn)?;
+        let resident = place.resident.take()?;
+        place.turn = place.turn.wrapping_add(1);
         let hash = self.hash(resident.subscription, &resident.key);
         if let Ok(entry) = self.index.find_entry(hash, |other| *other == slot) {
             entry.remove();
         }
-        self.free.push(slot);
+        self.free.push(slot.index);
         self.entries -= resident.lane.resident();
         self.texts -= resident.texts;
         Some(resident)
     }
 
     pub fn get(&self, slot: Slot) -> Option<&Resident> {
-        self.slots.get(slot.0 as usize)?.as_ref()
+        self.places.get(slot.index as usize).filter(|place| place.turn == slot.turn)?.resident.as_ref()
     }
 
     pub fn get_mut(&mut self, slot: Slot) -> Option<&mut Resident> {
-        self.slots.get_mut(slot.0 as usize)?.as_mut()
+        self.places.get_mut(slot.index as usize).filter(|place| place.turn == slot.turn)?.resident.as_mut()
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut Resident)> {
-        let numbered = self.slots.iter_mut().enumerate();
-        numbered.filter_map(|(n, resident)| Some((Slot(n as u32), resident.as_mut()?)))
+        let numbered = (0..).zip(&mut self.places);
+        numbered
+            .filter_map(|(index, place)| Some((Slot { index, turn: place.turn }, place.resident.as_mut()?)))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &Resident)> {
-        let numbered = self.slots.iter().enumerate();
-        numbered.filter_map(|(n, resident)| Some((Slot(n as u32), resident.as_ref()?)))
+        let numbered = (0..).zip(&self.places);
+        numbered
+            .filter_map(|(index, place)| Some((Slot { index, turn: place.turn }, place.resident.as_ref()?)))
     }
 }
 
@@ -340,5 +357,28 @@ impl Resident {
     /// How it counts in its subscription's lanes by state: not at all when nothing waits.
     pub fn count_kind(&self) -> Option<State> {
         (self.lane.depth() > 0 || self.lane.is_paused()).then(|| self.lane.state())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resident(key: &str) -> Resident {
+        Resident::new(SubscriptionId(1), key, Lane::new(Millis(0)))
+    }
+
+    #[test]
+    fn a_slot_that_is_held_for_longer_than_its_lane_names_no_other() {
+        let mut lanes = Lanes::default();
+        let first = lanes.insert(resident("first"));
+        lanes.remove(first).expect("it was there");
+        let second = lanes.insert(resident("second"));
+        assert_eq!(first.index, second.index, "places are used again");
+        assert!(
+            lanes.get(first).is_none() && lanes.get_mut(first).is_none() && lanes.remove(first).is_none()
+        );
+        assert_eq!(lanes.get(second).map(|resident| &*resident.key), Some("second"));
+        assert_eq!(lanes.iter().map(|(slot, _)| slot).collect::<Vec<Slot>>(), [second]);
     }
 }

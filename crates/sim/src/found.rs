@@ -24,5 +24,7 @@ pub const FOUND: &[(u64, &str)] = &[
     (109, "an accepted event was skipped by the watermark when its subscription came to it"),
     (149, "an event that was accepted and not yet read from the log was forgotten after a day"),
     (164, "the check took dead letters for purged when the log no longer told all that had waited"),
+    (31000000203, "a queue named a lane that was gone, and started another that has its place in memory"),
+    (910000000034, "a merge left out rows of a subscription whose removal was in the log alone"),
     (1280, "a frame ended beyond its segment, where nothing reads it"),
 ];
