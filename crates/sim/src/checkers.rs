@@ -3,6 +3,7 @@
 
 pub mod attempts;
 pub mod bounded;
+pub mod deletion;
 pub mod detection;
 pub mod gap_policy;
 pub mod liveness;

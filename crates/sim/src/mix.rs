@@ -116,6 +116,8 @@ pub struct Mix {
     pub data_max: u64,
     /// Ids that are kept at most.
     pub marks_max: u64,
+    /// With gaps: one event in so many leaves some sequences out, for a while or for good.
+    pub gap_every: u64,
 }
 
 impl Mix {
@@ -156,11 +158,17 @@ impl Mix {
             } else {
                 u64::MAX
             },
+            gap_every: *rng.pick(&[2, 8, 25, 25]),
         }
     }
 
     pub fn has(&self, trouble: Trouble) -> bool {
         self.troubles & trouble.bit() != 0
+    }
+
+    /// So many gaps that nobody could see to each of them.
+    pub fn has_many_gaps(&self) -> bool {
+        self.has(Trouble::Gaps) && self.gap_every < 10
     }
 
     /// From here on nothing goes wrong any more.

@@ -1,7 +1,7 @@
 //! People: they make, change, pause and delete subscriptions, act on lanes, delete and replay dead letters, sensibly or
 //! not. What does not fit is refused, which is fine.
 
-use crate::checkers::Verdict;
+use crate::checkers::{self, Verdict};
 use crate::event::{EventNo, KINDS};
 use crate::history::{Decision, Entry, SubNo};
 use crate::mix::Trouble;
@@ -192,6 +192,10 @@ impl World {
 
     /// Rather one that waits for somebody.
     fn some_lane(&mut self, name: &str, sub: SubNo) -> Option<String> {
+        // Now and then any lane, which mostly is an empty one.
+        if self.rng.one_in(6) {
+            return self.any_lane(sub);
+        }
         let state =
             *self.rng.pick(&[Some(LaneState::Parked), Some(LaneState::Paused), Some(LaneState::Gap), None]);
         let query = LaneQuery { subscription: Some(name.to_owned()), state, after: None, limit: 20 };
@@ -200,6 +204,10 @@ impl World {
         if !keys.is_empty() {
             return Some(self.rng.pick(&keys).clone());
         }
+        self.any_lane(sub)
+    }
+
+    fn any_lane(&mut self, sub: SubNo) -> Option<String> {
         let lanes = &self.outside.sub(sub).lanes;
         let at = self.rng.below(lanes.len() as u64) as usize;
         lanes.keys().nth(at).cloned()
@@ -239,24 +247,49 @@ impl World {
         if before.is_empty() {
             return Ok(());
         }
+        let mut only = None;
         let result = if self.rng.one_in(8) {
             let selector = Selector { subscription: Some(name.clone()), ..Selector::default() };
             let holders = self.rng.one_in(2);
             self.engine.purge_dead_letters(&selector, holders).map(|_| ())
         } else {
-            let id = self.rng.pick(&before).id(&name);
+            let letter = self.some_letter(&before);
+            let id = letter.id(&name);
+            only = Some(letter);
             self.engine.delete_dead_letter(&id)
         };
         if let Err(why) = &result {
             self.refused("delete letters", why)?;
         }
-        let left: Vec<Position> = self.letters(&name).iter().map(|letter| letter.entry.position).collect();
+        let after = self.letters(&name);
+        if let Some(letter) = only.filter(|_| self.engine.failure().is_none() && self.faults_are_off()) {
+            checkers::deletion::of_one(&letter, result.is_ok(), &before, &after)?;
+        }
+        let left: Vec<Position> = after.iter().map(|letter| letter.entry.position).collect();
         for letter in before.iter().filter(|letter| !left.contains(&letter.entry.position)) {
             if let Some(event) = self.event_of(letter) {
                 self.note(Entry::Decided(Decision::LetterDeleted { sub, event }))?;
             }
         }
         Ok(())
+    }
+
+    /// Rather one that holds its lane while another of that lane is replayed.
+    fn some_letter(&mut self, letters: &[DeadLetter]) -> DeadLetter {
+        let jobs = (1..=self.replays_made).rev().take(8).filter_map(|id| self.engine.replay(id));
+        let open: Vec<&String> = jobs.flat_map(|job| job.open.iter().map(|(_, _, key)| key)).collect();
+        let beside = |letter: &&DeadLetter| {
+            letter.holds_lane && letter.key.as_ref().is_some_and(|key| open.contains(&key))
+        };
+        match letters.iter().find(beside).cloned() {
+            Some(letter) => letter,
+            None => self.rng.pick(letters).clone(),
+        }
+    }
+
+    /// A list may be cut short by a read that fails.
+    fn faults_are_off(&self) -> bool {
+        !self.mix.has(Trouble::DiskError)
     }
 
     pub fn event_of(&self, letter: &DeadLetter) -> Option<EventNo> {

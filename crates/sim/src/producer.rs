@@ -12,6 +12,8 @@ pub struct Producer {
     /// Made so far.
     pub made: u64,
     next_sequence: BTreeMap<u64, u64>,
+    /// Sequences that were left out, by key: some of them come late.
+    left_out: BTreeMap<u64, Vec<u64>>,
     /// By the round in which they are sent.
     outbox: BTreeMap<(u64, u64), EventNo>,
     next: u64,
@@ -107,12 +109,7 @@ impl Producer {
     fn one(&mut self, mix: &Mix, no: EventNo, events: &[Made], rng: &mut Rng) -> Made {
         // Some keys are busier than others.
         let key = if rng.one_in(3) { rng.below(mix.keys.min(3)) } else { rng.below(mix.keys) };
-        let next = self.next_sequence.entry(key).or_insert(1);
-        if mix.has(Trouble::Gaps) && rng.one_in(25) {
-            *next += rng.between(1, 3);
-        }
-        let sequence = *next;
-        *next += 1;
+        let sequence = self.sequence(mix, key, rng);
         let source = rng.below(SOURCES.len() as u64) as usize;
         Made {
             no,
@@ -126,6 +123,25 @@ impl Producer {
             poison: rng.one_in(80),
             reply: false,
         }
+    }
+
+    /// The next one of its key, or one that was left out before, however long ago.
+    fn sequence(&mut self, mix: &Mix, key: u64, rng: &mut Rng) -> u64 {
+        let next = self.next_sequence.entry(key).or_insert(1);
+        if mix.has(Trouble::Gaps) {
+            let left_out = self.left_out.entry(key).or_default();
+            if !left_out.is_empty() && rng.one_in(mix.gap_every * 3) {
+                return left_out.swap_remove(rng.below(left_out.len() as u64) as usize);
+            }
+            if rng.one_in(mix.gap_every) {
+                let from = *next;
+                *next += rng.between(1, 3);
+                left_out.extend(from..*next);
+            }
+        }
+        let sequence = *next;
+        *next += 1;
+        sequence
     }
 
     /// Ids are the producer's: two producers may use the same.
@@ -151,6 +167,7 @@ fn sequence_text(sequence: u64, rng: &mut Rng) -> Option<String> {
         0 => None,
         1 => Some("soon".into()),
         2 => Some(format!("{sequence:012}")),
+        3 => Some(u64::MAX.to_string()),
         _ => Some(sequence.to_string()),
     }
 }

@@ -116,7 +116,7 @@ impl Rules {
             ordering: Ordering::random(rng),
             strict: rng.one_in(3),
             gap_timeout_ms: *rng.pick(&[30, 200, 2000]),
-            gap_parks: rng.one_in(3),
+            gap_parks: rng.one_in(3) && !mix.has_many_gaps(),
             buffer_max: *rng.pick(&[3, 10, 1000]),
             failure_skips: rng.one_in(2),
             attempts: *rng.pick(&[None, Some(1), Some(2), Some(3), Some(5)]),

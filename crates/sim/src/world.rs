@@ -153,6 +153,9 @@ impl World {
         checkers::no_loss::readable(&self.engine)?;
         let bounds = self.bounds();
         checkers::bounded::round(&self.outside, &self.engine, &bounds)?;
+        if self.round.is_multiple_of(8) && !self.mix.has(Trouble::LaneActions) && !self.outside.calm {
+            checkers::gap_policy::at_limit(&self.outside, &self.engine)?;
+        }
         if self.round.is_multiple_of(64) {
             checkers::bounded::now_and_then(&self.outside, &self.engine)?;
             self.look_at_overdue()?;

@@ -7,8 +7,11 @@
 
 use super::{Verdict, Violation};
 use crate::history::{Entry, OrderStatus, Request};
-use crate::outside::{Lane, Outside, Pair, State};
+use crate::outside::{Lane, Outside, Pair, State, Sub};
 use crate::rules::Place;
+use klambda_core::lane::State as LaneState;
+use klambda_dispatch::Engine;
+use klambda_dispatch::views::LaneQuery;
 
 const NAME: &str = "gap policy";
 
@@ -27,6 +30,23 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
         OrderStatus::Late => late(outside, request, &pair),
         _ => in_turn(outside, request, lane, *sequence),
     }
+}
+
+/// At the limit of its buffer no gap is waited for, whenever the lane came to it. A person can ask for one more timeout.
+pub fn at_limit(outside: &Outside, engine: &Engine) -> Verdict {
+    let query = LaneQuery { subscription: None, state: Some(LaneState::Gap), after: None, limit: 50 };
+    let Ok(page) = engine.view_lanes(&query) else { return Ok(()) };
+    for lane in page.items {
+        let named = |sub: &&Sub| sub.there && sub.rules.name == lane.subscription;
+        let Some(sub) = outside.subs.iter().rfind(named) else { continue };
+        if sub.changes == 0 && sub.next_rules.is_none() && lane.buffered >= sub.rules.buffer_max {
+            let (name, key, n) = (&lane.subscription, &lane.key, lane.buffered);
+            let text =
+                format!("subscription {name} lane {key}: {n} wait for a gap, {} may", sub.rules.buffer_max);
+            return Err(Violation::new(NAME, text));
+        }
+    }
+    Ok(())
 }
 
 fn wrong(outside: &Outside, request: &Request, text: &str) -> Verdict {

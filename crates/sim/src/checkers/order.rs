@@ -37,6 +37,7 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     }
     numbers(outside, request, lane, &pair, number)?;
     turns(outside, request, lane, &pair, number)?;
+    flags(outside, request, sub, lane, &pair, number)?;
     if sequence.is_none() {
         arrivals(outside, request, sub, lane, &pair)?;
     }
@@ -109,6 +110,30 @@ fn turns(outside: &Outside, request: &Request, lane: &Lane, pair: &Pair, number:
     };
     if broken && request.flag == OrderStatus::None {
         return wrong(outside, request, "the event before it was given up, and it is not flagged");
+    }
+    Ok(())
+}
+
+/// A gap is told of only where something is missing. Here nothing is: the number before belongs to an event that was
+/// called once and delivered, and the sequence, if there is one, is the next.
+fn flags(outside: &Outside, request: &Request, sub: &Sub, lane: &Lane, pair: &Pair, number: u64) -> Verdict {
+    let Place::Lane { sequence, .. } = &request.place else { return Ok(()) };
+    let is_judged = request.flag == OrderStatus::Gap
+        && pair.starts == 0
+        && pair.generation == 0
+        && !(sub.drops || sub.read_history || sub.changes > 0);
+    let is_next = sequence.is_none() || (lane.expected == *sequence && !lane.disturbed);
+    let Some(before) = number.checked_sub(1).and_then(|before| lane.numbers.get(&before)) else {
+        return Ok(());
+    };
+    let before = sub.pair(*before);
+    let is_whole = before.state == State::Acked
+        && before.starts == 1
+        && before.number == Some(number - 1)
+        && !before.aside
+        && before.failed_ops.is_empty();
+    if is_judged && is_next && is_whole {
+        return wrong(outside, request, "flagged as after a gap, and nothing is missing before it");
     }
     Ok(())
 }

@@ -51,6 +51,13 @@ pub fn at_end(engine: &Engine, jobs: u64) -> Verdict {
             return Err(Violation::new(NAME, text));
         }
         let accounted = job.replayed + job.failed + job.skipped + job.waiting;
+        // What cannot go out now because its lane is parked waits in it: no job passes over that.
+        if job.skipped_reasons.contains_key("parked") {
+            return Err(Violation::new(
+                NAME,
+                format!("job {id} passed over a dead letter beside a parked lane"),
+            ));
+        }
         if matches!(job.state, JobState::Succeeded | JobState::Failed) && job.selected != accounted {
             return Err(Violation::new(
                 NAME,

@@ -84,11 +84,13 @@ impl Outside {
         let unsettled = sub.catching_up || sub.next_rules.is_some() || sub.may_lag;
         let read_history = sub.read_history;
         let mut positions = Vec::new();
+        let mut waited = unsettled || read_history;
         for (n, pair) in sub.pairs.iter_mut().enumerate() {
             if pair.open || pair.taken == Taken::No || !is_in_lane(&ordering, &events[n], key) {
                 continue;
             }
             if pair.may_wait() {
+                waited = true;
                 let sure = pair.taken == Taken::Yes
                     && pair.position.is_some()
                     && matches!(pair.state, State::Waiting | State::Dead { held: true })
@@ -99,6 +101,9 @@ impl Outside {
                 positions.extend(pair.position);
                 pair.release(op, sure);
             }
+        }
+        if !waited {
+            return;
         }
         // By rules that are on their way it may have been another lane.
         for lane in sub.lanes.values_mut().filter(|_| unsettled) {

@@ -171,6 +171,12 @@ pub struct Lane {
     pub disturbed: bool,
     /// When its first event came.
     pub first_at: Option<u64>,
+    /// The sequences of which an event was offered.
+    pub came: BTreeSet<u64>,
+    /// The lowest sequence that began its turn in time.
+    pub lowest: Option<u64>,
+    /// Something happened to its sequence that is not followed, at some time.
+    pub unsure: bool,
 }
 
 impl Lane {
@@ -181,7 +187,14 @@ impl Lane {
         self.paused = self.paused.filter(|op| *op <= kept);
     }
 
+    /// The sequence is above one that had its turn, and no event with it was ever offered: it was not delivered.
+    pub fn never_came(&self, sequence: u64) -> bool {
+        let is_between = self.lowest.is_some_and(|lowest| lowest < sequence);
+        is_between && !self.unsure && !self.came.contains(&sequence)
+    }
+
     pub fn forget_sequences(&mut self) {
+        self.unsure = true;
         self.expected = None;
         self.by_sequence.clear();
         self.disturbed = true;

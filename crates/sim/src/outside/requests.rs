@@ -184,6 +184,7 @@ impl super::Lane {
             return self.forget_sequences();
         }
         self.expected = Some(sequence.saturating_add(1));
+        self.lowest = Some(self.lowest.map_or(sequence, |lowest| lowest.min(sequence)));
         self.disturbed = false;
     }
 }

@@ -115,6 +115,7 @@ impl Sub {
                 let lane = self.lane_mut(key);
                 let may_be_late = may_lag || lane.may_be_passed(*sequence, now, timeout_ms, buffer_max);
                 lane.first_at.get_or_insert(now);
+                lane.came.insert(*sequence);
                 lane.arrivals.insert((now, made.no));
                 lane.offered.insert((*sequence, made.no));
                 self.pair_mut(made.no).may_be_late = may_be_late;
@@ -135,7 +136,12 @@ impl Sub {
     /// Passed longer ago than the id window, by the rules in force: only in a lane that is that old. What is read from the
     /// log is never turned away.
     fn may_be_long_past(&self, place: Option<&Place>, now: u64) -> bool {
-        let Some(Place::Lane { key, sequence: Some(_) }) = place else { return false };
+        let Some(Place::Lane { key, sequence: Some(sequence) }) = place else { return false };
+        // A sequence that was left out and comes late was never delivered: it is no duplicate, however old the gap is.
+        let is_followed = self.changes == 0 && !self.read_history;
+        if is_followed && self.lane(key).is_some_and(|lane| lane.never_came(*sequence)) {
+            return false;
+        }
         // The past came to a lane at some time since its subscription was made.
         let first = match self.read_history {
             true => Some(self.created_at),
