@@ -196,10 +196,8 @@ impl World {
                 continue;
             }
             nothing = false;
-            if gap {
-                self.lane_action(&name, sub, &key, LaneAction::Skip)?;
-            }
-            self.lane_action(&name, sub, &key, LaneAction::Resume)?;
+            let action = if gap { LaneAction::Skip } else { LaneAction::Resume };
+            self.lane_action(&name, sub, &key, action)?;
         }
         if self.has_letters_to_replay() {
             nothing = false;

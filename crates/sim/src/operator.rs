@@ -30,6 +30,7 @@ impl World {
         {
             return self.create(&name);
         }
+        self.delete_as_planned()?;
         if self.names.is_empty() || !self.rng.one_in(self.mix.operator_every) {
             return Ok(());
         }
@@ -39,6 +40,7 @@ impl World {
             6 if self.mix.has(Trouble::Deletions) && self.rng.one_in(4) => self.delete(),
             7 if self.mix.has(Trouble::Pauses) => self.pause(),
             8 | 9 if self.mix.has(Trouble::Replays) => self.replay(),
+            10 if self.mix.has(Trouble::LetterDeletions) && self.rng.one_in(2) => self.replay_beside(),
             10 if self.mix.has(Trouble::LetterDeletions) => self.delete_letters(),
             12 if self.mix.has(Trouble::Retargets) => self.retarget(),
             11 => {
@@ -177,6 +179,12 @@ impl World {
 
     fn act_on_lane(&mut self) -> Verdict {
         let (name, sub) = self.some_subscription();
+        // Now and then any lane, which mostly is an empty one.
+        if self.rng.one_in(5) {
+            let Some(key) = self.any_lane(sub) else { return Ok(()) };
+            let action = *self.rng.pick(&[LaneAction::Purge, LaneAction::Resume, LaneAction::Skip]);
+            return self.lane_action(&name, sub, &key, action);
+        }
         let Some(key) = self.some_lane(&name, sub) else { return Ok(()) };
         let expected = self.rng.below(200);
         let action = match self.rng.below(12) {
@@ -192,10 +200,6 @@ impl World {
 
     /// Rather one that waits for somebody.
     fn some_lane(&mut self, name: &str, sub: SubNo) -> Option<String> {
-        // Now and then any lane, which mostly is an empty one.
-        if self.rng.one_in(6) {
-            return self.any_lane(sub);
-        }
         let state =
             *self.rng.pick(&[Some(LaneState::Parked), Some(LaneState::Paused), Some(LaneState::Gap), None]);
         let query = LaneQuery { subscription: Some(name.to_owned()), state, after: None, limit: 20 };
@@ -247,24 +251,38 @@ impl World {
         if before.is_empty() {
             return Ok(());
         }
-        let mut only = None;
-        let result = if self.rng.one_in(8) {
-            let selector = Selector { subscription: Some(name.clone()), ..Selector::default() };
-            let holders = self.rng.one_in(2);
-            self.engine.purge_dead_letters(&selector, holders).map(|_| ())
-        } else {
-            let letter = self.some_letter(&before);
-            let id = letter.id(&name);
-            only = Some(letter);
-            self.engine.delete_dead_letter(&id)
-        };
-        if let Err(why) = &result {
-            self.refused("delete letters", why)?;
+        if !self.rng.one_in(8) {
+            let letter = self.rng.pick(&before).clone();
+            return self.delete_letter(&name, sub, &letter, &before);
+        }
+        let selector = Selector { subscription: Some(name.clone()), ..Selector::default() };
+        let holders = self.rng.one_in(2);
+        if let Err(why) = self.engine.purge_dead_letters(&selector, holders) {
+            self.refused("delete letters", &why)?;
         }
         let after = self.letters(&name);
-        if let Some(letter) = only.filter(|_| self.engine.failure().is_none() && self.faults_are_off()) {
-            checkers::deletion::of_one(&letter, result.is_ok(), &before, &after)?;
+        self.letters_deleted(sub, &before, &after)
+    }
+
+    fn delete_letter(
+        &mut self,
+        name: &str,
+        sub: SubNo,
+        letter: &DeadLetter,
+        before: &[DeadLetter],
+    ) -> Verdict {
+        let result = self.engine.delete_dead_letter(&letter.id(name));
+        let after = self.letters(name);
+        if self.engine.failure().is_none() && self.faults_are_off() {
+            checkers::deletion::of_one(letter, &result, before, &after)?;
         }
+        if let Err(why) = &result {
+            self.refused("delete letter", why)?;
+        }
+        self.letters_deleted(sub, before, &after)
+    }
+
+    fn letters_deleted(&mut self, sub: SubNo, before: &[DeadLetter], after: &[DeadLetter]) -> Verdict {
         let left: Vec<Position> = after.iter().map(|letter| letter.entry.position).collect();
         for letter in before.iter().filter(|letter| !left.contains(&letter.entry.position)) {
             if let Some(event) = self.event_of(letter) {
@@ -274,16 +292,39 @@ impl World {
         Ok(())
     }
 
-    /// Rather one that holds its lane while another of that lane is replayed.
-    fn some_letter(&mut self, letters: &[DeadLetter]) -> DeadLetter {
-        let jobs = (1..=self.replays_made).rev().take(8).filter_map(|id| self.engine.replay(id));
-        let open: Vec<&String> = jobs.flat_map(|job| job.open.iter().map(|(_, _, key)| key)).collect();
-        let beside = |letter: &&DeadLetter| {
-            letter.holds_lane && letter.key.as_ref().is_some_and(|key| open.contains(&key))
+    /// Two dead letters of one lane: one that holds it, and one beside it that a replay sends out before it.
+    fn held_and_beside(&self, name: &str) -> Option<(DeadLetter, DeadLetter)> {
+        let mut letters = self.letters(name);
+        let beside = |held: &DeadLetter, other: &DeadLetter| {
+            !other.holds_lane && other.entry.number.0 > 0 && other.key == held.key
         };
-        match letters.iter().find(beside).cloned() {
-            Some(letter) => letter,
-            None => self.rng.pick(letters).clone(),
+        let is_held = |held: &DeadLetter| held.holds_lane && letters.iter().any(|other| beside(held, other));
+        let held = letters.iter().position(is_held)?;
+        let held = letters.swap_remove(held);
+        let other = letters.into_iter().find(|other| beside(&held, other))?;
+        Some((held, other))
+    }
+
+    /// Replays the one beside its lane; the one that holds the lane is deleted while that goes on.
+    fn replay_beside(&mut self) -> Verdict {
+        let (name, sub) = self.some_subscription();
+        let Some((held, other)) = self.held_and_beside(&name) else { return self.delete_letters() };
+        let selector = Selector { ids: Some(vec![other.id(&name)]), ..Selector::default() };
+        let request = Request { selector, rate_per_second: 0, parallelism: 1 };
+        self.deletion = Some((self.round + self.rng.between(1, 4), name, held));
+        self.start_replay(request, Some(sub))
+    }
+
+    fn delete_as_planned(&mut self) -> Verdict {
+        let Some((_, name, held)) = self.deletion.take_if(|(due, ..)| *due <= self.round) else {
+            return Ok(());
+        };
+        let Some(sub) = self.names.get(&name).copied() else { return Ok(()) };
+        let before = self.letters(&name);
+        let is_it = |letter: &&DeadLetter| letter.holds_lane && letter.entry.position == held.entry.position;
+        match before.iter().find(is_it).cloned() {
+            Some(letter) => self.delete_letter(&name, sub, &letter, &before),
+            None => Ok(()),
         }
     }
 

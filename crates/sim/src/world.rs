@@ -17,6 +17,7 @@ use klambda_core::ids::SubscriptionId;
 use klambda_core::outcome::{Outcome, Verdict as Meaning};
 use klambda_core::retry::RETRY_AFTER_MS_MAX;
 use klambda_core::time::Millis;
+use klambda_dispatch::dead_letters::DeadLetter;
 use klambda_dispatch::{Answer, Config, Delivery, Engine, Judged, Rejection, Status, Token};
 use klambda_store::chore::Chore;
 use klambda_store::faulty_disk::MemoryDisk;
@@ -61,6 +62,8 @@ pub struct World {
     /// Dead letters past their time that are still there, and since when that is seen.
     pub overdue: BTreeMap<(SubNo, u64), u64>,
     pub replays_made: u64,
+    /// A dead letter that somebody is going to delete, of which subscription and in which round.
+    pub deletion: Option<(u64, String, DeadLetter)>,
     pub crashes: u64,
     pub accepted: u64,
     /// Requests and answers so far: how one sees that something happens.
@@ -112,6 +115,7 @@ impl World {
             drops_told: BTreeMap::new(),
             overdue: BTreeMap::new(),
             replays_made: 0,
+            deletion: None,
             crashes: 0,
             accepted: 0,
             steps: 0,
@@ -153,7 +157,7 @@ impl World {
         checkers::no_loss::readable(&self.engine)?;
         let bounds = self.bounds();
         checkers::bounded::round(&self.outside, &self.engine, &bounds)?;
-        if self.round.is_multiple_of(8) && !self.mix.has(Trouble::LaneActions) && !self.outside.calm {
+        if self.round.is_multiple_of(4) {
             checkers::gap_policy::at_limit(&self.outside, &self.engine)?;
         }
         if self.round.is_multiple_of(64) {

@@ -4,21 +4,35 @@
 
 use super::{Verdict, Violation};
 use klambda_dispatch::dead_letters::DeadLetter;
+use klambda_dispatch::operate::Refused;
 
 const NAME: &str = "deletion";
 
-/// What was there before and is there after one was to be deleted. Nothing else happened in between.
-pub fn of_one(target: &DeadLetter, is_done: bool, before: &[DeadLetter], after: &[DeadLetter]) -> Verdict {
+/// What was there before and is there after one was to be deleted. Nothing else happened in between. Only a disk without
+/// room is a reason to refuse: whatever is in flight is no dead letter at that time.
+pub fn of_one(
+    target: &DeadLetter,
+    result: &Result<(), Refused>,
+    before: &[DeadLetter],
+    after: &[DeadLetter],
+) -> Verdict {
+    let at = target.entry.position;
+    if let Err(why @ (Refused::NotFound(_) | Refused::Conflict(_))) = result {
+        return Err(Violation::new(
+            NAME,
+            format!("to delete position {at}, which is there, was refused: {why}"),
+        ));
+    }
     let positions = |letters: &[DeadLetter]| -> Vec<u64> {
         letters.iter().map(|letter| letter.entry.position.0).collect()
     };
     let mut expected = positions(before);
-    expected.retain(|position| !is_done || *position != target.entry.position.0);
+    expected.retain(|position| result.is_err() || *position != at.0);
     let found = positions(after);
     if found == expected {
         return Ok(());
     }
-    let (at, answer) = (target.entry.position, if is_done { "done" } else { "refused" });
+    let answer = if result.is_ok() { "done" } else { "refused" };
     let text =
         format!("to delete position {at} was {answer}: of {:?} there are {found:?} left", positions(before));
     Err(Violation::new(NAME, text))

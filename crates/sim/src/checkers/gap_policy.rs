@@ -39,7 +39,9 @@ pub fn at_limit(outside: &Outside, engine: &Engine) -> Verdict {
     for lane in page.items {
         let named = |sub: &&Sub| sub.there && sub.rules.name == lane.subscription;
         let Some(sub) = outside.subs.iter().rfind(named) else { continue };
-        if sub.changes == 0 && sub.next_rules.is_none() && lane.buffered >= sub.rules.buffer_max {
+        let is_resumed = sub.lane(&lane.key).is_some_and(|lane| lane.resumed);
+        let is_judged = sub.changes == 0 && sub.next_rules.is_none() && !is_resumed;
+        if is_judged && lane.buffered >= sub.rules.buffer_max {
             let (name, key, n) = (&lane.subscription, &lane.key, lane.buffered);
             let text =
                 format!("subscription {name} lane {key}: {n} wait for a gap, {} may", sub.rules.buffer_max);

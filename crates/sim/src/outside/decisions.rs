@@ -120,7 +120,7 @@ impl Outside {
         let sub = &mut self.subs[sub as usize];
         let lane = sub.lane_mut(key);
         lane.paused = None;
-        // A gap waits one more timeout.
+        lane.resumed = true;
         let events = [lane.current, lane.parked_on.take()];
         for event in events.into_iter().flatten() {
             let pair = sub.pair_mut(event);
@@ -155,7 +155,10 @@ impl Outside {
         // What was tried last and waits to be tried again, else what holds the lane; else a gap is skipped.
         let tried = lane.current.filter(|event| Some(*event) != lane.parked_on);
         let parked = lane.parked_on.or(lane.parked_maybe);
-        let Some(event) = tried.or(parked) else { return };
+        let Some(event) = tried.or(parked) else {
+            lane.resumed = false;
+            return;
+        };
         let pair = sub.pair_mut(event);
         // One that is to be tried afresh is no obstacle: then a gap behind it may be what is skipped.
         let fails = matches!(pair.state, State::Dead { held: true })

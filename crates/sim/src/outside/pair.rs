@@ -156,6 +156,8 @@ pub struct Lane {
     pub parked_on: Option<EventNo>,
     /// … which may hold it still: a job was to take it up.
     pub parked_maybe: Option<EventNo>,
+    /// A person resumed it: then a gap waits one more timeout, whatever its buffer's limit is.
+    pub resumed: bool,
     /// Since when nothing may start: a person paused it.
     pub paused: Option<u64>,
     /// Events that certainly wait, by position: what goes in order of arrival.
