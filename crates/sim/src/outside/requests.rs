@@ -146,9 +146,11 @@ impl Outside {
         sub.rests_until = if stalled { 0 } else { now + rests_ms };
         let pair = sub.pair_mut(event);
         pair.open = false;
-        let lane = pair.lane.clone();
+        let (lane, is_untried) = (pair.lane.clone(), pair.failed_ops.is_empty());
         if let Some(lane) = lane.and_then(|key| sub.lanes.get_mut(&key)) {
             lane.open = None;
+            // It gives its turn back, unless it failed before.
+            lane.current = lane.current.filter(|current| *current != event || !is_untried);
         }
     }
 
@@ -162,6 +164,7 @@ impl Outside {
         }
         if pair.state_op == u64::MAX {
             pair.state_op = op;
+            pair.acked_at = now;
         }
         pair.failed_ops.iter_mut().filter(|failed| **failed == u64::MAX).for_each(|failed| *failed = op);
     }

@@ -88,6 +88,8 @@ impl Sub {
         // An id may be known for a tenth of its window longer, and no more.
         let forgotten_ms = self.rules.window_ms + self.rules.window_ms / 10;
         let is_steady = self.changes == 0 && !self.read_history;
+        // What it read before a crash it may have to read again, and knows then.
+        let is_read = !self.catching_up;
         let pair = self.pair_mut(made.no);
         // What waits again because a crash lost its acknowledgement may be dropped, and its id released.
         let delivered = pair.state == State::Acked || (pair.state == State::AckedMaybe && !drops);
@@ -100,9 +102,15 @@ impl Sub {
             sub: no,
             taken: pair.taken,
             generation: pair.generation,
-            known_for_sure: pair.taken == Taken::Yes && has_it && pair.pending == 0 && (within || waits),
+            known_for_sure: pair.taken == Taken::Yes
+                && is_read
+                && has_it
+                && pair.pending == 0
+                && (within || waits),
+            // While its acknowledgement waits for room, its window has not begun.
             forgotten_for_sure: is_steady
                 && pair.state == State::Acked
+                && pair.state_op < u64::MAX
                 && pair.pending == 0
                 && since_ms >= forgotten_ms,
             may_be_long_past,
