@@ -1,8 +1,9 @@
 //! Order: first deliveries of a key are in order; never two requests open in a lane from our side; a dead letter that
 //! holds its lane is not passed; a number belongs to one event, for ever; `previousid` names the event before.
 //!
-//! Semantics: 5 (arrival order), 15 (one request per lane), 18 (repeats in order), 19 and 24 (pauses), 20 (numbers),
-//! 21 (unordered events have none), 22 (a failed head parks its lane), 23 (what follows a break is flagged).
+//! Semantics: 5 (arrival order), 15 (one request per lane), 18 (repeats in order, decisions are synced first), 19 and 24
+//! (pauses), 20 (numbers), 21 (unordered events have none), 22 (a failed head parks its lane), 23 (what follows a break
+//! is flagged).
 
 use super::{Verdict, Violation};
 use crate::event::EventNo;
@@ -34,6 +35,9 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     }
     if lane.paused.is_some() {
         return wrong(outside, request, "started although its lane is paused");
+    }
+    if lane.decided_op > outside.durable {
+        return wrong(outside, request, "started before what was decided about its lane is durable");
     }
     numbers(outside, request, lane, &pair, number)?;
     turns(outside, request, lane, &pair, number)?;

@@ -32,7 +32,7 @@ impl Outside {
             Decision::Skip { sub, key } => self.skipped(*sub, key),
             Decision::Purge { sub, key } => self.purged(*sub, key),
             Decision::PauseLane { sub, key } => self.sub_mut(*sub).lane_mut(key).paused = Some(op),
-            Decision::Reset { sub, key, .. } => self.sub_mut(*sub).forget_sequences(key),
+            Decision::Reset { sub, key, .. } => self.reset(*sub, key),
             Decision::LetterDeleted { sub, event } => self.letter_deleted(*sub, *event),
             Decision::Replay { sub } => self.replayed(*sub),
             Decision::ReplayStopped => {}
@@ -110,15 +110,25 @@ impl Outside {
             lane.waiting.retain(|position, _| !positions.contains(position));
         }
         let lane = sub.lane_mut(key);
+        lane.decided_op = op;
         lane.waiting.clear();
         lane.parked_on = None;
         lane.current = lane.open;
         lane.forget_sequences();
     }
 
+    fn reset(&mut self, sub: SubNo, key: &str) {
+        let op = self.op;
+        let sub = self.sub_mut(sub);
+        sub.lane_mut(key).decided_op = op;
+        sub.forget_sequences(key);
+    }
+
     fn resumed(&mut self, sub: SubNo, key: &str) {
+        let op = self.op;
         let sub = &mut self.subs[sub as usize];
         let lane = sub.lane_mut(key);
+        lane.decided_op = op;
         lane.paused = None;
         lane.resumed = true;
         let events = [lane.current, lane.parked_on.take()];
@@ -151,6 +161,7 @@ impl Outside {
         let made = &self.events;
         let sub = &mut self.subs[sub as usize];
         let lane = sub.lane_mut(key);
+        lane.decided_op = op;
         lane.disturbed = true;
         // What was tried last and waits to be tried again, else what holds the lane; else a gap is skipped.
         let tried = lane.current.filter(|event| Some(*event) != lane.parked_on);

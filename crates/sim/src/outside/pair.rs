@@ -158,6 +158,8 @@ pub struct Lane {
     pub parked_maybe: Option<EventNo>,
     /// A person resumed it: then a gap waits one more timeout, whatever its buffer's limit is.
     pub resumed: bool,
+    /// The last decision about it that was seen: nothing starts before that is durable.
+    pub decided_op: u64,
     /// Since when nothing may start: a person paused it.
     pub paused: Option<u64>,
     /// Events that certainly wait, by position: what goes in order of arrival.
@@ -185,6 +187,7 @@ impl Lane {
     pub fn crashed(&mut self, kept: u64) {
         self.open = None;
         self.turn = 0;
+        self.decided_op = 0;
         // A pause that was not durable may be gone.
         self.paused = self.paused.filter(|op| *op <= kept);
     }

@@ -127,6 +127,9 @@ impl Outside {
         let pair = sub.pair(event);
         let Some(lane) = pair.lane.as_ref().and_then(|key| sub.lanes.get_mut(key)) else { return };
         lane.open = None;
+        if pair.state == (State::Dead { held: false }) && !stalled {
+            lane.decided_op = op;
+        }
         if pair.is_settled() {
             lane.settle(event, pair.position, made.readable_sequence(), pair.taken_at);
         } else if dead && parks && !pair.aside && held_for_sure {
@@ -164,7 +167,6 @@ impl Outside {
         }
         if pair.state_op == u64::MAX {
             pair.state_op = op;
-            pair.acked_at = now;
         }
         pair.failed_ops.iter_mut().filter(|failed| **failed == u64::MAX).for_each(|failed| *failed = op);
     }
