@@ -8,6 +8,7 @@ mod structured;
 
 use crate::event::{Data, Event, Form, Value, is_json, is_json_media, media_essence};
 use crate::fault::{Fault, excerpt};
+use crate::scan;
 use bytes::Bytes;
 use draft::Draft;
 use percent_encoding::percent_decode;
@@ -143,9 +144,9 @@ fn attribute_name(header: &str) -> Option<Cow<'_, str>> {
     if !prefix.eq_ignore_ascii_case("ce-") {
         return None;
     }
-    match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        true => Some(Cow::Owned(name.to_ascii_lowercase())),
-        false => Some(Cow::Borrowed(name)),
+    match scan::all(name.as_bytes(), |byte| !byte.is_ascii_uppercase()) {
+        true => Some(Cow::Borrowed(name)),
+        false => Some(Cow::Owned(name.to_ascii_lowercase())),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::event::{DELIVERY_ATTRIBUTES, Form, SPEC_VERSION};
 use crate::event_codec::{EventView, ValueRef};
+use crate::scan;
 use base64::Engine as _;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use std::borrow::Cow;
@@ -75,7 +76,11 @@ impl EventView<'_> {
 
 /// A context attribute's text as the HTTP binding writes it in a header; borrowed if it needs no encoding.
 pub fn header_value(text: &str) -> Cow<'_, str> {
-    utf8_percent_encode(text, HEADER_UNSAFE).into()
+    let is_safe = |byte: u8| (byte > b' ') & (byte < 0x7f) & (byte != b'"') & (byte != b'%');
+    match scan::all(text.as_bytes(), is_safe) {
+        true => Cow::Borrowed(text),
+        false => utf8_percent_encode(text, HEADER_UNSAFE).into(),
+    }
 }
 
 fn write_value(out: &mut Vec<u8>, value: ValueRef<'_>) {
@@ -179,6 +184,16 @@ mod tests {
             prop_assert!(!json.contains(&b'\n'));
             let value: serde_json::Value = serde_json::from_slice(&json).expect("JSON");
             prop_assert_eq!(value, event.to_json());
+        }
+    }
+
+    #[test]
+    fn a_header_value_that_is_safe_stays_as_it_is() {
+        for character in '\0'..='\u{100}' {
+            let text = format!("a{character}");
+            let encoded = header_value(&text);
+            assert_eq!(encoded, utf8_percent_encode(&text, HEADER_UNSAFE).to_string());
+            assert_eq!(matches!(encoded, Cow::Borrowed(_)), encoded == text, "{text:?}");
         }
     }
 }

@@ -6,6 +6,8 @@
 mod chunked;
 mod requests;
 
+use crate::scan;
+
 pub use chunked::{Chunked, Item};
 pub use requests::{Refused, Requests};
 
@@ -16,7 +18,7 @@ pub struct Malformed(pub &'static str);
 /// The number of line ends. A head has one for its first line, one for each header and one for the empty line; if it
 /// has fewer, one of its lines ends without a carriage return.
 pub fn line_ends(head: &[u8]) -> usize {
-    head.windows(2).filter(|pair| *pair == b"\r\n").count()
+    scan::count_pairs(head, *b"\r\n")
 }
 
 /// Whether a line feed comes without its carriage return.

@@ -21,6 +21,7 @@ pub mod outcome;
 pub mod planted;
 pub mod quantity;
 pub mod retry;
+pub mod scan;
 pub mod strict_json;
 pub mod subscription;
 pub mod time;

@@ -3,6 +3,7 @@
 use super::{Limits, Rejected};
 use crate::event::{Attribute, Data, Event, SPEC_VERSION, Value};
 use crate::fault::{Fault, excerpt};
+use crate::scan;
 
 pub(super) struct Draft<'l> {
     limits: &'l Limits,
@@ -140,11 +141,13 @@ impl<'l> Draft<'l> {
 }
 
 fn wrong_name(name: &str) -> Option<&'static str> {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let plain = |byte: u8| byte.is_ascii_lowercase() | byte.is_ascii_digit();
     match name {
         "" => Some("an attribute needs a name"),
         "data" => Some("an attribute cannot be named data"),
-        _ if !name.bytes().all(plain) => Some("attribute names have only the letters a-z and digits"),
+        _ if !scan::all(name.as_bytes(), plain) => {
+            Some("attribute names have only the letters a-z and digits")
+        }
         _ if name.len() > 64 => Some("attribute names have at most 64 characters"),
         _ => None,
     }
@@ -166,10 +169,13 @@ fn wrong_value(name: &str, value: &Value, limits: &Limits) -> Option<String> {
     wrong_text(name, text)
 }
 
-/// Plain printable ASCII, which nearly all of it is, is told without a branch per byte.
+/// Nearly all of it is plain printable ASCII, which is told without a look at its characters.
 fn has_control_characters(text: &str) -> bool {
-    let odd = text.bytes().fold(false, |odd, byte| odd | !(b' '..=b'~').contains(&byte));
-    odd && text.chars().any(char::is_control)
+    !scan::all(text.as_bytes(), is_printable) && text.chars().any(char::is_control)
+}
+
+fn is_printable(byte: u8) -> bool {
+    (b' '..=b'~').contains(&byte)
 }
 
 fn wrong_text(name: &str, text: &str) -> Option<String> {
@@ -201,7 +207,7 @@ fn is_string_by_specification(name: &str) -> bool {
 }
 
 fn is_media_type(text: &str) -> bool {
-    let printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    let printable = scan::all(text.as_bytes(), is_printable);
     let slash = text.split(';').next().and_then(|essence| essence.trim().split_once('/'));
     printable && slash.is_some_and(|(top, sub)| !top.is_empty() && !sub.is_empty() && !sub.contains(' '))
 }

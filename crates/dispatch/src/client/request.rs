@@ -9,6 +9,7 @@ use bytes::Bytes;
 use klambda_core::event_codec::EventView;
 use klambda_core::header_value;
 use klambda_core::lane::Flag;
+use klambda_core::scan;
 use std::ops::Range;
 
 pub struct Request<'a> {
@@ -102,7 +103,7 @@ pub fn write_length(out: &mut Vec<u8>, length: usize) {
 }
 
 fn is_sendable(value: &str) -> bool {
-    value.bytes().all(|byte| byte >= b' ' && byte != 0x7f)
+    scan::all(value.as_bytes(), |byte| (byte >= b' ') & (byte != 0x7f))
 }
 
 /// A number's digits on the stack.

@@ -5,7 +5,7 @@
 
 use crate::posts::Place;
 use httparse::{Header, ParserConfig, Request, Status};
-use klambda_core::http1;
+use klambda_core::{http1, scan};
 use klambda_functions::defaults;
 use klambda_functions::resource::Kind;
 use std::mem::MaybeUninit;
@@ -179,7 +179,7 @@ impl<'b> Plain<'b> {
 }
 
 fn text(value: &[u8]) -> Option<&str> {
-    let plain = value.iter().all(|byte| matches!(byte, b' '..=b'~'));
+    let plain = scan::all(value, |byte| (b' '..=b'~').contains(&byte));
     plain.then(|| std::str::from_utf8(value).ok()).flatten()
 }
 
