@@ -127,11 +127,11 @@ impl Client {
         let options = self.shared.options;
         let bytes_max = if target.is_function { options.replies_bytes_max } else { options.answer_bytes_max };
         match &target.way {
-            Way::Http1(pool) => sending.call_http1(pool, target.deadline(), bytes_max).await,
+            Way::Http1(pool) => sending.call_http1(pool, bytes_max).await,
             Way::H2c(pool) => {
                 let called = async {
                     let request = sending.request()?;
-                    h2c::call(pool, &request, target.deadline(), bytes_max).await
+                    h2c::call(pool, &request, target.deadline(Instant::now()), bytes_max).await
                 };
                 let reply = Box::pin(called).await?;
                 Ok(reply.into_outcome())
@@ -162,8 +162,7 @@ impl Client {
         let options = self.shared.options;
         let pool = replicas.pool(&lease.address, |key| self.shared.targets().pool(key, options));
         let pool = pool.map_err(Outcome::Unusable)?;
-        let deadline = sending.target.deadline();
-        let outcome = sending.call_http1(&pool, deadline, options.replies_bytes_max).await;
+        let outcome = sending.call_http1(&pool, options.replies_bytes_max).await;
         if outcome.is_ok() {
             lease.held.answered();
         }
@@ -186,13 +185,10 @@ impl Sending<'_> {
         Ok(Request { delivery: self.delivery, event, target: self.target, own: self.own })
     }
 
-    async fn call_http1(
-        &mut self,
-        pool: &Pool,
-        deadline: Instant,
-        bytes_max: usize,
-    ) -> Result<Outcome, Outcome> {
-        let mut connection = match pool.take() {
+    async fn call_http1(&mut self, pool: &Pool, bytes_max: usize) -> Result<Outcome, Outcome> {
+        let now = Instant::now();
+        let deadline = self.target.deadline(now);
+        let mut connection = match pool.take(now) {
             Some(connection) => connection,
             None => self.connect(pool, deadline).await?,
         };
@@ -231,8 +227,8 @@ impl Sending<'_> {
 }
 
 impl Prepared {
-    fn deadline(&self) -> Instant {
-        Instant::now() + self.timeout.min(FOREVER)
+    fn deadline(&self, now: Instant) -> Instant {
+        now + self.timeout.min(FOREVER)
     }
 }
 

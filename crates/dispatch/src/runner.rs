@@ -364,11 +364,12 @@ impl Runner {
 
     /// Does what the engine asks for.
     fn act(&mut self) {
+        let now = Instant::now();
         for answer in self.engine.take_answers() {
             match answer {
                 Answer::Events(token, judged) => {
                     if let Some((answer, since)) = self.accepts.remove(&token) {
-                        self.engine.accepted(since.elapsed());
+                        self.engine.accepted(now.saturating_duration_since(since));
                         let _ = answer.send(judged);
                     }
                 }

@@ -141,7 +141,11 @@ impl<P: Posts> Conversation<'_, P> {
                 Next::HandOver => return Ended::HandOver(self.unanswered()),
                 Next::Closed => return Ended::Closed,
             };
-            let mut answer = self.answer(taken).await;
+            Point::FastRequest.pass();
+            let mut answer = match taken {
+                Ok(read) => self.app.posts.answer(read).await,
+                Err(answer) => answer,
+            };
             self.connection.held.keep(self.held.len());
             let last = self.shutdown.is_requested();
             if self.write(&answer, last).await.is_err() {
@@ -170,14 +174,6 @@ impl<P: Posts> Conversation<'_, P> {
         self.stream.shutdown().await
     }
 
-    async fn answer(&self, taken: Taken<P::Read>) -> Answer {
-        Point::FastRequest.pass();
-        match taken {
-            Ok(read) => self.app.posts.answer(read).await,
-            Err(answer) => answer,
-        }
-    }
-
     fn unanswered(&mut self) -> Bytes {
         let mut bytes = std::mem::take(&mut self.held);
         if let Some(body) = self.body.take() {
@@ -191,7 +187,6 @@ impl<P: Posts> Conversation<'_, P> {
     async fn next(&mut self) -> Next<P::Read> {
         if !self.held.is_empty() {
             // The client did not wait for its answer: the next request has begun already.
-            self.connection.read_some();
             if let Some(next) = self.take_held() {
                 return next;
             }
@@ -229,7 +224,6 @@ impl<P: Posts> Conversation<'_, P> {
                 (Ok(()), []) if self.is_between() => return Poll::Ready(Next::Closed),
                 (Ok(()), []) => return Poll::Ready(Next::HandOver),
                 (Ok(()), bytes) => {
-                    self.connection.read_some();
                     if let Some(next) = self.take(bytes) {
                         return Poll::Ready(next);
                     }
@@ -294,6 +288,10 @@ impl<P: Posts> Conversation<'_, P> {
     }
 
     fn go_on(&mut self, found: Found<P::Read>) -> Option<Next<P::Read>> {
+        // The time that a request may take to come in begins with its first bytes. One that is whole needs no clock.
+        if !matches!(found, Found::Whole(..)) {
+            self.connection.read_some();
+        }
         match found {
             Found::Part => None,
             Found::Other => Some(Next::HandOver),

@@ -110,8 +110,9 @@ impl Caller {
 
     /// Makes the call once. It is sent again only if its connection was closed before it took a byte of it.
     pub async fn call(&self, address: &Address, call: &Call, within: Duration) -> Result<Answer, Outcome> {
-        let (pool, deadline) = (self.pool(address)?, Instant::now() + within);
-        let mut connection = match pool.take() {
+        let (pool, now) = (self.pool(address)?, Instant::now());
+        let deadline = now + within;
+        let mut connection = match pool.take(now) {
             Some(connection) => connection,
             None => pool.connect(deadline).await?,
         };

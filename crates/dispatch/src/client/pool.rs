@@ -72,11 +72,11 @@ impl Pool {
     }
 
     /// A connection that has been used before and is, as far as one can tell, still good.
-    pub fn take(&self) -> Option<Connection> {
+    pub fn take(&self, now: Instant) -> Option<Connection> {
         loop {
             let Idle { mut connection, since } = self.idle().pop()?;
             if connection.is_quiet() {
-                connection.has_waited = since.elapsed() >= self.stale_after();
+                connection.has_waited = now.saturating_duration_since(since) >= self.stale_after();
                 return Some(connection);
             }
         }
