@@ -83,28 +83,22 @@ impl Event {
 
 impl<'a> EventView<'a> {
     pub fn decode(bytes: &'a [u8]) -> Result<EventView<'a>, Malformed> {
-        let mut head = Reader { rest: bytes };
-        if head.byte()? != VERSION {
-            return Err(Malformed("unknown version"));
-        }
-        let form = form_of(head.byte()?)?;
-        let [id, source, kind] = [head.length()?, head.length()?, head.length()?];
-        let count = head.length()?;
-        let lengths = head.rest;
-        let mut text_len = id.saturating_add(source).saturating_add(kind);
-        for _ in 0..count {
-            let (name, value, _) = head.attribute()?;
-            text_len = text_len.saturating_add(name).saturating_add(value);
-        }
-        let (text, data) = head.rest.split_at_checked(text_len).ok_or(Malformed("text is cut off"))?;
+        let Parts { form, lengths: [id, source, kind], count, attributes, text, data } = Parts::of(bytes)?;
         if form.is_none() && !data.is_empty() {
             return Err(Malformed("bytes after an event without data"));
         }
-        let mut text = Text(std::str::from_utf8(text).map_err(|_| Malformed("text is not UTF-8"))?);
+        let mut text = Text(utf8(text)?);
         let (id, source, kind) = (text.take(id)?, text.take(source)?, text.take(kind)?);
-        let attributes = RawAttributes { left: count, lengths: Reader { rest: lengths }, text };
+        let attributes = RawAttributes { left: count, lengths: attributes, text };
         attributes.check()?;
         Ok(EventView { bytes, id, source, kind, attributes, form, data_at: bytes.len() - data.len() })
+    }
+
+    /// The id and the type alone; the rest is not checked.
+    pub fn id_and_kind(bytes: &'a [u8]) -> Result<(&'a str, &'a str), Malformed> {
+        let Parts { lengths: [id, source, kind], text, .. } = Parts::of(bytes)?;
+        let (id, rest) = text.split_at(id);
+        Ok((utf8(id)?, utf8(&rest[source..][..kind])?))
     }
 
     pub fn id(&self) -> &'a str {
@@ -207,6 +201,42 @@ impl<'a> ValueRef<'a> {
     }
 }
 
+/// An encoded event, taken apart by its lengths.
+struct Parts<'a> {
+    form: Option<Form>,
+    /// Of id, source and type, with which the text begins.
+    lengths: [usize; 3],
+    /// How many attributes there are, and their lengths.
+    count: usize,
+    attributes: Reader<'a>,
+    text: &'a [u8],
+    data: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    fn of(bytes: &'a [u8]) -> Result<Parts<'a>, Malformed> {
+        let mut head = Reader { rest: bytes };
+        if head.byte()? != VERSION {
+            return Err(Malformed("unknown version"));
+        }
+        let form = form_of(head.byte()?)?;
+        let lengths = [head.length()?, head.length()?, head.length()?];
+        let count = head.length()?;
+        let attributes = head;
+        let mut text_len = lengths.into_iter().fold(0, usize::saturating_add);
+        for _ in 0..count {
+            let (name, value, _) = head.attribute()?;
+            text_len = text_len.saturating_add(name).saturating_add(value);
+        }
+        let (text, data) = head.rest.split_at_checked(text_len).ok_or(Malformed("text is cut off"))?;
+        Ok(Parts { form, lengths, count, attributes, text, data })
+    }
+}
+
+fn utf8(text: &[u8]) -> Result<&str, Malformed> {
+    std::str::from_utf8(text).map_err(|_| Malformed("text is not UTF-8"))
+}
+
 /// The attributes still ahead: their lengths in one place, their text in another.
 #[derive(Clone, Copy, Debug)]
 struct RawAttributes<'a> {
@@ -225,6 +255,7 @@ impl<'a> RawAttributes<'a> {
         Ok(())
     }
 
+    #[inline]
     fn step(&mut self) -> Result<(&'a str, u64, &'a str), Malformed> {
         let (name, value, kind) = self.lengths.attribute()?;
         self.left -= 1;
@@ -357,7 +388,9 @@ mod tests {
 
     /// Reads everything a view offers; a checked view must not panic either.
     fn exercise(bytes: &[u8]) {
+        let id_and_kind = EventView::id_and_kind(bytes);
         let Ok(view) = EventView::decode(bytes) else { return };
+        assert_eq!(id_and_kind, Ok((view.id(), view.kind())));
         let event = view.to_event();
         assert_eq!(event.attributes.len(), view.attributes().count());
         assert_eq!(&bytes[view.data_range()], view.data());

@@ -227,8 +227,6 @@ fn entry(position: Position, at: Address, accepted: Millis, bytes: usize) -> Ent
 
 /// The event in an event's record, and where it begins.
 pub(crate) fn event_of(record: &[u8]) -> Result<(usize, &[u8]), Malformed> {
-    match Record::decode(record)? {
-        Record::Event { event, .. } | Record::Kept { event, .. } => Ok((record.len() - event.len(), event)),
-        _ => Err(Malformed("event record")),
-    }
+    let event = klambda_store::record::event_of(record)?;
+    Ok((record.len() - event.len(), event))
 }

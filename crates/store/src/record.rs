@@ -3,7 +3,7 @@
 //! Every step of a lane names the address of the lane's step before it (`previous`), so that a key's history is read
 //! by following the chain, and nothing in memory has to remember it.
 
-use self::route::{put_route, put_routes, take_route, take_routes};
+use self::route::{put_route, put_routes, skip_routes, take_route, take_routes};
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::lane::Turn;
 use klambda_core::time::Millis;
@@ -169,6 +169,21 @@ pub fn is_event(body: &[u8]) -> bool {
 /// Whether a record holds an event that this system emitted itself, from its first byte.
 pub fn is_emitted(body: &[u8]) -> bool {
     matches!(body.first(), Some(&(EMITTED | KEPT_EMITTED)))
+}
+
+/// The event in an event's record. Whatever stands before it is read past.
+pub fn event_of(body: &[u8]) -> Result<&[u8], Malformed> {
+    let mut r = Reader::new(body);
+    let numbers = match r.u8()? {
+        EVENT | EMITTED => 1,
+        KEPT | KEPT_EMITTED => 3,
+        _ => return Err(Malformed("event record")),
+    };
+    for _ in 0..numbers {
+        r.varint()?;
+    }
+    skip_routes(&mut r)?;
+    Ok(r.rest())
 }
 
 /// What stands before the event's own bytes in its record.

@@ -153,13 +153,13 @@ impl Engine {
 
     /// Hands a delivery out, and keeps of its event what is needed when the call has ended.
     fn deliver(&mut self, slot: Option<Slot>, delivery: Delivery) {
-        if let Ok(view) = EventView::decode(&delivery.record[delivery.event.clone()]) {
+        if let Ok((event_id, kind)) = EventView::id_and_kind(&delivery.record[delivery.event.clone()]) {
             if let Some(flight) = self.in_flight.get_mut(&delivery.ticket) {
-                flight.kind = self.metrics.type_id(view.kind());
+                flight.kind = self.metrics.type_id(kind);
             }
             if let Some(resident) = slot.and_then(|slot| self.lanes.get_mut(slot)) {
                 resident.current_id.clear();
-                resident.current_id.push_str(view.id());
+                resident.current_id.push_str(event_id);
             }
         }
         self.deliveries.push(delivery);

@@ -52,6 +52,10 @@ pub(super) fn take_routes<'a>(r: &mut Reader<'a>) -> Result<Vec<Route<'a>>, Malf
     (0..n).map(|_| take_route(r)).collect()
 }
 
+pub(super) fn skip_routes(r: &mut Reader<'_>) -> Result<(), Malformed> {
+    (0..r.varint()?).try_for_each(|_| take_route(r).map(drop))
+}
+
 pub(super) fn put_route(out: &mut Vec<u8>, route: &Route<'_>) {
     put_varint(out, u64::from(route.subscription.0));
     put_varint(out, route.previous.0);

@@ -34,6 +34,12 @@ fn check(record: &Record<'_>, parts: &[&[u8]]) {
     assert_eq!(Record::decode(&expected).as_ref(), Ok(record));
     assert_eq!(record.time(), TIME);
     assert_eq!(is_event(&expected), matches!(record, Record::Event { .. }));
+    match record {
+        Record::Event { event, .. } | Record::Kept { event, .. } => {
+            assert_eq!(event_of(&expected), Ok(*event))
+        }
+        _ => assert!(event_of(&expected).is_err()),
+    }
     if !matches!(record, Record::Event { .. } | Record::Kept { .. }) {
         for end in 0..expected.len() {
             assert!(Record::decode(&expected[..end]).is_err(), "{record:?} cut at {end}");
