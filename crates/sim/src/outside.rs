@@ -254,6 +254,7 @@ impl Outside {
             }
             Entry::Opened { now, .. } => {
                 self.time_is(*now);
+                self.replies_kept(u64::MAX);
                 // What recovery finds is durable before anything new happens.
                 (self.flushed, self.durable) = (self.op, self.op);
             }
@@ -274,9 +275,11 @@ impl Outside {
     /// What was not written, or with the power not synced, may be gone.
     fn crashed(&mut self, power: bool) {
         let kept = if power { self.durable } else { self.flushed };
-        self.replies_kept(kept);
-        self.replies.clear();
-        self.pending.clear();
+        // A power cut while it starts may still take what a kill has left.
+        self.replies.retain(|(op, ..)| *op <= kept);
+        let replies = &self.replies;
+        self.pending
+            .retain(|answered, _| replies.iter().any(|(_, token, event)| (*token, *event) == *answered));
         self.stopping = false;
         for sub in &mut self.subs {
             sub.open = 0;
