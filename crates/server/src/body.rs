@@ -2,8 +2,9 @@
 //! collected under a size limit and a time limit, as far as there is room for them.
 
 use crate::connection::Connection;
+use crate::pieces::Pieces;
 use crate::problem::Problem;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -131,16 +132,17 @@ async fn gather(body: &mut Incoming, limit: usize, connection: &Connection) -> R
     if body.is_end_stream() {
         return Ok(first);
     }
-    // Grows with what comes, whatever was announced.
-    let mut whole = BytesMut::from(first);
+    let mut arrived = Pieces::default();
+    arrived.extend(&first);
+    drop(first);
     while let Some(data) = receiving.data(body).await? {
         connection.took(data.len());
-        if whole.len() + data.len() > limit {
+        if arrived.len() + data.len() > limit {
             return Err(too_large(limit));
         }
-        whole.extend_from_slice(&data);
+        arrived.extend(&data);
     }
-    Ok(whole.freeze())
+    Ok(arrived.into_whole().into())
 }
 
 fn too_large(limit: usize) -> Problem {

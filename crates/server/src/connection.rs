@@ -248,9 +248,12 @@ impl Receiving<'_> {
     }
 
     fn poll_data(&self, body: &mut Incoming, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Problem>> {
+        // Also if more of it is there: it is not collected only to be refused.
+        if self.0.is_body_late() {
+            return Poll::Ready(Err(self.late()));
+        }
         loop {
             let frame = match Pin::new(&mut *body).poll_frame(cx) {
-                Poll::Pending if self.0.is_body_late() => return Poll::Ready(Err(self.late())),
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(None) => return Poll::Ready(Ok(None)),
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(broken(&error))),

@@ -13,6 +13,7 @@ pub(crate) use head::Post;
 use crate::answer::{Answer, LAST_CHUNK, write_chunk};
 use crate::connection::{Connection, End, INTERNAL, Phase, Watch, watched};
 use crate::inlet::Inlet;
+use crate::pieces::Pieces;
 use crate::posts::Posts;
 use crate::problem::Problem;
 use crate::router::App;
@@ -22,6 +23,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use head::{Slots, Verdict};
 use klambda_crash::{Place, Point, contain_future};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -34,14 +36,12 @@ use tokio::time::timeout;
 pub(crate) enum Ended {
     Closed,
     /// These bytes were read and not answered.
-    HandOver(Bytes),
+    HandOver(VecDeque<Bytes>),
 }
 
 /// How long a client has to take the answer to a request that panicked.
 const FAREWELL: Duration = Duration::from_secs(1);
 const READ_BYTES: usize = 16 << 10;
-/// Room for a body of which little has come.
-const BODY_BYTES_MIN: usize = 4 << 10;
 const WRITE_BYTES_KEPT_MAX: usize = 64 << 10;
 
 thread_local! {
@@ -91,22 +91,20 @@ struct Conversation<'a, P: Posts> {
 
 /// A body of which more is to come.
 struct Body {
-    /// Grows with what comes, whatever was announced.
-    bytes: Vec<u8>,
+    arrived: Pieces,
     length: usize,
 }
 
 impl Body {
     /// Straight into its place, and never a byte of the request after it.
     fn poll_read(&mut self, stream: &mut Inlet, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let missing = self.length - self.bytes.len();
-        self.bytes.reserve(self.bytes.len().max(BODY_BYTES_MIN).min(missing));
-        let mut place = (&mut self.bytes).limit(missing);
+        let (piece, room) = self.arrived.spare(self.length - self.arrived.len());
+        let mut place = piece.limit(room);
         pin!(stream.read_buf(&mut place)).poll(cx)
     }
 
     fn is_whole(&self) -> bool {
-        self.bytes.len() == self.length
+        self.arrived.len() == self.length
     }
 }
 
@@ -174,12 +172,10 @@ impl<P: Posts> Conversation<'_, P> {
         self.stream.shutdown().await
     }
 
-    fn unanswered(&mut self) -> Bytes {
-        let mut bytes = std::mem::take(&mut self.held);
-        if let Some(body) = self.body.take() {
-            bytes.extend_from_slice(&body.bytes);
-        }
-        bytes.freeze()
+    fn unanswered(&mut self) -> VecDeque<Bytes> {
+        let body = self.body.take().map(|body| body.arrived.into_pieces());
+        let head = std::mem::take(&mut self.held).freeze();
+        [head].into_iter().chain(body.into_iter().flatten()).filter(|bytes| !bytes.is_empty()).collect()
     }
 
     // ---- reading ------------------------------------------------------------------------------------------
@@ -298,7 +294,9 @@ impl<P: Posts> Conversation<'_, P> {
             Found::Whole(taken, _) => Some(Next::Post(taken)),
             Found::Head { bytes, length } => {
                 self.connection.go_on(Phase::Body);
-                self.body = Some(Body { bytes: self.held[bytes..].to_vec(), length });
+                let mut arrived = Pieces::default();
+                arrived.extend(&self.held[bytes..]);
+                self.body = Some(Body { arrived, length });
                 self.held.truncate(bytes);
                 None
             }
@@ -311,7 +309,7 @@ impl<P: Posts> Conversation<'_, P> {
         let Some(body) = self.body.take() else { return Next::Closed };
         let mut slots = Slots::new();
         match slots.read(&head, self.head_bytes_max) {
-            Verdict::Post(post) => Next::Post(self.taken(&post, body.bytes.into())),
+            Verdict::Post(post) => Next::Post(self.taken(&post, body.arrived.into_whole().into())),
             // It was a post before, and is the same bytes still.
             Verdict::Part | Verdict::Other => Next::Closed,
         }

@@ -2,6 +2,7 @@
 
 use crate::connection::Connection;
 use bytes::{Buf, Bytes};
+use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,26 +15,29 @@ pub(crate) struct Inlet {
     stream: TcpStream,
     connection: Arc<Connection>,
     /// Bytes that were read and put back: the next reader gets them first.
-    first: Bytes,
+    first: VecDeque<Bytes>,
 }
 
 impl Inlet {
     pub(crate) fn new(stream: TcpStream, connection: Arc<Connection>) -> Inlet {
-        Inlet { stream, connection, first: Bytes::new() }
+        Inlet { stream, connection, first: VecDeque::new() }
     }
 
     /// These bytes were read and not used. They are counted already.
-    pub(crate) fn put_back(&mut self, bytes: Bytes) {
+    pub(crate) fn put_back(&mut self, bytes: VecDeque<Bytes>) {
         self.first = bytes;
     }
 
     fn read_first(&mut self, buf: &mut ReadBuf<'_>) {
-        let length = self.first.len().min(buf.remaining());
-        buf.put_slice(&self.first[..length]);
-        self.first.advance(length);
-        if self.first.is_empty() {
-            // An empty slice still keeps what it was cut from.
-            self.first = Bytes::new();
+        while buf.remaining() > 0
+            && let Some(piece) = self.first.front_mut()
+        {
+            let length = piece.len().min(buf.remaining());
+            buf.put_slice(&piece[..length]);
+            piece.advance(length);
+            if piece.is_empty() {
+                self.first.pop_front();
+            }
         }
     }
 

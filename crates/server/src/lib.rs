@@ -20,6 +20,7 @@ pub mod listener;
 mod members;
 mod metrics;
 mod params;
+mod pieces;
 pub mod posts;
 pub mod problem;
 mod refusal;

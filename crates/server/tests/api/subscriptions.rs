@@ -51,7 +51,8 @@ async fn a_document_is_created_shown_changed_and_listed() {
 #[tokio::test]
 async fn deleting_asks_what_becomes_of_what_waits() {
     let world = World::new().await;
-    world.subscribe("orders", json!({"paused": true})).await;
+    let retry = json!({"attempts": "unlimited", "backoff": "5ms", "maxBackoff": "10ms"});
+    world.subscribe("orders", json!({"paused": true, "retry": retry})).await;
     world.send("e1", "k", &[]).await;
     let path = "/api/v1/subscriptions/orders";
     let refused = world.delete(path).await;
