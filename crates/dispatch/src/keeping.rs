@@ -25,7 +25,9 @@ pub struct Keeping {
     retry_at: Millis,
     next_round: Millis,
     /// Subscriptions for which something waits, as of the last look.
-    busy: usize,
+    pub busy: usize,
+    /// What all but lanes takes in memory, as of the last look.
+    others_bytes: usize,
     /// When dead letters are next looked through for those past their time.
     expire_letters_at: Millis,
     /// The copy that a sweep goes on from.
@@ -114,6 +116,7 @@ impl Engine {
             return Ok(());
         }
         self.shed_lanes()?;
+        self.limit_timers();
         self.catch_up_all()?;
         self.limit_overflowing()?;
         if self.is_checkpoint_due() {
@@ -133,6 +136,7 @@ impl Engine {
 
     fn round(&mut self) -> Result<(), Failure> {
         self.count_busy();
+        self.keeping.others_bytes = self.memory_bytes() - self.lanes.memory_bytes();
         let ids: Vec<SubscriptionId> = self.subscriptions.keys().copied().collect();
         for id in ids {
             self.finish_draining(id)?;
@@ -177,8 +181,12 @@ impl Engine {
         Ok(())
     }
 
+    /// What lanes may take in memory. They can go to disk: where other things need more than is left, lanes give way.
     fn lanes_budget(&self) -> usize {
-        self.config.memory_bytes * 3 / 10
+        let memory = self.config.memory_bytes;
+        let left = memory.saturating_sub(self.keeping.others_bytes);
+        // They may be a quarter above it before any of them goes.
+        (memory * 4 / 10).min(left * 4 / 5).max(memory / 20)
     }
 
     /// How many lanes of each subscription may wait in memory for a slot. The more subscriptions have something to do,

@@ -65,8 +65,8 @@ pub struct Resident {
     pub listed_idle: bool,
     /// Arrivals in this and the last ten seconds: the rate for people.
     pub rate: Rate,
-    /// Bytes of its texts, as they are counted.
-    texts: usize,
+    /// What it takes beside itself, as it is counted.
+    heap: usize,
 }
 
 /// What is known of a dead letter that goes back to its lane.
@@ -136,15 +136,17 @@ pub struct Lanes {
     free: Vec<u32>,
     index: HashTable<Slot>,
     hasher: FixedState,
-    /// Entries in memory over all lanes.
-    pub entries: usize,
-    /// Bytes of keys, ids and errors in memory over all lanes.
-    texts: usize,
+    /// What they take beside themselves: entries, keys, ids, errors.
+    heap: usize,
 }
 
-/// About what a resident lane costs, without its entries.
-pub const LANE_BYTES: usize = 560;
-pub const ENTRY_BYTES: usize = 40;
+/// What a lane in memory takes, with its place in the index and an entry or two. More entries and texts come on top.
+pub const LANE_BYTES: usize = PLACE_BYTES + INDEX_BYTES + 4 * size_of::<Entry>();
+const PLACE_BYTES: usize = size_of::<Place>();
+/// Of a table that has room to grow.
+const INDEX_BYTES: usize = 2 * (size_of::<Slot>() + 1);
+/// All of a lane that is not in `heap`.
+const OWN_BYTES: usize = PLACE_BYTES + INDEX_BYTES;
 
 impl Lanes {
     pub fn len(&self) -> usize {
@@ -152,7 +154,12 @@ impl Lanes {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.index.len() * LANE_BYTES + self.entries * ENTRY_BYTES + self.texts
+        self.index.len() * OWN_BYTES + self.heap
+    }
+
+    /// Places that no lane is in.
+    pub fn slack_bytes(&self) -> usize {
+        (self.places.capacity() - self.index.len()) * PLACE_BYTES + self.free.capacity() * size_of::<u32>()
     }
 
     pub fn find(&self, subscription: SubscriptionId, key: &str) -> Option<Slot> {
@@ -180,21 +187,24 @@ impl Lanes {
         self.get(slot).map_or(0, |resident| self.hash(resident.subscription, &resident.key))
     }
 
-    /// Counts the texts of a lane anew, after something happened to it.
+    /// Counts what a lane takes anew, after something happened to it.
     pub fn recount(&mut self, slot: Slot) {
         if let Some(resident) = self.get_mut(slot) {
-            let (before, texts) = (resident.texts, resident.text_bytes());
-            resident.texts = texts;
-            self.texts = self.texts + texts - before;
+            let (before, heap) = (resident.heap, resident.heap_bytes());
+            resident.heap = heap;
+            self.heap = self.heap + heap - before;
         }
     }
 
     pub fn insert(&mut self, mut resident: Resident) -> Slot {
         let hash = self.hash(resident.subscription, &resident.key);
-        resident.texts = resident.text_bytes();
-        self.texts += resident.texts;
-        self.entries += resident.lane.resident();
+        resident.heap = resident.heap_bytes();
+        self.heap += resident.heap;
         let index = self.free.pop().unwrap_or_else(|| {
+            if self.places.len() == self.places.capacity() {
+                // Not twice as many at once: each place is large.
+                self.places.reserve_exact(self.places.len() / 8 + 64);
+            }
             self.places.push(Place::default());
             self.places.len() as u32 - 1
         });
@@ -222,8 +232,7 @@ impl Lanes {
             entry.remove();
         }
         self.free.push(slot.index);
-        self.entries -= resident.lane.resident();
-        self.texts -= resident.texts;
+        self.heap -= resident.heap;
         Some(resident)
     }
 
@@ -275,11 +284,11 @@ impl Resident {
             timer_at: None,
             listed_idle: false,
             rate: Rate::default(),
-            texts: 0,
+            heap: 0,
         }
     }
 
-    fn text_bytes(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         let id = |previous: &Previous| match previous {
             Previous::Id(id) => id.capacity(),
             Previous::None | Previous::At(_) => 0,
@@ -288,7 +297,7 @@ impl Resident {
         let one = |earlier: &Earlier| size_of::<Earlier>() + earlier.previous_id.capacity();
         let earlier: usize = self.earlier.iter().map(one).sum();
         let own = self.key.len() + self.current_id.capacity() + self.last_error.capacity();
-        own + id(&self.previous) + behind + earlier
+        own + id(&self.previous) + behind + earlier + self.lane.heap_bytes()
     }
 
     /// Forgets what was expected under earlier rules.

@@ -120,10 +120,43 @@ impl Job {
     }
 }
 
+impl Job {
+    fn memory_bytes(&self) -> usize {
+        let open =
+            self.open.iter().map(|(_, _, key)| size_of::<(SubscriptionId, Position, String)>() + key.len());
+        let ids = self.selector.ids.iter().flatten().map(|id| size_of::<String>() + id.len());
+        size_of::<Job>() + open.sum::<usize>() + ids.sum::<usize>()
+    }
+}
+
+impl Work {
+    fn memory_bytes(&self) -> usize {
+        let queues = self.queues.values().chain(&self.active).map(Queue::memory_bytes).sum::<usize>();
+        let keys = self.last.keys().chain(&self.stopped).map(|(_, key)| key.len());
+        let entries = self.done.capacity() * size_of::<(SubscriptionId, Position)>()
+            + self.last.capacity() * size_of::<((SubscriptionId, String), LaneNumber)>()
+            + self.stopped.capacity() * size_of::<(SubscriptionId, String)>();
+        queues + keys.sum::<usize>() + entries + self.plan.as_ref().map_or(0, |plan| plan.memory_bytes())
+    }
+}
+
+impl Queue {
+    fn memory_bytes(&self) -> usize {
+        let letters = self.letters.capacity() * size_of::<(Position, LaneNumber)>();
+        2 * size_of::<((Millis, u64), Queue)>() + self.key.as_ref().map_or(0, String::capacity) + letters
+    }
+}
+
 impl Replays {
     /// The lanes that were planned with are others now: jobs plan again.
     pub fn plan_again(&mut self) {
         self.work.clear();
+    }
+
+    /// What jobs and what is left to do of them take in memory, about.
+    pub fn memory_bytes(&self) -> usize {
+        let jobs = self.jobs.values().map(Job::memory_bytes).sum::<usize>();
+        jobs + self.work.values().map(Work::memory_bytes).sum::<usize>()
     }
 
     pub fn put(&mut self, id: u64, job: &str) {

@@ -22,6 +22,7 @@ pub const HOPS: &str = "lambdahops";
 
 /// Answers that find no room are kept up to here; beyond it their function is called again later.
 const PUT_OFF_BYTES_MAX: usize = 16 << 20;
+const PUT_OFF_SHARE: usize = 8;
 /// How often those that are kept look for room again, and how long the others wait.
 const LOOK_MS: u64 = 50;
 const RETRY_MS: u64 = 1000;
@@ -43,6 +44,10 @@ struct Waiting {
 impl PutOff {
     pub fn due(&self) -> Option<Millis> {
         self.due
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -140,7 +145,8 @@ impl Engine {
 
     fn put_off(&mut self, ticket: Ticket, replies: Vec<Event>, why: String) {
         let bytes: usize = replies.iter().map(Event::encoded_len_max).sum();
-        if self.put_off.bytes + bytes > PUT_OFF_BYTES_MAX {
+        let bytes_max = PUT_OFF_BYTES_MAX.min(self.config.memory_bytes / PUT_OFF_SHARE);
+        if self.put_off.bytes + bytes > bytes_max {
             return self.not_ready(ticket, format!("no room for its events: {why}"), RETRY_MS);
         }
         self.put_off.bytes += bytes;

@@ -4,6 +4,7 @@ use crate::dead_letters::Outside;
 use crate::endpoint::EndpointId;
 use crate::lanes::Slot;
 use crate::overflow::ByAge;
+use crate::spread::Spread;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Policy, State};
 use klambda_core::outcome::Reason;
@@ -35,6 +36,8 @@ pub struct Subscription {
     pub lists_ages: bool,
 
     // What follows ends with the process.
+    /// The length of its document as text.
+    pub document_bytes: usize,
     pub endpoint: EndpointId,
     pub ready: VecDeque<Slot>,
     pub in_flight: u32,
@@ -129,10 +132,10 @@ pub struct Tally {
     pub delivered: u64,
     /// Lanes with something waiting, by state.
     pub lanes: [u64; 6],
-    /// Waiting events by the second they were accepted in: the first key is the oldest.
-    pub ages: BTreeMap<u64, u32>,
+    /// Waiting events by the second they were accepted in.
+    ages: Spread<512>,
     /// Waiting events and dead letters by the stretch of log they stand in: what retention must keep.
-    pins: BTreeMap<u64, u32>,
+    pins: Spread<4096>,
     /// A stretch is two to the power of this many bytes long.
     pin_shift: PinShift,
     /// Lanes on disk that wait and would go on by themselves.
@@ -186,7 +189,7 @@ impl Tally {
     pub fn arrived(&mut self, entry: &Entry) {
         self.waiting += 1;
         self.waiting_bytes += u64::from(entry.bytes);
-        *self.ages.entry(entry.accepted.0 / 1000).or_default() += 1;
+        self.ages.add(entry.accepted.0 / 1000);
         self.pin(entry.at);
     }
 
@@ -209,16 +212,15 @@ impl Tally {
     pub fn left(&mut self, entry: &Entry) {
         self.waiting -= 1;
         self.waiting_bytes -= u64::from(entry.bytes);
-        decrement(&mut self.ages, entry.accepted.0 / 1000);
+        self.ages.remove(entry.accepted.0 / 1000);
     }
 
     pub fn pin(&mut self, at: Address) {
-        *self.pins.entry(self.stretch(at)).or_default() += 1;
+        self.pins.add(self.stretch(at));
     }
 
     pub fn unpin(&mut self, at: Address) {
-        let stretch = self.stretch(at);
-        decrement(&mut self.pins, stretch);
+        self.pins.remove(self.stretch(at));
     }
 
     fn stretch(&self, at: Address) -> u64 {
@@ -227,20 +229,26 @@ impl Tally {
 
     /// Whether something stands near here.
     pub fn pins(&self, at: Address) -> bool {
-        self.pins.contains_key(&self.stretch(at))
+        self.pins_between(at, at)
     }
 
     pub fn pins_between(&self, from: Address, to: Address) -> bool {
-        self.pins.range(self.stretch(from)..=self.stretch(to)).next().is_some()
+        self.pins.any_between(self.stretch(from), self.stretch(to))
     }
 
     /// Nothing stands before this.
     pub fn first_pin(&self) -> Option<Address> {
-        self.pins.keys().next().map(|stretch| Address(stretch << self.pin_shift.0))
+        self.pins.first().map(|stretch| Address(stretch << self.pin_shift.0))
     }
 
+    /// When the oldest event that waits was accepted, to the second; if they are spread over many seconds, to a small part
+    /// of the time between them. It is never said to be older than it is.
     pub fn oldest(&self) -> Option<Millis> {
-        self.ages.keys().next().map(|second| Millis(second * 1000))
+        self.ages.first_at_most().map(|second| Millis(second * 1000))
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.ages.memory_bytes() + self.pins.memory_bytes()
     }
 
     pub fn recount(&mut self, before: Option<State>, after: Option<State>) {
@@ -254,15 +262,6 @@ impl Tally {
 
     pub fn parked(&self) -> u64 {
         self.lanes[State::Parked as usize]
-    }
-}
-
-fn decrement(counts: &mut BTreeMap<u64, u32>, key: u64) {
-    if let Some(count) = counts.get_mut(&key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&key);
-        }
     }
 }
 
@@ -293,6 +292,7 @@ impl Subscription {
         Subscription {
             id,
             policy: Policy::new(&document.spec),
+            document_bytes: text_bytes(&document),
             document: Arc::new(document),
             created,
             began: Position(0),
@@ -345,6 +345,7 @@ impl Subscription {
 
     pub fn set_document(&mut self, document: Document) {
         self.policy = Policy::new(&document.spec);
+        self.document_bytes = text_bytes(&document);
         self.document = Arc::new(document);
         self.decide_on_ages();
     }
@@ -382,4 +383,8 @@ impl Subscription {
         subscription.lists_ages = row.lists_ages;
         Some(subscription)
     }
+}
+
+fn text_bytes(document: &Document) -> usize {
+    document.to_stored_json().to_string().len()
 }

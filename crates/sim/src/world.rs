@@ -184,12 +184,13 @@ impl World {
     }
 
     fn bounds(&self) -> checkers::bounded::Bounds {
-        const LANE_BYTES: usize = 560;
-        let of_lanes = self.config.memory_bytes * 3 / 10 / LANE_BYTES;
+        // As seen from outside: a lane with an event takes some 750 bytes, and lanes may take half of the memory.
+        const LANE_BYTES_MIN: usize = 700;
+        let of_lanes = self.config.memory_bytes / 2 / LANE_BYTES_MIN;
         checkers::bounded::Bounds {
             concurrency: self.config.concurrency,
             // What is in flight or just arrived stays, and so does what became ready since the last tick.
-            lanes_max: of_lanes * 5 / 4 + self.network.open(self.life) + 256 * (self.names.len() + 1) + 1000,
+            lanes_max: of_lanes + self.network.open(self.life) + 256 * (self.names.len() + 1) + 1000,
             // Some became idle since the last look.
             idle_lanes_max: of_lanes + 256 * (self.names.len() + 1),
         }

@@ -105,6 +105,12 @@ impl Marks {
         Ok((page, next))
     }
 
+    /// What is in memory of them, but for the tables.
+    pub fn memory_bytes(&self) -> usize {
+        let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.allocation_size());
+        self.recent.allocation_size() + frozen
+    }
+
     pub fn recent_len(&self) -> usize {
         self.recent.len()
     }

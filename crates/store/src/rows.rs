@@ -18,13 +18,14 @@ pub type Changed = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
 pub type Row = (Vec<u8>, Vec<u8>);
 
 /// What a row costs in memory beside its key and value.
-const ROW_OVERHEAD: usize = 64;
+const ROW_OVERHEAD: usize = 80;
 
 #[derive(Default)]
 pub struct Rows {
     changed: Changed,
     changed_bytes: usize,
     frozen: Option<Arc<Changed>>,
+    frozen_bytes: usize,
     tables: TableSet,
     read: AtomicU64,
 }
@@ -106,6 +107,11 @@ impl Rows {
         Ok(found)
     }
 
+    /// What is in memory of them, but for the tables.
+    pub fn memory_bytes(&self) -> usize {
+        self.changed_bytes + self.frozen.as_ref().map_or(0, |_| self.frozen_bytes)
+    }
+
     /// Bytes of rows changed since the last freeze.
     pub fn changed_bytes(&self) -> usize {
         self.changed_bytes
@@ -114,7 +120,7 @@ impl Rows {
     /// What a checkpoint writes. Nothing is frozen while another checkpoint is under way.
     pub fn freeze(&mut self) -> Arc<Changed> {
         assert!(self.frozen.is_none(), "one checkpoint at a time");
-        self.changed_bytes = 0;
+        self.frozen_bytes = std::mem::take(&mut self.changed_bytes);
         let frozen = Arc::new(std::mem::take(&mut self.changed));
         self.frozen = Some(frozen.clone());
         frozen

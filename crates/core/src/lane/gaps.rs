@@ -29,6 +29,10 @@ impl Gaps {
         Gaps { ranges, unknown_below }
     }
 
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.ranges.capacity() * size_of::<Gap>()
+    }
+
     pub fn ranges(&self) -> &[Gap] {
         &self.ranges
     }

@@ -198,6 +198,14 @@ impl Lane {
         self.aside.get(aside).or_else(|| self.queue.get(queue)).or_else(|| self.early.values().next())
     }
 
+    /// What it takes in memory beside itself.
+    pub fn heap_bytes(&self) -> usize {
+        let entries = self.queue.capacity() + self.back.capacity() + self.aside.capacity();
+        // A tree has room to grow, too.
+        let early = 2 * self.early.len() * (size_of::<Sequence>() + size_of::<Entry>());
+        entries * size_of::<Entry>() + early + self.gaps.heap_bytes()
+    }
+
     /// As `first_droppable`, once no request is open.
     pub fn first_droppable_at_rest(&self) -> Option<&Entry> {
         let queue = usize::from(self.held);

@@ -139,13 +139,9 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
         subscription.epochs += 1;
         let epoch = subscription.epochs;
-        let mut forgotten = 0;
         for (_, resident) in self.lanes.iter_mut().filter(|(_, resident)| resident.subscription == id) {
-            let before = resident.lane.resident();
             resident.enter(epoch);
-            forgotten += before - resident.lane.resident();
         }
-        self.lanes.entries -= forgotten;
         self.replays.plan_again();
     }
 

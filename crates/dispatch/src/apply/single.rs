@@ -151,7 +151,6 @@ impl Engine {
         }
         let Some(entry) = resident.lane.take_front() else { return Ok(false) };
         resident.dirty = true;
-        self.lanes.entries -= 1;
         self.settle_queue(slot)?;
         if let Some(subscription) = self.subscriptions.get_mut(&id) {
             subscription.singles.insert(entry.position, Single::new(entry));

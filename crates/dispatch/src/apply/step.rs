@@ -148,7 +148,6 @@ impl Engine {
     ) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
         let Some(subscription) = self.subscriptions.get(&resident.subscription) else { return Ok(()) };
-        let before = resident.lane.resident();
         let mut actions = std::mem::take(&mut self.actions);
         actions.clear();
         let attempts = match &input {
@@ -176,8 +175,6 @@ impl Engine {
             // A decision takes effect when it is durable.
             resident.barrier = Address(at.0 + 1);
         }
-        let after = resident.lane.resident();
-        self.lanes.entries = self.lanes.entries + after - before;
         for action in &actions {
             self.act(slot, *action, attempts, time, at)?;
         }

@@ -13,9 +13,6 @@ use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 
-/// Unordered events that wait to be called again; at this many no new ones are started.
-const SINGLES_MAX: usize = 65_536;
-
 impl Engine {
     /// Starts whatever may start, one of each subscription in turn.
     pub(crate) fn schedule(&mut self) -> Result<(), Failure> {
@@ -186,7 +183,7 @@ impl Engine {
 
     /// First those that are due again, then the queue.
     fn next_single(&mut self, id: SubscriptionId) -> Result<Option<Position>, Failure> {
-        let synced = self.log.synced();
+        let (synced, singles_max) = (self.log.synced(), self.singles_max());
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(None) };
         if let Some(position) = subscription.ready_singles.front().copied() {
             let bytes = subscription.singles.get(&position).map_or(0, |single| single.entry.bytes);
@@ -196,8 +193,8 @@ impl Engine {
             let subscription = self.subscriptions.get_mut(&id);
             return Ok(subscription.and_then(|subscription| subscription.ready_singles.pop_front()));
         }
-        if subscription.singles.len() >= SINGLES_MAX
-            || subscription.tally.waiting <= subscription.singles.len() as u64
+        let between_attempts = subscription.singles.len().saturating_sub(subscription.in_flight as usize);
+        if between_attempts >= singles_max || subscription.tally.waiting <= subscription.singles.len() as u64
         {
             return Ok(None);
         }

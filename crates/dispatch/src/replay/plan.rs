@@ -37,6 +37,14 @@ impl Plan {
         self.todo.is_empty()
     }
 
+    pub(super) fn memory_bytes(&self) -> usize {
+        let places =
+            self.places.capacity() * size_of::<((SubscriptionId, Option<String>, Position), (Millis, u64))>();
+        let keys: usize = self.places.keys().filter_map(|(_, key, _)| key.as_ref()).map(String::len).sum();
+        let queues: usize = self.queues.values().map(Queue::memory_bytes).sum();
+        places + keys + queues + self.discards.capacity() * size_of::<(SubscriptionId, Position)>()
+    }
+
     fn leave_out(&mut self, reason: &'static str) {
         *self.left_out.entry(reason).or_default() += 1;
     }

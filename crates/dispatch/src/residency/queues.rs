@@ -21,11 +21,11 @@ impl Engine {
     pub(crate) fn settle_queue(&mut self, slot: Slot) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
         if let Some((chunk, entries)) = resident.lane.take_chunk() {
-            self.lanes.entries -= entries.len();
             let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
             let mut row = Vec::new();
             put_entries(&mut row, entries.iter());
             self.rows.put(&rows::chunk(resident.subscription, &resident.key, chunk), &row);
+            self.lanes.recount(slot);
         }
         self.load_chunk(slot)?;
         self.load_early(slot)
@@ -38,9 +38,8 @@ impl Engine {
         let stored =
             self.rows.get(&row)?.ok_or_else(|| missing("a chunk of a lane's queue", &resident.key))?;
         let entries = take_entries(&mut Reader::new(&stored))?;
-        self.lanes.entries += entries.len();
-        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
         resident.lane.load_chunk(entries.into_iter());
+        self.lanes.recount(slot);
         self.rows.delete(&row);
         Ok(())
     }
@@ -81,10 +80,9 @@ impl Engine {
             let now = self.now;
             let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
             resident.early_from = from;
-            let before = resident.lane.resident();
             let actions = resident.lane.load_early(entries, &policy, now);
-            let (after, at) = (resident.lane.resident(), resident.last_step);
-            self.lanes.entries = self.lanes.entries + after - before;
+            let at = resident.last_step;
+            self.lanes.recount(slot);
             actions
                 .into_iter()
                 .try_for_each(|action| self.act(slot, action, Attempts::default(), now, at))?;

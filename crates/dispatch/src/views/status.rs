@@ -43,9 +43,6 @@ pub struct Memory {
     pub used_bytes: usize,
 }
 
-/// What a mark in memory takes up, with its share of the table around it.
-const MARK_BYTES: usize = 56;
-
 impl Engine {
     pub fn view_status(&self) -> Status {
         let sum = |count: fn(&crate::subscription::Subscription) -> u64| {
@@ -73,14 +70,6 @@ impl Engine {
     }
 
     pub(super) fn memory(&self) -> Memory {
-        let tables = self.rows.tables().memory_bytes() + self.marks.tables().memory_bytes();
-        let used_bytes = self.lanes.memory_bytes()
-            + self.rows.changed_bytes()
-            + self.marks.recent_len() * MARK_BYTES
-            + self.log.tail_bytes()
-            + self.listed_bytes()
-            + self.ages_bytes()
-            + tables as usize;
-        Memory { limit_bytes: self.config.memory_bytes, used_bytes }
+        Memory { limit_bytes: self.config.memory_bytes, used_bytes: self.memory_bytes() }
     }
 }

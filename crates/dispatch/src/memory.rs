@@ -1,0 +1,96 @@
+//! What the engine holds in memory, part by part. Nothing here is asked on the way of an event: every part either knows
+//! its size or is counted when people look.
+//!
+//! | part | is bounded by |
+//! |---|---|
+//! | lanes | two fifths of `memory`, or what the others leave of it: beyond that they go to their rows |
+//! | rows and ids that changed | a checkpoint at a tenth of `memory`, and at a 42nd; as much again while it is written |
+//! | unread events that are listed | a 32nd of `memory` |
+//! | unordered events between attempts | a 16th of `memory`: beyond it no new ones start |
+//! | lists by age | the lanes in memory, and 2,048 rows for a subscription that drops |
+//! | ages and places of what waits | 4,608 ranges for a subscription |
+//! | timers | twice the lanes in memory |
+//! | answers that wait for room | an eighth of `memory`, and 16 MiB |
+//! | filters and indexes of tables | the rows: 14 bits for each id, and one key in some thousand |
+//! | replays | the dead letters that they mean: some 300 bytes for each key; and the last 100 jobs |
+//! | calls | `limits.concurrency`; their bytes are in `limits.heldBytes` |
+
+use crate::engine::{Engine, InFlight, Ticket};
+use crate::lanes::Slot;
+use crate::subscription::{Single, Subscription};
+use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::time::Millis;
+
+/// What a heap of timers may hold beside one timer for each lane.
+const TIMERS_MIN: usize = 1024;
+/// The share of memory for unordered events that wait for their next attempt, and what one of them takes at most, but for
+/// its error.
+const SINGLES_SHARE: usize = 16;
+const SINGLE_BYTES: usize = 2 * (size_of::<Position>() + size_of::<Single>());
+const ERROR_BYTES: usize = 64;
+/// Bounds of how many of one subscription do.
+const SINGLES_MIN: usize = 64;
+const SINGLES_MAX: usize = 65_536;
+/// What a document takes in memory for each byte of its text.
+const DOCUMENT_FACTOR: usize = 4;
+
+impl Engine {
+    /// What is in use, about.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let tables = self.rows.tables().memory_bytes() + self.marks.tables().memory_bytes();
+        let parts = [
+            self.lanes.memory_bytes() + self.lanes.slack_bytes(),
+            self.rows.memory_bytes(),
+            self.marks.memory_bytes(),
+            self.log.tail_bytes(),
+            self.listed_bytes(),
+            self.ages_bytes(),
+            self.subscriptions.values().map(Subscription::memory_bytes).sum(),
+            self.timers_bytes(),
+            self.replays.memory_bytes(),
+            self.put_off.bytes(),
+            self.in_flight.capacity() * size_of::<(Ticket, InFlight)>(),
+            tables as usize,
+        ];
+        parts.into_iter().sum()
+    }
+
+    fn timers_bytes(&self) -> usize {
+        self.timers.capacity() * size_of::<(Millis, Slot)>()
+            + self.single_timers.capacity() * size_of::<(Millis, SubscriptionId, Position)>()
+            + self.unsynced_lanes.capacity() * size_of::<(Address, Slot)>()
+            + self.idle.capacity() * size_of::<Slot>()
+    }
+
+    /// A lane that leaves memory leaves its timer behind. Once these are too many, they go.
+    pub(crate) fn limit_timers(&mut self) {
+        if self.timers.len() > 2 * self.lanes.len() + TIMERS_MIN {
+            let lanes = &self.lanes;
+            let is_set = |(at, slot): (Millis, Slot)| lanes.get(slot).is_some_and(|r| r.timer_at == Some(at));
+            self.timers.retain(|timer| is_set(timer.0));
+            self.timers.shrink_to(2 * self.timers.len());
+        }
+    }
+
+    /// How many unordered events of a subscription may wait for their next attempt. Each has a place in memory.
+    pub(crate) fn singles_max(&self) -> usize {
+        let all = self.config.memory_bytes / SINGLES_SHARE / (SINGLE_BYTES + ERROR_BYTES);
+        (all / self.keeping.busy.max(1)).clamp(SINGLES_MIN, SINGLES_MAX)
+    }
+}
+
+impl Subscription {
+    fn memory_bytes(&self) -> usize {
+        let errors: usize = self.singles.values().map(|single| single.error.capacity()).sum();
+        let singles = self.singles.len() * SINGLE_BYTES + errors;
+        let queues = self.ready.capacity() * size_of::<Slot>()
+            + self.ready_singles.capacity() * size_of::<Position>()
+            + self.cold_cursor.capacity()
+            + self.ages_from.capacity();
+        size_of::<Subscription>()
+            + self.document_bytes * DOCUMENT_FACTOR
+            + self.tally.memory_bytes()
+            + singles
+            + queues
+    }
+}

@@ -1,0 +1,167 @@
+//! How many things stand where on a line, in bounded memory.
+//!
+//! Places are counted one by one while they are few. Beyond a limit the two ranges that are nearest to each other become
+//! one, so what is known of a place is as exact as a small part of the whole line.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// At most `MAX` ranges are told apart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<u64, Row>", into = "BTreeMap<u64, Row>")]
+pub struct Spread<const MAX: usize> {
+    /// By the first place of each. They do not overlap, and none is empty.
+    ranges: BTreeMap<u64, Range>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    last: u64,
+    count: u32,
+}
+
+/// A range as it is stored: a single place is its count alone.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Row {
+    Place(u32),
+    Range(u64, u32),
+}
+
+impl<const MAX: usize> Spread<MAX> {
+    pub fn add(&mut self, place: u64) {
+        if let Some((_, range)) = self.find(place) {
+            range.count += 1;
+            return;
+        }
+        self.ranges.insert(place, Range { last: place, count: 1 });
+        if self.ranges.len() > MAX {
+            self.merge();
+        }
+    }
+
+    pub fn remove(&mut self, place: u64) {
+        let Some((first, range)) = self.find(place) else { return };
+        range.count -= 1;
+        if range.count == 0 {
+            self.ranges.remove(&first);
+        }
+    }
+
+    fn find(&mut self, place: u64) -> Option<(u64, &mut Range)> {
+        let (first, range) = self.ranges.range_mut(..=place).next_back()?;
+        (place <= range.last).then_some((*first, range))
+    }
+
+    /// Two neighbours become one: those that together are shortest.
+    fn merge(&mut self) {
+        let pairs = self.ranges.iter().zip(self.ranges.iter().skip(1));
+        let shortest = pairs.min_by_key(|((first, _), (_, next))| next.last - *first);
+        let Some((first, next)) = shortest.map(|((first, _), (next, _))| (*first, *next)) else { return };
+        if let Some(next) = self.ranges.remove(&next)
+            && let Some(range) = self.ranges.get_mut(&first)
+        {
+            *range = Range { last: next.last, count: range.count + next.count };
+        }
+    }
+
+    /// Nothing stands before this.
+    pub fn first(&self) -> Option<u64> {
+        self.ranges.keys().next().copied()
+    }
+
+    /// Something stands at this or before it.
+    pub fn first_at_most(&self) -> Option<u64> {
+        self.ranges.values().next().map(|range| range.last)
+    }
+
+    /// Whether something may stand between these, both included.
+    pub fn any_between(&self, from: u64, to: u64) -> bool {
+        self.ranges.range(..=to).next_back().is_some_and(|(_, range)| range.last >= from)
+    }
+
+    /// About what it takes in memory.
+    pub fn memory_bytes(&self) -> usize {
+        2 * self.ranges.len() * (size_of::<u64>() + size_of::<Range>())
+    }
+}
+
+impl<const MAX: usize> From<BTreeMap<u64, Row>> for Spread<MAX> {
+    fn from(rows: BTreeMap<u64, Row>) -> Spread<MAX> {
+        let mut spread = Spread::<MAX>::default();
+        for (first, row) in rows {
+            let (last, count) = match row {
+                Row::Place(count) => (first, count),
+                Row::Range(length, count) => (first.saturating_add(length), count),
+            };
+            spread.ranges.insert(first, Range { last, count });
+            if spread.ranges.len() > MAX {
+                spread.merge();
+            }
+        }
+        spread
+    }
+}
+
+impl<const MAX: usize> From<Spread<MAX>> for BTreeMap<u64, Row> {
+    fn from(spread: Spread<MAX>) -> BTreeMap<u64, Row> {
+        let row = |(first, range): (u64, Range)| match range.last - first {
+            0 => (first, Row::Place(range.count)),
+            length => (first, Row::Range(length, range.count)),
+        };
+        spread.ranges.into_iter().map(row).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MAX: usize = 256;
+    type Few = Spread<MAX>;
+
+    proptest! {
+        /// Against a plain list of places.
+        #[test]
+        fn says_what_a_list_says_as_far_as_it_tells_places_apart(
+            steps in prop::collection::vec((any::<bool>(), 0_u64..20_000), 0..3000),
+        ) {
+            let (mut spread, mut list) = (Few::default(), Vec::new());
+            for (adds, place) in steps {
+                if adds || list.is_empty() {
+                    spread.add(place);
+                    list.push(place);
+                } else {
+                    let gone = list.swap_remove(place as usize % list.len());
+                    spread.remove(gone);
+                }
+                prop_assert!(spread.ranges.len() <= MAX);
+            }
+            let lowest = list.iter().min().copied();
+            prop_assert_eq!(spread.first().is_some(), lowest.is_some());
+            if let Some(lowest) = lowest {
+                let (first, at_most) = (spread.first().unwrap(), spread.first_at_most().unwrap());
+                prop_assert!(first <= lowest && lowest <= at_most && at_most - first <= 20_000 / 100);
+            }
+            for place in &list {
+                prop_assert!(spread.any_between(*place, *place));
+            }
+            let count: u32 = spread.ranges.values().map(|range| range.count).sum();
+            prop_assert_eq!(count as usize, list.len());
+            let json = serde_json::to_string(&spread).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Few>(&json).unwrap(), spread);
+        }
+    }
+
+    #[test]
+    fn few_places_are_exact_and_rows_of_before_are_read() {
+        let mut spread: Few = serde_json::from_str(r#"{"7": 2, "9": 1}"#).unwrap();
+        assert!(!spread.any_between(8, 8) && spread.any_between(8, 9) && spread.any_between(0, 7));
+        spread.remove(7);
+        assert_eq!(spread.first(), Some(7));
+        spread.remove(7);
+        assert_eq!((spread.first(), spread.first_at_most()), (Some(9), Some(9)));
+        assert_eq!(serde_json::to_string(&spread).unwrap(), r#"{"9":1}"#);
+    }
+}
