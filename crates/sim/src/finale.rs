@@ -24,6 +24,11 @@ const ROUNDS_PER_EVENT: u64 = 20;
 
 impl World {
     pub fn finale(&mut self) -> Verdict {
+        // A failure of the last moment shows with the next write.
+        self.flush()?;
+        if self.engine.failure().is_some() {
+            self.store_failed()?;
+        }
         self.note(Entry::Calm)?;
         self.mix.calm();
         self.disk.set_capacity(None);
