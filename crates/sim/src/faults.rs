@@ -11,9 +11,6 @@ const OPS: [Op; 7] = [Op::Read, Op::Write, Op::Sync, Op::SyncNames, Op::Create, 
 pub struct Faults {
     /// The disk is full until this round.
     full_until: Option<u64>,
-    /// A sync of the folder is to fail. After that only a power cut shows what is there: a file system that cannot
-    /// write its names stops.
-    pub names_at_risk: bool,
 }
 
 /// Something that happened and that is worth a line in the history.
@@ -58,7 +55,6 @@ impl Faults {
 
     fn fail(&mut self, disk: &MemoryDisk, n_max: u64, rng: &mut Rng) -> Fault {
         let (op, n) = (*rng.pick(&OPS), rng.between(1, n_max));
-        self.names_at_risk |= op == Op::SyncNames;
         disk.fail_nth(op, n);
         Fault::DiskError { op: name(op), n }
     }

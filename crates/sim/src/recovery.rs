@@ -41,8 +41,7 @@ impl World {
             return Err(Violation::new("liveness", text));
         }
         self.note(Entry::Failed { why })?;
-        let chosen = self.mix.has(Trouble::PowerCut) && self.rng.one_in(2);
-        let power = self.faults.names_at_risk || chosen;
+        let power = self.mix.has(Trouble::PowerCut) && self.rng.one_in(2);
         self.restart(power)
     }
 
@@ -66,6 +65,8 @@ impl World {
     }
 
     pub fn restart(&mut self, power: bool) -> Verdict {
+        // A file system that cannot write its names stops: only a power cut shows what is there.
+        let power = power || self.disk.are_names_lost();
         self.look_at_drops()?;
         self.end_process(power)?;
         let mut tries = 0;
@@ -150,7 +151,7 @@ impl World {
         }
         self.note(Entry::NotOpened { why: text })?;
         self.disk.set_capacity(None);
-        if self.faults.names_at_risk || (self.mix.has(Trouble::PowerCut) && self.rng.one_in(2)) {
+        if self.disk.are_names_lost() || (self.mix.has(Trouble::PowerCut) && self.rng.one_in(2)) {
             self.crashes += 1;
             self.note(Entry::Crashed { power: true })?;
             let rng = &mut self.rng;

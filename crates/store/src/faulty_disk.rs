@@ -41,6 +41,8 @@ struct Names {
     durable: BTreeMap<String, Arc<Inode>>,
     /// How `live` came from `durable`, in order.
     unsynced: Vec<NameChange>,
+    /// A sync failed: some of `live` will never be durable, and no later sync says so.
+    lost: bool,
 }
 
 /// One atomic change of the folder; a rename is both halves.
@@ -137,6 +139,12 @@ impl MemoryDisk {
         let survivors: BTreeMap<_, _> = survivors.collect();
         names.live = survivors.clone();
         names.durable = survivors;
+        names.lost = false;
+    }
+
+    /// Whether a sync of names failed since the last power cut: a real file system would stop with it.
+    pub fn are_names_lost(&self) -> bool {
+        lock(&self.names).lost
     }
 
     /// An independent disk in the same state, unsynced changes and pending failures included.
@@ -156,7 +164,7 @@ impl MemoryDisk {
             set: change.set.as_ref().map(|(name, inode)| (name.clone(), copied(inode))),
         });
         let unsynced = changes.collect();
-        *lock(&copy.names) = Names { live, durable, unsynced };
+        *lock(&copy.names) = Names { live, durable, unsynced, lost: names.lost };
         copy
     }
 
@@ -238,6 +246,7 @@ impl Disk for MemoryDisk {
         let outcome = lock(&self.hardware).begin(Op::SyncNames);
         let mut names = lock(&self.names);
         let unsynced = std::mem::take(&mut names.unsynced);
+        names.lost |= outcome.is_err() && !unsynced.is_empty();
         outcome?;
         unsynced.into_iter().for_each(|change| change.apply(&mut names.durable));
         Ok(())

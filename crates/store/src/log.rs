@@ -379,16 +379,15 @@ impl Log {
         self.keep_free_bytes = bytes;
     }
 
-    /// Answers whether the disk had room.
-    pub fn prepare_done(&mut self, result: io::Result<Arc<dyn File>>) -> io::Result<()> {
+    /// Answers whether the disk had room. Names that are lost with it stop the log.
+    pub fn prepare_done(&mut self, result: io::Result<Arc<dyn File>>) -> Result<io::Result<()>, Error> {
         self.preparing = false;
-        if let Err(error) = &result
-            && are_names_lost(error)
-        {
-            self.poisoned = true;
+        match result {
+            Ok(spare) => self.spare = Some(spare),
+            Err(error) if are_names_lost(&error) => return Err(self.poison(error)),
+            Err(error) => return Ok(Err(error)),
         }
-        self.spare = Some(result?);
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// The body of one record, checked.

@@ -122,7 +122,7 @@ fn append(log: &mut Log, body: &[u8]) -> Address {
 fn prepare(log: &mut Log) {
     if let Some(job) = log.prepare_job() {
         let result = job.run();
-        log.prepare_done(result).expect("has room");
+        log.prepare_done(result).expect("the log goes on").expect("has room");
     }
 }
 
@@ -468,7 +468,7 @@ fn a_full_disk_shows_when_a_segment_is_prepared_and_steps_still_fit() {
     assert!(n > 5);
     let job = log.prepare_job().expect("a spare is wanted");
     let result = job.run();
-    assert!(log.prepare_done(result).is_err());
+    assert!(log.prepare_done(result).expect("the log goes on").is_err());
     assert_eq!(disk.free_bytes(), Some(SEGMENT_BYTES / 2), "what was written of it is gone again");
     assert!(!log.has_room_for_events(1000) && !log.is_poisoned());
 

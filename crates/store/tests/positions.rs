@@ -25,7 +25,7 @@ impl Written {
 
     fn append(&mut self, is_event: bool, length: usize) {
         if let Some(job) = self.log.prepare_job() {
-            self.log.prepare_done(job.run()).expect("room");
+            self.log.prepare_done(job.run()).expect("the log goes on").expect("room");
         }
         let position = is_event.then(|| self.log.next_position());
         let mut body = vec![7; length];

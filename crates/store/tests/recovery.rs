@@ -43,7 +43,7 @@ fn body(n: u8, length: usize) -> Vec<u8> {
 /// A frame with one record; answers where the frame begins.
 fn frame(log: &mut Log, body: &[u8]) -> Address {
     if let Some(job) = log.prepare_job() {
-        log.prepare_done(job.run()).expect("room");
+        log.prepare_done(job.run()).expect("the log goes on").expect("room");
     }
     let record = log.append(body, true).expect("room");
     log.flush().expect("flushes");

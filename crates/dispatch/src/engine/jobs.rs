@@ -63,8 +63,9 @@ impl Engine {
 
     pub fn prepare_done(&mut self, result: io::Result<Arc<dyn klambda_store::disk::File>>) {
         self.disk_full = match self.log.prepare_done(result) {
-            Ok(()) => false,
-            Err(error) => {
+            Err(stopped) => return self.note(Err(stopped.into())),
+            Ok(Ok(())) => false,
+            Ok(Err(error)) => {
                 if !self.disk_full {
                     tracing::error!(%error, "No room for the next segment: new events are refused until there is.");
                 }
