@@ -10,7 +10,7 @@
 //! | lists by age | the lanes in memory, and 2,048 rows for a subscription that drops |
 //! | ages and places of what waits | 4,608 ranges for a subscription |
 //! | timers | twice the lanes in memory |
-//! | answers that wait for room | an eighth of `memory`, and 16 MiB |
+//! | answers that wait for room | 16 MiB |
 //! | filters and indexes of tables | the rows: 14 bits for each id, and one key in some thousand |
 //! | replays | the dead letters that they mean: some 300 bytes for each key; and the last 100 jobs |
 //! | calls | `limits.concurrency`; their bytes are in `limits.heldBytes` |

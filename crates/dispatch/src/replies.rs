@@ -22,7 +22,6 @@ pub const HOPS: &str = "lambdahops";
 
 /// Answers that find no room are kept up to here; beyond it their function is called again later.
 const PUT_OFF_BYTES_MAX: usize = 16 << 20;
-const PUT_OFF_SHARE: usize = 8;
 /// How often those that are kept look for room again, and how long the others wait.
 const LOOK_MS: u64 = 50;
 const RETRY_MS: u64 = 1000;
@@ -145,8 +144,7 @@ impl Engine {
 
     fn put_off(&mut self, ticket: Ticket, replies: Vec<Event>, why: String) {
         let bytes: usize = replies.iter().map(Event::encoded_len_max).sum();
-        let bytes_max = PUT_OFF_BYTES_MAX.min(self.config.memory_bytes / PUT_OFF_SHARE);
-        if self.put_off.bytes + bytes > bytes_max {
+        if self.put_off.bytes + bytes > PUT_OFF_BYTES_MAX {
             return self.not_ready(ticket, format!("no room for its events: {why}"), RETRY_MS);
         }
         self.put_off.bytes += bytes;
