@@ -6,6 +6,8 @@ mod world;
 use klambda_core::event_codec::EventView;
 use klambda_core::subscription::Document;
 use klambda_dispatch::Delivery;
+use klambda_dispatch::dead_letters::Selector;
+use klambda_dispatch::replay::Request;
 use serde_json::json;
 use world::{World, ordered};
 
@@ -59,4 +61,46 @@ fn an_event_from_the_past_goes_out_once_its_place_is_durable() {
     assert_eq!(numbers(&starts(&mut world)), [0; 0], "neither is the subscription durable");
     world.settle();
     assert_eq!(numbers(&world.take_open()), [1]);
+}
+
+/// Arrivals that are not synced, and the memory that they take.
+fn press(world: &mut World, lanes: std::ops::Range<u64>) {
+    for n in lanes {
+        world.send(&format!("fill{n}"), None);
+        if let Some(job) = world.engine.prepare_job() {
+            let result = job.run();
+            world.engine.prepare_done(result);
+        }
+        assert!(starts(world).is_empty(), "nothing new starts");
+    }
+}
+
+/// Its row would not say how far the log must be durable before anything starts.
+#[test]
+fn a_lane_with_a_decision_that_is_not_durable_stays_in_memory() {
+    let mut world = World::new(2);
+    let filters = |prefix: &str| json!([{"prefix": {"partitionkey": prefix}}]);
+    let retry = json!({"attempts": 3, "backoff": "5s", "maxBackoff": "5s"});
+    let policy = json!({"onFailure": "skip"});
+    world.put(ordered("s", &json!({"filters": filters("k"), "orderingPolicy": policy, "retry": retry})));
+    world.put(ordered("fill", &json!({"filters": filters("fill"), "paused": true})));
+    for (id, code) in [("dead", 422), ("retried", 500)] {
+        world.send_as("k", None, id);
+        world.settle();
+        let open = world.take_open();
+        assert_eq!(open.len(), 1);
+        world.engine.outcome(open[0].ticket, world::error(code));
+        world.settle();
+    }
+    (0..800).for_each(|n| world.send(&format!("fill{n}"), None));
+    world.pass(10);
+    let request = Request { selector: Selector::default(), rate_per_second: 1000, parallelism: 16 };
+    world.engine.create_replay(request).expect("created");
+    assert!(starts(&mut world).is_empty(), "the lane waits for its next attempt");
+    assert_eq!(world.engine.dead_letters(), 0, "the dead letter is back in its lane");
+    press(&mut world, 800..1500);
+    world.now = world.now + 6000;
+    assert!(starts(&mut world).is_empty(), "nobody would know of the replay after a power cut");
+    world.settle();
+    assert_eq!(world.take_open().len(), 1);
 }
