@@ -8,6 +8,7 @@ use super::reply::{Excerpt, Reply, RetryAfter};
 use httparse::{Header, ParserConfig, Response, Status};
 use klambda_core::http1::{self, Chunked, Item, Malformed};
 use std::mem::MaybeUninit;
+use std::task::{Context, Poll};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -116,6 +117,11 @@ impl Answer {
 
     pub fn reply(&self) -> &Reply {
         &self.reply
+    }
+
+    /// Waits until there is room for more of what is kept.
+    pub fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.reply.content.as_ref().map_or(Poll::Ready(()), |content| content.poll_room(context))
     }
 
     /// What is kept of the body.

@@ -282,6 +282,7 @@ impl Exchange<'_> {
 
     fn receive_into(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<(), Trouble>> {
         loop {
+            ready!(self.answer.poll_room(context));
             let mut piece = ReadBuf::new(buffer);
             let read = ready!(Pin::new(&mut self.connection.stream).poll_read(context, &mut piece));
             match (read, piece.filled()) {

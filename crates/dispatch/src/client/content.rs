@@ -1,10 +1,20 @@
 //! The body of a function's answer, and the events in it.
 
+use crate::held::{Holder, Part};
 use bytes::Bytes;
 use klambda_core::binding::{self, Limits, Refusal};
 use klambda_core::event::Event;
 use klambda_core::fault::Fault;
 use klambda_core::outcome::Outcome;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, ready};
+
+/// Answers with events are collected within so many bytes, over all functions, and one is at most so long by default. The
+/// longest of them wait first: they are not read.
+const COLLECTED_BYTES_MAX: usize = 16 << 20;
+const ONE_BYTES_MAX: usize = 1 << 20;
+
+static COLLECTED: LazyLock<Arc<Part>> = LazyLock::new(|| Part::new(COLLECTED_BYTES_MAX, ONE_BYTES_MAX));
 
 /// A body, and what its head says of it.
 #[derive(Debug, Default)]
@@ -15,6 +25,8 @@ pub struct Content {
     pub body: Vec<u8>,
     /// The limit it exceeded.
     pub cut_at: Option<usize>,
+    /// Counts it, if it is kept until it is whole.
+    held: Option<Holder>,
 }
 
 impl Content {
@@ -39,18 +51,28 @@ impl Content {
         Some(Box::new(Content {
             content_type: content_type.map(str::to_owned),
             headers: own.map(|(name, value)| (name.to_owned(), value.to_vec())).collect(),
+            held: Some(COLLECTED.holder()),
             ..Content::default()
         }))
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
+        self.held.iter().for_each(|held| held.grow(bytes.len()));
         self.body.extend_from_slice(bytes);
+    }
+
+    /// Waits until there is room for more of it.
+    pub fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(held) = &self.held {
+            ready!(held.poll_room(context));
+        }
+        Poll::Ready(())
     }
 
     /// The rest is more than is read.
     pub fn cut(&mut self, bytes_max: usize) {
         self.cut_at = Some(bytes_max);
-        self.body = Vec::new();
+        (self.body, self.held) = (Vec::new(), None);
     }
 
     pub fn into_outcome(self) -> Outcome {
@@ -84,4 +106,34 @@ fn said(faults: &[Fault]) -> String {
     const SAID_MAX: usize = 5;
     let said: Vec<String> = faults.iter().take(SAID_MAX).map(Fault::to_string).collect();
     said.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+
+    fn content(part: &Arc<Part>, bytes: usize) -> Content {
+        let mut content = Content { held: Some(part.holder()), ..Content::default() };
+        content.push(&vec![b'x'; bytes]);
+        content
+    }
+
+    fn has_room(content: &Content) -> bool {
+        content.poll_room(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    #[test]
+    fn long_answers_wait_for_each_other_and_one_may_finish() {
+        let part = Part::new(100_000, 20_000);
+        let mut long: Vec<Content> = (0..4).map(|_| content(&part, 15_000)).collect();
+        let short = content(&part, 100);
+        assert!(has_room(&short), "what is short goes on");
+        long.push(content(&part, 15_000));
+        let going_on: Vec<bool> = long.iter().map(has_room).collect();
+        assert_eq!(going_on, [true, false, false, false, false], "the first has the reserve");
+        long[0].cut(15_000);
+        assert_eq!(part.used(), 60_100);
+        assert!(has_room(&long[1]));
+    }
 }

@@ -38,6 +38,10 @@ struct Line {
 /// Servers commonly allow 100 to 250 streams; a call beyond them would wait within its timeout.
 const CALLS_PER_LINE_MAX: usize = 100;
 const LINES_MAX: usize = 64;
+/// What a target may send that is not read yet, on one call and on one connection. Answers are read at once, and hardly
+/// anything is kept of them.
+const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+const LINE_WINDOW_BYTES: u32 = 256 << 10;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -184,6 +188,8 @@ impl Lines {
         let stream = TokioIo::new(pool.dial().await?);
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
+        builder.initial_stream_window_size(STREAM_WINDOW_BYTES);
+        builder.initial_connection_window_size(LINE_WINDOW_BYTES);
         let (sender, connection) =
             builder.handshake(stream).await.map_err(|error| Outcome::Broken(why(&error)))?;
         // Ends with its last sender, or when the other side closes; every call learns of it by itself.
