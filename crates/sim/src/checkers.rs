@@ -7,6 +7,7 @@ pub mod deletion;
 pub mod detection;
 pub mod gap_policy;
 pub mod liveness;
+pub mod memory;
 pub mod no_double_effect;
 pub mod no_invention;
 pub mod no_loss;

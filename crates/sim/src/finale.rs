@@ -3,7 +3,7 @@
 
 use crate::checkers::detection::Known;
 use crate::checkers::liveness::Standing;
-use crate::checkers::{Verdict, Violation, bounded, detection, liveness, no_loss, replay_order};
+use crate::checkers::{Verdict, Violation, bounded, detection, liveness, memory, no_loss, replay_order};
 use crate::event::EventNo;
 use crate::history::{Entry, SubNo};
 use crate::mix::Trouble;
@@ -47,6 +47,9 @@ impl World {
         }
         if self.rng.one_in(4) {
             self.damage_shows(2)?;
+        }
+        if self.rng.one_in(4) {
+            memory::account_holds(self.rng.next())?;
         }
         // Behind each gap there can be another one.
         for _ in 0..1000 + self.producer.made {

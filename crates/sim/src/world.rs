@@ -161,7 +161,8 @@ impl World {
             checkers::gap_policy::at_limit(&self.outside, &self.engine)?;
         }
         if self.round.is_multiple_of(64) {
-            checkers::bounded::now_and_then(&self.outside, &self.engine)?;
+            let disk_fails = self.mix.has(Trouble::FullDisk) || self.mix.has(Trouble::DiskError);
+            checkers::bounded::now_and_then(&self.outside, &self.engine, disk_fails)?;
             self.look_at_overdue()?;
         }
         Ok(())

@@ -54,10 +54,11 @@ pub fn round(outside: &Outside, engine: &Engine, bounds: &Bounds) -> Verdict {
 }
 
 /// Now and then: what takes a while to count.
-pub fn now_and_then(outside: &Outside, engine: &Engine) -> Verdict {
-    // A table's index, a frame and what changed since the last checkpoint come on top of what is shared out.
+pub fn now_and_then(outside: &Outside, engine: &Engine, disk_fails: bool) -> Verdict {
+    // A table's index, a frame and what changed since the last checkpoint come on top of what is shared out. A checkpoint
+    // that failed is made again after a second, in which much happens here.
     let memory = engine.view_status().memory;
-    let limit = memory.limit_bytes * 2 + (1 << 20);
+    let limit = memory.limit_bytes * 2 + if disk_fails { 2 << 20 } else { 1 << 20 };
     if memory.used_bytes > limit {
         let text =
             format!("{} bytes of memory are used, {} are configured", memory.used_bytes, memory.limit_bytes);
