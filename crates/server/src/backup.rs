@@ -6,13 +6,14 @@ use crate::problem::Problem;
 use crate::stream::{BlockingWriter, ByteStream};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
-use http::{Uri, header};
+use http::{HeaderMap, Uri, header};
 use klambda_crash::Point;
 use std::io;
 use std::time::Duration;
 
-pub async fn take(api: Api, uri: Uri) -> Result<Response, Problem> {
+pub async fn take(api: Api, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
     Params::none(&uri)?;
+    let opener = api.opener(&headers);
     let permit = api.backups.clone().try_acquire_owned().map_err(|_| {
         Problem::limit_reached("a backup is under way already").retry_after(Duration::from_secs(10))
     })?;
@@ -25,7 +26,11 @@ pub async fn take(api: Api, uri: Uri) -> Result<Response, Problem> {
             Point::Backup.pass();
             snapshot.write_tar(writer)
         });
-        let error = match copied.await {
+        let copied = tokio::select! {
+            copied = copied => copied,
+            () = opener.revoked() => Ok(Err(io::Error::other("its token was revoked"))),
+        };
+        let error = match copied {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error,
             Err(problem) => io::Error::other(problem.detail().to_owned()),

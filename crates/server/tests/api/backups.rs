@@ -1,7 +1,10 @@
 //! What survives: a restart, and a copy taken while the server runs.
 
-use crate::world::{NEVER, World, ask, start};
+use crate::world::{NEVER, World, ask, open, start};
 use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
 
 #[tokio::test]
 async fn what_waits_outlives_its_segment() {
@@ -117,6 +120,39 @@ async fn a_backup_of_a_running_server_starts_anywhere() {
             of_key.map(|event| event.headers["ce-lanesequence"].parse().unwrap()).collect();
         assert_eq!(numbers, (1..=10).collect::<Vec<u64>>());
     }
+}
+
+/// More than sockets hold: the rest is not sent before the client reads.
+#[tokio::test]
+async fn a_backup_ends_when_its_token_is_revoked() {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    std::fs::write(&tokens, "stays\nrevoked\n").unwrap();
+    let server = start(folder.path(), |config| config.token_file = Some(tokens.clone())).await;
+    let data = "x".repeat(1_000_000);
+    for n in 0..24 {
+        let id = format!("e{n}");
+        let headers = [
+            ("authorization", "Bearer stays"),
+            ("ce-specversion", "1.0"),
+            ("ce-id", &id),
+            ("ce-source", "/s"),
+            ("ce-type", "t"),
+        ];
+        let sent = ask(server.address(), "POST", "/api/v1/events", &headers, data.as_bytes()).await;
+        assert_eq!(sent.status, 202);
+    }
+    let mut copy =
+        open(server.address(), "POST", "/api/v1/backup", &[("authorization", "Bearer revoked")], b"").await;
+    let mut some = [0; 100];
+    copy.read_exact(&mut some).await.unwrap();
+    assert!(some.starts_with(b"HTTP/1.1 200"));
+    std::fs::write(&tokens, "stays\n").unwrap();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let mut rest = Vec::new();
+    let _ = timeout(Duration::from_secs(20), copy.read_to_end(&mut rest)).await.expect("it ends");
+    assert!(rest.len() < 20_000_000, "{} bytes came", rest.len());
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "half a copy must not look like one");
 }
 
 #[tokio::test]
