@@ -29,7 +29,8 @@ pub use caller::{Answer, Call, Caller, Rest};
 
 use crate::engine::Delivery;
 use crate::functions::{Acquired, Functions, NoFunctions, Unavailable};
-use connection::{Connection, Trouble};
+use answer::Wanted;
+use connection::{Begun, Connection, Trouble};
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::{Document, FunctionName};
@@ -193,17 +194,18 @@ impl Sending<'_> {
             None => self.connect(pool, deadline).await?,
         };
         loop {
+            let mut begun = Begun::new(bytes_max, self.target.wanted());
             // The request is made in there: it is no part of the future of a call.
-            let begun = poll_fn(|context| {
-                let begin = |request| connection.begin(context, &request, bytes_max);
+            let begin = poll_fn(|context| {
+                let begin = |request| connection.begin(context, &request, &mut begun);
                 Poll::Ready(self.request().map(begin))
             });
-            let begun = begun.await?;
+            begin.await?;
             if !connection.is_stale() {
                 // What is not sent yet has a hold on it of its own.
                 self.delivery.let_go();
             }
-            match connection.finish(begun, deadline).await {
+            match connection.finish(&mut begun, deadline).await {
                 Ok(replied) => {
                     if replied.reusable {
                         pool.give_back(connection);
@@ -227,6 +229,11 @@ impl Sending<'_> {
 }
 
 impl Prepared {
+    /// What of an answer is kept.
+    fn wanted(&self) -> Wanted {
+        if self.is_function { Wanted::Events } else { Wanted::Nothing }
+    }
+
     fn deadline(&self, now: Instant) -> Instant {
         now + self.timeout.min(FOREVER)
     }

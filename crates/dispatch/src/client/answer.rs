@@ -142,8 +142,8 @@ impl Answer {
         }
     }
 
-    pub fn into_reply(self) -> Reply {
-        self.reply
+    pub fn take_reply(&mut self) -> Reply {
+        std::mem::take(&mut self.reply)
     }
 
     // ---- head ---------------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Read, &'static
     Ok(finished(answer))
 }
 
-fn finished(answer: Answer) -> Read {
+fn finished(mut answer: Answer) -> Read {
     let keeps_alive = answer.keeps_alive();
-    Read { outcome: answer.into_reply().into_outcome(), keeps_alive }
+    Read { outcome: answer.take_reply().into_outcome(), keeps_alive }
 }
 
 fn whole(text: &str) -> Result<(u16, bool), &'static str> {

@@ -12,7 +12,7 @@ use klambda_crash::{Guard, Lock};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -118,8 +118,12 @@ impl Caller {
         };
         loop {
             let bytes_max = self.options.answer_bytes_max;
-            let begin = |context: &mut Context<'_>| Poll::Ready(connection.begin(context, call, bytes_max));
-            let mut begun = poll_fn(begin).await;
+            let mut begun = Begun::new(bytes_max, Wanted::All);
+            let begin = poll_fn(|context| {
+                connection.begin(context, call, &mut begun);
+                Poll::Ready(())
+            });
+            begin.await;
             match connection.read(&mut begun, deadline, PART_BYTES).await {
                 Ok(()) => return Answer::new(Rest { pool, connection: Some(connection), begun }),
                 Err(Trouble::Closed(_)) if connection.is_used() && !connection.has_sent() => {
@@ -168,9 +172,5 @@ impl Message for Call {
 
     fn body_bytes(&self) -> Bytes {
         self.body.clone()
-    }
-
-    fn wants(&self) -> Wanted {
-        Wanted::All
     }
 }

@@ -36,8 +36,6 @@ pub trait Message: Sync {
     fn body(&self) -> &[u8];
     /// The body without a copy, for a call that outlives a borrow.
     fn body_bytes(&self) -> Bytes;
-    /// What of the answer is kept.
-    fn wants(&self) -> Wanted;
 }
 
 /// Why a call has no reply.
@@ -114,24 +112,17 @@ impl Connection {
     }
 
     /// Sends what the socket takes at once. The message is not needed after that.
-    pub fn begin(
-        &mut self,
-        context: &mut Context<'_>,
-        message: &dyn Message,
-        answer_bytes_max: usize,
-    ) -> Begun {
+    pub fn begin(&mut self, context: &mut Context<'_>, message: &dyn Message, begun: &mut Begun) {
         self.has_sent = false;
-        let answer = Answer::new(answer_bytes_max, message.wants());
         // A failure is left to the reading side.
-        let sending = self.send_first(context, message).unwrap_or(Sending::Failed);
-        Begun { sending, answer }
+        begun.sending = self.send_first(context, message).unwrap_or(Sending::Failed);
     }
 
     /// Sends the rest, and reads the answer.
-    pub async fn finish(&mut self, mut begun: Begun, deadline: Instant) -> Result<Replied, Trouble> {
-        self.read(&mut begun, deadline, usize::MAX).await?;
+    pub async fn finish(&mut self, begun: &mut Begun, deadline: Instant) -> Result<Replied, Trouble> {
+        self.read(begun, deadline, usize::MAX).await?;
         let reusable = begun.is_reusable();
-        Ok(Replied { reply: begun.answer.into_reply(), reusable })
+        Ok(Replied { reply: begun.answer.take_reply(), reusable })
     }
 
     /// Sends the rest, and reads until the answer is whole or so many bytes of its body are there.
@@ -211,6 +202,11 @@ pub struct Begun {
 }
 
 impl Begun {
+    /// Of which nothing is sent yet. It is large, and stays where it is made.
+    pub fn new(answer_bytes_max: usize, wanted: Wanted) -> Begun {
+        Begun { sending: Sending::Failed, answer: Answer::new(answer_bytes_max, wanted) }
+    }
+
     /// Whether its connection may carry another call.
     pub fn is_reusable(&self) -> bool {
         self.answer.keeps_alive() && matches!(self.sending, Sending::Done)

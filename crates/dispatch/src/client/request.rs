@@ -1,6 +1,5 @@
 //! One call as it is written: CloudEvents binary mode, with the event's place in its lane.
 
-use super::answer::Wanted;
 use super::connection::Message;
 use super::own_headers::Rendered;
 use super::target::Prepared;
@@ -35,10 +34,6 @@ impl Message for Request<'_> {
         let Range { start, end } = self.event.data_range();
         let offset = self.delivery.event.start;
         self.delivery.record.slice(offset + start..offset + end)
-    }
-
-    fn wants(&self) -> Wanted {
-        if self.target.is_function { Wanted::Events } else { Wanted::Nothing }
     }
 }
 

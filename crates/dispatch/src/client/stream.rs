@@ -1,8 +1,8 @@
 //! A connection's bytes, plain or encrypted.
 
-use socket2::SockRef;
+use rustix::net::{RecvFlags, recv};
 use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -21,11 +21,12 @@ impl Stream {
     /// told at its last look: bytes that came since then would be taken for the answer to the next request.
     pub fn peek(&self) -> io::Result<usize> {
         let socket = match self {
-            Stream::Plain(stream) => SockRef::from(stream),
-            Stream::Local(stream) => SockRef::from(stream),
-            Stream::Tls(stream) => SockRef::from(stream.get_ref().0),
+            Stream::Plain(stream) => stream.as_fd(),
+            Stream::Local(stream) => stream.as_fd(),
+            Stream::Tls(stream) => stream.get_ref().0.as_fd(),
         };
-        socket.peek(&mut [MaybeUninit::uninit()])
+        let (_, held) = recv(socket, &mut [0], RecvFlags::PEEK)?;
+        Ok(held)
     }
 
     pub fn is_encrypted(&self) -> bool {
