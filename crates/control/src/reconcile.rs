@@ -28,6 +28,8 @@ struct Planned {
     /// What the plan was made from.
     resource: Arc<Resource>,
     plan: Plan,
+    /// What it counts as.
+    result: &'static str,
     /// As it is to be stored; none if nothing changes or it is to be removed.
     outcome: Option<Outcome>,
 }
@@ -92,11 +94,11 @@ impl Control {
             let entry = state.functions.get_mut(&name)?;
             (entry.resource.clone(), observe(&name, entry, self.running(), &self.options))
         };
-        let plan = self.contained_plan(&name, &resource, &observed)?;
+        let (plan, result) = self.contained_plan(&name, &resource, &observed)?;
         if let Some(at) = plan.wake_at {
             self.lock().wake(&name, at);
         }
-        let mut planned = Planned { name, resource, plan, outcome: None };
+        let mut planned = Planned { name, resource, plan, result, outcome: None };
         if planned.changes() && !planned.removes() && !planned.make_outcome() {
             // Only a version without this limit stored one so large. It is planned when somebody changes or deletes it.
             tracing::error!(function = %planned.name, "It is too large to be kept with its status: make it smaller or delete it.");
@@ -107,19 +109,29 @@ impl Control {
     }
 
     /// A resource whose plan panics fails, and the others go on: it would panic again after every restart.
-    fn contained_plan(&self, name: &Name, resource: &Resource, observed: &Observed) -> Option<Plan> {
+    fn contained_plan(
+        &self,
+        name: &Name,
+        resource: &Resource,
+        observed: &Observed,
+    ) -> Option<(Plan, &'static str)> {
         let (limits, now) = (&self.options.limits, self.clock.now());
         let planned = contain(Place::Plan, || {
             Point::Plan.pass();
             plan(resource, observed, limits, now)
         });
-        planned
-            .or_else(|panic| {
-                tracing::error!(%panic, function = %name, "The plan of a function panicked.");
+        let panic = match planned {
+            Ok(plan) => return Some((plan, SUCCESS)),
+            Err(panic) => panic,
+        };
+        tracing::error!(%panic, function = %name, "The plan of a function panicked.");
+        match contain(Place::Plan, || failed(resource, &panic.to_string(), limits, now)) {
+            Ok(plan) => Some((plan, FAILURE)),
+            Err(_) => {
                 self.count_failed(name);
-                contain(Place::Plan, || failed(resource, &panic.to_string(), limits, now))
-            })
-            .ok()
+                None
+            }
+        }
     }
 
     /// Says whether there was something to do.
@@ -156,11 +168,11 @@ impl Control {
 
     /// Counts a plan whose outcome is stored, also if nothing was to change.
     fn count(&self, planned: &Planned, took: Duration) {
-        let Planned { name, resource, plan, .. } = planned;
+        let Planned { name, resource, plan, result, .. } = planned;
         if planned.removes() {
             return self.counting.forget(name);
         }
-        self.counting.reconciled(name, plan.status.phase.name(), SUCCESS, took);
+        self.counting.reconciled(name, plan.status.phase.name(), result, took);
         let version = |status: &Status| status.service_status.as_ref().and_then(|seen| seen.version.clone());
         let serves =
             version(&plan.status).filter(|serves| version(&resource.status).as_ref() != Some(serves));
