@@ -85,6 +85,7 @@ impl Outside {
         let read_history = sub.read_history;
         let mut positions = Vec::new();
         let mut waited = unsettled || read_history;
+        let mut surely = false;
         for (n, pair) in sub.pairs.iter_mut().enumerate() {
             if pair.open || pair.taken == Taken::No || !is_in_lane(&ordering, &events[n], key) {
                 continue;
@@ -98,6 +99,7 @@ impl Outside {
                     && pair.revived == 0
                     && !pair.may_be_late
                     && !unsettled;
+                surely |= sure;
                 positions.extend(pair.position);
                 pair.release(op, sure);
             }
@@ -110,7 +112,9 @@ impl Outside {
             lane.waiting.retain(|position, _| !positions.contains(position));
         }
         let lane = sub.lane_mut(key);
-        lane.decided_op = op;
+        if surely {
+            lane.decided_op = op;
+        }
         lane.waiting.clear();
         lane.parked_on = None;
         lane.current = lane.open;
