@@ -119,9 +119,10 @@ impl Sub {
         if pair.taken == Taken::No {
             pair.begins_anew(op, now);
             if let Some(Place::Lane { key, sequence: Some(sequence) }) = &place {
-                let may_lag = self.may_lag;
+                // What is read from the log comes to its lane later.
+                let is_read = self.may_lag || self.catching_up;
                 let lane = self.lane_mut(key);
-                let may_be_late = may_lag || lane.may_be_passed(*sequence, now, timeout_ms, buffer_max);
+                let may_be_late = is_read || lane.may_be_passed(*sequence, now, timeout_ms, buffer_max);
                 lane.first_at.get_or_insert(now);
                 lane.came.insert(*sequence);
                 lane.arrivals.insert((now, made.no));
