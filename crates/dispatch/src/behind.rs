@@ -220,6 +220,11 @@ impl Engine {
     /// What its owner should know of a backlog at its limits.
     pub(crate) fn backlog_messages(&self, subscription: &Subscription) -> Vec<String> {
         let mut messages = Vec::new();
+        if let Some(position) = subscription.unreadable.filter(|_| subscription.is_reading()) {
+            messages.push(format!(
+                "event {position} cannot be read back from the log, so nothing after it is read"
+            ));
+        }
         let tally = &subscription.tally;
         if subscription.is_behind() {
             messages.push(format!(

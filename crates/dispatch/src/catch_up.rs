@@ -329,11 +329,7 @@ impl Engine {
             Some(entry) => {
                 *left -= 1;
                 let Some(record) = if_readable(self.read_event(entry.at))? else {
-                    tracing::error!(
-                        position = entry.position.0,
-                        "An unread event is damaged; the subscription cannot read on."
-                    );
-                    self.metrics.damaged += 1;
+                    self.is_unreadable(id, entry.position, "the event is damaged");
                     return Ok(Read::Nothing);
                 };
                 let Record::Event { routes, event, .. } = Record::decode(&record)? else {
@@ -352,8 +348,7 @@ impl Engine {
             Ok(Some(frame)) => frame,
             Ok(None) => return Ok(Read::Nothing),
             Err(error @ log::Error::Damaged { .. }) => {
-                tracing::error!(%error, "The log is damaged; the subscription cannot read on.");
-                self.metrics.damaged += 1;
+                self.is_unreadable(id, Position(done.0 + 1), &error.to_string());
                 return Ok(Read::Nothing);
             }
             Err(error) => return Err(error.into()),
@@ -379,6 +374,17 @@ impl Engine {
             }
         }
         Ok(Read::Some)
+    }
+
+    /// The subscription cannot read on. It tries again and again: that is told once.
+    fn is_unreadable(&mut self, id: SubscriptionId, position: Position, error: &str) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        if subscription.unreadable.replace(position) == Some(position) {
+            return;
+        }
+        let name = subscription.name();
+        tracing::error!(subscription = name, position = position.0, error, "Cannot read an unread event.");
+        self.metrics.damaged += 1;
     }
 
     fn may_read_at(&mut self, id: SubscriptionId, position: Position) -> bool {

@@ -58,6 +58,8 @@ pub struct Subscription {
     /// Unread events that were accepted after this position: all of them, so that they need not be looked for in the log.
     pub later: VecDeque<Entry>,
     pub later_from: Position,
+    /// The unread event that cannot be read back, if it came to one: nothing after it is read.
+    pub unreadable: Option<Position>,
     /// It had room for unread events when it was last looked at, and reads until it is full.
     pub has_room: bool,
     pub outside: Outside,
@@ -318,6 +320,7 @@ impl Subscription {
             ready_singles: VecDeque::new(),
             later: VecDeque::new(),
             later_from: Position(0),
+            unreadable: None,
             has_room: false,
             outside: Outside::default(),
             deepest: None,

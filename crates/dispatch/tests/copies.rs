@@ -219,6 +219,34 @@ fn an_event_that_cannot_be_read_back_stops_nothing_but_itself() {
     assert_eq!(answer_all(&mut world, |_| 200), [named("later", Some("last"))]);
 }
 
+/// It is tried again at every tick, and told once.
+#[test]
+fn an_unread_event_that_cannot_be_read_back_is_told_once() {
+    let mut world = World::new(1);
+    let mut full = ordered(json!({}));
+    full["spec"]["backlog"] = json!({"maxEvents": 2});
+    world.put(full);
+    world.engine.pause_subscription("orders", true).unwrap();
+    for id in ["a", "b", "c", "damaged"] {
+        world.send_as("sick", None, id);
+        world.settle();
+    }
+    (0..400).for_each(|n| world.send(&format!("well{n}"), None));
+    world.settle();
+    flip(&world, b"damaged");
+    world.engine.pause_subscription("orders", false).unwrap();
+    for _ in 0..20 {
+        answer_all(&mut world, |_| 200);
+    }
+    assert_eq!(world.engine.metrics().damaged, 1);
+    let status = world.engine.view_subscription("orders").unwrap().status;
+    assert!(
+        status.messages.iter().any(|message| message.starts_with("event 4 cannot")),
+        "{:?}",
+        status.messages
+    );
+}
+
 /// Damages the first place in the first segment where these bytes stand.
 fn flip(world: &World, bytes: &[u8]) {
     let name = "log-0000000000000000";
