@@ -201,8 +201,8 @@ impl Lane {
     /// What it takes in memory beside itself.
     pub fn heap_bytes(&self) -> usize {
         let entries = self.queue.capacity() + self.back.capacity() + self.aside.capacity();
-        // A tree has room to grow, too.
-        let early = 2 * self.early.len() * (size_of::<Sequence>() + size_of::<Entry>());
+        // A tree consists of nodes that have room for eleven, and are half full at the least.
+        let early = self.early.len().div_ceil(6) * 11 * (size_of::<Sequence>() + size_of::<Entry>());
         entries * size_of::<Entry>() + early + self.gaps.heap_bytes()
     }
 
