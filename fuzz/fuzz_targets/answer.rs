@@ -8,6 +8,8 @@
 mod answer;
 #[path = "../../crates/dispatch/src/client/content.rs"]
 mod content;
+#[path = "../../crates/dispatch/src/held.rs"]
+mod held;
 #[path = "../../crates/dispatch/src/client/reply.rs"]
 mod reply;
 
@@ -47,7 +49,7 @@ fn compare(bytes: &[u8]) {
     if !is_whole {
         return;
     }
-    let reply = answer.into_reply();
+    let reply = answer.take_reply();
     let content = reply.content.expect("all is kept");
     match library::answer(bytes) {
         None => panic!("the library refuses {:?}", String::from_utf8_lossy(bytes)),
@@ -82,9 +84,9 @@ fn read(pieces: &[&[u8]], of_function: bool) -> Option<Read> {
     Some(finish(answer, false))
 }
 
-fn finish(answer: Answer, rest: bool) -> Read {
+fn finish(mut answer: Answer, rest: bool) -> Read {
     let by_framing = answer.keeps_alive() && !rest;
-    let (code, detail, retries, replies) = match answer.into_reply().into_outcome() {
+    let (code, detail, retries, replies) = match answer.take_reply().into_outcome() {
         Outcome::Status { code, retry_after_ms, detail } => (code, detail, retry_after_ms.is_some(), None),
         Outcome::Replied { replies } => (200, String::new(), false, Some(Ok(replies))),
         Outcome::BadReplies(why) => (200, String::new(), false, Some(Err(why))),
