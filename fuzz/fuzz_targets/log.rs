@@ -119,7 +119,8 @@ fn sync(log: &mut Log) {
 
 fn prepare(log: &mut Log) {
     if let Some(job) = log.prepare_job() {
-        log.prepare_done(job.run()).expect("a disk without faults");
+        let had_room = log.prepare_done(job.run()).expect("a disk without faults");
+        had_room.expect("a disk with room");
     }
 }
 
