@@ -307,8 +307,9 @@ impl World {
 
     /// Replays the one beside its lane; the one that holds the lane is deleted while that goes on.
     fn replay_beside(&mut self) -> Verdict {
-        let (name, sub) = self.some_subscription();
-        let Some((held, other)) = self.held_and_beside(&name) else { return self.delete_letters() };
+        let found = self.names.iter().find_map(|(name, sub)| Some((name, *sub, self.held_and_beside(name)?)));
+        let Some((name, sub, (held, other))) = found else { return self.delete_letters() };
+        let name = name.clone();
         let selector = Selector { ids: Some(vec![other.id(&name)]), ..Selector::default() };
         let request = Request { selector, rate_per_second: 0, parallelism: 1 };
         self.deletion = Some((self.round + self.rng.between(1, 4), name, held));
