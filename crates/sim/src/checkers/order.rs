@@ -84,7 +84,9 @@ fn numbers(outside: &Outside, request: &Request, lane: &Lane, pair: &Pair, numbe
 
 /// A dead letter that is replayed from outside its lane.
 fn is_outside(pair: &Pair) -> bool {
-    pair.aside || matches!(pair.state, State::Dead { held: false } | State::DeadMaybe | State::GoneMaybe)
+    pair.aside
+        || pair.may_be_letter
+        || matches!(pair.state, State::Dead { held: false } | State::DeadMaybe | State::GoneMaybe)
 }
 
 fn turns(outside: &Outside, request: &Request, lane: &Lane, pair: &Pair, number: u64) -> Verdict {

@@ -69,6 +69,8 @@ pub struct Pair {
     /// Its lane's sequence was set anew since it came: if it had its place by then, its turn says nothing of the new one.
     pub by_old_sequence: bool,
     pub acked_at: u64,
+    /// It was acknowledged, but may have been given up by a decision after a crash.
+    pub may_be_letter: bool,
     /// It goes out beside the queue, as a dead letter that is replayed under its old number.
     pub aside: bool,
 }

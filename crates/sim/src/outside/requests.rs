@@ -12,7 +12,8 @@ impl Outside {
         sub.open += 1;
         let had_number = sub.had_number(request);
         let pair = sub.pair_mut(request.event);
-        let dead = matches!(pair.state, State::Dead { held: false } | State::DeadMaybe | State::GoneMaybe);
+        let dead = matches!(pair.state, State::Dead { held: false } | State::DeadMaybe | State::GoneMaybe)
+            || std::mem::take(&mut pair.may_be_letter);
         let outside = dead && had_number;
         pair.aside = pair.aside || (outside && request.flag == OrderStatus::Late);
         pair.taken = Taken::Yes;
@@ -130,11 +131,12 @@ impl Outside {
         if pair.state == (State::Dead { held: false }) && !stalled {
             lane.decided_op = op;
         }
-        if pair.is_settled() {
+        // One that may have failed for good holds nothing where failures are skipped.
+        if pair.is_settled() || (dead && !parks) {
             lane.settle(event, pair.position, made.readable_sequence(), pair.taken_at);
-        } else if dead && parks && !pair.aside && held_for_sure {
+        } else if dead && !pair.aside && held_for_sure {
             lane.parked_on = Some(event);
-        } else if dead && parks && !pair.aside {
+        } else if dead && !pair.aside {
             lane.parked_maybe = Some(event);
         }
     }
