@@ -11,12 +11,15 @@ impl World {
     /// What limits dropped, as the metrics tell.
     pub fn look_at_drops(&mut self) -> Verdict {
         let mut news = Vec::new();
+        // One that is made anew under an old name counts from the beginning.
+        let told = std::mem::take(&mut self.drops_told);
         for ((name, reason), count) in &self.engine.metrics().dead_letters_dropped {
-            let told = self.drops_told.entry(format!("{name} {reason}")).or_default();
-            if *count > *told {
-                news.push((name.clone(), *count - *told));
+            let which = format!("{name} {reason}");
+            let before = told.get(&which).copied().unwrap_or_default();
+            if *count > before {
+                news.push((name.clone(), *count - before));
             }
-            *told = *count;
+            self.drops_told.insert(which, *count);
         }
         for (name, count) in news {
             if let Some(sub) = self.names.get(&name).copied() {
