@@ -26,5 +26,9 @@ pub const FOUND: &[(u64, &str)] = &[
     (164, "the check took dead letters for purged when the log no longer told all that had waited"),
     (31000000203, "a queue named a lane that was gone, and started another that has its place in memory"),
     (910000000034, "a merge left out rows of a subscription whose removal was in the log alone"),
+    (
+        27108837946244,
+        "copies of what waits that a crash had left were copied for ever, and the log never became shorter",
+    ),
     (1280, "a frame ended beyond its segment, where nothing reads it"),
 ];

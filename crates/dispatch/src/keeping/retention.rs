@@ -158,6 +158,8 @@ impl Engine {
     pub(super) fn keep_copy(&mut self, at: Address, body: &[u8], next: Position) -> Result<(), Failure> {
         let (from, time, routes, event, position, emitted) = match Record::decode(body)? {
             Record::Event { time, routes, event, emitted } => (at, time, routes, event, next, emitted),
+            // A crash may have left several copies: only the newest goes on.
+            Record::Kept { from, .. } if self.copy_of(from)?.is_some_and(|copy| copy > at) => return Ok(()),
             Record::Kept { from, time, routes, event, position, emitted } => {
                 (from, time, routes, event, position, emitted)
             }
