@@ -183,8 +183,13 @@ fn judge_stop(drained: &Drained, left: &Left, must: &Told, damage: &Damage) -> b
         assert!(failure.contains(&damage.name), "{damage:?}: {failure}");
         return true;
     }
-    if drained.parked.is_empty() {
+    if drained.parked.is_empty() && drained.waiting == 0 {
         return false;
+    }
+    if drained.parked.is_empty() {
+        // The row of what is parked is what was damaged: whoever acts on the lane is told.
+        let refused = drained.refused.as_deref().unwrap_or_default();
+        assert!(refused.contains(&damage.name), "{damage:?}: {drained:?}");
     }
     assert!(drained.parked.iter().all(|letter| letter.contains(&damage.name)), "{damage:?}: {drained:?}");
     let Verdict { lost, doubled, disordered, .. } = Verdict::of(drained, &left.told, must);

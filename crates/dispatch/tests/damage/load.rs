@@ -308,6 +308,8 @@ pub struct Drained {
     /// What failed at its turn, with why, and how many wait, some behind those.
     pub parked: Vec<String>,
     pub waiting: u64,
+    /// Why the parked lane could not be resumed the last time.
+    pub refused: Option<String>,
 }
 
 /// Delivers everything there is, to a target that takes it all.
@@ -329,7 +331,8 @@ pub fn drain(mut engine: Engine, mut now: Millis) -> Drained {
         if still == 1 && resumed < RESUMED_MAX {
             // Not parked in every folder: then there is nothing to do. Not for ever: what cannot be read parks it again.
             resumed += 1;
-            drop(engine.act_on_lane("lanes", &format!("k{SICK}"), LaneAction::Resume));
+            let refused = engine.act_on_lane("lanes", &format!("k{SICK}"), LaneAction::Resume).err();
+            drained.refused = refused.map(|why| why.to_string());
         }
         for delivery in deliveries {
             drained.note(&delivery);
