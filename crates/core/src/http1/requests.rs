@@ -77,11 +77,12 @@ impl Requests {
         match &mut self.state {
             State::Refused(refused) => Err(*refused),
             State::Head(head) => {
-                let end = head.read(bytes).map_err(Refused::Head)?;
-                if end.unwrap_or(bytes.len()) > self.head_bytes_max {
-                    return Err(Refused::HeadTooLarge);
-                }
-                let Some(end) = end else { return Ok(0) };
+                // What is beyond the limit is not looked at, however much of it arrives at once.
+                let within = &bytes[..bytes.len().min(self.head_bytes_max)];
+                let Some(end) = head.read(within).map_err(Refused::Head)? else {
+                    let is_too_large = bytes.len() > within.len();
+                    return if is_too_large { Err(Refused::HeadTooLarge) } else { Ok(0) };
+                };
                 self.state = head.body().map_err(Refused::Head)?;
                 Ok(end)
             }
@@ -273,7 +274,9 @@ mod tests {
         }
         let long = [line, "x: ", &"y".repeat(HEAD_BYTES_MAX)].concat();
         assert_eq!(drip(&long).1, Some(Refused::HeadTooLarge));
-        assert_eq!(pass(&[&long, "\r\n\r\n"].concat()).1, Some(Refused::HeadTooLarge));
+        for end in ["\r\n\r\n", "\r\n\tz\r\n\r\n", "\0\r\n\r\n"] {
+            assert_eq!(pass(&[&long, end].concat()).1, Some(Refused::HeadTooLarge));
+        }
     }
 
     #[test]
