@@ -15,6 +15,7 @@ pub trait Disk: Send + Sync {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Replaces `to` atomically.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Once it failed with names to sync, it fails until the folder is opened again: some of them are lost.
     fn sync_names(&self) -> io::Result<()>;
     /// Bytes that can still be written, if the disk can tell.
     fn free_bytes(&self) -> Option<u64>;
@@ -42,7 +43,7 @@ pub fn read_exact_at(file: &dyn File, buf: &mut [u8], offset: u64) -> io::Result
     }
 }
 
-/// Names may be lost with this, and the next sync of names would not say so: no way to go on without a restart.
+/// Names may be lost with this: there is no way to go on without a restart.
 #[derive(Debug, thiserror::Error)]
 #[error("names could not be made durable: {0}")]
 struct NamesLost(#[source] io::Error);

@@ -41,7 +41,7 @@ struct Names {
     durable: BTreeMap<String, Arc<Inode>>,
     /// How `live` came from `durable`, in order.
     unsynced: Vec<NameChange>,
-    /// A sync failed: some of `live` will never be durable, and no later sync says so.
+    /// A sync failed: some of `live` will never be durable.
     lost: bool,
 }
 
@@ -248,6 +248,9 @@ impl Disk for MemoryDisk {
         let unsynced = std::mem::take(&mut names.unsynced);
         names.lost |= outcome.is_err() && !unsynced.is_empty();
         outcome?;
+        if names.lost {
+            return Err(io::Error::other("injected failure: SyncNames failed before"));
+        }
         unsynced.into_iter().for_each(|change| change.apply(&mut names.durable));
         Ok(())
     }

@@ -81,6 +81,20 @@ fn failures_come_once_and_in_their_turn() {
 }
 
 #[test]
+fn names_that_a_failed_sync_lost_are_not_made_good() {
+    let disk = MemoryDisk::new();
+    create(&disk, "a", b"1234");
+    disk.fail_nth(Op::SyncNames, 1);
+    for _ in 0..2 {
+        disk.sync_names().expect_err("as asked, and from then on");
+    }
+    assert!(disk.are_names_lost());
+    disk.crash(&mut |_| 0);
+    assert!(!disk.are_names_lost() && disk.list().expect("lists").is_empty());
+    disk.sync_names().expect("after a start");
+}
+
+#[test]
 fn a_full_disk_takes_what_fits_and_frees_what_is_removed() {
     let disk = MemoryDisk::new();
     disk.set_capacity(Some(10));
