@@ -85,7 +85,7 @@ bugs! {
     58 OldTarget "a change of target does not take effect"
     59 ReplyDropped "the last event of an answer is not taken in"
     60 NotReadyCounts "a call for which nobody was there counts as an attempt"
-    // What is said of memory.
+    // The memory account.
     61 TextsUncounted "keys, ids and errors of lanes in memory are not counted"
 }
 

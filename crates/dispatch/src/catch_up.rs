@@ -376,7 +376,7 @@ impl Engine {
         Ok(Read::Some)
     }
 
-    /// The subscription cannot read on. It tries again and again: that is told once.
+    /// The subscription cannot read past this event. It retries every round, so this is logged and counted once.
     fn is_unreadable(&mut self, id: SubscriptionId, position: Position, error: &str) {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
         if subscription.unreadable.replace(position) == Some(position) {

@@ -229,7 +229,7 @@ impl Sending<'_> {
 }
 
 impl Prepared {
-    /// What of an answer is kept.
+    /// How much of an answer to keep.
     fn wanted(&self) -> Wanted {
         if self.is_function { Wanted::Events } else { Wanted::Nothing }
     }

@@ -14,6 +14,7 @@
 mod config;
 mod failure;
 mod jobs;
+mod reading;
 
 pub use config::Config;
 pub use failure::Failure;
@@ -28,13 +29,11 @@ use crate::replay::Replays;
 use crate::subscription::Subscription;
 use bytes::Bytes;
 use hashbrown::HashMap;
-use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Action, Flag};
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
-use klambda_core::wire::Malformed;
 use klambda_store::disk::Disk;
 use klambda_store::log::{self, Log, LogReader};
 use klambda_store::manifest::Manifest;
@@ -473,35 +472,6 @@ impl Engine {
             self.failed = Some(failure.to_string());
         }
         applied.map(|()| at)
-    }
-
-    /// The body of an event's record, wherever retention has put it.
-    pub(crate) fn read_event(&self, at: Address) -> Result<Bytes, Failure> {
-        match self.log.read(at) {
-            Err(log::Error::Gone(_)) => Ok(self.log.read(self.copy_of(at)?.ok_or(log::Error::Gone(at))?)?),
-            other => Ok(other?),
-        }
-    }
-
-    /// Where retention has put the event of a segment that is gone.
-    pub(crate) fn copy_of(&self, at: Address) -> Result<Option<Address>, Failure> {
-        let row = self.rows.get(&crate::rows::kept(at))?;
-        Ok(row.and_then(|row| row.try_into().ok()).map(u64::from_be_bytes).map(Address))
-    }
-
-    /// What an event in the log says; nothing of one that cannot be read back any more.
-    pub(crate) fn read_back<T>(
-        &mut self,
-        at: Address,
-        read: impl FnOnce(&EventView<'_>) -> T,
-    ) -> Result<Option<T>, Failure> {
-        let said = self.read_event(at).and_then(|record| {
-            let (_, event) = crate::apply::event_of(&record)?;
-            Ok(read(&EventView::decode(event).map_err(|_| Malformed("event"))?))
-        });
-        let said = if_readable(said)?;
-        self.metrics.damaged += u64::from(said.is_none());
-        Ok(said)
     }
 
     pub(crate) fn identity(&self, source: &str, id: &str) -> Identity {

@@ -181,11 +181,11 @@ impl Engine {
         Ok(())
     }
 
-    /// What lanes may take in memory. They can go to disk: where other things need more than is left, lanes give way.
+    /// Bytes that lanes may take in memory. Lanes can move to disk, so they give way where other parts need more.
     fn lanes_budget(&self) -> usize {
         let memory = self.config.memory_bytes;
         let left = memory.saturating_sub(self.keeping.others_bytes);
-        // They may be a quarter above it before any of them goes.
+        // Eviction begins a quarter above the budget.
         (memory * 4 / 10).min(left * 4 / 5).max(memory / 20)
     }
 

@@ -1,6 +1,6 @@
 //! The lanes that are in memory: those with something to do, and those that had until a moment ago.
-//! All others are rows on disk. Slots are plain numbers, so that queues and timers can hold them cheaply; one that is held
-//! for longer than its lane is in memory names nothing.
+//! All others are rows on disk. Slots are plain numbers, so that queues and timers can hold them cheaply. A slot
+//! whose lane has left memory names no lane.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
@@ -14,7 +14,7 @@ use std::hash::{BuildHasher, Hasher};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {
     index: u32,
-    /// Which of the lanes that had this place, one after the other.
+    /// Counts the lanes that have had this place.
     turn: u32,
 }
 
@@ -65,7 +65,7 @@ pub struct Resident {
     pub listed_idle: bool,
     /// Arrivals in this and the last ten seconds: the rate for people.
     pub rate: Rate,
-    /// What it takes beside itself, as it is counted.
+    /// Its heap bytes, as counted in `Lanes::heap`.
     heap: usize,
 }
 
@@ -132,20 +132,20 @@ impl Rate {
 #[derive(Default)]
 pub struct Lanes {
     places: Vec<Place>,
-    /// Indexes of places that nobody has.
+    /// Indexes of free places.
     free: Vec<u32>,
     index: HashTable<Slot>,
     hasher: FixedState,
-    /// What they take beside themselves: entries, keys, ids, errors.
+    /// Heap bytes of all lanes: entries, keys, ids, errors.
     heap: usize,
 }
 
-/// What a lane in memory takes, with its place in the index and an entry or two. More entries and texts come on top.
+/// Estimate of one lane in memory: its place, its index entry and a few queued entries. Used to turn bytes into lanes.
 pub const LANE_BYTES: usize = PLACE_BYTES + INDEX_BYTES + 4 * size_of::<Entry>();
 const PLACE_BYTES: usize = size_of::<Place>();
-/// Of a table that has room to grow.
+/// A hash table keeps about half of its buckets free.
 const INDEX_BYTES: usize = 2 * (size_of::<Slot>() + 1);
-/// All of a lane that is not in `heap`.
+/// The part of a lane that is not in `heap`.
 const OWN_BYTES: usize = PLACE_BYTES + INDEX_BYTES;
 
 impl Lanes {
@@ -157,7 +157,7 @@ impl Lanes {
         self.index.len() * OWN_BYTES + self.heap
     }
 
-    /// Places that no lane is in.
+    /// Bytes of places that hold no lane.
     pub fn slack_bytes(&self) -> usize {
         (self.places.capacity() - self.index.len()) * PLACE_BYTES + self.free.capacity() * size_of::<u32>()
     }
@@ -202,7 +202,7 @@ impl Lanes {
         self.heap += resident.heap;
         let index = self.free.pop().unwrap_or_else(|| {
             if self.places.len() == self.places.capacity() {
-                // Not twice as many at once: each place is large.
+                // Grow by an eighth instead of doubling: a place takes some 500 bytes.
                 self.places.reserve_exact(self.places.len() / 8 + 64);
             }
             self.places.push(Place::default());

@@ -1,5 +1,4 @@
-//! What the engine holds in memory, part by part. Nothing here is asked on the way of an event: every part either knows
-//! its size or is counted when people look.
+//! The engine's memory, part by part. It is summed up once a second and when people ask, never per event.
 //!
 //! | part | is bounded by |
 //! |---|---|
@@ -35,7 +34,7 @@ const SINGLES_MAX: usize = 65_536;
 const DOCUMENT_FACTOR: usize = 4;
 
 impl Engine {
-    /// What is in use, about.
+    /// Bytes in use, approximately.
     pub(crate) fn memory_bytes(&self) -> usize {
         let tables = self.rows.tables().memory_bytes() + self.marks.tables().memory_bytes();
         let parts = [

@@ -42,13 +42,8 @@ fn finish(engine: &mut Engine, now: Millis) -> Result<(), Failure> {
     for n in 0..1000 {
         engine.tick(now + n * 100);
         engine.flush();
-        if let Some(job) = engine.sync_job() {
-            let result = job.run();
-            engine.sync_done(job.up_to, result);
-        }
-        if let Some(chore) = engine.chore() {
-            engine.chore_done(chore.run());
-        }
+        engine.run_sync();
+        engine.run_chore();
         if !engine.is_checkpointing() {
             return Ok(());
         }

@@ -1,12 +1,12 @@
-//! How many things stand where on a line, in bounded memory.
+//! Counts of items by place (a number), in bounded memory.
 //!
-//! Places are counted one by one while they are few. Beyond a limit the two ranges that are nearest to each other become
-//! one, so what is known of a place is as exact as a small part of the whole line.
+//! Up to a limit every place has its own count. Beyond it, the two neighbouring ranges that span the least are merged into
+//! one, so answers are exact to a small part of the whole span.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// At most `MAX` ranges are told apart.
+/// Holds at most `MAX` ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "BTreeMap<u64, Row>", into = "BTreeMap<u64, Row>")]
 pub struct Spread<const MAX: usize> {

@@ -12,6 +12,7 @@ mod sample;
 mod status;
 mod subscriptions;
 mod timeline;
+mod waits_for;
 
 pub use dead_letters::{DeadLetter, Letters};
 pub use fates::{Fate, Sighting};

@@ -74,22 +74,13 @@ fn small_step(world: &mut World, n: usize) {
         }
         1 => world.engine.flush(),
         2 => {
-            if let Some(job) = world.engine.sync_job() {
-                let result = job.run();
-                world.engine.sync_done(job.up_to, result);
-            }
+            world.engine.run_sync();
         }
         3 => {
-            if let Some(chore) = world.engine.chore() {
-                let result = chore.run();
-                world.engine.chore_done(result);
-            }
+            world.engine.run_chore();
         }
         _ => {
-            if let Some(job) = world.engine.prepare_job() {
-                let result = job.run();
-                world.engine.prepare_done(result);
-            }
+            world.engine.run_prepare();
         }
     }
 }
@@ -130,7 +121,7 @@ fn an_event_that_is_taken_up_while_its_segment_retires_stays() {
     assert!(taken_up.len() > 1, "the segment was there at first and gone in the end: {taken_up:?}");
 }
 
-/// So many steps on the way to the end of the first segment.
+/// Steps until the first segment ends.
 fn retiring(steps: usize) -> World {
     let log = Options { segment_bytes: 32 << 10, reserve_bytes: 4 << 10, tail_bytes: 4 << 10 };
     let mut world = World::with(1, Config { log, ..world::config() });

@@ -67,10 +67,7 @@ fn an_event_from_the_past_goes_out_once_its_place_is_durable() {
 fn press(world: &mut World, lanes: std::ops::Range<u64>) {
     for n in lanes {
         world.send(&format!("fill{n}"), None);
-        if let Some(job) = world.engine.prepare_job() {
-            let result = job.run();
-            world.engine.prepare_done(result);
-        }
+        world.engine.run_prepare();
         assert!(starts(world).is_empty(), "nothing new starts");
     }
 }

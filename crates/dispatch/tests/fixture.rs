@@ -329,18 +329,7 @@ impl House {
             self.now = self.now + 1;
             self.engine.tick(self.now);
             self.engine.flush();
-            if let Some(job) = self.engine.sync_job() {
-                let result = job.run();
-                self.engine.sync_done(job.up_to, result);
-            }
-            if let Some(job) = self.engine.prepare_job() {
-                let result = job.run();
-                self.engine.prepare_done(result);
-            }
-            if let Some(chore) = self.engine.chore() {
-                let result = chore.run();
-                self.engine.chore_done(result);
-            }
+            self.engine.run_jobs();
             for answer in self.engine.take_answers() {
                 if let Answer::Events(_, judged) = answer {
                     self.answers.extend(judged.into_iter().map(|judged| judged.status));

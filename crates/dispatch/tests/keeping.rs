@@ -222,10 +222,7 @@ fn checkpoint(world: &mut World) {
     while world.engine.metrics().checkpoints == checkpoints {
         world.engine.tick(world.now);
         world.engine.flush();
-        if let Some(job) = world.engine.sync_job() {
-            let result = job.run();
-            world.engine.sync_done(job.up_to, result);
-        }
+        world.engine.run_sync();
         let chore = world.engine.chore().expect("a chore");
         world.engine.chore_done(chore.run());
     }

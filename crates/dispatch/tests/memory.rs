@@ -92,7 +92,7 @@ impl House {
                     self.engine.outcome(delivery.ticket, outcome);
                 }
             }
-            self.jobs();
+            self.engine.run_jobs();
             for answer in self.engine.take_answers() {
                 let Answer::Events(_, judged) = answer else { continue };
                 let taken = judged.iter().filter(|one| matches!(one.status, Status::Accepted { .. }));
@@ -101,21 +101,6 @@ impl House {
         }
         assert_eq!(self.engine.failure(), None);
         self.judge();
-    }
-
-    fn jobs(&mut self) {
-        if let Some(job) = self.engine.sync_job() {
-            let result = job.run();
-            self.engine.sync_done(job.up_to, result);
-        }
-        if let Some(job) = self.engine.prepare_job() {
-            let result = job.run();
-            self.engine.prepare_done(result);
-        }
-        if let Some(chore) = self.engine.chore() {
-            let result = chore.run();
-            self.engine.chore_done(result);
-        }
     }
 
     fn in_use(&self) -> usize {

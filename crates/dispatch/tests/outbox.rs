@@ -200,10 +200,7 @@ fn a_write_or_sync_that_fails_leaves_both_or_neither() {
                 assert!(done.is_ok() || world.engine.failure().is_some());
                 world.engine.when_durable(Token(0));
                 world.engine.flush();
-                if let Some(job) = world.engine.sync_job() {
-                    let result = job.run();
-                    world.engine.sync_done(job.up_to, result);
-                }
+                world.engine.run_sync();
             }
             let mut rng = Rng(n);
             world.restart(&mut |n| rng.below(n.max(1)));

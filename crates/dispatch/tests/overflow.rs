@@ -34,10 +34,7 @@ fn sequenced(id: &str, key: &str, sequence: u64) -> Event {
 fn judge(world: &mut World, event: Event) -> Status {
     world.engine.accept(Token(u64::MAX), vec![Ok(event)]);
     world.engine.flush();
-    if let Some(job) = world.engine.sync_job() {
-        let result = job.run();
-        world.engine.sync_done(job.up_to, result);
-    }
+    world.engine.run_sync();
     world.engine.flush();
     let answers = world.engine.take_answers();
     let judged = answers.into_iter().find_map(|answer| match answer {

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "planted")]
 pub mod bugs;
+mod calls;
 pub mod checkers;
 mod event;
 mod faults;

@@ -142,7 +142,7 @@ impl Case {
         let url = victim.url();
         let client = Client { url: &url, agent: agent() };
         let deadline = Instant::now() + PATIENCE;
-        // The panic may hit the request that subscribes: what is sent before it succeeds is for nobody.
+        // The panic may hit the request that creates the subscription. An event sent before it exists has no receiver.
         let mut is_subscribed = false;
         for round in 0.. {
             if victim.has_ended() {

@@ -169,7 +169,7 @@ fn wrong_value(name: &str, value: &Value, limits: &Limits) -> Option<String> {
     wrong_text(name, text)
 }
 
-/// Nearly all of it is plain printable ASCII, which is told without a look at its characters.
+/// Most texts are printable ASCII. Only the others are decoded.
 fn has_control_characters(text: &str) -> bool {
     !scan::all(text.as_bytes(), is_printable) && text.chars().any(char::is_control)
 }

@@ -77,7 +77,7 @@ impl Requests {
         match &mut self.state {
             State::Refused(refused) => Err(*refused),
             State::Head(head) => {
-                // What is beyond the limit is not looked at, however much of it arrives at once.
+                // Only the bytes within the limit are parsed, so the result does not depend on how they arrive.
                 let within = &bytes[..bytes.len().min(self.head_bytes_max)];
                 let Some(end) = head.read(within).map_err(Refused::Head)? else {
                     let is_too_large = bytes.len() > within.len();

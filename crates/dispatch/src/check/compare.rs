@@ -298,11 +298,11 @@ mod tests {
         while engine.log.segments().len() < 2 {
             engine.pause_subscription("s", true).expect("paused");
             engine.flush();
-            engine.prepare_job().into_iter().for_each(|job| engine.prepare_done(job.run()));
+            engine.run_prepare();
         }
         engine.when_durable(crate::Token(1));
         engine.flush();
-        engine.sync_job().into_iter().for_each(|job| engine.sync_done(job.up_to, job.run()));
+        engine.run_sync();
         engine.log.drop_oldest().expect("a segment");
         assert_eq!(lost(&engine), 1);
     }

@@ -9,8 +9,8 @@ use klambda_core::outcome::Outcome;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
 
-/// Answers with events are collected within so many bytes, over all functions, and one is at most so long by default. The
-/// longest of them wait first: they are not read.
+/// Limits for answers that carry events: all functions together, and the default for one answer. Over the first limit the
+/// longest answers are not read further until others have finished.
 const COLLECTED_BYTES_MAX: usize = 16 << 20;
 const ONE_BYTES_MAX: usize = 1 << 20;
 

@@ -87,4 +87,31 @@ impl Engine {
     pub fn chore_done(&mut self, result: Result<Done, table::Error>) {
         self.finish_chore(result);
     }
+
+    // ---- without threads ----------------------------------------------------------------------------------
+
+    /// Runs here and now what the runner gives to other threads.
+    pub fn run_jobs(&mut self) {
+        self.run_sync();
+        self.run_prepare();
+        self.run_chore();
+    }
+
+    pub fn run_sync(&mut self) {
+        if let Some(job) = self.sync_job() {
+            self.sync_done(job.up_to, job.run());
+        }
+    }
+
+    pub fn run_prepare(&mut self) {
+        if let Some(job) = self.prepare_job() {
+            self.prepare_done(job.run());
+        }
+    }
+
+    pub fn run_chore(&mut self) {
+        if let Some(chore) = self.chore() {
+            self.chore_done(chore.run());
+        }
+    }
 }

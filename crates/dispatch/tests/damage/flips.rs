@@ -187,7 +187,7 @@ fn judge_stop(drained: &Drained, left: &Left, must: &Told, damage: &Damage) -> b
         return false;
     }
     if drained.parked.is_empty() {
-        // The row of what is parked is what was damaged: whoever acts on the lane is told.
+        // The damage hit the row of the parked lane. An action on the lane must name it.
         let refused = drained.refused.as_deref().unwrap_or_default();
         assert!(refused.contains(&damage.name), "{damage:?}: {drained:?}");
     }

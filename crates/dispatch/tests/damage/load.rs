@@ -254,10 +254,7 @@ impl Load {
                 self.covered.append(&mut self.acknowledged);
             }
         }
-        if let Some(job) = self.engine.prepare_job() {
-            let result = job.run();
-            self.engine.prepare_done(result);
-        }
+        self.engine.run_prepare();
         if rng.below(4) == 0
             && let Some(chore) = self.engine.chore()
         {
@@ -338,7 +335,7 @@ pub fn drain(mut engine: Engine, mut now: Millis) -> Drained {
             drained.note(&delivery);
             engine.outcome(delivery.ticket, answer(200));
         }
-        run_all_jobs(&mut engine);
+        engine.run_jobs();
         drained.failure = engine.failure().map(str::to_owned);
         if is_quiet || drained.failure.is_some() || still > STILL_MAX {
             drained.parked = dead_letters(&engine);
@@ -354,21 +351,6 @@ fn dead_letters(engine: &Engine) -> Vec<String> {
     // What cannot be listed shows as what waits.
     while engine.list_dead_letters(&mut letters).unwrap_or(false) {}
     letters.items.into_iter().map(|letter| format!("{}: {}", letter.id, letter.last_error)).collect()
-}
-
-fn run_all_jobs(engine: &mut Engine) {
-    if let Some(job) = engine.sync_job() {
-        let result = job.run();
-        engine.sync_done(job.up_to, result);
-    }
-    if let Some(job) = engine.prepare_job() {
-        let result = job.run();
-        engine.prepare_done(result);
-    }
-    if let Some(chore) = engine.chore() {
-        let result = chore.run();
-        engine.chore_done(result);
-    }
 }
 
 impl Drained {

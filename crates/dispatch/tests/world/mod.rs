@@ -233,23 +233,14 @@ impl World {
     }
 
     fn jobs(&mut self, mut run: impl FnMut() -> bool) {
-        if run()
-            && let Some(job) = self.engine.sync_job()
-        {
-            let result = job.run();
-            self.engine.sync_done(job.up_to, result);
+        if run() {
+            self.engine.run_sync();
         }
-        if run()
-            && let Some(job) = self.engine.prepare_job()
-        {
-            let result = job.run();
-            self.engine.prepare_done(result);
+        if run() {
+            self.engine.run_prepare();
         }
-        if run()
-            && let Some(chore) = self.engine.chore()
-        {
-            let result = chore.run();
-            self.engine.chore_done(result);
+        if run() {
+            self.engine.run_chore();
         }
     }
 

@@ -131,18 +131,7 @@ impl Filling {
         self.now = self.now + 10;
         self.engine.tick(self.now);
         self.engine.flush();
-        if let Some(job) = self.engine.sync_job() {
-            let result = job.run();
-            self.engine.sync_done(job.up_to, result);
-        }
-        if let Some(job) = self.engine.prepare_job() {
-            let result = job.run();
-            self.engine.prepare_done(result);
-        }
-        if let Some(chore) = self.engine.chore() {
-            let result = chore.run();
-            self.engine.chore_done(result);
-        }
+        self.engine.run_jobs();
         self.engine.take_answers();
         for delivery in self.engine.take_deliveries() {
             let (code, detail) = match self.kind {

@@ -1,0 +1,150 @@
+//! Receivers are called, and answer.
+
+use crate::checkers::{self, Verdict, Violation};
+use crate::event::{EventNo, SOURCES};
+use crate::history::{Ending, Entry, Request, SubNo};
+use crate::mix::Trouble;
+use crate::network::Call;
+use crate::rules::{Place, Rules};
+use crate::world::World;
+use klambda_core::event_codec::EventView;
+use klambda_core::outcome::{Outcome, Verdict as Meaning};
+use klambda_core::retry::RETRY_AFTER_MS_MAX;
+use klambda_dispatch::Delivery;
+
+impl World {
+    pub(crate) fn deliver(&mut self, delivery: Delivery) -> Verdict {
+        let name = delivery.document.name.as_str();
+        let Some(sub) = self.names.get(name).copied() else {
+            let text = format!("a request was made for subscription {name}, which is not there");
+            return Err(Violation::new("no invention", text));
+        };
+        let request = self.request(sub, &delivery)?;
+        checkers::replay_order::waits_behind(&self.outside, &request, &self.replayed_beside())?;
+        self.note(Entry::Started(request.clone()))?;
+        let made = self.outside.made(request.event);
+        let rules = &self.outside.sub(sub).rules;
+        let (outcome, acts, took) = self.network.call(&self.mix, rules, made, self.time, &mut self.rng);
+        let event = request.event;
+        let (outcome, replies) = self.with_replies(sub, event, outcome);
+        let call = Call { sub, event, ticket: delivery.ticket, life: self.life, outcome, replies, acts };
+        self.network.start(call, self.time + took);
+        Ok(())
+    }
+
+    /// Now and then a receiver answers with events of its own, and then always.
+    fn with_replies(&mut self, sub: SubNo, event: EventNo, outcome: Outcome) -> (Outcome, Vec<EventNo>) {
+        let succeeds = outcome.verdict() == Meaning::Delivered;
+        let answers = self.producer.has_replies(sub, event) || self.rng.one_in(12);
+        if !self.mix.has(Trouble::Replies) || !succeeds || !answers || self.outside.made(event).reply {
+            return (outcome, Vec::new());
+        }
+        let events = &mut self.outside.events;
+        let replies = self.producer.replies(sub, event, &self.mix, events, &mut self.rng);
+        let made = replies.iter().map(|reply| events[*reply as usize].to_event()).collect();
+        (Outcome::Replied { replies: made }, replies)
+    }
+
+    fn request(&self, sub: SubNo, delivery: &Delivery) -> Result<Request, Violation> {
+        let invented = |text: String| Violation::new("no invention", text);
+        let view = EventView::decode(&delivery.record[delivery.event.clone()])
+            .map_err(|_| invented("an event that cannot be read was delivered".into()))?;
+        let event = self.producer.find(view.source(), view.id());
+        let event = event.ok_or_else(|| invented(format!("event {} was never made", view.id())))?;
+        let made = self.outside.made(event);
+        let place = delivery.place.as_ref();
+        Ok(Request {
+            sub,
+            event,
+            ticket: delivery.ticket.0,
+            place: self.place(event, delivery),
+            number: place.map(|place| place.number.0),
+            previous: place.and_then(|place| place.previous_id.clone()),
+            flag: place.map_or(klambda_core::lane::Flag::None, |place| place.flag).into(),
+            attempt: delivery.attempt,
+            host: Rules::host_of(&delivery.document),
+            now: self.engine.now().0,
+            unchanged: SOURCES[made.source] == view.source() && made.to_event() == view.to_event(),
+        })
+    }
+
+    /// By the rules that came with it. A dead letter that is replayed needs no sequence.
+    fn place(&self, event: EventNo, delivery: &Delivery) -> Place {
+        let (ordering, made) = (Rules::ordering_of(&delivery.document), self.outside.made(event));
+        match (ordering.place(made), ordering.key(made)) {
+            (Place::Invalid, Some(key)) => Place::Lane { key, sequence: None },
+            (place, _) => place,
+        }
+    }
+
+    /// Dead letters that are replayed from outside their lanes right now.
+    fn replayed_beside(&self) -> Vec<(SubNo, u64, String)> {
+        let mut open = Vec::new();
+        let jobs = (1..=self.replays_made).rev().take(8).filter_map(|id| self.engine.replay(id));
+        for (id, position, key) in jobs.flat_map(|job| &job.open) {
+            let Some(sub) = self.ids.get(id).copied() else { continue };
+            if self.outside.has_number_outside(sub, position.0, key) {
+                open.push((sub, position.0, key.clone()));
+            }
+        }
+        open
+    }
+
+    pub(crate) fn end_calls(&mut self) -> Verdict {
+        while let Some(call) = self.network.ended(self.time) {
+            let Call { sub, event, ticket, life, outcome, replies, acts } = call;
+            if life != self.life {
+                self.note(Entry::EndedUnheard { sub, event, acted: acts })?;
+                continue;
+            }
+            let ending = ending(&outcome);
+            let retry_after_ms = self.delay_least(sub, &outcome);
+            let open = self.engine.open_requests();
+            self.engine.outcome(ticket, outcome);
+            // If the store fails over it, nobody knows what became of it: as if it could not be written.
+            let stalled = self.engine.open_requests() == open || self.engine.failure().is_some();
+            let ticket = ticket.0;
+            self.note(Entry::Ended { sub, event, ticket, ending, retry_after_ms, acted: acts, stalled })?;
+            // Whoever is gone is answered nothing: its events are not taken either.
+            let taken = !stalled && self.outside.sub(sub).there;
+            self.replied(&replies, taken)?;
+            if stalled {
+                self.stalled.push((sub, event, replies));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn replied(&mut self, replies: &[EventNo], taken: bool) -> Verdict {
+        for event in replies {
+            let token = self.take_token();
+            self.note(Entry::Replied { token, event: *event, taken })?;
+        }
+        Ok(())
+    }
+
+    /// A new subscription may take what waits for room.
+    pub fn offer_stalled_replies(&mut self) -> Verdict {
+        let stalled: Vec<EventNo> =
+            self.stalled.iter().flat_map(|(_, _, replies)| replies).copied().collect();
+        self.replied(&stalled, false)
+    }
+
+    fn delay_least(&self, sub: SubNo, outcome: &Outcome) -> u64 {
+        if let Outcome::NotReady { retry_after_ms, .. } = outcome {
+            return *retry_after_ms;
+        }
+        let rules = &self.outside.sub(sub).rules;
+        let asked = outcome.retry_after_ms().unwrap_or(0).min(RETRY_AFTER_MS_MAX);
+        asked.max(rules.backoff_ms.min(rules.max_backoff_ms) / 2)
+    }
+}
+
+fn ending(outcome: &Outcome) -> Ending {
+    match outcome.verdict() {
+        _ if matches!(outcome, Outcome::NotReady { .. }) => Ending::NotMade,
+        Meaning::Delivered => Ending::Delivered,
+        Meaning::Retry => Ending::Retry,
+        Meaning::Fatal => Ending::Fatal,
+    }
+}
