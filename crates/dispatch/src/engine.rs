@@ -381,7 +381,7 @@ impl Engine {
         &self.metrics
     }
 
-    /// Events may come in now. Not while the next segment is on its way: that is soon, and no reason to refuse.
+    /// Events and changes may come in now. Not while the next segment is on its way: that is soon, and no reason to refuse.
     pub fn is_accepting(&self) -> bool {
         self.failed.is_some() || self.disk_full || self.log.has_room_for_many()
     }

@@ -328,7 +328,7 @@ impl Runner {
     fn handle(&mut self, input: Input) {
         match input {
             Input::Accept { .. } if self.stopping.is_some() => {}
-            Input::Accept { .. } if !self.engine.is_accepting() => self.held.push(input),
+            Input::Accept { .. } | Input::Command(_) if !self.engine.is_accepting() => self.held.push(input),
             Input::Accept { events, answer, since } => {
                 let token = self.token();
                 self.accepts.insert(token, (answer, since));

@@ -1,10 +1,13 @@
-//! However the runner ends, whoever asked it something is answered.
+//! However the runner ends, whoever asked it something is answered. What can wait for a moment is not refused.
 
 use klambda_core::event::Event;
+use klambda_core::subscription::Document;
+use klambda_dispatch::operate::Refused;
 use klambda_dispatch::runner::{Clock, Handle, Runner, Stopped, StoreFailed};
-use klambda_dispatch::{Config, Engine, client};
+use klambda_dispatch::{Config, Engine, Token, client};
 use klambda_store::faulty_disk::{MemoryDisk, Op};
 use klambda_store::log;
+use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -13,13 +16,19 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn start(disk: &MemoryDisk) -> (JoinHandle<Result<(), StoreFailed>>, Handle) {
-    let clock = Clock::new();
-    let log = log::Options { segment_bytes: 1 << 20, reserve_bytes: 64 << 10, tail_bytes: 64 << 10 };
-    let config = Config { log, ..Config::default() };
-    let opened = Engine::open(Arc::new(disk.clone()), config, clock.now(), [7; 16]);
-    let (engine, _) = opened.expect("a new folder");
-    let (runner, handle) = Runner::new(engine, client::Options::default(), clock, 1).expect("threads");
+    let (runner, handle) = runner(engine(disk, 64 << 10));
     (tokio::spawn(runner.run()), handle)
+}
+
+fn engine(disk: &MemoryDisk, reserve_bytes: u64) -> Engine {
+    let log = log::Options { segment_bytes: 1 << 20, reserve_bytes, tail_bytes: 64 << 10 };
+    let config = Config { log, ..Config::default() };
+    let opened = Engine::open(Arc::new(disk.clone()), config, Clock::new().now(), [7; 16]);
+    opened.expect("a new folder").0
+}
+
+fn runner(engine: Engine) -> (Runner, Handle) {
+    Runner::new(engine, client::Options::default(), Clock::new(), 1).expect("threads")
 }
 
 fn event(id: &str) -> Event {
@@ -47,4 +56,32 @@ async fn a_failed_sync_ends_the_runner_and_answers_those_who_wait() {
     assert_eq!(accepted.expect("an answer"), Err(Stopped));
     let ended = timeout(PATIENCE, running).await.expect("it ends").expect("no panic");
     assert!(ended.is_err_and(|failed| failed.to_string().starts_with("the store failed: ")));
+}
+
+/// A segment that ends is no full disk: the next one is on its way.
+#[tokio::test]
+async fn a_change_waits_for_the_next_segment() {
+    let mut engine = engine(&MemoryDisk::new(), 4 << 10);
+    let subscription = json!({
+        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "s"},
+        "spec": {"target": {"url": "http://127.0.0.1:9"}, "filters": [{"exact": {"type": "none"}}]},
+    });
+    let document = Document::parse(&subscription).expect("a good document");
+    let mut refused = None;
+    for n in 0.. {
+        engine.accept(Token(n), vec![Ok(event(&n.to_string()))]);
+        engine.flush();
+        refused = engine.put_subscription(document.clone(), false).err();
+        engine.run_sync();
+        if refused.is_some() {
+            break;
+        }
+    }
+    assert!(matches!(refused, Some(Refused::DiskFull)), "{refused:?}");
+    let (runner, handle) = runner(engine);
+    let change = handle.command(move |engine| engine.put_subscription(document, false));
+    // The change is there before the runner has asked for a segment.
+    let (changed, running) = tokio::join!(timeout(PATIENCE, change), async { tokio::spawn(runner.run()) });
+    changed.expect("an answer").expect("it runs").expect("there is room again");
+    running.abort();
 }

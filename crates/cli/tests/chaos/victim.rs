@@ -167,8 +167,10 @@ impl Victim {
     }
 
     pub fn post(&self, path: &str) {
-        let answer = agent().post(format!("{}/api/v1/{path}", self.url())).send_empty().expect("an answer");
-        assert_eq!(answer.status(), 200);
+        let mut answer =
+            agent().post(format!("{}/api/v1/{path}", self.url())).send_empty().expect("an answer");
+        let text = answer.body_mut().read_to_string().unwrap_or_default();
+        assert_eq!(answer.status(), 200, "{text}: {}", self.printed());
     }
 
     pub fn status(&self) -> Value {
