@@ -123,7 +123,7 @@ impl World {
         Ok(())
     }
 
-    /// A new subscription may take what waits for room.
+    /// A subscription that is new or has other filters may take what waits for room.
     pub fn offer_stalled_replies(&mut self) -> Verdict {
         let stalled: Vec<EventNo> =
             self.stalled.iter().flat_map(|(_, _, replies)| replies).copied().collect();

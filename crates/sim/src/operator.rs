@@ -146,7 +146,8 @@ impl World {
         self.rules_given.entry(sub).or_default().push(rules.clone());
         self.outside.subs[sub as usize].given(rules, drains, &self.outside.events);
         let discards = discard && new_epoch;
-        self.note(Entry::Decided(Decision::Changed { sub, discards, drains, new_epoch }))
+        self.note(Entry::Decided(Decision::Changed { sub, discards, drains, new_epoch }))?;
+        self.offer_stalled_replies()
     }
 
     fn delete(&mut self) -> Verdict {
