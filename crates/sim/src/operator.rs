@@ -274,6 +274,7 @@ impl World {
     ) -> Verdict {
         let result = self.engine.delete_dead_letter(&letter.id(name));
         let after = self.letters(name);
+        checkers::deletion::refusal(letter, &result)?;
         if self.engine.failure().is_none() && self.faults_are_off() {
             checkers::deletion::of_one(letter, &result, before, &after)?;
         }
@@ -313,7 +314,8 @@ impl World {
         let name = name.clone();
         let selector = Selector { ids: Some(vec![other.id(&name)]), ..Selector::default() };
         let request = Request { selector, rate_per_second: 0, parallelism: 1 };
-        self.deletion = Some((self.round + self.rng.between(1, 4), name, held));
+        // It is called in the next round, once its replay is durable.
+        self.deletion = Some((self.round + self.rng.between(2, 3), name, held));
         self.start_replay(request, Some(sub))
     }
 

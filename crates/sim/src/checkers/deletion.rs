@@ -8,8 +8,14 @@ use klambda_dispatch::operate::Refused;
 
 const NAME: &str = "deletion";
 
-/// What was there before and is there after one was to be deleted. Nothing else happened in between. Only a disk without
-/// room is a reason to refuse: whatever is in flight is no dead letter at that time.
+/// Only a disk without room or one that fails is a reason to refuse: whatever is in flight is no dead letter then.
+pub fn refusal(target: &DeadLetter, result: &Result<(), Refused>) -> Verdict {
+    let Err(why @ (Refused::NotFound(_) | Refused::Conflict(_))) = result else { return Ok(()) };
+    let text = format!("to delete position {}, which is there, was refused: {why}", target.entry.position);
+    Err(Violation::new(NAME, text))
+}
+
+/// What was there before and is there after one was to be deleted. Nothing else happened in between.
 pub fn of_one(
     target: &DeadLetter,
     result: &Result<(), Refused>,
@@ -17,12 +23,6 @@ pub fn of_one(
     after: &[DeadLetter],
 ) -> Verdict {
     let at = target.entry.position;
-    if let Err(why @ (Refused::NotFound(_) | Refused::Conflict(_))) = result {
-        return Err(Violation::new(
-            NAME,
-            format!("to delete position {at}, which is there, was refused: {why}"),
-        ));
-    }
     let positions = |letters: &[DeadLetter]| -> Vec<u64> {
         letters.iter().map(|letter| letter.entry.position.0).collect()
     };
