@@ -309,14 +309,27 @@ impl World {
 
     /// Replays the one beside its lane; the one that holds the lane is deleted while that goes on.
     fn replay_beside(&mut self) -> Verdict {
-        let found = self.names.iter().find_map(|(name, sub)| Some((name, *sub, self.held_and_beside(name)?)));
-        let Some((name, sub, (held, other))) = found else { return self.delete_letters() };
+        let mut going = self.names.iter().filter(|(_, sub)| !self.outside.sub(**sub).rules.paused);
+        let found = going.find_map(|(name, sub)| Some((name, *sub, self.held_and_beside(name)?)));
+        let Some((name, sub, (held, other))) = found else { return self.skip_parked() };
         let name = name.clone();
         let selector = Selector { ids: Some(vec![other.id(&name)]), ..Selector::default() };
         let request = Request { selector, rate_per_second: 0, parallelism: 1 };
         // It is called in the next round, once its replay is durable.
         self.deletion = Some((self.round + self.rng.between(2, 3), name, held));
         self.start_replay(request, Some(sub))
+    }
+
+    /// A parked lane goes on without its head, which is a dead letter beside it from then on.
+    fn skip_parked(&mut self) -> Verdict {
+        let query = LaneQuery { subscription: None, state: Some(LaneState::Parked), after: None, limit: 20 };
+        let Ok(page) = self.engine.view_lanes(&query) else { return Ok(()) };
+        // Rather one that fails again.
+        let Some(lane) = page.items.into_iter().max_by_key(|lane| lane.depth) else { return Ok(()) };
+        match self.names.get(&lane.subscription).copied() {
+            Some(sub) => self.lane_action(&lane.subscription, sub, &lane.key, LaneAction::Skip),
+            None => Ok(()),
+        }
     }
 
     fn delete_as_planned(&mut self) -> Verdict {
