@@ -22,6 +22,9 @@ const ROUNDS_MAX: u64 = 150;
 /// Something happens for ever: the rounds that each event may take to come to its end.
 const ROUNDS_PER_EVENT: u64 = 20;
 
+/// Parked lanes that people look after before the engine does something else, which is when lanes leave its memory.
+const LANES_AT_ONCE: usize = 100;
+
 impl World {
     pub fn finale(&mut self) -> Verdict {
         // A failure of the last moment shows with the next write.
@@ -207,7 +210,7 @@ impl World {
                 self.set_paused(&name, sub, false)?;
             }
         }
-        for (name, key, gap) in standing.parked {
+        for (name, key, gap) in standing.parked.into_iter().take(LANES_AT_ONCE) {
             let Some(sub) = self.names.get(&name).copied() else { continue };
             // A lane that was paused under rules that ordered stays listed, and nobody can act on it.
             if !self.outside.sub(sub).rules.ordering.is_ordered() {

@@ -11,6 +11,9 @@ use klambda_core::lane::Hold;
 use klambda_core::planted::{self, Bug};
 use klambda_store::record::{Gone, Record, ReplayChange, Step};
 
+/// Dead letters of a queue that were found to be gone, before others have their turn.
+const GONE_AT_ONCE: usize = 32;
+
 impl Engine {
     pub(crate) fn run_replays(&mut self) -> Result<(), Failure> {
         if !self.replays.is_running() || self.failed.is_some() {
@@ -157,14 +160,26 @@ impl Engine {
             self.replays.skip(id, "stopped", left);
             return Ok(false);
         }
-        let queue = &mut work.active[n];
-        let Some((position, number)) = queue.letters.front().copied() else { return Ok(false) };
-        if let Some(reason) = self.replay_obstacle(subscription, key.as_deref(), position, number)? {
-            let left = queue.letters.len() as u64;
-            self.replays.skip(id, reason, if reason == "gone" { 1 } else { left });
-            queue.letters.pop_front();
-            return Ok(reason == "gone");
+        for _ in 0..GONE_AT_ONCE {
+            let queue = &mut work.active[n];
+            let Some((position, number)) = queue.letters.front().copied() else { return Ok(false) };
+            match self.replay_obstacle(subscription, key.as_deref(), position, number)? {
+                None => return self.replay_next(id, work, n, key.as_deref()),
+                Some("gone") => {
+                    self.replays.skip(id, "gone", 1);
+                    queue.letters.pop_front();
+                }
+                Some(reason) => {
+                    self.replays.skip(id, reason, queue.letters.len() as u64);
+                    return Ok(false);
+                }
+            }
         }
+        Ok(true)
+    }
+
+    /// Sends the first of a queue back, if its time has come.
+    fn replay_next(&mut self, id: u64, work: &mut Work, n: usize, key: Option<&str>) -> Result<bool, Failure> {
         if work.next_at > self.now.0 as f64 || !self.log.has_room_for_steps(4096) {
             return Ok(true);
         }
@@ -172,11 +187,13 @@ impl Engine {
         if rate > 0 {
             work.next_at = work.next_at.max(self.now.0 as f64 - 1000.0) + 1000.0 / f64::from(rate);
         }
-        self.replay_one(subscription, key.as_deref(), position, id)?;
         let queue = &mut work.active[n];
-        queue.letters.pop_front();
+        let subscription = queue.subscription;
+        let Some((position, _)) = queue.letters.pop_front() else { return Ok(false) };
+        self.replay_one(subscription, key, position, id)?;
         // One that queued behind a parked head is not waited for.
-        queue.current = self.replays.is_open(subscription, position).then_some(position);
+        let is_open = self.replays.is_open(subscription, position);
+        work.active[n].current = is_open.then_some(position);
         Ok(true)
     }
 
