@@ -30,5 +30,6 @@ pub const FOUND: &[(u64, &str)] = &[
         27108837946244,
         "copies of what waits that a crash had left were copied for ever, and the log never became shorter",
     ),
+    (72000536, "the check took events for overtaken by one that was late, by a sequence from before the log"),
     (1280, "a frame ended beyond its segment, where nothing reads it"),
 ];

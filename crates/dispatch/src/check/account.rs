@@ -22,6 +22,8 @@ pub(super) struct Account {
     pub is_whole: bool,
     pub later: HashSet<Position>,
     pub last_routed: Position,
+    /// Lanes that something happened to before this log.
+    pub older: HashSet<u64>,
     /// By lane, the highest sequence that was delivered.
     pub highest: HashMap<u64, Sequence>,
 }
@@ -37,6 +39,7 @@ pub(super) struct Aside {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
     Overtaken,
+    /// It may be delivered yet.
     Replayed,
     Invalid,
 }

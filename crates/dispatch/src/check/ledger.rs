@@ -74,7 +74,7 @@ impl Ledger {
                 }
                 match lane {
                     LaneRef::Key(key) => {
-                        self.touch(*previous);
+                        self.touch(*subscription, key, *previous);
                         self.step(*subscription, key, step, running.is_some(), findings);
                     }
                     LaneRef::Alone(position) => self.step_alone(*subscription, *position, step),
@@ -90,8 +90,11 @@ impl Ledger {
     }
 
     /// A lane's steps are chained: the first one in this log names one before it, or none.
-    fn touch(&mut self, previous: Address) {
-        self.counts.lanes += u64::from(previous < self.start || previous == Address(0));
+    fn touch(&mut self, id: SubscriptionId, key: &str, previous: Address) {
+        self.counts.lanes += u64::from(previous < self.start);
+        if previous < self.start && previous != Address(0) {
+            self.subscriptions.entry(id).or_default().older.insert(self.hasher.hash_one(key));
+        }
     }
 
     fn route(&mut self, position: Position, route: &Route<'_>, findings: &mut Findings) {
@@ -112,7 +115,7 @@ impl Ledger {
         match &route.to {
             To::Lane { key, sequence } => {
                 account.line(key).push(Waiting::new(position, *sequence));
-                self.touch(route.previous);
+                self.touch(route.subscription, key, route.previous);
             }
             To::Alone => {
                 account.alone.insert(position);
@@ -175,11 +178,12 @@ impl Ledger {
         let Some(Delivered { event, overtaken, is_late }) = taken else {
             return self.delivered_aside(id, key, position, findings);
         };
+        // An event from before this log may have had the same sequence: then this one was late, and overtook nobody.
+        let may_be_late = event.sequence().is_some() && account.older.contains(&lane);
+        let why = if may_be_late { Why::Replayed } else { Why::Overtaken };
         for overtaken in overtaken {
-            if account.gone.remove(&overtaken.position) {
-                continue;
-            } else {
-                let aside = Aside { why: Why::Overtaken, lane, sequence: overtaken.sequence() };
+            if !account.gone.remove(&overtaken.position) {
+                let aside = Aside { why, lane, sequence: overtaken.sequence() };
                 account.aside.insert(overtaken.position, aside);
             }
         }
