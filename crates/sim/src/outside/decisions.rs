@@ -172,10 +172,12 @@ impl Outside {
         let parked = lane.parked_on.or(lane.parked_maybe);
         let Some(event) = tried.or(parked) else {
             lane.resumed = false;
-            // What was acknowledged last may wait again after a crash, and then it is what was skipped.
-            let last = lane.numbers.values().next_back().copied();
-            let last = last.map(|event| sub.pair_mut(event)).filter(|pair| pair.state == State::AckedMaybe);
-            last.into_iter().for_each(|pair| pair.may_be_letter = true);
+            // What was acknowledged may wait again after a crash, and then the first of that is what was skipped.
+            let delivered: Vec<EventNo> = lane.numbers.values().copied().collect();
+            for event in delivered {
+                let pair = sub.pair_mut(event);
+                pair.may_be_letter |= pair.state == State::AckedMaybe;
+            }
             return;
         };
         let pair = sub.pair_mut(event);
