@@ -237,7 +237,7 @@ impl Engine {
         // Once the disk is full, the room that is left belongs to the acknowledgements of what waits.
         let owed = if self.disk_full { self.waiting() as usize * ACKNOWLEDGEMENT_BYTES } else { 0 };
         let room = length_max + owed + crowded.len() * DROP_BYTES_MAX;
-        if !self.log.has_room_for_events(room) {
+        if !self.log.has_room_for_events(room) || self.lacks_checkpoint() {
             return Ok(Status::Rejected(Rejection::DiskFull));
         }
         crowded.iter().try_for_each(|id| self.make_room(*id, room))?;

@@ -96,13 +96,14 @@ impl Subscription {
 impl Engine {
     pub(crate) fn may_read(&mut self, id: SubscriptionId) -> bool {
         let has_log_room = self.log.has_room_for_many() || self.may_read_from_reserve();
+        let waits = self.awaits_checkpoint() || self.lacks_checkpoint();
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return false };
         subscription.look_for_room();
         let has_place =
             subscription.has_room || (subscription.is_held_up() && subscription.is_below_tenths(20));
         let letters_wait =
             subscription.lags() && subscription.letters_are_full() && !subscription.is_leaving();
-        has_log_room && has_place && !letters_wait
+        has_log_room && has_place && !letters_wait && !waits
     }
 
     /// On a full disk reading goes on, as long as all that waits can still be acknowledged.

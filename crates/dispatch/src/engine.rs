@@ -381,9 +381,11 @@ impl Engine {
         &self.metrics
     }
 
-    /// Events and changes may come in now. Not while the next segment is on its way: that is soon, and no reason to refuse.
+    /// Events and changes may come in now. Not while the next segment or a checkpoint is on its way: that is soon, and no
+    /// reason to refuse.
     pub fn is_accepting(&self) -> bool {
-        self.failed.is_some() || self.disk_full || self.log.has_room_for_many()
+        let has_room = self.log.has_room_for_many() && !self.awaits_checkpoint();
+        has_room || self.failed.is_some() || self.disk_full
     }
 
     pub fn failure(&self) -> Option<&str> {

@@ -3,7 +3,7 @@
 //! | part | is bounded by |
 //! |---|---|
 //! | lanes | two fifths of `memory`, or what the others leave of it: beyond that they go to their rows |
-//! | rows and ids that changed | a checkpoint at a tenth of `memory`, and at a 42nd; as much again while it is written |
+//! | rows and ids that changed | a checkpoint at a tenth of `memory`, and at a 42nd; at half of it, events wait for it |
 //! | unread events that are listed | a 32nd of `memory` |
 //! | unordered events between attempts | a 16th of `memory`: beyond it no new ones start |
 //! | lists by age | the lanes in memory, and 2,048 rows for a subscription that drops |

@@ -3,9 +3,10 @@
 
 mod world;
 
+use klambda_core::event::{Attribute, Event, Value};
 use klambda_core::ids::SubscriptionId;
-use klambda_dispatch::Config;
 use klambda_dispatch::operate::Leftover;
+use klambda_dispatch::{Answer, Config, Rejection, Status, Token};
 use klambda_store::chore::{Work, belongs_to};
 use klambda_store::disk::Disk;
 use klambda_store::faulty_disk::Op;
@@ -488,4 +489,50 @@ fn lanes_with_long_keys_take_no_more_memory_than_lanes_with_short_ones() {
     assert!(lanes * 1000 <= (1 << 20) * 4 / 10 * 5 / 4, "{lanes} lanes with keys of 1000 bytes");
     world.drain();
     world.check_all_seen(11);
+}
+
+/// One event for a lane of its own, with all jobs but chores.
+fn send_new(world: &mut World, n: u64) -> Status {
+    let key = Attribute { name: "partitionkey".into(), value: Value::String(format!("lane-{n}")) };
+    let (id, source, kind) = (n.to_string(), "/test".into(), "a".into());
+    world.engine.accept(Token(n), vec![Ok(Event { id, source, kind, attributes: vec![key], data: None })]);
+    world.engine.flush();
+    world.engine.run_sync();
+    world.engine.run_prepare();
+    world.engine.tick(world.now);
+    match world.engine.take_answers().pop() {
+        Some(Answer::Events(_, mut judged)) => judged.remove(0).status,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Nothing else bounds what changes in memory meanwhile.
+#[test]
+fn events_wait_for_a_checkpoint_that_takes_long_and_are_refused_while_it_fails() {
+    let mut world = World::new(1);
+    world.put(ordered("s", &json!({})));
+    let mut n = 0;
+    while world.engine.is_accepting() {
+        n += 1;
+        assert!(matches!(send_new(&mut world, n), Status::Accepted { .. }));
+        let memory = world.engine.view_status().memory;
+        assert!(memory.used_bytes < 2 * memory.limit_bytes, "{n} events: {memory:?}");
+    }
+
+    (1..=10).for_each(|n| world.disk.fail_nth(Op::Create, n));
+    world.engine.run_chore();
+    world.disk.repair();
+    let refused = loop {
+        assert!(world.engine.is_accepting(), "a request learns that there is no room");
+        n += 1;
+        match send_new(&mut world, n) {
+            Status::Accepted { .. } => assert!(n < 5000),
+            other => break other,
+        }
+    };
+    assert!(matches!(refused, Status::Rejected(Rejection::DiskFull)), "{refused:?}");
+
+    world.pass(1500);
+    assert!(matches!(send_new(&mut world, n), Status::Accepted { .. }));
+    world.must_be_sound();
 }

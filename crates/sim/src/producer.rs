@@ -7,6 +7,8 @@ use crate::mix::{Mix, Trouble};
 use crate::rng::Rng;
 use std::collections::BTreeMap;
 
+const SENT_AT_ONCE: usize = 400;
+
 #[derive(Default)]
 pub struct Producer {
     /// Made so far.
@@ -157,10 +159,10 @@ impl Producer {
         format!("e{no}")
     }
 
-    /// What is sent in this round.
+    /// What is sent in this round: connections are limited, and what is on its way in each of them.
     pub fn due(&mut self, round: u64) -> Vec<EventNo> {
-        let later = self.outbox.split_off(&(round + 1, 0));
-        std::mem::replace(&mut self.outbox, later).into_values().collect()
+        let due = self.outbox.range(..(round + 1, 0)).take(SENT_AT_ONCE).count();
+        (0..due).filter_map(|_| self.outbox.pop_first()).map(|(_, event)| event).collect()
     }
 }
 

@@ -12,6 +12,8 @@ const REPLAY_BYTES_MAX: u64 = 256 << 20;
 /// them: a little fewer than make their table double.
 const MARK_BYTES: usize = 56;
 const MARKS_SHARE: usize = 42;
+/// The share of memory for all that no checkpoint has written yet.
+const UNWRITTEN_SHARE: usize = 2;
 
 impl Engine {
     pub(super) fn is_checkpoint_due(&self) -> bool {
@@ -39,6 +41,21 @@ impl Engine {
             next_position: self.log.next_position(),
         });
         Ok(())
+    }
+
+    /// A checkpoint takes long, and meanwhile as much has changed as memory allows: nothing is added until it is written.
+    pub(crate) fn awaits_checkpoint(&self) -> bool {
+        self.keeping.checkpoint.is_some() && self.is_much_unwritten()
+    }
+
+    /// The last checkpoint failed, and nothing more can be taken in before one succeeds.
+    pub(crate) fn lacks_checkpoint(&self) -> bool {
+        self.keeping.retry_at > self.now && self.is_much_unwritten()
+    }
+
+    fn is_much_unwritten(&self) -> bool {
+        let unwritten = self.rows.memory_bytes() + self.marks.memory_bytes();
+        unwritten > self.config.memory_bytes / UNWRITTEN_SHARE
     }
 
     /// Asks for a checkpoint at the next opportunity, as before a clean stop.

@@ -179,7 +179,13 @@ impl Engine {
     }
 
     /// Sends the first of a queue back, if its time has come.
-    fn replay_next(&mut self, id: u64, work: &mut Work, n: usize, key: Option<&str>) -> Result<bool, Failure> {
+    fn replay_next(
+        &mut self,
+        id: u64,
+        work: &mut Work,
+        n: usize,
+        key: Option<&str>,
+    ) -> Result<bool, Failure> {
         if work.next_at > self.now.0 as f64 || !self.log.has_room_for_steps(4096) {
             return Ok(true);
         }
