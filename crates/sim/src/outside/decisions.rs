@@ -196,9 +196,11 @@ impl Outside {
         let op = self.op;
         let made = self.events[event as usize].clone();
         let sub = &mut self.subs[sub as usize];
+        // What is unread may hold another of the same name: accepted while nobody knew it, or long after.
+        let reads = sub.catching_up || sub.may_lag;
         let pair = sub.pair_mut(event);
         let (position, came) = (pair.position, pair.taken_at);
-        pair.release(op, true);
+        pair.release(op, !reads);
         let places = [Some(sub.rules.ordering), sub.next_rules.as_ref().map(|rules| rules.ordering)];
         for ordering in places.into_iter().flatten() {
             if let Some(key) = ordering.key(&made) {

@@ -118,9 +118,10 @@ impl Sub {
         pair.pending += 1;
         if pair.taken == Taken::No {
             pair.begins_anew(op, now);
+            // What is read from the log comes to its lane later, and by rules that may be others then.
+            let is_read = self.may_lag || self.catching_up;
+            self.pair_mut(made.no).may_be_late = is_read;
             if let Some(Place::Lane { key, sequence: Some(sequence) }) = &place {
-                // What is read from the log comes to its lane later.
-                let is_read = self.may_lag || self.catching_up;
                 let lane = self.lane_mut(key);
                 let may_be_late = is_read || lane.may_be_passed(*sequence, now, timeout_ms, buffer_max);
                 lane.first_at.get_or_insert(now);
