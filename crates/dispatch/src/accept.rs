@@ -148,12 +148,9 @@ impl Engine {
         let mut known = Vec::new();
         let mut full = None;
         let mut crowded = Vec::new();
-        let mut next = SubscriptionId(0);
-        while let Some((&id, subscription)) = self.subscriptions.range(next..).next() {
-            next = SubscriptionId(id.0 + 1);
-            if !subscription.wants(event) {
-                continue;
-            }
+        let takers: Vec<SubscriptionId> =
+            self.subscriptions.iter().filter(|(_, s)| s.wants(event)).map(|(id, _)| *id).collect();
+        for id in takers {
             match self.takes(id, event, identity)? {
                 Taken::Yes(place) => wanted.push((id, place)),
                 Taken::Known(reason) => known.push((id, reason)),

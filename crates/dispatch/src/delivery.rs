@@ -26,8 +26,7 @@ const ERROR_BYTES_MAX: usize = 512;
 impl Engine {
     /// Looks at a lane after something happened to it: counts it, and queues it or sets its timer.
     pub(crate) fn touch(&mut self, slot: Slot) {
-        self.lanes.recount(slot);
-        let Some(resident) = self.lanes.get_mut(slot) else { return };
+        let Some(resident) = self.lanes.recount(slot) else { return };
         let Some(subscription) = self.subscriptions.get_mut(&resident.subscription) else { return };
         if resident.key.is_empty() {
             return;
@@ -256,13 +255,9 @@ impl Engine {
 
     /// The breaker of where the call went, also if its subscription has gone or delivers elsewhere by now.
     fn tell_breaker(&mut self, flight: &InFlight, outcome: &Outcome) {
-        let tag = match flight.who {
-            Who::Lane(slot) => self.lanes.tag_of(slot),
-            Who::Alone(position) => position.0,
-        };
         let Some(breaker) = self.endpoints.breaker_mut(flight.endpoint) else { return };
         if outcome.is_endpoint_failure() {
-            if breaker.failed(tag, outcome.is_refused(), self.now) {
+            if breaker.failed(flight.who.tag(&self.lanes), outcome.is_refused(), self.now) {
                 self.metrics.breaker_opened += 1;
                 let name = self.subscriptions.get(&flight.subscription).map(Subscription::name);
                 tracing::warn!(subscription = name, error = %outcome.describe(), "Breaker opened.");

@@ -4,6 +4,7 @@ use hashbrown::HashMap;
 use klambda_core::breaker::{Breaker, Limits, State};
 use klambda_core::subscription::Target;
 use klambda_core::time::Millis;
+use std::collections::BTreeMap;
 
 /// Never given twice, so that what comes late from an endpoint is not taken for another's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -12,13 +13,13 @@ pub struct EndpointId(u64);
 pub struct Endpoints {
     limits: Limits,
     by_authority: HashMap<String, EndpointId>,
-    breakers: HashMap<EndpointId, Breaker>,
+    breakers: BTreeMap<EndpointId, Breaker>,
     next: u64,
 }
 
 impl Endpoints {
     pub fn new(limits: Limits) -> Endpoints {
-        Endpoints { limits, by_authority: HashMap::new(), breakers: HashMap::new(), next: 1 }
+        Endpoints { limits, by_authority: HashMap::new(), breakers: BTreeMap::new(), next: 1 }
     }
 
     /// The endpoint of a target: its scheme, host and port.

@@ -106,6 +106,16 @@ pub enum Who {
     Alone(Position),
 }
 
+impl Who {
+    /// Its name for a breaker.
+    pub(crate) fn tag(self, lanes: &Lanes) -> u64 {
+        match self {
+            Who::Lane(slot) => lanes.tag_of(slot),
+            Who::Alone(position) => position.0,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct InFlight {
     pub subscription: SubscriptionId,

@@ -5,7 +5,7 @@ mod marks;
 mod retention;
 
 use self::marks::Expiring;
-use crate::engine::{Engine, Failure, Who};
+use crate::engine::{Engine, Failure, Ticket};
 use crate::lanes::{LANE_BYTES, Slot};
 use crate::subscription::{Phase, Subscription};
 use klambda_core::ids::{Address, Position, SubscriptionId};
@@ -269,6 +269,11 @@ impl Engine {
 
     /// Requests that are open, for a stop that waits for them.
     pub fn open_requests(&self) -> usize {
-        self.in_flight.values().filter(|flight| matches!(flight.who, Who::Lane(_) | Who::Alone(_))).count()
+        self.in_flight.len()
+    }
+
+    /// Its outcome is not known yet, or waits to be written.
+    pub fn is_open(&self, ticket: Ticket) -> bool {
+        self.in_flight.contains_key(&ticket)
     }
 }

@@ -188,12 +188,13 @@ impl Lanes {
     }
 
     /// Counts what a lane takes anew, after something happened to it.
-    pub fn recount(&mut self, slot: Slot) {
-        if let Some(resident) = self.get_mut(slot) {
-            let (before, heap) = (resident.heap, resident.heap_bytes());
-            resident.heap = heap;
-            self.heap = self.heap + heap - before;
-        }
+    pub fn recount(&mut self, slot: Slot) -> Option<&mut Resident> {
+        let place = self.places.get_mut(slot.index as usize).filter(|place| place.turn == slot.turn)?;
+        let resident = place.resident.as_mut()?;
+        let (before, heap) = (resident.heap, resident.heap_bytes());
+        resident.heap = heap;
+        self.heap = self.heap + heap - before;
+        Some(resident)
     }
 
     pub fn insert(&mut self, mut resident: Resident) -> Slot {

@@ -6,7 +6,7 @@ use crate::history::{Ending, Entry, Request, SubNo};
 use crate::mix::Trouble;
 use crate::network::Call;
 use crate::rules::{Place, Rules};
-use crate::world::World;
+use crate::world::{Stalled, World};
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::{Outcome, Verdict as Meaning};
 use klambda_core::retry::RETRY_AFTER_MS_MAX;
@@ -99,17 +99,24 @@ impl World {
             }
             let ending = ending(&outcome);
             let retry_after_ms = self.delay_least(sub, &outcome);
-            let open = self.engine.open_requests();
             self.engine.outcome(ticket, outcome);
             // If the store fails over it, nobody knows what became of it: as if it could not be written.
-            let stalled = self.engine.open_requests() == open || self.engine.failure().is_some();
-            let ticket = ticket.0;
-            self.note(Entry::Ended { sub, event, ticket, ending, retry_after_ms, acted: acts, stalled })?;
+            let stalled = self.engine.is_open(ticket) || self.engine.failure().is_some();
+            let number = ticket.0;
+            self.note(Entry::Ended {
+                sub,
+                event,
+                ticket: number,
+                ending,
+                retry_after_ms,
+                acted: acts,
+                stalled,
+            })?;
             // Whoever is gone is answered nothing: its events are not taken either.
             let taken = !stalled && self.outside.sub(sub).there;
             self.replied(&replies, taken)?;
             if stalled {
-                self.stalled.push((sub, event, replies));
+                self.stalled.push(Stalled { sub, event, ticket, replies });
             }
         }
         Ok(())
@@ -126,7 +133,7 @@ impl World {
     /// A subscription that is new or has other filters may take what waits for room.
     pub fn offer_stalled_replies(&mut self) -> Verdict {
         let stalled: Vec<EventNo> =
-            self.stalled.iter().flat_map(|(_, _, replies)| replies).copied().collect();
+            self.stalled.iter().flat_map(|stalled| &stalled.replies).copied().collect();
         self.replied(&stalled, false)
     }
 

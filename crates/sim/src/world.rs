@@ -15,11 +15,19 @@ use klambda_core::breaker;
 use klambda_core::ids::SubscriptionId;
 use klambda_core::time::Millis;
 use klambda_dispatch::dead_letters::DeadLetter;
-use klambda_dispatch::{Answer, Config, Engine, Judged, Rejection, Status, Token};
+use klambda_dispatch::{Answer, Config, Engine, Judged, Rejection, Status, Ticket, Token};
 use klambda_store::chore::Chore;
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log::{self, PrepareJob, SyncJob};
 use std::collections::BTreeMap;
+
+/// The outcome of a call that the engine keeps for lack of room, with the events that came with it.
+pub struct Stalled {
+    pub sub: SubNo,
+    pub event: EventNo,
+    pub ticket: Ticket,
+    pub replies: Vec<EventNo>,
+}
 
 pub struct World {
     pub mix: Mix,
@@ -52,8 +60,7 @@ pub struct World {
     made_room: BTreeMap<u64, u64>,
     next_token: u64,
     pub jobs: Jobs,
-    /// Outcomes that the engine keeps for lack of room, with the events that came with them.
-    pub stalled: Vec<(SubNo, EventNo, Vec<EventNo>)>,
+    pub stalled: Vec<Stalled>,
     /// Drops that metrics told of, by name: they begin at zero in each life.
     pub drops_told: BTreeMap<String, u64>,
     /// Dead letters past their time that are still there, and since when that is seen.
@@ -178,7 +185,8 @@ impl World {
             5 => self.sync(),
             6 => self.keep_house(),
             _ => self.collect(),
-        }
+        }?;
+        self.look_at_stalled()
     }
 
     fn bounds(&self) -> checkers::bounded::Bounds {
@@ -258,6 +266,7 @@ impl World {
     }
 
     pub fn collect(&mut self) -> Verdict {
+        self.look_at_stalled()?;
         for answer in self.engine.take_answers() {
             if let Answer::Events(Token(token), judged) = answer {
                 self.answered(token, &judged)?;
@@ -299,7 +308,6 @@ impl World {
     fn tick(&mut self) -> Verdict {
         self.engine.tick(self.clock());
         self.outside.time_is(self.engine.now().0);
-        self.look_at_stalled()?;
         self.look_at_subscriptions()
     }
 
@@ -335,7 +343,6 @@ impl World {
         {
             let result = job.run();
             self.engine.prepare_done(result);
-            self.look_at_stalled()?;
         }
         self.jobs.chore = self.jobs.chore.take().or_else(|| self.engine.chore());
         if !self.is_slow(3)
@@ -355,12 +362,13 @@ impl World {
         if self.stalled.is_empty() || self.engine.failure().is_some() {
             return Ok(());
         }
-        if self.engine.open_requests() == self.network.open(self.life) {
-            for (sub, event, replies) in std::mem::take(&mut self.stalled) {
-                self.note(Entry::Unstalled { sub, event })?;
-                let taken = self.outside.sub(sub).there;
-                self.replied(&replies, taken)?;
-            }
+        let engine = &self.engine;
+        let written: Vec<Stalled> =
+            self.stalled.extract_if(.., |stalled| !engine.is_open(stalled.ticket)).collect();
+        for Stalled { sub, event, replies, .. } in written {
+            self.note(Entry::Unstalled { sub, event })?;
+            let taken = self.outside.sub(sub).there;
+            self.replied(&replies, taken)?;
         }
         Ok(())
     }

@@ -202,7 +202,8 @@ impl Lane {
     pub fn heap_bytes(&self) -> usize {
         let entries = self.queue.capacity() + self.back.capacity() + self.aside.capacity();
         // A tree consists of nodes that have room for eleven, and are half full at the least.
-        let early = self.early.len().div_ceil(6) * 11 * (size_of::<Sequence>() + size_of::<Entry>());
+        const NODE_BYTES: usize = 11 * (size_of::<Sequence>() + size_of::<Entry>());
+        let early = if self.early.is_empty() { 0 } else { self.early.len().div_ceil(6) * NODE_BYTES };
         entries * size_of::<Entry>() + early + self.gaps.heap_bytes()
     }
 

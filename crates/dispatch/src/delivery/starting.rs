@@ -6,6 +6,7 @@ use crate::engine::{Delivery, Engine, Failure, InFlight, Place, Ticket, Who};
 use crate::lanes::Slot;
 use crate::metrics::TypeId;
 use crate::subscription::Subscription;
+use klambda_core::breaker::State;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::outcome::Reason;
@@ -138,9 +139,9 @@ impl Engine {
         };
         resident.lane.started(now);
         resident.current_at = entry.at;
-        let (id, tag) = (resident.subscription, self.lanes.tag_of(slot));
+        let id = resident.subscription;
         self.touch(slot);
-        let ticket = self.open_call(id, Who::Lane(slot), tag, entry.bytes);
+        let ticket = self.open_call(id, Who::Lane(slot), entry.bytes);
         match self.delivery(ticket, id, at, Some(place), attempt) {
             Ok(delivery) => self.deliver(Some(slot), delivery),
             Err(failure) => self.unreadable(ticket, failure)?,
@@ -173,7 +174,7 @@ impl Engine {
         single.retry_at = None;
         let (entry, attempt) = (single.entry, single.attempts + 1);
         let at = entry.at;
-        let ticket = self.open_call(id, Who::Alone(position), position.0, entry.bytes);
+        let ticket = self.open_call(id, Who::Alone(position), entry.bytes);
         match self.delivery(ticket, id, at, None, attempt) {
             Ok(delivery) => self.deliver(None, delivery),
             Err(failure) => self.unreadable(ticket, failure)?,
@@ -209,7 +210,7 @@ impl Engine {
         }
     }
 
-    fn open_call(&mut self, id: SubscriptionId, who: Who, tag: u64, bytes: u32) -> Ticket {
+    fn open_call(&mut self, id: SubscriptionId, who: Who, bytes: u32) -> Ticket {
         let unsent = self.hold_unsent(id, bytes);
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
@@ -218,8 +219,10 @@ impl Engine {
             subscription.in_flight += 1;
             endpoint = subscription.endpoint;
         }
-        if let Some(breaker) = self.endpoints.breaker_mut(endpoint) {
-            breaker.started(tag, self.now);
+        if let Some(breaker) = self.endpoints.breaker_mut(endpoint)
+            && breaker.state() != State::Closed
+        {
+            breaker.started(who.tag(&self.lanes), self.now);
         }
         self.in_flight.insert(
             ticket,
