@@ -536,3 +536,27 @@ fn events_wait_for_a_checkpoint_that_takes_long_and_are_refused_while_it_fails()
     assert!(matches!(send_new(&mut world, n), Status::Accepted { .. }));
     world.must_be_sound();
 }
+
+/// A queue that is so long that most of it is on disk tells what is in it from what left it.
+#[test]
+fn an_id_is_forgotten_after_its_window_however_long_the_queue_is() {
+    for ordering in ["ordered", "unordered"] {
+        let mut world = World::new(1);
+        let retry = json!({"attempts": "unlimited", "backoff": "1h", "maxBackoff": "1h"});
+        world.put(ordered(
+            "s",
+            &json!({"ordering": ordering, "concurrency": 1, "idempotency": {"ttl": "1s"}, "retry": retry}),
+        ));
+        let sent: Vec<String> = (0..2000).map(|n| format!("id-{n}")).collect();
+        sent.iter().for_each(|id| world.send_as("k", None, id));
+        world.settle();
+        let first = world.take_open().pop().expect("the first is called");
+        world.engine.outcome(first.ticket, world::ok());
+        world.settle();
+        world.pass(60_000);
+        let before = accepted(&world);
+        sent.iter().step_by(97).for_each(|id| world.send_as("k", None, id));
+        world.settle();
+        assert_eq!(accepted(&world) - before, 1, "{ordering}: only the one that was delivered is new");
+    }
+}

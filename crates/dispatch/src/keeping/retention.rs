@@ -264,10 +264,10 @@ impl Engine {
                 None => return Ok(false),
             },
         };
-        // What is in chunks on disk is not looked through: such a lane keeps a little more than it must.
-        Ok(resident.lane.spilled().entries > 0
-            || resident.lane.has_spilled_early()
-            || resident.lane.entries().any(|entry| entry.at == at))
+        // What is early on disk is not looked through: such a lane keeps a little more than it must.
+        Ok(resident.lane.has_spilled_early()
+            || resident.lane.entries().any(|entry| entry.at == at)
+            || self.is_in_chunks(resident, at)?)
     }
 
     /// What waits, waits in the lane that the rules in force give it.

@@ -3,7 +3,7 @@
 use super::missing;
 use crate::dead_letters::Attempts;
 use crate::engine::{Engine, Failure};
-use crate::lanes::Slot;
+use crate::lanes::{Resident, Slot};
 use crate::operate::Refused;
 use crate::rows;
 use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
@@ -32,16 +32,41 @@ impl Engine {
     }
 
     fn load_chunk(&mut self, slot: Slot) -> Result<(), Failure> {
-        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
+        let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
         let Some(chunk) = resident.lane.wanted_chunk() else { return Ok(()) };
-        let row = rows::chunk(resident.subscription, &resident.key, chunk);
-        let stored =
-            self.rows.get(&row)?.ok_or_else(|| missing("a chunk of a lane's queue", &resident.key))?;
-        let entries = take_entries(&mut Reader::new(&stored))?;
+        let (id, key) = (resident.subscription, resident.key.clone());
+        let entries = self.chunk(id, &key, chunk)?;
+        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
         resident.lane.load_chunk(entries.into_iter());
         self.lanes.recount(slot);
-        self.rows.delete(&row);
+        self.rows.delete(&rows::chunk(id, &key, chunk));
         Ok(())
+    }
+
+    pub(crate) fn chunk(&self, id: SubscriptionId, key: &str, chunk: u64) -> Result<Vec<Entry>, Failure> {
+        let row = self.rows.get(&rows::chunk(id, key, chunk))?;
+        let row = row.ok_or_else(|| missing("a chunk of a lane's queue", key))?;
+        Ok(take_entries(&mut Reader::new(&row))?)
+    }
+
+    /// Whether the event is in the part of the lane's queue that is on disk. Where it is in order of arrival, a few
+    /// chunks tell; by a producer's sequence it may be in any, and none is looked at.
+    pub(crate) fn is_in_chunks(&self, resident: &Resident, at: Address) -> Result<bool, Failure> {
+        let (id, spilled) = (resident.subscription, resident.lane.spilled());
+        let (mut low, mut high) = (spilled.first_chunk, spilled.next_chunk);
+        if spilled.entries > 0 && self.subscriptions.get(&id).is_some_and(|s| s.policy.sequenced) {
+            return Ok(true);
+        }
+        while low < high && spilled.entries > 0 {
+            let middle = low + (high - low) / 2;
+            let entries = self.chunk(id, &resident.key, middle)?;
+            match (entries.first(), entries.last()) {
+                (Some(first), _) if at < first.at => high = middle,
+                (_, Some(last)) if at <= last.at => return Ok(entries.iter().any(|entry| entry.at == at)),
+                _ => low = middle + 1,
+            }
+        }
+        Ok(false)
     }
 
     pub(crate) fn spill_early(&mut self, row: &[u8], entry: &Entry) {
@@ -172,9 +197,8 @@ impl Engine {
             while positions.len() < PART_EVENTS
                 && let Some(chunk) = chunks.next()
             {
-                let row = self.rows.get(&rows::chunk(resident.subscription, &resident.key, chunk))?;
-                let row = row.ok_or_else(|| missing("a chunk of a lane's queue", &resident.key))?;
-                positions.extend(take_entries(&mut Reader::new(&row))?.iter().map(|entry| entry.position));
+                let entries = self.chunk(resident.subscription, &resident.key, chunk)?;
+                positions.extend(entries.iter().map(|entry| entry.position));
             }
             positions.truncate(PART_EVENTS);
             return Ok((false, positions));

@@ -7,8 +7,6 @@ use crate::rows;
 use crate::subscription::{Single, Subscription};
 use klambda_core::ids::{Address, LaneNumber, Position, Sequence, SubscriptionId};
 use klambda_core::lane::{Entry, State};
-use klambda_core::lane_row::take_entries;
-use klambda_core::wire::Reader;
 use klambda_store::marks::State as MarkState;
 use klambda_store::record::{Record, To};
 use serde::Serialize;
@@ -205,11 +203,6 @@ impl Engine {
             }
         }
         Ok(chunks > CHUNKS_MAX)
-    }
-
-    fn chunk(&self, id: SubscriptionId, key: &str, chunk: u64) -> Result<Vec<Entry>, Failure> {
-        let row = self.rows.get(&rows::chunk(id, key, chunk))?;
-        Ok(row.map(|row| take_entries(&mut Reader::new(&row))).transpose()?.unwrap_or_default())
     }
 }
 
