@@ -14,6 +14,8 @@ pub enum Outcome {
     Refused(String),
     /// Reset, closed before the answer, or an answer that is no HTTP.
     Broken(String),
+    /// The same of a function of this server: its process ended, and another one takes its place.
+    Ended(String),
     Timeout,
     /// The call could not even be made: a header value that cannot be read, a certificate that is not there.
     Unusable(String),
@@ -58,7 +60,8 @@ impl Outcome {
         match self {
             Outcome::Status { code, .. } => matches!(code, 429 | 502 | 503 | 504),
             Outcome::Refused(_) | Outcome::Broken(_) | Outcome::Timeout => true,
-            Outcome::Unusable(_)
+            Outcome::Ended(_)
+            | Outcome::Unusable(_)
             | Outcome::Internal(_)
             | Outcome::Replied { .. }
             | Outcome::BadReplies(_)
@@ -89,9 +92,11 @@ impl Outcome {
             | Outcome::NotReady { .. } => Reason::Unavailable,
             Outcome::BadReplies(_) | Outcome::Invalid(_) => Reason::Validation,
             Outcome::Timeout => Reason::Timeout,
-            Outcome::Status { .. } | Outcome::Broken(_) | Outcome::Internal(_) | Outcome::Replied { .. } => {
-                Reason::RetriesExhausted
-            }
+            Outcome::Status { .. }
+            | Outcome::Broken(_)
+            | Outcome::Ended(_)
+            | Outcome::Internal(_)
+            | Outcome::Replied { .. } => Reason::RetriesExhausted,
         }
     }
 
@@ -101,7 +106,7 @@ impl Outcome {
             Outcome::Status { code, detail, .. } if detail.is_empty() => format!("HTTP {code}"),
             Outcome::Status { code, detail, .. } => format!("HTTP {code}: {detail}"),
             Outcome::Refused(detail) => format!("connection refused: {detail}"),
-            Outcome::Broken(detail) => format!("connection broken: {detail}"),
+            Outcome::Broken(detail) | Outcome::Ended(detail) => format!("connection broken: {detail}"),
             Outcome::Timeout => "no answer within the timeout".into(),
             Outcome::Unusable(detail) => format!("not called: {detail}"),
             Outcome::Replied { replies } => format!("answered with {} events", replies.len()),
@@ -187,6 +192,7 @@ mod tests {
             (status(429, ""), "HTTP 429", Some(7), true),
             (Outcome::Refused("a:1".into()), "connection refused: a:1", None, true),
             (Outcome::Broken("reset".into()), "connection broken: reset", None, true),
+            (Outcome::Ended("reset".into()), "connection broken: reset", None, false),
             (Outcome::Timeout, "no answer within the timeout", None, true),
             (Outcome::Unusable("no file".into()), "not called: no file", None, false),
             (Outcome::Internal("internal error: x".into()), "internal error: x", None, false),

@@ -168,7 +168,11 @@ impl Client {
             lease.held.answered();
         }
         drop(lease);
-        outcome
+        outcome.map_err(|outcome| match outcome {
+            // It says nothing of the other replicas, which whoever runs them knows.
+            Outcome::Refused(why) | Outcome::Broken(why) => Outcome::Ended(why),
+            other => other,
+        })
     }
 }
 

@@ -262,8 +262,8 @@ impl Engine {
                 let name = self.subscriptions.get(&flight.subscription).map(Subscription::name);
                 tracing::warn!(subscription = name, error = %outcome.describe(), "Breaker opened.");
             }
-        } else if matches!(outcome, Outcome::Unusable(_)) {
-            // The endpoint was never asked.
+        } else if matches!(outcome, Outcome::Unusable(_) | Outcome::Ended(_)) {
+            // The endpoint was never asked, or did not live to answer.
             breaker.abandoned(self.now);
         } else {
             breaker.succeeded(self.now);

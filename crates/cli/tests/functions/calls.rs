@@ -142,3 +142,26 @@ fn a_function_cannot_read_the_environment_of_the_server() {
     let (status, answer) = world.invoke("f", &json!({}));
     assert_eq!((status, &answer), (200, &json!({ "refused": "EACCES" })));
 }
+
+/// The calls of others break with it. That is no sign that the function is down, which would hold all keys for 30 s.
+#[test]
+fn an_event_that_ends_its_process_opens_no_breaker() {
+    let world = World::new();
+    let mut spec = node(
+        "exports.handler = async (event) => { await new Promise((done) => setTimeout(done, 300)); \
+         if (event.data.die) process.exit(3); };",
+    );
+    spec["triggers"] = json!([{ "filter": { "type": "t" } }]);
+    spec["retry"] = json!({ "attempts": 10, "backoff": "300ms" });
+    world.apply("f", &spec);
+    world.ready("f");
+    let began = std::time::Instant::now();
+    world.send("t", "1", "bad", &json!({ "die": true }));
+    ["a", "b", "c"].iter().for_each(|key| world.send("t", key, key, &json!({})));
+    let seen = eventually("the others are delivered", || {
+        let (_, seen) = world.get("/api/v1/subscriptions/lambda.default.f");
+        if seen["status"]["delivered"] == 3 { Ok(seen) } else { Err(seen.to_string()) }
+    });
+    assert_eq!(seen["status"]["breaker"]["state"], "closed");
+    assert!(began.elapsed() < std::time::Duration::from_secs(25), "{:?}", began.elapsed());
+}
