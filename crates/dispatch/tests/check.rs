@@ -340,6 +340,33 @@ fn a_delivery_out_of_order_is_found() {
 }
 
 #[test]
+fn a_replay_in_its_place_is_not_late() {
+    for on_failure in ["park", "skip"] {
+        let mut world = World::new(1);
+        let policy = json!({"onFailure": on_failure});
+        let retry = json!({"attempts": 1});
+        world.put(subscription(
+            "one",
+            json!({"ordering": "ordered", "orderingPolicy": policy, "retry": retry}),
+        ));
+        world.send("k", None);
+        world.send("k", None);
+        world.settle();
+        let first = world.take_open().pop().expect("the first is called");
+        world.engine.outcome(first.ticket, world::error(500));
+        world.settle();
+        for second in world.take_open() {
+            world.engine.outcome(second.ticket, world::ok());
+        }
+        let request = Request { selector: Selector::default(), rate_per_second: 0, parallelism: 1 };
+        world.engine.create_replay(request).expect("it begins");
+        world.drain();
+        let report = check_is_ok(&world.disk, on_failure);
+        assert_eq!((report.delivered, report.late), (2, u64::from(on_failure == "skip")), "{on_failure}");
+    }
+}
+
+#[test]
 fn a_delivery_out_of_its_producers_order_is_found() {
     let mut rng = Rng(1);
     let mut world = World::new(1);

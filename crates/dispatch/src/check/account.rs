@@ -34,6 +34,8 @@ pub(super) struct Aside {
     /// The hash of its key.
     pub lane: u64,
     pub sequence: Option<Sequence>,
+    /// Others that came after it were delivered before it.
+    pub is_passed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +83,8 @@ impl Account {
     pub fn set_apart(&mut self, key: &str, lane: u64) {
         let Some(line) = self.lines.get_mut(key) else { return };
         for waiting in line.iter() {
-            let aside = Aside { why: Why::Replayed, lane, sequence: waiting.sequence() };
+            let (why, sequence) = (Why::Replayed, waiting.sequence());
+            let aside = Aside { why, lane, sequence, is_passed: true };
             self.aside.insert(waiting.position, aside);
         }
         line.clear();

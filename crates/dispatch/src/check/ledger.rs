@@ -121,7 +121,8 @@ impl Ledger {
                 account.alone.insert(position);
             }
             To::Invalid { .. } => {
-                account.aside.insert(position, Aside { why: Why::Invalid, lane: 0, sequence: None });
+                let aside = Aside { why: Why::Invalid, lane: 0, sequence: None, is_passed: true };
+                account.aside.insert(position, aside);
             }
             To::Missed { .. } => self.counts.purged += 1,
             To::Later => {}
@@ -183,7 +184,7 @@ impl Ledger {
         let why = if may_be_late { Why::Replayed } else { Why::Overtaken };
         for overtaken in overtaken {
             if !account.gone.remove(&overtaken.position) {
-                let aside = Aside { why, lane, sequence: overtaken.sequence() };
+                let aside = Aside { why, lane, sequence: overtaken.sequence(), is_passed: true };
                 account.aside.insert(overtaken.position, aside);
             }
         }
@@ -213,7 +214,7 @@ impl Ledger {
             findings.add(Kind::OrderViolation, Some(id), text);
         }
         let (late, gap) = account.pass(lane, aside.sequence);
-        self.counts.late += u64::from(late || aside.sequence.is_none());
+        self.counts.late += u64::from(late || (aside.sequence.is_none() && aside.is_passed));
         self.counts.gaps += u64::from(gap);
     }
 
@@ -255,6 +256,8 @@ impl Ledger {
         let account = self.subscriptions.entry(id).or_default();
         let waiting = account.lines.get_mut(key).and_then(|line| line.take(position));
         account.forget_if_over(key);
+        // One that holds its lane has kept its place.
+        let is_passed = waiting.is_none();
         let sequence = match (waiting, account.aside.get(&position).copied()) {
             (Some(waiting), _) => waiting.sequence(),
             (None, Some(aside)) => aside.sequence,
@@ -268,7 +271,7 @@ impl Ledger {
             // Its delivery will be judged.
             (None, None) => return,
         };
-        account.aside.insert(position, Aside { why: Why::Replayed, lane, sequence });
+        account.aside.insert(position, Aside { why: Why::Replayed, lane, sequence, is_passed });
     }
 
     pub fn read_documents(&mut self, at: Address, changes: &[DocumentChange<'_>]) {
@@ -290,8 +293,10 @@ impl Ledger {
         };
         let account = self.subscriptions.entry(route.subscription).or_default();
         let aside = match &route.to {
-            To::Lane { sequence, .. } => Aside { why: Why::Replayed, lane, sequence: *sequence },
-            To::Invalid { .. } => Aside { why: Why::Invalid, lane, sequence: None },
+            To::Lane { sequence, .. } => {
+                Aside { why: Why::Replayed, lane, sequence: *sequence, is_passed: false }
+            }
+            To::Invalid { .. } => Aside { why: Why::Invalid, lane, sequence: None, is_passed: true },
             To::Alone | To::Later | To::Missed { .. } => {
                 account.alone.insert(position);
                 return;
