@@ -168,7 +168,7 @@ pub enum Get {
     /// Subscriptions and what waits in them
     #[command(visible_aliases = ["subscriptions", "sub", "subs"])]
     Subscription { name: Vec<String> },
-    /// Lanes that have something to do
+    /// Lanes that have something to do, and idle ones that are still in memory
     #[command(visible_alias = "lanes")]
     Lane(GetLane),
     /// Dead letters

@@ -156,7 +156,8 @@ impl Engine {
             attempts: fresh,
             attempts_total: total,
             last_error: (total > 0 && !resident.last_error.is_empty()).then(|| resident.last_error.clone()),
-            next_attempt: lane.retry_at().map(Time),
+            // One that is past waits for something else, such as a breaker.
+            next_attempt: lane.retry_at().filter(|at| *at > self.now).map(Time),
             at: self.located(entry.at)?,
         };
         if let Some(record) = self.log.cached(head.at) {

@@ -14,7 +14,8 @@ impl Outside {
         let pair = sub.pair_mut(request.event);
         let dead = matches!(pair.state, State::Dead { held: false } | State::DeadMaybe | State::GoneMaybe)
             || std::mem::take(&mut pair.may_be_letter);
-        let outside = dead && had_number;
+        // One that came back has fresh attempts. What goes on with the old ones never left its place.
+        let outside = dead && had_number && request.attempt == 1;
         pair.aside = pair.aside || (outside && request.flag == OrderStatus::Late);
         pair.taken = Taken::Yes;
         pair.may_be_long_past = false;
