@@ -11,6 +11,7 @@ use crate::demo;
 use crate::output::Format;
 use crate::time::{self, Moment};
 use clap::{Args, Parser, Subcommand};
+use klambda_core::outcome::Reason;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -155,6 +156,9 @@ pub struct Apply {
     /// The namespace of functions and agents whose document names none [default: default]
     #[arg(short, long, value_name = "NAME")]
     pub namespace: Option<String>,
+    /// Throw away what waits in a subscription whose ordering, key or sequence changes, instead of delivering it first
+    #[arg(long)]
+    pub discard: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -247,7 +251,7 @@ pub struct Filter {
     #[arg(long = "type", value_name = "TYPE")]
     pub event_type: Option<String>,
     /// Only failed for this reason
-    #[arg(long)]
+    #[arg(long, value_parser = Reason::ALL.map(Reason::name), hide_possible_values = true)]
     pub reason: Option<String>,
     /// Only failed at or after: RFC 3339, or a duration ago (2h)
     #[arg(long, value_name = "TIME", value_parser = time::parse_moment)]

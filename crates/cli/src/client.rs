@@ -2,6 +2,7 @@
 
 use crate::args::Global;
 use crate::exit::Usage;
+use crate::output::one_line;
 use crate::route::Route;
 use anyhow::Context;
 use serde_json::Value;
@@ -220,6 +221,10 @@ impl Client {
     fn transport(&self, error: ureq::Error) -> Error {
         use ureq::Error as E;
         let url = self.base.clone();
+        if url.starts_with("https:") && error.to_string().contains("InvalidContentType") {
+            let reason = format!("it speaks http, not https: --server {}", url.replacen("https", "http", 1));
+            return Error::Garbled { url, reason };
+        }
         match error {
             E::Timeout(_) => {
                 let reason = format!("no answer within {} ms", self.timeout.as_millis());
@@ -269,22 +274,45 @@ impl fmt::Display for Problem {
             (None, Some(message)) => write!(f, "{}: {message}", thrown["type"].as_str().unwrap_or("Error"))?,
             (None, None) => write!(f, "the server answered {}", self.status)?,
         }
-        if let Some(detail) = self.body["detail"].as_str() {
+        let detail = in_flags(self.body["detail"].as_str().unwrap_or_default());
+        if !detail.is_empty() {
             write!(f, ": {detail}")?;
         }
-        let detail = self.body["detail"].as_str().unwrap_or_default();
+        if self.is("unauthorized") {
+            write!(f, "; --token-file names the file that holds it")?;
+        }
         for fault in self.body["faults"].as_array().into_iter().flatten() {
             let path = fault["path"].as_str().unwrap_or_default();
             let message = fault["message"].as_str().unwrap_or_default();
             let colon = if path.is_empty() { "" } else { ": " };
-            let fault = format!("{path}{colon}{message}");
+            let fault = in_flags(&format!("{path}{colon}{message}"));
             // Of a single fault the detail has told already.
-            if fault != detail {
+            if !detail.ends_with(&fault) {
                 write!(f, "\n  {fault}")?;
+            }
+        }
+        for (member, title) in [("lanes", "parked lanes"), ("sources", "sources")] {
+            let listed = self.body[member].as_array().into_iter().flatten();
+            let listed: Vec<&str> = listed.filter_map(Value::as_str).collect();
+            if !listed.is_empty() {
+                write!(f, "\n  {title}: {}", one_line(&listed.join(", ")))?;
             }
         }
         Ok(())
     }
+}
+
+impl Problem {
+    /// Whether its type ends like this.
+    fn is(&self, slug: &str) -> bool {
+        self.body["type"].as_str().and_then(|kind| kind.rsplit('/').next()) == Some(slug)
+    }
+}
+
+/// The server names parameters of the REST API; whoever types commands has flags for them.
+fn in_flags(text: &str) -> String {
+    let flags = [("?drain=true", "--drain"), ("?discard=true", "--discard"), ("?source=", "--source")];
+    flags.iter().fold(text.to_owned(), |text, (parameter, flag)| text.replace(parameter, flag))
 }
 
 /// `next` is a cursor or, for events, a position.

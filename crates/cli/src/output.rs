@@ -109,6 +109,11 @@ pub fn number(value: &Value, pointer: &str) -> u64 {
     value.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
 }
 
+/// `1 event`, `2 events`.
+pub fn counted(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
+}
+
 pub fn bytes(count: u64) -> String {
     let (mut rest, mut unit) = (count as f64, 0);
     const UNITS: [&str; 5] = ["", "Ki", "Mi", "Gi", "Ti"];
@@ -177,6 +182,7 @@ mod tests {
 
     #[test]
     fn small_things() {
+        assert_eq!((counted(1, "key"), counted(0, "key")), ("1 key".to_owned(), "0 keys".to_owned()));
         assert_eq!(bytes(0), "0");
         assert_eq!(bytes(1_536), "1.5Ki");
         assert_eq!(bytes(134_217_728), "128Mi");

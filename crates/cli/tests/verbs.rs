@@ -151,3 +151,30 @@ fn logs_are_followed() {
     let mut follower = follower;
     eventually("the follower ends", || follower.has_ended().then_some(()).ok_or_else(|| follower.printed()));
 }
+
+#[test]
+fn dead_letters_of_a_function_that_is_gone_wait_for_it() {
+    let shell = Shell::new();
+    let triggers = "  triggers: [{filter: {type: order.paid}}]\n  retry: {attempts: 1}\n";
+    let file = shell.write("slow.yaml", &(echo("slow") + triggers));
+    shell.ok(&["apply", "-f", &file]);
+    shell.ok(&["wait", "function", "slow"]);
+    shell.ok(&["event", "send", "--type", "order.paid", "--data", r#"{"fail": true}"#]);
+    let all = ["get", "deadletters", "--subscription", "lambda.default.slow", "-o", "name"];
+    let letter = eventually("a dead letter", || match shell.ok(&all) {
+        none if none.is_empty() => Err(none),
+        letter => Ok(letter.trim().to_owned()),
+    });
+    let letter = letter.trim_start_matches("deadletter/");
+    assert!(shell.ok(&["describe", "deadletter", letter]).contains("klambda dlq replay --id"));
+    shell.ok(&["delete", "function", "slow", "--wait"]);
+    for more in [&[][..], &["--dry-run"]] {
+        let replay = ["dlq", "replay", "--subscription", "lambda.default.slow"];
+        let (code, told) = shell.fails(&[&replay[..], more].concat());
+        assert_eq!(code, 5, "{told}");
+        assert!(told.contains("apply function slow (namespace default) again"), "{told}");
+    }
+    let told = shell.ok(&["describe", "deadletter", letter]);
+    assert!(told.contains("Apply function slow (namespace default) again"), "{told}");
+    assert!(!told.contains("dlq replay"), "{told}");
+}

@@ -61,7 +61,7 @@ reasons! {
     ToolMissing false "Install the tool that the message names on this machine, then ask for a rebuild",
     SecretNotFound false "Create the secret or config map that the manifest names, with the key it names, then ask for a rebuild",
     ArchiveRefused false "Pack the code again and ask for a rebuild: plain files and folders below the archive's root, within the size limits",
-    SourceTooLarge false "Make the source smaller, or raise the limit in the configuration",
+    SourceTooLarge false "Leave out files that the function does not need, or give it as an image; then ask for a rebuild. The limits are fixed: 256 MiB to fetch, 512 MiB unpacked, 20,000 files",
     RuntimeNotFound false "Name a version that is there or leave runtime.version out; or install it and ask for a rebuild",
     DependencyNotFound false "Correct the dependency's name and version",
     DependencyFailed true "Look at the log lines, check that the package registry can be reached, then ask for a rebuild",

@@ -8,7 +8,7 @@ mod sources;
 
 pub use klambda_core::kinds::Strategy;
 pub use settings::names;
-pub use sources::{Error, Overrides};
+pub use sources::{Error, Overrides, yaml_fault};
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -6,7 +6,7 @@ mod tail;
 
 use crate::api::Api;
 use crate::extract::Path;
-use crate::params::Params;
+use crate::params::{LIMIT_DEFAULT, Params};
 use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri, header};
@@ -27,9 +27,8 @@ pub async fn list(api: Api, uri: Uri, headers: HeaderMap) -> Result<Response, Pr
         let opener = api.opener(&headers);
         return tail::open(api, opener, after, filter, limit).await;
     }
-    let limit = params.limit();
     params.finish()?;
-    page::open(api, after.unwrap_or_default(), filter, limit).await
+    page::open(api, after.unwrap_or_default(), filter, limit.unwrap_or(LIMIT_DEFAULT)).await
 }
 
 fn wants_stream(headers: &HeaderMap) -> bool {

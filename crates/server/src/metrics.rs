@@ -251,13 +251,24 @@ fn dead_letters(text: &mut Text, sample: &Sample) {
         "klambda_dlq_dropped_total",
         "Dead letters and waiting events that a limit removed, by reason.",
     );
-    for ((subscription, reason), count) in &sample.metrics.dead_letters_dropped {
+    for ((subscription, reason), count) in dropped(sample) {
         text.sample(
             "klambda_dlq_dropped_total",
             &[("subscription", subscription), ("reason", reason)],
             count,
         );
     }
+}
+
+/// Also those that are 0 yet: an increase is seen only of a series that was there before.
+fn dropped(sample: &Sample) -> BTreeMap<(&str, &str), u64> {
+    const REASONS: [&str; 3] = ["expired", "overflow", "retention"];
+    let names = sample.subscriptions.iter().map(|subscription| subscription.name.as_str());
+    let mut counts: BTreeMap<(&str, &str), u64> =
+        names.flat_map(|name| REASONS.map(|reason| ((name, reason), 0))).collect();
+    let counted = &sample.metrics.dead_letters_dropped;
+    counts.extend(counted.iter().map(|((name, reason), count)| ((name.as_str(), *reason), *count)));
+    counts
 }
 
 fn storing(text: &mut Text, sample: &Sample) {

@@ -11,7 +11,7 @@ pub struct Params {
     faults: RefCell<Vec<Fault>>,
 }
 
-const LIMIT_DEFAULT: usize = 100;
+pub const LIMIT_DEFAULT: usize = 100;
 const LIMIT_MAX: u64 = 1000;
 
 impl Params {

@@ -10,6 +10,7 @@ use crate::output::{Format, cell, one_line, write_raw};
 use crate::route::Route;
 use anyhow::Context as _;
 use klambda_core::strict_json::Strict;
+use klambda_server::config::yaml_fault;
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ pub fn run(context: &mut Context, args: &Apply) -> anyhow::Result<()> {
         .into_iter()
         .map(|(file, document)| manifest(document, namespace).map_err(|e| Usage::file(&file, &e)))
         .collect();
-    for_each(named?, |manifest| apply(context, &manifest).with_context(|| manifest.title()))
+    for_each(named?, |manifest| apply(context, &manifest, args.discard).with_context(|| manifest.title()))
 }
 
 /// What is applied, where to, and as what.
@@ -48,10 +49,10 @@ impl Manifest {
     }
 }
 
-fn apply(context: &mut Context, manifest: &Manifest) -> anyhow::Result<()> {
+fn apply(context: &mut Context, manifest: &Manifest, discard: bool) -> anyhow::Result<()> {
     let (answer, done) = match manifest.kind {
         Kind::Function | Kind::Agent => apply_function(context, manifest)?,
-        _ => apply_subscription(context, manifest)?,
+        _ => apply_subscription(context, manifest, discard)?,
     };
     if write_raw(context.out, context.format, &answer)? {
         return Ok(());
@@ -76,14 +77,19 @@ fn apply_function(context: &Context, manifest: &Manifest) -> anyhow::Result<(Val
     Ok((answer.body, done))
 }
 
-fn apply_subscription(context: &Context, manifest: &Manifest) -> anyhow::Result<(Value, &'static str)> {
+fn apply_subscription(
+    context: &Context,
+    manifest: &Manifest,
+    discard: bool,
+) -> anyhow::Result<(Value, &'static str)> {
     let route = Route::new(&["subscriptions", &manifest.name]);
     let before = match context.client.get(&route) {
         Ok(before) => Some(before),
         Err(Error::Problem(problem)) if problem.status == 404 => None,
         Err(error) => return Err(error.into()),
     };
-    let after = context.client.put(&route, &manifest.document)?.body;
+    let change = route.query_opt("discard", discard.then_some(true));
+    let after = context.client.put(&change, &manifest.document)?.body;
     for warning in warnings(&after) {
         eprintln!("{}: {}", manifest.title(), one_line(warning));
     }
@@ -158,7 +164,7 @@ fn parse(text: &str) -> Result<Vec<Value>, String> {
 }
 
 fn yaml(text: &str) -> Result<Vec<Value>, String> {
-    serde_saphyr::from_multiple::<Value>(text).map_err(|error| error.without_snippet().to_string())
+    serde_saphyr::from_multiple::<Value>(text).map_err(|error| yaml_fault(&error))
 }
 
 fn flatten(document: Value) -> Vec<Value> {
@@ -228,7 +234,8 @@ mod tests {
         }
         assert_eq!(parse("\n# only a comment\n").expect("parsed"), Vec::<Value>::new());
         assert!(parse("a: [1").is_err());
-        assert!(parse("a: 1\na: 2\n").is_err());
+        let twice = parse("a: 1\na: 2\n").expect_err("a key twice");
+        assert!(twice.contains("duplicate") && !twice.contains("Options"), "{twice}");
         assert!(parse("{\"a\": 1, \"a\": 2}").is_err());
     }
 

@@ -1,6 +1,7 @@
 //! `check`: the proof of a data folder, of a stopped server or a copy.
 
 use crate::args::Check;
+use crate::exit::Usage;
 use crate::output::{Format, Sheet, bytes, one_line, write_raw};
 use anyhow::{Context as _, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -10,6 +11,11 @@ use std::io::Write;
 use std::sync::Arc;
 
 pub fn run(out: &mut dyn Write, format: Format, args: &Check) -> anyhow::Result<()> {
+    if args.folder.is_file() {
+        let why = "it is a file, and check reads a folder; unpack it first, if it is a backup: mkdir DIR && tar -xf";
+        let file = args.folder.display();
+        return Err(Usage(format!("{file}: {why} {file} -C DIR")).into());
+    }
     let disk = match RealDisk::read_only(&args.folder) {
         Err(error @ Error::Held { .. }) => {
             bail!("{error}; stop the server, or check a copy that klambda backup makes of it")
@@ -130,6 +136,11 @@ mod tests {
         let (text, good) = checked(folder.path(), Format::Table);
         good.expect("nothing wrong");
         assert!(text.starts_with("Segments:") && text.ends_with("\nok\n"), "{text}");
+
+        let (_, packed) = checked(&folder.path().join("manifest"), Format::Table);
+        let packed = packed.expect_err("a file");
+        assert_eq!(crate::exit::code(&packed), 2);
+        assert!(packed.to_string().contains("unpack it first"), "{packed}");
 
         std::fs::write(folder.path().join("manifest"), "00000000\n{}").expect("written");
         let (text, bad) = checked(folder.path(), Format::Table);

@@ -31,6 +31,9 @@ fn template(args: &Send) -> anyhow::Result<Attributes> {
         Ok(())
     };
     for (name, value) in &args.attribute {
+        if let Some(instead) = instead_of(name, args) {
+            return Err(Usage(format!("-a {name}={value}: {instead}")).into());
+        }
         set(name, value)?;
     }
     set("specversion", "1.0")?;
@@ -45,6 +48,22 @@ fn template(args: &Send) -> anyhow::Result<Attributes> {
         set_data(&mut event, read_data(data)?, args.content_type.as_deref())?;
     }
     Ok(event)
+}
+
+/// Attributes that a flag sets: given as others they would be lost.
+fn instead_of(name: &str, args: &Send) -> Option<&'static str> {
+    match name {
+        "id" => Some("use --id"),
+        "source" => Some("use --source"),
+        "type" => Some("use --type"),
+        "specversion" => Some("it is always 1.0"),
+        "data" | "data_base64" => Some("use --data"),
+        "datacontenttype" => Some("use --content-type"),
+        "partitionkey" if args.key.is_some() => Some("--key sets it already"),
+        "subject" if args.subject.is_some() => Some("--subject sets it already"),
+        "sequence" if args.sequence.is_some() => Some("--sequence sets it already"),
+        _ => None,
+    }
 }
 
 fn numbered(args: &Send, template: &Attributes, n: u64) -> anyhow::Result<Box<RawValue>> {
@@ -199,6 +218,25 @@ mod tests {
                 "sequence": sequence, "x": "y"})
         };
         assert_eq!(events, [event("e-1", "9"), event("e-2", "10")]);
+    }
+
+    #[test]
+    fn an_attribute_that_has_a_flag_is_not_dropped_in_silence() {
+        let refused = |words: &[&str]| {
+            let line = ["klambda", "event", "send", "--type", "t", "--key", "k"].iter().chain(words);
+            let Command::Event(Event::Send(args)) = Cli::try_parse_from(line).expect("parsed").command else {
+                panic!("not a send")
+            };
+            let error = from_flags(&args).err().expect("refused");
+            assert_eq!(crate::exit::code(&error), 2);
+            error.to_string()
+        };
+        assert_eq!(refused(&["-a", "source=/mine"]), "-a source=/mine: use --source");
+        assert_eq!(refused(&["-a", "x=y", "-a", "id=7"]), "-a id=7: use --id");
+        assert_eq!(refused(&["-a", "partitionkey=p"]), "-a partitionkey=p: --key sets it already");
+        for name in ["type", "specversion", "data", "data_base64", "datacontenttype"] {
+            refused(&["-a", &format!("{name}=x")]);
+        }
     }
 
     #[test]

@@ -24,7 +24,6 @@ pub fn run(context: &mut Context, what: &Delete) -> anyhow::Result<()> {
             // 202: what waits is delivered first, and the subscription is gone after that.
             let done = |answer: &Answer| if answer.status == 202 { "draining" } else { "deleted" };
             delete(context, "subscription", name, &route, done)
-                .map_err(|error| advise(error, *drain || *discard))
         }),
         Delete::Deadletter { id } => {
             for_each(id, |id| delete(context, "deadletter", id, &Route::new(&["dlq", id]), |_| "deleted"))
@@ -71,12 +70,4 @@ fn delete(
     }
     writeln!(context.out, "{kind}/{name} {}", done(&answer))?;
     Ok(())
-}
-
-/// With events waiting the server wants to know what becomes of them; the flags are how to say it.
-fn advise(error: anyhow::Error, said: bool) -> anyhow::Error {
-    if said || crate::exit::code(&error) != 5 {
-        return error;
-    }
-    error.context("--drain delivers what waits first, --discard throws it away")
 }

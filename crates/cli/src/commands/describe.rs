@@ -1,13 +1,14 @@
 //! `describe`: one thing whole, in words.
 
+mod dead_letter;
 mod function;
 
 use super::function::Place;
 use super::{Context, dlq, for_each, why};
 use crate::args::{Describe, FunctionNames};
-use crate::function::{error, target};
+use crate::function::target;
 use crate::kind::{Kind, data_of};
-use crate::output::{Format, Sheet, Table, bytes, cell, number, text, write_raw};
+use crate::output::{Format, Sheet, Table, bytes, cell, counted, number, text, write_raw};
 use crate::route::Route;
 use crate::time::{self, relative};
 use klambda_core::time::Millis;
@@ -24,9 +25,7 @@ pub fn run(context: &mut Context, what: &Describe) -> anyhow::Result<()> {
         Describe::Lane { subscription, key } => {
             one(context, Kind::Lane, &Route::lane(subscription, key), why::lane)
         }
-        Describe::Deadletter { id } => {
-            for_each(id, |id| one(context, Kind::DeadLetter, &Route::new(&["dlq", id]), dead_letter))
-        }
+        Describe::Deadletter { id } => for_each(id, |id| dead_letter::describe(context, id)),
         Describe::Replay { id } => {
             for_each(id, |id| one(context, Kind::Replay, &Route::new(&["dlq", "replays", id]), replay))
         }
@@ -45,15 +44,23 @@ fn functions(context: &mut Context, kind: Kind, names: &FunctionNames) -> anyhow
 type Describer = fn(&mut dyn Write, &Value, Millis) -> anyhow::Result<()>;
 
 fn one(context: &mut Context, kind: Kind, route: &Route, describe: Describer) -> anyhow::Result<()> {
+    match for_people(context, kind, route)? {
+        Some(item) => describe(context.out, &item, time::now()),
+        None => Ok(()),
+    }
+}
+
+/// What is at the route, if a person wants to read it; else it is printed.
+fn for_people(context: &mut Context, kind: Kind, route: &Route) -> anyhow::Result<Option<Value>> {
     let item = context.client.get(route)?;
     if write_raw(context.out, context.format, &item)? {
-        return Ok(());
+        return Ok(None);
     }
     if context.format == Format::Name {
         writeln!(context.out, "{}", kind.name_of(&item))?;
-        return Ok(());
+        return Ok(None);
     }
-    describe(context.out, &item, time::now())
+    Ok(Some(item))
 }
 
 fn subscription(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result<()> {
@@ -64,11 +71,11 @@ fn subscription(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Resul
     sheet.line("Target", target(item));
     sheet.line("Ordering", text(item, "/spec/ordering").unwrap_or_else(|| "unordered".to_owned()));
     let waiting = number(item, "/status/waiting");
-    sheet.line("Waiting", format!("{waiting} ({})", bytes(number(item, "/status/waitingBytes"))));
+    sheet.line("Waiting", format!("{waiting} ({})", size(number(item, "/status/waitingBytes"))));
     if item["status"]["unread"].is_object() {
         let unread = number(item, "/status/unread/events");
         let since = cell(item, "/status/unread/oldest");
-        let size = bytes(number(item, "/status/unread/bytes"));
+        let size = size(number(item, "/status/unread/bytes"));
         sheet.line("Unread", format!("{unread} ({size}), oldest accepted at {since}"));
     }
     sheet.line_opt("Oldest", moment(item, "/status/oldest", now));
@@ -89,6 +96,11 @@ fn subscription(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Resul
     Ok(())
 }
 
+/// `80 bytes`, `1.5Ki`: a bare number has no unit.
+fn size(count: u64) -> String {
+    if count < 1024 { counted(count, "byte") } else { bytes(count) }
+}
+
 fn lanes(counts: &Value) -> String {
     let counts = counts.as_object().into_iter().flatten();
     let some = counts.filter(|(_, count)| count.as_u64() != Some(0));
@@ -102,28 +114,6 @@ fn breaker(breaker: &Value, now: Millis) -> String {
         Some(at) => format!("{state}, next probe {}", relative(&at, now)),
         None => state,
     }
-}
-
-fn dead_letter(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result<()> {
-    let mut sheet = Sheet::default();
-    sheet.line("Dead letter", cell(item, "/id"));
-    sheet.line("Subscription", cell(item, "/subscription"));
-    sheet.line("Key", cell(item, "/key"));
-    sheet.line("Reason", cell(item, "/reason"));
-    sheet.line("Last error", error(&cell(item, "/lastError")));
-    sheet.line("Attempts", number(item, "/attempts"));
-    sheet.line_opt("Failed", moment(item, "/failedAt", now));
-    sheet.line_opt("Accepted", moment(item, "/acceptedAt", now));
-    sheet.line("Position", cell(item, "/position"));
-    sheet.line_opt("Lane sequence", text(item, "/laneSequence"));
-    let holds = item["holdsLane"] == true;
-    sheet.line("Holds its lane", if holds { "yes: what came after it waits" } else { "no" });
-    sheet.write(out)?;
-    let id = why::quoted(&cell(item, "/id"));
-    writeln!(out, "What to do:\n  klambda dlq replay --id {id}     delivers it again")?;
-    let end = if holds { "throws it away, and its lane goes on" } else { "throws it away" };
-    writeln!(out, "  klambda delete deadletter {id}   {end}")?;
-    write_event(out, &item["event"])
 }
 
 fn replay(out: &mut dyn Write, job: &Value, now: Millis) -> anyhow::Result<()> {

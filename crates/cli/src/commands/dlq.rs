@@ -3,7 +3,7 @@
 use super::{Context, confirm, is_unreachable};
 use crate::args::{Dlq, Purge, Replay, Selector};
 use crate::exit::Usage;
-use crate::output::{Format, Sheet, number, text, write_raw};
+use crate::output::{Format, Sheet, counted, number, text, write_raw};
 use crate::route::Route;
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -150,8 +150,8 @@ fn print(context: &mut Context, job: &Value) -> anyhow::Result<()> {
 }
 
 fn print_dry_run(context: &mut Context, job: &Value) -> anyhow::Result<()> {
-    let (selected, keys) = (number(job, "/selected"), number(job, "/keys"));
-    writeln!(context.out, "dry run: {selected} dead letters of {keys} keys would be replayed")?;
+    let selected = number(job, "/selected");
+    writeln!(context.out, "dry run: {} would be replayed", chosen(job))?;
     let listed = job["items"].as_array().map_or(&[][..], Vec::as_slice);
     for item in listed {
         // An id, or the dead letter that has it.
@@ -170,7 +170,7 @@ pub fn report(job: &Value) -> Sheet {
     let mut sheet = Sheet::default();
     sheet.line("Replay", text(job, "/id").unwrap_or_default());
     sheet.line("State", text(job, "/state").unwrap_or_default());
-    sheet.line("Selected", format!("{} of {} keys", number(job, "/selected"), number(job, "/keys")));
+    sheet.line("Selected", chosen(job));
     sheet.line("Replayed", number(job, "/replayed"));
     sheet.line("Failed", number(job, "/failed"));
     sheet.line("Skipped", skipped(job));
@@ -183,6 +183,11 @@ pub fn report(job: &Value) -> Sheet {
     sheet.line("Order violations", number(job, "/orderViolations"));
     sheet.line("Duplicates", number(job, "/duplicates"));
     sheet
+}
+
+fn chosen(job: &Value) -> String {
+    let (letters, keys) = (number(job, "/selected"), number(job, "/keys"));
+    format!("{} of {}", counted(letters, "dead letter"), counted(keys, "key"))
 }
 
 fn skipped(job: &Value) -> String {
@@ -212,7 +217,7 @@ fn purge(context: &mut Context, args: &Purge) -> anyhow::Result<()> {
     }
     let answer = context.client.post(&Route::new(&["dlq", "purge"]), Some(&request))?;
     if !write_raw(context.out, context.format, &answer.body)? {
-        writeln!(context.out, "{} dead letters purged", number(&answer.body, "/purged"))?;
+        writeln!(context.out, "{} purged", counted(number(&answer.body, "/purged"), "dead letter"))?;
     }
     Ok(())
 }

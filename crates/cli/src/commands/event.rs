@@ -74,6 +74,7 @@ fn report(context: &mut Context, results: Vec<Value>) -> anyhow::Result<()> {
     }
     match rejected {
         0 => Ok(()),
+        _ if total == 1 => bail!("the event was rejected"),
         _ => bail!("{rejected} of {total} events rejected"),
     }
 }

@@ -1,12 +1,16 @@
 //! `status`: how the server is doing, on one screen.
 
 use super::Context;
-use crate::output::{Sheet, bytes, cell, number, text, write_raw};
+use crate::exit::Usage;
+use crate::output::{Format, Sheet, bytes, cell, number, text, write_raw};
 use crate::route::Route;
 use crate::time::span;
 use serde_json::Value;
 
 pub fn run(context: &mut Context) -> anyhow::Result<()> {
+    if context.format == Format::Name {
+        return Err(Usage("status has no name to print; use -o table, json or yaml".to_owned()).into());
+    }
     let status = context.client.get(&Route::new(&["status"]))?;
     if write_raw(context.out, context.format, &status)? {
         return Ok(());

@@ -80,6 +80,8 @@ fn failure(status: u16, body: &'static str) -> anyhow::Error {
 fn problems_become_exit_codes_and_one_message() {
     let body = r#"{"title": "Invalid event", "detail": "id: missing", "faults": [{"path": "id", "message": "missing"}]}"#;
     assert_eq!(format!("{:#}", failure(400, body)), "Invalid event: id: missing");
+    let body = r#"{"title": "Bad", "detail": "query parameter id: no", "faults": [{"path": "id", "message": "no"}]}"#;
+    assert_eq!(format!("{:#}", failure(400, body)), "Bad: query parameter id: no");
     let body = r#"{"title": "Invalid subscription", "detail": "2 faults", "status": 422, "faults": [
         {"path": "spec.retry", "message": "unknown field tries"}, {"path": "spec.target.url", "message": "not a URL"}]}"#;
     let invalid = failure(422, body);
@@ -325,13 +327,77 @@ fn steering_a_lane_whose_key_no_path_holds() {
 
 #[test]
 fn deleting_with_events_waiting_names_the_flags() {
-    let server =
-        Canned::new(vec![(409, r#"{"title": "Events wait", "detail": "3 events wait", "waiting": 3}"#)]);
-    let (result, _) = server.run("delete sub orders");
-    let error = result.expect_err("a conflict");
+    let waiting = r#"{"title": "Events are waiting", "waiting": 3,
+        "detail": "3 events wait; delete with ?drain=true to deliver them first, or with ?discard=true to drop them"}"#;
+    let managed = r#"{"title": "Conflict", "detail": "it belongs to function f"}"#;
+    let server = Canned::new(vec![(409, waiting), (409, managed)]);
+    let error = server.run("delete sub orders").0.expect_err("a conflict");
     assert_eq!(code(&error), 5);
-    assert!(format!("{error:#}").contains("--drain"));
-    assert_eq!(server.asked(), ["DELETE /api/v1/subscriptions/orders"]);
+    let text = format!("{error:#}");
+    assert!(
+        text.ends_with("delete with --drain to deliver them first, or with --discard to drop them"),
+        "{text}"
+    );
+    let error = server.run("delete sub lambda.default.f").0.expect_err("a conflict");
+    assert_eq!(format!("{error:#}"), "subscription/lambda.default.f: Conflict: it belongs to function f");
+    assert_eq!(server.asked()[0], "DELETE /api/v1/subscriptions/orders");
+}
+
+#[test]
+fn a_change_that_parked_lanes_hold_up_names_them_and_the_flag() {
+    let home = tempfile::tempdir().expect("a folder");
+    let file = home.path().join("s.yaml");
+    std::fs::write(&file, "kind: Subscription\nmetadata: {name: a}\n").expect("written");
+    let parked = r#"{"title": "Lanes are parked", "detail": "discard what waits with ?discard=true", "lanes": ["k1", "k\n2"]}"#;
+    let server = Canned::new(vec![(200, "{}"), (409, parked), (200, "{}"), (200, "{}")]);
+    let error = server.run(&format!("apply -f {}", file.display())).0.expect_err("refused");
+    assert_eq!(
+        format!("{error:#}"),
+        "subscription/a: Lanes are parked: discard what waits with --discard\n  parked lanes: k1, k\\n2"
+    );
+    server.run(&format!("apply --discard -f {}", file.display())).0.expect("applied");
+    assert!(server.asked()[3].starts_with("PUT /api/v1/subscriptions/a?discard=true "));
+}
+
+#[test]
+fn a_dead_letter_that_cannot_be_replayed_says_why() {
+    let letter = r#"{"id": "a.3", "subscription": "lambda.shop.a", "key": null, "reason": "validation"}"#;
+    let told = |status, subscription| {
+        let server = Canned::new(vec![(200, letter), (status, subscription)]);
+        let (result, out) = server.run("describe deadletter a.3");
+        result.expect("described");
+        assert_eq!(server.asked()[1], "GET /api/v1/subscriptions/lambda.shop.a");
+        out
+    };
+    let gone = told(404, "{}");
+    assert!(
+        gone.contains("Apply function a (namespace shop) again") && !gone.contains("dlq replay"),
+        "{gone}"
+    );
+    let keyless = told(200, r#"{"spec": {"ordering": "ordered"}}"#);
+    assert!(keyless.contains("it has no key") && !keyless.contains("dlq replay"), "{keyless}");
+    let unordered = told(200, r#"{"spec": {"ordering": "unordered"}}"#);
+    assert!(unordered.contains("klambda dlq replay --id a.3 "), "{unordered}");
+}
+
+#[test]
+fn what_a_token_and_a_scheme_want_is_said_in_flags() {
+    let body =
+        r#"{"type": "https://x/problems/unauthorized", "title": "Token missing", "detail": "needs a token"}"#;
+    assert!(format!("{:#}", failure(401, body)).ends_with("; --token-file names the file that holds it"));
+    let plain = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = plain.local_addr().expect("an address");
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = plain.accept().expect("a connection");
+        let mut hello = [0; 64];
+        let _ = stream.read(&mut hello).expect("a hello");
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n").expect("answered");
+    });
+    let error = run_on(&format!("https://{address}"), "status").0.expect_err("not https");
+    answering.join().expect("answered");
+    let text = format!("{error:#}");
+    assert!(text.contains(&format!("it speaks http, not https: --server http://{address}")), "{text}");
+    assert_eq!(code(&run_on("http://127.0.0.1:1", "status -o name").0.expect_err("no name")), 2);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Why a lane waits, in plain words, and what one can do about it.
 
 use crate::function::error;
-use crate::output::{Sheet, Table, cell, number, text};
+use crate::output::{Sheet, Table, cell, counted, number, text};
 use crate::time::{age_of, relative};
 use klambda_core::time::Millis;
 use serde_json::Value;
@@ -71,17 +71,18 @@ fn reason(lane: &Value, now: Millis) -> String {
         Some("gap") => {
             let what =
                 missing(lane).unwrap_or_else(|| format!("sequence {}", cell(lane, "/expectedSequence")));
-            format!("it waits for {what} to arrive; {} later events are held back", number(lane, "/buffered"))
+            match number(lane, "/buffered") {
+                1 => format!("it waits for {what} to arrive; 1 later event is held back"),
+                held => format!("it waits for {what} to arrive; {held} later events are held back"),
+            }
         }
         Some("parked") if is_at_gap(lane) => {
             format!("{} never arrived, and a person must decide", missing(lane).unwrap_or_default())
         }
         Some("parked") => {
-            let attempts = number(lane, "/head/attempts");
-            format!(
-                "its head failed for good after {attempts} attempts ({}); {behind} more wait behind it",
-                error()
-            )
+            let attempts = counted(number(lane, "/head/attempts"), "attempt");
+            let wait = if behind == 1 { "waits" } else { "wait" };
+            format!("its head failed for good after {attempts} ({}); {behind} more {wait} behind it", error())
         }
         Some("paused") => "someone paused it".to_owned(),
         other => format!("its state is {}", other.unwrap_or("unknown")),

@@ -26,7 +26,7 @@ pub struct Overrides {
 pub enum Error {
     #[error("cannot read the configuration {}: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("the configuration {} is no YAML: {message}", path.display())]
+    #[error("cannot read the configuration {} as YAML: {message}", path.display())]
     NoYaml { path: PathBuf, message: String },
     #[error("{}", Listed(.0))]
     Invalid(Vec<Wrong>),
@@ -78,7 +78,13 @@ fn tree(path: &Path) -> Result<Value, Error> {
         return Ok(Value::Null);
     }
     serde_saphyr::from_str(&text)
-        .map_err(|error| Error::NoYaml { path: path.to_owned(), message: error.to_string() })
+        .map_err(|error| Error::NoYaml { path: path.to_owned(), message: yaml_fault(&error) })
+}
+
+/// What is wrong with a YAML text, in one line, without what only the library's own users can do about it.
+pub fn yaml_fault(error: &serde_saphyr::Error) -> String {
+    let text = error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter);
+    text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
 struct Reading {
@@ -336,7 +342,12 @@ mod tests {
 
     #[test]
     fn files_that_are_none() {
-        assert!(matches!(read("a: [", &[], Overrides::default()), Err(Error::NoYaml { .. })));
+        for text in ["a: [", "data: a\ndata: b\n", "a: b: c\n"] {
+            let error = read(text, &[], Overrides::default()).expect_err(text);
+            assert!(matches!(error, Error::NoYaml { .. }), "{error}");
+            let error = error.to_string();
+            assert!(!error.contains('\n') && !error.contains("Options"), "{error}");
+        }
         assert!(matches!(wrong("[1, 2]", &[])[0].0.as_str(), "the file"));
         assert_eq!(read("# nothing yet\n", &[], Overrides::default()).unwrap(), Config::default());
         let missing =

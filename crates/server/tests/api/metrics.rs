@@ -68,6 +68,8 @@ async fn both_formats_parse_and_name_everything() {
         world.metric("operator_dlq_messages_total{subscription=\"orders\",reason=\"poison\"}").await,
         1.0
     );
+    let dropped = "klambda_dlq_dropped_total{subscription=\"orders\",reason=\"overflow\"}";
+    assert_eq!(world.metric(dropped).await, 0.0, "an alert on its increase sees the first");
     assert_eq!(world.metric("operator_dlq_depth{subscription=\"orders\"}").await, 1.0);
     assert_eq!(world.metric("klambda_lanes{subscription=\"orders\",state=\"parked\"}").await, 1.0);
     assert_eq!(world.metric("klambda_accept_duration_seconds_count").await, 2.0);

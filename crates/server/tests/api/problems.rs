@@ -34,7 +34,7 @@ async fn whatever_is_wrong_is_named() {
         ("POST", "/api/v1/events", &[structured], &large, 413, "too-large", "2048"),
         ("POST", "/api/v1/events", &[batch], "{}", 400, "invalid-batch", "array"),
         ("POST", "/api/v1/events", &[batch], &three, 400, "invalid-batch", "limits.batchEvents"),
-        ("GET", "/api/v1/events?limit=0", &[], "", 400, "bad-request", "from 1 to 1000"),
+        ("GET", "/api/v1/events?limit=0", &[], "", 400, "bad-request", "query parameter limit: should be a number from 1 to 1000"),
         ("GET", "/api/v1/events?afer=1", &[], "", 400, "bad-request", "did you mean `after`?"),
         ("GET", "/api/v1/events?after=x", &[], "", 400, "bad-request", "whole number"),
         ("GET", "/api/v1/events", &[("accept", "text/event-stream"), ("last-event-id", "x")], "", 400, "bad-request", "Last-Event-ID"),

@@ -1,0 +1,76 @@
+//! One dead letter: what went wrong, and what can be done about it.
+
+use super::{for_people, moment, write_event};
+use crate::client::Error;
+use crate::commands::{Context, why};
+use crate::function::error;
+use crate::kind::Kind;
+use crate::output::{Sheet, cell, number, text};
+use crate::route::Route;
+use crate::time;
+use klambda_core::subscription::Document;
+use klambda_core::time::Millis;
+use serde_json::Value;
+
+pub fn describe(context: &mut Context, id: &str) -> anyhow::Result<()> {
+    let Some(item) = for_people(context, Kind::DeadLetter, &Route::new(&["dlq", id]))? else { return Ok(()) };
+    let obstacle = obstacle(context, &item)?;
+    sheet(&item, time::now()).write(context.out)?;
+    let id = why::quoted(&cell(&item, "/id"));
+    writeln!(context.out, "What to do:")?;
+    match obstacle {
+        Some(obstacle) => writeln!(context.out, "  It cannot be replayed: {obstacle}.")?,
+        None => writeln!(context.out, "  klambda dlq replay --id {id}     delivers it again")?,
+    }
+    let end = if holds_lane(&item) { "throws it away, and its lane goes on" } else { "throws it away" };
+    writeln!(context.out, "  klambda delete deadletter {id}   {end}")?;
+    write_event(context.out, &item["event"])
+}
+
+fn sheet(item: &Value, now: Millis) -> Sheet {
+    let mut sheet = Sheet::default();
+    sheet.line("Dead letter", cell(item, "/id"));
+    sheet.line("Subscription", cell(item, "/subscription"));
+    sheet.line("Key", cell(item, "/key"));
+    sheet.line("Reason", cell(item, "/reason"));
+    sheet.line("Last error", error(&cell(item, "/lastError")));
+    sheet.line("Attempts", number(item, "/attempts"));
+    sheet.line_opt("Failed", moment(item, "/failedAt", now));
+    sheet.line_opt("Accepted", moment(item, "/acceptedAt", now));
+    sheet.line("Position", cell(item, "/position"));
+    sheet.line_opt("Lane sequence", text(item, "/laneSequence"));
+    let holds = if holds_lane(item) { "yes: what came after it waits" } else { "no" };
+    sheet.line("Holds its lane", holds);
+    sheet
+}
+
+fn holds_lane(item: &Value) -> bool {
+    item["holdsLane"] == true
+}
+
+/// Why a replay would pass it over, and what to do instead.
+fn obstacle(context: &Context, item: &Value) -> anyhow::Result<Option<String>> {
+    let name = cell(item, "/subscription");
+    let subscription = match context.client.get(&Route::new(&["subscriptions", &name])) {
+        Ok(subscription) => subscription,
+        Err(Error::Problem(problem)) if problem.status == 404 => return Ok(Some(gone(&name))),
+        Err(error) => return Err(error.into()),
+    };
+    let is_keyless = item["key"].is_null() && subscription["spec"]["ordering"] == "ordered";
+    Ok(is_keyless.then(|| {
+        "it has no key, and its subscription delivers in the order of keys. Send the event again with a key".to_owned()
+    }))
+}
+
+fn gone(subscription: &str) -> String {
+    match Document::function_of(subscription) {
+        Some((namespace, name)) => {
+            format!(
+                "its function is gone. Apply function {name} (namespace {namespace}) again, and replay it then"
+            )
+        }
+        None => {
+            format!("its subscription is gone. Apply subscription {subscription} again, and replay it then")
+        }
+    }
+}
