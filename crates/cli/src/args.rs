@@ -251,7 +251,7 @@ pub struct Filter {
     #[arg(long = "type", value_name = "TYPE")]
     pub event_type: Option<String>,
     /// Only failed for this reason
-    #[arg(long, value_parser = Reason::ALL.map(Reason::name), hide_possible_values = true)]
+    #[arg(long, value_parser = Reason::ALL.map(Reason::name))]
     pub reason: Option<String>,
     /// Only failed at or after: RFC 3339, or a duration ago (2h)
     #[arg(long, value_name = "TIME", value_parser = time::parse_moment)]

@@ -32,6 +32,8 @@ pub enum Error {
         "cannot reach {url}: {reason}; start a server with `klambda serve`, or name another one with --server"
     )]
     Unreachable { url: String, reason: String },
+    #[error("cannot reach {url}: the server there speaks http, not https; use --server {plain}")]
+    PlainHttp { url: String, plain: String },
     #[error("{0}")]
     Problem(Problem),
     #[error("{url} did not answer like a klambda server: {reason}")]
@@ -222,8 +224,7 @@ impl Client {
         use ureq::Error as E;
         let url = self.base.clone();
         if url.starts_with("https:") && error.to_string().contains("InvalidContentType") {
-            let reason = format!("it speaks http, not https: --server {}", url.replacen("https", "http", 1));
-            return Error::Garbled { url, reason };
+            return Error::PlainHttp { plain: url.replacen("https", "http", 1), url };
         }
         match error {
             E::Timeout(_) => {

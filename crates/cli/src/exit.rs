@@ -43,7 +43,7 @@ pub fn code(error: &anyhow::Error) -> u8 {
         return klambda_crash::EXIT_STORE;
     }
     match error.chain().find_map(|cause| cause.downcast_ref::<client::Error>()) {
-        Some(client::Error::Unreachable { .. }) => 3,
+        Some(client::Error::Unreachable { .. } | client::Error::PlainHttp { .. }) => 3,
         Some(client::Error::Problem(problem)) if problem.status == 404 => 4,
         Some(client::Error::Problem(problem)) if problem.status == 409 => 5,
         _ => 1,

@@ -193,7 +193,13 @@ fn chosen(job: &Value) -> String {
 fn skipped(job: &Value) -> String {
     let count = number(job, "/skipped");
     let reasons = job["skippedReasons"].as_object().into_iter().flatten();
-    let reasons: Vec<String> = reasons.map(|(reason, count)| format!("{count} {reason}")).collect();
+    let told = |reason: &str| match reason {
+        "invalid" => ": no key in an ordered subscription",
+        "noSubscription" => ": the subscription is gone",
+        _ => "",
+    };
+    let reasons: Vec<String> =
+        reasons.map(|(reason, count)| format!("{count} {reason}{}", told(reason))).collect();
     match reasons.is_empty() {
         true => count.to_string(),
         false => format!("{count} ({})", reasons.join(", ")),

@@ -111,7 +111,8 @@ fn for_each<T>(
 }
 
 pub fn is_unreachable(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref::<client::Error>(), Some(client::Error::Unreachable { .. }))
+    use client::Error;
+    matches!(error.downcast_ref(), Some(Error::Unreachable { .. } | Error::PlainHttp { .. }))
 }
 
 /// Asks before something is thrown away, if there is a person to ask.

@@ -396,7 +396,8 @@ fn what_a_token_and_a_scheme_want_is_said_in_flags() {
     let error = run_on(&format!("https://{address}"), "status").0.expect_err("not https");
     answering.join().expect("answered");
     let text = format!("{error:#}");
-    assert!(text.contains(&format!("it speaks http, not https: --server http://{address}")), "{text}");
+    assert!(text.ends_with(&format!("speaks http, not https; use --server http://{address}")), "{text}");
+    assert_eq!(code(&error), 3);
     assert_eq!(code(&run_on("http://127.0.0.1:1", "status -o name").0.expect_err("no name")), 2);
 }
 

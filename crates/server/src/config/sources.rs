@@ -83,7 +83,15 @@ fn tree(path: &Path) -> Result<Value, Error> {
 
 /// What is wrong with a YAML text, in one line, without what only the library's own users can do about it.
 pub fn yaml_fault(error: &serde_saphyr::Error) -> String {
-    let text = error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter);
+    let error = error.without_snippet();
+    if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), location } = error {
+        return format!(
+            "the key {key} is there twice at line {}, column {}",
+            location.line(),
+            location.column()
+        );
+    }
+    let text = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
     text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
