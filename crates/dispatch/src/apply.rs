@@ -217,6 +217,12 @@ impl Engine {
             tracing::warn!(subscription = %name, position = position.0, why = ?why, "Dead letter dropped.");
             self.metrics.dead_letter_dropped(name, if why == Gone::Expired { "expired" } else { "overflow" });
         }
+        if let Some(key) = letter.key.as_deref().filter(|_| subscription.policy.sequenced) {
+            let slot = self.resident(id, key)?;
+            if let Some(resident) = self.lanes.get_mut(slot) {
+                resident.dirty |= resident.lane.released();
+            }
+        }
         self.release(id, &letter.entry, time, at)
     }
 }

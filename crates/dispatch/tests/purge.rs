@@ -216,3 +216,69 @@ fn a_long_lane_is_given_up_in_parts() {
     world.restart(&mut |_| 0);
     assert_eq!(world.engine.dead_letters(), MANY);
 }
+
+/// What never was delivered is no duplicate, however long ago its sequence was passed.
+#[test]
+fn what_left_without_success_may_come_again_long_after_its_sequence_was_passed() {
+    let delete = |world: &mut World| world.engine.delete_dead_letter("s.2").expect("deleted");
+    let purge =
+        |world: &mut World| drop(world.engine.act_on_lane("s", "k", LaneAction::Purge).expect("purged"));
+    let skip_and_delete = |world: &mut World| {
+        world.engine.act_on_lane("s", "k", LaneAction::Skip).expect("skipped");
+        world.settle();
+        world.engine.delete_dead_letter("s.2").expect("deleted");
+    };
+    let ways: [&dyn Fn(&mut World); 3] = [&delete, &purge, &skip_and_delete];
+    for (n, leave) in ways.iter().enumerate() {
+        for crash in [false, true] {
+            let mut world = World::new(1);
+            let policy = json!({"sequence": {"attribute": "sequence"}});
+            world.put(document(json!({"orderingPolicy": policy, "idempotency": {"ttl": "1s"}})));
+            world.send("k", Some(1));
+            answer(&mut world, 200);
+            world.send_as("k", Some(2), "two");
+            answer(&mut world, 422);
+            world.pass(5000);
+            leave(&mut world);
+            world.settle();
+            world.pass(5000);
+            if crash {
+                world.restart(&mut |_| 0);
+            }
+            world.send_as("k", Some(1), "e1");
+            world.send_as("k", Some(2), "two");
+            world.settle();
+            let open = world.take_open();
+            assert!(!open.is_empty(), "way {n}, crash {crash}: it was taken for a duplicate");
+            let place = open[0].place.as_ref().expect("a lane");
+            assert_eq!(place.flag, Flag::Late, "way {n}, crash {crash}");
+        }
+    }
+}
+
+/// A receiver learns of the hole with the next event in order.
+#[test]
+fn a_late_event_does_not_take_the_flag_of_a_gap() {
+    let mut world = World::new(1);
+    let policy = json!({"sequence": {"attribute": "sequence"}, "gap": {"timeout": "1h"}});
+    world.put(document(json!({"orderingPolicy": policy})));
+    world.send("k", Some(1));
+    answer(&mut world, 200);
+    world.send("k", Some(3));
+    world.send("k", Some(4));
+    world.settle();
+    world.engine.act_on_lane("s", "k", LaneAction::Purge).expect("purged");
+    world.settle();
+    world.send_as("k", Some(3), "again");
+    world.send("k", Some(5));
+    let mut flags = Vec::new();
+    for _ in 0..2 {
+        world.pass(200);
+        for delivery in world.take_open() {
+            flags.push(delivery.place.as_ref().expect("a lane").flag);
+            world.engine.outcome(delivery.ticket, world::ok());
+        }
+        world.settle();
+    }
+    assert_eq!(flags, [Flag::Late, Flag::Gap]);
+}

@@ -70,6 +70,14 @@ impl Lane {
         self.flag_next = true;
     }
 
+    /// An event of this lane left without success, and may be sent again. Which sequence it had is not kept, so nothing
+    /// that was passed until now is taken for a duplicate by its sequence alone. Answers whether that is news.
+    pub fn released(&mut self) -> bool {
+        let before = self.gaps.unknown_below();
+        self.gaps.forget_below(self.expected.unwrap_or_default());
+        self.gaps.unknown_below() != before
+    }
+
     /// What its producer will send next is not known any more, nor what it has sent. For a lane in which nothing waits.
     pub fn forget_sequence(&mut self) {
         self.expected = None;

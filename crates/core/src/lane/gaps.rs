@@ -20,7 +20,8 @@ pub struct Gap {
 pub struct Gaps {
     /// In rising order. Two of them never touch.
     ranges: Vec<Gap>,
-    /// One above the highest sequence that was forgotten; zero if none was. Below it nothing is a duplicate for sure.
+    /// One above the highest sequence that was forgotten, or that was passed when an event was released; zero if none
+    /// was. Below it nothing is a duplicate for sure.
     unknown_below: Sequence,
 }
 
@@ -85,6 +86,11 @@ impl Gaps {
         if let Some(highest) = self.ranges.drain(..over).next_back() {
             self.unknown_below = self.unknown_below.max(Sequence(highest.to.0.saturating_add(1)));
         }
+    }
+
+    /// Of what is below this, nobody knows any more whether it was delivered.
+    pub(super) fn forget_below(&mut self, sequence: Sequence) {
+        self.unknown_below = self.unknown_below.max(sequence);
     }
 
     pub(super) fn clear(&mut self) {

@@ -20,11 +20,10 @@ impl Lane {
     pub(super) fn place(&mut self, mut entry: Entry) {
         entry.number = self.next_number;
         self.next_number.0 += 1;
-        if self.flag_next {
+        // A late event tells nothing of what is missing here: the flag waits for the next one in order.
+        if self.flag_next && entry.flag != Flag::Late {
             self.flag_next = false;
-            if entry.flag == Flag::None {
-                entry.flag = Flag::Gap;
-            }
+            entry.flag = Flag::Gap;
         }
         if self.spilled.entries > 0 || !self.back.is_empty() || self.queue.len() >= FRONT_MAX {
             self.back.push(entry);
@@ -52,11 +51,12 @@ impl Lane {
 
     /// Something left before this place in the queue without having been delivered.
     pub(super) fn flag_break(&mut self, place: usize) {
-        match self.queue.get_mut(place) {
-            Some(next) if next.flag == Flag::None => next.flag = Flag::Gap,
-            Some(_) => {}
-            None if self.spilled.entries > 0 => self.flag_loaded = true,
-            None => self.flag_next = true,
+        let is_whole = self.spilled.entries == 0;
+        let behind = self.back.iter_mut().filter(|_| is_whole);
+        match self.queue.iter_mut().skip(place).chain(behind).find(|next| next.flag != Flag::Late) {
+            Some(next) => next.flag = Flag::Gap,
+            None if is_whole => self.flag_next = true,
+            None => self.flag_loaded = true,
         }
     }
 

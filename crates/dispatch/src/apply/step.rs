@@ -223,6 +223,7 @@ impl Engine {
                 subscription.tally.left(&entry);
                 subscription.tally.unpin(entry.at);
                 resident.passed(&entry);
+                resident.lane.released();
                 self.replays.dropped(id, entry.position);
                 self.release(id, &entry, time, at)
             }

@@ -36,7 +36,7 @@ pub struct Lane {
     /// Those ranges, of a lane that is shown alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gaps: Option<Vec<GivenUp>>,
-    /// There were too many: of those up to here it is not known whether they came.
+    /// There were too many, or events were released: of those up to here it is not known whether they were delivered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gaps_forgotten_up_to: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
