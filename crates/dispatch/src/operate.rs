@@ -161,7 +161,7 @@ impl Engine {
             }),
             Leftover::Refuse if waiting > 0 => Err(Refused::EventsWaiting {
                 detail: format!(
-                    "{waiting} events wait for it; delete with ?drain=true to deliver them first, or with ?discard=true to drop them"
+                    "events wait for it ({waiting}); delete with ?drain=true to deliver them first, or with ?discard=true to drop them"
                 ),
                 waiting,
             }),

@@ -149,7 +149,7 @@ impl Engine {
             Phase::CatchingUp { .. } if subscription.next_document.is_some() => {
                 let waiting = subscription.tally.waiting + subscription.unread_under_rules();
                 messages.push(format!(
-                    "its new ordering rules begin when {waiting} events have drained under the old"
+                    "its new ordering rules begin when what waits has drained under the old: {waiting}"
                 ));
             }
             Phase::CatchingUp { why: Reading::Draining | Reading::Retiring { .. }, .. } => {
