@@ -12,7 +12,7 @@ use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Hold, Input};
 use klambda_core::outcome::Reason;
 use klambda_core::time::Millis;
-use klambda_store::record::{Change, Record, Route, Step, To};
+use klambda_store::record::{Change, Gone, Record, Route, Step, To};
 
 /// Subscriptions of which only dead letters are left; the oldest of more go with theirs.
 const RETIRED_MAX: usize = 1000;
@@ -256,6 +256,15 @@ impl Engine {
             self.replays.skip(job, "unreadable", 1);
             return Ok(());
         };
+        let identity = self.identity(view.source(), view.id());
+        if self.is_known(subscription, identity)? {
+            // It was sent again since: there is nothing left to deliver.
+            self.replays.skip(job, "known", 1);
+            let (time, why) = (self.now, Gone::Deleted);
+            return self
+                .commit(&Record::DeadLetterGone { time, subscription: from, position, why })
+                .map(|_| ());
+        }
         let wanted = place(subscription, &view);
         let moved = Record::Moved {
             time: self.now,
