@@ -10,6 +10,7 @@ use klambda_core::time::Millis;
 use klambda_store::disk::File;
 use klambda_store::manifest::{self, Manifest};
 use klambda_store::segment::Segment;
+use klambda_store::witness;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
@@ -58,6 +59,9 @@ impl Snapshot {
                 Part { file: &*segment.file, at: 0, end: segment.offset(end), length: segment.capacity };
             self.append(&mut archive, &Segment::name(segment.base), segment.capacity, part)?;
         }
+        // All that was copied was durable: of a copy, no end that cannot be read is an unfinished write.
+        let synced = witness::encode(self.durable);
+        self.append(&mut archive, witness::NAME, synced.len() as u64, synced.as_slice())?;
         let manifest = self.manifest.encode()?;
         self.append(&mut archive, manifest::NAME, manifest.len() as u64, manifest.as_slice())?;
         archive.into_inner()?.flush()

@@ -5,6 +5,7 @@ mod world;
 use klambda_core::event::{Data, Event, Form};
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::Outcome;
+use klambda_dispatch::check::check;
 use klambda_dispatch::documents::{Error, Expected, Write};
 use klambda_dispatch::{Engine, Token};
 use klambda_store::faulty_disk::Op;
@@ -252,6 +253,32 @@ fn a_backup_holds_documents() {
     let disk = klambda_store::real_disk::RealDisk::open(folder.path()).expect("opens");
     let (engine, _) = Engine::open(Arc::new(disk), world::config(), world.now, [9; 16]).expect("restores");
     assert_eq!(content(&engine, "a"), Some("1".into()));
+}
+
+#[test]
+fn damage_at_the_end_of_a_backup_is_no_unfinished_write() {
+    let mut world = World::new(6);
+    for id in ["first", "last"] {
+        world.engine.put_documents(&[put(id, "1", Expected::Any)], &[told(id)]).expect("written");
+        durable(&mut world);
+    }
+    let mut archive = Vec::new();
+    world.engine.snapshot().write_tar(&mut archive).expect("written");
+    let folder = tempfile::tempdir().expect("a folder");
+    tar::Archive::new(archive.as_slice()).unpack(folder.path()).expect("unpacked");
+    let files = std::fs::read_dir(folder.path()).expect("a folder").map(|file| file.expect("a file").path());
+    let logs = files.filter(|path| path.to_string_lossy().contains("/log-"));
+    let log = logs.max().expect("a segment");
+    let mut bytes = std::fs::read(&log).expect("read");
+    let end = bytes.iter().rposition(|byte| *byte != 0).expect("something written");
+    bytes[end] ^= 1;
+    std::fs::write(&log, bytes).expect("written");
+    let disk = Arc::new(klambda_store::real_disk::RealDisk::open(folder.path()).expect("opens"));
+    assert!(!check(disk.clone(), &mut |_| {}).expect("checked").is_ok());
+    assert!(
+        Engine::open(disk, world::config(), world.now, [9; 16]).is_err(),
+        "nothing is dropped in silence"
+    );
 }
 
 #[test]

@@ -52,7 +52,8 @@ pub fn forget(disk: &dyn Disk) -> io::Result<()> {
     }
 }
 
-fn encode(durable: Address) -> [u8; BYTES] {
+/// What the file holds that says this.
+pub fn encode(durable: Address) -> [u8; BYTES] {
     let mut out = [0; BYTES];
     out[..4].copy_from_slice(&MAGIC.to_le_bytes());
     out[4..8].copy_from_slice(&crc32fast::hash(&durable.0.to_le_bytes()).to_le_bytes());
