@@ -38,6 +38,13 @@ number!(
     SubscriptionId(u32)
 );
 
+/// A number as it is printed: digits alone, none in vain. So every id has one spelling.
+pub fn plain_number(text: &str) -> Option<u64> {
+    let is_plain = text == "0" || text.starts_with(|first: char| matches!(first, '1'..='9'));
+    // A sign can only come first.
+    text.parse().ok().filter(|_| is_plain)
+}
+
 /// A UUID of version 4 with these random bytes.
 pub fn uuid(random: [u8; 16]) -> String {
     let bits = u128::from_be_bytes(random) & !(0xf << 76 | 0x3 << 62) | (0x4 << 76 | 0x2 << 62);
@@ -48,6 +55,14 @@ pub fn uuid(random: [u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_has_one_spelling() {
+        assert_eq!(["0", "6", "18446744073709551615"].map(plain_number), [Some(0), Some(6), Some(u64::MAX)]);
+        for other in ["", "+6", "-6", "06", "00", " 6", "6 ", "6.0", "0x6", "18446744073709551616", "٦"] {
+            assert_eq!(plain_number(other), None, "{other:?}");
+        }
+    }
 
     #[test]
     fn a_uuid_says_that_it_is_random() {

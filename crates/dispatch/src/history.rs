@@ -120,7 +120,7 @@ impl History {
     /// Behind this position; 0 is before the oldest, whatever that is.
     pub fn behind(&self, after: Position) -> Result<Cursor, Error> {
         let oldest = self.oldest();
-        if after > Position(0) && after.0 + 1 < oldest.0 {
+        if after > Position(0) && after.0 < oldest.0.saturating_sub(1) {
             return Err(Error::TooOld { oldest });
         }
         Ok(Cursor { at: self.reader.seek(after)?, after })

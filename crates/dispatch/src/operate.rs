@@ -7,7 +7,7 @@ use crate::lanes::Resident;
 use crate::residency::PART_EVENTS;
 use crate::rows;
 use klambda_core::fault::Fault;
-use klambda_core::ids::{Position, Sequence, SubscriptionId};
+use klambda_core::ids::{Position, Sequence, SubscriptionId, plain_number};
 use klambda_core::lane::{Input, State};
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::Document;
@@ -377,7 +377,7 @@ impl Engine {
     pub fn dead_letter_id(&self, id: &str) -> Result<(SubscriptionId, Position), Refused> {
         let unknown = || Refused::NotFound(format!("there is no dead letter {id:?}"));
         let (name, position) = id.rsplit_once('.').ok_or_else(unknown)?;
-        let position = Position(position.parse().map_err(|_| unknown())?);
+        let position = Position(plain_number(position).ok_or_else(unknown)?);
         let named = self.subscriptions_named(name);
         // The one that has the name comes first; it means those that are gone only if it has no such dead letter.
         let first = named.first().copied().ok_or_else(unknown)?;
@@ -419,11 +419,11 @@ impl Engine {
             flight.subscription == id && self.entry_of(flight).is_some_and(|entry| entry.position == position)
         };
         if self.in_flight.values().any(is_open) {
-            return Refused::Conflict(format!("event {name:?} is being delivered; wait for the outcome"));
+            return Refused::Conflict(format!("{name:?} is being delivered; wait for the outcome"));
         }
         if self.replays.is_open(id, position) {
             return Refused::Conflict(format!(
-                "dead letter {name:?} is being replayed; wait for the outcome"
+                "dead letter {name:?} is being replayed and waits for its delivery; wait for the outcome"
             ));
         }
         Refused::NotFound(format!("there is no dead letter {name:?}"))

@@ -10,7 +10,7 @@ use crate::params::{LIMIT_DEFAULT, Params};
 use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri, header};
-use klambda_core::ids::{Address, Position};
+use klambda_core::ids::{Address, Position, plain_number};
 use klambda_dispatch::history::{Filter, Found, History};
 use klambda_dispatch::views::{Fate, Sighting, Time};
 use serde::Serialize;
@@ -41,7 +41,7 @@ fn wants_stream(headers: &HeaderMap) -> bool {
 /// Where a client that lost its connection goes on.
 fn last_event_id(headers: &HeaderMap, params: &Params) -> Option<Position> {
     let value = headers.get("last-event-id")?;
-    let position = value.to_str().ok().and_then(|text| text.trim().parse().ok()).map(Position);
+    let position = value.to_str().ok().and_then(|text| plain_number(text.trim())).map(Position);
     if position.is_none() {
         params.fault("Last-Event-ID", "should be a position");
     }

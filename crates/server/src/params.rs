@@ -3,6 +3,7 @@
 use crate::problem::{Fault, Problem};
 use http::Uri;
 use klambda_core::fault::unknown;
+use klambda_core::ids::plain_number;
 use percent_encoding::percent_decode_str;
 use std::cell::RefCell;
 
@@ -66,7 +67,7 @@ impl Params {
     }
 
     pub fn number(&self, name: &str) -> Option<u64> {
-        self.parsed(name, |text| text.parse().map_err(|_| format!("`{text}` is no whole number")))
+        self.parsed(name, |text| plain_number(text).ok_or_else(|| format!("`{text}` is no whole number")))
     }
 
     /// `?drain=true`; `?drain` alone means the same.

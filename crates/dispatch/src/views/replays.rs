@@ -4,6 +4,7 @@ use super::{Page, Time};
 use crate::dead_letters::Selector;
 use crate::engine::Engine;
 use crate::replay::{DryRun, Job, Request, State};
+use klambda_core::ids::plain_number;
 use klambda_core::time::Millis;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -76,7 +77,7 @@ fn name(id: u64) -> String {
 
 impl Replay {
     pub fn parse_id(text: &str) -> Option<u64> {
-        text.strip_prefix('r').and_then(|number| number.parse().ok())
+        text.strip_prefix('r').and_then(plain_number)
     }
 
     fn new(request: Request, now: Millis) -> Replay {

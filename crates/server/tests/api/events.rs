@@ -76,8 +76,16 @@ async fn the_log_is_read_by_page_and_type() {
     assert_eq!((ids(&rest), &rest["next"]), (vec!["e3".into(), "e4".into(), "e5".into()], &Value::Null));
     assert_eq!(ids(&world.get("/api/v1/events?type=order.paid").await.json()), ["e2", "e4"]);
     assert_eq!(ids(&world.get("/api/v1/events?type=order.*&limit=5").await.json()).len(), 5);
-    let past_the_end = world.get("/api/v1/events?after=99").await.json();
-    assert_eq!(past_the_end, json!({"items": [], "next": null}));
+    for after in [99, u64::MAX] {
+        let past_the_end = world.get(&format!("/api/v1/events?after={after}")).await.json();
+        assert_eq!(past_the_end, json!({"items": [], "next": null}));
+    }
+    let last = u64::MAX.to_string();
+    let accept = [("accept", "text/event-stream"), ("last-event-id", last.as_str())];
+    let mut stream = open(world.address, "GET", "/api/v1/events", &accept, b"").await;
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
 }
 
 #[tokio::test]

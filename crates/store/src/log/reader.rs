@@ -116,7 +116,7 @@ impl LogReader {
 
     /// Where to begin reading to see every event after `position`: the frame that holds the one that follows it.
     pub fn seek(&self, position: Position) -> Result<Address, Error> {
-        let wanted = Position(position.0 + 1);
+        let wanted = Position(position.0.saturating_add(1));
         let segment = {
             let segments = read(&self.segments);
             let index =
