@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::Uri;
 use klambda_core::fault::unknown;
-use klambda_core::ids::Position;
+use klambda_core::ids::{Position, plain_number};
 use klambda_core::outcome::Reason;
 use klambda_core::time::Millis;
 use klambda_dispatch::Engine;
@@ -65,7 +65,7 @@ async fn page(api: &Api, mut letters: Letters) -> Result<Page<DeadLetter>, Probl
 fn cursor(text: &str) -> Result<(String, Position), String> {
     let parts = text
         .rsplit_once('.')
-        .and_then(|(name, number)| Some((name.to_owned(), Position(number.parse().ok()?))));
+        .and_then(|(name, number)| Some((name.to_owned(), Position(plain_number(number)?))));
     parts.ok_or_else(|| "is no cursor of this list".to_owned())
 }
 
@@ -137,7 +137,13 @@ fn view(engine: &Engine, id: &str) -> Result<DeadLetter, Refused> {
 pub async fn delete(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response, Problem> {
     Params::none(&uri)?;
     let done = move |engine: &mut Engine| {
-        let letter = view(engine, &id)?;
+        let letter = match view(engine, &id) {
+            // The engine tells one that is on its way from one that is not there.
+            Err(missing @ Refused::NotFound(_)) => {
+                return Err(engine.delete_dead_letter(&id).err().unwrap_or(missing));
+            }
+            other => other?,
+        };
         engine.delete_dead_letter(&id)?;
         Ok::<DeadLetter, Refused>(letter)
     };

@@ -1,6 +1,6 @@
 //! A target that fails: parking, dead letters, replay, breaker, backlog.
 
-use crate::world::World;
+use crate::world::{NEVER, World};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -117,6 +117,31 @@ async fn a_letter_has_the_key_of_its_event_and_a_number_only_from_a_lane() {
 }
 
 #[tokio::test]
+async fn a_letter_on_its_way_is_not_deleted() {
+    let world = World::new().await;
+    world.target.answers(|_| 422);
+    let spec =
+        json!({"orderingPolicy": {"onFailure": "skip"}, "retry": {"backoff": "1h", "maxBackoff": "1h"}});
+    world.subscribe("orders", spec).await;
+    for (n, status, why) in [(1, NEVER, "is being delivered"), (2, 500, "waits for its delivery")] {
+        let key = format!("k{n}");
+        world.target.answers(|_| 422);
+        world.send(&format!("e{n}"), &key, &[]).await;
+        world.until("/api/v1/dlq", |list| list["items"].as_array().is_some_and(|all| all.len() == 1)).await;
+        world.target.answers(move |_| status);
+        let id = format!("orders.{n}");
+        world.post("/api/v1/dlq/replays", json!({"selector": {"ids": [id]}})).await;
+        let lane = format!("/api/v1/lanes/orders/{key}");
+        world
+            .until(&lane, |lane| lane["state"] == if status == NEVER { "running" } else { "retrying" })
+            .await;
+        let refused = world.delete(&format!("/api/v1/dlq/{id}")).await;
+        assert_eq!((refused.status, refused.problem()), (409, "conflict".to_owned()));
+        assert!(refused.text().contains(why), "{}", refused.text());
+    }
+}
+
+#[tokio::test]
 async fn letters_are_paged_filtered_deleted_and_purged() {
     let world = World::new().await;
     world.target.answers(|_| 400);
@@ -142,6 +167,9 @@ async fn letters_are_paged_filtered_deleted_and_purged() {
     assert!(full(&world.get("/api/v1/dlq?type=order.paid").await.json(), 2));
     assert!(full(&world.get("/api/v1/dlq?subscription=a&key=k2&reason=poison").await.json(), 1));
     assert!(full(&world.get("/api/v1/dlq?until=2020-01-01T00:00:00Z").await.json(), 0));
+    for other in ["b.c.+2", "b.c.02"] {
+        assert_eq!(world.delete(&format!("/api/v1/dlq/{other}")).await.problem(), "not-found", "{other}");
+    }
     assert_eq!(world.delete("/api/v1/dlq/b.c.2").await.json()["eventId"], "e2");
     assert_eq!(world.delete("/api/v1/dlq/b.c.2").await.problem(), "not-found");
     let none = world.post("/api/v1/dlq/purge", json!({"selector": {"ids": []}, "holders": true})).await;
