@@ -221,8 +221,7 @@ fn a_long_lane_is_given_up_in_parts() {
 #[test]
 fn what_left_without_success_may_come_again_long_after_its_sequence_was_passed() {
     let delete = |world: &mut World| world.engine.delete_dead_letter("s.2").expect("deleted");
-    let purge =
-        |world: &mut World| drop(world.engine.act_on_lane("s", "k", LaneAction::Purge).expect("purged"));
+    let purge = |world: &mut World| world.engine.act_on_lane("s", "k", LaneAction::Purge).expect("purged");
     let skip_and_delete = |world: &mut World| {
         world.engine.act_on_lane("s", "k", LaneAction::Skip).expect("skipped");
         world.settle();
