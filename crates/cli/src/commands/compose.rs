@@ -6,6 +6,7 @@ use anyhow::bail;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use klambda_core::ids::uuid;
+use klambda_core::key::SEQUENCE_MAX;
 use serde_json::value::{RawValue, to_raw_value};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -20,6 +21,10 @@ const BATCH_BYTES_MAX: usize = 512 * 1024;
 /// The events that the flags describe, made one by one as they are sent.
 pub fn from_flags(args: &Send) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Box<RawValue>>> + '_> {
     let template = template(args)?;
+    let last = args.sequence.map(|first| first.checked_add(args.count.saturating_sub(1)));
+    if last.is_some_and(|last| last.is_none_or(|last| last > SEQUENCE_MAX)) {
+        return Err(Usage(format!("--sequence: no event may have more than {SEQUENCE_MAX}")).into());
+    }
     Ok((0..args.count).map(move |n| numbered(args, &template, n)))
 }
 
@@ -75,7 +80,7 @@ fn numbered(args: &Send, template: &Attributes, n: u64) -> anyhow::Result<Box<Ra
     };
     event.insert("id".to_owned(), to_raw_value(&id)?);
     if let Some(first) = args.sequence {
-        event.insert("sequence".to_owned(), to_raw_value(&first.saturating_add(n).to_string())?);
+        event.insert("sequence".to_owned(), to_raw_value(&(first + n).to_string())?);
     }
     Ok(to_raw_value(&event)?)
 }
@@ -221,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_that_has_a_flag_is_not_dropped_in_silence() {
+    fn what_no_event_can_have_is_a_wrong_flag() {
         let refused = |words: &[&str]| {
             let line = ["klambda", "event", "send", "--type", "t", "--key", "k"].iter().chain(words);
             let Command::Event(Event::Send(args)) = Cli::try_parse_from(line).expect("parsed").command else {
@@ -231,6 +236,9 @@ mod tests {
             assert_eq!(crate::exit::code(&error), 2);
             error.to_string()
         };
+        let largest = SEQUENCE_MAX.to_string();
+        assert!(refused(&["--sequence", &largest, "--count", "3"]).contains(&largest));
+        assert!(refused(&["--sequence", &u64::MAX.to_string()]).contains(&largest));
         assert_eq!(refused(&["-a", "source=/mine"]), "-a source=/mine: use --source");
         assert_eq!(refused(&["-a", "x=y", "-a", "id=7"]), "-a id=7: use --id");
         assert_eq!(refused(&["-a", "partitionkey=p"]), "-a partitionkey=p: --key sets it already");

@@ -21,11 +21,7 @@ pub fn run(context: &mut Context, action: &Dlq) -> anyhow::Result<()> {
 }
 
 fn replay(context: &mut Context, args: &Replay) -> anyhow::Result<()> {
-    // A name that is wrong is no empty selection: that is said before anything is replayed.
-    for id in &args.selector.ids {
-        let found = context.client.get(&Route::new(&["dlq", id]));
-        found.with_context(|| format!("deadletter/{id}"))?;
-    }
+    must_be_there(context, &args.selector.ids)?;
     let request = replay_request(args)?;
     let mut job = context.client.post(&Route::new(&["dlq", "replays"]), Some(&request))?.body;
     if args.wait && !args.dry_run && is_running(&job) {
@@ -42,6 +38,15 @@ fn replay(context: &mut Context, args: &Replay) -> anyhow::Result<()> {
         _ if failed > 0 => bail!("replay {id}: {failed} failed again"),
         _ => bail!("replay {id} failed"),
     }
+}
+
+/// A name that is wrong is no empty selection: that is said before anything is done.
+fn must_be_there(context: &Context, ids: &[String]) -> anyhow::Result<()> {
+    for id in ids {
+        let found = context.client.get(&Route::new(&["dlq", id]));
+        found.with_context(|| format!("deadletter/{id}"))?;
+    }
+    Ok(())
 }
 
 fn replay_request(args: &Replay) -> anyhow::Result<Value> {
@@ -216,6 +221,7 @@ fn purge(context: &mut Context, args: &Purge) -> anyhow::Result<()> {
         true => "Throw away every dead letter?".to_owned(),
         false => format!("Throw away the dead letters that match {selector}?"),
     };
+    must_be_there(context, &args.selector.ids)?;
     confirm(&question, args.yes)?;
     let mut request = json!({"selector": selector});
     if args.holders {

@@ -296,12 +296,14 @@ fn a_replay_is_watched_to_its_end_and_its_failures_are_an_error() {
 }
 
 #[test]
-fn a_dead_letter_that_is_not_there_is_not_replayed_in_silence() {
-    let server =
-        Canned::new(vec![(404, r#"{"title": "Not found", "detail": "there is no dead letter \"a\""}"#)]);
-    let (result, _) = server.run("dlq replay --id a");
-    assert_eq!(code(&result.expect_err("not found")), 4);
-    assert_eq!(server.asked(), ["GET /api/v1/dlq/a"]);
+fn a_dead_letter_that_is_not_there_is_neither_replayed_nor_purged_in_silence() {
+    for command in ["dlq replay --id a", "dlq purge --id a --yes"] {
+        let server =
+            Canned::new(vec![(404, r#"{"title": "Not found", "detail": "there is no dead letter \"a\""}"#)]);
+        let (result, _) = server.run(command);
+        assert_eq!(code(&result.expect_err("not found")), 4);
+        assert_eq!(server.asked(), ["GET /api/v1/dlq/a"]);
+    }
 }
 
 #[test]
