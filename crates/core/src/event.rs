@@ -1,5 +1,6 @@
 //! A CloudEvent 1.0 in memory: its context attributes in the order they came, and its data byte for byte.
 
+use crate::readable::is_readable;
 use base64::Engine as _;
 use bytes::Bytes;
 use serde_json::Map;
@@ -88,6 +89,9 @@ impl Event {
         }
         if let Some(data) = &self.data {
             let (name, value) = data.to_json();
+            if data.form == Form::Json && name == "data_base64" {
+                object.entry("datacontenttype").or_insert_with(|| "application/json".into());
+            }
             object.insert(name.into(), value);
         }
         serde_json::Value::Object(object)
@@ -161,9 +165,8 @@ impl Data {
     fn to_json(&self) -> (&'static str, serde_json::Value) {
         let text = || String::from_utf8_lossy(&self.bytes).into_owned();
         match self.form {
-            // A valid text may still name what `Value` cannot hold, such as 1e999: better a string than nothing.
-            Form::Json if is_json(&self.bytes) => {
-                ("data", serde_json::from_slice(&self.bytes).unwrap_or_else(|_| text().into()))
+            Form::Json if is_readable(&self.bytes) => {
+                ("data", serde_json::from_slice(&self.bytes).unwrap_or_default())
             }
             Form::Text => ("data", text().into()),
             Form::Json | Form::Binary => {

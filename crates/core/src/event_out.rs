@@ -2,6 +2,7 @@
 
 use crate::event::{DELIVERY_ATTRIBUTES, Form, SPEC_VERSION};
 use crate::event_codec::{EventView, ValueRef};
+use crate::readable::is_readable;
 use crate::scan;
 use base64::Engine as _;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -12,7 +13,8 @@ use std::io::Write;
 const HEADER_UNSAFE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
 
 impl EventView<'_> {
-    /// Appends the event in the JSON format, always on one line, so that it can stand in a line-based stream.
+    /// Appends the event in the JSON format, always on one line, so that it can stand in a line-based stream. Its JSON data
+    /// is written as base64 where a common reader could not hold it.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"specversion\":\"1.0\",\"id\":");
         write_string(out, self.id());
@@ -33,7 +35,7 @@ impl EventView<'_> {
     fn write_data(&self, out: &mut Vec<u8>) {
         match self.form() {
             None => {}
-            Some(Form::Json) if crate::event::is_json(self.data()) => {
+            Some(Form::Json) if is_readable(self.data()) => {
                 out.extend_from_slice(b",\"data\":");
                 write_on_one_line(out, self.data());
             }
@@ -41,7 +43,11 @@ impl EventView<'_> {
                 out.extend_from_slice(b",\"data\":");
                 write_string(out, &String::from_utf8_lossy(self.data()));
             }
-            Some(Form::Json | Form::Binary) => {
+            Some(form @ (Form::Json | Form::Binary)) => {
+                // Base64 alone does not say that it is JSON.
+                if form == Form::Json && self.raw_attributes().all(|(name, _)| name != "datacontenttype") {
+                    out.extend_from_slice(b",\"datacontenttype\":\"application/json\"");
+                }
                 out.extend_from_slice(b",\"data_base64\":\"");
                 write_base64(out, self.data());
                 out.push(b'"');
@@ -172,6 +178,23 @@ mod tests {
         EventView::decode(&bytes).expect("encoded").write_json(&mut json);
         let json = String::from_utf8(json).expect("text");
         assert!(json.ends_with(r#""tries":-3,"vip":true,"data":{  "n": 1.10}}"#), "{json}");
+    }
+
+    #[test]
+    fn json_that_readers_refuse_is_written_as_base64() {
+        let deep = ["[".repeat(124), "]".repeat(124)].concat();
+        for data in [deep.as_str(), "1e999", r#""\ud800""#] {
+            let data = Data { bytes: data.to_owned().into(), form: Form::Json };
+            let event = Event { attributes: Vec::new(), data: Some(data), ..sample() };
+            let mut bytes = Vec::new();
+            event.encode(&mut bytes);
+            let mut json = Vec::new();
+            EventView::decode(&bytes).expect("encoded").write_json(&mut json);
+            let value: serde_json::Value = serde_json::from_slice(&json).expect("readable");
+            assert_eq!(value["datacontenttype"], "application/json");
+            assert!(value["data_base64"].is_string() && value.get("data").is_none(), "{value}");
+            assert_eq!(value, event.to_json());
+        }
     }
 
     proptest! {

@@ -20,6 +20,7 @@ pub mod lane_row;
 pub mod outcome;
 pub mod planted;
 pub mod quantity;
+mod readable;
 pub mod retry;
 pub mod scan;
 pub mod strict_json;

@@ -82,8 +82,8 @@ impl Params {
 
     /// How many items a page has at most.
     pub fn limit(&self) -> usize {
-        let limit = self.parsed("limit", |text| match text.parse() {
-            Ok(limit @ 1..=LIMIT_MAX) => Ok(limit as usize),
+        let limit = self.parsed("limit", |text| match plain_number(text) {
+            Some(limit @ 1..=LIMIT_MAX) => Ok(limit as usize),
             _ => Err(format!("should be a number from 1 to {LIMIT_MAX}")),
         });
         limit.unwrap_or(LIMIT_DEFAULT)
