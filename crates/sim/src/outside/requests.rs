@@ -57,6 +57,9 @@ impl Outside {
             lane.leaves(request.event, sequence, came);
             if first && request.flag != OrderStatus::Late {
                 lane.turned(sequence, by_old_sequence);
+            } else if request.flag != OrderStatus::Late {
+                // One before it may have had its turn again since, after a crash.
+                lane.expected = lane.expected.map(|expected| expected.max(sequence.saturating_add(1)));
             }
         }
         self.certain_before(request.sub, key, number);
