@@ -169,17 +169,14 @@ impl Outside {
         lane.disturbed = true;
         // What was tried last and waits to be tried again, else what holds the lane; else a gap is skipped.
         let tried = lane.current.filter(|event| Some(*event) != lane.parked_on);
-        let parked = lane.parked_on.or(lane.parked_maybe);
-        let Some(event) = tried.or(parked) else {
+        let known = tried.or(lane.parked_on);
+        let Some(event) = known.or(lane.parked_maybe) else {
             lane.resumed = false;
-            // What was acknowledged may wait again after a crash, and then the first of that is what was skipped.
-            let delivered: Vec<EventNo> = lane.numbers.values().copied().collect();
-            for event in delivered {
-                let pair = sub.pair_mut(event);
-                pair.may_be_letter |= pair.state == State::AckedMaybe;
-            }
-            return;
+            return sub.may_have_skipped(key);
         };
+        if known.is_none() {
+            sub.may_have_skipped(key);
+        }
         let pair = sub.pair_mut(event);
         // One that is to be tried afresh is no obstacle: then a gap behind it may be what is skipped.
         let fails = matches!(pair.state, State::Dead { held: true })
@@ -245,5 +242,16 @@ fn is_in_lane(orderings: &[Option<Ordering>], made: &Made, key: &str) -> bool {
 impl Lane {
     pub fn is_parked(&self) -> bool {
         self.parked_on.is_some()
+    }
+}
+
+impl Sub {
+    /// What was acknowledged may wait again after a crash, and then the first of that is what was skipped.
+    fn may_have_skipped(&mut self, key: &str) {
+        let delivered: Vec<EventNo> = self.lane_mut(key).numbers.values().copied().collect();
+        for event in delivered {
+            let pair = self.pair_mut(event);
+            pair.may_be_letter |= pair.state == State::AckedMaybe;
+        }
     }
 }

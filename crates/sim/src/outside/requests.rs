@@ -79,8 +79,9 @@ impl Outside {
                 break;
             }
             match pair.state {
-                // A dead letter that was replayed may be one again: the lane does not wait for it.
-                State::AckedMaybe if pair.aside => {}
+                // A dead letter that was replayed may be one again, and so may what a person skipped: the lane does not wait
+                // for it.
+                State::AckedMaybe if pair.aside || pair.may_be_letter => {}
                 State::AckedMaybe => pair.state = State::Acked,
                 State::GoneMaybe | State::DeadMaybe => {}
                 _ => break,
