@@ -6,6 +6,10 @@
 //!
 //! Many holders that each wait for the last part of something large would wait for each other. So one at a time may use
 //! a reserve, which is large enough for the largest of them.
+//!
+//! Holders do not give back what they have: those who come late and take half of what is free, one after another, would
+//! leave nothing. So a quarter is only for small holders, each of them gets a small share of what is left of it, and a
+//! few KiB in any case.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -14,6 +18,10 @@ use std::task::{Context, Poll, Waker};
 
 /// A holder with less room than this waits: reading a few bytes at a time costs more than it brings.
 const ROOM_MIN: usize = 2 << 10;
+/// So much may always be held, whatever others hold: a head and a few KiB. The number of holders bounds what that adds.
+const SMALL_BYTES: usize = 4 << 10;
+/// Of what is free beside the reserve, a small holder may hold this part.
+const SMALL_SHARE: usize = 128;
 
 /// Everything that is held on behalf of others, in parts: one that is full costs the others nothing.
 #[derive(Clone, Debug)]
@@ -40,6 +48,8 @@ impl Account {
 pub struct Part {
     limit: usize,
     reserve: usize,
+    /// Only small holders may use the last of it.
+    for_small: usize,
     used: AtomicUsize,
     /// Who uses the reserve; 0: nobody.
     favoured: AtomicU64,
@@ -66,6 +76,7 @@ impl Part {
         Arc::new(Part {
             limit,
             reserve: whole_max.min(limit / 2),
+            for_small: limit / 4,
             used: AtomicUsize::new(0),
             favoured: AtomicU64::new(0),
             extra: AtomicUsize::new(0),
@@ -90,11 +101,17 @@ impl Part {
         Holder { part: self.clone(), id, bytes: AtomicUsize::new(0), queued: Mutex::new(None) }
     }
 
-    /// How many more bytes one may take that holds so many.
-    fn room(&self, held: usize) -> usize {
+    /// How many more bytes one may take that holds so many; none if that is less than it needs.
+    fn room(&self, held: usize, least: usize) -> usize {
         let used = self.used.load(SeqCst).saturating_sub(self.extra.load(Relaxed));
         let free = (self.limit - self.reserve).saturating_sub(used);
-        free.saturating_sub(held)
+        let room = free.saturating_sub(self.for_small).saturating_sub(held);
+        if room >= least {
+            return room;
+        }
+        let small = (free / SMALL_SHARE).max(SMALL_BYTES).saturating_sub(held);
+        // The last bytes of a small request are worth a read, however few they are.
+        if small >= least || least == ROOM_MIN { small } else { 0 }
     }
 
     /// Wakes the smallest of those who wait for what there is. It wakes the next in its turn.
@@ -104,11 +121,11 @@ impl Part {
             return;
         }
         for ((held, _), waiting) in &*self.queue() {
-            let room = self.room(*held);
-            if room >= waiting.least || self.favoured.load(SeqCst) == 0 {
+            if self.room(*held, waiting.least) > 0 || self.favoured.load(SeqCst) == 0 {
                 return waiting.waker.wake_by_ref();
             }
-            if room < ROOM_MIN {
+            // Those behind it hold more.
+            if self.room(*held, ROOM_MIN) == 0 {
                 return;
             }
         }
@@ -139,13 +156,18 @@ impl Holder {
         self.room_for(ROOM_MIN)
     }
 
+    /// Whether it may take so many more bytes now.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.room_for(bytes) >= bytes
+    }
+
     /// The same, or nothing if that is less than so many.
     fn room_for(&self, least: usize) -> usize {
-        let room = self.part.room(self.bytes());
-        match room >= least {
-            true => room,
-            false if self.is_favoured() => self.part.limit.saturating_sub(self.part.used()).max(least),
-            false => 0,
+        match self.part.room(self.bytes(), least) {
+            0 if self.is_favoured() => {
+                self.part.reserve.saturating_sub(self.part.extra.load(Relaxed)).max(least)
+            }
+            room => room,
         }
     }
 
@@ -286,7 +308,7 @@ mod tests {
 
     #[test]
     fn the_largest_waits_first() {
-        let part = Part::new(120_000, 20_000);
+        let part = Part::new(160_000, 20_000);
         let (large, small) = (part.holder(), part.holder());
         large.grow(50_000);
         assert_eq!((large.room(), small.room()), (0, 50_000), "it holds as much as is free");
@@ -300,7 +322,7 @@ mod tests {
 
     #[test]
     fn one_at_a_time_may_finish() {
-        let part = Part::new(120_000, 20_000);
+        let part = Part::new(160_000, 20_000);
         let holders: Vec<Holder> = (0..10).map(|_| part.holder()).collect();
         holders.iter().for_each(|holder| holder.grow(10_000));
         let woken: Vec<Arc<Woken>> = holders.iter().map(|_| Arc::default()).collect();
@@ -322,13 +344,14 @@ mod tests {
 
     #[test]
     fn those_who_wait_are_woken_smallest_first_and_wake_each_other() {
-        let part = Part::new(120_000, 20_000);
+        let part = Part::new(160_000, 20_000);
         let (first, second) = (part.holder(), part.holder());
         let (favoured, large) = (part.holder(), part.holder());
         let woken: [Arc<Woken>; 3] = Default::default();
         first.grow(5_000);
         second.grow(6_000);
-        large.grow(88_500);
+        favoured.grow(7_000);
+        large.grow(81_500);
         assert!(poll(&favoured, &Arc::default()).is_ready());
         assert!(poll(&second, &woken[1]).is_pending());
         assert!(poll(&first, &woken[0]).is_pending());
@@ -341,6 +364,27 @@ mod tests {
         assert!(!was_woken(&woken[2]), "it holds more than is free");
         drop(favoured);
         assert!(was_woken(&woken[2]), "the reserve is free");
+    }
+
+    #[test]
+    fn small_ones_pass_whatever_many_hold_who_came_before() {
+        let part = Part::new(48 << 20, 8 << 20);
+        let burst = |bytes: usize| {
+            let holder = part.holder();
+            while holder.bytes() < bytes && holder.room() > 0 {
+                holder.grow(holder.room().min(bytes - holder.bytes()).min(64 << 10));
+            }
+            holder
+        };
+        let mut open: Vec<Holder> = (0..400).map(|_| burst(130_000)).collect();
+        assert!(part.holder().room() >= 16 << 10, "{}", part.holder().room());
+        open.extend((0..2_000).map(|_| burst(60_000)));
+        assert_eq!(part.holder().room(), SMALL_BYTES);
+        let small = part.holder();
+        small.grow(SMALL_BYTES - 10);
+        assert_eq!(small.room(), 10, "to the last byte");
+        assert!(part.used() <= part.limit + open.len() * SMALL_BYTES - part.reserve, "{}", part.used());
+        open.iter().for_each(|holder| assert!(holder.room() == 0));
     }
 
     #[test]

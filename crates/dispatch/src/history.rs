@@ -60,8 +60,16 @@ pub struct Found {
     pub position: Position,
     pub accepted: Millis,
     pub source: String,
-    /// The encoded event.
+    /// The encoded event; of several that were found, only the newest has it.
     pub event: Vec<u8>,
+}
+
+/// Adds a newer one. Of those before it only the place is of use: many events of one id would fill the memory.
+pub fn push(found: &mut Vec<Found>, newer: Found) {
+    if let Some(older) = found.last_mut() {
+        older.event = Vec::new();
+    }
+    found.push(newer);
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -211,13 +219,8 @@ impl History {
                 let view = EventView::decode(event).map_err(|_| klambda_core::wire::Malformed("event"))?;
                 if view.id() == id && source.is_none_or(|source| source == view.source()) {
                     let source = view.source().to_owned();
-                    found.push(Found {
-                        at: *record_at,
-                        position,
-                        accepted: time,
-                        source,
-                        event: event.to_vec(),
-                    });
+                    let event = event.to_vec();
+                    push(&mut found, Found { at: *record_at, position, accepted: time, source, event });
                 }
                 position.0 += 1;
             }

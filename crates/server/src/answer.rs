@@ -1,6 +1,7 @@
 //! A whole answer to a post, whichever way it goes out: as a response of the HTTP library, or written by hand.
 
 use crate::stream::ByteStream;
+use crate::unsent::Counted;
 use http::{HeaderValue, Response, StatusCode, header};
 use httpdate::HttpDate;
 use std::borrow::Cow;
@@ -33,7 +34,9 @@ impl Answer {
         let Some(rest) = rest else { return self.into() };
         let body = (*rest).after(std::mem::take(&mut self.body)).of_length(length);
         let head: Response<Vec<u8>> = self.into();
-        head.map(|_| axum::body::Body::new(body))
+        let mut response = head.map(|_| axum::body::Body::new(body));
+        response.extensions_mut().insert(Counted);
+        response
     }
 
     /// Appends the answer as HTTP/1.1 has it. After a `last` one the connection is closed.

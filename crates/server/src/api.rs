@@ -52,6 +52,8 @@ pub struct Inner {
     pub backups: Arc<Semaphore>,
     /// Reads of the log: each of them may have a whole frame in memory.
     pub readers: Arc<Semaphore>,
+    /// Answers with one whole event in the making. As JSON it can be six times as long as it was sent.
+    pub shows: Semaphore,
 }
 
 /// What the server says of itself.
@@ -64,6 +66,7 @@ pub struct About {
 
 pub const TAILS_MAX: usize = 100;
 pub const READERS_MAX: usize = 4;
+pub const SHOWS_MAX: usize = 4;
 
 /// The way to the API, which is there once the engine has recovered. Requests that come before are told so.
 #[derive(Clone, Default)]

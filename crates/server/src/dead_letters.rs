@@ -123,6 +123,7 @@ pub fn read_selector(body: &Members<'_>) -> Selector {
 
 pub async fn show(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response, Problem> {
     Params::none(&uri)?;
+    let _turn = api.shows.acquire().await;
     let letter = api.query(move |engine| view(engine, &id)).await??;
     Ok(Json(letter).into_response())
 }
@@ -136,6 +137,7 @@ fn view(engine: &Engine, id: &str) -> Result<DeadLetter, Refused> {
 /// Answers what was deleted.
 pub async fn delete(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response, Problem> {
     Params::none(&uri)?;
+    let _turn = api.shows.acquire().await;
     let done = move |engine: &mut Engine| {
         let letter = match view(engine, &id) {
             // The engine tells one that is on its way from one that is not there.

@@ -11,7 +11,7 @@ use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri, header};
 use klambda_core::ids::{Address, Position, plain_number};
-use klambda_dispatch::history::{Filter, Found, History};
+use klambda_dispatch::history::{Filter, Found, History, push};
 use klambda_dispatch::views::{Fate, Sighting, Time};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -62,6 +62,7 @@ struct Traced {
 pub async fn show(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response, Problem> {
     let params = Params::read(&uri, &["source"]);
     params.finish()?;
+    let _turn = api.shows.acquire().await;
     let found = match params.owned("source") {
         Some(source) => by_marks(&api, &source, &id).await?,
         None => Vec::new(),
@@ -86,7 +87,11 @@ async fn by_marks(api: &Api, source: &str, id: &str) -> Result<Vec<Found>, Probl
     // A mark can outlive its event: what retention has removed is passed over.
     let read = move |history: &History| {
         let at = |sighting: Sighting| history.at(sighting.at, sighting.located).ok().flatten();
-        sightings.into_iter().filter_map(at).collect()
+        let mut found = Vec::new();
+        for newer in sightings.into_iter().filter_map(at) {
+            push(&mut found, newer);
+        }
+        found
     };
     api.blocking(read).await
 }

@@ -19,6 +19,7 @@ use crate::problem::Problem;
 use crate::router::App;
 use crate::shutdown::Shutdown;
 use crate::stream::ByteStream;
+use crate::unsent::Unsent;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use head::{Slots, Verdict};
 use klambda_crash::{Place, Point, contain_future};
@@ -146,7 +147,7 @@ impl<P: Posts> Conversation<'_, P> {
             };
             self.connection.held.keep(self.held.len());
             let last = self.shutdown.is_requested();
-            if self.write(&answer, last).await.is_err() {
+            if self.write(&mut answer, last).await.is_err() {
                 return Ended::Closed;
             }
             // Boxed, since the future of a connection should be no larger than posting events needs.
@@ -167,7 +168,7 @@ impl<P: Posts> Conversation<'_, P> {
     /// After a panic: a 500, unless an answer has begun.
     async fn apologize(&mut self) -> io::Result<()> {
         if !self.connection.is_answering() {
-            self.write(&Problem::internal(INTERNAL).into_answer(), true).await?;
+            self.write(&mut Problem::internal(INTERNAL).into_answer(), true).await?;
         }
         self.stream.shutdown().await
     }
@@ -323,9 +324,14 @@ impl<P: Posts> Conversation<'_, P> {
 
     // ---- writing ------------------------------------------------------------------------------------------
 
-    async fn write(&mut self, answer: &Answer, last: bool) -> io::Result<()> {
+    async fn write(&mut self, answer: &mut Answer, last: bool) -> io::Result<()> {
         self.connection.answering();
-        let rest = poll_fn(|cx| Poll::Ready(self.write_first(cx, answer, last))).await?;
+        let mut rest = poll_fn(|cx| Poll::Ready(self.write_first(cx, answer, last))).await?;
+        answer.body = Vec::new();
+        if Unsent::is_long(rest.len()) {
+            // Its beginning is out: without room for the rest, only the end of the connection can say so.
+            rest = Box::pin(self.app.unsent.hold(rest)).await.ok_or(io::ErrorKind::OutOfMemory)?;
+        }
         self.write_all(rest).await
     }
 

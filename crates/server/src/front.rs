@@ -10,6 +10,7 @@ use crate::router::{App, routes};
 use crate::shutdown::Shutdown;
 use crate::stream::EVENTS_BYTES;
 use crate::tls;
+use crate::unsent::Unsent;
 use axum::Router;
 use klambda_dispatch::held::{Account, Part};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -104,6 +105,7 @@ impl Front {
             guard: self.guard,
             tokens: self.tokens,
             body_bytes: self.body_bytes,
+            unsent: Unsent::new(self.held.answers, self.options.timeouts.body),
             posts,
             router: routes(resources),
         };

@@ -34,6 +34,7 @@ mod stream;
 mod subscriptions;
 pub mod telemetry;
 pub mod tls;
+mod unsent;
 
 pub use answer::Answer;
 pub use config::Config;

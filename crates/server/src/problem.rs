@@ -119,7 +119,7 @@ kinds! {
     function_unavailable SERVICE_UNAVAILABLE "function-unavailable" "Function cannot serve"
         "No version of the function can be called now; the detail is what its conditions say.";
     overloaded SERVICE_UNAVAILABLE "overloaded" "Overloaded"
-        "There was no room for the request in `limits.heldBytes` within `limits.bodyTimeout`; send again after `Retry-After`.";
+        "There was no room for the request or its answer in `limits.heldBytes` within `limits.bodyTimeout`; send again after `Retry-After`.";
     too_many_connections SERVICE_UNAVAILABLE "too-many-connections" "Too many connections"
         "`limits.connections` are open; try again after `Retry-After`.";
     not_ready SERVICE_UNAVAILABLE "not-ready" "Not ready"

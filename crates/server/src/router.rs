@@ -13,6 +13,7 @@ use crate::listener::Service;
 use crate::params::Params;
 use crate::posts::{Place, Posts};
 use crate::problem::Problem;
+use crate::unsent::Unsent;
 use axum::Router;
 use axum::response::IntoResponse;
 use bytes::Bytes;
@@ -36,6 +37,7 @@ pub struct App<P> {
     pub guard: Guard,
     pub tokens: Option<Arc<Tokens>>,
     pub body_bytes: usize,
+    pub(crate) unsent: Unsent,
     pub posts: P,
     pub router: Router,
 }
@@ -112,13 +114,17 @@ impl<P: Posts> App<P> {
             Err(problem) => return closing(problem.into_http()),
         };
         if head.method == Method::POST && head.uri.path() == EVENTS {
-            return self.post(&head, body).await.into();
+            let answer = self.post(&head, body).await;
+            if !Unsent::is_long(answer.body.len()) {
+                return answer.into();
+            }
+            return self.unsent.count(answer.into()).await.map(Body::from);
         }
         let mut request = Request::from_parts(head, axum::body::Body::from(body));
         request.extensions_mut().insert(Peer(connection.peer.ip()));
         // Boxed, since the future of a connection should be no larger than the hot path needs.
         let Ok(response) = Box::pin(self.router.clone().oneshot(request)).await;
-        response.map(Body::from)
+        self.unsent.count(response).await.map(Body::from)
     }
 }
 

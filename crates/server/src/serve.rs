@@ -1,6 +1,6 @@
 //! The whole server: opens the folder, recovers, serves, and ends in order.
 
-use crate::api::{About, Api, Gate, Inner, READERS_MAX, TAILS_MAX, resources};
+use crate::api::{About, Api, Gate, Inner, READERS_MAX, SHOWS_MAX, TAILS_MAX, resources};
 use crate::auth::Tokens;
 use crate::config::Config;
 use crate::front::{self, Front, signals};
@@ -180,6 +180,7 @@ impl Server {
             tails: Arc::new(Semaphore::new(TAILS_MAX)),
             backups: Arc::new(Semaphore::new(1)),
             readers: Arc::new(Semaphore::new(READERS_MAX)),
+            shows: Semaphore::new(SHOWS_MAX),
         }));
         Ok(Server {
             address,

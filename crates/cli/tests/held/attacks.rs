@@ -50,12 +50,30 @@ fn bodies_that_come_but_for_their_end() {
 }
 
 #[test]
+fn bodies_that_come_in_a_burst_and_stop() {
+    let victim = Victim::start();
+    let mut early = victim.connect();
+    for (count, bytes) in [(400, 130_000), (200, 300_000)] {
+        let begun = format!("{HEAD}content-length: 1000000\r\n\r\n{}", "x".repeat(bytes));
+        let open = connections(&victim, count, begun.as_bytes());
+        until("they wait", || victim.metric("klambda_held_bytes{part=\"requests\"}") > 27e6);
+        for n in 0..20 {
+            victim.answers_at_once(&mut victim.connect(), count + 2 * n);
+            victim.answers_at_once(&mut early, count + 2 * n + 1);
+        }
+        drop(open);
+        until("all is given back", || victim.metric("klambda_held_bytes{part=\"requests\"}") < 1e6);
+    }
+}
+
+#[test]
 fn heads_that_do_not_end() {
     let victim = Victim::start();
     let watch = victim.watch();
     let lines: String = (0..60).map(|n| format!("x-{n}: {}\r\n", "y".repeat(1000))).collect();
     let begun = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{lines}");
     let _open = connections(&victim, if is_long() { 3000 } else { 2000 }, begun.as_bytes());
+    victim.answers_at_once(&mut victim.connect(), 0);
     victim.suffers("unfinished heads", watch);
 }
 
@@ -92,6 +110,56 @@ fn pages_that_nobody_reads() {
     drop(open);
     let page: serde_json::Value = serde_json::from_str(&victim.get("/api/v1/events?limit=5")).expect("JSON");
     assert_eq!(page["items"].as_array().map(Vec::len), Some(5));
+}
+
+/// A byte of text can be six as JSON.
+#[test]
+fn events_that_nobody_reads() {
+    let victim = Victim::start();
+    let source = victim.send_text("long", &"\u{1}".repeat(1_000_000));
+    let path = format!("/api/v1/events/0?source={source}");
+    let length = victim.get(&path).len();
+    assert!(length > 6_000_000, "{length}");
+    let watch = victim.watch();
+    let ask = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    let open = connections(&victim, if is_long() { 400 } else { 100 }, ask.as_bytes());
+    until("some wait", || victim.metric("klambda_held_waits_total{part=\"answers\"}") > 0.0);
+    let held = victim.metric("klambda_held_bytes{part=\"answers\"}");
+    assert!((length as f64..32e6).contains(&held), "{held} bytes are held");
+    victim.suffers("unread events", watch);
+    drop(open);
+    until("all is given back", || victim.metric("klambda_held_bytes{part=\"answers\"}") == 0.0);
+    assert_eq!(victim.get(&path).len(), length);
+}
+
+/// The answer to a batch repeats the ids and sources of its events.
+#[test]
+fn answers_to_batches_that_nobody_reads() {
+    let victim = Victim::start();
+    let events: Vec<_> = (0..1000)
+        .map(|n| {
+            let source = format!("/{n}/{}", "s".repeat(4000));
+            json!({"specversion": "1.0", "id": "a", "source": source, "type": "a"})
+        })
+        .collect();
+    let batch = serde_json::to_string(&events).expect("JSON");
+    let post = format!(
+        "POST /api/v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/cloudevents-batch+json\r\n\
+         content-length: {}\r\n\r\n{batch}",
+        batch.len()
+    );
+    let watch = victim.watch();
+    let open: Vec<TcpStream> = (0..if is_long() { 100 } else { 20 })
+        .map(|_| {
+            let mut stream = deafened(&victim);
+            stream.write_all(post.as_bytes()).expect("written");
+            stream
+        })
+        .collect();
+    until("some are held", || victim.metric("klambda_held_bytes{part=\"answers\"}") > 0.0);
+    victim.suffers("unread answers to batches", watch);
+    drop(open);
+    until("all is given back", || victim.metric("klambda_held_bytes{part=\"answers\"}") == 0.0);
 }
 
 #[test]
@@ -134,6 +202,16 @@ fn deaf() -> TcpListener {
     socket.set_recv_buffer_size(4 << 10).expect("a setting");
     socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
     socket.listen(4096).expect("a listener");
+    socket.into()
+}
+
+/// A connection that takes little that is not read.
+fn deafened(victim: &Victim) -> TcpStream {
+    use socket2::{Domain, Socket, Type};
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.set_recv_buffer_size(4 << 10).expect("a setting");
+    let address: std::net::SocketAddr = victim.address.parse().expect("an address");
+    socket.connect(&address.into()).expect("a connection");
     socket.into()
 }
 

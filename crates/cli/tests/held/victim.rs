@@ -16,6 +16,8 @@ use tempfile::TempDir;
 /// Beside what is configured as `memory`, whatever strangers do.
 const BESIDE_MEMORY: u64 = 150 << 20;
 const MEMORY: u64 = 32 << 20;
+/// Unoptimized, and beside other tests. What waits for room waits for tens of seconds.
+const AT_ONCE: Duration = Duration::from_secs(5);
 
 pub struct Victim {
     process: Process,
@@ -62,6 +64,22 @@ impl Victim {
         let mut connection = self.connect();
         let data = "x".repeat(bytes);
         (0..count).for_each(|n| drop(post(&mut connection, kind, n, &data)));
+    }
+
+    /// One event with the id 0; answers its source.
+    pub fn send_text(&self, kind: &str, data: &str) -> String {
+        post(&mut self.connect(), kind, 0, data);
+        format!("/{kind}")
+    }
+
+    /// A small request, over a connection that is open, and a probe over another are answered without waiting for anybody.
+    pub fn answers_at_once(&self, connection: &mut TcpStream, n: usize) {
+        let began = Instant::now();
+        connection.set_read_timeout(Some(Duration::from_secs(20))).expect("a setting");
+        post(connection, "small", n, &"x".repeat(2000));
+        assert_eq!(self.get("/healthz"), "ok\n");
+        let took = began.elapsed();
+        assert!(took < AT_ONCE, "two small requests took {took:?}");
     }
 
     pub fn resident_bytes(&self) -> u64 {

@@ -3,6 +3,8 @@
 use crate::api::{Api, go_on};
 use crate::problem::Problem;
 use crate::stream::{ByteStream, EVENTS_BYTES, Pieces, Room};
+use crate::unsent::Counted;
+use axum::Extension;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header;
@@ -37,7 +39,7 @@ pub async fn open(api: Api, after: Position, filter: Filter, events: usize) -> R
     let mut text = b"{\"items\":[".to_vec();
     let headers = [(header::CONTENT_TYPE, "application/json")];
     if rest.part(&mut text).await? {
-        return Ok((headers, Body::from(room.fill(text))).into_response());
+        return Ok((Extension(Counted), headers, Body::from(room.fill(text))).into_response());
     }
     let (pieces, stream) = ByteStream::new(&api.held.answers);
     go_on(async move {
