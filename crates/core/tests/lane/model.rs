@@ -307,7 +307,7 @@ impl Model {
     fn place(&mut self, mut entry: Entry) {
         entry.number = LaneNumber(self.next_number);
         self.next_number += 1;
-        if std::mem::take(&mut self.flag_next) && entry.flag == Flag::None {
+        if entry.flag != Flag::Late && std::mem::take(&mut self.flag_next) {
             entry.flag = Flag::Gap;
         }
         self.line.push(entry);
@@ -481,11 +481,10 @@ impl Model {
         }
     }
 
-    /// The event at this place in line follows a hole. A late one says so already.
+    /// What follows from this place on, and is in order, follows a hole.
     fn flag(&mut self, place: usize) {
-        match self.line.get_mut(place) {
-            Some(next) if next.flag == Flag::None => next.flag = Flag::Gap,
-            Some(_) => {}
+        match self.line.iter_mut().skip(place).find(|next| next.flag != Flag::Late) {
+            Some(next) => next.flag = Flag::Gap,
             None => self.flag_next = true,
         }
     }
