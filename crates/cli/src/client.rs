@@ -310,7 +310,7 @@ impl Problem {
     }
 }
 
-/// The server names parameters of the REST API; whoever types commands has flags for them.
+/// Replaces the REST parameters in a text of the server by the flags of the commands.
 fn in_flags(text: &str) -> String {
     let flags = [("?drain=true", "--drain"), ("?discard=true", "--discard"), ("?source=", "--source")];
     flags.iter().fold(text.to_owned(), |text, (parameter, flag)| text.replace(parameter, flag))

@@ -38,7 +38,7 @@ number!(
     SubscriptionId(u32)
 );
 
-/// A number as it is printed: digits alone, none in vain. So every id has one spelling.
+/// A number without a sign or leading zeros, so that every id has one spelling.
 pub fn plain_number(text: &str) -> Option<u64> {
     let is_plain = text == "0" || text.starts_with(|first: char| matches!(first, '1'..='9'));
     // A sign can only come first.

@@ -148,9 +148,9 @@ impl Engine {
         let mut known = Vec::new();
         let mut full = None;
         let mut crowded = Vec::new();
-        let takers: Vec<SubscriptionId> =
-            self.subscriptions.iter().filter(|(_, s)| s.wants(event)).map(|(id, _)| *id).collect();
-        for id in takers {
+        let mut takers = std::mem::take(&mut self.takers);
+        takers.extend(self.subscriptions.iter().filter(|(_, s)| s.wants(event)).map(|(id, _)| *id));
+        for id in takers.drain(..) {
             match self.takes(id, event, identity)? {
                 Taken::Yes(place) => wanted.push((id, place)),
                 Taken::Known(reason) => known.push((id, reason)),
@@ -161,6 +161,7 @@ impl Engine {
                 }
             }
         }
+        self.takers = takers;
         self.count_duplicates(&known, event);
         if let Some((id, limit)) = full {
             return Ok(self.turn_away(id, limit));

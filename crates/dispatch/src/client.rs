@@ -169,7 +169,7 @@ impl Client {
         }
         drop(lease);
         outcome.map_err(|outcome| match outcome {
-            // It says nothing of the other replicas, which whoever runs them knows.
+            // One replica ended. The breaker is for the whole function, so it must not count this.
             Outcome::Refused(why) | Outcome::Broken(why) => Outcome::Ended(why),
             other => other,
         })

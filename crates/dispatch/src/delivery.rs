@@ -9,7 +9,7 @@ mod starting;
 pub use room::COUNTED_BYTES_MIN;
 
 use crate::engine::{Engine, Failure, InFlight, Ticket, Who};
-use crate::lanes::Slot;
+use crate::lanes::{Lanes, Slot};
 use crate::subscription::Subscription;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::outcome::{Outcome, Reason, Verdict};
@@ -312,6 +312,16 @@ impl Engine {
                 self.step_lane(id, &key, step).map(|_| ())
             }
             Who::Alone(position) => self.step_single(id, position, step).map(|_| ()),
+        }
+    }
+}
+
+impl Who {
+    /// Its name for a breaker.
+    pub(crate) fn tag(self, lanes: &Lanes) -> u64 {
+        match self {
+            Who::Lane(slot) => lanes.tag_of(slot),
+            Who::Alone(position) => position.0,
         }
     }
 }

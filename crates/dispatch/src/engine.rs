@@ -106,16 +106,6 @@ pub enum Who {
     Alone(Position),
 }
 
-impl Who {
-    /// Its name for a breaker.
-    pub(crate) fn tag(self, lanes: &Lanes) -> u64 {
-        match self {
-            Who::Lane(slot) => lanes.tag_of(slot),
-            Who::Alone(position) => position.0,
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 pub struct InFlight {
     pub subscription: SubscriptionId,
@@ -183,6 +173,7 @@ pub struct Engine {
     pub(crate) random: u64,
     pub(crate) rotation: SubscriptionId,
     // Reused so that a step allocates nothing.
+    pub(crate) takers: Vec<SubscriptionId>,
     pub(crate) actions: Vec<Action>,
     pub(crate) body: Vec<u8>,
 }
@@ -300,6 +291,7 @@ impl Engine {
             keeping: crate::keeping::Keeping::default(),
             random,
             rotation: SubscriptionId(0),
+            takers: Vec::new(),
             actions: Vec::new(),
             body: Vec::new(),
         }

@@ -101,7 +101,7 @@ impl Part {
         Holder { part: self.clone(), id, bytes: AtomicUsize::new(0), queued: Mutex::new(None) }
     }
 
-    /// How many more bytes one may take that holds so many; none if that is less than it needs.
+    /// How many more bytes a holder of `held` bytes may take. Zero if that is less than `least`.
     fn room(&self, held: usize, least: usize) -> usize {
         let used = self.used.load(SeqCst).saturating_sub(self.extra.load(Relaxed));
         let free = (self.limit - self.reserve).saturating_sub(used);
@@ -156,7 +156,7 @@ impl Holder {
         self.room_for(ROOM_MIN)
     }
 
-    /// Whether it may take so many more bytes now.
+    /// Whether the holder may take this many more bytes now.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.room_for(bytes) >= bytes
     }

@@ -189,8 +189,7 @@ impl Lanes {
 
     /// Counts what a lane takes anew, after something happened to it.
     pub fn recount(&mut self, slot: Slot) -> Option<&mut Resident> {
-        let place = self.places.get_mut(slot.index as usize).filter(|place| place.turn == slot.turn)?;
-        let resident = place.resident.as_mut()?;
+        let resident = resident_at(&mut self.places, slot)?;
         let (before, heap) = (resident.heap, resident.heap_bytes());
         resident.heap = heap;
         self.heap = self.heap + heap - before;
@@ -242,7 +241,7 @@ impl Lanes {
     }
 
     pub fn get_mut(&mut self, slot: Slot) -> Option<&mut Resident> {
-        self.places.get_mut(slot.index as usize).filter(|place| place.turn == slot.turn)?.resident.as_mut()
+        resident_at(&mut self.places, slot)
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut Resident)> {
@@ -256,6 +255,10 @@ impl Lanes {
         numbered
             .filter_map(|(index, place)| Some((Slot { index, turn: place.turn }, place.resident.as_ref()?)))
     }
+}
+
+fn resident_at(places: &mut [Place], slot: Slot) -> Option<&mut Resident> {
+    places.get_mut(slot.index as usize).filter(|place| place.turn == slot.turn)?.resident.as_mut()
 }
 
 impl Resident {

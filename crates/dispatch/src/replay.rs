@@ -16,6 +16,7 @@ use crate::engine::{Engine, Failure};
 use crate::operate::Refused;
 use hashbrown::{HashMap, HashSet};
 use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
+use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_store::record::{Record, ReplayChange};
 use serde::{Deserialize, Serialize};
@@ -337,9 +338,15 @@ impl Engine {
         match &selector.subscription {
             Some(name) if !self.names.contains_key(name.as_str()) => {
                 if !self.subscriptions_named(name).is_empty() {
+                    let remedy = match Document::function_of(name) {
+                        Some((namespace, name)) => {
+                            format!("apply function {name} (namespace {namespace}) again")
+                        }
+                        None => "create one of that name".to_owned(),
+                    };
                     return Err(Refused::Conflict(format!(
-                        "subscription {name:?} is gone and only its dead letters are left; create one of that name \
-                         to replay them to it"
+                        "subscription {name:?} is gone and only its dead letters are left; {remedy} to replay them \
+                         to it"
                     )));
                 }
                 Err(Refused::NotFound(format!("there is no subscription {name:?}")))

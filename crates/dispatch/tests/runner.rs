@@ -1,4 +1,4 @@
-//! However the runner ends, whoever asked it something is answered. What can wait for a moment is not refused.
+//! The runner answers every request, however it ends. It does not refuse a request that only has to wait for a moment.
 
 use klambda_core::event::Event;
 use klambda_core::subscription::Document;

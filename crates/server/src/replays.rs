@@ -9,7 +9,6 @@ use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{StatusCode, Uri, header};
-use klambda_core::subscription::Document;
 use klambda_dispatch::Engine;
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::replay::{DryRun, Request};
@@ -38,7 +37,6 @@ pub async fn create(api: Api, uri: Uri, body: Bytes) -> Result<Response, Problem
         return Ok(Json(preview(&api, request).await?).into_response());
     }
     let created = move |engine: &mut Engine| {
-        check_function(engine, &request)?;
         let id = engine.create_replay(request)?;
         view(engine, id)
     };
@@ -49,11 +47,7 @@ pub async fn create(api: Api, uri: Uri, body: Bytes) -> Result<Response, Problem
 
 /// In parts, so that nobody else waits for all of it.
 async fn preview(api: &Api, request: Request) -> Result<Replay, Problem> {
-    let begin = move |engine: &mut Engine| {
-        check_function(engine, &request)?;
-        engine.begin_dry_run(request)
-    };
-    let mut dry = api.query(begin).await??;
+    let mut dry = api.query(move |engine| engine.begin_dry_run(request)).await??;
     loop {
         let look = move |engine: &mut Engine| {
             let is_done = engine.continue_dry_run(&mut dry)?;
@@ -63,20 +57,6 @@ async fn preview(api: &Api, request: Request) -> Result<Replay, Problem> {
             Looked::All(replay) => return Ok(replay),
             Looked::Part(part) => dry = part,
         }
-    }
-}
-
-/// Nobody can create a function's subscription by hand: it comes back with the function.
-fn check_function(engine: &Engine, request: &Request) -> Result<(), Refused> {
-    let Some(name) = &request.selector.subscription else { return Ok(()) };
-    let Some((namespace, function)) = Document::function_of(name) else { return Ok(()) };
-    let is_gone = engine.subscription_document(name).is_none() && engine.knows_subscription(name).is_ok();
-    match is_gone {
-        true => Err(Refused::Conflict(format!(
-            "subscription {name:?} is gone and only its dead letters are left; apply function {function} \
-             (namespace {namespace}) again to replay them to it"
-        ))),
-        false => Ok(()),
     }
 }
 

@@ -50,7 +50,7 @@ fn one(context: &mut Context, kind: Kind, route: &Route, describe: Describer) ->
     }
 }
 
-/// What is at the route, if a person wants to read it; else it is printed.
+/// Gets what is at the route. Prints it and answers `None` if the output is for a script.
 fn for_people(context: &mut Context, kind: Kind, route: &Route) -> anyhow::Result<Option<Value>> {
     let item = context.client.get(route)?;
     if write_raw(context.out, context.format, &item)? {

@@ -88,7 +88,7 @@ impl Gaps {
         }
     }
 
-    /// Of what is below this, nobody knows any more whether it was delivered.
+    /// From here on it is unknown whether the sequences below this one were delivered.
     pub(super) fn forget_below(&mut self, sequence: Sequence) {
         self.unknown_below = self.unknown_below.max(sequence);
     }

@@ -179,7 +179,7 @@ impl Ledger {
         let Some(Delivered { event, overtaken, is_late }) = taken else {
             return self.delivered_aside(id, key, position, findings);
         };
-        // An event from before this log may have had the same sequence: then this one was late, and overtook nobody.
+        // If an event from before this log had the same sequence, this event was late and overtook no other.
         let may_be_late = event.sequence().is_some() && account.older.contains(&lane);
         let why = if may_be_late { Why::Replayed } else { Why::Overtaken };
         for overtaken in overtaken {

@@ -264,7 +264,7 @@ impl Engine {
                 None => return Ok(false),
             },
         };
-        // What is early on disk is not looked through: such a lane keeps a little more than it must.
+        // Early events on disk are not searched, so such a lane keeps a few marks longer than it must.
         Ok(resident.lane.has_spilled_early()
             || resident.lane.entries().any(|entry| entry.at == at)
             || self.is_in_chunks(resident, at)?)

@@ -49,24 +49,30 @@ impl Engine {
         Ok(take_entries(&mut Reader::new(&row))?)
     }
 
-    /// Whether the event is in the part of the lane's queue that is on disk. Where it is in order of arrival, a few
-    /// chunks tell; by a producer's sequence it may be in any, and none is looked at.
-    pub(crate) fn is_in_chunks(&self, resident: &Resident, at: Address) -> Result<bool, Failure> {
-        let (id, spilled) = (resident.subscription, resident.lane.spilled());
+    /// The chunk on disk that holds the event if the queue is in order of arrival. Empty if none can.
+    pub(crate) fn chunk_around(&self, resident: &Resident, at: Address) -> Result<Vec<Entry>, Failure> {
+        let spilled = resident.lane.spilled();
         let (mut low, mut high) = (spilled.first_chunk, spilled.next_chunk);
-        if spilled.entries > 0 && self.subscriptions.get(&id).is_some_and(|s| s.policy.sequenced) {
-            return Ok(true);
-        }
-        while low < high && spilled.entries > 0 {
+        while low < high {
             let middle = low + (high - low) / 2;
-            let entries = self.chunk(id, &resident.key, middle)?;
+            let entries = self.chunk(resident.subscription, &resident.key, middle)?;
             match (entries.first(), entries.last()) {
                 (Some(first), _) if at < first.at => high = middle,
-                (_, Some(last)) if at <= last.at => return Ok(entries.iter().any(|entry| entry.at == at)),
+                (_, Some(last)) if at <= last.at => return Ok(entries),
                 _ => low = middle + 1,
             }
         }
-        Ok(false)
+        Ok(Vec::new())
+    }
+
+    /// Whether the event is in the part of the lane's queue that is on disk. A queue by a producer's sequence is not
+    /// searched: the event may be in any of its chunks.
+    pub(crate) fn is_in_chunks(&self, resident: &Resident, at: Address) -> Result<bool, Failure> {
+        if resident.lane.spilled().entries == 0 {
+            return Ok(false);
+        }
+        let is_sequenced = self.subscriptions.get(&resident.subscription).is_some_and(|s| s.policy.sequenced);
+        Ok(is_sequenced || self.chunk_around(resident, at)?.iter().any(|entry| entry.at == at))
     }
 
     pub(crate) fn spill_early(&mut self, row: &[u8], entry: &Entry) {

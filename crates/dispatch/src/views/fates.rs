@@ -168,15 +168,14 @@ impl Engine {
             fate.fate = "buffered";
             return Ok(true);
         }
-        self.find_in_chunks(id, key, resident, position, fate)
+        self.find_in_chunks(resident, at, position, fate)
     }
 
     /// The middle of a long queue: chunks on disk, nearly always in order of their positions.
     fn find_in_chunks(
         &self,
-        id: SubscriptionId,
-        key: &str,
         resident: &Resident,
+        at: Address,
         position: Position,
         fate: &mut Fate,
     ) -> Result<bool, Failure> {
@@ -184,21 +183,13 @@ impl Engine {
         if spilled.entries == 0 {
             return Ok(false);
         }
-        let (mut low, mut high) = (spilled.first_chunk, spilled.next_chunk);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let entries = self.chunk(id, key, middle)?;
-            if fate.describe_chunk(&entries, position) {
-                return Ok(true);
-            }
-            match entries.first() {
-                Some(first) if first.position < position => low = middle + 1,
-                _ => high = middle,
-            }
+        if fate.describe_chunk(&self.chunk_around(resident, at)?, position) {
+            return Ok(true);
         }
         let chunks = spilled.next_chunk - spilled.first_chunk;
         for chunk in (spilled.first_chunk..spilled.next_chunk).take(CHUNKS_MAX as usize) {
-            if fate.describe_chunk(&self.chunk(id, key, chunk)?, position) {
+            let entries = self.chunk(resident.subscription, &resident.key, chunk)?;
+            if fate.describe_chunk(&entries, position) {
                 return Ok(true);
             }
         }

@@ -81,7 +81,7 @@ fn tree(path: &Path) -> Result<Value, Error> {
         .map_err(|error| Error::NoYaml { path: path.to_owned(), message: yaml_fault(&error) })
 }
 
-/// What is wrong with a YAML text, in one line, without what only the library's own users can do about it.
+/// The fault of a YAML text in one line, without the library's advice to programmers.
 pub fn yaml_fault(error: &serde_saphyr::Error) -> String {
     let error = error.without_snippet();
     if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), location } = error {
