@@ -28,7 +28,7 @@ struct Args {
     /// Runs at the same time
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Seeds from a new place until told to stop
+    /// Only seeds from a new place (or --from), until told to stop (or --seeds are done)
     #[arg(long)]
     nightly: bool,
     /// With --nightly: stop after this long, such as 90s, 10m or 8h
@@ -126,12 +126,17 @@ fn finish(args: &Args, many: &Many, started: Instant) -> ExitCode {
     failed.map_or(ExitCode::SUCCESS, |outcome| report(args, outcome))
 }
 
-fn nightly(args: &Args) -> ExitCode {
+/// Seeds that no run began with before, unless it began in the same second.
+fn new_place() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let from = now.as_secs() * 1000;
+    now.as_secs() * 1000
+}
+
+fn nightly(args: &Args) -> ExitCode {
+    let from = args.from.unwrap_or_else(new_place);
     println!("nightly: seeds from {from}");
     let started = Instant::now();
-    let many = Arc::new(Many::new(from, u64::MAX, args.without()));
+    let many = Arc::new(Many::new(from, args.seeds.unwrap_or(u64::MAX), args.without()));
     let runs = {
         let (many, jobs) = (Arc::clone(&many), args.jobs);
         std::thread::spawn(move || many.run(jobs))
