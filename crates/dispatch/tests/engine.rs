@@ -341,6 +341,36 @@ fn retention_keeps_what_a_subscription_took_from_the_past() {
 }
 
 #[test]
+fn retention_keeps_a_dead_letter_that_was_taken_back_into_a_long_queue() {
+    let mut world = World::new(5);
+    let mut document = ordered("orders");
+    document["spec"]["orderingPolicy"] = json!({"key": {"attribute": "nokey"}});
+    world.put(document.clone());
+    world.send("sick", None);
+    world.settle();
+    assert_eq!(world.engine.dead_letters(), 1, "it has no key");
+    document["spec"]["orderingPolicy"] = json!({});
+    world.put(document);
+    // Nothing of this lane is answered, so its queue grows. The dead letter comes to stand in the middle of it.
+    (0..1000).for_each(|_| world.send("sick", None));
+    world.settle();
+    let request = Request { selector: Selector::default(), rate_per_second: 0, parallelism: 3 };
+    world.engine.create_replay(request).expect("one dead letter");
+    world.settle();
+    world.pass(10);
+    assert_eq!(world.engine.dead_letters(), 0, "it waits in its lane");
+    (0..1000).for_each(|_| world.send("sick", None));
+    world.settle();
+    // Long enough for retention to copy the copies.
+    for _ in 0..40 {
+        world.pass(24 * 3_600_000);
+        world.engine.request_checkpoint();
+    }
+    world.drain();
+    assert_eq!(world.delivered("sick").iter().filter(|id| *id == "e1").count(), 1);
+}
+
+#[test]
 fn a_replay_keeps_the_order_of_each_key_and_survives_crashes() {
     use klambda_dispatch::dead_letters::Selector;
     use klambda_dispatch::replay::{Request, State};

@@ -65,14 +65,18 @@ impl Engine {
         Ok(Vec::new())
     }
 
-    /// Whether the event is in the part of the lane's queue that is on disk. A queue by a producer's sequence is not
-    /// searched: the event may be in any of its chunks.
+    /// Whether the event is in the part of the lane's queue that is on disk. Where the queue is not in order of arrival
+    /// (by a producer's sequence, or with dead letters that were taken back) the event may be in any of its chunks. It is
+    /// not searched then, and counts as being there.
     pub(crate) fn is_in_chunks(&self, resident: &Resident, at: Address) -> Result<bool, Failure> {
         if resident.lane.spilled().entries == 0 {
             return Ok(false);
         }
         let is_sequenced = self.subscriptions.get(&resident.subscription).is_some_and(|s| s.policy.sequenced);
-        Ok(is_sequenced || self.chunk_around(resident, at)?.iter().any(|entry| entry.at == at))
+        if is_sequenced || !resident.earlier.is_empty() {
+            return Ok(true);
+        }
+        Ok(self.chunk_around(resident, at)?.iter().any(|entry| entry.at == at))
     }
 
     pub(crate) fn spill_early(&mut self, row: &[u8], entry: &Entry) {

@@ -120,8 +120,8 @@ fn turns(outside: &Outside, request: &Request, lane: &Lane, pair: &Pair, number:
     Ok(())
 }
 
-/// A gap is told of only where something is missing. Here nothing is: the number before belongs to an event that was
-/// called once and delivered, and the sequence, if there is one, is the next.
+/// A gap is told of only where something is missing. Here nothing is: what is before it was called once and delivered,
+/// and the sequence, if there is one, is the next.
 fn flags(outside: &Outside, request: &Request, sub: &Sub, lane: &Lane, pair: &Pair, number: u64) -> Verdict {
     let Place::Lane { sequence, .. } = &request.place else { return Ok(()) };
     let is_judged = request.flag == OrderStatus::Gap
@@ -129,19 +129,26 @@ fn flags(outside: &Outside, request: &Request, sub: &Sub, lane: &Lane, pair: &Pa
         && pair.generation == 0
         && !(sub.drops || sub.read_history || sub.changes > 0);
     let is_next = sequence.is_none() || (lane.expected == *sequence && !lane.disturbed);
-    let Some(before) = number.checked_sub(1).and_then(|before| lane.numbers.get(&before)) else {
-        return Ok(());
-    };
-    let before = sub.pair(*before);
-    let is_whole = before.state == State::Acked
-        && before.starts == 1
-        && before.number == Some(number - 1)
-        && !before.aside
-        && before.failed_ops.is_empty();
-    if is_judged && is_next && is_whole {
+    if is_judged && is_next && is_whole_before(sub, lane, number) {
         return wrong(outside, request, "flagged as after a gap, and nothing is missing before it");
     }
     Ok(())
+}
+
+/// A late event does not take the flag of what is missing before it, so one that may be late says nothing of that.
+fn is_whole_before(sub: &Sub, lane: &Lane, number: u64) -> bool {
+    for before in (0..number).rev() {
+        let Some(pair) = lane.numbers.get(&before).map(|event| sub.pair(*event)) else { return false };
+        let is_whole = pair.state == State::Acked
+            && pair.starts == 1
+            && pair.number == Some(before)
+            && !pair.aside
+            && pair.failed_ops.is_empty();
+        if !is_whole || !pair.may_be_late {
+            return is_whole;
+        }
+    }
+    false
 }
 
 /// Without a sequence the order is that of arrival.
