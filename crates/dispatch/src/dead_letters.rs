@@ -147,6 +147,11 @@ impl DeadLetter {
         format!("{subscription}.{}", self.entry.position)
     }
 
+    /// Its number in a lane. In another lane than its own, under rules that came later, it never had a place.
+    pub fn number_in(&self, key: &str) -> LaneNumber {
+        if self.key.as_deref() == Some(key) { self.entry.number } else { LaneNumber(0) }
+    }
+
     /// Where there are no lanes, a number says nothing.
     pub fn lane_sequence(&self) -> Option<u64> {
         let number = Some(self.entry.number.0).filter(|number| *number > 0);

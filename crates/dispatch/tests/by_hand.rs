@@ -256,3 +256,30 @@ fn a_replay_looks_through_many_dead_letters_in_bounded_steps() {
     assert!(longest <= 2 * replay::PART as u64, "{longest} rows in one tick");
     assert_eq!(world.engine.replay(job).expect("a job").selected, MANY);
 }
+
+#[test]
+fn a_job_leaves_alone_what_another_took_back_since() {
+    let mut world = World::new(1);
+    let without_key = json!({"orderingPolicy": {"key": {"attribute": "nokey"}, "onFailure": "skip"}});
+    world.put(ordered("s", &without_key));
+    (0..3).for_each(|_| world.send("k", None));
+    world.settle();
+    assert_eq!(letters(&world), [(1, false), (2, false), (3, false)]);
+    world.put(ordered("s", &json!({"orderingPolicy": {"onFailure": "skip"}})));
+    // The first job is at the first of them when the second takes the last back. That fails again, in its new place.
+    let all = replay(&mut world, Selector::default());
+    world.pass(1);
+    let open = world.take_open();
+    let last = replay(&mut world, by_id(&["s.3"]));
+    world.pass(1);
+    open.into_iter().for_each(|delivery| world.engine.outcome(delivery.ticket, ok()));
+    world.settle();
+    assert_eq!(answer(&mut world, 422), [("e3".to_owned(), Flag::Late)]);
+    assert_eq!(answer(&mut world, 200), [("e2".to_owned(), Flag::Late)]);
+    (0..3).for_each(|_| drop(answer(&mut world, 200)));
+    let report = |job| world.engine.replay(job).expect("a job");
+    assert_eq!((report(last).state, report(last).failed), (State::Failed, 1));
+    assert_eq!((report(all).replayed, report(all).order_violations), (2, 0));
+    assert_eq!(report(all).skipped_reasons.get("gone"), Some(&1));
+    assert_eq!(letters(&world), [(3, false)]);
+}

@@ -123,9 +123,8 @@ impl Engine {
         // It is pinned already as a dead letter.
         subscription.tally.unpin(letter.entry.at);
         subscription.tally.arrived(&letter.entry);
-        // A number counts in its own lane alone: in another one, under rules that came later, it never had a place.
+        let number = letter.number_in(&key);
         let is_its = letter.key.as_deref() == Some(&*key);
-        let number = if is_its { letter.entry.number } else { LaneNumber(0) };
         // What has no place in the lane queues behind the dead letter that holds it.
         match is_parked && number == LaneNumber(0) {
             true => self.replays.waits(job),

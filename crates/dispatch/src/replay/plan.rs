@@ -154,9 +154,7 @@ impl Engine {
             _ => {}
         }
         let key = self.lane_of_letter(letter.subscription, &letter)?;
-        if key != letter.key {
-            letter.entry.number = LaneNumber(0);
-        }
+        letter.entry.number = key.as_deref().map_or(LaneNumber(0), |key| letter.number_in(key));
         let alone = key.is_none() && strategy != Strategy::Ordered;
         let own = if alone { letter.entry.position } else { Position(0) };
         plan.add(own, key, &letter);

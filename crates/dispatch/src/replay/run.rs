@@ -226,6 +226,10 @@ impl Engine {
         let Some(key) = key else {
             return Ok(subscription.is_ordered().then_some("invalid"));
         };
+        if letter.number_in(key) != number {
+            // Another job took it back since, and it failed again: its turn among the others is another now.
+            return Ok(Some("gone"));
+        }
         let slot = self.resident(id, key)?;
         let Some(resident) = self.lanes.get(slot) else { return Ok(Some("gone")) };
         if resident.lane.is_paused() {
