@@ -135,8 +135,7 @@ fn flags(outside: &Outside, request: &Request, sub: &Sub, lane: &Lane, pair: &Pa
     Ok(())
 }
 
-/// A late event does not take the flag of what is missing before it, so one that may be late says nothing of that. What is
-/// replayed is late.
+/// A late event does not take the flag of what is missing before it, so it says nothing of that.
 fn is_whole_before(sub: &Sub, lane: &Lane, number: u64) -> bool {
     for before in (0..number).rev() {
         let Some(pair) = lane.numbers.get(&before).map(|event| sub.pair(*event)) else { return false };
@@ -145,8 +144,7 @@ fn is_whole_before(sub: &Sub, lane: &Lane, number: u64) -> bool {
             && pair.number == Some(before)
             && !pair.aside
             && pair.failed_ops.is_empty();
-        let may_be_late = pair.may_be_late || pair.revived > 0;
-        if !is_whole || !may_be_late {
+        if !is_whole || !pair.was_late {
             return is_whole;
         }
     }

@@ -71,6 +71,8 @@ pub struct Pair {
     pub acked_at: u64,
     /// It was acknowledged, but may have been given up by a decision after a crash.
     pub may_be_letter: bool,
+    /// It was flagged as late when it was called last.
+    pub was_late: bool,
     /// It goes out beside the queue, as a dead letter that is replayed under its old number.
     pub aside: bool,
 }

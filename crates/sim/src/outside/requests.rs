@@ -22,6 +22,7 @@ impl Outside {
         pair.owed = true;
         pair.open = true;
         pair.starts += 1;
+        pair.was_late = request.flag == OrderStatus::Late;
         if matches!(pair.state, State::Dead { .. } | State::DeadMaybe) {
             pair.revived = pair.revived.saturating_sub(1);
         }
