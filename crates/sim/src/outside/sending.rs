@@ -176,7 +176,7 @@ impl Sub {
             return;
         }
         pair.position = Some(position);
-        let (came, may_be_late) = (pair.taken_at, pair.may_be_late);
+        let (came, may_be_late, by_old_sequence) = (pair.taken_at, pair.may_be_late, pair.by_old_sequence);
         let sent_op = pair.sent_op;
         // Where it goes is told by rules that hold later, and what is unread has not gone anywhere.
         pair.may_be_late |= place.is_none() || may_lag;
@@ -193,7 +193,8 @@ impl Sub {
         lane.first_at.get_or_insert(came);
         match sequence {
             None => drop(lane.waiting.insert(position, made.no)),
-            Some(_) if may_lag => {}
+            // What the lane expects was set while this one was on its way.
+            Some(_) if may_lag || by_old_sequence => {}
             Some(sequence) if lane.is_opened_by(made.no) && sequence <= 1 => lane.expected = Some(sequence),
             Some(sequence) if !may_be_late => drop(lane.by_sequence.insert((sequence, made.no))),
             Some(_) => {}
