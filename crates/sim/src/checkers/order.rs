@@ -127,6 +127,7 @@ fn flags(outside: &Outside, request: &Request, sub: &Sub, lane: &Lane, pair: &Pa
     let is_judged = request.flag == OrderStatus::Gap
         && pair.starts == 0
         && pair.generation == 0
+        && !lane.purged
         && !(sub.drops || sub.read_history || sub.changes > 0);
     let is_next = sequence.is_none() || (lane.expected == *sequence && !lane.disturbed);
     if is_judged && is_next && is_whole_before(sub, lane, number) {

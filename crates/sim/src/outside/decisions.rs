@@ -118,6 +118,7 @@ impl Outside {
         lane.waiting.clear();
         lane.parked_on = None;
         lane.current = lane.open;
+        lane.purged = true;
         lane.forget_sequences();
     }
 
@@ -174,7 +175,9 @@ impl Outside {
             lane.resumed = false;
             return sub.may_have_skipped(key);
         };
-        if known.is_none() {
+        // What nobody saw called in this life is not surely what is tried.
+        let is_tried = known.is_some() && lane.turn > 0;
+        if !is_tried {
             sub.may_have_skipped(key);
         }
         let pair = sub.pair_mut(event);

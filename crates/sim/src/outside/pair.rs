@@ -177,6 +177,8 @@ pub struct Lane {
     pub expected: Option<u64>,
     /// A person or a limit did something to its sequence since then.
     pub disturbed: bool,
+    /// A person purged it, and no event has begun its turn since: the next one may be flagged, whatever went.
+    pub purged: bool,
     /// When its first event came.
     pub first_at: Option<u64>,
     /// The sequences of which an event was offered.

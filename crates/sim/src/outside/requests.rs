@@ -40,6 +40,7 @@ impl Outside {
         let sub = &mut self.subs[request.sub as usize];
         let pair = sub.pair_mut(request.event);
         let first = pair.number != Some(number);
+        let is_first_call = pair.starts == 1;
         let (aside, came, by_old_sequence) = (pair.aside, pair.taken_at, pair.by_old_sequence);
         pair.number = Some(number);
         pair.lane = Some(key.to_owned());
@@ -54,6 +55,7 @@ impl Outside {
             return;
         }
         lane.turn = lane.turn.max(number);
+        lane.purged &= !is_first_call || request.flag == OrderStatus::Late;
         if let Some(sequence) = sequence {
             lane.leaves(request.event, sequence, came);
             if first && request.flag != OrderStatus::Late {
