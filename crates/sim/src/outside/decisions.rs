@@ -143,6 +143,14 @@ impl Outside {
             pair.retry_after = 0;
             pair.revived += 1;
         }
+        // After a crash that may have lost its last failure, one that may hold the lane begins anew as well.
+        let tried: Vec<EventNo> = sub.lane_mut(key).numbers.values().copied().collect();
+        for event in tried {
+            let pair = sub.pair_mut(event);
+            if pair.state == State::DeadMaybe {
+                pair.fresh_attempts();
+            }
+        }
     }
 
     /// It was refused half-way: nobody knows what is left.
