@@ -320,12 +320,16 @@ impl Control {
 /// Those that are gone with this step, with how many events told of them.
 fn going(stored: &[Planned]) -> Vec<(Name, u64)> {
     let gone = stored.iter().filter(|planned| planned.removes());
-    gone.map(|planned| (planned.name.clone(), planned.plan.status.transitions)).collect()
+    gone.map(|planned| (planned.name.clone(), planned.plan.counters.transitions)).collect()
 }
 
 impl Planned {
     fn changes(&self) -> bool {
-        self.plan.status != self.resource.status || !self.plan.events.is_empty() || self.removes()
+        let Plan { status, counters, events, .. } = &self.plan;
+        *status != self.resource.status
+            || *counters != self.resource.counters
+            || !events.is_empty()
+            || self.removes()
     }
 
     fn removes(&self) -> bool {
@@ -336,6 +340,7 @@ impl Planned {
     fn make_outcome(&mut self) -> bool {
         let mut resource = Resource::clone(&self.resource);
         resource.status = self.plan.status.clone();
+        resource.counters = self.plan.counters;
         let Some(content) = resource.to_stored_within(CONTENT_BYTES_MAX) else { return false };
         self.plan.status = resource.status.clone();
         if self.changes() {

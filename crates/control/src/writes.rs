@@ -198,7 +198,7 @@ impl Control {
         let mut writes = Vec::with_capacity(2);
         if from.is_none() && state.gone.told(&name) > 0 {
             // Events of one name are counted on, whoever has it.
-            resource.status.transitions = state.gone.told(&name);
+            resource.counters.transitions = state.gone.told(&name);
             content = resource.to_stored();
             writes.push(gone::forget(&name));
         }

@@ -1,7 +1,7 @@
 //! Reads a document by its schema: what does not fit is told and left out, and reading goes on, so that the meaning of the
 //! rest can be looked at as well.
 
-use crate::resource::{API_VERSION, Form, Kind, Metadata, Resource, Spec, Status};
+use crate::resource::{API_VERSION, Form, Kind, Metadata, Resource, Spec};
 use crate::{scalar, schema};
 use klambda_core::fault::{Fault, unknown};
 use klambda_core::time::Millis;
@@ -30,7 +30,7 @@ pub(crate) fn read(value: &Value, form: Form) -> (Resource, Vec<Fault>) {
         checker.fault("spec", "missing");
     }
     let spec: Spec = checker.part(top, "spec", schema::spec());
-    (Resource { kind, metadata, spec, status: Status::default() }, checker.faults)
+    (Resource { kind, metadata, spec, ..Resource::default() }, checker.faults)
 }
 
 /// `null` is the same as absent.

@@ -2,14 +2,14 @@
 //!
 //! [`plan`] is called again after everything that happens and at `wake_at`. It is driven by state, not by steps: an action
 //! that was lost is simply asked for again, and a platform ignores what it is already doing (a fetch or build is known by
-//! its number, a version and a subscription by their hash). What must be remembered between calls, tries
-//! above all, is in the status, which the caller stores together with the emitted events in one step.
+//! its number, a version and a subscription by their hash). What must be remembered between calls is in the status and
+//! in the counters, which the caller stores together with the emitted events in one step.
 //!
 //! Rules that hold whatever happens:
 //! - content that is built or being built is not built again;
 //! - the version that serves is not retired before the next one answers;
 //! - a failed build or version leaves the serving one alone: `Failed` is said only when nothing serves;
-//! - each transition is told once, in order: events are numbered by the status, and their ids made of that number.
+//! - each transition is told once, in order: the counters number events, and their ids are made of that number.
 
 mod build;
 mod delete;
@@ -20,7 +20,7 @@ mod subscribe;
 use crate::conditions::{self, Saying};
 use crate::failure::{Failure, Reason};
 use crate::observed::Observed;
-use crate::resource::{Aspect, Phase, Resource, Scaling, Status};
+use crate::resource::{Aspect, Counters, Phase, Resource, Scaling, Status};
 use klambda_core::event::Event;
 use klambda_core::kinds::Kind;
 use klambda_core::time::Millis;
@@ -43,8 +43,9 @@ pub struct Limits {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     pub actions: Vec<Action>,
-    /// To be stored, together with `events`.
+    /// To be stored, together with `counters` and `events`.
     pub status: Status,
+    pub counters: Counters,
     /// When to plan again though nothing happened.
     pub wake_at: Option<Millis>,
     /// In order.
@@ -115,6 +116,7 @@ struct Planner<'a> {
     limits: &'a Limits,
     now: Millis,
     status: Status,
+    counters: Counters,
     actions: Vec<Action>,
     wake_at: Option<Millis>,
     told: Vec<(Kind, Value)>,
@@ -130,6 +132,7 @@ impl<'a> Planner<'a> {
             limits,
             now,
             status: desired.status.clone(),
+            counters: desired.counters,
             actions: Vec::new(),
             wake_at: None,
             told: Vec::new(),
@@ -182,8 +185,9 @@ impl<'a> Planner<'a> {
         if self.changed {
             self.tell_status(Kind::StatusUpdated);
         }
-        let events = outbox::events(self.desired, &mut self.status, self.told, self.now);
-        Plan { actions: self.actions, status: self.status, wake_at: self.wake_at, events }
+        let events = outbox::events(self.desired, &mut self.counters, self.told, self.now);
+        let Planner { actions, status, counters, wake_at, .. } = self;
+        Plan { actions, status, counters, wake_at, events }
     }
 
     fn say(&mut self, aspect: Aspect, saying: Saying) {

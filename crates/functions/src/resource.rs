@@ -36,6 +36,16 @@ pub struct Resource {
     pub metadata: Metadata,
     pub spec: Spec,
     pub status: Status,
+    /// Not part of what is shown.
+    #[serde(skip)]
+    pub counters: Counters,
+}
+
+/// A resource as it is kept: with its counters.
+#[derive(Serialize, Deserialize)]
+struct Kept<R> {
+    resource: R,
+    counters: Counters,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -109,7 +119,8 @@ impl Resource {
 
     /// As it is kept.
     pub fn to_stored(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("all of its maps have text for keys, so all of it is JSON")
+        let kept = Kept { resource: self, counters: self.counters };
+        serde_json::to_vec(&kept).expect("all of its maps have text for keys, so all of it is JSON")
     }
 
     /// As it is kept within so many bytes, if it can be. Where all of it does not fit, what explains its status goes; and of
@@ -133,13 +144,14 @@ impl Resource {
 
     /// What of it is not its status, in bytes.
     pub fn asked_bytes(&self) -> usize {
-        let status = serde_json::to_vec(&self.status).map_or(0, |status| status.len());
-        self.to_stored().len() - status
+        let bytes = |part: serde_json::Result<Vec<u8>>| part.map_or(0, |part| part.len());
+        bytes(serde_json::to_vec(self)) - bytes(serde_json::to_vec(&self.status))
     }
 
     /// What [`Resource::to_stored`] wrote.
     pub fn from_stored(bytes: &[u8]) -> Result<Resource, serde_json::Error> {
-        serde_json::from_slice(bytes)
+        let Kept { resource, counters } = serde_json::from_slice::<Kept<Resource>>(bytes)?;
+        Ok(Resource { counters, ..resource })
     }
 
     /// The whole resource, every default filled in. There are no secrets in it.

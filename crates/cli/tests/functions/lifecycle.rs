@@ -71,11 +71,16 @@ fn after_a_kill_nothing_is_left_and_it_is_ready_without_a_build() {
     spec["triggers"] = json!([{ "filter": { "type": "t" } }]);
     spec["scaling"] = json!({ "minReplicas": 1 });
     world.apply("f", &spec);
-    let told = world.ready("f")["status"]["transitions"].clone();
+    world.ready("f");
     // What is shown may be a moment ahead of what is durable.
-    let before = eventually("all of it is told", || match world.events("lambda.*").len() {
-        count if told == count => Ok(count),
-        count => Err(format!("{count} of {told}")),
+    let before = eventually("all of it is told", || {
+        let (events, shown) = (world.events("lambda.*"), world.function("f"));
+        let is_status = |item: &&Value| item["event"]["type"] == "lambda.status.updated";
+        let last = events.iter().rfind(is_status).map(|item| item["event"]["data"]["conditions"].clone());
+        match last.as_ref() == Some(&shown["status"]["conditions"]) {
+            true => Ok(events.len()),
+            false => Err(format!("{last:#?} is not {shown:#}")),
+        }
     });
     let pids: Vec<String> = world.children().iter().filter_map(|file| pid(file)).collect();
     assert!(!pids.is_empty());

@@ -4,7 +4,7 @@ use super::{Action, Planner};
 use crate::conditions::Saying;
 use crate::failure::{Failure, Reason};
 use crate::observed::{BuildState, FetchState};
-use crate::resource::{Aspect, BuildStatus, Outcome, Resource, Source};
+use crate::resource::{Aspect, BuildStatus, Counters, Outcome, Resource, Source};
 use crate::scalar::Time;
 use crate::{hash, request};
 use klambda_core::quantity::format_duration_ms;
@@ -68,6 +68,7 @@ impl Planner<'_> {
         if fetches || self.observed.build.as_ref().is_some_and(|run| run.state.is_open()) {
             self.act(Action::CancelBuild);
         }
+        self.counters.forget_tries();
         let Some(mut old) = self.status.build_status.take() else { return };
         if old.started_at.is_some() && old.outcome.is_none() {
             let failure = Failure::new(Reason::BuildCancelled, "Something else was asked for meanwhile");
@@ -93,20 +94,21 @@ impl Planner<'_> {
                 return Made::Artifact(artifact);
             }
             // It was built and is gone: its folder was emptied, its image removed.
-            (Some(Outcome::Completed), _) => forget(build),
+            (Some(Outcome::Completed), _) => self.forget(build),
             (Some(_), _) => return Made::Failed,
             (None, _) => {}
         }
         let digest = match hash::known_digest(&self.desired.spec) {
             Some(digest) => digest,
-            None => match self.fetched(build) {
+            None => match self.fetched() {
                 Some(digest) => digest,
                 None => return self.step(build, Step::Fetch),
             },
         };
         let artifact = hash::artifact(self.desired, &digest);
         if build.source_digest.as_ref() != Some(&digest) {
-            (build.attempts, build.tried_since, build.retry_at, build.build_try) = (0, None, None, 0);
+            (build.attempts, build.tried_since, build.retry_at) = (0, None, None);
+            self.counters.build_try = 0;
             build.source_digest = Some(digest);
         }
         build.hash = Some(artifact.clone());
@@ -119,8 +121,9 @@ impl Planner<'_> {
     }
 
     /// What was fetched for these inputs, if the platform still has it.
-    fn fetched(&self, build: &BuildStatus) -> Option<String> {
-        let fetch = self.observed.source.as_ref().filter(|fetch| fetch.number == build.fetch_try)?;
+    fn fetched(&self) -> Option<String> {
+        let number = self.counters.fetch_try;
+        let fetch = self.observed.source.as_ref().filter(|fetch| fetch.number == number)?;
         match &fetch.state {
             FetchState::Done { digest } => Some(digest.clone()),
             _ => None,
@@ -130,12 +133,13 @@ impl Planner<'_> {
     fn step(&mut self, build: &mut BuildStatus, step: Step) -> Made {
         if step == Step::Fetch && build.source_digest.take().is_some() {
             // Fetched once, but the platform has it no more.
-            (build.attempts, build.tried_since, build.retry_at, build.fetch_try) = (0, None, None, 0);
+            (build.attempts, build.tried_since, build.retry_at) = (0, None, None);
+            self.counters.fetch_try = 0;
         }
         if let Some(made) = self.held(build) {
             return made;
         }
-        match self.failure_of(build, step) {
+        match self.failure_of(step) {
             Some(failure) => self.after_failure(build, step, &failure),
             None => self.go_on(build, step),
         }
@@ -159,15 +163,16 @@ impl Planner<'_> {
         Some(Made::Failed)
     }
 
-    fn is_known(&self, build: &BuildStatus, step: Step) -> bool {
+    fn is_known(&self, step: Step) -> bool {
+        let Counters { fetch_try, build_try, .. } = self.counters;
         match step {
-            Step::Fetch => self.observed.source.as_ref().is_some_and(|fetch| fetch.number == build.fetch_try),
-            Step::Build => self.observed.build.as_ref().is_some_and(|run| run.number == build.build_try),
+            Step::Fetch => self.observed.source.as_ref().is_some_and(|fetch| fetch.number == fetch_try),
+            Step::Build => self.observed.build.as_ref().is_some_and(|run| run.number == build_try),
         }
     }
 
-    fn failure_of(&self, build: &BuildStatus, step: Step) -> Option<Failure> {
-        if !self.is_known(build, step) {
+    fn failure_of(&self, step: Step) -> Option<Failure> {
+        if !self.is_known(step) {
             return None;
         }
         match step {
@@ -183,8 +188,8 @@ impl Planner<'_> {
     }
 
     /// How many are before it, if it only waits.
-    fn waits_behind(&self, build: &BuildStatus, step: Step) -> Option<usize> {
-        if !self.is_known(build, step) {
+    fn waits_behind(&self, step: Step) -> Option<usize> {
+        if !self.is_known(step) {
             return None;
         }
         match step {
@@ -201,11 +206,11 @@ impl Planner<'_> {
 
     /// Begins the try if it is not known, and watches the time of one that runs.
     fn go_on(&mut self, build: &mut BuildStatus, step: Step) -> Made {
-        if !self.is_known(build, step) {
+        if !self.is_known(step) {
             self.begin_try(build, step);
             return Made::Underway;
         }
-        if self.waits_behind(build, step).is_some() {
+        if self.waits_behind(step).is_some() {
             build.running_since = None;
             return Made::Underway;
         }
@@ -224,13 +229,11 @@ impl Planner<'_> {
 
     /// Asks for the try that is due, by the number it has or a new one.
     fn begin_try(&mut self, build: &mut BuildStatus, step: Step) {
-        let number = match step {
-            Step::Fetch => &mut build.fetch_try,
-            Step::Build => &mut build.build_try,
-        };
+        let Counters { tries, fetch_try, build_try, .. } = &mut self.counters;
+        let number = if step == Step::Fetch { fetch_try } else { build_try };
         if *number == 0 {
-            self.status.tries += 1;
-            *number = self.status.tries;
+            *tries += 1;
+            *number = *tries;
             build.attempts += 1;
             build.tried_since.get_or_insert(Time(self.now));
             build.retry_at = None;
@@ -264,8 +267,8 @@ impl Planner<'_> {
             return Made::Underway;
         }
         match step {
-            Step::Fetch => build.fetch_try = 0,
-            Step::Build => build.build_try = 0,
+            Step::Fetch => self.counters.fetch_try = 0,
+            Step::Build => self.counters.build_try = 0,
         }
         self.begin_try(build, step);
         Made::Underway
@@ -304,6 +307,12 @@ impl Planner<'_> {
         }
     }
 
+    fn forget(&mut self, build: &mut BuildStatus) {
+        let BuildStatus { job_name, inputs, .. } = std::mem::take(build);
+        *build = BuildStatus { job_name, inputs, ..BuildStatus::default() };
+        self.counters.forget_tries();
+    }
+
     fn say_build(&mut self, build: &BuildStatus, source: &Source, made: &Made) {
         let (source_saying, build_saying) = match made {
             Made::Artifact(_) => built(source, build),
@@ -322,7 +331,7 @@ impl Planner<'_> {
     fn underway(&self, build: &BuildStatus) -> (Saying, Saying) {
         let has_source = build.hash.is_some() && build.source_digest.is_some();
         let step = if has_source { Step::Build } else { Step::Fetch };
-        let waits = self.waits_behind(build, step);
+        let waits = self.waits_behind(step);
         let doing = |word: &str, text: &str| match (waits, &build.error) {
             (Some(before), _) => Saying::unknown("WaitingForSlot", waits_for_slot(before)),
             (None, Some(error)) => Saying::unknown("Retrying", format!("It is tried again. {error}")),
@@ -346,11 +355,6 @@ fn waits_for_slot(before: usize) -> String {
         1 => "It waits for a build slot; one was before it when it came.".to_owned(),
         _ => format!("It waits for a build slot; {before} were before it when it came."),
     }
-}
-
-fn forget(build: &mut BuildStatus) {
-    let BuildStatus { job_name, inputs, .. } = std::mem::take(build);
-    *build = BuildStatus { job_name, inputs, ..BuildStatus::default() };
 }
 
 fn built(source: &Source, build: &BuildStatus) -> (Saying, Saying) {

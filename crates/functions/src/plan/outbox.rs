@@ -3,7 +3,7 @@
 
 use super::Planner;
 use crate::events::{BuildData, FunctionData, HealthStatus, Identity, ServiceData, StatusData, build_event};
-use crate::resource::{Aspect, BuildStatus, Outcome, Resource, Spec, Status, Truth};
+use crate::resource::{Aspect, BuildStatus, Counters, Outcome, Resource, Spec, Truth};
 use klambda_core::event::Event;
 use klambda_core::kinds::Kind;
 use klambda_core::time::Millis;
@@ -12,14 +12,14 @@ use serde_json::Value;
 
 pub(super) fn events(
     resource: &Resource,
-    status: &mut Status,
+    counters: &mut Counters,
     told: Vec<(Kind, Value)>,
     now: Millis,
 ) -> Vec<Event> {
     let mut made = Vec::with_capacity(told.len());
     for (kind, data) in told {
-        status.transitions += 1;
-        made.push(build_event(&Identity::of(resource, status.transitions), kind, &data, now));
+        counters.transitions += 1;
+        made.push(build_event(&Identity::of(resource, counters.transitions), kind, &data, now));
     }
     made
 }

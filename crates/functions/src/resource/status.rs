@@ -37,10 +37,20 @@ pub struct Status {
     /// The last lines of what failed last: a fetch, a build or a process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub log_lines: Vec<String>,
-    /// How many events told of resources of this name so far. Numbers the next ones.
+}
+
+/// What the control plane remembers of a resource from one plan to the next. It is stored with the resource and shown to
+/// nobody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Counters {
+    /// Events about resources of this name so far. Numbers the next ones.
     pub transitions: u64,
-    /// How many fetches and builds were begun so far. Tells the answer to one from that to another.
+    /// Fetches and builds begun so far. Each has a number, which tells its answer from that of another.
     pub tries: u64,
+    /// The number of the current build's last fetch, and of its last build; zero before the first.
+    pub fetch_try: u64,
+    pub build_try: u64,
 }
 
 /// The type of a condition.
@@ -107,11 +117,6 @@ pub struct BuildStatus {
     pub image_uri: Option<String>,
     /// Tries so far of the step it is at: fetching, then building.
     pub attempts: u32,
-    /// The numbers of the last fetch and the last build; zero before the first.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub fetch_try: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    pub build_try: u64,
     /// When the first of these tries began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tried_since: Option<Time>,
@@ -150,10 +155,6 @@ pub struct ServiceStatus {
     /// What it was last seen to scale by.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 impl Outcome {
@@ -205,6 +206,13 @@ impl Aspect {
         Aspect::DlqReady,
         Aspect::AiAgentReady,
     ];
+}
+
+impl Counters {
+    /// The next fetch and the next build belong to another build than the last ones.
+    pub(crate) fn forget_tries(&mut self) {
+        (self.fetch_try, self.build_try) = (0, 0);
+    }
 }
 
 impl Status {

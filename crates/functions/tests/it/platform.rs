@@ -54,7 +54,7 @@ impl Platform {
         self.check(&resource, &made);
         self.wake_at = made.wake_at;
         self.events.extend(made.events);
-        let resource = Resource { status: made.status, ..resource };
+        let resource = Resource { status: made.status, counters: made.counters, ..resource };
         self.check_again(&resource, &made.actions);
         if self.phases.last() != Some(&resource.status.phase) {
             self.phases.push(resource.status.phase);
@@ -70,7 +70,11 @@ impl Platform {
     fn check_again(&self, resource: &Resource, actions: &[Action]) {
         let again = plan(resource, &self.observed, &self.limits, self.now);
         assert_eq!(again.events, [], "events are told once");
-        assert_eq!(again.status, resource.status, "a status settles at once");
+        assert_eq!(
+            (&again.status, again.counters),
+            (&resource.status, resource.counters),
+            "it settles at once"
+        );
         let lasting = |action: &&Action| **action != Action::CancelBuild;
         let (before, after): (Vec<&Action>, Vec<&Action>) =
             (actions.iter().filter(lasting).collect(), again.actions.iter().filter(lasting).collect());

@@ -2,12 +2,13 @@
 
 use crate::{birth, created, inline};
 use klambda_core::time::Millis;
-use klambda_functions::resource::{Form, Kind, Resource};
+use klambda_functions::resource::{Counters, Form, Kind, Resource};
 use klambda_functions::write::{
     Change, LAST_APPLIED, Refused, Written, apply, check_version, create, delete, update,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 fn applied(live: Option<&Resource>, value: &Value) -> Written {
     apply(live, value, Form::Manifest, birth(1000)).unwrap()
@@ -164,5 +165,34 @@ proptest! {
         let again = applied(Some(&live), last);
         prop_assert_eq!(again.change, Change::Nothing);
         prop_assert_eq!(again.resource, live);
+    }
+}
+
+/// Counters are kept, and neither shown nor taken from anybody.
+#[test]
+fn counters_are_stored_and_not_shown() {
+    let mut resource = created(&inline("code"));
+    resource.counters = Counters { transitions: 7, tries: 3, fetch_try: 2, build_try: 3 };
+    assert_eq!(Resource::from_stored(&resource.to_stored()).unwrap(), resource);
+    let shown = resource.to_json();
+    let mut names = BTreeSet::new();
+    collect_names(&shown, &mut names);
+    collect_names(&klambda_functions::schema::open_api(resource.kind), &mut names);
+    let hidden = ["counters", "transitions", "tries", "fetchTry", "buildTry"];
+    assert!(hidden.iter().all(|name| !names.contains(*name)), "{shown:#}");
+    let body =
+        json!({ "status": { "transitions": 99, "tries": 99 }, "spec": { "scaling": { "maxReplicas": 2 } } });
+    let written = update(&resource, &body).unwrap();
+    assert_eq!(written.resource.counters, resource.counters);
+}
+
+fn collect_names(value: &Value, names: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(members) => members.iter().for_each(|(name, member)| {
+            names.insert(name.clone());
+            collect_names(member, names);
+        }),
+        Value::Array(items) => items.iter().for_each(|item| collect_names(item, names)),
+        _ => {}
     }
 }
