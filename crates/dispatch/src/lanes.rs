@@ -41,7 +41,7 @@ pub struct Resident {
     /// The newest step, where the chain of steps begins.
     pub last_step: Address,
     pub last_error: String,
-    /// Of replayed dead letters, from before their replay.
+    /// Of dead letters that were taken back or moved here, from before that; until they leave the lane.
     pub earlier: Vec<Earlier>,
     pub last_reason: Reason,
     /// No early event that is on disk has a lower sequence.

@@ -3,7 +3,7 @@
 use crate::accept::place;
 use crate::apply::event_of;
 use crate::engine::{Engine, Failure, Ticket, if_readable};
-use crate::lanes::Slot;
+use crate::lanes::{Earlier, Slot};
 use crate::operate::Refused;
 use crate::residency::PART_EVENTS;
 use crate::subscription::{Held, Phase, Reading, Subscription};
@@ -301,6 +301,14 @@ impl Engine {
         self.replays.started(job, to, entry.position, key);
         self.mark_taken(&entry, time, to)?;
         self.keeping.takes_up(entry.at);
+        if let To::Lane { .. } | To::Alone = route.to {
+            // It stands among younger ones: their queue is not in order of arrival while it does.
+            let slot = self.resident(to, key)?;
+            let earlier = Earlier { position: entry.position, attempts: 0, previous_id: String::new() };
+            if let Some(resident) = self.lanes.get_mut(slot) {
+                resident.earlier.push(earlier);
+            }
+        }
         self.apply_route(at, time, entry, route)?;
         if let To::Invalid { .. } = route.to {
             self.replays.failed(to, entry.position);

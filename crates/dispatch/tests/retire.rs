@@ -221,6 +221,41 @@ fn nothing_is_lost_on_the_way_out() {
     }
 }
 
+/// In the middle of a long queue it stands among younger ones: who looks for it there must not go by their order.
+#[test]
+fn retention_keeps_a_dead_letter_that_moved_into_a_long_queue() {
+    for ordering in ["ordered", "unordered"] {
+        let mut world = World::new(7);
+        world.put(function(ordering));
+        world.send_as("sick", None, "letter");
+        rounds(&mut world, 3, |_| Some(world::error(422)));
+        world.engine.retire_subscription(NAME, 0).expect("retired");
+        rounds(&mut world, 3, |_| None);
+        assert_eq!(letters(&world).len(), 1, "{ordering}");
+        // Its successor gets no answer, so that the queue grows.
+        let mut document = function(ordering);
+        document["spec"]["concurrency"] = json!(1);
+        world.put(document);
+        (0..600).for_each(|_| world.send("sick", None));
+        world.settle();
+        world.engine.create_replay(replay(Some(NAME))).expect("made");
+        (0..3).for_each(|_| world.pass(1000));
+        assert_eq!(letters(&world).len(), 0, "{ordering}: it waits among the others");
+        (0..600).for_each(|_| world.send("sick", None));
+        world.settle();
+        // Long enough for retention to copy the copies.
+        for _ in 0..40 {
+            world.pass(24 * 3_600_000);
+            world.engine.request_checkpoint();
+        }
+        world.drain();
+        let delivered = world.delivered("sick");
+        assert_eq!(delivered.iter().filter(|id| *id == "letter").count(), 1, "{ordering}");
+        assert_eq!(delivered.len(), 1201, "{ordering}: and nothing else is missing");
+        world.must_be_sound();
+    }
+}
+
 /// Letters in flight at the crash, letters that have no place with the successor, and one that cannot be read any more.
 #[test]
 fn a_replay_to_a_successor_reports_every_dead_letter_through_damage_and_a_crash() {

@@ -150,6 +150,7 @@ impl Engine {
             return Ok(false);
         }
         let Some(entry) = resident.lane.take_front() else { return Ok(false) };
+        resident.take_earlier(entry.position);
         resident.dirty = true;
         self.settle_queue(slot)?;
         if let Some(subscription) = self.subscriptions.get_mut(&id) {

@@ -215,6 +215,7 @@ impl Engine {
             }
             Action::Dropped(entry) if self.giving_up.is_some() => {
                 resident.passed(&entry);
+                resident.take_earlier(entry.position);
                 let key = resident.key.clone();
                 self.give_up_entry(id, Some(&key), entry, time)
             }
@@ -222,6 +223,7 @@ impl Engine {
                 subscription.tally.left(&entry);
                 subscription.tally.unpin(entry.at);
                 resident.passed(&entry);
+                resident.take_earlier(entry.position);
                 resident.lane.released();
                 self.replays.dropped(id, entry.position);
                 self.release(id, &entry, time, at)

@@ -66,8 +66,8 @@ impl Engine {
     }
 
     /// Whether the event is in the part of the lane's queue that is on disk. Where the queue is not in order of arrival
-    /// (by a producer's sequence, or with dead letters that were taken back) the event may be in any of its chunks. It is
-    /// not searched then, and counts as being there.
+    /// (by a producer's sequence, or with dead letters that were taken back or moved here) the event may be in any of its
+    /// chunks. It is not searched then, and counts as being there.
     pub(crate) fn is_in_chunks(&self, resident: &Resident, at: Address) -> Result<bool, Failure> {
         if resident.lane.spilled().entries == 0 {
             return Ok(false);
