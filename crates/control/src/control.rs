@@ -3,20 +3,20 @@
 use crate::counts::{Counting, Counts};
 use crate::gone::Gone;
 use crate::invoke::{Ids, caller};
-use crate::names::Name;
 use crate::options::Options;
-use crate::platform::Platform;
-use crate::state::{Entry, State, Subscription};
+use crate::shared_state::{Held, SharedState, rules};
+use crate::state::{Entry, Subscription};
 use klambda_core::time::Millis;
-use klambda_crash::{Guard, Lock};
 use klambda_dispatch::client::Caller;
 use klambda_dispatch::documents::Stored;
 use klambda_dispatch::runner::{Clock, Handle, Stopped};
 use klambda_dispatch::{Engine, Failure};
+use klambda_functions::name::Name;
+use klambda_functions::platform::{Home, Logs, News, Open, Platform};
 use klambda_functions::resource::{Aspect, Phase, Resource};
 use klambda_functions::{hash, triggers};
-use klambda_local::process::logs::Logs;
 use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, OnceCell};
 
@@ -34,10 +34,13 @@ pub struct Shared {
     pub(crate) options: Options,
     pub(crate) clock: Clock,
     handle: OnceLock<Handle>,
-    state: Lock<State>,
+    state: SharedState,
+    /// How many there are. Changed in steps of the engine only, so that the limit holds exactly.
+    pub(crate) functions_count: AtomicUsize,
     /// For the task that plans: there is something to do, or something to do sooner.
     pub(crate) changed: Notify,
-    platform: OnceCell<Platform>,
+    open: Open,
+    platform: OnceCell<Arc<dyn Platform>>,
     pub(crate) caller: Caller,
     pub(crate) ids: Ids,
     pub(crate) counting: Counting,
@@ -63,15 +66,17 @@ impl std::ops::Deref for Control {
 
 impl Control {
     /// Knows no functions before [`Control::load`].
-    pub fn new(options: Options, clock: Clock) -> Control {
+    pub fn new(options: Options, clock: Clock, open: Open) -> Control {
         let counting = Counting::new(options.named_max);
         let shared = Shared {
             options,
             ids: Ids::new(clock.now()),
             clock,
             handle: OnceLock::new(),
-            state: Lock::default(),
+            state: SharedState::new(),
+            functions_count: AtomicUsize::new(0),
             changed: Notify::new(),
+            open,
             platform: OnceCell::new(),
             caller: caller(),
             counting,
@@ -82,69 +87,109 @@ impl Control {
 
     /// Takes up what there is, before the engine runs.
     pub fn load(&self, engine: &Engine) -> Result<(), Error> {
-        let mut state = self.lock();
-        state.gone = Gone::load(engine)?;
-        for (name, mut entry) in load(engine)? {
+        let gone = Gone::load(engine)?;
+        let mut entries = load(engine)?;
+        for (name, entry) in &mut entries {
             let is_known = engine.subscription_id(&name.subscription()).is_ok();
             entry.subscription = subscription_of(&entry.resource, is_known);
-            state.functions.insert(name, entry);
         }
+        self.functions_count.store(entries.len(), Ordering::Relaxed);
+        let mut state = self.lock();
+        state.gone = gone;
+        state.functions.extend(entries);
         Ok(())
     }
 
-    /// Begins to plan. Nothing else is started before there is a function.
+    /// Begins to plan. The platform is opened when there is a function.
     pub async fn start(&self, handle: Handle) {
         // A second start changes nothing: the first engine is the one that runs.
         let _ = self.handle.set(handle);
-        let any = !self.lock().functions.is_empty();
-        if any {
-            self.restore().await;
+        let names: Vec<Name> = self.lock().functions.keys().cloned().collect();
+        if !names.is_empty() {
+            self.platform().await;
         }
+        names.iter().for_each(|name| self.enqueue(name));
         tokio::spawn(self.clone().reconcile());
     }
 
-    pub(crate) async fn platform(&self) -> Option<&Platform> {
-        let opened = self
-            .platform
-            .get_or_try_init(|| async {
-                let resources = self.lock().functions.values().map(|entry| entry.resource.clone()).collect();
-                let platform = Platform::open(&self.options, resources).await?;
-                tokio::spawn(self.clone().watch_fleet(platform.fleet.changes()));
-                Ok::<Platform, crate::platform::OpenError>(platform)
-            })
-            .await;
+    pub(crate) async fn platform(&self) -> Option<&Arc<dyn Platform>> {
+        let opened = self.platform.get_or_try_init(|| (self.open)(self.home())).await;
         opened.inspect_err(|error| tracing::error!(%error, "Functions cannot be run.")).ok()
     }
 
-    /// What was deployed when the last run ended is so again, before it is planned.
-    async fn restore(&self) {
-        let Some(platform) = self.platform().await else { return };
-        let now = self.clock.now();
-        let mut state = self.lock();
-        let names: Vec<Name> = state.functions.keys().cloned().collect();
-        for name in names {
-            if let Some(entry) = state.functions.get_mut(&name) {
-                platform.restore(&name, entry, &self.options, now);
+    fn home(&self) -> Home {
+        let resources = self.lock().functions.values().map(|entry| entry.resource.clone()).collect();
+        let (listener, clock) = (Arc::downgrade(&self.shared), self.clock);
+        let tell = move |news| {
+            if let Some(shared) = listener.upgrade() {
+                shared.hear(news);
             }
-            state.enqueue(&name);
-        }
+        };
+        Home { resources, tell: Arc::new(tell), now: Arc::new(move || clock.now()) }
+    }
+
+    /// Runs a change on the engine; answers when it is durable.
+    pub(crate) async fn step<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut Engine) -> T + Send + 'static,
+    ) -> Result<T, Stopped> {
+        let step = move |engine: &mut Engine| {
+            let _step = rules::mark_step();
+            change(engine)
+        };
+        self.handle()?.command(step).await
+    }
+
+    /// Looks at the engine.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Engine) -> T + Send + 'static,
+    ) -> Result<T, Stopped> {
+        let step = move |engine: &mut Engine| {
+            let _step = rules::mark_step();
+            look(engine)
+        };
+        self.handle()?.query(step).await
     }
 
     /// Nothing more is started, and all that runs is ended.
     pub async fn stop(&self) {
-        if let Some(platform) = self.platform.get() {
-            platform.fleet.shutdown(std::time::Duration::from_secs(5)).await;
+        if let Some(platform) = self.running() {
+            platform.stop().await;
         }
     }
 }
 
 impl Shared {
-    pub(crate) fn lock(&self) -> Guard<'_, State> {
+    pub(crate) fn lock(&self) -> Held<'_> {
         self.state.lock()
     }
 
-    pub(crate) fn running(&self) -> Option<&Platform> {
+    /// Not to be used while the lock is held: the platform may read files.
+    pub(crate) fn running(&self) -> Option<&Arc<dyn Platform>> {
+        rules::assert_unlocked();
         self.platform.get()
+    }
+
+    /// In a step of the engine: what it stored is so here as well from now on.
+    pub(crate) fn stored(&self, stored: crate::state::Stored) {
+        self.state.send(stored);
+    }
+
+    fn hear(&self, news: News) {
+        match news {
+            News::Changed(name) => self.enqueue(&name),
+            News::Replicas(name) => {
+                self.enqueue(&name);
+                self.caller.sweep();
+                if let Ok(handle) = self.handle() {
+                    handle.function_ready(name.namespace(), name.name());
+                }
+            }
+            News::BuildBegun(name) => self.counting.build_begun(&name),
+            News::BuildEnded { name, outcome, took } => self.counting.build_ended(&name, outcome, took),
+            News::CacheEmptied(reason) => self.counting.cache_emptied(reason),
+        }
     }
 
     pub(crate) fn handle(&self) -> Result<&Handle, Stopped> {
@@ -168,7 +213,7 @@ impl Shared {
 
     /// Builds that wait for a slot.
     pub fn builds_waiting(&self) -> usize {
-        self.running().map_or(0, Platform::builds_waiting)
+        self.running().map_or(0, |platform| platform.builds_waiting())
     }
 
     /// How many functions and agents there are, by namespace and by whether a version of them can be called. Namespaces
@@ -192,14 +237,19 @@ impl Shared {
         counts
     }
 
-    /// What the function printed, if anything of it was ever deployed.
-    pub fn logs(&self, name: &Name) -> Option<Arc<Logs>> {
-        self.running()?.fleet.logs(name.as_str())
+    /// What the function printed, from the last `past` lines on, if anything of it was ever deployed.
+    pub fn logs(&self, name: &Name, past: usize) -> Option<Box<dyn Logs>> {
+        self.running()?.logs(name, past)
     }
 
     /// One resource as it is now.
     pub fn get(&self, name: &Name) -> Option<Arc<Resource>> {
         self.lock().functions.get(name).map(|entry| entry.resource.clone())
+    }
+
+    /// One resource with the version of its document.
+    pub(crate) fn live(&self, name: &Name) -> Option<(Arc<Resource>, u64)> {
+        self.lock().functions.get(name).map(|entry| (entry.resource.clone(), entry.version))
     }
 
     /// Resources that are wanted, by name, from the one after `after` on; and whether there are more.
@@ -245,7 +295,7 @@ fn load(engine: &Engine) -> Result<Vec<(Name, Entry)>, Error> {
 fn read(stored: Stored) -> Result<(Name, Entry), serde_json::Error> {
     let mut resource = Resource::from_stored(&stored.content)?;
     resource.metadata.resource_version = stored.version.to_string();
-    Ok((Name::from_text(&stored.key), Entry::new(resource, stored.version)))
+    Ok((Name::from_text(&stored.key), Entry::new(Arc::new(resource), stored.version)))
 }
 
 /// What is known of the subscription after a restart: the document that was tried last, if its condition says that the

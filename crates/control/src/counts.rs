@@ -1,7 +1,7 @@
 //! Counters of the control plane: per function up to a limit, and one total for the rest.
 
-use crate::names::Name;
 use klambda_crash::{Guard, Lock};
+use klambda_functions::name::Name;
 use klambda_functions::resource::Outcome;
 use klambda_functions::write::Change;
 use std::collections::BTreeMap;

@@ -1,11 +1,9 @@
 //! Calls of what runs elsewhere: a URL, with or without TLS.
 
 use crate::invoke::{ANSWER_BYTES_MAX, Error};
-use http::Method;
 use http::header::CONTENT_TYPE;
 use klambda_dispatch::client::Call;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 /// Of a long answer so much is in memory at a time.
 const PART_BYTES: usize = 64 << 10;
@@ -21,19 +19,6 @@ fn client() -> Result<&'static reqwest::Client, Error> {
     let built = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
     let client = built.map_err(|error| Error::Broken(format!("no client can be made: {error}")))?;
     Ok(CLIENT.get_or_init(|| client))
-}
-
-/// Whether something answers there, whatever it says. It is asked as receivers of CloudEvents are before the first event.
-pub async fn answers(url: &str, within: Duration) -> Result<(), String> {
-    let client = client().map_err(|error| error.to_string())?;
-    let asked = client.request(Method::OPTIONS, url).timeout(within).send().await;
-    asked.map(drop).map_err(|error| {
-        let mut cause: &dyn std::error::Error = &error;
-        while let Some(deeper) = cause.source() {
-            cause = deeper;
-        }
-        format!("{url} does not answer: {cause}")
-    })
 }
 
 /// Status, type, and body: all of it, or the beginning of a long one and the rest.

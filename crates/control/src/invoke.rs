@@ -2,16 +2,15 @@
 
 use crate::control::Control;
 use crate::elsewhere;
-use crate::names::Name;
-use crate::platform::timeout_ms;
 use bytes::Bytes;
 use klambda_core::address::Address;
 use klambda_core::ids::uuid;
 use klambda_core::outcome::Outcome;
 use klambda_core::time::Millis;
 use klambda_dispatch::client::{self, Call, Caller};
+use klambda_functions::name::Name;
+use klambda_functions::platform::{Acquired, Endpoint, Lease, Unavailable};
 use klambda_functions::resource::{Aspect, Kind, Resource, Truth};
-use klambda_local::fleet::{self, Endpoint, Lease};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -70,7 +69,7 @@ pub struct Rest {
     source: Source,
     until: Instant,
     /// The replica is not stopped before it has said all.
-    _lease: Lease,
+    _lease: Box<dyn Lease>,
 }
 
 pub(crate) enum Source {
@@ -153,12 +152,12 @@ impl Control {
     pub async fn invoke(&self, invocation: Invocation) -> Result<Answer, Error> {
         let Invocation { name, resource, call } = invocation;
         let mut lease = self.lease(&name, &resource).await?;
-        let within = Duration::from_millis(timeout_ms(&resource));
+        let within = Duration::from_millis(resource.spec.call_timeout().ms);
         let answer = match lease.endpoint() {
             Endpoint::Local(address) => {
                 let called = match lease.is_starting() {
                     false => self.caller.call(address, &call, within + LATE).await,
-                    true => self.call_early(&lease, address, &call, within + LATE).await,
+                    true => self.call_early(&*lease, address, &call, within + LATE).await,
                 };
                 let client::Answer { status, content_type, body, rest } =
                     called.map_err(|outcome| failed(outcome, within))?;
@@ -180,7 +179,7 @@ impl Control {
     /// The call waits in the socket of a replica that is coming up: that is not part of its time.
     async fn call_early(
         &self,
-        lease: &Lease,
+        lease: &dyn Lease,
         address: &Address,
         call: &Call,
         within: Duration,
@@ -197,16 +196,20 @@ impl Control {
         }
     }
 
-    async fn lease(&self, name: &Name, resource: &Resource) -> Result<Lease, Error> {
+    async fn lease(&self, name: &Name, resource: &Resource) -> Result<Box<dyn Lease>, Error> {
         let Some(platform) = self.running() else { return Err(not_ready(resource)) };
-        match platform.fleet.acquire(name.as_str()).await {
-            Ok(lease) => Ok(lease),
-            Err(fleet::Error::Unknown(_)) => Err(not_ready(resource)),
-            Err(fleet::Error::Failed(failure)) => {
-                Err(Error::Unavailable { why: failure.to_string(), retry_after: FAILED_RETRY })
+        let acquired = match platform.acquire(name) {
+            Acquired::Ready(lease) => Ok(lease),
+            Acquired::Soon(waiting) => waiting.await,
+            Acquired::Unavailable(why) => Err(why),
+        };
+        acquired.map_err(|unavailable| match unavailable {
+            Unavailable::NotDeployed(_) => not_ready(resource),
+            Unavailable::Failed(why) => Error::Unavailable { why, retry_after: FAILED_RETRY },
+            Unavailable::Busy(why) | Unavailable::Ending(why) => {
+                Error::Unavailable { why, retry_after: RETRY }
             }
-            Err(other) => Err(Error::Unavailable { why: other.to_string(), retry_after: RETRY }),
-        }
+        })
     }
 }
 

@@ -1,7 +1,6 @@
 //! Received events that ask for something: done as the same call over REST would be.
 
 use crate::control::Control;
-use crate::names::Name;
 use crate::writes::{self, Applied, Error};
 use klambda_core::event::Event;
 use klambda_core::event_codec::EventView;
@@ -11,6 +10,7 @@ use klambda_dispatch::functions::Handling;
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::{Delivery, Engine};
 use klambda_functions::events::{ALIASES, Command, Named, command};
+use klambda_functions::name::Name;
 use klambda_functions::request;
 use klambda_functions::resource::{Form, Kind};
 use serde_json::{Value, json};
@@ -67,8 +67,8 @@ impl Control {
     /// To be called before an event that acts is accepted: from the first of them on they come here.
     pub async fn listen(&self) -> Result<(), Error> {
         let listening = self.listening.get_or_try_init(|| async {
-            let handle = self.handle().map_err(|_| Refused::Unavailable("the server is starting".into()))?;
-            let done = handle.command(subscribe).await;
+            self.handle().map_err(|_| Refused::Unavailable("the server is starting".into()))?;
+            let done = self.step(subscribe).await;
             done.map_err(|_| Refused::Unavailable("the server is stopping".into()))?
         });
         listening.await.copied().map_err(|refused| Error::Store(refused.into()))

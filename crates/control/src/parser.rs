@@ -2,7 +2,6 @@
 
 use crate::control::Control;
 use crate::invoke::{Answer, Error, FAILED_RETRY};
-use crate::names::Name;
 use crate::obey::done;
 use bytes::Bytes;
 use klambda_core::event::{Attributes as _, Event};
@@ -10,6 +9,7 @@ use klambda_core::kinds::Kind;
 use klambda_core::outcome::Outcome;
 use klambda_functions::events::{Identity, Named, ParserData, ParserStatus, build_event};
 use klambda_functions::hash;
+use klambda_functions::name::Name;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 

@@ -2,19 +2,22 @@
 
 use crate::control::{Control, DOCUMENTS};
 use crate::counts::{FAILURE, SUCCESS};
-use crate::names::Name;
-use crate::observe::observe;
-use crate::platform::Sweeps;
+use crate::gone;
+use crate::state::Stored;
 use crate::subscriptions::Wish;
+use klambda_core::event::Event;
 use klambda_core::time::Millis;
 use klambda_crash::{Place, Point, contain};
 use klambda_dispatch::Engine;
 use klambda_dispatch::documents::{self, CONTENT_BYTES_MAX, EVENTS_MAX, Expected, Write};
+use klambda_dispatch::runner::Stopped;
+use klambda_functions::name::Name;
 use klambda_functions::observed::Observed;
 use klambda_functions::plan::{Action, Plan, failed, plan};
+use klambda_functions::platform::Task;
 use klambda_functions::resource::{Phase, Resource, Status};
-use klambda_local::fleet::Changes;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Functions that are planned before their outcome is stored.
@@ -25,8 +28,9 @@ const AGAIN_MS: u64 = 1000;
 
 struct Planned {
     name: Name,
-    /// What the plan was made from.
+    /// What the plan was made from, and the version of its document.
     resource: Arc<Resource>,
+    version: u64,
     plan: Plan,
     /// What it counts as.
     result: &'static str,
@@ -49,17 +53,15 @@ struct Step {
 
 impl Control {
     pub(crate) async fn reconcile(self) {
-        let mut sweeps = Sweeps::default();
         loop {
             Point::Reconcile.pass();
-            sweeps.run(&self).await;
             let now = self.clock.now();
             let (due, next) = {
                 let mut state = self.lock();
                 (state.take(AT_ONCE, now), state.next_wake())
             };
             if due.is_empty() {
-                self.idle(next.into_iter().chain(sweeps.due()).min()).await;
+                self.idle(next).await;
                 continue;
             }
             if self.platform().await.is_none() {
@@ -75,10 +77,8 @@ impl Control {
             // On a thread of its own, so that who asks meanwhile is answered.
             let plans = move || due.into_iter().filter_map(|name| control.plan(name)).collect();
             let Ok(planned) = tokio::task::spawn_blocking(plans).await else { return };
-            match self.settle(planned, began).await {
-                Ok(true) => sweeps.note(&self),
-                Ok(false) => {}
-                Err(_) => return,
+            if self.settle(planned, began).await.is_err() {
+                return;
             }
         }
     }
@@ -89,16 +89,13 @@ impl Control {
     }
 
     fn plan(&self, name: Name) -> Option<Planned> {
-        let (resource, observed) = {
-            let mut state = self.lock();
-            let entry = state.functions.get_mut(&name)?;
-            (entry.resource.clone(), observe(&name, entry, self.running(), &self.options))
-        };
+        let (resource, version) = self.live(&name)?;
+        let observed = self.observe(&name, &resource);
         let (plan, result) = self.contained_plan(&name, &resource, &observed)?;
         if let Some(at) = plan.wake_at {
             self.lock().wake(&name, at);
         }
-        let mut planned = Planned { name, resource, plan, result, outcome: None };
+        let mut planned = Planned { name, resource, version, plan, result, outcome: None };
         if planned.changes() && !planned.removes() && !planned.make_outcome() {
             // Only a version without this limit stored one so large. It is planned when somebody changes or deletes it.
             tracing::error!(function = %planned.name, "It is too large to be kept with its status: make it smaller or delete it.");
@@ -106,6 +103,21 @@ impl Control {
             return None;
         }
         Some(planned)
+    }
+
+    fn observe(&self, name: &Name, resource: &Resource) -> Observed {
+        let mut observed = self.running().map(|platform| platform.observe(resource)).unwrap_or_default();
+        for version in &mut observed.versions {
+            // What has no address of its own is called through this server.
+            version.url.get_or_insert_with(|| self.invoke_url(resource));
+        }
+        observed.subscription = self.subscription_of(name);
+        observed
+    }
+
+    fn invoke_url(&self, resource: &Resource) -> String {
+        let (url, kind, metadata) = (&self.options.url, resource.kind.word(), &resource.metadata);
+        format!("{url}/api/v1/lambda/{kind}s/{}/invoke?namespace={}", metadata.name, metadata.namespace)
     }
 
     /// A resource whose plan panics fails, and the others go on: it would panic again after every restart.
@@ -134,12 +146,8 @@ impl Control {
         }
     }
 
-    /// Says whether there was something to do.
-    async fn settle(
-        &self,
-        planned: Vec<Planned>,
-        began: Instant,
-    ) -> Result<bool, klambda_dispatch::runner::Stopped> {
+    /// Stores what plans came to, then acts on it.
+    async fn settle(&self, planned: Vec<Planned>, began: Instant) -> Result<(), Stopped> {
         let mut act = Vec::new();
         let mut step = Step::default();
         for planned in planned {
@@ -156,14 +164,13 @@ impl Control {
         act.iter().for_each(|planned| self.count(planned, began.elapsed()));
         act.retain(|planned| !planned.plan.actions.is_empty());
         if act.is_empty() {
-            return Ok(false);
+            return Ok(());
         }
         let control = self.clone();
         // Folders are made and files written: not on the thread that answers.
         let acting = tokio::task::spawn_blocking(move || control.act_on(act));
-        let wishes = acting.await.map_err(|_| klambda_dispatch::runner::Stopped)?;
-        self.meet(wishes).await?;
-        Ok(true)
+        let wishes = acting.await.map_err(|_| Stopped)?;
+        self.meet(wishes).await
     }
 
     /// Counts a plan whose outcome is stored, also if nothing was to change.
@@ -178,9 +185,9 @@ impl Control {
             version(&plan.status).filter(|serves| version(&resource.status).as_ref() != Some(serves));
         if let Some(serves) = serves
             && let Some(entry) = self.lock().functions.get(name)
-            && let Some(deployed) = entry.deployed.iter().find(|deployed| *deployed.version == *serves)
+            && let Some((_, since)) = entry.deployed.as_ref().filter(|(version, _)| *version == serves)
         {
-            let took = Duration::from_millis(self.clock.now().since(deployed.since));
+            let took = Duration::from_millis(self.clock.now().since(*since));
             self.counting.service_created(name, took);
         }
     }
@@ -202,14 +209,19 @@ impl Control {
     }
 
     /// Answers those that were stored; what was made from something that has changed since is planned again.
-    async fn store_step(&self, step: Step) -> Result<Vec<Planned>, klambda_dispatch::runner::Stopped> {
+    async fn store_step(&self, step: Step) -> Result<Vec<Planned>, Stopped> {
         if step.planned.is_empty() {
             return Ok(Vec::new());
         }
         let names: Vec<Name> = step.planned.iter().map(|planned| planned.name.clone()).collect();
+        let going = step.planned.iter().filter(|planned| planned.removes()).count();
+        let forgotten = self.lock().gone.too_many(going);
         let control = self.clone();
-        match self.handle()?.command(move |engine| control.put_step(engine, step)).await? {
-            Ok(stored) => Ok(stored),
+        match self.step(move |engine| control.put_step(engine, step.planned, forgotten)).await? {
+            Ok((stored, outrun)) => {
+                outrun.iter().for_each(|name| self.enqueue(name));
+                Ok(stored)
+            }
             // Whatever is wrong with one of them is no reason for the others to wait.
             Err(documents::Error::Invalid(_)) if names.len() > 1 => self.store_each(names).await,
             Err(error) => {
@@ -222,7 +234,7 @@ impl Control {
         }
     }
 
-    async fn store_each(&self, names: Vec<Name>) -> Result<Vec<Planned>, klambda_dispatch::runner::Stopped> {
+    async fn store_each(&self, names: Vec<Name>) -> Result<Vec<Planned>, Stopped> {
         let mut stored = Vec::new();
         for name in names {
             let Some(planned) = self.plan(name) else { continue };
@@ -237,90 +249,67 @@ impl Control {
         Ok(stored)
     }
 
-    fn put_step(&self, engine: &mut Engine, step: Step) -> Result<Vec<Planned>, documents::Error> {
-        let mut state = self.lock();
-        Point::SharedLock.pass();
-        let (mut writes, mut events) = (Vec::new(), Vec::new());
-        let (mut resources, mut stored) = (Vec::new(), Vec::new());
-        for mut planned in step.planned {
-            let Some(entry) = state.functions.get(&planned.name) else { continue };
-            if !Arc::ptr_eq(&entry.resource, &planned.resource) {
-                state.enqueue(&planned.name);
-                continue;
+    /// Answers what was stored, and the names of those that somebody else has changed since.
+    fn put_step(
+        &self,
+        engine: &mut Engine,
+        mut planned: Vec<Planned>,
+        forgotten: Vec<Write>,
+    ) -> Result<(Vec<Planned>, Vec<Name>), documents::Error> {
+        let mut outrun = Vec::new();
+        let version = loop {
+            if planned.is_empty() {
+                return Ok((planned, outrun));
             }
-            let key = planned.name.as_str().to_owned();
-            let (resource, content) = match planned.outcome.take() {
-                Some(outcome) => (Some(outcome.resource), Some(outcome.content)),
-                None => (None, None),
-            };
-            writes.push(Write {
-                kind: DOCUMENTS.into(),
-                key,
-                content,
-                expected: Expected::Version(entry.version),
-            });
-            events.append(&mut planned.plan.events);
-            resources.push(resource);
-            stored.push(planned);
-        }
-        if writes.is_empty() {
-            return Ok(stored);
-        }
-        let going = going(&stored);
-        writes.extend(state.gone.writes(&going));
-        let version = engine.put_documents(&writes, &events)?;
-        state.gone.keep(going);
-        for (planned, resource) in stored.iter().zip(resources) {
-            match resource {
-                Some(resource) => state.store(resource, version),
-                None => drop(state.functions.remove(&planned.name)),
+            let writes: Vec<Write> =
+                planned.iter().flat_map(Planned::writes).chain(forgotten.clone()).collect();
+            let events: Vec<Event> = planned.iter().flat_map(|one| one.plan.events.iter().cloned()).collect();
+            match engine.put_documents(&writes, &events) {
+                Ok(version) => break version,
+                Err(documents::Error::Conflict { key, .. }) => {
+                    outrun.push(Name::from_text(&key));
+                    planned.retain(|one| one.name.as_str() != key);
+                }
+                Err(error) => return Err(error),
             }
-        }
-        Ok(stored)
+        };
+        planned.iter_mut().for_each(|one| self.take_over(one, version));
+        Ok((planned, outrun))
+    }
+
+    fn take_over(&self, planned: &mut Planned, version: u64) {
+        let Some(Outcome { mut resource, .. }) = planned.outcome.take() else {
+            self.functions_count.fetch_sub(1, Ordering::Relaxed);
+            return self.stored(Stored::Removed(planned.name.clone()));
+        };
+        resource.metadata.resource_version = version.to_string();
+        self.stored(Stored::Planned { resource: Arc::new(resource), version });
     }
 
     /// Begins what the plan asks for. What is for the engine is answered, to be done together with that of others.
     fn act(&self, name: &Name, resource: &Arc<Resource>, action: Action) -> Option<(Name, Wish)> {
         let platform = self.running()?;
         match action {
-            Action::Fetch { inputs, number } => self.fetch(platform, name, resource, inputs, number),
-            Action::Build { inputs, number, hash } => {
-                self.build(platform, name, resource, inputs, number, hash);
+            Action::Platform(task) => {
+                self.note_deployed(name, &task);
+                platform.act(resource, task);
             }
-            Action::CancelBuild => self.cancel(platform, name),
-            Action::Deploy { version, artifact, generation } => {
-                self.deploy(platform, name, resource, version, artifact, generation);
-            }
-            Action::Scale { version, scaling } => self.scale(platform, name, &version, scaling),
-            Action::Retire { version } => self.retire(platform, name, resource, &version),
-            Action::Subscribe { document } => {
-                return Some((name.clone(), Wish::Put(document)));
-            }
+            Action::Subscribe { document } => return Some((name.clone(), Wish::Put(document))),
             Action::Drain { until } => return Some((name.clone(), Wish::Leave { until })),
             Action::Unsubscribe => return Some((name.clone(), Wish::Leave { until: Millis(0) })),
-            Action::Remove => platform.forget(name),
+            Action::Remove => platform.act(resource, Task::Forget),
         }
         None
     }
 
-    /// What happens to processes is a reason to plan, and to go on with what waits for one.
-    pub(crate) async fn watch_fleet(self, mut changes: Changes) {
-        loop {
-            let name = Name::from_text(&changes.next().await);
-            Point::Fleet.pass();
-            self.enqueue(&name);
-            self.caller.sweep();
-            if let Ok(handle) = self.handle() {
-                handle.function_ready(name.namespace(), name.name());
-            }
+    /// For the time from a version's deployment to its first answer.
+    fn note_deployed(&self, name: &Name, task: &Task) {
+        if let Task::Deploy { version, .. } = task
+            && let Some(entry) = self.lock().functions.get_mut(name)
+        {
+            entry.deployed = Some((version.clone(), self.clock.now()));
         }
     }
-}
-
-/// Those that are gone with this step, with how many events told of them.
-fn going(stored: &[Planned]) -> Vec<(Name, u64)> {
-    let gone = stored.iter().filter(|planned| planned.removes());
-    gone.map(|planned| (planned.name.clone(), planned.plan.counters.transitions)).collect()
 }
 
 impl Planned {
@@ -347,6 +336,18 @@ impl Planned {
             self.outcome = Some(Outcome { resource, content });
         }
         true
+    }
+
+    /// Its document, and what is kept of it when it is gone.
+    fn writes(&self) -> impl Iterator<Item = Write> {
+        let document = Write {
+            kind: DOCUMENTS.into(),
+            key: self.name.as_str().to_owned(),
+            content: self.outcome.as_ref().map(|outcome| outcome.content.clone()),
+            expected: Expected::Version(self.version),
+        };
+        let told = self.plan.counters.transitions;
+        [document].into_iter().chain(self.removes().then(|| gone::keep(&self.name, told)))
     }
 
     fn bytes(&self) -> usize {

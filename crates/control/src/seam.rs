@@ -1,32 +1,34 @@
-//! What the engine asks for: replicas to deliver to.
+//! What the engine asks for: replicas to deliver to. Neither the engine nor the lock is touched here.
 
 use crate::control::Control;
-use crate::names::Name;
 use klambda_dispatch::Delivery;
-use klambda_dispatch::functions::{Acquired, Functions, Handling, Hold, Lease, Unavailable};
-use klambda_local::fleet::{self, Fleet};
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use klambda_dispatch::functions::{self, Functions, Handling, Hold};
+use klambda_functions::name::Name;
+use klambda_functions::platform::{Acquired, Lease, Unavailable};
 
 /// How long events wait before a function that cannot serve is asked again, unless something changes before.
 const RETRY_MS: u64 = 5_000;
 const FAILED_RETRY_MS: u64 = 30_000;
-
-type Acquiring = Pin<Box<dyn Future<Output = Result<Lease, Unavailable>> + Send>>;
+const BUSY_RETRY_MS: u64 = 100;
+const STARTING_RETRY_MS: u64 = 200;
 
 impl Functions for Control {
-    fn acquire(&self, namespace: &str, name: &str) -> Acquired {
+    fn acquire(&self, namespace: &str, name: &str) -> functions::Acquired {
         let Some(platform) = self.running() else {
             let why = "functions are being started".to_owned();
-            return Acquired::Unavailable(Unavailable { why, retry_after_ms: 200 });
+            let retry_after_ms = STARTING_RETRY_MS;
+            return functions::Acquired::Unavailable(functions::Unavailable { why, retry_after_ms });
         };
-        let mut acquiring: Acquiring = Box::pin(lease(platform.fleet.clone(), Name::new(namespace, name)));
-        // One that is warm is had at once.
-        match acquiring.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(lease)) => Acquired::Ready(lease),
-            Poll::Ready(Err(unavailable)) => Acquired::Unavailable(unavailable),
-            Poll::Pending => Acquired::Soon(acquiring),
+        match platform.acquire(&Name::new(namespace, name)) {
+            // One that is warm is had at once.
+            Acquired::Ready(lease) => match local(lease) {
+                Ok(lease) => functions::Acquired::Ready(lease),
+                Err(unavailable) => functions::Acquired::Unavailable(unavailable),
+            },
+            Acquired::Soon(waiting) => functions::Acquired::Soon(Box::pin(async move {
+                waiting.await.map_err(|why| unavailable(&why)).and_then(local)
+            })),
+            Acquired::Unavailable(why) => functions::Acquired::Unavailable(unavailable(&why)),
         }
     }
 
@@ -35,7 +37,7 @@ impl Functions for Control {
     }
 }
 
-struct Held(fleet::Lease);
+struct Held(Box<dyn Lease>);
 
 impl Hold for Held {
     fn answered(&mut self) {
@@ -43,19 +45,18 @@ impl Hold for Held {
     }
 }
 
-async fn lease(fleet: Fleet, name: Name) -> Result<Lease, Unavailable> {
-    let lease = fleet.acquire(name.as_str()).await.map_err(|error| unavailable(&error))?;
-    match lease.address() {
-        Some(address) => Ok(Lease { address: address.clone(), held: Box::new(Held(lease)) }),
-        None => Err(Unavailable { why: "it runs elsewhere".into(), retry_after_ms: RETRY_MS }),
+fn local(lease: Box<dyn Lease>) -> Result<functions::Lease, functions::Unavailable> {
+    match lease.endpoint().address().cloned() {
+        Some(address) => Ok(functions::Lease { address, held: Box::new(Held(lease)) }),
+        None => Err(functions::Unavailable { why: "it runs elsewhere".into(), retry_after_ms: RETRY_MS }),
     }
 }
 
-fn unavailable(error: &fleet::Error) -> Unavailable {
-    let retry_after_ms = match error {
-        fleet::Error::Failed(_) => FAILED_RETRY_MS,
-        fleet::Error::TooManyWaiting(_) | fleet::Error::NoRoom(_) => 100,
-        _ => RETRY_MS,
+fn unavailable(why: &Unavailable) -> functions::Unavailable {
+    let retry_after_ms = match why {
+        Unavailable::Failed(_) => FAILED_RETRY_MS,
+        Unavailable::Busy(_) => BUSY_RETRY_MS,
+        Unavailable::NotDeployed(_) | Unavailable::Ending(_) => RETRY_MS,
     };
-    Unavailable { why: error.to_string(), retry_after_ms }
+    functions::Unavailable { why: why.to_string(), retry_after_ms }
 }

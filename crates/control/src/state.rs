@@ -1,22 +1,21 @@
 //! What is held of each function, and which of them are to be planned.
 
 use crate::gone::Gone;
-use crate::names::Name;
 use klambda_core::time::Millis;
-use klambda_functions::failure::Failure;
-use klambda_functions::observed::{BuildRun, Fetch};
-use klambda_functions::resource::{Resource, Scaling};
-use klambda_local::fleet::Run;
+use klambda_crash::Point;
+use klambda_functions::name::Name;
+use klambda_functions::resource::Resource;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
-use tempfile::TempDir;
+use std::sync::mpsc::Receiver;
 
-#[derive(Default)]
 pub struct State {
     /// By name, so that lists have an order.
     pub functions: BTreeMap<Name, Entry>,
     pub gone: Gone,
+    /// What the engine stored and is not yet taken over here.
+    stored: Receiver<Stored>,
     queue: VecDeque<Name>,
     /// When to plan a function though nothing happened. One that was planned sooner leaves a stale entry behind.
     wakes: BinaryHeap<Reverse<(Millis, Name)>>,
@@ -28,40 +27,24 @@ pub struct Entry {
     pub version: u64,
     pub queued: bool,
     pub wake_at: Option<Millis>,
-    pub work: Option<Box<Work>>,
-    pub deployed: Vec<Deployed>,
-    /// All of it is being ended.
-    pub retiring: bool,
     pub subscription: Option<Subscription>,
+    /// The version that was deployed last, and when.
+    pub deployed: Option<(String, Millis)>,
 }
 
-/// Fetches and builds; nothing of it is kept for a function that is at rest.
-#[derive(Default)]
-pub struct Work {
-    pub fetch: Option<Fetch>,
-    pub build: Option<BuildRun>,
-    /// What was fetched.
-    pub folder: Option<Arc<TempDir>>,
-}
-
-/// A version that the fleet was told of, or that could not even be told.
-#[derive(Clone)]
-pub struct Deployed {
-    pub version: Arc<str>,
-    pub artifact: Arc<str>,
-    pub generation: u64,
-    pub scaling: Scaling,
-    pub since: Millis,
-    pub run: Result<Run, Failure>,
-    /// It runs elsewhere and has not answered yet: the fleet is told of it when it has.
-    pub asking: bool,
-}
-
-impl Deployed {
-    /// Whether the fleet knows of it.
-    pub fn is_told(&self) -> bool {
-        self.run.is_ok() && !self.asking
-    }
+/// What a step of the engine stored, in the order of the steps.
+pub enum Stored {
+    /// Somebody wrote it: it is planned next.
+    Written {
+        resource: Arc<Resource>,
+        version: u64,
+    },
+    /// Its status is new.
+    Planned {
+        resource: Arc<Resource>,
+        version: u64,
+    },
+    Removed(Name),
 }
 
 pub struct Subscription {
@@ -74,32 +57,43 @@ pub struct Subscription {
 }
 
 impl Entry {
-    pub fn new(resource: Resource, version: u64) -> Entry {
-        Entry {
-            resource: Arc::new(resource),
-            version,
-            queued: false,
-            wake_at: None,
-            work: None,
-            deployed: Vec::new(),
-            retiring: false,
-            subscription: None,
-        }
-    }
-
-    pub fn work(&mut self) -> &mut Work {
-        self.work.get_or_insert_default()
+    pub fn new(resource: Arc<Resource>, version: u64) -> Entry {
+        Entry { resource, version, queued: false, wake_at: None, subscription: None, deployed: None }
     }
 }
 
 impl State {
-    /// Puts a resource where it belongs, as the engine has it from now on.
-    pub fn store(&mut self, mut resource: Resource, version: u64) {
-        resource.metadata.resource_version = version.to_string();
-        let name = Name::of(&resource);
-        match self.functions.get_mut(&name) {
-            Some(entry) => (entry.resource, entry.version) = (Arc::new(resource), version),
-            None => drop(self.functions.insert(name, Entry::new(resource, version))),
+    pub fn new(stored: Receiver<Stored>) -> State {
+        let (functions, gone) = (BTreeMap::new(), Gone::default());
+        State { functions, gone, stored, queue: VecDeque::new(), wakes: BinaryHeap::new() }
+    }
+
+    /// Takes over what the engine stored since the last look.
+    pub fn catch_up(&mut self) {
+        while let Ok(stored) = self.stored.try_recv() {
+            match stored {
+                Stored::Written { resource, version } => {
+                    let name = Name::of(&resource);
+                    self.gone.take(&name);
+                    self.store(&name, resource, version);
+                    self.enqueue(&name);
+                }
+                Stored::Planned { resource, version } => {
+                    Point::SharedLock.pass();
+                    self.store(&Name::of(&resource), resource, version);
+                }
+                Stored::Removed(name) => {
+                    self.functions.remove(&name);
+                    self.gone.add(name);
+                }
+            }
+        }
+    }
+
+    fn store(&mut self, name: &Name, resource: Arc<Resource>, version: u64) {
+        match self.functions.get_mut(name) {
+            Some(entry) => (entry.resource, entry.version) = (resource, version),
+            None => drop(self.functions.insert(name.clone(), Entry::new(resource, version))),
         }
     }
 

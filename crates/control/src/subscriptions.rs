@@ -1,14 +1,14 @@
 //! Triggers, kept as subscriptions of the engine.
 
 use crate::control::Control;
-use crate::names::Name;
 use crate::state::Subscription;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_dispatch::Engine;
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::runner::Stopped;
-use klambda_functions::hash;
+use klambda_functions::name::Name;
+use klambda_functions::{hash, observed};
 use serde_json::Value;
 
 /// How often a subscription that is to go is looked at.
@@ -43,10 +43,21 @@ impl Control {
         let met = move |engine: &mut Engine| -> Vec<(Name, Met)> {
             wishes.into_iter().map(|(name, wish)| meet(engine, name, wish, now)).collect()
         };
-        for (name, met) in self.handle()?.command(met).await? {
+        for (name, met) in self.step(met).await? {
             self.note(&name, met);
         }
         Ok(())
+    }
+
+    /// As the plan wants it.
+    pub(crate) fn subscription_of(&self, name: &Name) -> Option<observed::Subscription> {
+        let state = self.lock();
+        state.functions.get(name)?.subscription.as_ref().map(|known| observed::Subscription {
+            hash: known.hash.clone(),
+            waiting: known.waiting,
+            draining: known.leaving,
+            fault: known.fault.clone(),
+        })
     }
 
     fn note(&self, name: &Name, met: Met) {
@@ -89,11 +100,11 @@ impl Control {
         if leaving.is_empty() {
             return Ok(());
         }
-        let look = move |engine: &mut Engine| -> Vec<(Name, Option<u64>)> {
+        let look = move |engine: &Engine| -> Vec<(Name, Option<u64>)> {
             let waiting = |name: &Name| Some(engine.view_subscription(&name.subscription())?.status.waiting);
             leaving.into_iter().map(|name| (name.clone(), waiting(&name))).collect()
         };
-        let seen = self.handle()?.query(look).await?;
+        let seen = self.look(look).await?;
         let mut state = self.lock();
         for (name, waiting) in seen {
             let Some(entry) = state.functions.get_mut(&name) else { continue };

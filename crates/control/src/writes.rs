@@ -3,17 +3,19 @@
 
 use crate::control::{Control, DOCUMENTS, Shared};
 use crate::gone;
-use crate::names::Name;
+use crate::state;
 use klambda_core::fault::Fault;
 use klambda_core::ids::uuid;
 use klambda_dispatch::Engine;
 use klambda_dispatch::documents::{self, CONTENT_BYTES_MAX, Expected, Write};
 use klambda_dispatch::runner::Stopped;
+use klambda_functions::name::Name;
 use klambda_functions::request;
 use klambda_functions::resource::{Form, Kind, Resource, STATUS_BYTES_MAX};
 use klambda_functions::write::{self, Birth, Change, Refused, Written};
 use serde_json::Value;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// What of a resource is not its status: together they can be kept, whatever becomes of it.
@@ -56,6 +58,9 @@ impl From<Refused> for Error {
     }
 }
 
+/// What a write is made from, and the version of its document.
+type Live = (Arc<Resource>, u64);
+
 /// What came of storing a write.
 enum Stored {
     Done(Arc<Resource>),
@@ -87,11 +92,12 @@ impl Control {
     /// A whole document, merged three ways with what was applied last.
     pub async fn apply(&self, name: &Name, document: &Value, kind: Kind) -> Result<Applied, Error> {
         loop {
-            let live = self.get(name);
-            if let Some(other) = live.as_deref().filter(|live| live.kind != kind) {
+            let live = self.live(name);
+            let known = live.as_ref().map(|(resource, _)| &**resource);
+            if let Some(other) = known.filter(|known| known.kind != kind) {
                 return Err(exists(other));
             }
-            let written = write::apply(live.as_deref(), document, Form::Body(kind), self.birth())?;
+            let written = write::apply(known, document, Form::Body(kind), self.birth())?;
             if let Some(applied) = self.finish(live, written).await? {
                 return Ok(applied);
             }
@@ -143,17 +149,18 @@ impl Control {
         change: impl Fn(&Resource) -> Result<Written, Error>,
     ) -> Result<Applied, Error> {
         loop {
-            let live = self.find(kind, name)?;
-            let written = change(&live)?;
+            let live = self.live(name).filter(|(resource, _)| resource.kind == kind);
+            let live = live.ok_or_else(|| not_found(kind, name))?;
+            let written = change(&live.0)?;
             if let Some(applied) = self.finish(Some(live), written).await? {
                 return Ok(applied);
             }
         }
     }
 
-    async fn finish(&self, live: Option<Arc<Resource>>, written: Written) -> Result<Option<Applied>, Error> {
+    async fn finish(&self, live: Option<Live>, written: Written) -> Result<Option<Applied>, Error> {
         let Written { resource, change } = written;
-        if let (Change::Nothing, Some(resource)) = (change, &live) {
+        if let (Change::Nothing, Some((resource, _))) = (change, &live) {
             return Ok(Some(Applied { resource: resource.clone(), change }));
         }
         let began = Instant::now();
@@ -167,60 +174,55 @@ impl Control {
         }
     }
 
-    async fn store(&self, mut resource: Resource, from: Option<Arc<Resource>>) -> Result<Stored, Error> {
-        let content = sized(&mut resource, from.as_deref())?;
-        let control = self.clone();
-        let step = move |engine: &mut Engine| control.put(engine, resource, from, content);
-        let stored = self.handle()?.command(step).await?;
+    async fn store(&self, mut resource: Resource, from: Option<Live>) -> Result<Stored, Error> {
+        let content = sized(&mut resource, from.as_ref().map(|(resource, _)| &**resource))?;
+        let (control, from) = (self.clone(), from.map(|(_, version)| version));
+        let stored = self.step(move |engine| control.put(engine, resource, from, content)).await?;
         self.changed.notify_one();
         stored
     }
 
-    /// In the engine's own step, so that memory and documents change together.
+    /// In a step of the engine. It is stored if its document still has the version that the write was made from.
     fn put(
         &self,
         engine: &mut Engine,
         mut resource: Resource,
-        from: Option<Arc<Resource>>,
+        from: Option<u64>,
         mut content: Vec<u8>,
     ) -> Result<Stored, Error> {
-        let mut state = self.lock();
         let name = Name::of(&resource);
-        let live = state.functions.get(&name).map(|entry| (&entry.resource, entry.version));
-        let expected = match (live, &from) {
-            (None, None) if state.functions.len() >= self.options.functions_max => {
-                return Err(Error::Limit(self.options.functions_max));
-            }
-            (None, None) => Expected::Absent,
-            (Some((live, version)), Some(from)) if Arc::ptr_eq(live, from) => Expected::Version(version),
-            _ => return Ok(Stored::Outrun),
-        };
+        let is_new = from.is_none();
+        if is_new && self.functions_count.load(Ordering::Relaxed) >= self.options.functions_max {
+            return Err(Error::Limit(self.options.functions_max));
+        }
         let mut writes = Vec::with_capacity(2);
-        if from.is_none() && state.gone.told(&name) > 0 {
+        let told = if is_new { gone::told(engine, &name).map_err(documents::Error::from) } else { Ok(0) };
+        let told = told.map_err(Error::Store)?;
+        if told > 0 {
             // Events of one name are counted on, whoever has it.
-            resource.counters.transitions = state.gone.told(&name);
+            resource.counters.transitions = told;
             content = resource.to_stored();
             writes.push(gone::forget(&name));
         }
-        let key = name.as_str().to_owned();
+        let (key, expected) = (name.as_str().to_owned(), from.map_or(Expected::Absent, Expected::Version));
         writes.push(Write { kind: DOCUMENTS.into(), key, content: Some(content), expected });
-        let version = engine.put_documents(&writes, &[]).map_err(Error::Store)?;
-        state.gone.take(&name);
-        state.store(resource, version);
-        state.enqueue(&name);
-        let stored = state.functions.get(&name).map(|entry| Stored::Done(entry.resource.clone()));
-        Ok(stored.unwrap_or(Stored::Outrun))
+        let version = match engine.put_documents(&writes, &[]) {
+            Ok(version) => version,
+            Err(documents::Error::Conflict { .. }) => return Ok(Stored::Outrun),
+            Err(error) => return Err(Error::Store(error)),
+        };
+        self.functions_count.fetch_add(usize::from(is_new), Ordering::Relaxed);
+        resource.metadata.resource_version = version.to_string();
+        let resource = Arc::new(resource);
+        self.stored(state::Stored::Written { resource: resource.clone(), version });
+        Ok(Stored::Done(resource))
     }
 }
 
 impl Shared {
     /// One of this kind.
     pub fn find(&self, kind: Kind, name: &Name) -> Result<Arc<Resource>, Error> {
-        self.get(name).filter(|resource| resource.kind == kind).ok_or_else(|| Error::NotFound {
-            kind,
-            namespace: name.namespace().to_owned(),
-            name: name.name().to_owned(),
-        })
+        self.get(name).filter(|resource| resource.kind == kind).ok_or_else(|| not_found(kind, name))
     }
 
     fn birth(&self) -> Birth {
@@ -253,6 +255,10 @@ fn sized(resource: &mut Resource, from: Option<&Resource>) -> Result<Vec<u8>, Er
         );
         Error::Invalid(vec![Fault::new("", message)])
     })
+}
+
+fn not_found(kind: Kind, name: &Name) -> Error {
+    Error::NotFound { kind, namespace: name.namespace().to_owned(), name: name.name().to_owned() }
 }
 
 fn exists(resource: &Resource) -> Error {

@@ -13,6 +13,7 @@ pub const IMAGE_PORT: u16 = 8080;
 pub const REPLICAS_MAX: u32 = 50;
 pub const TARGET_CONCURRENCY: u32 = 10;
 pub const GRACE_PERIOD: Duration = Duration::from_secs(30);
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 pub const BUILD_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 pub const REQUEST_MEMORY: Size = Size::mebi(32);
 pub const REQUEST_CPU: Cpu = Cpu { millis: 25 };

@@ -1,8 +1,8 @@
 //! Functions and agents as resources: their types, validation and merging, and the plan that brings what runs to what
 //! is asked for.
 //!
-//! Everything here is pure: nothing reads a clock, touches a disk or waits. A platform (processes on one machine, or a
-//! cluster) observes, is told by [`plan::plan`] what to do, does it, and observes again.
+//! Everything here is pure: nothing reads a clock, touches a disk or waits. A [platform](platform::Platform) (processes
+//! on one machine, or a cluster) observes, is told by [`plan::plan`] what to do, does it, and observes again.
 
 mod check;
 pub mod conditions;
@@ -14,6 +14,7 @@ pub mod merge;
 pub mod name;
 pub mod observed;
 pub mod plan;
+pub mod platform;
 pub mod request;
 pub mod resource;
 pub mod scalar;

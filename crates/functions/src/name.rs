@@ -1,7 +1,9 @@
-//! Names: what may be one, and one for what came without.
+//! Names: which function is meant, what may be a name, and one for what came without.
 
 use crate::hash;
-use crate::resource::{Kind, Source, Spec};
+use crate::resource::{Kind, Resource, Source, Spec};
+use std::fmt;
+use std::sync::Arc;
 
 pub const LENGTH_MAX: usize = 63;
 pub const RULE: &str = "has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit";
@@ -63,6 +65,59 @@ fn to_label(text: &str) -> String {
         }
     }
     label.trim_end_matches('-').to_owned()
+}
+
+/// `namespace/name`. Functions and agents share their names, since each has one subscription of it.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(Arc<str>);
+
+impl Name {
+    pub fn new(namespace: &str, name: &str) -> Name {
+        Name(format!("{namespace}/{name}").into())
+    }
+
+    pub fn of(resource: &Resource) -> Name {
+        Name::new(&resource.metadata.namespace, &resource.metadata.name)
+    }
+
+    /// As it is written in documents and in the fleet.
+    pub fn from_text(text: &str) -> Name {
+        Name(text.into())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.0.split_once('/').map_or("", |(namespace, _)| namespace)
+    }
+
+    pub fn name(&self) -> &str {
+        self.0.split_once('/').map_or(&*self.0, |(_, name)| name)
+    }
+
+    pub fn subscription(&self) -> String {
+        format!("lambda.{}.{}", self.namespace(), self.name())
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::borrow::Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ mod subscribe;
 use crate::conditions::{self, Saying};
 use crate::failure::{Failure, Reason};
 use crate::observed::Observed;
-use crate::resource::{Aspect, Counters, Phase, Resource, Scaling, Status};
+use crate::platform::Task;
+use crate::resource::{Aspect, Counters, Phase, Resource, Status};
 use klambda_core::event::Event;
 use klambda_core::kinds::Kind;
 use klambda_core::time::Millis;
@@ -52,21 +53,11 @@ pub struct Plan {
     pub events: Vec<Event>,
 }
 
-/// What the platform is to do. It has the resource at hand: actions name things by their hashes.
+/// What is to be done next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Bring the source here, or see what it is now. Answered in [`Observed::source`].
-    Fetch { inputs: String, number: u64 },
-    /// Make the artifact of what was fetched. Answered in [`Observed::build`] and [`Observed::artifacts`].
-    Build { inputs: String, number: u64, hash: String },
-    /// End fetches and builds that run for the function.
-    CancelBuild,
-    /// Start a version beside what runs. `generation` is to be seen in [`Observed::versions`].
-    Deploy { version: String, artifact: String, generation: u64 },
-    /// Tell a version how to scale from now on; its processes stay.
-    Scale { version: String, scaling: Scaling },
-    /// Send nothing more to a version and end it when what is open is done.
-    Retire { version: String },
+    /// By the platform.
+    Platform(Task),
     /// Make the subscription what this document says.
     Subscribe { document: Value },
     /// Take no more events; deliver those that wait until then.
@@ -75,6 +66,12 @@ pub enum Action {
     Unsubscribe,
     /// Nothing is left: forget the resource.
     Remove,
+}
+
+impl From<Task> for Action {
+    fn from(task: Task) -> Action {
+        Action::Platform(task)
+    }
 }
 
 impl Default for Limits {
@@ -200,8 +197,8 @@ impl<'a> Planner<'a> {
         self.status.phase = phase;
     }
 
-    fn act(&mut self, action: Action) {
-        self.actions.push(action);
+    fn act(&mut self, action: impl Into<Action>) {
+        self.actions.push(action.into());
     }
 
     fn wake(&mut self, at: Millis) {

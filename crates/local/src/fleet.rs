@@ -19,7 +19,6 @@
 use crate::container::Image;
 use crate::process::logs::{Bounds, Logs};
 use crate::process::{Command, Spawner};
-use klambda_core::address::Address;
 use klambda_crash::{Guard, Lock};
 use std::collections::HashMap;
 use std::io;
@@ -43,7 +42,8 @@ mod proofs;
 mod replica;
 
 pub use failure::{Failure, Reason};
-pub use lease::Lease;
+pub use klambda_functions::platform::Endpoint;
+pub use lease::{Begun, Lease, Waiting};
 pub use observe::{Changes, Observation, Phase, VersionView};
 
 use desk::Desk;
@@ -101,13 +101,6 @@ impl Default for Scaling {
             wait: Duration::from_secs(60),
         }
     }
-}
-
-/// Where a replica is reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Endpoint {
-    Local(Address),
-    Url(Arc<str>),
 }
 
 #[derive(Clone, Debug, thiserror::Error)]

@@ -8,7 +8,7 @@ use crate::functions::limits::Limiter;
 use crate::functions::watch::Requests;
 use crate::shutdown::Shutdown;
 use crate::telemetry;
-use klambda_control::{CacheLimits, Control, Options, StartError};
+use klambda_control::{Control, Options, StartError};
 use klambda_core::time::Millis;
 use klambda_core::{binding, breaker};
 use klambda_dispatch::client;
@@ -17,6 +17,7 @@ use klambda_dispatch::runner::{Clock, Handle, Runner, StoreFailed};
 use klambda_dispatch::workers::EVENT_INTERVAL;
 use klambda_dispatch::{Engine, Failure};
 use klambda_functions::plan;
+use klambda_local::platform;
 use klambda_store::real_disk::{self, RealDisk};
 use klambda_store::{log, recovery};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -155,7 +156,8 @@ impl Server {
         log_recovery(&report);
         let history = History::new(engine.reader());
         let clock = clock.not_before(engine.now());
-        let control = Control::new(function_options(&config, &url), clock);
+        let control =
+            Control::new(control_options(&config, &url), clock, platform::open(machine_options(&config)));
         control.load(&engine).inspect_err(|_| shutdown.cut())?;
         let (client, deliveries) = (client_options(&config), threads(&config).deliveries);
         let functions = Arc::new(control.clone());
@@ -333,23 +335,26 @@ fn client_options(config: &Config) -> client::Options {
 /// Also when the file was replaced since the start.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-fn function_options(config: &Config, url: &str) -> Options {
+fn machine_options(config: &Config) -> platform::Options {
     let helper = vec![OWN_PROGRAM.into(), "child".into()];
     // Builds and functions have working folders of their own: a relative path would lead elsewhere from there.
     let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
-    let mut options = Options::new(data.join("functions"), helper);
-    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let mut options = platform::Options::new(data.join("functions"), helper);
     let functions = &config.functions;
-    options.url = url.to_owned();
     options.secrets = functions.secrets.clone();
-    options.functions_max = functions.max;
     options.builds_max = functions.builds;
     options.replicas_max = functions.replicas;
     options.start_timeout = functions.start_timeout;
+    options.drain = functions.drain;
     options.fetch.time = functions.fetch_timeout;
-    options.cache = CacheLimits { bytes: functions.cache_bytes, age: functions.cache_age };
-    options.named_max = config.limits.metric_functions;
-    options.limits = plan::Limits {
+    options.cache = platform::cache::Limits { bytes: functions.cache_bytes, age: functions.cache_age };
+    options
+}
+
+fn control_options(config: &Config, url: &str) -> Options {
+    let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let functions = &config.functions;
+    let limits = plan::Limits {
         tries_max: functions.tries,
         tries_within_ms: ms(functions.tries_within),
         // The fleet knows the cause sooner: this is for what it never says.
@@ -357,7 +362,13 @@ fn function_options(config: &Config, url: &str) -> Options {
         drain_ms_max: ms(functions.drain),
         ..plan::Limits::default()
     };
-    options
+    Options {
+        functions_max: functions.max,
+        limits,
+        start_timeout: functions.start_timeout,
+        named_max: config.limits.metric_functions,
+        url: url.to_owned(),
+    }
 }
 
 fn event_limits(config: &Config) -> binding::Limits {

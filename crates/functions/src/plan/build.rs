@@ -1,9 +1,10 @@
 //! From the source to an artifact: fetch, build, try again a few times, or say why not.
 
-use super::{Action, Planner};
+use super::Planner;
 use crate::conditions::Saying;
 use crate::failure::{Failure, Reason};
 use crate::observed::{BuildState, FetchState};
+use crate::platform::Task;
 use crate::resource::{Aspect, BuildStatus, Counters, Outcome, Resource, Source};
 use crate::scalar::Time;
 use crate::{hash, request};
@@ -66,7 +67,7 @@ impl Planner<'_> {
     pub(super) fn abandon(&mut self) {
         let fetches = self.observed.source.as_ref().is_some_and(|fetch| fetch.state.is_open());
         if fetches || self.observed.build.as_ref().is_some_and(|run| run.state.is_open()) {
-            self.act(Action::CancelBuild);
+            self.act(Task::CancelBuild { outcome: Outcome::Cancelled });
         }
         self.counters.forget_tries();
         let Some(mut old) = self.status.build_status.take() else { return };
@@ -158,7 +159,7 @@ impl Planner<'_> {
             true => (Outcome::Stopped, Reason::BuildStopped),
             false => (Outcome::Cancelled, Reason::BuildCancelled),
         };
-        self.act(Action::CancelBuild);
+        self.act(Task::CancelBuild { outcome });
         self.end(build, outcome, &Failure::new(reason, "Somebody asked for it"), false);
         Some(Made::Failed)
     }
@@ -217,7 +218,7 @@ impl Planner<'_> {
         build.running_since.get_or_insert(Time(self.now));
         let deadline = self.deadline(build);
         if self.now >= deadline {
-            self.act(Action::CancelBuild);
+            self.act(Task::CancelBuild { outcome: Outcome::Timeout });
             let timeout = format_duration_ms(self.desired.spec.build.timeout.ms);
             let failure = Failure::new(Reason::BuildTimeout, format!("It took longer than {timeout}"));
             self.end(build, Outcome::Timeout, &failure, step == Step::Fetch);
@@ -247,8 +248,8 @@ impl Planner<'_> {
             self.tell_build_started(build);
         }
         self.act(match step {
-            Step::Fetch => Action::Fetch { inputs, number },
-            Step::Build => Action::Build { inputs, number, hash: build.hash.clone().unwrap_or_default() },
+            Step::Fetch => Task::Fetch { inputs, number },
+            Step::Build => Task::Build { inputs, number, hash: build.hash.clone().unwrap_or_default() },
         });
     }
 

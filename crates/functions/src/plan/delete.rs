@@ -3,6 +3,7 @@
 use super::{Action, Planner};
 use crate::conditions::Saying;
 use crate::observed::Subscription;
+use crate::platform::Task;
 use crate::resource::{Aspect, Phase};
 use klambda_core::kinds::Kind;
 use klambda_core::time::Millis;
@@ -35,7 +36,7 @@ impl Planner<'_> {
     fn end_versions(&mut self) {
         let observed = self.observed;
         for version in observed.versions.iter().filter(|version| !version.is_retiring()) {
-            self.act(Action::Retire { version: version.version.clone() });
+            self.act(Task::Retire { version: version.version.clone() });
         }
         if observed.versions.is_empty() {
             self.remove();

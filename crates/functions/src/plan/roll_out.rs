@@ -6,6 +6,7 @@ use crate::conditions::Saying;
 use crate::failure::{Failure, Reason};
 use crate::hash;
 use crate::observed::{Observed, Version, VersionState};
+use crate::platform::Task;
 use crate::resource::{Aspect, Phase, ServiceStatus};
 use klambda_core::kinds::Kind;
 use klambda_core::quantity::format_duration_ms;
@@ -61,11 +62,7 @@ impl Planner<'_> {
     fn version(&mut self, wanted: &str, artifact: &str) -> Rolled {
         let Some(known) = self.observed.version(wanted) else {
             let generation = self.desired.metadata.generation;
-            self.act(Action::Deploy {
-                version: wanted.to_owned(),
-                artifact: artifact.to_owned(),
-                generation,
-            });
+            self.act(Task::Deploy { version: wanted.to_owned(), artifact: artifact.to_owned(), generation });
             return Rolled::Starting;
         };
         match &known.state {
@@ -97,7 +94,7 @@ impl Planner<'_> {
         for version in &observed.versions {
             let is_kept = !answers && Some(&version.version) == kept.as_ref();
             if version.version != wanted && !is_kept && !version.is_retiring() {
-                self.act(Action::Retire { version: version.version.clone() });
+                self.act(Task::Retire { version: version.version.clone() });
             }
         }
     }
@@ -134,13 +131,14 @@ impl Planner<'_> {
         let (observed, scaling) = (self.observed, self.desired.spec.scaling);
         for version in &observed.versions {
             if !version.is_retiring() && version.scaling != scaling {
-                self.act(Action::Scale { version: version.version.clone(), scaling });
+                self.act(Task::Scale { version: version.version.clone(), scaling });
             }
         }
         // What is retired in the same breath need not be told.
         let retired: Vec<String> = self.actions.iter().filter_map(retired).collect();
-        self.actions
-            .retain(|action| !matches!(action, Action::Scale { version, .. } if retired.contains(version)));
+        self.actions.retain(|action| {
+            !matches!(action, Action::Platform(Task::Scale { version, .. }) if retired.contains(version))
+        });
     }
 
     fn note_service(&mut self) {
@@ -190,7 +188,7 @@ impl Planner<'_> {
 
 fn retired(action: &Action) -> Option<String> {
     match action {
-        Action::Retire { version } => Some(version.clone()),
+        Action::Platform(Task::Retire { version }) => Some(version.clone()),
         _ => None,
     }
 }

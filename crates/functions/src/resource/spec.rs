@@ -62,6 +62,12 @@ impl Spec {
     pub fn url(&self) -> Option<&str> {
         Some(self.source.as_ref()?.url.as_ref()?.url.as_str())
     }
+
+    /// How long one call may take.
+    pub fn call_timeout(&self) -> Duration {
+        let stated = self.retry.as_ref().and_then(|retry| retry.timeout);
+        stated.unwrap_or(defaults::CALL_TIMEOUT)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]

@@ -8,6 +8,7 @@ use klambda_functions::conditions::{self, Saying};
 use klambda_functions::failure::{Failure, LINES_MAX, Reason};
 use klambda_functions::observed::VersionState;
 use klambda_functions::plan::Action;
+use klambda_functions::platform::Task;
 use klambda_functions::resource::{Aspect, Outcome, Phase, Resource, STATUS_BYTES_MAX, Truth};
 use klambda_functions::{request, write};
 use serde_json::{Value, json};
@@ -452,7 +453,9 @@ fn actions_carry_what_a_platform_needs() {
     let mut platform = Platform::new(resource.clone());
     let made = klambda_functions::plan::plan(&resource, &platform.observed, &platform.limits, platform.now);
     let build = made.actions.iter().find_map(|action| match action {
-        Action::Build { inputs, number, hash } => Some((inputs.clone(), *number, hash.clone())),
+        Action::Platform(Task::Build { inputs, number, hash }) => {
+            Some((inputs.clone(), *number, hash.clone()))
+        }
         _ => None,
     });
     let (inputs, number, hash) = build.unwrap();

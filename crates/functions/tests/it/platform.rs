@@ -7,6 +7,7 @@ use klambda_functions::failure::Failure;
 use klambda_functions::hash;
 use klambda_functions::observed::*;
 use klambda_functions::plan::{Action, Limits, Plan, plan};
+use klambda_functions::platform::Task;
 use klambda_functions::resource::{Condition, Phase, Resource};
 use std::collections::BTreeSet;
 
@@ -75,7 +76,7 @@ impl Platform {
             (&resource.status, resource.counters),
             "it settles at once"
         );
-        let lasting = |action: &&Action| **action != Action::CancelBuild;
+        let lasting = |action: &&Action| !matches!(action, Action::Platform(Task::CancelBuild { .. }));
         let (before, after): (Vec<&Action>, Vec<&Action>) =
             (actions.iter().filter(lasting).collect(), again.actions.iter().filter(lasting).collect());
         assert_eq!(before, after, "what was lost is asked for again");
@@ -86,7 +87,7 @@ impl Platform {
         if !before.is_deleting() {
             assert_eq!(made.status.phase == Phase::Ready, serving, "ready is what serves");
             let retired = |version: &Version| {
-                made.actions.contains(&Action::Retire { version: version.version.clone() })
+                made.actions.contains(&Task::Retire { version: version.version.clone() }.into())
             };
             let left = self.observed.versions.iter().any(|version| version.is_serving() && !retired(version));
             assert_eq!(left, serving, "the last version that serves stays");
@@ -109,12 +110,31 @@ impl Platform {
     }
 
     fn act(&mut self, action: Action) {
-        let scaling = self.resource().spec.scaling;
         match action {
-            Action::Fetch { inputs, number } => self.fetch(inputs, number),
-            Action::Build { inputs, number, hash } => self.build(inputs, number, hash),
-            Action::CancelBuild => self.cancel(),
-            Action::Deploy { version, generation, .. } => {
+            Action::Platform(task) => self.perform(task),
+            Action::Subscribe { document } => {
+                let hash = hash::of(&document);
+                let waiting = 0;
+                self.observed.subscription =
+                    Some(Subscription { hash, waiting, draining: false, fault: None });
+            }
+            Action::Drain { .. } => self.observed.subscription.as_mut().unwrap().draining = true,
+            Action::Unsubscribe => self.observed.subscription = None,
+            Action::Remove => {
+                assert!(self.observed.versions.is_empty() && self.observed.subscription.is_none());
+                self.resource = None;
+            }
+        }
+    }
+
+    fn perform(&mut self, task: Task) {
+        let scaling = self.resource().spec.scaling;
+        match task {
+            Task::Forget => unreachable!("the control plane asks for it when the resource is gone"),
+            Task::Fetch { inputs, number } => self.fetch(inputs, number),
+            Task::Build { inputs, number, hash } => self.build(inputs, number, hash),
+            Task::CancelBuild { .. } => self.cancel(),
+            Task::Deploy { version, generation, .. } => {
                 assert!(self.observed.version(&version).is_none(), "deployed twice");
                 let state = VersionState::Starting { since: self.now };
                 let url = None;
@@ -129,20 +149,8 @@ impl Platform {
                     scaling,
                 });
             }
-            Action::Scale { version, scaling } => self.version(&version).scaling = scaling,
-            Action::Retire { version } => self.version(&version).state = VersionState::Retiring,
-            Action::Subscribe { document } => {
-                let hash = hash::of(&document);
-                let waiting = 0;
-                self.observed.subscription =
-                    Some(Subscription { hash, waiting, draining: false, fault: None });
-            }
-            Action::Drain { .. } => self.observed.subscription.as_mut().unwrap().draining = true,
-            Action::Unsubscribe => self.observed.subscription = None,
-            Action::Remove => {
-                assert!(self.observed.versions.is_empty() && self.observed.subscription.is_none());
-                self.resource = None;
-            }
+            Task::Scale { version, scaling } => self.version(&version).scaling = scaling,
+            Task::Retire { version } => self.version(&version).state = VersionState::Retiring,
         }
     }
 

@@ -6,7 +6,7 @@ use super::replica::{Replica, Stage};
 use super::{Endpoint, Error, Fleet, Shared, State};
 use klambda_core::address::Address;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Letting go of it ends the request.
@@ -63,22 +63,23 @@ impl Fleet {
     /// A replica for one request. Waits for one where all are full, in the order of coming and not for ever; never for
     /// one to start, which its socket does.
     pub async fn acquire(&self, function: &str) -> Result<Lease, Error> {
-        let (function, ticket, answer, wait) = match self.enter(function)? {
-            (function, Entered::Granted(grant)) => return Ok(self.lease(function, grant)),
-            (function, Entered::Queued { ticket, answer, wait }) => (function, ticket, answer, wait),
-        };
-        let mut waiting = Waiting { shared: self.shared.clone(), function, ticket, answer: Some(answer) };
-        let answered = match waiting.answer.as_mut() {
-            Some(answer) => tokio::time::timeout(wait, answer).await,
-            None => return Err(Error::Ended),
-        };
-        match answered {
-            Ok(answered) => {
-                waiting.answer = None;
-                Ok(self.lease(waiting.function.clone(), answered.map_err(|_| Error::Ended)??))
-            }
-            Err(_) => Err(Error::NoRoom(wait)),
+        match self.begin(function)? {
+            Begun::Granted(lease) => Ok(lease),
+            Begun::Queued(waiting) => waiting.lease().await,
         }
+    }
+
+    /// The same without waiting: a replica, or a place in the queue for one.
+    pub fn begin(&self, function: &str) -> Result<Begun, Error> {
+        let shared = self.shared.clone();
+        Ok(match self.enter(function)? {
+            (function, Entered::Granted(grant)) => {
+                Begun::Granted(Lease { shared, function, grant, answered: false })
+            }
+            (function, Entered::Queued { ticket, answer, wait }) => {
+                Begun::Queued(Waiting { shared, function, ticket, answer: Some(answer), wait })
+            }
+        })
     }
 
     fn enter(&self, name: &str) -> Result<(Arc<str>, Entered), Error> {
@@ -88,18 +89,31 @@ impl Fleet {
         let entered = function.enter(&self.shared, desk, Instant::now())?;
         Ok((function.name.clone(), entered))
     }
+}
 
-    fn lease(&self, function: Arc<str>, grant: Grant) -> Lease {
-        Lease { shared: self.shared.clone(), function, grant, answered: false }
-    }
+pub enum Begun {
+    Granted(Lease),
+    Queued(Waiting),
 }
 
 /// A place in the queue. Given up when the caller goes away, with what it was just given.
-struct Waiting {
+pub struct Waiting {
     shared: Arc<Shared>,
     function: Arc<str>,
     ticket: u64,
     answer: Option<oneshot::Receiver<Result<Grant, Error>>>,
+    wait: Duration,
+}
+
+impl Waiting {
+    pub async fn lease(mut self) -> Result<Lease, Error> {
+        let Some(answer) = self.answer.as_mut() else { return Err(Error::Ended) };
+        let answered = tokio::time::timeout(self.wait, answer).await;
+        let grant = answered.map_err(|_| Error::NoRoom(self.wait))?;
+        self.answer = None;
+        let (shared, function) = (self.shared.clone(), self.function.clone());
+        Ok(Lease { shared, function, grant: grant.map_err(|_| Error::Ended)??, answered: false })
+    }
 }
 
 impl Drop for Waiting {

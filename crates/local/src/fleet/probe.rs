@@ -1,6 +1,5 @@
 //! Asking a replica whether it is up. The request waits in its socket until it is; so there is one, as a rule.
 
-use super::Endpoint;
 use klambda_core::address::{Address, path_of};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -42,13 +41,4 @@ async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result
     stream.read_exact(&mut head).await?;
     let code = std::str::from_utf8(&head[9..]).ok().and_then(|code| code.parse().ok());
     code.ok_or_else(|| std::io::ErrorKind::InvalidData.into())
-}
-
-impl Endpoint {
-    pub fn address(&self) -> Option<&Address> {
-        match self {
-            Endpoint::Local(address) => Some(address),
-            Endpoint::Url(_) => None,
-        }
-    }
 }

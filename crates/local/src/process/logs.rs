@@ -1,7 +1,9 @@
 //! The last of what a function printed, in memory only: a ring bounded in lines and bytes, read by pages and followed.
 
+use klambda_core::time::Millis;
 use klambda_crash::{Guard, Lock};
-use serde::Serialize;
+use klambda_functions::platform::{self, Pending};
+pub use klambda_functions::platform::{Line, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,23 +24,6 @@ impl Default for Bounds {
     fn default() -> Bounds {
         Bounds { lines: 1000, bytes: 256 << 10, line_bytes: 16 << 10, idle_bytes: 8 << 10 }
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Stream {
-    Stdout,
-    Stderr,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Line {
-    /// Counts from 0 for each ring, without a hole.
-    pub number: u64,
-    pub time_ms: u64,
-    pub replica: u64,
-    pub stream: Stream,
-    pub text: String,
 }
 
 /// What replicas of one function printed, in the order it came.
@@ -63,12 +48,13 @@ impl Logs {
     }
 
     pub fn push(&self, replica: u64, stream: Stream, text: &str) {
-        let time_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = Millis(since.as_millis() as u64);
         let mut ring = self.ring();
         let number = ring.next;
         ring.next += 1;
         ring.bytes += text.len();
-        ring.lines.push_back(Line { number, time_ms, replica, stream, text: text.into() });
+        ring.lines.push_back(Line { number, time, replica, stream, text: text.into() });
         ring.cut(self.bounds.lines, self.bounds.bytes);
         drop(ring);
         self.more.notify_waiters();
@@ -186,6 +172,16 @@ impl Follower {
         let line = ring.lines.get((self.next.max(first) - first) as usize).ok_or(ring.closed)?.clone();
         self.next = line.number + 1;
         Ok(line)
+    }
+}
+
+impl platform::Logs for Follower {
+    fn ready(&mut self) -> Vec<Line> {
+        std::iter::from_fn(|| self.available().ok()).collect()
+    }
+
+    fn next(&mut self) -> Pending<'_, Option<Line>> {
+        Box::pin(Follower::next(self))
     }
 }
 

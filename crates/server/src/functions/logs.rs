@@ -11,8 +11,7 @@ use crate::stream::{ByteStream, Pieces};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri, header};
-use klambda_core::time::Millis;
-use klambda_local::process::logs::{Follower, Line, Stream};
+use klambda_functions::platform::{Line, Logs};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
@@ -34,45 +33,42 @@ pub async fn show(
     params.finish()?;
     api.control.find(kind_of(&uri), &name)?;
     let tail = usize::try_from(tail).unwrap_or(usize::MAX);
-    let logs = api.control.logs(&name);
+    let logs = api.control.logs(&name, tail);
     if follow {
         let logs = logs.ok_or_else(|| {
             Problem::function_unavailable("nothing of it has been started yet: there is nothing to follow")
                 .retry_after(Duration::from_secs(1))
         })?;
-        return stream(&api, api.opener(&headers), logs.follow(tail));
+        return stream(&api, api.opener(&headers), logs);
     }
-    let items: Vec<Value> = logs.map(|logs| logs.last(tail)).unwrap_or_default().iter().map(line).collect();
+    let lines = logs.map(|mut logs| logs.ready()).unwrap_or_default();
+    let items: Vec<Value> = lines.iter().map(line).collect();
     Ok(Json(json!({ "items": items, "next": null })).into_response())
 }
 
 fn line(line: &Line) -> Value {
-    let stream = match line.stream {
-        Stream::Stdout => "stdout",
-        Stream::Stderr => "stderr",
-    };
     json!({
         "number": line.number,
-        "time": Millis(line.time_ms).rfc3339(),
+        "time": line.time.rfc3339(),
         "replica": line.replica,
-        "stream": stream,
+        "stream": line.stream.name(),
         "text": line.text,
     })
 }
 
-fn stream(api: &Api, opener: Opener, follower: Follower) -> Result<Response, Problem> {
+fn stream(api: &Api, opener: Opener, logs: Box<dyn Logs>) -> Result<Response, Problem> {
     let permit = api.tails.clone().try_acquire_owned().map_err(|_| {
         Problem::limit_reached(format!("{TAILS_MAX} clients follow logs already"))
             .retry_after(Duration::from_secs(5))
     })?;
     let (pieces, stream) = ByteStream::new(&api.held.answers);
-    go_on(run(follower, pieces, api.shutdown.clone(), opener, permit));
+    go_on(run(logs, pieces, api.shutdown.clone(), opener, permit));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(stream)).into_response())
 }
 
 async fn run(
-    mut follower: Follower,
+    mut logs: Box<dyn Logs>,
     pieces: Pieces,
     shutdown: Shutdown,
     opener: Opener,
@@ -82,16 +78,16 @@ async fn run(
         () = shutdown.requested() => {}
         () = opener.revoked() => {}
         () = pieces.closed() => {}
-        _ = send(&mut follower, &pieces) => {}
+        _ = send(&mut *logs, &pieces) => {}
     }
     drop(permit);
 }
 
 /// Ends when the function is gone.
-async fn send(follower: &mut Follower, pieces: &Pieces) -> Option<()> {
+async fn send(logs: &mut dyn Logs, pieces: &Pieces) -> Option<()> {
     pieces.say(": what it prints\n\n").await?;
     loop {
-        match tokio::time::timeout(KEEP_ALIVE, follower.next()).await {
+        match tokio::time::timeout(KEEP_ALIVE, logs.next()).await {
             Ok(Some(next)) => pieces.say(&format!("id: {}\ndata: {}\n\n", next.number, line(&next))).await?,
             Ok(None) => return None,
             Err(_) => pieces.say(": still here\n\n").await?,

@@ -1,19 +1,18 @@
 //! Fetching and building.
 
+use super::Machine;
 use super::jobs::Begun;
-use super::{Fetched, Platform};
-use crate::control::Control;
-use crate::names::Name;
-use crate::observe::capital;
-use crate::secrets::Secret;
+use super::observe::capital;
+use super::source_of::source_of;
+use crate::source::{self, Source};
 use klambda_build::{Cancel, Language, Request, Stage, Told, hash_folder};
 use klambda_crash::Point;
 use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::hash::{self, REBUILD_ANNOTATION};
+use klambda_functions::name::Name;
 use klambda_functions::observed::{BuildRun, BuildState, Fetch, FetchState};
-use klambda_functions::resource::{self, Outcome, Resource, SourceType};
-use klambda_local::source::{self, Source};
-use std::path::PathBuf;
+use klambda_functions::platform::News;
+use klambda_functions::resource::{self, Outcome, Resource};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -21,78 +20,76 @@ use tempfile::TempDir;
 /// Where the code is, below what was fetched.
 const CODE: &str = "code";
 
-impl Control {
-    pub(crate) fn fetch(
-        &self,
-        platform: &Platform,
-        name: &Name,
-        resource: &Arc<Resource>,
-        inputs: String,
-        number: u64,
-    ) {
+#[derive(Clone)]
+struct Fetched {
+    digest: String,
+    folder: Arc<TempDir>,
+}
+
+impl Machine {
+    pub(super) fn fetch(&self, name: &Name, resource: &Arc<Resource>, inputs: String, number: u64) {
         let what = hash::of(&(&resource.metadata.namespace, &resource.spec.source));
         let joined = {
-            let mut state = self.lock();
-            let Some(entry) = state.functions.get_mut(name) else { return };
-            let work = entry.work();
+            let mut functions = self.lock();
+            let work = functions.entry(name.clone()).or_default().work();
             if work.fetch.as_ref().is_some_and(|fetch| fetch.number == number) {
                 return;
             }
-            let joined = platform.fetches.join(&what, (name.clone(), number));
+            let joined = self.fetches.join(&what, (name.clone(), number));
             work.fetch = Some(Fetch { inputs, number, state: fetching(joined.as_ref().err()) });
             joined
         };
         let begun = match joined {
             Ok(begun) => begun,
-            Err(Some(_)) => return self.enqueue(name),
+            Err(Some(_)) => return self.changed(name),
             Err(None) => return,
         };
-        let (control, resource) = (self.clone(), resource.clone());
+        let (machine, resource) = (self.clone(), resource.clone());
         tokio::spawn(async move {
             Point::Fetch.pass();
-            control.fetch_for_all(begun, &resource).await
+            machine.fetch_for_all(begun, &resource).await
         });
     }
 
     async fn fetch_for_all(&self, begun: Begun, resource: &Resource) {
-        let Some(platform) = self.running() else { return };
         let told = |stage: Stage| {
             let waits = waits(stage);
-            for (name, number) in platform.fetches.waits(&begun, waits) {
+            for (name, number) in self.fetches.waits(&begun, waits) {
                 self.note_fetch(&name, number, |fetch| fetch.state = fetching(Some(&waits)));
             }
         };
         let fetched = tokio::select! {
-            fetched = platform.fetch(resource, self, &told) => fetched,
+            fetched = self.fetch_source(resource, &told) => fetched,
             () = begun.cancel.cancelled() => Err(Failure::new(Reason::BuildCancelled, "It was called off")),
         };
-        for (name, number) in platform.fetches.end(&begun).0 {
+        for (name, number) in self.fetches.end(&begun).0 {
             self.note_fetched(&name, number, &fetched);
         }
     }
 
     fn note_fetch(&self, name: &Name, number: u64, note: impl FnOnce(&mut Fetch)) {
-        let mut state = self.lock();
-        let Some(entry) = state.functions.get_mut(name) else { return };
-        let Some(fetch) = entry.work().fetch.as_mut().filter(|fetch| fetch.number == number) else { return };
+        let mut functions = self.lock();
+        let work = functions.get_mut(name).and_then(|function| function.work.as_mut());
+        let fetch = work.and_then(|work| work.fetch.as_mut()).filter(|fetch| fetch.number == number);
+        let Some(fetch) = fetch else { return };
         note(fetch);
-        drop(state);
-        self.enqueue(name);
+        drop(functions);
+        self.changed(name);
     }
 
     fn note_build(&self, name: &Name, number: u64, note: impl FnOnce(&mut BuildRun)) {
-        let mut state = self.lock();
-        let Some(entry) = state.functions.get_mut(name) else { return };
-        let Some(build) = entry.work().build.as_mut().filter(|build| build.number == number) else { return };
+        let mut functions = self.lock();
+        let work = functions.get_mut(name).and_then(|function| function.work.as_mut());
+        let build = work.and_then(|work| work.build.as_mut()).filter(|build| build.number == number);
+        let Some(build) = build else { return };
         note(build);
-        drop(state);
-        self.enqueue(name);
+        drop(functions);
+        self.changed(name);
     }
 
     fn note_fetched(&self, name: &Name, number: u64, fetched: &Result<Fetched, Failure>) {
-        let mut state = self.lock();
-        let Some(entry) = state.functions.get_mut(name) else { return };
-        let work = entry.work();
+        let mut functions = self.lock();
+        let Some(work) = functions.get_mut(name).and_then(|function| function.work.as_mut()) else { return };
         let Some(fetch) = work.fetch.as_mut().filter(|fetch| fetch.number == number) else { return };
         match fetched {
             Ok(Fetched { digest, folder }) => {
@@ -101,13 +98,12 @@ impl Control {
             }
             Err(failure) => fetch.state = FetchState::Failed(failure.clone()),
         }
-        drop(state);
-        self.enqueue(name);
+        drop(functions);
+        self.changed(name);
     }
 
-    pub(crate) fn build(
+    pub(super) fn build(
         &self,
-        platform: &Platform,
         name: &Name,
         resource: &Arc<Resource>,
         inputs: String,
@@ -115,26 +111,25 @@ impl Control {
         hash: String,
     ) {
         let (folder, joined) = {
-            let mut state = self.lock();
-            let Some(entry) = state.functions.get_mut(name) else { return };
-            let work = entry.work();
+            let mut functions = self.lock();
+            let work = functions.entry(name.clone()).or_default().work();
             if work.build.as_ref().is_some_and(|build| build.number == number) {
                 return;
             }
-            let joined = platform.builds.join(&hash, (name.clone(), number));
+            let joined = self.builds.join(&hash, (name.clone(), number));
             let state = building(joined.as_ref().err());
             work.build = Some(BuildRun { inputs, hash: hash.clone(), number, state });
             (work.folder.clone(), joined)
         };
         let begun = match joined {
             Ok(begun) => begun,
-            Err(Some(_)) => return self.enqueue(name),
+            Err(Some(_)) => return self.changed(name),
             Err(None) => return,
         };
-        let (control, resource) = (self.clone(), resource.clone());
+        let (machine, resource) = (self.clone(), resource.clone());
         tokio::spawn(async move {
             Point::Build.pass();
-            control.build_for_all(hash, begun, &resource, folder).await
+            machine.build_for_all(hash, begun, &resource, folder).await
         });
     }
 
@@ -145,28 +140,28 @@ impl Control {
         resource: &Resource,
         folder: Option<Arc<TempDir>>,
     ) {
-        let Some(platform) = self.running() else { return };
         // Counted for the function that asked for it first: others that have the same content only wait for it.
         let name = Name::of(resource);
-        self.counting.build_begun(&name);
+        (self.tell)(News::BuildBegun(name.clone()));
         let began = OnceLock::new();
         let told = |stage: Stage| {
             let waits = waits(stage);
             if waits.is_none() {
                 began.get_or_init(Instant::now);
             }
-            for (name, number) in platform.builds.waits(&begun, waits) {
+            for (name, number) in self.builds.waits(&begun, waits) {
                 self.note_build(&name, number, |build| build.state = building(Some(&waits)));
             }
         };
-        let built = Box::pin(platform.build(&hash, resource, folder, &begun.cancel, self, &told)).await;
-        let (askers, called_off) = platform.builds.end(&begun);
+        let built = Box::pin(self.build_artifact(&hash, resource, folder, &begun.cancel, &told)).await;
+        let (askers, called_off) = self.builds.end(&begun);
         let outcome = match &built {
             Ok(()) => Outcome::Completed,
             Err(failure) if failure.reason == Reason::BuildCancelled => called_off,
             Err(failure) => Outcome::of(failure.reason),
         };
-        self.counting.build_ended(&name, outcome, began.get().map_or(Duration::ZERO, Instant::elapsed));
+        let took = began.get().map_or(Duration::ZERO, Instant::elapsed);
+        (self.tell)(News::BuildEnded { name, outcome, took });
         for (name, number) in askers {
             let state = match &built {
                 Ok(()) => BuildState::Done,
@@ -177,52 +172,43 @@ impl Control {
     }
 
     /// Others who wait for the same thing go on.
-    pub(crate) fn cancel(&self, platform: &Platform, name: &Name) {
-        let mut state = self.lock();
-        let entry = state.functions.get_mut(name);
-        // What the plan has called it; a build that something else has taken the place of is called off.
-        let build = entry.as_ref().and_then(|entry| entry.resource.status.build_status.as_ref());
-        let called_off =
-            build.and_then(|build| build.outcome).filter(|outcome| *outcome != Outcome::Completed);
-        let called_off = called_off.unwrap_or(Outcome::Cancelled);
-        if let Some(entry) = entry {
-            entry.work = None;
+    pub(super) fn cancel(&self, name: &Name, called_off: Outcome) {
+        if let Some(function) = self.lock().get_mut(name) {
+            function.work = None;
         }
-        drop(state);
-        platform.fetches.leave(name, called_off);
-        platform.builds.leave(name, called_off);
+        self.fetches.leave(name, called_off);
+        self.builds.leave(name, called_off);
     }
-}
 
-impl Platform {
-    async fn fetch(
-        &self,
-        resource: &Resource,
-        control: &Control,
-        told: Told<'_>,
-    ) -> Result<Fetched, Failure> {
-        let source = source_of(resource, control).map_err(|failure| *failure)?;
+    async fn fetch_source(&self, resource: &Resource, told: Told<'_>) -> Result<Fetched, Failure> {
+        let source = self.source_of(resource).await?;
         let _slot = self.slots.take(told).await.ok_or_else(|| broken("the server is stopping"))?;
-        let folder = self.fetch_into(&source, control).await?;
+        let folder = self.fetch_into(&source).await?;
         let code = folder.path().join(CODE);
         let hashed = tokio::task::spawn_blocking(move || hash_folder(&code)).await;
         let digest = hashed.map_err(broken)?.map_err(broken)?.to_string();
         Ok(Fetched { digest, folder: Arc::new(folder) })
     }
 
-    async fn fetch_into(&self, source: &Source, control: &Control) -> Result<TempDir, Failure> {
-        let folder = tempfile::tempdir_in(self.folder.join("sources")).map_err(broken)?;
-        let fetched = source::fetch(source, &folder.path().join(CODE), &control.options.fetch).await;
+    /// Reads the secrets that it names, on a thread that may wait.
+    async fn source_of(&self, resource: &Resource) -> Result<Source, Failure> {
+        let (machine, resource) = (self.clone(), resource.clone());
+        let read = tokio::task::spawn_blocking(move || source_of(&resource, &machine.options)).await;
+        read.map_err(broken)?.map_err(|failure| *failure)
+    }
+
+    async fn fetch_into(&self, source: &Source) -> Result<TempDir, Failure> {
+        let folder = tempfile::tempdir_in(self.options.folder.join("sources")).map_err(broken)?;
+        let fetched = source::fetch(source, &folder.path().join(CODE), &self.options.fetch).await;
         fetched.map(|_| folder).map_err(|error| not_fetched(&error, source))
     }
 
-    async fn build(
+    async fn build_artifact(
         &self,
         hash: &str,
         resource: &Resource,
         folder: Option<Arc<TempDir>>,
         cancel: &Cancel,
-        control: &Control,
         told: Told<'_>,
     ) -> Result<(), Failure> {
         let Some(runtime) = &resource.spec.runtime else {
@@ -231,8 +217,8 @@ impl Platform {
         let folder = match folder {
             Some(folder) => folder,
             None => {
-                let source = source_of(resource, control).map_err(|failure| *failure)?;
-                Arc::new(self.fetch_into(&source, control).await?)
+                let source = self.source_of(resource).await?;
+                Arc::new(self.fetch_into(&source).await?)
             }
         };
         let inline = resource.spec.source.as_ref().and_then(|source| source.inline.as_ref());
@@ -278,85 +264,6 @@ fn language(language: resource::Language) -> Language {
         resource::Language::Python => Language::Python,
         resource::Language::Go => Language::Go,
     }
-}
-
-fn inline_language(language: resource::Language) -> source::Language {
-    match language {
-        resource::Language::Nodejs => source::Language::NodeJs,
-        resource::Language::Python => source::Language::Python,
-        resource::Language::Go => source::Language::Go,
-    }
-}
-
-fn source_of(resource: &Resource, control: &Control) -> Result<Source, Box<Failure>> {
-    let nothing = || Box::new(Failure::new(Reason::SourceMissing, "It names no source"));
-    let given = resource.spec.source.as_ref().ok_or_else(nothing)?;
-    let options = &control.options;
-    Ok(match given.kind {
-        SourceType::Inline => {
-            let (inline, runtime) =
-                given.inline.as_ref().zip(resource.spec.runtime.as_ref()).ok_or_else(nothing)?;
-            Source::Inline(source::Inline {
-                language: inline_language(runtime.language),
-                handler: runtime.handler.clone(),
-                code: inline.code.clone(),
-                // Installed by the build, which is told of them.
-                dependencies: String::new(),
-            })
-        }
-        SourceType::Git => {
-            let git = given.git.as_ref().ok_or_else(nothing)?;
-            Source::Git(source::Git {
-                url: git.url.clone(),
-                reference: git.reference.clone().unwrap_or_default(),
-                path: git.path.clone().unwrap_or_default(),
-                credentials: Secret::open(options, git.secret_ref.as_ref()).for_git()?,
-            })
-        }
-        SourceType::Minio => {
-            let minio = given.minio.as_ref().ok_or_else(nothing)?;
-            Source::Object(source::Object {
-                store: source::Store::Minio,
-                bucket: minio.bucket.clone(),
-                key: minio.key.clone(),
-                endpoint: Some(endpoint(&minio.endpoint)),
-                region: None,
-                credentials: Secret::open(options, minio.secret_ref.as_ref()).for_buckets()?,
-            })
-        }
-        SourceType::S3 => {
-            let s3 = given.s3.as_ref().ok_or_else(nothing)?;
-            Source::Object(source::Object {
-                store: source::Store::S3,
-                bucket: s3.bucket.clone(),
-                key: s3.key.clone(),
-                endpoint: s3.endpoint.clone(),
-                region: Some(s3.region.clone()),
-                credentials: Secret::open(options, s3.secret_ref.as_ref()).for_buckets()?,
-            })
-        }
-        SourceType::Gcs => {
-            let gcs = given.gcs.as_ref().ok_or_else(nothing)?;
-            Source::Object(source::Object {
-                store: source::Store::Gcs,
-                bucket: gcs.bucket.clone(),
-                key: gcs.key.clone(),
-                endpoint: None,
-                region: None,
-                credentials: Secret::open(options, gcs.secret_ref.as_ref()).for_google()?,
-            })
-        }
-        SourceType::Folder => {
-            let folder = given.folder.as_ref().ok_or_else(nothing)?;
-            Source::Folder(PathBuf::from(&folder.path))
-        }
-        SourceType::Image | SourceType::Url => return Err(nothing()),
-    })
-}
-
-/// Addresses of MinIO are written without a scheme as well.
-fn endpoint(text: &str) -> String {
-    if text.contains("://") { text.to_owned() } else { format!("http://{text}") }
 }
 
 fn broken(error: impl std::fmt::Display) -> Failure {

@@ -1,45 +1,53 @@
-//! What is seen of one function, as the plan wants it.
+//! What is seen of one function on this machine.
 
-use crate::names::Name;
-use crate::options::Options;
-use crate::platform::Platform;
-use crate::state::{Deployed, Entry};
+use super::Machine;
+use super::function::{Deployed, Function};
+use crate::fleet::{self, Phase, Run, VersionView};
 use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::hash;
-use klambda_functions::observed::{Artifact, FetchState, Observed, Subscription, Version, VersionState};
+use klambda_functions::name::Name;
+use klambda_functions::observed::{Artifact, Fetch, FetchState, Observed, Version, VersionState};
 use klambda_functions::resource::{Outcome, Resource};
-use klambda_local::fleet::{self, Phase, Run, VersionView};
 
-pub fn observe(name: &Name, entry: &mut Entry, platform: Option<&Platform>, options: &Options) -> Observed {
-    let built = entry.resource.status.build_status.as_ref().and_then(|build| build.outcome);
-    if built == Some(Outcome::Completed) {
-        // Nothing of it is needed any more.
-        entry.work = None;
+impl Machine {
+    pub(super) fn observe(&self, resource: &Resource) -> Observed {
+        let name = Name::of(resource);
+        let (mut observed, hashes) = self.observe_work(&name, resource);
+        let artifact = |hash: String| Some(Artifact { uri: self.made(&hash)?.uri(), hash });
+        observed.artifacts = hashes.into_iter().filter_map(artifact).collect();
+        // Both under the lock: the fleet is told of a version under it.
+        if let Some(function) = self.lock().get_mut(&name) {
+            let seen = self.fleet.observe(name.as_str());
+            observed.versions = versions(function, &seen.map(|seen| seen.versions).unwrap_or_default());
+        }
+        observed
     }
-    let work = entry.work.as_deref();
-    let (source, build) =
-        (work.and_then(|work| work.fetch.clone()), work.and_then(|work| work.build.clone()));
-    let mut observed = Observed { source, build, ..Observed::default() };
-    observed.subscription = entry.subscription.as_ref().map(|known| Subscription {
-        hash: known.hash.clone(),
-        waiting: known.waiting,
-        draining: known.leaving,
-        fault: known.fault.clone(),
-    });
-    if let Some(platform) = platform {
-        observed.artifacts = artifacts(&entry.resource, &observed, platform);
-        observed.versions = versions(name, entry, platform, options);
+
+    /// Fetches and builds; and the artifacts that the function could ask for, which are kept from now on.
+    fn observe_work(&self, name: &Name, resource: &Resource) -> (Observed, Vec<String>) {
+        let mut functions = self.lock();
+        let function = functions.entry(name.clone()).or_default();
+        let built = resource.status.build_status.as_ref().and_then(|build| build.outcome);
+        if built == Some(Outcome::Completed) {
+            // Nothing of it is needed any more.
+            function.work = None;
+        }
+        let work = function.work.as_deref();
+        let (source, build) =
+            (work.and_then(|work| work.fetch.clone()), work.and_then(|work| work.build.clone()));
+        let hashes = artifacts(resource, source.as_ref());
+        function.needs(resource, hashes.clone());
+        (Observed { source, build, ..Observed::default() }, hashes)
     }
-    observed
 }
 
-/// Of those that this function could ask for.
-fn artifacts(resource: &Resource, observed: &Observed, platform: &Platform) -> Vec<Artifact> {
+/// The hashes of artifacts that this function could ask for.
+fn artifacts(resource: &Resource, source: Option<&Fetch>) -> Vec<String> {
     let is_built = resource.spec.source.as_ref().is_some_and(|source| source.kind.is_built());
     if !is_built {
         return Vec::new();
     }
-    let fetched = observed.source.as_ref().and_then(|fetch| match &fetch.state {
+    let fetched = source.and_then(|fetch| match &fetch.state {
         FetchState::Done { digest } => Some(digest.clone()),
         _ => None,
     });
@@ -47,23 +55,14 @@ fn artifacts(resource: &Resource, observed: &Observed, platform: &Platform) -> V
     let digest = hash::known_digest(&resource.spec).or(fetched);
     let wanted =
         digest.map(|digest| hash::artifact(resource, &digest)).filter(|hash| known.as_ref() != Some(hash));
-    let hashes = known.into_iter().chain(wanted);
-    hashes.filter_map(|hash| Some(Artifact { uri: platform.made(&hash)?.uri(), hash })).collect()
+    known.into_iter().chain(wanted).collect()
 }
 
-fn versions(name: &Name, entry: &mut Entry, platform: &Platform, options: &Options) -> Vec<Version> {
-    let observation = platform.fleet.observe(name.as_str());
-    let views = observation.map(|seen| seen.versions).unwrap_or_default();
+fn versions(function: &mut Function, views: &[VersionView]) -> Vec<Version> {
     let view_of = |deployed: &Deployed| views.iter().find(|view| *view.id == *deployed.version);
-    let retiring = entry.retiring;
+    let retiring = function.retiring;
     // What the fleet let go of, because something newer answers, is gone.
-    entry.deployed.retain(|deployed| retiring || !deployed.is_told() || view_of(deployed).is_some());
-    let url = entry.resource.kind.word();
-    let metadata = &entry.resource.metadata;
-    let url = format!(
-        "{}/api/v1/lambda/{url}s/{}/invoke?namespace={}",
-        options.url, metadata.name, metadata.namespace
-    );
+    function.deployed.retain(|deployed| retiring || !deployed.is_told() || view_of(deployed).is_some());
     let version = |deployed: &Deployed| {
         let view = view_of(deployed);
         Version {
@@ -71,7 +70,8 @@ fn versions(name: &Name, entry: &mut Entry, platform: &Platform, options: &Optio
             generation: deployed.generation,
             state: if retiring { VersionState::Retiring } else { state(deployed, view) },
             replicas: view.map_or(0, |view| view.ready),
-            url: Some(url.clone()),
+            // It has no address of its own: the server passes calls on.
+            url: None,
             elsewhere: match &deployed.run {
                 Ok(Run::Remote(url)) => Some(url.to_string()),
                 _ => None,
@@ -79,7 +79,7 @@ fn versions(name: &Name, entry: &mut Entry, platform: &Platform, options: &Optio
             scaling: deployed.scaling,
         }
     };
-    entry.deployed.iter().map(version).collect()
+    function.deployed.iter().map(version).collect()
 }
 
 fn state(deployed: &Deployed, view: Option<&VersionView>) -> VersionState {
@@ -99,7 +99,7 @@ fn unknown() -> Failure {
     Failure::new(Reason::Crashed, "It ended")
 }
 
-pub fn failure(trouble: &fleet::Failure) -> Failure {
+fn failure(trouble: &fleet::Failure) -> Failure {
     let reason = match trouble.reason {
         fleet::Reason::CrashLoop => Reason::CrashLoop,
         fleet::Reason::Crashed => Reason::Crashed,

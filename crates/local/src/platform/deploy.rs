@@ -1,23 +1,17 @@
 //! From an artifact to what the fleet runs.
 
-use super::{Platform, made};
-use crate::control::Control;
-use crate::names::Name;
-use crate::options::Options;
-use crate::secrets;
-use crate::state::Deployed;
+use super::function::Deployed;
+use super::{Machine, Options, made, secrets};
+use crate::container;
+use crate::fleet::{self, Run, Version};
+use crate::process::{Command, Limits};
 use klambda_functions::failure::{Failure, Reason};
+use klambda_functions::name::Name;
 use klambda_functions::resource::{EnvVar, Image, Resource, Resources, Scaling};
-use klambda_local::fleet::{self, Run, Version};
-use klambda_local::process::{Command, Limits};
-use klambda_local::{container, fleet::Scaling as FleetScaling};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How long a call may take where the manifest does not say.
-const TIMEOUT_MS: u64 = 30_000;
 
 /// What a version is made of, kept by its name: after a restart the one that serves may be another than the one that
 /// is asked for. Secrets are named in it, not written.
@@ -51,20 +45,19 @@ impl Recipe {
     }
 }
 
-impl Control {
-    pub(crate) fn deploy(
+impl Machine {
+    pub(super) fn deploy(
         &self,
-        platform: &Platform,
         name: &Name,
-        resource: &Arc<Resource>,
+        resource: &Resource,
         version: String,
         artifact: String,
         generation: u64,
     ) {
         let recipe = Recipe::new(resource, artifact);
-        let run = platform.run_of(name, resource, &recipe, &self.options);
+        let run = self.run_of(name, resource, &recipe);
         if run.is_ok()
-            && let Err(error) = platform.keep(&version, &recipe)
+            && let Err(error) = self.keep(&version, &recipe)
         {
             tracing::warn!(%error, function = %name, "It is not noted how a version is started; a restart will build it again.");
         }
@@ -74,76 +67,75 @@ impl Control {
         };
         let deployed = Deployed {
             version: version.into(),
+            content: self.content(&recipe.artifact),
             artifact: recipe.artifact.into(),
             generation,
             scaling: resource.spec.scaling,
-            since: self.clock.now(),
+            since: (self.now)(),
             run,
             asking: away.is_some(),
         };
-        let mut state = self.lock();
-        let Some(entry) = state.functions.get_mut(name) else { return };
-        if entry.retiring || entry.deployed.iter().any(|known| known.version == deployed.version) {
+        let mut functions = self.lock();
+        let function = functions.entry(name.clone()).or_default();
+        if function.retiring || function.deployed.iter().any(|known| known.version == deployed.version) {
             return;
         }
         match away {
             Some(url) => drop(tokio::spawn(self.clone().ask(name.clone(), deployed.version.clone(), url))),
-            None => platform.tell_fleet(name, &deployed, &self.options),
+            None => self.tell_fleet(name, &deployed),
         }
-        entry.deployed.push(deployed);
-        drop(state);
-        self.enqueue(name);
+        function.deployed.push(deployed);
+        drop(functions);
+        self.changed(name);
     }
 
-    pub(crate) fn scale(&self, platform: &Platform, name: &Name, version: &str, scaling: Scaling) {
-        let mut state = self.lock();
-        let Some(entry) = state.functions.get_mut(name) else { return };
-        let newest = entry.deployed.iter().rposition(Deployed::is_told);
-        let Some(index) = entry.deployed.iter().position(|known| *known.version == *version) else { return };
-        entry.deployed[index].scaling = scaling;
+    pub(super) fn scale(&self, name: &Name, version: &str, scaling: Scaling) {
+        let mut functions = self.lock();
+        let Some(function) = functions.get_mut(name) else { return };
+        let newest = function.deployed.iter().rposition(Deployed::is_told);
+        let position = function.deployed.iter().position(|known| *known.version == *version);
+        let Some(index) = position else { return };
+        function.deployed[index].scaling = scaling;
         if newest == Some(index) {
-            platform.tell_fleet(name, &entry.deployed[index], &self.options);
+            self.tell_fleet(name, &function.deployed[index]);
         }
-        drop(state);
-        self.enqueue(name);
+        drop(functions);
+        self.changed(name);
     }
 
-    pub(crate) fn retire(&self, platform: &Platform, name: &Name, resource: &Resource, version: &str) {
-        let mut state = self.lock();
-        let Some(entry) = state.functions.get_mut(name) else { return };
+    pub(super) fn retire(&self, name: &Name, resource: &Resource, version: &str) {
+        let mut functions = self.lock();
+        let Some(function) = functions.get_mut(name) else { return };
         if resource.is_deleting() {
-            if !std::mem::replace(&mut entry.retiring, true) {
+            if !std::mem::replace(&mut function.retiring, true) {
                 tokio::spawn(self.clone().end(name.clone()));
             }
             return;
         }
-        entry.deployed.retain(|known| *known.version != *version);
+        function.deployed.retain(|known| *known.version != *version);
         // The fleet passes over what never answered when it is told of what serves again; what is older it ends itself.
-        if let Some(kept) = entry.deployed.iter().rev().find(|known| known.is_told()) {
-            platform.tell_fleet(name, kept, &self.options);
+        if let Some(kept) = function.deployed.iter().rev().find(|known| known.is_told()) {
+            self.tell_fleet(name, kept);
         }
-        drop(state);
-        self.enqueue(name);
+        drop(functions);
+        self.changed(name);
     }
 
     async fn end(self, name: Name) {
-        let Some(platform) = self.running() else { return };
-        platform.fleet.remove(name.as_str(), Duration::from_millis(self.options.limits.drain_ms_max)).await;
-        if let Some(entry) = self.lock().functions.get_mut(&name) {
-            entry.deployed.clear();
+        self.fleet.remove(name.as_str(), self.options.drain).await;
+        if let Some(function) = self.lock().get_mut(&name) {
+            function.deployed.clear();
         }
-        self.enqueue(&name);
+        self.changed(&name);
     }
-}
 
-impl Platform {
     pub(super) fn recipe(&self, version: &str) -> Option<Recipe> {
         let text = std::fs::read(self.recipe_path(version)).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
     fn recipe_path(&self, version: &str) -> PathBuf {
-        self.folder.join("versions").join(format!("{version}.json"))
+        self.options.folder.join("versions").join(format!("{version}.json"))
     }
 
     fn keep(&self, version: &str, recipe: &Recipe) -> std::io::Result<()> {
@@ -151,31 +143,29 @@ impl Platform {
         if path.exists() { Ok(()) } else { made::write(&path, recipe) }
     }
 
-    pub(super) fn tell_fleet(&self, name: &Name, deployed: &Deployed, options: &Options) {
+    /// The content of an artifact; its own name where nothing was built.
+    pub(super) fn content(&self, artifact: &str) -> Arc<str> {
+        self.made(artifact).map_or_else(|| artifact.into(), |made| made.content.as_str().into())
+    }
+
+    pub(super) fn tell_fleet(&self, name: &Name, deployed: &Deployed) {
         let Ok(run) = &deployed.run else { return };
-        let content = self.made(&deployed.artifact).map(|made| made.content.as_str().into());
         let version = Version {
             id: deployed.version.clone(),
-            artifact: content.unwrap_or_else(|| deployed.artifact.clone()),
+            artifact: deployed.content.clone(),
             run: run.clone(),
-            scaling: scaling(deployed.scaling, options),
+            scaling: scaling(deployed.scaling, &self.options),
         };
         if let Err(error) = self.fleet.deploy(name.as_str(), version) {
             tracing::warn!(%error, function = %name, "A version is not deployed.");
         }
     }
 
-    pub(super) fn run_of(
-        &self,
-        name: &Name,
-        resource: &Resource,
-        recipe: &Recipe,
-        options: &Options,
-    ) -> Result<Run, Failure> {
+    pub(super) fn run_of(&self, name: &Name, resource: &Resource, recipe: &Recipe) -> Result<Run, Failure> {
         if let Some(url) = &recipe.url {
             return Ok(Run::Remote(url.as_str().into()));
         }
-        let mut environment = secrets::environment(&recipe.env, options).map_err(|failure| *failure)?;
+        let mut environment = secrets::environment(&recipe.env, &self.options).map_err(|failure| *failure)?;
         environment.extend(own_environment(name, resource));
         if let Some(image) = &recipe.image {
             return Ok(Run::Image(Arc::new(container::Image {
@@ -206,28 +196,23 @@ impl Platform {
     }
 }
 
-pub fn timeout_ms(resource: &Resource) -> u64 {
-    let stated = resource.spec.retry.as_ref().and_then(|retry| retry.timeout);
-    stated.map_or(TIMEOUT_MS, |timeout| timeout.ms)
-}
-
 fn own_environment(name: &Name, resource: &Resource) -> [(String, String); 4] {
     [
         ("KLAMBDA_FUNCTION".into(), name.name().to_owned()),
         ("KLAMBDA_NAMESPACE".into(), name.namespace().to_owned()),
-        ("KLAMBDA_TIMEOUT_MS".into(), timeout_ms(resource).to_string()),
+        ("KLAMBDA_TIMEOUT_MS".into(), resource.spec.call_timeout().ms.to_string()),
         ("K_SERVICE".into(), name.name().to_owned()),
     ]
 }
 
-fn scaling(scaling: Scaling, options: &Options) -> FleetScaling {
-    FleetScaling {
+fn scaling(scaling: Scaling, options: &Options) -> fleet::Scaling {
+    fleet::Scaling {
         min_replicas: scaling.min_replicas,
         max_replicas: scaling.max_replicas,
         target_concurrency: scaling.target_concurrency,
         grace: Duration::from_millis(scaling.scale_to_zero_grace_period.ms),
         start_timeout: options.start_timeout,
-        drain: Duration::from_millis(options.limits.drain_ms_max),
+        drain: options.drain,
         wait: options.start_timeout,
         ..fleet::Scaling::default()
     }

@@ -1,10 +1,10 @@
 //! Secrets and config maps of one machine: a folder for each, in it a file for each key. What is in them is never
 //! printed.
 
-use crate::options::Options;
+use super::Options;
+use crate::source::Credentials;
 use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::resource::{EnvVar, KeyRef, SecretRef};
-use klambda_local::source::Credentials;
 use std::path::PathBuf;
 
 /// Longer ones are no secrets.

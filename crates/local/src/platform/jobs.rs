@@ -1,8 +1,8 @@
 //! Work that many may wait for: the same thing asked for while it is being done is not done twice.
 
-use crate::names::Name;
 use klambda_build::Cancel;
 use klambda_crash::{Guard, Lock};
+use klambda_functions::name::Name;
 use klambda_functions::resource::Outcome;
 use std::collections::HashMap;
 
