@@ -1,0 +1,101 @@
+//! From applied to ready, and from deleted to gone.
+
+use crate::world::{FUNCTION, World, inline, named};
+use klambda_control::Error;
+use klambda_functions::platform::Task;
+use klambda_functions::resource::{Aspect, Phase, Truth};
+use serde_json::json;
+
+fn names(tasks: &[Task]) -> Vec<&'static str> {
+    let name = |task: &Task| match task {
+        Task::Fetch { .. } => "fetch",
+        Task::Build { .. } => "build",
+        Task::CancelBuild { .. } => "cancel",
+        Task::Deploy { .. } => "deploy",
+        Task::Scale { .. } => "scale",
+        Task::Retire { .. } => "retire",
+        Task::Forget => "forget",
+    };
+    tasks.iter().map(name).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_applied_function_becomes_ready() {
+    let world = World::new().await;
+    world.apply("f", &inline("one")).await;
+    world.phase("f", Phase::Ready).await;
+    let is_subscribed = |seen: Option<&klambda_functions::resource::Resource>| {
+        seen.is_some_and(|seen| seen.status.is_true(Aspect::TriggersReady))
+    };
+    let ready = world.until("f", is_subscribed).await.expect("it is there");
+    assert!(world.is_subscribed("f").await);
+    assert_eq!(names(&world.memory.tasks()), ["build", "deploy"]);
+    let service = ready.status.service_status.as_ref().expect("it serves");
+    let url = "/api/v1/lambda/functions/f/invoke?namespace=default";
+    assert_eq!(service.url.as_deref(), Some(url), "what has no address is called through the server");
+    let told = world.until_told("lambda.service.created", 1).await;
+    assert_eq!(told[..2], ["lambda.function.created", "lambda.build.started"]);
+    world.check_numbers();
+
+    // The new version takes over, then the old one goes.
+    world.apply("f", &inline("two")).await;
+    world.until_told("lambda.service.updated", 1).await;
+    world.phase("f", Phase::Ready).await;
+    let tasks = world.memory.tasks();
+    assert_eq!(names(&tasks)[..5], ["build", "deploy", "build", "deploy", "retire"]);
+    world
+        .apply("f", &{
+            let mut spec = inline("two");
+            spec["scaling"] = json!({ "maxReplicas": 3 });
+            spec
+        })
+        .await;
+    let is_scaled = |seen: Option<&klambda_functions::resource::Resource>| {
+        let service = seen.and_then(|seen| seen.status.service_status.as_ref());
+        service.and_then(|service| service.scaling).is_some_and(|scaling| scaling.max_replicas == 3)
+    };
+    world.until("f", is_scaled).await;
+    assert_eq!(names(&world.memory.tasks()).last(), Some(&"scale"), "no new version for other limits");
+    world.check_numbers();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_function_goes_with_all_it_has_and_its_name_counts_on() {
+    let world = World::new().await;
+    world.apply("f", &inline("one")).await;
+    world.phase("f", Phase::Ready).await;
+    world.control.delete(FUNCTION, &named("f"), None).await.expect("deleted");
+    let again = world.control.update(FUNCTION, &named("f"), &json!({ "spec": {} })).await;
+    assert!(matches!(again, Err(Error::Deleting | Error::NotFound { .. })), "{again:?}");
+    world.until("f", |seen| seen.is_none()).await;
+    let told = world.until_told("lambda.function.deleted", 1).await;
+    assert_eq!(told.last().map(String::as_str), Some("lambda.function.deleted"));
+    assert!(!world.is_subscribed("f").await);
+    let before = told.len() as u64;
+    let world = world.restart(Default::default()).await;
+    world.apply("f", &inline("one")).await;
+    let ready = world.phase("f", Phase::Ready).await;
+    assert!(ready.counters.transitions > before);
+    world.until_told("lambda.function.created", 2).await;
+    world.check_numbers();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers_that_race_all_get_their_way_and_the_limit_holds() {
+    let world = World::new().await;
+    world.apply("f", &inline("one")).await;
+    let label = |n: usize| json!({ "metadata": { "labels": { format!("l{n}"): "x" } } });
+    let writes = (0..20).map(|n| {
+        let control = world.control.clone();
+        tokio::spawn(async move { control.update(FUNCTION, &named("f"), &label(n)).await })
+    });
+    for write in writes.collect::<Vec<_>>() {
+        write.await.expect("no panic").expect("written");
+    }
+    let seen = world.phase("f", Phase::Ready).await;
+    assert_eq!(seen.metadata.labels.len(), 20, "no write was lost");
+    let twice = world.control.create(&crate::world::document("f", &inline("one")), FUNCTION).await;
+    assert!(matches!(twice, Err(Error::Exists { .. })), "{twice:?}");
+    let ready = seen.status.condition(Aspect::ServiceReady).map(|said| said.status);
+    assert_eq!(ready, Some(Truth::True));
+}

@@ -1,0 +1,181 @@
+//! A platform in memory. It notes every task, does it at once and well, and fails or holds what a test tells it to.
+
+use klambda_functions::failure::Failure;
+use klambda_functions::name::Name;
+use klambda_functions::observed::{
+    Artifact, BuildRun, BuildState, Fetch, FetchState, Observed, Version, VersionState,
+};
+use klambda_functions::platform::{
+    Acquired, Home, Logs, News, Open, Pending, Platform, Task, Tell, Unavailable,
+};
+use klambda_functions::resource::Resource;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+/// A clone is the same one.
+#[derive(Clone, Default)]
+pub struct Memory {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    tell: Option<Tell>,
+    tasks: Vec<(Instant, Name, Task)>,
+    seen: HashMap<Name, Observed>,
+    /// What was open when the platform was opened.
+    known: Vec<Name>,
+    fetches: VecDeque<Failure>,
+    builds: VecDeque<Failure>,
+    starts: VecDeque<Failure>,
+    openings: VecDeque<String>,
+    holds: bool,
+}
+
+impl Memory {
+    pub fn open(&self) -> Open {
+        let memory = self.clone();
+        Box::new(move |home: Home| {
+            let memory = memory.clone();
+            Box::pin(async move {
+                let mut state = memory.lock();
+                if let Some(why) = state.openings.pop_front() {
+                    return Err(why);
+                }
+                state.known = home.resources.iter().map(|resource| Name::of(resource)).collect();
+                state.tell = Some(home.tell);
+                drop(state);
+                Ok(Arc::new(memory) as Arc<dyn Platform>)
+            })
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no test has failed under the lock")
+    }
+
+    pub fn fail_fetches(&self, failures: impl IntoIterator<Item = Failure>) {
+        self.lock().fetches.extend(failures);
+    }
+
+    pub fn fail_builds(&self, failures: impl IntoIterator<Item = Failure>) {
+        self.lock().builds.extend(failures);
+    }
+
+    pub fn fail_starts(&self, failures: impl IntoIterator<Item = Failure>) {
+        self.lock().starts.extend(failures);
+    }
+
+    pub fn fail_openings(&self, why: impl IntoIterator<Item = String>) {
+        self.lock().openings.extend(why);
+    }
+
+    /// From now on tasks are only noted.
+    pub fn hold(&self) {
+        self.lock().holds = true;
+    }
+
+    /// The functions that it was opened with.
+    pub fn known(&self) -> Vec<Name> {
+        self.lock().known.clone()
+    }
+
+    pub fn tasks(&self) -> Vec<Task> {
+        self.lock().tasks.iter().map(|(_, _, task)| task.clone()).collect()
+    }
+
+    /// When each task of a kind came.
+    pub fn times(&self, wanted: impl Fn(&Task) -> bool) -> Vec<Instant> {
+        self.lock().tasks.iter().filter(|(_, _, task)| wanted(task)).map(|(at, _, _)| *at).collect()
+    }
+
+    /// A version that serves no longer does.
+    pub fn crash(&self, name: &Name, failure: Failure) {
+        if let Some(version) = self.lock().seen.get_mut(name).and_then(|seen| seen.versions.last_mut()) {
+            version.state = VersionState::Failed(failure);
+        }
+        self.tell(News::Replicas(name.clone()));
+    }
+
+    fn tell(&self, news: News) {
+        let tell = self.lock().tell.clone();
+        if let Some(tell) = tell {
+            tell(news);
+        }
+    }
+}
+
+impl State {
+    fn perform(&mut self, name: &Name, resource: &Resource, task: Task) {
+        let seen = self.seen.entry(name.clone()).or_default();
+        match task {
+            Task::Fetch { inputs, number } => {
+                let state = match self.fetches.pop_front() {
+                    Some(failure) => FetchState::Failed(failure),
+                    None => FetchState::Done { digest: format!("digest-{inputs}") },
+                };
+                seen.source = Some(Fetch { inputs, number, state });
+            }
+            Task::Build { inputs, number, hash } => {
+                let state = match self.builds.pop_front() {
+                    Some(failure) => BuildState::Failed(failure),
+                    None => {
+                        let uri = format!("memory://{hash}");
+                        seen.artifacts.push(Artifact { hash: hash.clone(), uri });
+                        BuildState::Done
+                    }
+                };
+                seen.build = Some(BuildRun { inputs, hash, number, state });
+            }
+            Task::CancelBuild { .. } => (seen.source, seen.build) = (None, None),
+            Task::Deploy { version, generation, .. } => {
+                let state = self.starts.pop_front().map_or(VersionState::Serving, VersionState::Failed);
+                let (elsewhere, scaling) = (None, resource.spec.scaling);
+                let version =
+                    Version { version, generation, state, replicas: 1, url: None, elsewhere, scaling };
+                seen.versions.push(version);
+            }
+            Task::Scale { version, scaling } => {
+                let known = seen.versions.iter_mut().filter(|known| known.version == version);
+                known.for_each(|known| known.scaling = scaling);
+            }
+            Task::Retire { version } => seen.versions.retain(|known| known.version != version),
+            Task::Forget => drop(self.seen.remove(name)),
+        }
+    }
+}
+
+impl Platform for Memory {
+    fn observe(&self, resource: &Resource) -> Observed {
+        self.lock().seen.get(&Name::of(resource)).cloned().unwrap_or_default()
+    }
+
+    fn act(&self, resource: &Arc<Resource>, task: Task) {
+        let name = Name::of(resource);
+        let mut state = self.lock();
+        state.tasks.push((Instant::now(), name.clone(), task.clone()));
+        if state.holds {
+            return;
+        }
+        state.perform(&name, resource, task);
+        drop(state);
+        self.tell(News::Changed(name));
+    }
+
+    fn acquire(&self, name: &Name) -> Acquired {
+        Acquired::Unavailable(Unavailable::NotDeployed(format!("{name} has no replicas in memory")))
+    }
+
+    fn logs(&self, _: &Name, _: usize) -> Option<Box<dyn Logs>> {
+        None
+    }
+
+    fn builds_waiting(&self) -> usize {
+        0
+    }
+
+    fn stop(&self) -> Pending<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
