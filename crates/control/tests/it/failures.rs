@@ -75,7 +75,7 @@ async fn a_build_or_a_version_that_fails_leaves_the_old_one_serving() {
     // What serves may end as well: the function says so.
     world.apply("f", &inline("good")).await;
     world.until("f", |seen| seen.is_some_and(|seen| seen.status.is_true(Aspect::DeployReady))).await;
-    world.memory.crash(&named("f"), Failure::new(Reason::CrashLoop, "It ended"));
+    world.memory.crash(&named("f"), &Failure::new(Reason::CrashLoop, "It ended"));
     world.until("f", says(Aspect::DeployReady, Reason::CrashLoop)).await;
     world.phase("f", Phase::Failed).await;
     world.check_numbers();

@@ -41,8 +41,8 @@ async fn an_applied_function_becomes_ready() {
     world.apply("f", &inline("two")).await;
     world.until_told("lambda.service.updated", 1).await;
     world.phase("f", Phase::Ready).await;
-    let tasks = world.memory.tasks();
-    assert_eq!(names(&tasks)[..5], ["build", "deploy", "build", "deploy", "retire"]);
+    let tasks = world.until_tasks(5).await;
+    assert_eq!(names(&tasks), ["build", "deploy", "build", "deploy", "retire"]);
     world
         .apply("f", &{
             let mut spec = inline("two");

@@ -90,11 +90,13 @@ impl Memory {
         self.lock().tasks.iter().filter(|(_, _, task)| wanted(task)).map(|(at, _, _)| *at).collect()
     }
 
-    /// A version that serves no longer does.
-    pub fn crash(&self, name: &Name, failure: Failure) {
-        if let Some(version) = self.lock().seen.get_mut(name).and_then(|seen| seen.versions.last_mut()) {
-            version.state = VersionState::Failed(failure);
-        }
+    /// What serves no longer does.
+    pub fn crash(&self, name: &Name, failure: &Failure) {
+        let mut state = self.lock();
+        let versions = state.seen.get_mut(name).into_iter().flat_map(|seen| &mut seen.versions);
+        let serving = versions.filter(|version| version.state == VersionState::Serving);
+        serving.for_each(|version| version.state = VersionState::Failed(failure.clone()));
+        drop(state);
         self.tell(News::Replicas(name.clone()));
     }
 

@@ -23,11 +23,7 @@ async fn a_build_that_a_restart_cuts_off_is_asked_for_again_by_its_number() {
     let world = World::on(Default::default(), memory).await;
     world.apply("f", &git()).await;
     world.until_told("lambda.build.started", 1).await;
-    let until = std::time::Instant::now() + crate::world::PATIENCE;
-    while world.memory.tasks().is_empty() && std::time::Instant::now() < until {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    assert_eq!(tries(&world.memory.tasks()), [("fetch", 1)]);
+    assert_eq!(tries(&world.until_tasks(1).await), [("fetch", 1)]);
 
     let world = world.restart(Memory::default()).await;
     assert_eq!(world.memory.known(), [named("f")], "the platform is opened with what there is");

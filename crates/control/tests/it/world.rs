@@ -7,6 +7,7 @@ use klambda_dispatch::history::{Filter, History, Limits};
 use klambda_dispatch::runner::{Clock, Handle, Runner, StoreFailed};
 use klambda_dispatch::{Config, Engine, client};
 use klambda_functions::plan;
+use klambda_functions::platform::Task;
 use klambda_functions::resource::{Kind, Phase, Resource};
 use klambda_store::faulty_disk::MemoryDisk;
 use serde_json::{Value, json};
@@ -120,6 +121,19 @@ impl World {
                 return told.into_iter().map(|(kind, ..)| kind).collect();
             }
             assert!(Instant::now() < until, "{told:#?}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Waits until the platform was given this many tasks: they follow the status that led to them.
+    pub async fn until_tasks(&self, count: usize) -> Vec<Task> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let tasks = self.memory.tasks();
+            if tasks.len() >= count {
+                return tasks;
+            }
+            assert!(Instant::now() < until, "{tasks:#?}");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
