@@ -76,6 +76,15 @@ impl Event {
         }
     }
 
+    /// Every context attribute with its name, the required ones included.
+    pub fn each_attribute(&self, mut take: impl FnMut(&str, &str)) {
+        take("id", &self.id);
+        take("source", &self.source);
+        take("type", &self.kind);
+        take("specversion", SPEC_VERSION);
+        self.attributes.iter().for_each(|attribute| take(&attribute.name, &attribute.value.text()));
+    }
+
     /// The event in the CloudEvents JSON format. Numbers in the data go through `serde_json::Value`:
     /// where every digit matters, write [`crate::event_codec::EventView::write_json`] instead.
     pub fn to_json(&self) -> serde_json::Value {

@@ -1,5 +1,8 @@
 //! The filter dialects of the CloudEvents Subscriptions API, as Knative Triggers use them.
 
+mod index;
+
+pub use self::index::Index;
 pub use crate::event::Attributes;
 use crate::fault::{Fault, unknown};
 use serde_json::{Map, Value, json};
@@ -213,7 +216,7 @@ mod tests {
         }
     }
 
-    fn filter_json() -> impl Strategy<Value = Value> {
+    pub(super) fn filter_json() -> impl Strategy<Value = Value> {
         let given = prop::collection::btree_map("[ab]", "[xy]{1,2}", 1..3);
         let leaf = ("exact|prefix|suffix", given).prop_map(|(dialect, given)| json!({ dialect: given }));
         leaf.prop_recursive(4, 24, 3, |inner| {
