@@ -149,7 +149,7 @@ impl Engine {
         let mut full = None;
         let mut crowded = Vec::new();
         let mut takers = std::mem::take(&mut self.takers);
-        takers.extend(self.subscriptions.iter().filter(|(_, s)| s.wants(event)).map(|(id, _)| *id));
+        self.subscriptions.wanting(event, &mut takers);
         for id in takers.drain(..) {
             match self.takes(id, event, identity)? {
                 Taken::Yes(place) => wanted.push((id, place)),
@@ -260,7 +260,7 @@ impl Engine {
         event: &'a Event,
         identity: Identity,
     ) -> Result<Taken<'a>, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Taken::Known("duplicate")) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(Taken::Known("duplicate")) };
         if self.is_known(subscription, identity)? {
             return Ok(Taken::Known("duplicate"));
         }
@@ -288,7 +288,7 @@ impl Engine {
         id: SubscriptionId,
         event: &'a Event,
     ) -> Result<Taken<'a>, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Taken::Known("duplicate")) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(Taken::Known("duplicate")) };
         if subscription.is_reading() && !planted::is_on(Bug::OvertakesUnread) {
             return Ok(Taken::Yes(Wanted::Later));
         }
@@ -359,7 +359,7 @@ impl Engine {
     /// For every subscription that knows the event.
     pub(crate) fn count_duplicates(&mut self, known: &[(SubscriptionId, &'static str)], event: &Event) {
         for (id, reason) in known {
-            let Some(subscription) = self.subscriptions.get(id) else { continue };
+            let Some(subscription) = self.subscriptions.get(*id) else { continue };
             self.metrics.duplicate(subscription.name(), reason);
             let (key, sequence, expected_sequence) = self.sequence_of(subscription, event);
             tracing::info!(
@@ -390,13 +390,13 @@ impl Engine {
     }
 
     fn count_without_key(&mut self, id: SubscriptionId) {
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         subscription.notes.events_without_key += 1;
         self.metrics.without_key(subscription.name());
     }
 
     fn turn_away(&mut self, id: SubscriptionId, limit: &'static str) -> Status {
-        let name = self.subscriptions.get(&id).map(|s| s.name().to_owned()).unwrap_or_default();
+        let name = self.subscriptions.get(id).map(|s| s.name().to_owned()).unwrap_or_default();
         self.metrics.backlog_rejected(&name);
         let deepest = self.deepest_lane(id);
         Status::Rejected(Rejection::Backlog { subscription: name, limit, deepest })
@@ -404,7 +404,7 @@ impl Engine {
 
     /// The deepest lane in memory: the one to name to a producer that is turned away. Looked for once a second.
     fn deepest_lane(&mut self, id: SubscriptionId) -> Option<(String, u64)> {
-        let known = self.subscriptions.get(&id)?.deepest.as_ref();
+        let known = self.subscriptions.get(id)?.deepest.as_ref();
         if let Some((_, key, depth)) = known.filter(|known| self.now.since(known.0) < 1000) {
             return Some((key.clone(), *depth));
         }
@@ -412,7 +412,7 @@ impl Engine {
             self.lanes.iter().filter(|(_, resident)| resident.subscription == id && !resident.key.is_empty());
         let (_, deepest) = lanes.max_by_key(|(_, resident)| resident.lane.depth())?;
         let (key, depth) = (deepest.key.to_string(), deepest.lane.depth());
-        self.subscriptions.get_mut(&id)?.deepest = Some((self.now, key.clone(), depth));
+        self.subscriptions.get_mut(id)?.deepest = Some((self.now, key.clone(), depth));
         Some((key, depth))
     }
 }

@@ -36,7 +36,7 @@ impl Engine {
                 self.apply_routed(at, *time, entry, route)
             }
             Record::Step { time, subscription, lane, running, step, .. } => {
-                if !self.subscriptions.contains_key(subscription) {
+                if !self.subscriptions.contains(*subscription) {
                     return Ok(());
                 }
                 match lane {
@@ -147,7 +147,7 @@ impl Engine {
         if !matches!(route.to, To::Missed { .. }) {
             self.mark_taken(&entry, time, route.subscription)?;
         }
-        if let Some(subscription) = self.subscriptions.get_mut(&route.subscription) {
+        if let Some(subscription) = self.subscriptions.get_mut(route.subscription) {
             subscription.routed(&entry);
         }
         self.apply_route(at, time, entry, route)
@@ -160,7 +160,7 @@ impl Engine {
         entry: Entry,
         route: &Route<'_>,
     ) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get_mut(&route.subscription) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(route.subscription) else { return Ok(()) };
         let id = route.subscription;
         match &route.to {
             To::Lane { key, sequence } => {
@@ -209,7 +209,7 @@ impl Engine {
     ) -> Result<(), Failure> {
         let Some(letter) = self.dead_letter(rows::DEAD, id, position)? else { return Ok(()) };
         self.rows.delete(&rows::at_position(rows::DEAD, id, position));
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         subscription.tally.dead -= 1;
         subscription.tally.unpin(letter.entry.at);
         if self.live && why != Gone::Deleted {

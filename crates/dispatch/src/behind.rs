@@ -97,7 +97,7 @@ impl Engine {
     pub(crate) fn may_read(&mut self, id: SubscriptionId) -> bool {
         let has_log_room = self.log.has_room_for_many() || self.may_read_from_reserve();
         let waits = self.awaits_checkpoint() || self.lacks_checkpoint();
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return false };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return false };
         subscription.look_for_room();
         let has_place =
             subscription.has_room || (subscription.is_held_up() && subscription.is_below_tenths(20));
@@ -115,7 +115,7 @@ impl Engine {
     /// Until when the gap of this lane is not over, although its timer says so.
     pub(crate) fn gap_is_held_until(&self, resident: &Resident) -> Option<Millis> {
         const LOOK_MS: u64 = 1000;
-        let subscription = self.subscriptions.get(&resident.subscription)?;
+        let subscription = self.subscriptions.get(resident.subscription)?;
         let timeout_ms = subscription.policy.gap_timeout_ms;
         if subscription.stops_gap_timers() {
             return Some(self.now + timeout_ms.max(LOOK_MS));
@@ -146,7 +146,7 @@ impl Engine {
         for route in routes.iter().filter(|route| route.to == To::Later) {
             let id = route.subscription;
             let is_unread = |s: &Subscription| !s.has_read_up_to(Position(position.0 + 1));
-            if self.subscriptions.get(&id).is_some_and(is_unread) && !planted::is_on(Bug::MissedUncounted) {
+            if self.subscriptions.get(id).is_some_and(is_unread) && !planted::is_on(Bug::MissedUncounted) {
                 let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
                 let entry = crate::catch_up::entry(position, at, time, event.len() as u32);
                 self.miss(id, entry, &view, Missed::Retention)?;
@@ -162,7 +162,7 @@ impl Engine {
         event: &EventView<'_>,
         why: Missed,
     ) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         let new_rules =
             subscription.next_document.as_ref().filter(|_| entry.position >= subscription.rules_from);
         let rules = new_rules.unwrap_or(&subscription.document);
@@ -189,7 +189,7 @@ impl Engine {
         why: Missed,
     ) -> Result<(), Failure> {
         self.release(id, &entry, time, at)?;
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         if why == Missed::Retention {
             subscription.notes.missed += 1;
             subscription.notes.missed_last = entry.position;

@@ -8,6 +8,7 @@
 use crate::accept::{Wanted, place};
 use crate::engine::{Engine, Failure, if_readable};
 use crate::subscription::{Phase, Reading, Subscription};
+use crate::subscriptions::Work;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag};
@@ -170,17 +171,17 @@ impl Engine {
 
     /// An event that the subscription will come to later. One that was live falls behind with it.
     pub(crate) fn comes_later(&mut self, id: SubscriptionId, entry: Entry) {
-        match self.subscriptions.get(&id).map(|s| s.phase) {
+        match self.subscriptions.get(id).map(|s| s.phase) {
             Some(Phase::Live) if !self.live && planted::is_on(Bug::LagNotRecovered) => return,
             Some(Phase::Live) => self.fall_behind(id, entry.at, entry.position),
             Some(Phase::CatchingUp { .. }) => {}
             _ => return,
         }
         let listed_max = self.keeping.listed_max.max(LISTED_MIN);
-        if self.subscriptions.get(&id).is_some_and(|s| s.later.len() >= listed_max) {
+        if self.subscriptions.get(id).is_some_and(|s| s.later.len() >= listed_max) {
             self.set_cursor(id);
         }
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.list_later(entry, listed_max);
         }
     }
@@ -188,7 +189,7 @@ impl Engine {
     /// From this event on it reads the log.
     pub(crate) fn fall_behind(&mut self, id: SubscriptionId, at: Address, position: Position) {
         let (cursor, done) = (self.first_frame(at), Position(position.0 - 1));
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         subscription.phase = Phase::CatchingUp { cursor, done, why: Reading::Behind };
         subscription.later.clear();
         subscription.later_from = done;
@@ -197,13 +198,13 @@ impl Engine {
 
     /// While the list in memory serves, the cursor stays behind. This brings it to the first unread event.
     pub(crate) fn set_cursor(&mut self, id: SubscriptionId) {
-        let Some(subscription) = self.subscriptions.get(&id) else { return };
+        let Some(subscription) = self.subscriptions.get(id) else { return };
         if !subscription.is_behind() || !subscription.is_all_listed() {
             return;
         }
         let first = subscription.later.front().map_or(self.log.written(), |first| first.at);
         let first = self.first_frame(first);
-        if let Some(subscription) = self.subscriptions.get_mut(&id)
+        if let Some(subscription) = self.subscriptions.get_mut(id)
             && let Phase::CatchingUp { cursor, .. } = &mut subscription.phase
         {
             *cursor = first.max(*cursor);
@@ -211,7 +212,7 @@ impl Engine {
     }
 
     pub(crate) fn apply_caught(&mut self, id: SubscriptionId, time: Millis, up_to: Position, next: Position) {
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         if up_to.0 + 1 == next.0 && subscription.next_document.is_none() {
             subscription.phase = match subscription.phase {
                 Phase::CatchingUp { why: Reading::Draining, .. } => Phase::Draining,
@@ -227,8 +228,7 @@ impl Engine {
     }
 
     pub(crate) fn catch_up_all(&mut self) -> Result<(), Failure> {
-        let reading = |s: &&Subscription| s.is_reading();
-        let ids: Vec<SubscriptionId> = self.subscriptions.values().filter(reading).map(|s| s.id).collect();
+        let ids = self.subscriptions.with(Work::Reading);
         self.share_lists(ids.len());
         self.keeping.reads_on = false;
         for id in ids {
@@ -245,11 +245,12 @@ impl Engine {
             return;
         }
         let listed_max = self.keeping.listed_max;
-        let is_long = |s: &&Subscription| s.later.len() > listed_max;
-        let long: Vec<SubscriptionId> = self.subscriptions.values().filter(is_long).map(|s| s.id).collect();
+        let reading = self.subscriptions.each_with(Work::Reading);
+        let long: Vec<SubscriptionId> =
+            reading.filter(|s| s.later.len() > listed_max).map(|s| s.id).collect();
         for id in long {
             self.set_cursor(id);
-            if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            if let Some(subscription) = self.subscriptions.get_mut(id) {
                 subscription.shorten_list(listed_max);
                 subscription.later.shrink_to(listed_max);
             }
@@ -287,7 +288,7 @@ impl Engine {
 
     /// New ordering rules begin once everything has drained that came before them.
     fn begin_rules(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
         let Some(document) = &subscription.next_document else { return Ok(false) };
         if !subscription.is_drained() || subscription.in_flight > 0 || !self.log.has_room_for_many() {
             return Ok(false);
@@ -302,7 +303,7 @@ impl Engine {
     pub(crate) fn discard_unread(&mut self, id: SubscriptionId, mut left: usize) -> Result<bool, Failure> {
         while left > 0 && self.log.has_room_for_many() {
             let is_unread = |s: &Subscription| s.is_behind() && s.tally.later > 0;
-            if !self.subscriptions.get(&id).is_some_and(is_unread) {
+            if !self.subscriptions.get(id).is_some_and(is_unread) {
                 return Ok(false);
             }
             if self.read_on(id, Fate::Missed(Missed::Discarded), &mut left)? != Read::Some {
@@ -314,7 +315,7 @@ impl Engine {
 
     /// Reads the next unread event that is listed, or the next durable frame.
     fn read_on(&mut self, id: SubscriptionId, fate: Fate, left: &mut usize) -> Result<Read, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Read::Nothing) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(Read::Nothing) };
         if !subscription.is_all_listed() {
             *left = left.saturating_sub(FRAME_EVENTS);
             return self.read_frame(id, fate);
@@ -342,7 +343,7 @@ impl Engine {
     }
 
     fn read_frame(&mut self, id: SubscriptionId, fate: Fate) -> Result<Read, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Read::Nothing) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(Read::Nothing) };
         let Phase::CatchingUp { cursor, done, .. } = subscription.phase else { return Ok(Read::Nothing) };
         let frame = match self.log.reader().frame(cursor.max(self.log.oldest())) {
             Ok(Some(frame)) => frame,
@@ -367,7 +368,7 @@ impl Engine {
                 position.0 += 1;
             }
         }
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.is_done_up_to(Position(position.0 - 1));
             if let Phase::CatchingUp { cursor, .. } = &mut subscription.phase {
                 *cursor = frame.next;
@@ -378,7 +379,7 @@ impl Engine {
 
     /// The subscription cannot read past this event. It retries every round, so this is logged and counted once.
     fn is_unreadable(&mut self, id: SubscriptionId, position: Position, error: &str) {
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         if subscription.unreadable.replace(position) == Some(position) {
             return;
         }
@@ -388,7 +389,7 @@ impl Engine {
     }
 
     fn may_read_at(&mut self, id: SubscriptionId, position: Position) -> bool {
-        self.subscriptions.get(&id).is_some_and(|s| s.is_under_rules(position)) && self.may_read(id)
+        self.subscriptions.get(id).is_some_and(|s| s.is_under_rules(position)) && self.may_read(id)
     }
 
     fn read_event_of(
@@ -399,7 +400,7 @@ impl Engine {
         event: &[u8],
         fate: Fate,
     ) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
         // Since it is there, it was asked when the event was accepted.
         let takes = match entry.position < subscription.began {
@@ -408,7 +409,7 @@ impl Engine {
         };
         match fate {
             _ if !takes => {
-                if let Some(subscription) = self.subscriptions.get_mut(&id) {
+                if let Some(subscription) = self.subscriptions.get_mut(id) {
                     subscription.is_done_up_to(entry.position);
                 }
                 Ok(())
@@ -419,7 +420,7 @@ impl Engine {
     }
 
     fn route_past(&mut self, id: SubscriptionId, entry: Entry, event: &EventView<'_>) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         let wanted = place(subscription, event);
         if let Wanted::Lane { key, .. } = &wanted {
             self.resident(id, key)?;

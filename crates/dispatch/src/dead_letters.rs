@@ -201,7 +201,7 @@ impl Engine {
         time: Millis,
         previous_id: Option<String>,
     ) -> Result<(), Failure> {
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.outside.added(entry.position, time, subscription.tally.dead);
             subscription.tally.dead += 1;
         }
@@ -241,7 +241,7 @@ impl Engine {
         };
         self.rows.put(&rows::at_position(letter, id, entry.position), &to_json(&row)?);
         if self.live
-            && let Some(subscription) = self.subscriptions.get(&id)
+            && let Some(subscription) = self.subscriptions.get(id)
         {
             let (name, holds) = (subscription.name(), letter == rows::HELD);
             self.metrics.dead_letter(name, reason);
@@ -284,7 +284,7 @@ impl Engine {
 
     /// Where to look for dead letters of a kind after a position.
     pub(crate) fn first_after(&self, letter: u8, id: SubscriptionId, after: Position) -> Position {
-        let outside = self.subscriptions.get(&id).filter(|_| letter == rows::DEAD);
+        let outside = self.subscriptions.get(id).filter(|_| letter == rows::DEAD);
         let first = outside.map_or(Position(0), |subscription| subscription.outside.first);
         Position(after.0.saturating_add(1)).max(first)
     }
@@ -297,7 +297,7 @@ impl Engine {
         after: Position,
         limit: usize,
     ) -> Result<Vec<DeadLetter>, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Vec::new()) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(Vec::new()) };
         let mut found = Vec::new();
         for letter in [rows::DEAD, rows::HELD] {
             self.select_kind(letter, id, subscription.name(), selector, after, limit, &mut found)?;
@@ -344,7 +344,7 @@ impl Engine {
     /// The oldest of too many go, as many as there are too many of, a portion at a time. Those that hold a lane are never
     /// touched.
     pub(crate) fn limit_dead_letters(&mut self, id: SubscriptionId) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         let over = usize::try_from(subscription.dead_letters_over()).unwrap_or(usize::MAX);
         if over == 0 {
             return Ok(());
@@ -356,7 +356,7 @@ impl Engine {
             if !self.drop_dead_letter(id, position, Gone::Overflow)? {
                 break;
             }
-            if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            if let Some(subscription) = self.subscriptions.get_mut(id) {
                 subscription.outside.first = Position(position.0 + 1);
             }
         }
@@ -366,7 +366,7 @@ impl Engine {
     /// Those that are too old go. They stand in the order of their events, and one that was replayed and failed again is
     /// younger than its place: all are looked at, a portion at a time. Answers whether there is another portion.
     pub(crate) fn expire_dead_letters(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
         let ttl_ms = subscription.document.spec.dead_letters.ttl_ms;
         let mut outside = subscription.outside;
         if subscription.tally.dead == 0 || self.now.since(outside.oldest) < ttl_ms {
@@ -392,7 +392,7 @@ impl Engine {
         if is_last {
             (outside.cursor, outside.oldest) = (Position(0), outside.seen);
         }
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.outside = outside;
         }
         Ok(!is_last)

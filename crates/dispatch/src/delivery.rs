@@ -27,7 +27,7 @@ impl Engine {
     /// Looks at a lane after something happened to it: counts it, and queues it or sets its timer.
     pub(crate) fn touch(&mut self, slot: Slot) {
         let Some(resident) = self.lanes.recount(slot) else { return };
-        let Some(subscription) = self.subscriptions.get_mut(&resident.subscription) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(resident.subscription) else { return };
         if resident.key.is_empty() {
             return;
         }
@@ -72,7 +72,7 @@ impl Engine {
 
     /// After a change of the subscription itself: its lanes may go on, or must look again.
     pub(crate) fn rouse(&mut self, id: SubscriptionId) {
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.cold_due = Millis::ZERO;
         }
     }
@@ -91,7 +91,7 @@ impl Engine {
             && at <= self.now
         {
             self.single_timers.pop();
-            if let Some(subscription) = self.subscriptions.get_mut(&id)
+            if let Some(subscription) = self.subscriptions.get_mut(id)
                 && let Some(single) = subscription.singles.get_mut(&position)
                 && !single.in_flight
             {
@@ -180,7 +180,7 @@ impl Engine {
         let Some(flight) = self.close(ticket) else { return };
         self.not_asked(&flight);
         // With its subscription its lane is gone too, and the lane's slot may be another's.
-        let Some(subscription) = self.subscriptions.get_mut(&flight.subscription) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(flight.subscription) else { return };
         match flight.who {
             Who::Alone(position) => {
                 if let Some(single) = subscription.singles.get_mut(&position) {
@@ -199,15 +199,13 @@ impl Engine {
 
     /// The endpoint has said nothing: if this was a probe of its breaker, the next call is one.
     pub(crate) fn not_asked(&mut self, flight: &InFlight) {
-        if let Some(breaker) = self.endpoints.breaker_mut(flight.endpoint) {
-            breaker.abandoned(self.now);
-        }
+        self.endpoints.tell(flight.endpoint, |breaker| breaker.abandoned(self.now));
     }
 
     fn close(&mut self, ticket: Ticket) -> Option<InFlight> {
         let flight = self.in_flight.remove(&ticket)?;
         self.free(&flight);
-        if let Some(subscription) = self.subscriptions.get_mut(&flight.subscription) {
+        if let Some(subscription) = self.subscriptions.get_mut(flight.subscription) {
             subscription.in_flight -= 1;
             subscription.put_off -= u32::from(flight.put_off);
             // There may be room now for events that it has not read.
@@ -219,14 +217,14 @@ impl Engine {
     pub(crate) fn finish(&mut self, ticket: Ticket, outcome: Outcome) -> Result<(), Failure> {
         let Some(flight) = self.close(ticket) else { return Ok(()) };
         self.tell_breaker(&flight, &outcome);
-        let Some(subscription) = self.subscriptions.get(&flight.subscription) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(()) };
         let took_ms = self.now.since(flight.started);
         let verdict = outcome.verdict();
         self.metrics.processed(subscription.name(), flight.kind, verdict == Verdict::Delivered, took_ms);
         if verdict == Verdict::Delivered {
             return self.record_delivery(flight);
         }
-        let Some(subscription) = self.subscriptions.get(&flight.subscription) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(()) };
         let retry = subscription.document.spec.retry.clone();
         let failures = self.attempts_of(&flight) + 1;
         let random = self.next_random();
@@ -247,7 +245,7 @@ impl Engine {
         match flight.who {
             Who::Lane(slot) => self.lanes.get(slot).map_or(0, |resident| resident.lane.attempts()),
             Who::Alone(position) => {
-                let subscription = self.subscriptions.get(&flight.subscription);
+                let subscription = self.subscriptions.get(flight.subscription);
                 subscription.and_then(|s| s.singles.get(&position)).map_or(0, |single| single.attempts)
             }
         }
@@ -255,18 +253,22 @@ impl Engine {
 
     /// The breaker of where the call went, also if its subscription has gone or delivers elsewhere by now.
     fn tell_breaker(&mut self, flight: &InFlight, outcome: &Outcome) {
-        let Some(breaker) = self.endpoints.breaker_mut(flight.endpoint) else { return };
-        if outcome.is_endpoint_failure() {
-            if breaker.failed(flight.who.tag(&self.lanes), outcome.is_refused(), self.now) {
-                self.metrics.breaker_opened += 1;
-                let name = self.subscriptions.get(&flight.subscription).map(Subscription::name);
-                tracing::warn!(subscription = name, error = %outcome.describe(), "Breaker opened.");
+        let (lanes, now) = (&self.lanes, self.now);
+        let opened = self.endpoints.tell(flight.endpoint, |breaker| {
+            if outcome.is_endpoint_failure() {
+                return breaker.failed(flight.who.tag(lanes), outcome.is_refused(), now);
             }
-        } else if matches!(outcome, Outcome::Unusable(_) | Outcome::Ended(_)) {
-            // The endpoint was never asked, or did not live to answer.
-            breaker.abandoned(self.now);
-        } else {
-            breaker.succeeded(self.now);
+            match outcome {
+                // The endpoint was never asked, or did not live to answer.
+                Outcome::Unusable(_) | Outcome::Ended(_) => breaker.abandoned(now),
+                _ => breaker.succeeded(now),
+            }
+            false
+        });
+        if opened == Some(true) {
+            self.metrics.breaker_opened += 1;
+            let name = self.subscriptions.get(flight.subscription).map(Subscription::name);
+            tracing::warn!(subscription = name, error = %outcome.describe(), "Breaker opened.");
         }
     }
 

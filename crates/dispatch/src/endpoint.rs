@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 use klambda_core::breaker::{Breaker, Limits, State};
 use klambda_core::subscription::Target;
 use klambda_core::time::Millis;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Never given twice, so that what comes late from an endpoint is not taken for another's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,12 +14,15 @@ pub struct Endpoints {
     limits: Limits,
     by_authority: HashMap<String, EndpointId>,
     breakers: BTreeMap<EndpointId, Breaker>,
+    /// Those whose breakers are not closed.
+    troubled: BTreeSet<EndpointId>,
     next: u64,
 }
 
 impl Endpoints {
     pub fn new(limits: Limits) -> Endpoints {
-        Endpoints { limits, by_authority: HashMap::new(), breakers: BTreeMap::new(), next: 1 }
+        let (breakers, troubled) = (BTreeMap::new(), BTreeSet::new());
+        Endpoints { limits, by_authority: HashMap::new(), breakers, troubled, next: 1 }
     }
 
     /// The endpoint of a target: its scheme, host and port.
@@ -39,6 +42,7 @@ impl Endpoints {
     pub fn keep(&mut self, is_used: impl Fn(EndpointId) -> bool) {
         self.by_authority.retain(|_, id| is_used(*id));
         self.breakers.retain(|id, _| is_used(*id));
+        self.troubled.retain(|id| is_used(*id));
     }
 
     /// None of an endpoint that was forgotten.
@@ -46,8 +50,15 @@ impl Endpoints {
         self.breakers.get(&endpoint)
     }
 
-    pub fn breaker_mut(&mut self, endpoint: EndpointId) -> Option<&mut Breaker> {
-        self.breakers.get_mut(&endpoint)
+    /// Something happened at an endpoint: its breaker hears of it. Nothing of one that was forgotten.
+    pub fn tell<T>(&mut self, endpoint: EndpointId, what: impl FnOnce(&mut Breaker) -> T) -> Option<T> {
+        let breaker = self.breakers.get_mut(&endpoint)?;
+        let told = what(breaker);
+        match breaker.is_closed() {
+            true => self.troubled.remove(&endpoint),
+            false => self.troubled.insert(endpoint),
+        };
+        Some(told)
     }
 
     /// One that was forgotten had nothing against it.
@@ -57,7 +68,7 @@ impl Endpoints {
 
     /// The next time an open breaker lets a probe through.
     pub fn next_probe(&self) -> Option<Millis> {
-        let probes = self.breakers.values().filter_map(|breaker| match breaker.state() {
+        let probes = self.troubled.iter().filter_map(|endpoint| match self.state(*endpoint) {
             State::Open { probe_at } => Some(probe_at),
             _ => None,
         });

@@ -26,7 +26,7 @@ use crate::endpoint::{EndpointId, Endpoints};
 use crate::lanes::{Lanes, Slot};
 use crate::metrics::{Metrics, TypeId};
 use crate::replay::Replays;
-use crate::subscription::Subscription;
+use crate::subscriptions::{Subscriptions, Work};
 use bytes::Bytes;
 use hashbrown::HashMap;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
@@ -43,7 +43,7 @@ use klambda_store::rows::Rows;
 use klambda_store::tables::TableSet;
 use klambda_store::{recovery, witness};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -130,11 +130,7 @@ pub struct Engine {
     pub(crate) known: crate::known::Known,
     pub(crate) manifest: Manifest,
     pub(crate) key: [u8; 16],
-    pub(crate) subscriptions: BTreeMap<SubscriptionId, Subscription>,
-    pub(crate) names: HashMap<String, SubscriptionId>,
-    pub(crate) next_subscription: SubscriptionId,
-    /// Removed ones whose rows are still in some table.
-    pub(crate) removed: Vec<SubscriptionId>,
+    pub(crate) subscriptions: Subscriptions,
     pub(crate) parted: crate::accept::Parted,
     pub(crate) lanes: Lanes,
     pub(crate) replays: Replays,
@@ -259,10 +255,7 @@ impl Engine {
             known: crate::known::Known::default(),
             key: manifest.key(),
             manifest,
-            subscriptions: BTreeMap::new(),
-            names: HashMap::new(),
-            next_subscription: SubscriptionId(1),
-            removed: Vec::new(),
+            subscriptions: Subscriptions::default(),
             parted: crate::accept::Parted::default(),
             lanes: Lanes::default(),
             replays: Replays::default(),
@@ -410,7 +403,7 @@ impl Engine {
 
     /// Some subscription reads the log.
     pub fn is_catching_up(&self) -> bool {
-        self.subscriptions.values().any(Subscription::is_reading)
+        self.subscriptions.each_with(Work::Reading).next().is_some()
     }
 
     pub fn dead_letters(&self) -> u64 {

@@ -98,7 +98,7 @@ impl Engine {
             return Ok(ids.len());
         }
         for id in &ids {
-            let Some(subscription) = self.subscriptions.get(id) else { continue };
+            let Some(subscription) = self.subscriptions.get(*id) else { continue };
             let drops = crowded.iter().filter(|crowded| crowded.subscription == *id).count() as u64;
             let more = before.iter().filter(|other| subscription.wants(*other)).count() as u64;
             let limit = self.limit_reached(subscription, more.saturating_sub(drops));
@@ -123,7 +123,7 @@ impl Engine {
         let identity = self.identity(&event.source, &event.id);
         let ids = self.wanting_in_group(event);
         for id in &ids {
-            let Some(subscription) = self.subscriptions.get(id) else { continue };
+            let Some(subscription) = self.subscriptions.get(*id) else { continue };
             if subscription.lags() || self.is_known(subscription, identity)? {
                 continue;
             }
@@ -149,8 +149,11 @@ impl Engine {
 
     /// Only who sends events from outside has a right to have them obeyed: neither who tells of a change, nor a function.
     fn wanting_in_group(&self, event: &Event) -> Vec<SubscriptionId> {
-        let wants = |s: &&Subscription| s.name() != CONTROLLER && s.wants(event);
-        self.subscriptions.values().filter(wants).map(|s| s.id).collect()
+        let mut wanting = Vec::new();
+        self.subscriptions.wanting(event, &mut wanting);
+        let controller = self.subscriptions.named(CONTROLLER);
+        wanting.retain(|id| Some(*id) != controller);
+        wanting
     }
 
     /// The limit that keeps a reply out. One that finds nothing waiting is let in, however many come with it: what is more
@@ -205,7 +208,7 @@ impl Engine {
         let mut wanted = Vec::new();
         let mut known = Vec::new();
         for id in self.wanting_in_group(event) {
-            let Some(subscription) = self.subscriptions.get(&id) else { continue };
+            let Some(subscription) = self.subscriptions.get(id) else { continue };
             if self.is_known(subscription, identity)? {
                 known.push((id, "duplicate"));
                 continue;
@@ -239,7 +242,7 @@ impl Engine {
 
     /// A reader that is far behind goes without, and that is counted.
     fn misses(&mut self, id: SubscriptionId) -> bool {
-        let Some(subscription) = self.subscriptions.get(&id) else { return true };
+        let Some(subscription) = self.subscriptions.get(id) else { return true };
         let limit = subscription.document.spec.backlog.events_max.saturating_add(SURPLUS_MAX);
         if subscription.tally.waiting < limit {
             return false;

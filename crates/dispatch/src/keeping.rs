@@ -7,7 +7,8 @@ mod retention;
 use self::marks::Expiring;
 use crate::engine::{Engine, Failure, Ticket};
 use crate::lanes::{LANE_BYTES, Slot};
-use crate::subscription::{Phase, Subscription};
+use crate::subscription::Phase;
+use crate::subscriptions::Work;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
@@ -137,7 +138,7 @@ impl Engine {
     fn round(&mut self) -> Result<(), Failure> {
         self.count_busy();
         self.keeping.others_bytes = self.memory_bytes() - self.lanes.memory_bytes();
-        let ids: Vec<SubscriptionId> = self.subscriptions.keys().copied().collect();
+        let ids: Vec<SubscriptionId> = self.subscriptions.ids();
         for id in ids {
             self.finish_draining(id)?;
             self.finish_retiring(id)?;
@@ -153,7 +154,7 @@ impl Engine {
             return Ok(());
         }
         self.keeping.expire_letters_at = self.now + ROUND_MS;
-        let ids: Vec<SubscriptionId> = self.subscriptions.keys().copied().collect();
+        let ids: Vec<SubscriptionId> = self.subscriptions.ids();
         for id in ids {
             if self.expire_dead_letters(id)? {
                 self.keeping.expire_letters_at = self.now + PORTION_MS;
@@ -164,13 +165,12 @@ impl Engine {
 
     /// Too many dead letters are not waited with.
     fn limit_overflowing(&mut self) -> Result<(), Failure> {
-        let is_over = |s: &&Subscription| s.dead_letters_over() > 0;
-        let over: Vec<SubscriptionId> = self.subscriptions.values().filter(is_over).map(|s| s.id).collect();
+        let over = self.subscriptions.with(Work::Overflowing);
         over.into_iter().try_for_each(|id| self.limit_dead_letters(id))
     }
 
     fn finish_draining(&mut self, id: SubscriptionId) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         if subscription.phase == Phase::Draining
             && subscription.tally.waiting == 0
             && subscription.in_flight == 0
@@ -232,14 +232,12 @@ impl Engine {
     fn shed_waiting(&mut self, budget: usize) -> Result<(), Failure> {
         self.count_busy();
         let ready_max = self.ready_max();
-        let ready: Vec<Slot> = self
-            .subscriptions
-            .values_mut()
-            .flat_map(|s| {
-                let keep = s.ready.len().min(ready_max);
-                s.ready.drain(keep..).collect::<Vec<Slot>>()
-            })
-            .collect();
+        let mut ready: Vec<Slot> = Vec::new();
+        for id in self.subscriptions.with(Work::Ready) {
+            let Some(subscription) = self.subscriptions.get_mut(id) else { continue };
+            let keep = subscription.ready.len().min(ready_max);
+            ready.extend(subscription.ready.drain(keep..));
+        }
         for slot in &ready {
             if let Some(resident) = self.lanes.get_mut(*slot) {
                 resident.queued = false;

@@ -138,7 +138,7 @@ impl Engine {
         time: Millis,
         at: Address,
     ) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         let window_ms = subscription.document.spec.idempotency_ttl_ms;
         let limit = self.config.marks_max;
         self.known.turn(at, time, limit);

@@ -32,6 +32,7 @@ pub mod seed;
 pub mod snapshot;
 mod spread;
 mod subscription;
+mod subscriptions;
 mod trail;
 pub mod views;
 pub mod workers;

@@ -77,7 +77,7 @@ impl Engine {
     }
 
     pub fn subscription_id(&self, name: &str) -> Result<SubscriptionId, Refused> {
-        let id = self.names.get(name).copied();
+        let id = self.subscriptions.named(name);
         id.ok_or_else(|| Refused::NotFound(format!("there is no subscription {name:?}")))
     }
 
@@ -85,17 +85,17 @@ impl Engine {
 
     pub fn put_subscription(&mut self, document: Document, discard: bool) -> Result<Put, Refused> {
         self.must_write()?;
-        let put = match self.names.get(&document.name).copied() {
+        let put = match self.subscriptions.named(&document.name) {
             None => {
                 // Those of functions are as many as there are functions.
-                let own = self.names.keys().filter(|name| !Document::is_managed(name)).count();
+                let own = self.subscriptions.names().filter(|name| !Document::is_managed(name)).count();
                 if own >= self.config.subscriptions_max && !Document::is_managed(&document.name) {
                     let max = self.config.subscriptions_max;
                     return Err(Refused::Limit(format!(
                         "there are {max} subscriptions already (limits.subscriptions)"
                     )));
                 }
-                (self.next_subscription, Put::Created)
+                (self.subscriptions.next(), Put::Created)
             }
             Some(id) => (id, self.check_change(id, &document, discard)?),
         };
@@ -111,11 +111,11 @@ impl Engine {
     }
 
     fn is_new_epoch(&self, id: SubscriptionId, document: &Document) -> bool {
-        self.subscriptions.get(&id).is_some_and(|s| s.document.epoch_differs(document))
+        self.subscriptions.get(id).is_some_and(|s| s.document.epoch_differs(document))
     }
 
     fn check_change(&self, id: SubscriptionId, document: &Document, discard: bool) -> Result<Put, Refused> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Put::Created) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(Put::Created) };
         if subscription.is_leaving() {
             return Err(Refused::Conflict(format!(
                 "subscription {:?} is being deleted; wait until it has drained",
@@ -150,7 +150,7 @@ impl Engine {
     pub fn delete_subscription(&mut self, name: &str, leftover: Leftover) -> Result<bool, Refused> {
         let id = self.subscription_id(name)?;
         self.must_write()?;
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(true) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(true) };
         let waiting = subscription.tally.owed();
         let reads_past = subscription.is_reading() && !subscription.is_behind();
         match leftover {
@@ -220,7 +220,7 @@ impl Engine {
     /// more. Nothing goes if the change would be refused.
     pub fn discard_part(&mut self, document: &Document, from: &str) -> Result<Option<String>, Refused> {
         const LANES: usize = 1024;
-        let Some(id) = self.names.get(&document.name).copied() else { return Ok(None) };
+        let Some(id) = self.subscriptions.named(&document.name) else { return Ok(None) };
         let is_kept = self.check_change(id, document, true)? == Put::Unchanged;
         if is_kept || !self.is_new_epoch(id, document) {
             return Ok(None);
@@ -252,7 +252,7 @@ impl Engine {
             while self.purge_part(id, &key)? {}
             self.discard_lane(id, &key)?;
         }
-        let subscription = self.subscriptions.get(&id);
+        let subscription = self.subscriptions.get(id);
         let singles: Vec<Position> = subscription
             .map(|s| {
                 s.singles
@@ -337,7 +337,7 @@ impl Engine {
             LaneAction::Reset { expected } => (Step::Reset { expected }, Input::Reset { expected }),
         };
         // Tried on a copy first: what is logged must hold.
-        if let (Some(resident), Some(subscription)) = (self.lanes.get(slot), self.subscriptions.get(&id)) {
+        if let (Some(resident), Some(subscription)) = (self.lanes.get(slot), self.subscriptions.get(id)) {
             let mut lane = resident.lane.clone();
             lane.apply(input, &subscription.policy, self.now, &mut Vec::new())
                 .map_err(|refused| Refused::Conflict(format!("lane {key:?} of {name}: {refused}")))?;
@@ -362,7 +362,7 @@ impl Engine {
         key: &str,
     ) -> Result<crate::lanes::Slot, Refused> {
         let unknown = || Refused::NotFound(format!("subscription {name:?} has no lane {key:?}"));
-        if key.is_empty() || !self.subscriptions.get(&id).is_some_and(|s| s.is_ordered()) {
+        if key.is_empty() || !self.subscriptions.get(id).is_some_and(|s| s.is_ordered()) {
             return Err(unknown());
         }
         if self.lanes.find(id, key).is_none() && self.peek_lane(id, key)?.is_none() {
@@ -437,12 +437,12 @@ impl Engine {
                 named if named.is_empty() => vec![self.subscription_id(name)?],
                 named => named,
             },
-            None => self.subscriptions.keys().copied().collect(),
+            None => self.subscriptions.ids(),
         };
         let mut purged = 0;
         for id in ids {
             let letters = self.select_dead_letters(id, selector, Position(0), usize::MAX)?;
-            let name = self.subscriptions.get(&id).map(|s| s.name().to_owned()).unwrap_or_default();
+            let name = self.subscriptions.get(id).map(|s| s.name().to_owned()).unwrap_or_default();
             for letter in letters.into_iter().filter(|letter| holders || !letter.holds_lane) {
                 self.must_write()?;
                 self.delete_dead_letter(&letter.id(&name))?;

@@ -76,7 +76,7 @@ impl Engine {
     /// Drops the oldest events until an event has its place, and `length` in the log beside them.
     pub(crate) fn make_room(&mut self, id: SubscriptionId, length: usize) -> Result<(), Failure> {
         for n in 0..DROPS_AT_ONCE {
-            let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+            let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
             let Some(limit) = self.limit_reached(subscription, 0) else { return Ok(()) };
             let Some(oldest) = self.oldest_droppable(id)? else { return Ok(()) };
             if n > 0 && !self.helps(id, limit, &oldest, length) {
@@ -90,7 +90,7 @@ impl Engine {
     /// Whether one more drop gets the backlog nearer to its limit. One that is too old for what cannot go does not get
     /// younger by it.
     fn helps(&self, id: SubscriptionId, limit: &str, oldest: &Oldest, length: usize) -> bool {
-        let subscription = self.subscriptions.get(&id);
+        let subscription = self.subscriptions.get(id);
         let is_too_old = subscription.is_some_and(|s| self.is_too_old(s, oldest.entry.accepted));
         (limit != AGE_FULL || is_too_old) && self.log.has_room_for_events(length + DROP_BYTES_MAX)
     }
@@ -98,7 +98,7 @@ impl Engine {
     /// Drops one event for one that comes in a group, unless others have made room enough for it.
     pub(crate) fn drop_for(&mut self, crowded: Crowded) -> Result<(), Failure> {
         let Crowded { subscription: id, limit } = crowded;
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         if limit != EVENTS_FULL && self.limit_reached(subscription, 0).is_none() {
             return Ok(());
         }
@@ -115,14 +115,14 @@ impl Engine {
             Some(key) => self.step_lane(id, key, step)?,
             None => self.step_single(id, position, step)?,
         };
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         self.metrics.dead_letter_dropped(subscription.name(), "overflow");
         tracing::warn!(subscription = %subscription.name(), "Backlog full: the oldest event is dropped.");
         Ok(())
     }
 
     fn oldest_droppable(&mut self, id: SubscriptionId) -> Result<Option<Oldest>, Failure> {
-        match self.subscriptions.get(&id) {
+        match self.subscriptions.get(id) {
             Some(subscription) if subscription.is_ordered() => self.oldest_in_lanes(id),
             Some(_) => self.oldest_single(id),
             None => Ok(None),
@@ -135,11 +135,11 @@ impl Engine {
             let single = s.singles.values().find(|single| !single.in_flight)?;
             Some(Oldest { key: None, entry: single.entry })
         };
-        let first = self.subscriptions.get(&id).and_then(resting);
+        let first = self.subscriptions.get(id).and_then(resting);
         if first.is_some() {
             return Ok(first);
         }
         self.take_next_single(id, None)?;
-        Ok(self.subscriptions.get(&id).and_then(resting))
+        Ok(self.subscriptions.get(id).and_then(resting))
     }
 }

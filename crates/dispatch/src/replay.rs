@@ -336,7 +336,7 @@ impl Engine {
 
     fn check_selector(&self, selector: &Selector) -> Result<(), Refused> {
         match &selector.subscription {
-            Some(name) if !self.names.contains_key(name.as_str()) => {
+            Some(name) if self.subscriptions.named(name).is_none() => {
                 if !self.subscriptions_named(name).is_empty() {
                     let remedy = match Document::function_of(name) {
                         Some((namespace, name)) => {

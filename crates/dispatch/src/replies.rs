@@ -98,7 +98,7 @@ impl Engine {
     }
 
     pub(crate) fn entry_of(&self, flight: &InFlight) -> Option<Entry> {
-        let subscription = self.subscriptions.get(&flight.subscription)?;
+        let subscription = self.subscriptions.get(flight.subscription)?;
         match flight.who {
             Who::Lane(slot) => self.lanes.get(slot)?.lane.head().map(|(_, entry)| *entry),
             Who::Alone(position) => subscription.singles.get(&position).map(|single| single.entry),
@@ -107,7 +107,7 @@ impl Engine {
 
     /// None of one that cannot be read back.
     fn cause_of(&mut self, flight: &InFlight, entry: &Entry) -> Result<Option<Cause>, Failure> {
-        let Some(subscription) = self.subscriptions.get(&flight.subscription) else { return Ok(None) };
+        let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(None) };
         let (id, source) = (subscription.id, source_of(&subscription.document));
         self.read_back(entry.at, |event| Cause {
             subscription: id,
@@ -156,7 +156,7 @@ impl Engine {
     fn mark_put_off(&mut self, ticket: Ticket) {
         let Some(flight) = self.in_flight.get_mut(&ticket).filter(|flight| !flight.put_off) else { return };
         flight.put_off = true;
-        if let Some(subscription) = self.subscriptions.get_mut(&flight.subscription) {
+        if let Some(subscription) = self.subscriptions.get_mut(flight.subscription) {
             subscription.put_off += 1;
         }
     }
@@ -198,7 +198,7 @@ impl Engine {
     }
 
     pub(crate) fn hold(&mut self, id: SubscriptionId, held: Held) {
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         self.held_until = self.held_until.min(held.until);
         subscription.held = Some(held);
     }
@@ -210,7 +210,9 @@ impl Engine {
         }
         let now = self.now;
         let mut next = Millis::NEVER;
-        for subscription in self.subscriptions.values_mut() {
+        let held = self.subscriptions.values().filter(|subscription| subscription.held.is_some());
+        for id in held.map(|subscription| subscription.id).collect::<Vec<_>>() {
+            let Some(subscription) = self.subscriptions.get_mut(id) else { continue };
             subscription.held.take_if(|held| held.until <= now);
             next = subscription.held.as_ref().map_or(next, |held| next.min(held.until));
         }
@@ -219,12 +221,15 @@ impl Engine {
 
     /// A function has a replica again: its events need not wait any longer.
     pub fn function_ready(&mut self, namespace: &str, name: &str) {
-        let is_it = |s: &&mut crate::subscription::Subscription| {
+        let is_it = |s: &&crate::subscription::Subscription| {
             let function = s.document.spec.target.function.as_ref();
             function.is_some_and(|function| function.namespace == namespace && function.name == name)
         };
-        for subscription in self.subscriptions.values_mut().filter(is_it) {
-            subscription.held.take_if(|held| held.until < Millis::NEVER);
+        let its: Vec<SubscriptionId> = self.subscriptions.values().filter(is_it).map(|s| s.id).collect();
+        for id in its {
+            if let Some(subscription) = self.subscriptions.get_mut(id) {
+                subscription.held.take_if(|held| held.until < Millis::NEVER);
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::engine::{Engine, Failure};
 use crate::lanes::{Earlier, Indexed, Previous, Resident, Slot};
 use crate::rows;
 use crate::subscription::{Row, Single, Subscription};
+use crate::subscriptions::Work;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::Lane;
 use klambda_core::lane_row::{put_entry, take_entry};
@@ -46,7 +47,7 @@ impl Engine {
             }
         };
         if resident.indexed == Indexed::Waiting
-            && let Some(subscription) = self.subscriptions.get_mut(&id)
+            && let Some(subscription) = self.subscriptions.get_mut(id)
         {
             subscription.cold = subscription.cold.saturating_sub(1);
         }
@@ -62,7 +63,7 @@ impl Engine {
     }
 
     fn epoch_of(&self, id: SubscriptionId) -> u32 {
-        self.subscriptions.get(&id).map_or(0, |subscription| subscription.epochs)
+        self.subscriptions.get(id).map_or(0, |subscription| subscription.epochs)
     }
 
     /// As it is, without bringing it in.
@@ -104,11 +105,11 @@ impl Engine {
         resident.indexed = resident.index_kind();
         resident.counted = resident.count_kind();
         let first = resident.lane.first_droppable_at_rest();
-        if let Some(entry) = first.filter(|_| self.subscriptions.get(&id).is_some_and(|s| s.lists_ages)) {
+        if let Some(entry) = first.filter(|_| self.subscriptions.get(id).is_some_and(|s| s.lists_ages)) {
             resident.aged_at = entry.position;
         }
         if self.live
-            && let Some(subscription) = self.subscriptions.get(&id)
+            && let Some(subscription) = self.subscriptions.get(id)
         {
             let backoff =
                 subscription.document.spec.retry.max_backoff_ms.max(klambda_core::retry::RETRY_AFTER_MS_MAX);
@@ -153,7 +154,7 @@ impl Engine {
             _ => {}
         }
         resident.indexed = after;
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
             let lanes = &mut subscription.tally.waiting_lanes;
             *lanes = *lanes + u64::from(after == Indexed::Waiting) - u64::from(before == Indexed::Waiting);
         }
@@ -164,11 +165,11 @@ impl Engine {
         self.store_lane(slot)?;
         let Some(resident) = self.lanes.remove(slot) else { return Ok(()) };
         let due = self.due(&resident);
-        if let Some(subscription) = self.subscriptions.get_mut(&resident.subscription) {
+        if let Some(subscription) = self.subscriptions.get_mut(resident.subscription) {
             subscription.evicted_from_ages(&resident);
         }
         if resident.indexed == Indexed::Waiting
-            && let Some(subscription) = self.subscriptions.get_mut(&resident.subscription)
+            && let Some(subscription) = self.subscriptions.get_mut(resident.subscription)
         {
             subscription.cold += 1;
             if planted::is_on(Bug::ColdNeverWoken) {
@@ -214,9 +215,9 @@ impl Engine {
     pub(crate) fn load_rows(&mut self) -> Result<(), Failure> {
         if let Some(row) = self.rows.get(rows::GLOBAL)? {
             let global: Global = from_json(&row)?;
-            self.next_subscription = global.next_subscription;
+            self.subscriptions.set_next(global.next_subscription);
             self.keeping.removed_stored = global.removed.clone();
-            self.removed = global.removed;
+            self.subscriptions.set_removed(global.removed);
             self.parted = global.parted;
             self.known = global.known;
             self.replays.next_id = global.next_replay.max(1);
@@ -232,10 +233,7 @@ impl Engine {
             // What was unread at the checkpoint is in the log alone.
             subscription.later_from = Position(self.manifest.checkpoint().next_position.0.saturating_sub(1));
             subscription.endpoint = self.endpoints.of(&subscription.document.spec.target);
-            if !subscription.is_retired() {
-                self.names.insert(subscription.name().to_owned(), id);
-            }
-            self.subscriptions.insert(id, subscription);
+            self.subscriptions.add(subscription);
         }
         for (key, row) in self.rows.scan(&[rows::SINGLE], &[], usize::MAX)? {
             self.load_single(&key, &row)?;
@@ -259,7 +257,7 @@ impl Engine {
         single.reason = Reason::from_code(r.u8()?).ok_or(Malformed("reason"))?;
         single.error = r.text()?.to_owned();
         single.stored = true;
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.singles.insert(Position(rows::number_of(key)), single);
         }
         Ok(())
@@ -272,14 +270,14 @@ impl Engine {
         let dirty: Vec<Slot> =
             self.lanes.iter().filter(|(_, resident)| is_due(resident)).map(|(slot, _)| slot).collect();
         dirty.into_iter().try_for_each(|slot| self.store_lane(slot))?;
-        let ids: Vec<SubscriptionId> = self.subscriptions.keys().copied().collect();
+        let ids: Vec<SubscriptionId> = self.subscriptions.ids();
         for id in ids {
             self.store_subscription(id)?;
         }
         let global = Global {
-            next_subscription: self.next_subscription,
+            next_subscription: self.subscriptions.next(),
             next_replay: self.replays.next_id,
-            removed: self.removed.clone(),
+            removed: self.subscriptions.removed().to_vec(),
             parted: self.parted.clone(),
             known: self.known.clone(),
             now: self.now,
@@ -293,7 +291,7 @@ impl Engine {
 
     fn store_subscription(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         self.set_cursor(id);
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         let mut row = subscription.row();
         // A request that is open ends with the process: its lane counts as it will be found.
         for flight in self.in_flight.values().filter(|flight| flight.subscription == id) {
@@ -332,10 +330,10 @@ impl Engine {
             self.clamp(slot);
             self.touch(slot);
         }
-        for (id, subscription) in &mut self.subscriptions {
-            for (position, single) in &mut subscription.singles {
+        for subscription in self.subscriptions.values() {
+            for (position, single) in &subscription.singles {
                 let at = single.retry_at.unwrap_or(Millis::ZERO).min(self.now + 3_600_000);
-                self.single_timers.push(Reverse((at, *id, *position)));
+                self.single_timers.push(Reverse((at, subscription.id, *position)));
             }
         }
         Ok(())
@@ -344,7 +342,7 @@ impl Engine {
     fn clamp(&mut self, slot: Slot) {
         let now = self.now;
         let Some(resident) = self.lanes.get_mut(slot) else { return };
-        let Some(subscription) = self.subscriptions.get(&resident.subscription) else { return };
+        let Some(subscription) = self.subscriptions.get(resident.subscription) else { return };
         resident.lane.clamp_timers(&subscription.policy, klambda_core::retry::RETRY_AFTER_MS_MAX, now);
     }
 
@@ -352,15 +350,15 @@ impl Engine {
 
     pub(crate) fn cold_due(&self) -> Option<Millis> {
         let ready_max = self.ready_max();
-        let waits = |s: &&Subscription| s.cold > 0 && s.ready.len() < ready_max && !s.is_paused();
-        let cold = self.subscriptions.values().filter(waits);
+        let waits = |s: &&Subscription| s.ready.len() < ready_max && !s.is_paused();
+        let cold = self.subscriptions.each_with(Work::Cold).filter(waits);
         cold.map(|subscription| subscription.cold_due).min()
     }
 
     /// Brings lanes in that are due, some at a time, while there is little else to do for their subscription.
     pub(crate) fn warm_up(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         let batch = self.ready_max();
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         if subscription.cold == 0
             || subscription.ready.len() >= batch
             || subscription.cold_due > self.now
@@ -386,7 +384,7 @@ impl Engine {
             self.resident(id, key)?;
         }
         let now = self.now;
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         subscription.cold_seen_due = subscription.cold_seen_due.min(next_due);
         if wrapped {
             subscription.cold_cursor.clear();

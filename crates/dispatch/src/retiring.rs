@@ -25,7 +25,7 @@ impl Engine {
     pub fn retire_subscription(&mut self, name: &str, grace_ms: u64) -> Result<(), Refused> {
         let id = self.subscription_id(name)?;
         self.must_write()?;
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         if subscription.is_reading() && !subscription.is_behind() {
             return Err(Refused::Conflict(format!(
                 "subscription {name:?} still takes up events that came before; retire it when it has caught up"
@@ -44,13 +44,13 @@ impl Engine {
 
     /// Those of this name: first the one that has it, then those that had it.
     pub(crate) fn subscriptions_named(&self, name: &str) -> Vec<SubscriptionId> {
-        let current = self.names.get(name).copied();
+        let current = self.subscriptions.named(name);
         let retired = self.subscriptions.values().filter(|s| s.is_retired() && s.name() == name);
         current.into_iter().chain(retired.map(|s| s.id)).collect()
     }
 
     pub(crate) fn finish_retiring(&mut self, id: SubscriptionId) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         let tally = &subscription.tally;
         match subscription.phase {
             Phase::Retired if tally.dead == 0 => self.end(id, Change::Remove),
@@ -74,7 +74,7 @@ impl Engine {
 
     /// More than anyone will look through: the oldest go.
     pub(crate) fn limit_retired(&mut self) -> Result<(), Failure> {
-        if self.subscriptions.len() <= self.names.len() + RETIRED_MAX {
+        if self.subscriptions.len() <= self.subscriptions.names_len() + RETIRED_MAX {
             return Ok(());
         }
         let oldest = self
@@ -136,13 +136,13 @@ impl Engine {
     }
 
     fn finish_given_up(&mut self, id: SubscriptionId) -> Result<(), Failure> {
-        let is_done = self.subscriptions.get(&id).is_some_and(|s| !s.is_reading() && s.tally.waiting == 0);
+        let is_done = self.subscriptions.get(id).is_some_and(|s| !s.is_reading() && s.tally.waiting == 0);
         if is_done { self.finish_retiring(id) } else { Ok(()) }
     }
 
     fn first_single(&mut self, id: SubscriptionId) -> Result<Option<Position>, Failure> {
         let first = |s: &Subscription| s.singles.keys().next().copied();
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(None) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(None) };
         if let Some(position) = first(subscription) {
             return Ok(Some(position));
         }
@@ -150,7 +150,7 @@ impl Engine {
             return Ok(None);
         }
         self.take_next_single(id, None)?;
-        Ok(self.subscriptions.get(&id).and_then(first))
+        Ok(self.subscriptions.get(id).and_then(first))
     }
 
     /// Everything in the lane becomes a dead letter. One that held the lane stays the dead letter it was.
@@ -193,7 +193,7 @@ impl Engine {
         entry: Entry,
         time: Millis,
     ) -> Result<(), Failure> {
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.tally.left(&entry);
         }
         let attempts =
@@ -208,7 +208,7 @@ impl Engine {
         position: Position,
         time: Millis,
     ) -> Result<(), Failure> {
-        let single = self.subscriptions.get(&id).and_then(|s| s.singles.get(&position));
+        let single = self.subscriptions.get(id).and_then(|s| s.singles.get(&position));
         let Some((entry, attempts)) = single.map(|single| (single.entry, single.attempts_total)) else {
             return Ok(());
         };
@@ -220,20 +220,17 @@ impl Engine {
     }
 
     pub(crate) fn apply_retired(&mut self, id: SubscriptionId) {
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         subscription.phase = Phase::Retired;
-        let name = subscription.name().to_owned();
-        if self.names.get(&name) == Some(&id) {
-            self.names.remove(&name);
-        }
+        self.subscriptions.free_name(id);
     }
 
     // ---- coming back --------------------------------------------------------------------------------------
 
     /// The subscription that has the name of this one, if this one is gone.
     pub(crate) fn successor(&self, id: SubscriptionId) -> Option<SubscriptionId> {
-        let retired = self.subscriptions.get(&id).filter(|s| s.is_retired())?;
-        self.names.get(retired.name()).copied()
+        let retired = self.subscriptions.get(id).filter(|s| s.is_retired())?;
+        self.subscriptions.named(retired.name())
     }
 
     /// A dead letter of a subscription that is gone goes to its successor, as an event that is new there.
@@ -245,7 +242,7 @@ impl Engine {
         job: u64,
     ) -> Result<(), Failure> {
         let Some(letter) = self.find_dead_letter(from, position)? else { return Ok(()) };
-        let Some(subscription) = self.subscriptions.get(&to) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(to) else { return Ok(()) };
         let record = if_readable(self.read_event(letter.entry.at))?;
         let view = record.as_deref().and_then(|record| EventView::decode(event_of(record).ok()?.1).ok());
         let Some(view) = view else {
@@ -291,7 +288,7 @@ impl Engine {
         let row = crate::rows::at_position(crate::rows::DEAD, from, entry.position);
         if self.rows.get(&row)?.is_some() {
             self.rows.delete(&row);
-            if let Some(subscription) = self.subscriptions.get_mut(&from) {
+            if let Some(subscription) = self.subscriptions.get_mut(from) {
                 subscription.tally.dead -= 1;
                 subscription.tally.unpin(entry.at);
             }

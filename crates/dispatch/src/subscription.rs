@@ -36,6 +36,8 @@ pub struct Subscription {
     pub lists_ages: bool,
 
     // What follows ends with the process.
+    /// It is noted to be sorted again by what there is to do for it.
+    pub(crate) is_noted: bool,
     /// The length of its document as text.
     pub document_bytes: usize,
     pub endpoint: EndpointId,
@@ -294,6 +296,7 @@ impl Subscription {
         Subscription {
             id,
             policy: Policy::new(&document.spec),
+            is_noted: false,
             document_bytes: text_bytes(&document),
             document: Arc::new(document),
             created,
@@ -336,6 +339,12 @@ impl Subscription {
 
     pub fn is_ordered(&self) -> bool {
         self.document.spec.ordering == Ordering::Ordered
+    }
+
+    /// A call could be made, if the limits and the target allow it.
+    pub fn has_ready(&self) -> bool {
+        let has_queued = || self.tally.waiting > self.singles.len() as u64;
+        !self.ready.is_empty() || !self.ready_singles.is_empty() || (!self.is_ordered() && has_queued())
     }
 
     pub fn is_retired(&self) -> bool {

@@ -121,7 +121,8 @@ impl<T: Copy + Ord> Index<T> {
             Filter::Suffix(given) => self.rarest_of(given, Test::Suffix),
             Filter::All(filters) => self.rarest(filters.iter()),
             Filter::Any(filters) => {
-                let each: Option<Vec<Vec<Sign>>> = filters.iter().map(|filter| self.signs_of(filter)).collect();
+                let each: Option<Vec<Vec<Sign>>> =
+                    filters.iter().map(|filter| self.signs_of(filter)).collect();
                 each.map(|each| each.into_iter().fold(Vec::new(), with_new))
             }
             Filter::Not(_) => None,
@@ -154,7 +155,8 @@ fn with_new(mut signs: Vec<Sign>, more: Vec<Sign>) -> Vec<Sign> {
 impl<T: Copy + Ord> Signs<T> {
     fn find(&self, text: &[u8], found: &mut Vec<T>) {
         let exact = self.exact.get(text);
-        let prefix = self.prefix.range(..=text.len()).filter_map(|(length, texts)| texts.get(&text[..*length]));
+        let prefix =
+            self.prefix.range(..=text.len()).filter_map(|(length, texts)| texts.get(&text[..*length]));
         let suffix = self
             .suffix
             .range(..=text.len())
@@ -277,8 +279,12 @@ mod tests {
             let by = match n % 4 {
                 0 => serde_json::json!([{"exact": {"type": format!("t{n}")}}]),
                 1 => serde_json::json!([{"prefix": {"type": format!("t{n}.")}}]),
-                2 => serde_json::json!([{"any": [{"exact": {"type": format!("t{n}")}}, {"suffix": {"type": format!(".t{n}")}}]}]),
-                _ => serde_json::json!([{"exact": {"type": "order"}}, {"exact": {"subject": format!("s{n}")}}]),
+                2 => {
+                    serde_json::json!([{"any": [{"exact": {"type": format!("t{n}")}}, {"suffix": {"type": format!(".t{n}")}}]}])
+                }
+                _ => {
+                    serde_json::json!([{"exact": {"type": "order"}}, {"exact": {"subject": format!("s{n}")}}])
+                }
             };
             index.put(n, &filters(by));
         }

@@ -34,7 +34,7 @@ impl Engine {
             Change::Pause | Change::Resume => {
                 let paused = *change == Change::Pause;
                 self.change_document(id, |document| document.spec.paused = paused);
-                let next = self.subscriptions.get_mut(&id).and_then(|s| s.next_document.as_mut());
+                let next = self.subscriptions.get_mut(id).and_then(|s| s.next_document.as_mut());
                 if let Some(next) = next {
                     next.spec.paused = paused;
                 }
@@ -72,7 +72,7 @@ impl Engine {
         document: Document,
         next_position: Position,
     ) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else {
+        let Some(subscription) = self.subscriptions.get(id) else {
             let (phase, began_late) = self.first_phase(&document, at, next_position);
             let mut subscription = Subscription::new(id, document, time, phase);
             subscription.began = next_position;
@@ -81,9 +81,7 @@ impl Engine {
             subscription.decide_on_ages();
             subscription.notes.began_late = began_late;
             subscription.endpoint = self.endpoints.of(&subscription.document.spec.target);
-            self.names.insert(subscription.name().to_owned(), id);
-            self.subscriptions.insert(id, subscription);
-            self.next_subscription = self.next_subscription.max(SubscriptionId(id.0 + 1));
+            self.subscriptions.add(subscription);
             return Ok(());
         };
         if subscription.document.spec.filters != document.spec.filters {
@@ -95,7 +93,7 @@ impl Engine {
             if differs {
                 self.begin_epoch(id);
             }
-            let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+            let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
             // Also of rules that still waited: what was asked for last holds.
             subscription.next_document = None;
             subscription.tally.later_old = 0;
@@ -111,7 +109,7 @@ impl Engine {
             if subscription.phase == Phase::Live {
                 self.fall_behind(id, at, next_position);
             }
-            let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+            let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
             if subscription.next_document.is_none() {
                 let is_behind = subscription.is_behind();
                 subscription.rules_from = if is_behind { next_position } else { Position(0) };
@@ -126,7 +124,7 @@ impl Engine {
 
     /// It takes no new events. One that is behind reads everything first.
     fn leave(&mut self, id: SubscriptionId, at_once: Phase, reading: Reading) {
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         match &mut subscription.phase {
             Phase::CatchingUp { why, .. } => *why = reading,
             phase => *phase = at_once,
@@ -136,7 +134,7 @@ impl Engine {
     /// Other rules for keys or sequences: nothing waits now, and what a lane expected of its producer says nothing any
     /// more. Lanes on disk hear of it when they come in.
     fn begin_epoch(&mut self, id: SubscriptionId) {
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         subscription.epochs += 1;
         let epoch = subscription.epochs;
         for (_, resident) in self.lanes.iter_mut().filter(|(_, resident)| resident.subscription == id) {
@@ -146,12 +144,12 @@ impl Engine {
     }
 
     pub(crate) fn change_document(&mut self, id: SubscriptionId, change: impl FnOnce(&mut Document)) {
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         let mut document = (*subscription.document).clone();
         change(&mut document);
         let before = std::mem::replace(&mut subscription.endpoint, self.endpoints.of(&document.spec.target));
         let moved = before != subscription.endpoint;
-        subscription.set_document(document);
+        self.subscriptions.set_document(id, document);
         self.rouse(id);
         if moved {
             self.forget_endpoints();
@@ -164,10 +162,9 @@ impl Engine {
     }
 
     pub(crate) fn remove_subscription(&mut self, id: SubscriptionId) {
-        let Some(subscription) = self.subscriptions.remove(&id) else { return };
+        let Some(subscription) = self.subscriptions.remove(id) else { return };
         // Another may have its name by now.
-        if self.names.get(subscription.name()).is_none_or(|named| *named == id) {
-            self.names.remove(subscription.name());
+        if self.subscriptions.named(subscription.name()).is_none() {
             self.metrics.forget(subscription.name());
         }
         self.forget_endpoints();
@@ -182,9 +179,8 @@ impl Engine {
             self.lanes.remove(slot);
         });
         self.rows.delete(&rows::of_subscription(rows::SUBSCRIPTION, id));
-        self.removed.push(id);
         if planted::is_on(Bug::SubscriptionReused) {
-            self.next_subscription = id;
+            self.subscriptions.set_next(id);
         }
     }
 }

@@ -12,7 +12,7 @@ impl Engine {
             // A decision takes effect when it is durable.
             resident.barrier = Address(at.0 + 1);
         }
-        let Some(subscription) = self.subscriptions.get(&resident.subscription) else { return };
+        let Some(subscription) = self.subscriptions.get(resident.subscription) else { return };
         if !self.live {
             return;
         }

@@ -29,7 +29,7 @@ impl Engine {
         if let Step::GiveUp = step {
             return self.give_up_single(id, position, time);
         }
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         let Some(single) = subscription.singles.get_mut(&position) else {
             return Err(Failure::State(format!("event {position} had an outcome and was not on its way")));
         };
@@ -79,7 +79,7 @@ impl Engine {
         self.rows.delete(&rows::at_position(rows::DEAD, id, position));
         self.replays.started(job, id, position, "");
         let now = self.now;
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         subscription.tally.dead -= 1;
         subscription.tally.unpin(letter.entry.at);
         subscription.tally.arrived(&letter.entry);
@@ -100,7 +100,7 @@ impl Engine {
         time: Millis,
         at: Address,
     ) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         let Some(entry) = subscription.singles.get(&position).map(|single| single.entry) else {
             return Ok(());
         };
@@ -115,7 +115,7 @@ impl Engine {
     /// came before a dead letter that moved here.
     pub(crate) fn take_single(&mut self, id: SubscriptionId, position: Position) -> Result<(), Failure> {
         loop {
-            let known = self.subscriptions.get(&id).is_none_or(|s| s.singles.contains_key(&position));
+            let known = self.subscriptions.get(id).is_none_or(|s| s.singles.contains_key(&position));
             if known || !self.take_next_single(id, None)? {
                 return Ok(());
             }
@@ -153,14 +153,14 @@ impl Engine {
         resident.take_earlier(entry.position);
         resident.dirty = true;
         self.settle_queue(slot)?;
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.singles.insert(entry.position, Single::new(entry));
         }
         Ok(true)
     }
 
     pub(crate) fn forget_single(&mut self, id: SubscriptionId, position: Position) {
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         let is_stored = subscription.singles.remove(&position).is_some_and(|single| single.stored);
         if is_stored && !planted::is_on(Bug::SingleRowKept) {
             self.rows.delete(&rows::at_position(rows::SINGLE, id, position));

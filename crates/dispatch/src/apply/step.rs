@@ -118,7 +118,7 @@ impl Engine {
         }
         let Some(letter) = self.dead_letter(rows::DEAD, id, position)? else { return Ok(()) };
         self.rows.delete(&rows::at_position(rows::DEAD, id, position));
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         subscription.tally.dead -= 1;
         // It is pinned already as a dead letter.
         subscription.tally.unpin(letter.entry.at);
@@ -146,7 +146,7 @@ impl Engine {
         at: Address,
     ) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
-        let Some(subscription) = self.subscriptions.get(&resident.subscription) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get(resident.subscription) else { return Ok(()) };
         let mut actions = std::mem::take(&mut self.actions);
         actions.clear();
         let attempts = match &input {
@@ -201,7 +201,7 @@ impl Engine {
         }
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
         let id = resident.subscription;
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         match action {
             Action::Count { .. } | Action::GapRecorded { .. } => Ok(()),
             Action::Delivered(entry) => {

@@ -42,7 +42,8 @@ pub(super) fn compare(
 ) -> Result<(), Failure> {
     compare_documents(engine, &ledger, findings)?;
     report.subscriptions = engine.subscriptions.len() as u64;
-    for (id, subscription) in &engine.subscriptions {
+    for subscription in engine.subscriptions.values() {
+        let id = &subscription.id;
         let held = Held::of(engine, *id)?;
         report.waiting += held.waiting.len() as u64;
         report.dead_letters += (held.dead.len() + held.holders.len()) as u64;
@@ -78,7 +79,7 @@ impl Held {
     fn of(engine: &Engine, id: SubscriptionId) -> Result<Held, Failure> {
         let mut waiting = Vec::new();
         engine.for_each_waiting(id, &mut |entry| waiting.push(entry.position))?;
-        if let Some(subscription) = engine.subscriptions.get(&id) {
+        if let Some(subscription) = engine.subscriptions.get(id) {
             waiting.extend(subscription.singles.keys());
         }
         waiting.sort_unstable();
@@ -123,7 +124,7 @@ fn prove_copies(engine: &Engine, id: SubscriptionId, findings: &mut Findings) ->
     let oldest = engine.log.oldest();
     let mut copied: Vec<Entry> = Vec::new();
     engine.for_each_waiting(id, &mut |entry| copied.extend((entry.at < oldest).then_some(*entry)))?;
-    let singles = engine.subscriptions.get(&id).into_iter().flat_map(|s| s.singles.values());
+    let singles = engine.subscriptions.get(id).into_iter().flat_map(|s| s.singles.values());
     copied.extend(singles.map(|single| single.entry).filter(|entry| entry.at < oldest));
     let letters = engine.select_dead_letters(id, &Selector::default(), Position(0), usize::MAX)?;
     copied.extend(letters.into_iter().map(|letter| letter.entry).filter(|entry| entry.at < oldest));

@@ -30,7 +30,7 @@ impl Engine {
             return;
         }
         self.unsent_bytes -= flight.unsent;
-        if let Some(subscription) = self.subscriptions.get_mut(&flight.subscription) {
+        if let Some(subscription) = self.subscriptions.get_mut(flight.subscription) {
             subscription.unsent_bytes -= flight.unsent;
         }
     }
@@ -39,7 +39,7 @@ impl Engine {
     pub(super) fn hold_unsent(&mut self, id: SubscriptionId, bytes: u32) -> usize {
         let unsent = counted(bytes);
         self.unsent_bytes += unsent;
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.unsent_bytes += unsent;
             subscription.lacks_room = false;
         }
@@ -50,7 +50,7 @@ impl Engine {
     pub(super) fn has_room(&mut self, id: SubscriptionId, bytes: u32) -> bool {
         let bytes = counted(bytes);
         let free = self.config.unsent_bytes_max.saturating_sub(self.unsent_bytes);
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return true };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return true };
         // What is larger than all of it goes alone.
         let fits = bytes == 0 || self.unsent_bytes == 0 || subscription.unsent_bytes + bytes <= free;
         if !fits && !subscription.lacks_room {

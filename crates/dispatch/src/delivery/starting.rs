@@ -6,6 +6,7 @@ use crate::engine::{Delivery, Engine, Failure, InFlight, Place, Ticket, Who};
 use crate::lanes::Slot;
 use crate::metrics::TypeId;
 use crate::subscription::Subscription;
+use crate::subscriptions::Work;
 use klambda_core::breaker::State;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, Position, SubscriptionId};
@@ -14,22 +15,64 @@ use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 
+/// The calls that may be open at once, and how those that have something to call share them.
+#[derive(Clone, Copy, Debug)]
+struct Slots {
+    all: u32,
+    /// Only who is below its share may take the last ones, so that a newcomer never waits behind calls that hang.
+    shared: u32,
+    share: u32,
+}
+
+/// A call may begin while fewer than this are open.
+#[derive(Clone, Copy, Debug)]
+struct SlotLimits {
+    all: u32,
+    subscription: u32,
+}
+
+impl Slots {
+    /// What is kept for those below their share, as a part of all.
+    const RESERVE: u32 = 8;
+
+    fn new(all: u32, claimants: u32) -> Slots {
+        let shared = all - all / Slots::RESERVE;
+        Slots { all, shared, share: (shared / claimants.max(1)).max(1) }
+    }
+
+    fn up_to_share(self) -> SlotLimits {
+        SlotLimits { all: self.all, subscription: self.share }
+    }
+
+    fn beyond_share(self) -> SlotLimits {
+        SlotLimits { all: self.shared, subscription: u32::MAX }
+    }
+}
+
 impl Engine {
-    /// Starts whatever may start, one of each subscription in turn.
+    /// Starts whatever may start: first up to each subscription's share, then beyond it.
     pub(crate) fn schedule(&mut self) -> Result<(), Failure> {
         if !self.can_start() {
             return Ok(());
         }
-        let ids: Vec<SubscriptionId> = self.subscriptions.keys().copied().collect();
-        for id in &ids {
-            self.warm_up(*id)?;
+        for id in self.subscriptions.with(Work::Cold) {
+            self.warm_up(id)?;
         }
+        let mut ids = self.subscriptions.with(Work::Ready);
+        ids.retain(|id| self.subscriptions.get(*id).is_some_and(|subscription| self.may_start(subscription)));
         let first = ids.partition_point(|id| *id <= self.rotation);
-        let mut order: Vec<SubscriptionId> = ids[first..].iter().chain(&ids[..first]).copied().collect();
+        ids.rotate_left(first);
+        let slots = Slots::new(self.config.concurrency, ids.len() as u32);
+        self.start_in_turn(ids.clone(), slots.up_to_share())?;
+        self.start_in_turn(ids, slots.beyond_share())
+    }
+
+    /// One of each subscription in turn, while there are more.
+    fn start_in_turn(&mut self, mut order: Vec<SubscriptionId>, limits: SlotLimits) -> Result<(), Failure> {
         while !order.is_empty() {
             let mut started = Vec::with_capacity(order.len());
             for id in order {
-                if self.start_one(id)? {
+                if self.start_one(id, limits)? {
                     self.rotation = id;
                     started.push(id);
                 }
@@ -50,9 +93,11 @@ impl Engine {
     }
 
     /// Starts one delivery of the subscription, if it has one and may.
-    fn start_one(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
-        if !self.may_start(subscription) {
+    fn start_one(&mut self, id: SubscriptionId, limits: SlotLimits) -> Result<bool, Failure> {
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
+        let has_slot =
+            self.in_flight.len() < limits.all as usize && subscription.in_flight < limits.subscription;
+        if !has_slot || !self.may_start(subscription) {
             return Ok(false);
         }
         if subscription.is_ordered() {
@@ -76,28 +121,12 @@ impl Engine {
             && subscription.held.is_none()
             && subscription.in_flight
                 < subscription.document.spec.concurrency + u32::from(planted::is_on(Bug::OneTooMany))
-            && self.has_global_slot(subscription)
             && self.endpoints.breaker(subscription.endpoint).is_none_or(|breaker| breaker.allows(self.now))
-    }
-
-    fn has_global_slot(&self, subscription: &Subscription) -> bool {
-        let used = self.in_flight.len() as u32;
-        if used >= self.config.concurrency {
-            return false;
-        }
-        let share = (self.config.concurrency / (self.names.len() as u32).max(1)).max(1);
-        if subscription.in_flight < share {
-            return true;
-        }
-        let is_other = |other: &&Subscription| other.id != subscription.id && !other.is_retired();
-        let others = self.subscriptions.values().filter(is_other);
-        let reserved: u32 = others.map(|other| share.saturating_sub(other.in_flight)).sum();
-        used + reserved < self.config.concurrency
     }
 
     /// The lane whose turn it is. A probe of an open breaker is another lane's than the last one's.
     fn next_ready(&mut self, id: SubscriptionId) -> Option<Slot> {
-        let subscription = self.subscriptions.get_mut(&id)?;
+        let subscription = self.subscriptions.get_mut(id)?;
         if let Some(breaker) = self.endpoints.breaker(subscription.endpoint)
             && !breaker.is_closed()
             && subscription.ready.len() > 1
@@ -112,7 +141,7 @@ impl Engine {
     }
 
     fn put_back(&mut self, id: SubscriptionId, slot: Slot) {
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.ready.push_front(slot);
         }
     }
@@ -165,7 +194,7 @@ impl Engine {
 
     fn start_single(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
         let Some(position) = self.next_single(id)? else { return Ok(false) };
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(false) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(false) };
         let Some(single) = subscription.singles.get_mut(&position) else { return Ok(true) };
         if single.in_flight {
             return Ok(true);
@@ -185,13 +214,13 @@ impl Engine {
     /// First those that are due again, then the queue.
     fn next_single(&mut self, id: SubscriptionId) -> Result<Option<Position>, Failure> {
         let (synced, singles_max) = (self.log.synced(), self.singles_max());
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(None) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(None) };
         if let Some(position) = subscription.ready_singles.front().copied() {
             let bytes = subscription.singles.get(&position).map_or(0, |single| single.entry.bytes);
             if !self.has_room(id, bytes) {
                 return Ok(None);
             }
-            let subscription = self.subscriptions.get_mut(&id);
+            let subscription = self.subscriptions.get_mut(id);
             return Ok(subscription.and_then(|subscription| subscription.ready_singles.pop_front()));
         }
         let between_attempts = subscription.singles.len().saturating_sub(subscription.in_flight as usize);
@@ -215,14 +244,13 @@ impl Engine {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         let mut endpoint = EndpointId::default();
-        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.in_flight += 1;
             endpoint = subscription.endpoint;
         }
-        if let Some(breaker) = self.endpoints.breaker_mut(endpoint)
-            && breaker.state() != State::Closed
-        {
-            breaker.started(who.tag(&self.lanes), self.now);
+        if self.endpoints.state(endpoint) != State::Closed {
+            let (tag, now) = (who.tag(&self.lanes), self.now);
+            self.endpoints.tell(endpoint, |breaker| breaker.started(tag, now));
         }
         self.in_flight.insert(
             ticket,
@@ -249,7 +277,7 @@ impl Engine {
     ) -> Result<Delivery, Failure> {
         let record = self.read_event(at)?;
         let (start, _) = crate::apply::event_of(&record)?;
-        let subscription = self.subscriptions.get(&id).ok_or(Malformed("subscription"))?;
+        let subscription = self.subscriptions.get(id).ok_or(Malformed("subscription"))?;
         let event = start..record.len();
         Ok(Delivery { ticket, document: subscription.document.clone(), record, event, place, attempt })
     }

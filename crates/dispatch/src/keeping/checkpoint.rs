@@ -36,7 +36,7 @@ impl Engine {
         self.keeping.checkpoint = Some(Frozen {
             changed: self.rows.freeze(),
             recent: self.marks.freeze(),
-            removed: self.removed.clone(),
+            removed: self.subscriptions.removed().to_vec(),
             address: self.log.written(),
             next_position: self.log.next_position(),
         });
@@ -155,6 +155,6 @@ impl Engine {
     /// All rows went through one merge: what it left out and nothing wrote since is nowhere any more.
     fn forget_removed(&mut self) {
         let gone = std::mem::take(&mut self.keeping.removed_merging);
-        self.removed.retain(|id| !gone.contains(id));
+        self.subscriptions.forget_removed(&gone);
     }
 }

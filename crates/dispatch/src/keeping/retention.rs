@@ -183,7 +183,7 @@ impl Engine {
         body: &[u8],
     ) -> Result<Vec<Route<'a>>, Failure> {
         let mut needed = Vec::new();
-        for id in self.subscriptions.keys().copied().filter(|id| self.is_pinned_by(*id, from)) {
+        for id in self.subscriptions.values().filter(|s| s.tally.pins(from)).map(|s| s.id) {
             let is_waiting = self.is_single_or_letter(id, position)?
                 || match self.lane_by_rules(id, body)? {
                     Some(key) => self.is_in_lane(id, &key, from)?,
@@ -199,7 +199,7 @@ impl Engine {
     }
 
     pub(super) fn is_pinned_by(&self, id: SubscriptionId, at: Address) -> bool {
-        self.subscriptions.get(&id).is_some_and(|s| s.tally.pins(at))
+        self.subscriptions.get(id).is_some_and(|s| s.tally.pins(at))
     }
 
     /// Whether the event of a mark still waits for the subscription or is a dead letter of it. One that cannot be read back
@@ -247,7 +247,7 @@ impl Engine {
     }
 
     fn is_single_or_letter(&self, id: SubscriptionId, position: Position) -> Result<bool, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(false) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
         let has = |letter| self.rows.get(&rows::at_position(letter, id, position)).map(|row| row.is_some());
         Ok(subscription.singles.contains_key(&position) || has(rows::DEAD)? || has(rows::HELD)?)
     }
@@ -272,7 +272,7 @@ impl Engine {
 
     /// What waits, waits in the lane that the rules in force give it.
     fn lane_at(&self, id: SubscriptionId, at: Address) -> Result<Option<String>, Failure> {
-        match self.subscriptions.get(&id) {
+        match self.subscriptions.get(id) {
             Some(subscription) if subscription.is_ordered() => self.lane_by_rules(id, &self.read_event(at)?),
             Some(_) => Ok(Some(String::new())),
             None => Ok(None),
@@ -281,7 +281,7 @@ impl Engine {
 
     /// The lane that the rules in force give the event of a record, whatever they say of its sequence.
     pub(crate) fn lane_by_rules(&self, id: SubscriptionId, record: &[u8]) -> Result<Option<String>, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(None) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(None) };
         if !subscription.is_ordered() {
             return Ok(Some(String::new()));
         }

@@ -135,7 +135,7 @@ impl Engine {
     pub(crate) fn store_age(&mut self, slot: Slot) {
         let Some(resident) = self.lanes.get_mut(slot) else { return };
         let id = resident.subscription;
-        if !self.subscriptions.get(&id).is_some_and(Subscription::keeps_ages) {
+        if !self.subscriptions.get(id).is_some_and(Subscription::keeps_ages) {
             return;
         }
         let first = resident.lane.first_droppable_at_rest().map_or(Position(0), |entry| entry.position);
@@ -156,7 +156,7 @@ impl Engine {
         self.list_residents(id);
         loop {
             self.read_ages(id)?;
-            let by_age = self.subscriptions.get(&id).and_then(|s| s.by_age.as_ref());
+            let by_age = self.subscriptions.get(id).and_then(|s| s.by_age.as_ref());
             let found = match by_age.and_then(|by_age| by_age.first()) {
                 Some(First::Resident(position, slot)) => self.oldest_resident(id, position, slot),
                 Some(First::Stored(position)) => self.oldest_stored(id, position)?,
@@ -170,7 +170,7 @@ impl Engine {
 
     /// The lane's event if it is listed rightly; otherwise it is from here on.
     fn oldest_resident(&mut self, id: SubscriptionId, position: Position, slot: Slot) -> Option<Oldest> {
-        let by_age = self.subscriptions.get_mut(&id)?.by_age.as_mut()?;
+        let by_age = self.subscriptions.get_mut(id)?.by_age.as_mut()?;
         let is_listed = |r: &&mut Resident| r.subscription == id && r.listed_at == position;
         let Some(resident) = self.lanes.get_mut(slot).filter(is_listed) else {
             by_age.resident.remove(&position);
@@ -189,7 +189,7 @@ impl Engine {
 
     /// As `oldest_resident`, of a lane on disk. One that came into memory is listed there.
     fn oldest_stored(&mut self, id: SubscriptionId, position: Position) -> Result<Option<Oldest>, Failure> {
-        let by_age = self.subscriptions.get(&id).and_then(|s| s.by_age.as_ref());
+        let by_age = self.subscriptions.get(id).and_then(|s| s.by_age.as_ref());
         let Some(key) = by_age.and_then(|by_age| by_age.stored.get(&position)) else { return Ok(None) };
         let key = key.clone();
         if self.lanes.find(id, &key).is_none() {
@@ -200,7 +200,7 @@ impl Engine {
             // Left over from a time when the lane was stored without a look at where it was listed.
             self.rows.delete(&rows::at_position(rows::BY_AGE, id, position));
         }
-        if let Some(by_age) = self.subscriptions.get_mut(&id).and_then(|s| s.by_age.as_mut()) {
+        if let Some(by_age) = self.subscriptions.get_mut(id).and_then(|s| s.by_age.as_mut()) {
             by_age.stored.remove(&position);
         }
         Ok(None)
@@ -214,7 +214,7 @@ impl Engine {
     /// Lists the lanes in memory, unless they are.
     fn list_residents(&mut self, id: SubscriptionId) {
         let now = self.now;
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         if let Some(by_age) = &mut subscription.by_age {
             by_age.used = now;
             return;
@@ -230,7 +230,7 @@ impl Engine {
 
     /// Reads the next rows, unless some are left.
     fn read_ages(&mut self, id: SubscriptionId) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         let Some(by_age) = &mut subscription.by_age else { return Ok(()) };
         while by_age.stored.is_empty() && by_age.horizon < Position(u64::MAX) {
             let from = rows::at_position(rows::BY_AGE, id, by_age.horizon);
@@ -251,7 +251,7 @@ impl Engine {
 
     /// Lists some of the lanes on disk that are not listed by age: first those that go on by themselves, then the others.
     fn list_unlisted(&mut self, id: SubscriptionId) -> Result<(), Failure> {
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         if subscription.lists_ages {
             return Ok(());
         }
@@ -262,7 +262,7 @@ impl Engine {
         let letter = from.first().copied().unwrap_or(rows::PARKED);
         let found = self.rows.scan(&rows::of_subscription(letter, id), &from, LISTED_AT_ONCE)?;
         found.iter().try_for_each(|(row, _)| self.list_unlisted_lane(id, rows::lane_of(row)))?;
-        let Some(subscription) = self.subscriptions.get_mut(&id) else { return Ok(()) };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         subscription.ages_from = match found.last() {
             Some((row, _)) if found.len() == LISTED_AT_ONCE => [row.as_slice(), &[0]].concat(),
             _ if letter == rows::WAITING => {
@@ -283,7 +283,7 @@ impl Engine {
         }
         let Some(entry) = self.first_on_disk(id, key)? else { return Ok(()) };
         self.rows.put(&rows::at_position(rows::BY_AGE, id, entry.position), key.as_bytes());
-        if let Some(by_age) = self.subscriptions.get_mut(&id).and_then(|s| s.by_age.as_mut()) {
+        if let Some(by_age) = self.subscriptions.get_mut(id).and_then(|s| s.by_age.as_mut()) {
             by_age.list_stored(entry.position, key);
         }
         Ok(())

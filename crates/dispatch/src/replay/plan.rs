@@ -82,7 +82,7 @@ impl Engine {
     pub(super) fn new_plan(&self, selector: &Selector, failed_before: Millis) -> Plan {
         let ids: Vec<SubscriptionId> = match &selector.subscription {
             Some(name) => self.subscriptions_named(name),
-            None => self.subscriptions.keys().copied().collect(),
+            None => self.subscriptions.ids(),
         };
         let both = |id| [(id, rows::HELD), (id, rows::DEAD)];
         Plan {
@@ -120,7 +120,7 @@ impl Engine {
     ) -> Result<usize, Failure> {
         let first = Position(plan.from.0.saturating_sub(1));
         let from = rows::at_position(kind, id, self.first_after(kind, id, first).max(plan.from));
-        let page = match self.subscriptions.contains_key(&id) {
+        let page = match self.subscriptions.contains(id) {
             true => self.rows.scan(&rows::of_subscription(kind, id), &from, limit)?,
             false => Vec::new(),
         };

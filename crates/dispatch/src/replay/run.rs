@@ -97,7 +97,7 @@ impl Engine {
         id: SubscriptionId,
         letter: &DeadLetter,
     ) -> Result<Option<String>, Failure> {
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(None) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(None) };
         if letter.holds_lane || !subscription.is_ordered() {
             return Ok(letter.key.clone().filter(|_| letter.holds_lane));
         }
@@ -149,7 +149,7 @@ impl Engine {
             queue.current = None;
         }
         // A lane that a change of ordering has left behind goes nowhere: its dead letters are replayed alone.
-        let ordered = self.subscriptions.get(&subscription).is_some_and(|s| s.is_ordered());
+        let ordered = self.subscriptions.get(subscription).is_some_and(|s| s.is_ordered());
         let key = work.active[n].key.clone().filter(|_| ordered);
         let name = (subscription, key.clone().unwrap_or_default());
         // Outcomes are noted under the job's number while its work is out of the table.
@@ -212,9 +212,9 @@ impl Engine {
         number: LaneNumber,
     ) -> Result<Option<&'static str>, Failure> {
         let Some(letter) = self.find_dead_letter(id, position)? else { return Ok(Some("gone")) };
-        let Some(subscription) = self.subscriptions.get(&id) else { return Ok(Some("gone")) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(Some("gone")) };
         if subscription.is_retired() {
-            let successor = self.successor(id).and_then(|to| self.subscriptions.get(&to));
+            let successor = self.successor(id).and_then(|to| self.subscriptions.get(to));
             return Ok(match successor {
                 None => Some("noSubscription"),
                 Some(successor) => successor.is_paused().then_some("paused"),

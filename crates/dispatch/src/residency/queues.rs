@@ -72,7 +72,7 @@ impl Engine {
         if resident.lane.spilled().entries == 0 {
             return Ok(false);
         }
-        let is_sequenced = self.subscriptions.get(&resident.subscription).is_some_and(|s| s.policy.sequenced);
+        let is_sequenced = self.subscriptions.get(resident.subscription).is_some_and(|s| s.policy.sequenced);
         if is_sequenced || !resident.earlier.is_empty() {
             return Ok(true);
         }
@@ -104,7 +104,7 @@ impl Engine {
         while let Some(resident) = self.lanes.get(slot)
             && resident.lane.wants_early()
         {
-            let Some(subscription) = self.subscriptions.get(&resident.subscription) else { return Ok(()) };
+            let Some(subscription) = self.subscriptions.get(resident.subscription) else { return Ok(()) };
             let policy = subscription.policy;
             let limit = usize::try_from(policy.buffer_events_max).unwrap_or(usize::MAX).clamp(1, 10_000);
             let found = self.early_on_disk(slot, limit)?;

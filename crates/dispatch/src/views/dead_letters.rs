@@ -163,7 +163,7 @@ impl Engine {
             accepted_at: Time(letter.entry.accepted),
             lane_sequence,
             holds_lane: letter.holds_lane,
-            place: self.subscriptions.get(&letter.subscription).map(place_of).unwrap_or_default(),
+            place: self.subscriptions.get(letter.subscription).map(place_of).unwrap_or_default(),
         }
     }
 }

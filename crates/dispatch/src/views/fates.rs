@@ -51,7 +51,7 @@ impl Engine {
     /// Every place the event was written to, as far as marks remember. Oldest first.
     pub fn sightings(&self, source: &str, id: &str) -> Result<Vec<Sighting>, Failure> {
         let identity = self.identity(source, id);
-        let ids = std::iter::once(SubscriptionId(0)).chain(self.subscriptions.keys().copied());
+        let ids = std::iter::once(SubscriptionId(0)).chain(self.subscriptions.values().map(|s| s.id));
         let mut found = Vec::new();
         for id in ids {
             if let Some(mark) = self.marks.get(identity, id)? {
@@ -72,7 +72,8 @@ impl Engine {
     ) -> Result<Vec<Fate>, Failure> {
         let identity = self.identity(source, id);
         let mut fates = Vec::new();
-        for (id, subscription) in &self.subscriptions {
+        for subscription in self.subscriptions.values() {
+            let id = &subscription.id;
             let mark = self.marks.get(identity, *id)?;
             let here = match mark {
                 Some(mark) => written.iter().find(|(at, _)| *at == mark.at),

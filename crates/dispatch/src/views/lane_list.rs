@@ -67,7 +67,7 @@ impl Engine {
     pub fn view_lanes(&self, query: &LaneQuery) -> Result<LanePage, Failure> {
         let mut names: Vec<&str> = match &query.subscription {
             Some(name) => vec![name],
-            None => self.names.keys().map(String::as_str).collect(),
+            None => self.subscriptions.names().collect(),
         };
         names.sort_unstable();
         let after = query.after.as_ref().map(|(name, key)| (name.as_str(), key.as_str()));
@@ -99,7 +99,7 @@ impl Engine {
         left: usize,
         page: &mut LanePage,
     ) -> Result<bool, Failure> {
-        let Some(id) = self.names.get(name).copied() else { return Ok(false) };
+        let Some(id) = self.subscriptions.named(name) else { return Ok(false) };
         let found = self.find_lanes(id, name, state, after, left)?;
         let full = found.lanes.len() > left;
         let mut last = None;
@@ -180,7 +180,7 @@ impl Engine {
             ranking.cursor = (ranking.sort != Sort::Rate).then(Vec::new);
         }
         let Some(from) = ranking.cursor.take() else { return Ok(false) };
-        let only = ranking.subscription.as_ref().map(|name| self.names.get(name.as_str()).copied());
+        let only = ranking.subscription.as_ref().map(|name| self.subscriptions.named(name.as_str()));
         let prefix = |letter| match only {
             Some(Some(id)) => rows::of_subscription(letter, id),
             _ => vec![letter],
@@ -220,7 +220,7 @@ impl Engine {
     fn rank_row(&self, ranking: &mut Ranking, row: &[u8]) -> Result<(), Failure> {
         let key = rows::lane_of(row);
         let number = row.get(1..5).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
-        let Some(id) = number.map(SubscriptionId).filter(|id| self.subscriptions.contains_key(id)) else {
+        let Some(id) = number.map(SubscriptionId).filter(|id| self.subscriptions.contains(*id)) else {
             return Ok(());
         };
         if key.is_empty() || self.lanes.find(id, key).is_some() {

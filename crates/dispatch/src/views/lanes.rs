@@ -82,7 +82,7 @@ pub struct GivenUp {
 impl Engine {
     /// One lane with its timeline, which `resolve` completes.
     pub fn view_lane(&self, name: &str, key: &str) -> Result<Option<Lane>, Failure> {
-        let Some(id) = self.names.get(name).copied() else { return Ok(None) };
+        let Some(id) = self.subscriptions.named(name) else { return Ok(None) };
         if key.is_empty() {
             return Ok(None);
         }
@@ -136,7 +136,7 @@ impl Engine {
     pub(super) fn shown_state(&self, resident: &Resident) -> State {
         let is_paused = self
             .subscriptions
-            .get(&resident.subscription)
+            .get(resident.subscription)
             .is_some_and(|subscription| subscription.is_paused());
         match resident.lane.state() {
             State::Running => State::Running,
@@ -190,7 +190,7 @@ impl Engine {
     }
 
     pub(crate) fn name_of(&self, id: SubscriptionId) -> &str {
-        self.subscriptions.get(&id).map_or("", |subscription| subscription.name())
+        self.subscriptions.get(id).map_or("", |subscription| subscription.name())
     }
 }
 

@@ -49,7 +49,7 @@ impl Engine {
             self.subscriptions.values().map(count).sum()
         };
         Status {
-            subscriptions: self.names.keys().filter(|name| *name != CONTROLLER).count(),
+            subscriptions: self.subscriptions.names().filter(|name| *name != CONTROLLER).count(),
             waiting: sum(|s| s.tally.waiting),
             in_flight: sum(|s| u64::from(s.in_flight)),
             parked: sum(|s| s.tally.parked()),

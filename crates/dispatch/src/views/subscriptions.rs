@@ -74,19 +74,19 @@ pub struct Breaker {
 
 impl Engine {
     pub fn view_subscription(&self, name: &str) -> Option<Subscription> {
-        let id = self.names.get(name)?;
+        let id = self.subscriptions.named(name)?;
         self.subscriptions.get(id).map(|subscription| self.subscription_view(subscription))
     }
 
     /// What its owner asked for last, secrets and all.
     pub fn subscription_document(&self, name: &str) -> Option<Document> {
-        let subscription = self.subscriptions.get(self.names.get(name)?)?;
+        let subscription = self.subscriptions.get(self.subscriptions.named(name)?)?;
         Some(subscription.next_document.as_ref().unwrap_or(&subscription.document).clone())
     }
 
     /// By name, from the one after `after` on.
     pub fn view_subscriptions(&self, after: Option<&str>, limit: usize) -> Page<Subscription> {
-        let mut names: Vec<&str> = self.names.keys().map(String::as_str).collect();
+        let mut names: Vec<&str> = self.subscriptions.names().collect();
         names.retain(|name| *name != CONTROLLER && after.is_none_or(|after| *name > after));
         names.sort_unstable();
         let next =

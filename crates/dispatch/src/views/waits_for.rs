@@ -8,7 +8,7 @@ use klambda_core::time::Millis;
 
 impl Engine {
     pub(crate) fn waits_for(&self, resident: &Resident) -> Option<String> {
-        let subscription = self.subscriptions.get(&resident.subscription)?;
+        let subscription = self.subscriptions.get(resident.subscription)?;
         let lane = &resident.lane;
         if lane.depth() == 0 {
             return None;

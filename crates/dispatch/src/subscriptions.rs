@@ -1,0 +1,283 @@
+//! All subscriptions: by number, by name, by what they ask of an event, and by what there is to do for them.
+//!
+//! Who has nothing to do costs memory and no look, neither for an event nor in a round. So whoever can change a
+//! subscription notes it here on the way (`get_mut`), and only those that were noted are sorted again.
+
+use crate::subscription::Subscription;
+use hashbrown::HashMap;
+use klambda_core::event::Event;
+use klambda_core::filter::Index;
+use klambda_core::ids::SubscriptionId;
+use klambda_core::subscription::Document;
+use std::collections::{BTreeMap, BTreeSet, btree_map};
+
+pub struct Subscriptions {
+    all: BTreeMap<SubscriptionId, Subscription>,
+    names: HashMap<String, SubscriptionId>,
+    /// The number of the next one. None is given twice.
+    next: SubscriptionId,
+    /// Removed ones whose rows are still in some table.
+    removed: Vec<SubscriptionId>,
+    by_filters: Index<SubscriptionId>,
+    by_work: [BTreeSet<SubscriptionId>; WORKS.len()],
+    /// Those to sort again by what there is to do for them.
+    noted: Vec<SubscriptionId>,
+}
+
+/// Something to do for a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// A lane or an event is ready to be called.
+    Ready,
+    /// Lanes on disk wait to come in.
+    Cold,
+    /// It reads the log.
+    Reading,
+    /// It has more dead letters than it may.
+    Overflowing,
+}
+
+const WORKS: [Work; 4] = [Work::Ready, Work::Cold, Work::Reading, Work::Overflowing];
+
+impl Work {
+    fn is_due(self, subscription: &Subscription) -> bool {
+        match self {
+            Work::Ready => subscription.has_ready(),
+            Work::Cold => subscription.cold > 0,
+            Work::Reading => subscription.is_reading(),
+            Work::Overflowing => subscription.dead_letters_over() > 0,
+        }
+    }
+}
+
+impl Default for Subscriptions {
+    fn default() -> Subscriptions {
+        Subscriptions {
+            all: BTreeMap::new(),
+            names: HashMap::new(),
+            next: SubscriptionId(1),
+            removed: Vec::new(),
+            by_filters: Index::default(),
+            by_work: Default::default(),
+            noted: Vec::new(),
+        }
+    }
+}
+
+impl Subscriptions {
+    pub fn get(&self, id: SubscriptionId) -> Option<&Subscription> {
+        self.all.get(&id)
+    }
+
+    /// For any change but that of its document.
+    pub fn get_mut(&mut self, id: SubscriptionId) -> Option<&mut Subscription> {
+        let subscription = self.all.get_mut(&id)?;
+        if !subscription.is_noted {
+            subscription.is_noted = true;
+            self.noted.push(id);
+        }
+        Some(subscription)
+    }
+
+    pub fn values(&self) -> btree_map::Values<'_, SubscriptionId, Subscription> {
+        self.all.values()
+    }
+
+    pub fn ids(&self) -> Vec<SubscriptionId> {
+        self.all.keys().copied().collect()
+    }
+
+    pub fn contains(&self, id: SubscriptionId) -> bool {
+        self.all.contains_key(&id)
+    }
+
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    // ---- names --------------------------------------------------------------------------------------------
+
+    /// The one that has the name now. Others that had it may have left dead letters.
+    pub fn named(&self, name: &str) -> Option<SubscriptionId> {
+        self.names.get(name).copied()
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.keys().map(String::as_str)
+    }
+
+    pub fn names_len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Another may have the name of this one from here on. Answers whether it had it.
+    pub fn free_name(&mut self, id: SubscriptionId) -> bool {
+        let Some(subscription) = self.all.get(&id) else { return false };
+        let is_its = self.names.get(subscription.name()) == Some(&id);
+        if is_its {
+            self.names.remove(subscription.name());
+        }
+        is_its
+    }
+
+    // ---- coming and going ---------------------------------------------------------------------------------
+
+    pub fn next(&self) -> SubscriptionId {
+        self.next
+    }
+
+    pub fn set_next(&mut self, next: SubscriptionId) {
+        self.next = next;
+    }
+
+    pub fn add(&mut self, mut subscription: Subscription) {
+        let id = subscription.id;
+        if !subscription.is_retired() {
+            self.names.insert(subscription.name().to_owned(), id);
+        }
+        self.by_filters.put(id, &subscription.document.spec.filters);
+        self.next = self.next.max(SubscriptionId(id.0 + 1));
+        subscription.is_noted = true;
+        self.noted.push(id);
+        self.all.insert(id, subscription);
+    }
+
+    pub fn set_document(&mut self, id: SubscriptionId, document: Document) {
+        let Some(subscription) = self.get_mut(id) else { return };
+        let is_other = subscription.document.spec.filters != document.spec.filters;
+        subscription.set_document(document);
+        if is_other && let Some(subscription) = self.all.get(&id) {
+            self.by_filters.put(id, &subscription.document.spec.filters);
+        }
+    }
+
+    /// Nothing of it is left but rows in tables.
+    pub fn remove(&mut self, id: SubscriptionId) -> Option<Subscription> {
+        self.free_name(id);
+        let subscription = self.all.remove(&id)?;
+        self.by_filters.remove(id);
+        for set in &mut self.by_work {
+            set.remove(&id);
+        }
+        self.noted.retain(|other| *other != id);
+        self.removed.push(id);
+        Some(subscription)
+    }
+
+    pub fn removed(&self) -> &[SubscriptionId] {
+        &self.removed
+    }
+
+    /// No table has a row of these any more.
+    pub fn forget_removed(&mut self, gone: &[SubscriptionId]) {
+        self.removed.retain(|id| !gone.contains(id));
+    }
+
+    pub fn set_removed(&mut self, removed: Vec<SubscriptionId>) {
+        self.removed = removed;
+    }
+
+    // ---- who is concerned ---------------------------------------------------------------------------------
+
+    /// Adds those that want the event, in the order of their numbers.
+    pub fn wanting(&self, event: &Event, wanting: &mut Vec<SubscriptionId>) {
+        self.by_filters.find(event, wanting);
+        wanting.retain(|id| self.all.get(id).is_some_and(|subscription| subscription.wants(event)));
+    }
+
+    /// Those for which there is something to do, in the order of their numbers.
+    pub fn with(&mut self, work: Work) -> Vec<SubscriptionId> {
+        self.sort_noted();
+        self.by_work[work as usize].iter().copied().collect()
+    }
+
+    /// The same to look at, in no order.
+    pub fn each_with(&self, work: Work) -> impl Iterator<Item = &Subscription> {
+        let sorted = self.by_work[work as usize].iter().filter_map(|id| self.all.get(id));
+        let sorted = sorted.filter(|subscription| !subscription.is_noted);
+        let noted = self.noted.iter().filter_map(|id| self.all.get(id));
+        sorted.chain(noted.filter(move |subscription| work.is_due(subscription)))
+    }
+
+    fn sort_noted(&mut self) {
+        for id in self.noted.drain(..) {
+            let Some(subscription) = self.all.get_mut(&id) else { continue };
+            subscription.is_noted = false;
+            for work in WORKS {
+                let set = &mut self.by_work[work as usize];
+                match work.is_due(subscription) {
+                    true => set.insert(id),
+                    false => set.remove(&id),
+                };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::subscription::Phase;
+    use klambda_core::time::Millis;
+    use serde_json::json;
+
+    fn subscription(id: u32, name: &str, kind: &str) -> Subscription {
+        let document = json!({
+            "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": name},
+            "spec": {"target": {"url": "http://127.0.0.1:1/"}, "filters": [{"exact": {"type": kind}}]},
+        });
+        let document = Document::parse(&document).expect("a document");
+        Subscription::new(SubscriptionId(id), document, Millis(1), Phase::Live)
+    }
+
+    fn ids(subscriptions: &mut Subscriptions, work: Work) -> Vec<u32> {
+        let mut seen: Vec<u32> = subscriptions.each_with(work).map(|s| s.id.0).collect();
+        seen.sort_unstable();
+        let sorted: Vec<u32> = subscriptions.with(work).into_iter().map(|id| id.0).collect();
+        assert_eq!(seen, sorted, "looked at before and after sorting");
+        sorted
+    }
+
+    fn wanting(subscriptions: &Subscriptions, kind: &str) -> Vec<u32> {
+        let (id, source, kind) = ("1".into(), "/s".into(), kind.into());
+        let mut wanting = Vec::new();
+        let event = Event { id, source, kind, attributes: vec![], data: None };
+        subscriptions.wanting(&event, &mut wanting);
+        wanting.into_iter().map(|id| id.0).collect()
+    }
+
+    #[test]
+    fn whoever_is_changed_is_sorted_again() {
+        let mut subscriptions = Subscriptions::default();
+        (1..=5).for_each(|n| subscriptions.add(subscription(n, &format!("s{n}"), "a")));
+        assert!(ids(&mut subscriptions, Work::Cold).is_empty());
+        for id in [4, 2] {
+            subscriptions.get_mut(SubscriptionId(id)).expect("there").cold = 1;
+        }
+        assert_eq!(ids(&mut subscriptions, Work::Cold), [2, 4]);
+        subscriptions.get_mut(SubscriptionId(2)).expect("there").cold = 0;
+        subscriptions.get_mut(SubscriptionId(3)).expect("there").cold = 7;
+        assert_eq!(ids(&mut subscriptions, Work::Cold), [3, 4]);
+        subscriptions.remove(SubscriptionId(4));
+        assert_eq!(ids(&mut subscriptions, Work::Cold), [3]);
+        assert_eq!(subscriptions.removed(), [SubscriptionId(4)]);
+    }
+
+    #[test]
+    fn names_and_filters_follow_changes() {
+        let mut subscriptions = Subscriptions::default();
+        subscriptions.add(subscription(1, "one", "a"));
+        subscriptions.add(subscription(2, "two", "a"));
+        assert_eq!(subscriptions.next(), SubscriptionId(3));
+        assert_eq!(wanting(&subscriptions, "a"), [1, 2]);
+        let other = subscription(2, "two", "b").document;
+        subscriptions.set_document(SubscriptionId(2), (*other).clone());
+        assert_eq!((wanting(&subscriptions, "a"), wanting(&subscriptions, "b")), (vec![1], vec![2]));
+        assert!(subscriptions.free_name(SubscriptionId(1)));
+        subscriptions.add(subscription(3, "one", "a"));
+        assert!(!subscriptions.free_name(SubscriptionId(1)), "another has it");
+        subscriptions.remove(SubscriptionId(1));
+        assert_eq!(subscriptions.named("one"), Some(SubscriptionId(3)));
+        assert_eq!(wanting(&subscriptions, "a"), [3]);
+    }
+}
