@@ -243,7 +243,7 @@ impl Default for Limits {
             body_timeout: secs(30),
             idle_timeout: secs(75),
             concurrency: 4096,
-            subscriptions: 1000,
+            subscriptions: 10_000,
             held_bytes: 96 * MI,
             metric_types: 100,
             metric_functions: 100,

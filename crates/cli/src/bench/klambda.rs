@@ -44,9 +44,14 @@ impl Klambda {
                 "concurrency": concurrency,
             },
         });
-        let path = format!("/api/v1/subscriptions/{SUBSCRIPTION}");
-        let response = self.agent.put(format!("{}{path}", self.base)).send_json(&document);
-        read("creating the subscription", response).map(drop)
+        self.put_subscription(&document)
+    }
+
+    pub fn put_subscription(&self, document: &Value) -> anyhow::Result<()> {
+        let name = document["metadata"]["name"].as_str().unwrap_or_default();
+        let response =
+            self.agent.put(format!("{}/api/v1/subscriptions/{name}", self.base)).send_json(document);
+        read("creating a subscription", response).map(drop)
     }
 
     pub fn pause(&self) -> anyhow::Result<()> {

@@ -61,6 +61,9 @@ pub struct Args {
     /// Lanes in the scenario `idle`
     #[arg(long, default_value_t = 10_000_000)]
     pub lanes: u64,
+    /// Subscriptions in the scenario `subscriptions`
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    pub subscriptions: u32,
     /// Deliveries under way at once, where the scenario does not say
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub concurrency: u32,

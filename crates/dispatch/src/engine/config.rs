@@ -39,7 +39,7 @@ impl Default for Config {
             retention_age_ms: 7 * 24 * 3_600_000,
             retention_bytes: 0,
             marks_max: 20_000_000,
-            subscriptions_max: 1000,
+            subscriptions_max: 10_000,
             breaker: breaker::Limits::default(),
             strategies: HashMap::new(),
             metric_types_max: 100,

@@ -12,6 +12,7 @@ mod machine;
 mod poison;
 mod restart;
 mod slow;
+mod subscriptions;
 mod throughput;
 
 use clap::ValueEnum;
@@ -44,6 +45,8 @@ pub enum Scenario {
     Restart,
     /// Memory with ten million idle lanes
     Idle,
+    /// One busy subscription among 10,000 that want other events
+    Subscriptions,
     /// The lane machine alone, without disk or network
     Machine,
     /// Functions, all three below
@@ -60,7 +63,7 @@ pub enum Scenario {
 
 pub type Runner = fn(&Rig, &Args) -> anyhow::Result<Report>;
 
-const EVERY: [(Scenario, &str, Runner); 14] = [
+const EVERY: [(Scenario, &str, Runner); 15] = [
     (Scenario::Throughput, "throughput", throughput::run),
     (Scenario::Slow10ms, "slow-10ms", slow::run_10ms),
     (Scenario::Slow100ms, "slow-100ms", slow::run_100ms),
@@ -71,6 +74,7 @@ const EVERY: [(Scenario, &str, Runner); 14] = [
     (Scenario::Backlog, "backlog", backlog::run),
     (Scenario::Restart, "restart", restart::run),
     (Scenario::Idle, "idle", idle::run),
+    (Scenario::Subscriptions, "subscriptions", subscriptions::run),
     (Scenario::Machine, "machine", machine::run),
     (Scenario::FunctionsCold, "functions-cold", functions::cold::run),
     (Scenario::FunctionsWarm, "functions-warm", functions::warm::run),
