@@ -1,6 +1,6 @@
 //! Taking events in: who wants each one, who knows it already, and whether there is room.
 
-use crate::engine::{Answer, Engine, Failure, Token};
+use crate::engine::{Answer, Engine, Failure, NewEvent, Token};
 use crate::known::life_ms;
 use crate::overflow::DROP_BYTES_MAX;
 use crate::subscription::Subscription;
@@ -15,7 +15,7 @@ use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::{Ordering, Spec};
 use klambda_core::time::Millis;
 use klambda_store::marks::{Identity, Mark, State as MarkState};
-use klambda_store::record::{Route, To, encode_event_head};
+use klambda_store::record::{Route, To};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -110,11 +110,13 @@ impl Parted {
 impl Engine {
     /// Judges a request's events in order and answers when all of it is durable.
     pub fn accept(&mut self, token: Token, events: Vec<Result<Event, Rejected>>) {
-        let had_failed = self.failed.is_some();
+        let had_failed = self.condition.failed.is_some();
         let judged = events.into_iter().map(|event| self.judge(event)).collect();
         // After a failure all of it is refused, and no sync will ever release the answer.
-        let answers = if had_failed { &mut self.answers } else { &mut self.unflushed_answers };
-        answers.push(Answer::Events(token, judged));
+        match had_failed {
+            true => self.commits.answer_now(Answer::Events(token, judged)),
+            false => self.commits.answer(Answer::Events(token, judged)),
+        }
     }
 
     fn judge(&mut self, event: Result<Event, Rejected>) -> Judged {
@@ -130,7 +132,7 @@ impl Engine {
                 };
             }
         };
-        let status = match &self.failed {
+        let status = match &self.condition.failed {
             Some(why) => Status::Rejected(Rejection::Unavailable { why: why.clone() }),
             None => self.take(&event).unwrap_or_else(|failure| {
                 let why = failure.to_string();
@@ -148,7 +150,7 @@ impl Engine {
         let mut known = Vec::new();
         let mut full = None;
         let mut crowded = Vec::new();
-        let mut takers = std::mem::take(&mut self.takers);
+        let mut takers = std::mem::take(&mut self.scratch.takers);
         self.subscriptions.wanting(event, &mut takers);
         for id in takers.drain(..) {
             match self.takes(id, event, identity)? {
@@ -161,7 +163,7 @@ impl Engine {
                 }
             }
         }
-        self.takers = takers;
+        self.scratch.takers = takers;
         self.count_duplicates(&known, event);
         if let Some((id, limit)) = full {
             return Ok(self.turn_away(id, limit));
@@ -219,8 +221,7 @@ impl Engine {
         slot.and_then(|slot| self.lanes.get(slot)).map_or(Address(0), |resident| resident.last_step)
     }
 
-    /// The event is encoded once, into the frame that is written. What makes room for it goes only once nothing can
-    /// refuse it any more.
+    /// What makes room for it goes only once nothing can refuse it any more.
     fn append_event(
         &mut self,
         event: &Event,
@@ -228,28 +229,19 @@ impl Engine {
         crowded: &[SubscriptionId],
         identity: Identity,
     ) -> Result<Status, Failure> {
-        let length_max = event.encoded_len_max() + 32 + wanted.len() * ROUTE_BYTES_MAX;
+        let length_max = NewEvent::length_max(event, wanted.len());
         if length_max > self.log.record_bytes_max() {
             return Ok(Status::Rejected(Rejection::TooLarge { limit: self.log.record_bytes_max() }));
         }
         // Once the disk is full, the room that is left belongs to the acknowledgements of what waits.
-        let owed = if self.disk_full { self.waiting() as usize * ACKNOWLEDGEMENT_BYTES } else { 0 };
+        let owed = if self.condition.disk_full { self.waiting() as usize * ACKNOWLEDGEMENT_BYTES } else { 0 };
         let room = length_max + owed + crowded.len() * DROP_BYTES_MAX;
         if !self.log.has_room_for_events(room) || self.lacks_checkpoint() {
             return Ok(Status::Rejected(Rejection::DiskFull));
         }
         crowded.iter().try_for_each(|id| self.make_room(*id, room))?;
         let routes = &self.routes(wanted);
-        let (time, position) = (self.now, self.log.next_position());
-        let mut length = 0;
-        let at = self.log.append_with(length_max, true, &mut |out| {
-            encode_event_head(out, time, routes);
-            let start = out.len();
-            event.encode(out);
-            length = out.len() - start;
-        })?;
-        self.dirty_since.get_or_insert(time);
-        self.place_event(at, position, time, routes, identity, length)?;
+        let position = self.commit_event(NewEvent { event, routes, identity, is_emitted: false })?;
         Ok(Status::Accepted { position })
     }
 

@@ -83,7 +83,7 @@ impl Engine {
         key: &str,
         running: Option<Turn>,
     ) -> Result<(), Failure> {
-        if self.live {
+        if self.condition.live {
             return Ok(());
         }
         let slot = self.resident(id, key)?;
@@ -129,7 +129,7 @@ impl Engine {
         for route in routes {
             let is_later = route.to == To::Later;
             let state = if is_later { MarkState::Later(position) } else { MarkState::Taken(position) };
-            if self.live || !planted::is_on(Bug::MarkNotRecovered) {
+            if self.condition.live || !planted::is_on(Bug::MarkNotRecovered) {
                 self.marks.put(identity, route.subscription, Mark { at, time, state });
             }
             self.apply_route(at, time, entry, route)?;
@@ -168,7 +168,7 @@ impl Engine {
                 let slot = self.resident(id, key)?;
                 let taken = self.is_sequence_spilled(slot, *sequence)?;
                 self.step(slot, Input::Arrived { entry, sequence: *sequence, taken }, time, at)?;
-                if self.live
+                if self.condition.live
                     && let Some(resident) = self.lanes.get_mut(slot)
                 {
                     resident.rate.count(time);
@@ -212,7 +212,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         subscription.tally.dead -= 1;
         subscription.tally.unpin(letter.entry.at);
-        if self.live && why != Gone::Deleted {
+        if self.condition.live && why != Gone::Deleted {
             let name = &subscription.document.name;
             tracing::warn!(subscription = %name, position = position.0, why = ?why, "Dead letter dropped.");
             self.metrics.dead_letter_dropped(name, if why == Gone::Expired { "expired" } else { "overflow" });

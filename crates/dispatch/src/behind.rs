@@ -109,7 +109,7 @@ impl Engine {
     /// On a full disk reading goes on, as long as all that waits can still be acknowledged.
     fn may_read_from_reserve(&self) -> bool {
         let acknowledgements = || (self.waiting() as usize + 1) * ACKNOWLEDGEMENT_BYTES;
-        self.disk_full && self.log.has_room_for_steps(ROUTED_BYTES_MAX + acknowledgements())
+        self.condition.disk_full && self.log.has_room_for_steps(ROUTED_BYTES_MAX + acknowledgements())
     }
 
     /// Until when the gap of this lane is not over, although its timer says so.
@@ -193,7 +193,7 @@ impl Engine {
         if why == Missed::Retention {
             subscription.notes.missed += 1;
             subscription.notes.missed_last = entry.position;
-            if self.live {
+            if self.condition.live {
                 let name = subscription.document.name.clone();
                 tracing::warn!(
                     subscription = %name, key, position = entry.position.0,

@@ -172,7 +172,7 @@ impl Engine {
     /// An event that the subscription will come to later. One that was live falls behind with it.
     pub(crate) fn comes_later(&mut self, id: SubscriptionId, entry: Entry) {
         match self.subscriptions.get(id).map(|s| s.phase) {
-            Some(Phase::Live) if !self.live && planted::is_on(Bug::LagNotRecovered) => return,
+            Some(Phase::Live) if !self.condition.live && planted::is_on(Bug::LagNotRecovered) => return,
             Some(Phase::Live) => self.fall_behind(id, entry.at, entry.position),
             Some(Phase::CatchingUp { .. }) => {}
             _ => return,

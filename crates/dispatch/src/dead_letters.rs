@@ -240,7 +240,7 @@ impl Engine {
             previous: previous_id,
         };
         self.rows.put(&rows::at_position(letter, id, entry.position), &to_json(&row)?);
-        if self.live
+        if self.condition.live
             && let Some(subscription) = self.subscriptions.get(id)
         {
             let (name, holds) = (subscription.name(), letter == rows::HELD);

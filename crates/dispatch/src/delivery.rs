@@ -6,10 +6,8 @@
 mod room;
 mod starting;
 
-pub use room::COUNTED_BYTES_MIN;
-
 use crate::engine::{Engine, Failure, InFlight, Ticket, Who};
-use crate::lanes::{Lanes, Slot};
+use crate::lanes::Slot;
 use crate::subscription::Subscription;
 use klambda_core::ids::{Address, Position, SubscriptionId};
 use klambda_core::outcome::{Outcome, Reason, Verdict};
@@ -17,7 +15,6 @@ use klambda_core::planted::{self, Bug};
 use klambda_core::retry;
 use klambda_core::time::Millis;
 use klambda_store::record::{LaneRef, Record, Step};
-use std::cmp::Reverse;
 
 /// Room that must be left for the acknowledgement before a call is made.
 pub(crate) const STEP_BYTES_MAX: usize = 4096;
@@ -36,7 +33,7 @@ impl Engine {
             subscription.tally.recount(resident.counted, kind);
             resident.counted = kind;
         }
-        if !self.live {
+        if !self.condition.live {
             return;
         }
         subscription.list_by_age(slot, resident, self.now);
@@ -45,7 +42,7 @@ impl Engine {
                 resident.queued = true;
                 let needs = resident.needs_synced();
                 if needs > self.log.synced() {
-                    self.unsynced_lanes.push_back((needs, slot));
+                    self.waits.lane_until_synced(needs, slot);
                 } else {
                     subscription.ready.push_back(slot);
                 }
@@ -66,7 +63,7 @@ impl Engine {
         let Some(resident) = self.lanes.get_mut(slot) else { return };
         if resident.timer_at.is_none_or(|set| at < set) {
             resident.timer_at = Some(at);
-            self.timers.push(Reverse((at, slot)));
+            self.waits.lane_until(at, slot);
         }
     }
 
@@ -78,19 +75,13 @@ impl Engine {
     }
 
     pub(crate) fn fire_timers(&mut self) -> Result<(), Failure> {
-        while let Some(Reverse((at, slot))) = self.timers.peek().copied()
-            && at <= self.now
-        {
-            self.timers.pop();
+        while let Some((at, slot)) = self.waits.due_lane(self.now) {
             if let Some(resident) = self.lanes.get_mut(slot) {
                 resident.timer_at.take_if(|set| *set <= at);
             }
             self.fire(slot)?;
         }
-        while let Some(Reverse((at, id, position))) = self.single_timers.peek().copied()
-            && at <= self.now
-        {
-            self.single_timers.pop();
+        while let Some((id, position)) = self.waits.due_single(self.now) {
             if let Some(subscription) = self.subscriptions.get_mut(id)
                 && let Some(single) = subscription.singles.get_mut(&position)
                 && !single.in_flight
@@ -157,11 +148,11 @@ impl Engine {
 
     /// A call ended. The acknowledgement is logged here and written by the next `flush`, before any delivery after it.
     pub fn outcome(&mut self, ticket: Ticket, outcome: Outcome) {
-        if self.failed.is_some() {
+        if self.condition.failed.is_some() {
             return;
         }
         if !self.log.has_room_for_steps(STEP_BYTES_MAX) {
-            return self.stalled.push((ticket, outcome));
+            return self.calls.stall(ticket, outcome);
         }
         let done = match outcome {
             Outcome::Replied { replies } => self.finish_replied(ticket, replies),
@@ -185,7 +176,7 @@ impl Engine {
             Who::Alone(position) => {
                 if let Some(single) = subscription.singles.get_mut(&position) {
                     single.in_flight = false;
-                    self.single_timers.push(Reverse((now, flight.subscription, position)));
+                    self.waits.single_until(now, flight.subscription, position);
                 }
             }
             Who::Lane(slot) => {
@@ -199,14 +190,14 @@ impl Engine {
 
     /// The endpoint has said nothing: if this was a probe of its breaker, the next call is one.
     pub(crate) fn not_asked(&mut self, flight: &InFlight) {
-        self.endpoints.tell(flight.endpoint, |breaker| breaker.abandoned(self.now));
+        self.calls.endpoints.tell(flight.endpoint, |breaker| breaker.abandoned(self.now));
     }
 
     fn close(&mut self, ticket: Ticket) -> Option<InFlight> {
-        let flight = self.in_flight.remove(&ticket)?;
-        self.free(&flight);
+        let flight = self.calls.close(ticket)?;
         if let Some(subscription) = self.subscriptions.get_mut(flight.subscription) {
             subscription.in_flight -= 1;
+            subscription.unsent_bytes -= flight.unsent;
             subscription.put_off -= u32::from(flight.put_off);
             // There may be room now for events that it has not read.
             self.keeping.reads_on |= subscription.is_reading();
@@ -227,7 +218,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(()) };
         let retry = subscription.document.spec.retry.clone();
         let failures = self.attempts_of(&flight) + 1;
-        let random = self.next_random();
+        let random = self.calls.next_random();
         let delay = retry::delay_ms(
             failures,
             retry.backoff_ms,
@@ -254,7 +245,7 @@ impl Engine {
     /// The breaker of where the call went, also if its subscription has gone or delivers elsewhere by now.
     fn tell_breaker(&mut self, flight: &InFlight, outcome: &Outcome) {
         let (lanes, now) = (&self.lanes, self.now);
-        let opened = self.endpoints.tell(flight.endpoint, |breaker| {
+        let opened = self.calls.endpoints.tell(flight.endpoint, |breaker| {
             if outcome.is_endpoint_failure() {
                 return breaker.failed(flight.who.tag(lanes), outcome.is_refused(), now);
             }
@@ -314,16 +305,6 @@ impl Engine {
                 self.step_lane(id, &key, step).map(|_| ())
             }
             Who::Alone(position) => self.step_single(id, position, step).map(|_| ()),
-        }
-    }
-}
-
-impl Who {
-    /// Its name for a breaker.
-    pub(crate) fn tag(self, lanes: &Lanes) -> u64 {
-        match self {
-            Who::Lane(slot) => lanes.tag_of(slot),
-            Who::Alone(position) => position.0,
         }
     }
 }

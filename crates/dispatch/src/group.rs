@@ -3,8 +3,8 @@
 //! A group stands in one frame of the log, and recovery keeps a frame or cuts it as a whole. Everything that could
 //! refuse one of its events is asked before the first record is appended.
 
-use crate::accept::{ROUTE_BYTES_MAX, Taken, Wanted};
-use crate::engine::{Engine, Failure};
+use crate::accept::{Taken, Wanted};
+use crate::engine::{Engine, Failure, NewEvent};
 use crate::overflow::{Crowded, DROP_BYTES_MAX, EVENTS_FULL, LETTERS_FULL};
 use crate::subscription::Subscription;
 use klambda_core::event::Event;
@@ -13,7 +13,6 @@ use klambda_core::subscription::CONTROLLER;
 use klambda_core::time::Millis;
 use klambda_store::log;
 use klambda_store::marks::{Identity, Mark, State as MarkState};
-use klambda_store::record::{Route, encode_emitted_head, encode_event_head};
 use klambda_store::segment::RECORD_HEADER;
 
 /// Under this number stand the ids of events that this system emitted.
@@ -65,17 +64,18 @@ impl Engine {
                     }
                 }
             };
-            length += RECORD_HEADER + length_max(event, routes);
+            length += RECORD_HEADER + NewEvent::length_max(event, routes);
         }
         if length > self.log.record_bytes_max() {
             return Ok(Err(NoRoom::TooLarge(self.log.record_bytes_max())));
         }
-        let owed = match self.disk_full {
+        let owed = match self.condition.disk_full {
             true => self.waiting() as usize * crate::accept::ACKNOWLEDGEMENT_BYTES,
             false => 0,
         };
         // While the next segment is on its way, what the system decides may use the reserve.
-        let is_soon = origin == Origin::System && !self.disk_full && self.log.has_room_for_steps(length);
+        let is_soon =
+            origin == Origin::System && !self.condition.disk_full && self.log.has_room_for_steps(length);
         let drops = crowded.len() * DROP_BYTES_MAX;
         if !is_soon && !self.log.has_room_for_events(length + owed + drops) {
             return Ok(Err(NoRoom::Disk));
@@ -234,8 +234,9 @@ impl Engine {
             }
             self.metrics.unmatched += 1;
         }
-        let routes = self.routes(&wanted);
-        let position = self.append_in_group(event, &routes, identity, origin)?;
+        let routes = &self.routes(&wanted);
+        let is_emitted = origin == Origin::System;
+        let position = self.commit_event(NewEvent { event, routes, identity, is_emitted })?;
         self.metrics.received(&event.kind, "accepted");
         Ok(Some(position))
     }
@@ -253,32 +254,6 @@ impl Engine {
         true
     }
 
-    fn append_in_group(
-        &mut self,
-        event: &Event,
-        routes: &[Route<'_>],
-        identity: Identity,
-        origin: Origin,
-    ) -> Result<Position, Failure> {
-        let (time, position) = (self.now, self.log.next_position());
-        let mut length = 0;
-        let at = self.log.append_with(length_max(event, routes.len()), true, &mut |out| {
-            match origin {
-                Origin::System => encode_emitted_head(out, time, routes),
-                Origin::Reply(_) => encode_event_head(out, time, routes),
-            }
-            let start = out.len();
-            event.encode(out);
-            length = out.len() - start;
-        })?;
-        self.dirty_since.get_or_insert(time);
-        if origin == Origin::System {
-            self.mark_emitted(identity, at, time);
-        }
-        self.place_event(at, position, time, routes, identity, length)?;
-        Ok(position)
-    }
-
     // ---- what this system emitted itself ------------------------------------------------------------------
 
     pub(crate) fn mark_emitted(&mut self, identity: Identity, at: Address, time: Millis) {
@@ -290,8 +265,4 @@ impl Engine {
         let mark = self.marks.get(identity, OUTBOX)?;
         Ok(mark.is_some_and(|mark| self.now.since(mark.time) < EMITTED_WINDOW_MS))
     }
-}
-
-fn length_max(event: &Event, routes: usize) -> usize {
-    event.encoded_len_max() + 32 + routes * ROUTE_BYTES_MAX
 }

@@ -113,11 +113,11 @@ impl Keeping {
 
 impl Engine {
     pub(crate) fn keep_house(&mut self) -> Result<(), Failure> {
-        if self.failed.is_some() {
+        if self.condition.failed.is_some() {
             return Ok(());
         }
         self.shed_lanes()?;
-        self.limit_timers();
+        self.waits.limit(&self.lanes);
         self.catch_up_all()?;
         self.limit_overflowing()?;
         if self.is_checkpoint_due() {
@@ -267,11 +267,11 @@ impl Engine {
 
     /// Requests that are open, for a stop that waits for them.
     pub fn open_requests(&self) -> usize {
-        self.in_flight.len()
+        self.calls.len()
     }
 
     /// Its outcome is not known yet, or waits to be written.
     pub fn is_open(&self, ticket: Ticket) -> bool {
-        self.in_flight.contains_key(&ticket)
+        self.calls.get(ticket).is_some()
     }
 }

@@ -166,7 +166,7 @@ impl Engine {
 
     fn limit_known(&mut self) {
         let forgotten = self.known.limit(self.config.marks_max);
-        if self.live {
+        if self.condition.live {
             self.metrics.marks_expired_early += forgotten;
         }
     }

@@ -3,9 +3,11 @@
 mod accept;
 mod apply;
 mod behind;
+mod calls;
 mod catch_up;
 pub mod check;
 pub mod client;
+mod commits;
 pub mod dead_letters;
 mod delivery;
 pub mod documents;
@@ -35,6 +37,7 @@ mod subscription;
 mod subscriptions;
 mod trail;
 pub mod views;
+mod waits;
 pub mod workers;
 
 pub use accept::{Judged, Rejection, Status};

@@ -14,14 +14,11 @@
 //! | replays | the dead letters that they mean: some 300 bytes for each key; and the last 100 jobs |
 //! | calls | `limits.concurrency`; their bytes are in `limits.heldBytes` |
 
-use crate::engine::{Engine, InFlight, Ticket};
+use crate::engine::Engine;
 use crate::lanes::Slot;
 use crate::subscription::{Single, Subscription};
-use klambda_core::ids::{Address, Position, SubscriptionId};
-use klambda_core::time::Millis;
+use klambda_core::ids::Position;
 
-/// What a heap of timers may hold beside one timer for each lane.
-const TIMERS_MIN: usize = 1024;
 /// The share of memory for unordered events that wait for their next attempt, and what one of them takes at most, but for
 /// its error.
 const SINGLES_SHARE: usize = 16;
@@ -45,30 +42,13 @@ impl Engine {
             self.listed_bytes(),
             self.ages_bytes(),
             self.subscriptions.values().map(Subscription::memory_bytes).sum(),
-            self.timers_bytes(),
+            self.waits.memory_bytes() + self.idle.capacity() * size_of::<Slot>(),
             self.replays.memory_bytes(),
             self.put_off.bytes(),
-            self.in_flight.capacity() * size_of::<(Ticket, InFlight)>(),
+            self.calls.memory_bytes(),
             tables as usize,
         ];
         parts.into_iter().sum()
-    }
-
-    fn timers_bytes(&self) -> usize {
-        self.timers.capacity() * size_of::<(Millis, Slot)>()
-            + self.single_timers.capacity() * size_of::<(Millis, SubscriptionId, Position)>()
-            + self.unsynced_lanes.capacity() * size_of::<(Address, Slot)>()
-            + self.idle.capacity() * size_of::<Slot>()
-    }
-
-    /// A lane that leaves memory leaves its timer behind. Once these are too many, they go.
-    pub(crate) fn limit_timers(&mut self) {
-        if self.timers.len() > 2 * self.lanes.len() + TIMERS_MIN {
-            let lanes = &self.lanes;
-            let is_set = |(at, slot): (Millis, Slot)| lanes.get(slot).is_some_and(|r| r.timer_at == Some(at));
-            self.timers.retain(|timer| is_set(timer.0));
-            self.timers.shrink_to(2 * self.timers.len());
-        }
     }
 
     /// How many unordered events of a subscription may wait for their next attempt. Each has a place in memory.

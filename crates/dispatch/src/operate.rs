@@ -69,7 +69,7 @@ pub enum Leftover {
 
 impl Engine {
     pub(crate) fn must_write(&self) -> Result<(), Refused> {
-        match &self.failed {
+        match &self.condition.failed {
             Some(why) => Err(Refused::Unavailable(why.clone())),
             None if !self.log.has_room_for_steps(16 << 10) => Err(Refused::DiskFull),
             None => Ok(()),
@@ -418,7 +418,7 @@ impl Engine {
         let is_open = |flight: &InFlight| {
             flight.subscription == id && self.entry_of(flight).is_some_and(|entry| entry.position == position)
         };
-        if self.in_flight.values().any(is_open) {
+        if self.calls.iter().any(|(_, flight)| is_open(flight)) {
             return Refused::Conflict(format!("{name:?} is being delivered; wait for the outcome"));
         }
         if self.replays.is_open(id, position) {

@@ -7,6 +7,7 @@ use crate::engine::{Engine, Failure, InFlight, Ticket, Who};
 use crate::group::{NoRoom, Origin};
 use crate::lanes::Resident;
 use crate::subscription::Held;
+use crate::subscriptions::Work;
 use klambda_core::event::{Attribute, Event, Value};
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::Entry;
@@ -63,7 +64,7 @@ struct Cause {
 impl Engine {
     /// A call ended well, with events of its own.
     pub(crate) fn finish_replied(&mut self, ticket: Ticket, replies: Vec<Event>) -> Result<(), Failure> {
-        let Some(flight) = self.in_flight.get(&ticket).copied() else { return Ok(()) };
+        let Some(flight) = self.calls.get(ticket).copied() else { return Ok(()) };
         let Some(entry) = self.entry_of(&flight) else { return self.finish(ticket, acknowledged()) };
         let Some(cause) = self.cause_of(&flight, &entry)? else {
             let why = "the event that they answer cannot be read back".to_owned();
@@ -154,15 +155,14 @@ impl Engine {
     }
 
     fn mark_put_off(&mut self, ticket: Ticket) {
-        let Some(flight) = self.in_flight.get_mut(&ticket).filter(|flight| !flight.put_off) else { return };
-        flight.put_off = true;
-        if let Some(subscription) = self.subscriptions.get_mut(flight.subscription) {
+        let Some(id) = self.calls.put_off(ticket) else { return };
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.put_off += 1;
         }
     }
 
     pub(crate) fn retry_put_off(&mut self) {
-        if self.put_off.due.is_none_or(|due| due > self.now) || self.failed.is_some() {
+        if self.put_off.due.is_none_or(|due| due > self.now) || self.condition.failed.is_some() {
             return;
         }
         for Waiting { ticket, replies, .. } in std::mem::take(&mut self.put_off).answers {
@@ -173,7 +173,7 @@ impl Engine {
     /// What the answer to this lane's head waits for.
     pub(crate) fn put_off_of(&self, resident: &Resident) -> Option<&str> {
         let is_its = |waiting: &&Waiting| {
-            let who = self.in_flight.get(&waiting.ticket).map(|flight| flight.who);
+            let who = self.calls.get(waiting.ticket).map(|flight| flight.who);
             matches!(who, Some(Who::Lane(slot)) if self.lanes.get(slot).is_some_and(|other| {
                 other.subscription == resident.subscription && other.key == resident.key
             }))
@@ -185,7 +185,7 @@ impl Engine {
 
     /// There was nobody to call: no attempt was made, and the subscription rests for a while.
     pub(crate) fn not_ready(&mut self, ticket: Ticket, why: String, retry_after_ms: u64) {
-        if let Some(flight) = self.in_flight.get(&ticket) {
+        if let Some(flight) = self.calls.get(ticket) {
             let id = flight.subscription;
             let until = self.now + retry_after_ms.clamp(1, klambda_core::retry::RETRY_AFTER_MS_MAX);
             self.hold(id, Held { why, until });
@@ -199,24 +199,22 @@ impl Engine {
 
     pub(crate) fn hold(&mut self, id: SubscriptionId, held: Held) {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
-        self.held_until = self.held_until.min(held.until);
         subscription.held = Some(held);
+    }
+
+    /// The earliest time at which a subscription that is held goes on.
+    pub(crate) fn held_until(&self) -> Option<Millis> {
+        self.subscriptions.each_with(Work::Held).filter_map(|s| s.held.as_ref()).map(|held| held.until).min()
     }
 
     /// Those whose time has come go on.
     pub(crate) fn release_held(&mut self) {
-        if self.held_until > self.now {
-            return;
-        }
         let now = self.now;
-        let mut next = Millis::NEVER;
-        let held = self.subscriptions.values().filter(|subscription| subscription.held.is_some());
-        for id in held.map(|subscription| subscription.id).collect::<Vec<_>>() {
-            let Some(subscription) = self.subscriptions.get_mut(id) else { continue };
-            subscription.held.take_if(|held| held.until <= now);
-            next = subscription.held.as_ref().map_or(next, |held| next.min(held.until));
+        for id in self.subscriptions.with(Work::Held) {
+            if let Some(subscription) = self.subscriptions.get_mut(id) {
+                subscription.held.take_if(|held| held.until <= now);
+            }
         }
-        self.held_until = next;
     }
 
     /// A function has a replica again: its events need not wait any longer.

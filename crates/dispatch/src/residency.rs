@@ -18,7 +18,6 @@ use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::wire::{Malformed, Reader, put_bytes, put_option, put_varint};
 use serde::{Deserialize, Serialize};
-use std::cmp::Reverse;
 
 #[derive(Default, Serialize, Deserialize)]
 struct Global {
@@ -108,7 +107,7 @@ impl Engine {
         if let Some(entry) = first.filter(|_| self.subscriptions.get(id).is_some_and(|s| s.lists_ages)) {
             resident.aged_at = entry.position;
         }
-        if self.live
+        if self.condition.live
             && let Some(subscription) = self.subscriptions.get(id)
         {
             let backoff =
@@ -232,7 +231,7 @@ impl Engine {
                 Subscription::from_row(id, row).ok_or(Malformed("subscription document"))?;
             // What was unread at the checkpoint is in the log alone.
             subscription.later_from = Position(self.manifest.checkpoint().next_position.0.saturating_sub(1));
-            subscription.endpoint = self.endpoints.of(&subscription.document.spec.target);
+            subscription.endpoint = self.calls.endpoints.of(&subscription.document.spec.target);
             self.subscriptions.add(subscription);
         }
         for (key, row) in self.rows.scan(&[rows::SINGLE], &[], usize::MAX)? {
@@ -294,7 +293,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         let mut row = subscription.row();
         // A request that is open ends with the process: its lane counts as it will be found.
-        for flight in self.in_flight.values().filter(|flight| flight.subscription == id) {
+        for flight in self.calls.iter().map(|(_, flight)| flight).filter(|flight| flight.subscription == id) {
             if let crate::engine::Who::Lane(slot) = flight.who
                 && let Some(resident) = self.lanes.get(slot)
             {
@@ -318,7 +317,7 @@ impl Engine {
 
     /// After recovery: timers, queues and counters are built from state.
     pub(crate) fn go_live(&mut self) -> Result<(), Failure> {
-        self.live = true;
+        self.condition.live = true;
         let slots: Vec<Slot> = self.lanes.iter().map(|(slot, _)| slot).collect();
         let now = self.now;
         for slot in slots {
@@ -333,7 +332,7 @@ impl Engine {
         for subscription in self.subscriptions.values() {
             for (position, single) in &subscription.singles {
                 let at = single.retry_at.unwrap_or(Millis::ZERO).min(self.now + 3_600_000);
-                self.single_timers.push(Reverse((at, subscription.id, *position)));
+                self.waits.single_until(at, subscription.id, *position);
             }
         }
         Ok(())

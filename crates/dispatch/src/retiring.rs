@@ -96,10 +96,8 @@ impl Engine {
     /// The grace time is over: what waits becomes dead letters, some at a time.
     fn give_up_waiting(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         self.hold(id, Held { why: "it is being deleted".into(), until: Millis::NEVER });
-        let of_it = |(ticket, flight): (&Ticket, &crate::engine::InFlight)| {
-            (flight.subscription == id).then_some(*ticket)
-        };
-        let open: Vec<Ticket> = self.in_flight.iter().filter_map(of_it).collect();
+        let of_it = self.calls.iter().filter(|(_, flight)| flight.subscription == id);
+        let open: Vec<Ticket> = of_it.map(|(ticket, _)| ticket).collect();
         open.into_iter().for_each(|ticket| self.abandon(ticket));
         let keys = self.waiting_keys(id)?;
         let mut left = AT_ONCE as u64;

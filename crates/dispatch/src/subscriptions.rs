@@ -35,9 +35,11 @@ pub enum Work {
     Reading,
     /// It has more dead letters than it may.
     Overflowing,
+    /// It is held for a while.
+    Held,
 }
 
-const WORKS: [Work; 4] = [Work::Ready, Work::Cold, Work::Reading, Work::Overflowing];
+const WORKS: [Work; 5] = [Work::Ready, Work::Cold, Work::Reading, Work::Overflowing, Work::Held];
 
 impl Work {
     fn is_due(self, subscription: &Subscription) -> bool {
@@ -46,6 +48,7 @@ impl Work {
             Work::Cold => subscription.cold > 0,
             Work::Reading => subscription.is_reading(),
             Work::Overflowing => subscription.dead_letters_over() > 0,
+            Work::Held => subscription.held.is_some(),
         }
     }
 }

@@ -4,8 +4,8 @@
 //! A few deliveries are made where the engine runs, which is soonest. Many are handed to threads of their own: while one
 //! core talks to producers and runs the engine, another talks to targets.
 
+use crate::calls::COUNTED_BYTES_MIN;
 use crate::client::{self, Client};
-use crate::delivery::COUNTED_BYTES_MIN;
 use crate::engine::{Delivery, Ticket};
 use crate::functions::Functions;
 use bytes::Bytes;

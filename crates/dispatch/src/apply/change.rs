@@ -80,7 +80,7 @@ impl Engine {
             subscription.tally = Tally::new(self.config.log.segment_bytes);
             subscription.decide_on_ages();
             subscription.notes.began_late = began_late;
-            subscription.endpoint = self.endpoints.of(&subscription.document.spec.target);
+            subscription.endpoint = self.calls.endpoints.of(&subscription.document.spec.target);
             self.subscriptions.add(subscription);
             return Ok(());
         };
@@ -147,7 +147,8 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         let mut document = (*subscription.document).clone();
         change(&mut document);
-        let before = std::mem::replace(&mut subscription.endpoint, self.endpoints.of(&document.spec.target));
+        let before =
+            std::mem::replace(&mut subscription.endpoint, self.calls.endpoints.of(&document.spec.target));
         let moved = before != subscription.endpoint;
         self.subscriptions.set_document(id, document);
         self.rouse(id);
@@ -158,7 +159,7 @@ impl Engine {
 
     fn forget_endpoints(&mut self) {
         let used: HashSet<EndpointId> = self.subscriptions.values().map(|s| s.endpoint).collect();
-        self.endpoints.keep(|endpoint| used.contains(&endpoint));
+        self.calls.endpoints.keep(|endpoint| used.contains(&endpoint));
     }
 
     pub(crate) fn remove_subscription(&mut self, id: SubscriptionId) {

@@ -13,7 +13,7 @@ impl Engine {
             resident.barrier = Address(at.0 + 1);
         }
         let Some(subscription) = self.subscriptions.get(resident.subscription) else { return };
-        if !self.live {
+        if !self.condition.live {
             return;
         }
         let name = &subscription.document.name;

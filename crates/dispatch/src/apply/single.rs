@@ -53,8 +53,8 @@ impl Engine {
                 let max = subscription.policy.attempts_max;
                 if !fatal && max.is_none_or(|max| single.attempts < max) {
                     single.retry_at = Some(*retry_at);
-                    if self.live {
-                        self.single_timers.push(std::cmp::Reverse((*retry_at, id, position)));
+                    if self.condition.live {
+                        self.waits.single_until(*retry_at, id, position);
                     }
                     return Ok(());
                 }
@@ -87,8 +87,8 @@ impl Engine {
         single.attempts_total = letter.attempts.total;
         single.retry_at = Some(now);
         subscription.singles.insert(position, single);
-        if self.live {
-            self.single_timers.push(std::cmp::Reverse((now, id, position)));
+        if self.condition.live {
+            self.waits.single_until(now, id, position);
         }
         Ok(())
     }

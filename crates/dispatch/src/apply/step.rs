@@ -147,7 +147,7 @@ impl Engine {
     ) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
         let Some(subscription) = self.subscriptions.get(resident.subscription) else { return Ok(()) };
-        let mut actions = std::mem::take(&mut self.actions);
+        let mut actions = std::mem::take(&mut self.scratch.actions);
         actions.clear();
         let attempts = match &input {
             Input::Failed { .. } => {
@@ -177,7 +177,7 @@ impl Engine {
         for action in &actions {
             self.act(slot, *action, attempts, time, at)?;
         }
-        self.actions = actions;
+        self.scratch.actions = actions;
         self.settle_queue(slot)?;
         self.touch(slot);
         Ok(())

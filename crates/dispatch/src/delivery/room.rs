@@ -4,41 +4,29 @@
 //! [`held`](crate::held): a subscription starts another event as long as what it holds already, and the event, fit into
 //! what is free. One whose target does not read waits before the others do.
 
-use crate::engine::{Engine, InFlight, Ticket};
+use crate::calls::{COUNTED_BYTES_MIN, Ticket};
+use crate::engine::Engine;
 use crate::lanes::Slot;
 use klambda_core::ids::SubscriptionId;
-
-/// Smaller events are not counted: their number is limited, and nearly always they are sent at once.
-pub const COUNTED_BYTES_MIN: usize = 8 << 10;
 
 impl Engine {
     /// All bytes of a call have been sent, or are not needed any more. It is open all the same.
     pub fn sent(&mut self, ticket: Ticket) {
-        if let Some(flight) = self.in_flight.get_mut(&ticket) {
-            let flight = std::mem::replace(flight, InFlight { unsent: 0, ..*flight });
-            self.free(&flight);
+        if let Some((id, bytes)) = self.calls.sent(ticket)
+            && let Some(subscription) = self.subscriptions.get_mut(id)
+        {
+            subscription.unsent_bytes -= bytes;
         }
     }
 
     /// Bytes of events that are on their way and not sent yet.
     pub fn unsent_bytes(&self) -> usize {
-        self.unsent_bytes
-    }
-
-    pub(crate) fn free(&mut self, flight: &InFlight) {
-        if flight.unsent == 0 {
-            return;
-        }
-        self.unsent_bytes -= flight.unsent;
-        if let Some(subscription) = self.subscriptions.get_mut(flight.subscription) {
-            subscription.unsent_bytes -= flight.unsent;
-        }
+        self.calls.unsent_bytes()
     }
 
     /// Counts an event of so many bytes that starts.
     pub(super) fn hold_unsent(&mut self, id: SubscriptionId, bytes: u32) -> usize {
         let unsent = counted(bytes);
-        self.unsent_bytes += unsent;
         if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.unsent_bytes += unsent;
             subscription.lacks_room = false;
@@ -49,10 +37,10 @@ impl Engine {
     /// Whether an event of so many bytes may start. If not, that is noted: it is asked again in every round.
     pub(super) fn has_room(&mut self, id: SubscriptionId, bytes: u32) -> bool {
         let bytes = counted(bytes);
-        let free = self.config.unsent_bytes_max.saturating_sub(self.unsent_bytes);
+        let free = self.config.unsent_bytes_max.saturating_sub(self.calls.unsent_bytes());
         let Some(subscription) = self.subscriptions.get_mut(id) else { return true };
         // What is larger than all of it goes alone.
-        let fits = bytes == 0 || self.unsent_bytes == 0 || subscription.unsent_bytes + bytes <= free;
+        let fits = bytes == 0 || self.calls.unsent_bytes() == 0 || subscription.unsent_bytes + bytes <= free;
         if !fits && !subscription.lacks_room {
             subscription.lacks_room = true;
             self.metrics.room_waits += 1;

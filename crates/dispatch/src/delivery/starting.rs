@@ -60,7 +60,7 @@ impl Engine {
         }
         let mut ids = self.subscriptions.with(Work::Ready);
         ids.retain(|id| self.subscriptions.get(*id).is_some_and(|subscription| self.may_start(subscription)));
-        let first = ids.partition_point(|id| *id <= self.rotation);
+        let first = ids.partition_point(|id| *id <= self.calls.turn);
         ids.rotate_left(first);
         let slots = Slots::new(self.config.concurrency, ids.len() as u32);
         self.start_in_turn(ids.clone(), slots.up_to_share())?;
@@ -73,7 +73,7 @@ impl Engine {
             let mut started = Vec::with_capacity(order.len());
             for id in order {
                 if self.start_one(id, limits)? {
-                    self.rotation = id;
+                    self.calls.turn = id;
                     started.push(id);
                 }
             }
@@ -84,7 +84,7 @@ impl Engine {
 
     /// Whether any delivery may start: not while the engine stops, nor without room for its outcome.
     pub(crate) fn can_start(&self) -> bool {
-        let is_stopping = self.stopping && !planted::is_on(Bug::StopIgnored);
+        let is_stopping = self.condition.stopping && !planted::is_on(Bug::StopIgnored);
         !is_stopping && self.has_room_for_step()
     }
 
@@ -95,8 +95,7 @@ impl Engine {
     /// Starts one delivery of the subscription, if it has one and may.
     fn start_one(&mut self, id: SubscriptionId, limits: SlotLimits) -> Result<bool, Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
-        let has_slot =
-            self.in_flight.len() < limits.all as usize && subscription.in_flight < limits.subscription;
+        let has_slot = self.calls.len() < limits.all as usize && subscription.in_flight < limits.subscription;
         if !has_slot || !self.may_start(subscription) {
             return Ok(false);
         }
@@ -121,13 +120,17 @@ impl Engine {
             && subscription.held.is_none()
             && subscription.in_flight
                 < subscription.document.spec.concurrency + u32::from(planted::is_on(Bug::OneTooMany))
-            && self.endpoints.breaker(subscription.endpoint).is_none_or(|breaker| breaker.allows(self.now))
+            && self
+                .calls
+                .endpoints
+                .breaker(subscription.endpoint)
+                .is_none_or(|breaker| breaker.allows(self.now))
     }
 
     /// The lane whose turn it is. A probe of an open breaker is another lane's than the last one's.
     fn next_ready(&mut self, id: SubscriptionId) -> Option<Slot> {
         let subscription = self.subscriptions.get_mut(id)?;
-        if let Some(breaker) = self.endpoints.breaker(subscription.endpoint)
+        if let Some(breaker) = self.calls.endpoints.breaker(subscription.endpoint)
             && !breaker.is_closed()
             && subscription.ready.len() > 1
         {
@@ -180,16 +183,15 @@ impl Engine {
 
     /// Hands a delivery out, and keeps of its event what is needed when the call has ended.
     fn deliver(&mut self, slot: Option<Slot>, delivery: Delivery) {
+        let mut counted_as = TypeId::default();
         if let Ok((event_id, kind)) = EventView::id_and_kind(&delivery.record[delivery.event.clone()]) {
-            if let Some(flight) = self.in_flight.get_mut(&delivery.ticket) {
-                flight.kind = self.metrics.type_id(kind);
-            }
+            counted_as = self.metrics.type_id(kind);
             if let Some(resident) = slot.and_then(|slot| self.lanes.get_mut(slot)) {
                 resident.current_id.clear();
                 resident.current_id.push_str(event_id);
             }
         }
-        self.deliveries.push(delivery);
+        self.calls.begin(delivery, counted_as);
     }
 
     fn start_single(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
@@ -241,30 +243,24 @@ impl Engine {
 
     fn open_call(&mut self, id: SubscriptionId, who: Who, bytes: u32) -> Ticket {
         let unsent = self.hold_unsent(id, bytes);
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
         let mut endpoint = EndpointId::default();
         if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.in_flight += 1;
             endpoint = subscription.endpoint;
         }
-        if self.endpoints.state(endpoint) != State::Closed {
+        if self.calls.endpoints.state(endpoint) != State::Closed {
             let (tag, now) = (who.tag(&self.lanes), self.now);
-            self.endpoints.tell(endpoint, |breaker| breaker.started(tag, now));
+            self.calls.endpoints.tell(endpoint, |breaker| breaker.started(tag, now));
         }
-        self.in_flight.insert(
-            ticket,
-            InFlight {
-                subscription: id,
-                who,
-                endpoint,
-                started: self.now,
-                put_off: false,
-                kind: TypeId::default(),
-                unsent,
-            },
-        );
-        ticket
+        self.calls.open(InFlight {
+            subscription: id,
+            who,
+            endpoint,
+            started: self.now,
+            put_off: false,
+            kind: TypeId::default(),
+            unsent,
+        })
     }
 
     fn delivery(

@@ -1,6 +1,6 @@
 //! What others run for the engine, and what came of it: syncs, segments, chores.
 
-use super::{Engine, Failure, SYNC_DELAY_MS};
+use super::{Engine, Failure};
 use klambda_core::ids::Address;
 use klambda_store::chore::{Chore, Done};
 use klambda_store::log::{PrepareJob, SyncJob};
@@ -11,20 +11,17 @@ use std::sync::Arc;
 impl Engine {
     /// A sync to run, if something waits for one or has waited long enough.
     pub fn sync_job(&mut self) -> Option<SyncJob> {
-        let wanted = !self.unsynced_answers.is_empty()
-            || !self.unsynced_lanes.is_empty()
+        let wanted = self.commits.has_unsynced()
+            || self.waits.has_unsynced()
             || self.keeping.wants_sync()
-            || self.dirty_since.is_some_and(|since| self.now.since(since) >= SYNC_DELAY_MS);
-        if !wanted || self.failed.is_some() {
+            || self.commits.sync_due().is_some_and(|due| due <= self.now);
+        if !wanted || self.condition.failed.is_some() {
             return None;
         }
         let job = self.log.sync_job()?;
-        self.dirty_since = None;
-        let next = self.log.next_position();
-        let events = next.0 - self.committing.0;
+        let events = self.commits.sync_begins(self.log.next_position());
         if events > 0 {
             self.metrics.commit_events.add(events);
-            self.committing = next;
         }
         Some(job)
     }
@@ -33,19 +30,17 @@ impl Engine {
         let done = self.log.sync_done(up_to, result);
         self.note(done.map_err(Failure::from));
         if !self.log.needs_sync() {
-            self.dirty_since = None;
+            self.commits.is_clean();
         }
-        if self.failed.is_none() {
+        if self.condition.failed.is_none() {
             self.release_synced();
         }
     }
 
     pub(super) fn release_synced(&mut self) {
         let synced = self.log.synced();
-        while let Some((_, answer)) = self.unsynced_answers.pop_front_if(|waiting| waiting.0 <= synced) {
-            self.answers.push(answer);
-        }
-        while let Some((_, slot)) = self.unsynced_lanes.pop_front_if(|waiting| waiting.0 <= synced) {
+        self.commits.synced(synced);
+        while let Some(slot) = self.waits.synced_lane(synced) {
             if let Some(resident) = self.lanes.get_mut(slot) {
                 resident.queued = false;
                 self.touch(slot);
@@ -54,7 +49,7 @@ impl Engine {
     }
 
     pub fn prepare_job(&mut self) -> Option<PrepareJob> {
-        if self.failed.is_some() || self.keeping.prepare_after > self.now {
+        if self.condition.failed.is_some() || self.keeping.prepare_after > self.now {
             return None;
         }
         let job = self.log.prepare_job()?;
@@ -62,23 +57,22 @@ impl Engine {
     }
 
     pub fn prepare_done(&mut self, result: io::Result<Arc<dyn klambda_store::disk::File>>) {
-        self.disk_full = match self.log.prepare_done(result) {
+        self.condition.disk_full = match self.log.prepare_done(result) {
             Err(stopped) => return self.note(Err(stopped.into())),
             Ok(Ok(())) => false,
             Ok(Err(error)) => {
-                if !self.disk_full {
+                if !self.condition.disk_full {
                     tracing::error!(%error, "No room for the next segment: new events are refused until there is.");
                 }
                 self.keeping.prepare_after = self.now + 1000;
                 true
             }
         };
-        let stalled = std::mem::take(&mut self.stalled);
-        stalled.into_iter().for_each(|(ticket, outcome)| self.outcome(ticket, outcome));
+        self.calls.take_stalled().into_iter().for_each(|(ticket, outcome)| self.outcome(ticket, outcome));
     }
 
     pub fn chore(&mut self) -> Option<Chore> {
-        if self.failed.is_some() {
+        if self.condition.failed.is_some() {
             return None;
         }
         self.next_chore()

@@ -43,7 +43,7 @@ impl Engine {
     /// The disk is so full that not even acknowledgements find room. Then history goes before its time: what is in
     /// this segment is done with, and a server that cannot acknowledge would stand still for good.
     pub(super) fn is_stuck(&self, oldest: &Segment) -> bool {
-        self.disk_full
+        self.condition.disk_full
             && !self.log.has_room_for_steps(16 << 10)
             && self.first_pin() >= oldest.end()
             && self.is_all_read(oldest)

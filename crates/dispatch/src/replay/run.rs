@@ -16,7 +16,7 @@ const GONE_AT_ONCE: usize = 32;
 
 impl Engine {
     pub(crate) fn run_replays(&mut self) -> Result<(), Failure> {
-        if !self.replays.is_running() || self.failed.is_some() {
+        if !self.replays.is_running() || self.condition.failed.is_some() {
             return Ok(());
         }
         let running: Vec<u64> =

@@ -70,8 +70,8 @@ impl Engine {
             marks: self.known_ids(),
             memory: self.memory(),
             lanes_in_memory: self.lanes.len(),
-            unsent_bytes: self.unsent_bytes,
-            disk_full: self.disk_full,
+            unsent_bytes: self.calls.unsent_bytes(),
+            disk_full: self.condition.disk_full,
             disk_free_bytes: self.disk.free_bytes(),
         }
     }
@@ -130,7 +130,7 @@ impl Engine {
             dead_letters: tally.dead + tally.held,
             oldest_age_ms: tally.oldest_owed().map_or(0, |oldest| self.now.since(oldest)),
             lanes: Lanes::of(subscription),
-            breaker: match self.endpoints.state(subscription.endpoint) {
+            breaker: match self.calls.endpoints.state(subscription.endpoint) {
                 breaker::State::Closed => 0,
                 breaker::State::Open { .. } => 1,
                 breaker::State::HalfOpen => 2,

@@ -56,9 +56,9 @@ impl Engine {
             dead_letters: sum(|s| s.tally.dead + s.tally.held),
             log_bytes: self.log.bytes(),
             positions: self.positions(),
-            disk: Disk { free_bytes: self.disk.free_bytes(), full: self.disk_full },
+            disk: Disk { free_bytes: self.disk.free_bytes(), full: self.condition.disk_full },
             memory: self.memory(),
-            failure: self.failed.clone(),
+            failure: self.condition.failed.clone(),
         }
     }
 

@@ -128,7 +128,7 @@ impl Engine {
             dead_letters: tally.dead + tally.held,
             oldest: tally.oldest_owed().map(Time),
             lanes: Lanes::of(subscription),
-            breaker: Breaker::new(self.endpoints.state(subscription.endpoint)),
+            breaker: Breaker::new(self.calls.endpoints.state(subscription.endpoint)),
             delivered: tally.delivered,
             messages: self.messages(subscription),
         }

@@ -13,7 +13,7 @@ impl Engine {
         if lane.depth() == 0 {
             return None;
         }
-        let breaker = self.endpoints.state(subscription.endpoint);
+        let breaker = self.calls.endpoints.state(subscription.endpoint);
         Some(match lane.state() {
             State::Running if self.put_off_of(resident).is_some() => {
                 format!("room for the events it was answered with: {}", self.put_off_of(resident)?)

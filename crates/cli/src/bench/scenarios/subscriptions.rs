@@ -48,7 +48,10 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
     let detail = format!("{} to {}", figure(ratio.min), figure(ratio.max));
     Ok(Report {
         scenario: "subscriptions",
-        about: format!("one subscription that wants the events among {}", figure(f64::from(args.subscriptions))),
+        about: format!(
+            "one subscription that wants the events among {}",
+            figure(f64::from(args.subscriptions))
+        ),
         table,
         goals: vec![Goal::new("rate ÷ that of one alone", ratio.median, Bound::AtLeast(0.9), detail)],
         faults: total,

@@ -1,0 +1,72 @@
+//! The only way state changes: a record is appended to the log, then applied.
+
+use super::{Engine, Failure};
+use crate::accept::ROUTE_BYTES_MAX;
+use klambda_core::event::Event;
+use klambda_core::ids::{Address, Position};
+use klambda_store::marks::Identity;
+use klambda_store::record::{Record, Route, encode_emitted_head, encode_event_head};
+
+/// An event that is about to be appended, and where it goes.
+#[derive(Clone, Copy)]
+pub(crate) struct NewEvent<'a> {
+    pub event: &'a Event,
+    pub routes: &'a [Route<'a>],
+    pub identity: Identity,
+    /// This system tells of itself.
+    pub is_emitted: bool,
+}
+
+impl NewEvent<'_> {
+    /// What an event takes in the log at most, with so many routes.
+    pub fn length_max(event: &Event, routes: usize) -> usize {
+        event.encoded_len_max() + 32 + routes * ROUTE_BYTES_MAX
+    }
+}
+
+impl Engine {
+    pub(crate) fn commit(&mut self, record: &Record<'_>) -> Result<Address, Failure> {
+        let mut body = std::mem::take(&mut self.scratch.body);
+        body.clear();
+        record.encode(&mut body);
+        let position = self.log.next_position();
+        let at = self.log.append(&body, matches!(record, Record::Event { .. }))?;
+        self.commits.appended(self.now);
+        let applied = self.apply_record(at, record, position);
+        self.scratch.body = body;
+        self.must_be_whole(applied).map(|()| at)
+    }
+
+    /// An event is encoded once, into the frame that is written.
+    pub(crate) fn commit_event(&mut self, new: NewEvent<'_>) -> Result<Position, Failure> {
+        let NewEvent { event, routes, identity, is_emitted } = new;
+        let (time, position) = (self.now, self.log.next_position());
+        let mut length = 0;
+        let at = self.log.append_with(NewEvent::length_max(event, routes.len()), true, &mut |out| {
+            match is_emitted {
+                true => encode_emitted_head(out, time, routes),
+                false => encode_event_head(out, time, routes),
+            }
+            let start = out.len();
+            event.encode(out);
+            length = out.len() - start;
+        })?;
+        self.commits.appended(time);
+        if is_emitted {
+            self.mark_emitted(identity, at, time);
+        }
+        let applied = self.place_event(at, position, time, routes, identity, length);
+        self.must_be_whole(applied).map(|()| position)
+    }
+
+    /// A record that is there with only part of what it does ends the process's work: a restart does it again, as a whole.
+    fn must_be_whole(&mut self, applied: Result<(), Failure>) -> Result<(), Failure> {
+        if let Err(failure) = &applied
+            && self.condition.failed.is_none()
+        {
+            tracing::error!(%failure, "A step could not be finished: nothing is acknowledged until a restart.");
+            self.condition.failed = Some(failure.to_string());
+        }
+        applied
+    }
+}

@@ -1,0 +1,73 @@
+//! What lanes and unordered events wait for: a time, or a sync.
+
+use crate::lanes::{Lanes, Slot};
+use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::time::Millis;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// What a heap of timers may hold beside one timer for each lane.
+const TIMERS_MIN: usize = 1024;
+
+#[derive(Default)]
+pub(crate) struct Waits {
+    lanes: BinaryHeap<Reverse<(Millis, Slot)>>,
+    singles: BinaryHeap<Reverse<(Millis, SubscriptionId, Position)>>,
+    /// Lanes whose head is not durable yet.
+    unsynced: VecDeque<(Address, Slot)>,
+}
+
+impl Waits {
+    pub fn lane_until(&mut self, at: Millis, slot: Slot) {
+        self.lanes.push(Reverse((at, slot)));
+    }
+
+    pub fn single_until(&mut self, at: Millis, id: SubscriptionId, position: Position) {
+        self.singles.push(Reverse((at, id, position)));
+    }
+
+    pub fn lane_until_synced(&mut self, at: Address, slot: Slot) {
+        self.unsynced.push_back((at, slot));
+    }
+
+    /// The next lane whose time has come.
+    pub fn due_lane(&mut self, now: Millis) -> Option<(Millis, Slot)> {
+        self.lanes.peek().filter(|next| next.0.0 <= now)?;
+        self.lanes.pop().map(|next| next.0)
+    }
+
+    pub fn due_single(&mut self, now: Millis) -> Option<(SubscriptionId, Position)> {
+        self.singles.peek().filter(|next| next.0.0 <= now)?;
+        self.singles.pop().map(|Reverse((_, id, position))| (id, position))
+    }
+
+    pub fn synced_lane(&mut self, up_to: Address) -> Option<Slot> {
+        self.unsynced.pop_front_if(|waiting| waiting.0 <= up_to).map(|(_, slot)| slot)
+    }
+
+    pub fn has_unsynced(&self) -> bool {
+        !self.unsynced.is_empty()
+    }
+
+    /// When the next of them is due.
+    pub fn next_due(&self) -> Option<Millis> {
+        let lane = self.lanes.peek().map(|Reverse((at, _))| *at);
+        let single = self.singles.peek().map(|Reverse((at, _, _))| *at);
+        lane.into_iter().chain(single).min()
+    }
+
+    /// A lane that leaves memory leaves its timer behind. Once these are too many, they go.
+    pub fn limit(&mut self, lanes: &Lanes) {
+        if self.lanes.len() > 2 * lanes.len() + TIMERS_MIN {
+            let is_set = |(at, slot): (Millis, Slot)| lanes.get(slot).is_some_and(|r| r.timer_at == Some(at));
+            self.lanes.retain(|timer| is_set(timer.0));
+            self.lanes.shrink_to(2 * self.lanes.len());
+        }
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.lanes.capacity() * size_of::<(Millis, Slot)>()
+            + self.singles.capacity() * size_of::<(Millis, SubscriptionId, Position)>()
+            + self.unsynced.capacity() * size_of::<(Address, Slot)>()
+    }
+}
