@@ -269,10 +269,15 @@ impl Engine {
         let dirty: Vec<Slot> =
             self.lanes.iter().filter(|(_, resident)| is_due(resident)).map(|(slot, _)| slot).collect();
         dirty.into_iter().try_for_each(|slot| self.store_lane(slot))?;
-        let ids: Vec<SubscriptionId> = self.subscriptions.ids();
+        // How far those that read have come moves with the log, also while nothing happens to them.
+        let mut ids = self.subscriptions.with(Work::Reading);
+        ids.extend(self.subscriptions.unstored());
+        ids.sort_unstable();
+        ids.dedup();
         for id in ids {
             self.store_subscription(id)?;
         }
+        self.subscriptions.all_stored();
         let global = Global {
             next_subscription: self.subscriptions.next(),
             next_replay: self.replays.next_id,

@@ -38,6 +38,8 @@ pub struct Subscription {
     // What follows ends with the process.
     /// It is noted to be sorted again by what there is to do for it.
     pub(crate) is_noted: bool,
+    /// It is noted to be stored in its row.
+    pub(crate) is_unstored: bool,
     /// The length of its document as text.
     pub document_bytes: usize,
     pub endpoint: EndpointId,
@@ -297,6 +299,7 @@ impl Subscription {
             id,
             policy: Policy::new(&document.spec),
             is_noted: false,
+            is_unstored: false,
             document_bytes: text_bytes(&document),
             document: Arc::new(document),
             created,

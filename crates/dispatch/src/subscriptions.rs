@@ -1,7 +1,7 @@
 //! All subscriptions: by number, by name, by what they ask of an event, and by what there is to do for them.
 //!
 //! Who has nothing to do costs memory and no look, neither for an event nor in a round. So whoever can change a
-//! subscription notes it here on the way (`get_mut`), and only those that were noted are sorted again.
+//! subscription notes it here on the way (`get_mut`), and only those that were noted are sorted again, and stored.
 
 use crate::subscription::Subscription;
 use hashbrown::HashMap;
@@ -22,6 +22,8 @@ pub struct Subscriptions {
     by_work: [BTreeSet<SubscriptionId>; WORKS.len()],
     /// Those to sort again by what there is to do for them.
     noted: Vec<SubscriptionId>,
+    /// Those that are other than their rows.
+    unstored: Vec<SubscriptionId>,
 }
 
 /// Something to do for a subscription.
@@ -63,6 +65,7 @@ impl Default for Subscriptions {
             by_filters: Index::default(),
             by_work: Default::default(),
             noted: Vec::new(),
+            unstored: Vec::new(),
         }
     }
 }
@@ -75,9 +78,11 @@ impl Subscriptions {
     /// For any change but that of its document.
     pub fn get_mut(&mut self, id: SubscriptionId) -> Option<&mut Subscription> {
         let subscription = self.all.get_mut(&id)?;
-        if !subscription.is_noted {
-            subscription.is_noted = true;
+        if !std::mem::replace(&mut subscription.is_noted, true) {
             self.noted.push(id);
+        }
+        if !std::mem::replace(&mut subscription.is_unstored, true) {
+            self.unstored.push(id);
         }
         Some(subscription)
     }
@@ -140,8 +145,9 @@ impl Subscriptions {
         }
         self.by_filters.put(id, &subscription.document.spec.filters);
         self.next = self.next.max(SubscriptionId(id.0 + 1));
-        subscription.is_noted = true;
+        (subscription.is_noted, subscription.is_unstored) = (true, true);
         self.noted.push(id);
+        self.unstored.push(id);
         self.all.insert(id, subscription);
     }
 
@@ -163,6 +169,7 @@ impl Subscriptions {
             set.remove(&id);
         }
         self.noted.retain(|other| *other != id);
+        self.unstored.retain(|other| *other != id);
         self.removed.push(id);
         Some(subscription)
     }
@@ -178,6 +185,22 @@ impl Subscriptions {
 
     pub fn set_removed(&mut self, removed: Vec<SubscriptionId>) {
         self.removed = removed;
+    }
+
+    // ---- rows ---------------------------------------------------------------------------------------------
+
+    /// Those that are other than their rows.
+    pub fn unstored(&self) -> &[SubscriptionId] {
+        &self.unstored
+    }
+
+    /// Each has its row.
+    pub fn all_stored(&mut self) {
+        for id in self.unstored.drain(..) {
+            if let Some(subscription) = self.all.get_mut(&id) {
+                subscription.is_unstored = false;
+            }
+        }
     }
 
     // ---- who is concerned ---------------------------------------------------------------------------------
@@ -261,7 +284,12 @@ mod tests {
         subscriptions.get_mut(SubscriptionId(2)).expect("there").cold = 0;
         subscriptions.get_mut(SubscriptionId(3)).expect("there").cold = 7;
         assert_eq!(ids(&mut subscriptions, Work::Cold), [3, 4]);
+        subscriptions.all_stored();
+        subscriptions.get_mut(SubscriptionId(5)).expect("there").cold = 0;
+        subscriptions.get_mut(SubscriptionId(4)).expect("there").cold = 2;
+        assert_eq!(subscriptions.unstored(), [SubscriptionId(5), SubscriptionId(4)]);
         subscriptions.remove(SubscriptionId(4));
+        assert_eq!(subscriptions.unstored(), [SubscriptionId(5)]);
         assert_eq!(ids(&mut subscriptions, Work::Cold), [3]);
         assert_eq!(subscriptions.removed(), [SubscriptionId(4)]);
     }
