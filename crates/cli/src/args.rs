@@ -112,6 +112,8 @@ pub enum Command {
     Demo(demo::Args),
     /// Print the whole default configuration, commented
     Config,
+    /// Print the custom resource definitions for a Kubernetes cluster, as YAML or with -o json as JSON
+    Crd,
     /// Print the completion script for a shell
     Completion(Completion),
 }

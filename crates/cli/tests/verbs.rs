@@ -178,3 +178,23 @@ fn dead_letters_of_a_function_that_is_gone_wait_for_it() {
     assert!(told.contains("Apply function slow (namespace default) again"), "{told}");
     assert!(!told.contains("dlq replay"), "{told}");
 }
+
+/// The definitions read back as what they were made from, also by readers of YAML 1.1, for which `no` and `on` are
+/// booleans.
+#[test]
+fn custom_resource_definitions_are_printed() {
+    let shell = Shell::new();
+    let yaml = shell.ok(&["crd"]);
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&yaml).expect("YAML");
+    assert_eq!(documents, klambda_functions::crd::definitions());
+    let list: Value = serde_json::from_str(&shell.ok(&["crd", "-o", "json"])).expect("JSON");
+    assert_eq!((&list["kind"], &list["items"]), (&"List".into(), &Value::Array(documents)));
+    let booleans = ["y", "n", "yes", "no", "on", "off"];
+    for line in yaml.lines() {
+        let mut words =
+            line.trim_start_matches([' ', '-']).splitn(2, ": ").map(|word| word.trim_end_matches(':'));
+        let is_boolean = |word: &str| booleans.contains(&word.to_lowercase().as_str());
+        assert!(!words.any(is_boolean), "{line}");
+    }
+    assert_eq!(shell.fails(&["crd", "-o", "name"]).0, 2);
+}

@@ -6,6 +6,7 @@
 
 mod check;
 pub mod conditions;
+pub mod crd;
 pub mod defaults;
 pub mod events;
 pub mod failure;

@@ -58,8 +58,15 @@ fn make_structural(value: &mut Value) {
     for name in ["items", "additionalProperties"] {
         schema.get_mut(name).into_iter().for_each(make_structural);
     }
+    let required: Vec<Value> = schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
         properties.values_mut().for_each(make_structural);
+        // An API server fills defaults in first: what has one would never be missing.
+        for name in required.iter().filter_map(Value::as_str) {
+            if let Some(Value::Object(property)) = properties.get_mut(name) {
+                property.remove("default");
+            }
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod check;
 mod completion;
 mod compose;
 mod config;
+mod crd;
 mod delete;
 mod describe;
 mod dlq;
@@ -74,6 +75,7 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Bench(args) => run_bench(args, cli.global.output),
         Command::Demo(args) => demo::run(out, args),
         Command::Config => config::run(out),
+        Command::Crd => crd::run(out, cli.global.output),
         Command::Completion(args) => completion::run(out, args),
     }
 }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may stop")]
 
 mod cases;
+mod definitions;
 mod events;
 mod manifests;
 mod platform;
