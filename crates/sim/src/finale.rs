@@ -142,8 +142,15 @@ impl World {
         let for_room = |line: &String| line.contains("room for the events");
         let for_a_slot = |line: &String| line.contains("a free slot");
         people
-            && standing.moving.iter().any(for_room)
+            && (standing.moving.iter().any(for_room) || self.only_answers_wait())
             && standing.moving.iter().all(|line| for_room(line) || for_a_slot(line))
+    }
+
+    /// All calls that are open ended with events that the engine keeps for lack of room. Of those that are not ordered no
+    /// lane says so.
+    fn only_answers_wait(&self) -> bool {
+        let answers = self.stalled.iter().filter(|stalled| !stalled.replies.is_empty()).count();
+        answers > 0 && answers == self.engine.open_requests()
     }
 
     fn never_rests(&self, standing: Standing, rounds: u64) -> Violation {
