@@ -73,10 +73,7 @@ impl Control {
                 return;
             }
             let began = Instant::now();
-            let control = self.clone();
-            // On a thread of its own, so that who asks meanwhile is answered.
-            let plans = move || due.into_iter().filter_map(|name| control.plan(name)).collect();
-            let Ok(planned) = tokio::task::spawn_blocking(plans).await else { return };
+            let Ok(planned) = self.plan_all(due).await else { return };
             if self.settle(planned, began).await.is_err() {
                 return;
             }
@@ -86,6 +83,13 @@ impl Control {
     async fn idle(&self, next: Option<Millis>) {
         let wait = next.map_or(3_600_000, |at| at.since(self.clock.now()));
         let _ = tokio::time::timeout(Duration::from_millis(wait), self.changed.notified()).await;
+    }
+
+    /// On a thread that may wait: the platform may read files.
+    async fn plan_all(&self, names: Vec<Name>) -> Result<Vec<Planned>, Stopped> {
+        let control = self.clone();
+        let plans = move || names.into_iter().filter_map(|name| control.plan(name)).collect();
+        tokio::task::spawn_blocking(plans).await.map_err(|_| Stopped)
     }
 
     fn plan(&self, name: Name) -> Option<Planned> {
@@ -236,8 +240,7 @@ impl Control {
 
     async fn store_each(&self, names: Vec<Name>) -> Result<Vec<Planned>, Stopped> {
         let mut stored = Vec::new();
-        for name in names {
-            let Some(planned) = self.plan(name) else { continue };
+        for planned in self.plan_all(names).await? {
             if !planned.changes() {
                 stored.push(planned);
                 continue;

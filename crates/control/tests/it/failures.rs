@@ -99,3 +99,19 @@ async fn a_platform_that_cannot_be_opened_is_tried_again() {
         .collect();
     assert_eq!(versions.len(), 1);
 }
+
+/// Functions that are planned together and too large for one step of the engine are stored one by one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_much_for_one_step_is_stored_one_by_one() {
+    let memory = Memory::default();
+    // So that all of them wait for the platform, and are planned at once.
+    memory.fail_openings(["not yet".to_owned()]);
+    let world = World::with_segments(MemoryDisk::new(), memory, 1 << 20).await;
+    let names = ["a", "b", "c", "d"];
+    for name in names {
+        world.apply(name, &inline(&"x".repeat(120 << 10))).await;
+    }
+    for name in names {
+        world.phase(name, Phase::Ready).await;
+    }
+}

@@ -12,11 +12,14 @@ use klambda_functions::resource::Resource;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
+use tokio::sync::RwLock;
 
 /// A clone is the same one.
 #[derive(Clone, Default)]
 pub struct Memory {
     state: Arc<Mutex<State>>,
+    /// Waited for by those who observe and act: that is a panic on a thread that may not wait.
+    gate: Arc<RwLock<()>>,
 }
 
 #[derive(Default)]
@@ -150,10 +153,12 @@ impl State {
 
 impl Platform for Memory {
     fn observe(&self, resource: &Resource) -> Observed {
+        let _gate = self.gate.blocking_read();
         self.lock().seen.get(&Name::of(resource)).cloned().unwrap_or_default()
     }
 
     fn act(&self, resource: &Arc<Resource>, task: Task) {
+        let _gate = self.gate.blocking_read();
         let name = Name::of(resource);
         let mut state = self.lock();
         state.tasks.push((Instant::now(), name.clone(), task.clone()));

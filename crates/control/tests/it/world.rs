@@ -35,11 +35,12 @@ impl World {
     }
 
     pub async fn on(disk: MemoryDisk, memory: Memory) -> World {
-        let log = klambda_store::log::Options {
-            segment_bytes: 4 << 20,
-            reserve_bytes: 64 << 10,
-            tail_bytes: 64 << 10,
-        };
+        World::with_segments(disk, memory, 4 << 20).await
+    }
+
+    pub async fn with_segments(disk: MemoryDisk, memory: Memory, segment_bytes: u64) -> World {
+        let log =
+            klambda_store::log::Options { segment_bytes, reserve_bytes: 64 << 10, tail_bytes: 64 << 10 };
         let config = Config { log, ..Config::default() };
         let clock = Clock::new();
         let opened = Engine::open(Arc::new(disk.clone()), config, clock.now(), [7; 16]);
