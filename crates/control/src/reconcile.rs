@@ -34,6 +34,8 @@ struct Planned {
     plan: Plan,
     /// What it counts as.
     result: &'static str,
+    /// How many events tell of it.
+    events: usize,
     /// As it is to be stored; none if nothing changes or it is to be removed.
     outcome: Option<Outcome>,
 }
@@ -49,6 +51,14 @@ struct Step {
     planned: Vec<Planned>,
     bytes: usize,
     events: usize,
+}
+
+/// What is stored together.
+struct Group {
+    planned: Vec<Planned>,
+    writes: Vec<Write>,
+    /// In the order of `planned`.
+    events: Vec<Event>,
 }
 
 impl Control {
@@ -99,7 +109,8 @@ impl Control {
         if let Some(at) = plan.wake_at {
             self.lock().wake(&name, at);
         }
-        let mut planned = Planned { name, resource, version, plan, result, outcome: None };
+        let events = plan.events.len();
+        let mut planned = Planned { name, resource, version, plan, result, events, outcome: None };
         if planned.changes() && !planned.removes() && !planned.make_outcome() {
             // Only a version without this limit stored one so large. It is planned when somebody changes or deletes it.
             tracing::error!(function = %planned.name, "It is too large to be kept with its status: make it smaller or delete it.");
@@ -219,9 +230,9 @@ impl Control {
         }
         let names: Vec<Name> = step.planned.iter().map(|planned| planned.name.clone()).collect();
         let going = step.planned.iter().filter(|planned| planned.removes()).count();
-        let forgotten = self.lock().gone.too_many(going);
+        let group = Group::new(step.planned, self.lock().gone.too_many(going));
         let control = self.clone();
-        match self.step(move |engine| control.put_step(engine, step.planned, forgotten)).await? {
+        match self.step(move |engine| control.put_group(engine, group)).await? {
             Ok((stored, outrun)) => {
                 outrun.iter().for_each(|name| self.enqueue(name));
                 Ok(stored)
@@ -253,31 +264,26 @@ impl Control {
     }
 
     /// Answers what was stored, and the names of those that somebody else has changed since.
-    fn put_step(
+    fn put_group(
         &self,
         engine: &mut Engine,
-        mut planned: Vec<Planned>,
-        forgotten: Vec<Write>,
+        mut group: Group,
     ) -> Result<(Vec<Planned>, Vec<Name>), documents::Error> {
         let mut outrun = Vec::new();
-        let version = loop {
-            if planned.is_empty() {
-                return Ok((planned, outrun));
-            }
-            let writes: Vec<Write> =
-                planned.iter().flat_map(Planned::writes).chain(forgotten.clone()).collect();
-            let events: Vec<Event> = planned.iter().flat_map(|one| one.plan.events.iter().cloned()).collect();
-            match engine.put_documents(&writes, &events) {
-                Ok(version) => break version,
+        while !group.planned.is_empty() {
+            match engine.put_documents(&group.writes, &group.events) {
+                Ok(version) => {
+                    group.planned.iter_mut().for_each(|planned| self.take_over(planned, version));
+                    break;
+                }
                 Err(documents::Error::Conflict { key, .. }) => {
+                    group.leave_out(&key);
                     outrun.push(Name::from_text(&key));
-                    planned.retain(|one| one.name.as_str() != key);
                 }
                 Err(error) => return Err(error),
             }
-        };
-        planned.iter_mut().for_each(|one| self.take_over(one, version));
-        Ok((planned, outrun))
+        }
+        Ok((group.planned, outrun))
     }
 
     fn take_over(&self, planned: &mut Planned, version: u64) {
@@ -342,11 +348,11 @@ impl Planned {
     }
 
     /// Its document, and what is kept of it when it is gone.
-    fn writes(&self) -> impl Iterator<Item = Write> {
+    fn take_writes(&mut self) -> impl Iterator<Item = Write> + use<> {
         let document = Write {
             kind: DOCUMENTS.into(),
             key: self.name.as_str().to_owned(),
-            content: self.outcome.as_ref().map(|outcome| outcome.content.clone()),
+            content: self.outcome.as_mut().map(|outcome| std::mem::take(&mut outcome.content)),
             expected: Expected::Version(self.version),
         };
         let told = self.plan.counters.transitions;
@@ -355,6 +361,26 @@ impl Planned {
 
     fn bytes(&self) -> usize {
         self.outcome.as_ref().map_or(0, |outcome| outcome.content.len())
+    }
+}
+
+impl Group {
+    fn new(mut planned: Vec<Planned>, forgotten: Vec<Write>) -> Group {
+        let mut writes = forgotten;
+        writes.extend(planned.iter_mut().flat_map(Planned::take_writes));
+        let events =
+            planned.iter_mut().flat_map(|planned| std::mem::take(&mut planned.plan.events)).collect();
+        Group { planned, writes, events }
+    }
+
+    /// The others are stored without it.
+    fn leave_out(&mut self, key: &str) {
+        self.writes.retain(|write| write.key != key);
+        if let Some(index) = self.planned.iter().position(|planned| planned.name.as_str() == key) {
+            let before: usize = self.planned[..index].iter().map(|planned| planned.events).sum();
+            let outrun = self.planned.remove(index);
+            self.events.drain(before..before + outrun.events);
+        }
     }
 }
 
@@ -369,5 +395,37 @@ impl Step {
         self.bytes += planned.bytes();
         self.events += planned.plan.events.len();
         self.planned.push(planned);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use klambda_functions::resource::Counters;
+
+    fn planned(name: &str, events: usize) -> Planned {
+        let event = |n: usize| Event {
+            id: format!("{name}{n}"),
+            source: "/test".into(),
+            kind: "t".into(),
+            attributes: Vec::new(),
+            data: None,
+        };
+        let (status, counters) = (Status::default(), Counters::default());
+        let told = (0..events).map(event).collect();
+        let plan = Plan { actions: Vec::new(), status, counters, wake_at: None, events: told };
+        let (name, resource) = (Name::new("default", name), Arc::new(Resource::default()));
+        Planned { name, resource, version: 1, plan, result: SUCCESS, events, outcome: None }
+    }
+
+    #[test]
+    fn one_that_is_left_out_takes_its_own_writes_and_events_along() {
+        let mut group = Group::new(vec![planned("a", 1), planned("b", 2), planned("c", 1)], Vec::new());
+        assert_eq!(group.events.len(), 4);
+        group.leave_out("default/b");
+        let ids: Vec<&str> = group.events.iter().map(|event| event.id.as_str()).collect();
+        let keys: Vec<&str> = group.writes.iter().map(|write| write.key.as_str()).collect();
+        assert_eq!((ids, keys), (vec!["a0", "c0"], vec!["default/a", "default/c"]));
+        assert_eq!(group.planned.len(), 2);
     }
 }

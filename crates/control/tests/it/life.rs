@@ -1,9 +1,11 @@
 //! From applied to ready, and from deleted to gone.
 
+use crate::memory::Memory;
 use crate::world::{FUNCTION, World, inline, named};
 use klambda_control::Error;
 use klambda_functions::platform::Task;
 use klambda_functions::resource::{Aspect, Phase, Truth};
+use klambda_store::faulty_disk::MemoryDisk;
 use serde_json::json;
 
 fn names(tasks: &[Task]) -> Vec<&'static str> {
@@ -98,4 +100,37 @@ async fn writers_that_race_all_get_their_way_and_the_limit_holds() {
     assert!(matches!(twice, Err(Error::Exists { .. })), "{twice:?}");
     let ready = seen.status.condition(Aspect::ServiceReady).map(|said| said.status);
     assert_eq!(ready, Some(Truth::True));
+}
+
+/// Functions are planned together; one that somebody changes meanwhile is planned again, and the others are stored.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_that_a_write_outruns_is_made_again() {
+    let memory = Memory::default();
+    // So that all of them wait for the platform, and are planned at once.
+    memory.fail_openings(["not yet".to_owned()]);
+    let world = World::on(MemoryDisk::new(), memory).await;
+    let names = ["a", "b", "c"];
+    for name in names {
+        world.apply(name, &inline(name)).await;
+    }
+    let (control, runtime) = (world.control.clone(), tokio::runtime::Handle::current());
+    world.memory.meanwhile(named("b"), move || {
+        let body = json!({ "metadata": { "labels": { "by": "somebody" } } });
+        let written = runtime.block_on(control.update(FUNCTION, &named("b"), &body));
+        written.expect("nothing is locked while a platform observes");
+    });
+    for name in names {
+        world.phase(name, Phase::Ready).await;
+    }
+    let b = world.control.get(&named("b")).expect("it is there");
+    assert_eq!(b.metadata.labels.get("by").map(String::as_str), Some("somebody"));
+    world.until_told("lambda.service.created", names.len()).await;
+    for name in names {
+        let of_it = |data: &serde_json::Value| {
+            [&data["name"], &data["function_name"], &data["service_name"]].iter().any(|said| **said == name)
+        };
+        let told = world.told().into_iter().filter(|(_, _, data)| of_it(data));
+        let numbers: Vec<u64> = told.map(|(_, number, _)| number).collect();
+        assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<u64>>(), "{name}");
+    }
 }

@@ -34,6 +34,8 @@ struct State {
     starts: VecDeque<Failure>,
     openings: VecDeque<String>,
     holds: bool,
+    /// Called once, when this function is observed.
+    meanwhile: Option<(Name, Box<dyn FnOnce() + Send>)>,
 }
 
 impl Memory {
@@ -72,6 +74,11 @@ impl Memory {
 
     pub fn fail_openings(&self, why: impl IntoIterator<Item = String>) {
         self.lock().openings.extend(why);
+    }
+
+    /// Somebody does this while the function is observed for the next time.
+    pub fn meanwhile(&self, name: Name, act: impl FnOnce() + Send + 'static) {
+        self.lock().meanwhile = Some((name, Box::new(act)));
     }
 
     /// From now on tasks are only noted.
@@ -154,7 +161,12 @@ impl State {
 impl Platform for Memory {
     fn observe(&self, resource: &Resource) -> Observed {
         let _gate = self.gate.blocking_read();
-        self.lock().seen.get(&Name::of(resource)).cloned().unwrap_or_default()
+        let name = Name::of(resource);
+        let meanwhile = self.lock().meanwhile.take_if(|(wanted, _)| *wanted == name);
+        if let Some((_, act)) = meanwhile {
+            act();
+        }
+        self.lock().seen.get(&name).cloned().unwrap_or_default()
     }
 
     fn act(&self, resource: &Arc<Resource>, task: Task) {
