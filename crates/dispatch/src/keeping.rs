@@ -4,26 +4,25 @@ mod checkpoint;
 mod marks;
 mod retention;
 
-use self::marks::Expiring;
+use self::checkpoint::Chores;
+use self::marks::OldMarks;
+use self::retention::Retention;
 use crate::engine::{Engine, Failure, Ticket};
 use crate::lanes::{LANE_BYTES, Slot};
 use crate::subscription::Phase;
 use crate::subscriptions::Work;
-use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::ids::{Address, SubscriptionId};
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
-use klambda_store::marks::Recent;
 use klambda_store::record::{Change, Record};
-use klambda_store::rows::Changed;
-use std::sync::Arc;
 
 #[derive(Default)]
 pub struct Keeping {
+    chores: Chores,
+    marks: OldMarks,
+    retention: Retention,
     /// No attempt to prepare a segment before this.
     pub prepare_after: Millis,
-    checkpoint: Option<Frozen>,
-    running: Option<Kind>,
-    retry_at: Millis,
     next_round: Millis,
     /// Subscriptions for which something waits, as of the last look.
     pub busy: usize,
@@ -31,61 +30,10 @@ pub struct Keeping {
     others_bytes: usize,
     /// When dead letters are next looked through for those past their time.
     expire_letters_at: Millis,
-    /// The copy that a sweep goes on from.
-    sweep_from: Vec<u8>,
-    remove: Vec<String>,
-    /// Given to a chore; given again if it fails.
-    removing: Vec<String>,
-    /// The oldest table of marks, while it is on its way out.
-    expiring: Option<Expiring>,
-    /// No table of marks goes early before this.
-    expire_after: Millis,
-    /// A table of marks with damage: what is still needed of it cannot be told, so it stays.
-    unreadable_marks: Option<String>,
-    /// The segment that retention goes through, and how far it is.
-    retiring: Option<(Address, Address)>,
-    /// A segment with damage, of which not everything that waits can be copied: it stays, and so does all after it.
-    irremovable: Option<Address>,
-    /// The last copy made: it must be durable before what it was made of goes.
-    copied: Address,
-    /// What of the log nothing needs from here on.
-    spent: Option<Spent>,
     /// Some subscription can read more of the log at once.
     pub reads_on: bool,
     /// How many unread events of a subscription are listed in memory.
     pub listed_max: usize,
-    wants_checkpoint: bool,
-    /// Removed subscriptions of which no row is in memory alone any more …
-    pub(crate) removed_stored: Vec<SubscriptionId>,
-    /// … and those of them whose rows the merge under way leaves out.
-    removed_merging: Vec<SubscriptionId>,
-}
-
-/// A restart reads the log from the checkpoint on and does every step again, with the events it was about: until a
-/// checkpoint is past the last step about an event of a segment, the segment must stay.
-#[derive(Clone, Copy)]
-struct Spent {
-    /// Nothing before this is needed …
-    below: Address,
-    /// … since the log came to here.
-    since: Address,
-}
-
-struct Frozen {
-    changed: Arc<Changed>,
-    recent: Arc<Recent>,
-    /// Subscriptions that were removed before it: their rows are all in tables once it is written.
-    removed: Vec<SubscriptionId>,
-    address: Address,
-    next_position: Position,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Checkpoint,
-    Rows,
-    Marks,
-    Remove,
 }
 
 const ROUND_MS: u64 = 1000;
@@ -98,12 +46,16 @@ const PORTION_MS: u64 = 50;
 impl Keeping {
     /// An event from the past is wanted again: what was looked through before that did not know it.
     pub fn takes_up(&mut self, at: Address) {
-        self.retiring.take_if(|(_, looked_up_to)| at < *looked_up_to);
-        self.spent.take_if(|spent| at < spent.below);
+        self.retention.takes_up(at);
     }
 
     pub fn wants_sync(&self) -> bool {
-        self.checkpoint.is_some() && self.running.is_none()
+        self.chores.wants_sync()
+    }
+
+    /// Removed subscriptions of a checkpoint: no row of them is in memory alone.
+    pub fn set_removed_stored(&mut self, removed: Vec<SubscriptionId>) {
+        self.chores.removed_stored = removed;
     }
 
     pub fn letters_due(&self) -> Millis {
@@ -129,7 +81,7 @@ impl Engine {
             self.keeping.next_round = self.now + ROUND_MS;
             self.round()?;
             self.retire()?;
-        } else if self.keeping.retiring.is_some() {
+        } else if self.keeping.retention.is_under_way() {
             self.retire()?;
         }
         Ok(())

@@ -215,7 +215,7 @@ impl Engine {
         if let Some(row) = self.rows.get(rows::GLOBAL)? {
             let global: Global = from_json(&row)?;
             self.subscriptions.set_next(global.next_subscription);
-            self.keeping.removed_stored = global.removed.clone();
+            self.keeping.set_removed_stored(global.removed.clone());
             self.subscriptions.set_removed(global.removed);
             self.parted = global.parted;
             self.known = global.known;

@@ -5,7 +5,7 @@
 //! wait or are dead letters are written anew. A crash on the way costs nothing: the table is still there, and is looked
 //! through again.
 
-use super::Kind;
+use super::checkpoint::Kind;
 use crate::engine::{Engine, Failure};
 use crate::known::life_ms;
 use crate::rows;
@@ -24,6 +24,17 @@ const LOOKED_UP_AT_ONCE: usize = 256;
 const TABLE_SHARE: u64 = 4;
 /// How long a table that would hardly become smaller is left alone.
 const FUTILE_MS: u64 = 60_000;
+
+/// Tables of marks that go.
+#[derive(Default)]
+pub(super) struct OldMarks {
+    /// The oldest one, while it is on its way out.
+    pub expiring: Option<Expiring>,
+    /// None goes early before this.
+    pub expire_after: Millis,
+    /// One with damage: what is still needed of it cannot be told, so it stays.
+    pub unreadable: Option<String>,
+}
 
 /// The oldest table of marks, on its way out.
 pub(super) struct Expiring {
@@ -51,15 +62,15 @@ impl Engine {
 
     /// Goes on with the table that goes; if none does and none of the oldest table counts, that begins to.
     pub(super) fn expire_marks(&mut self) -> Result<(), Failure> {
-        if self.keeping.expire_after <= self.now {
+        if self.keeping.marks.expire_after <= self.now {
             self.begin_expiring(self.known.first_time());
         }
         match self.look_through_marks() {
             Err(Failure::Table(error @ table::Error::Damaged { .. })) => {
                 tracing::error!(%error, "A damaged table of ids is kept: which of them are needed cannot be told.");
                 self.metrics.damaged += 1;
-                self.keeping.unreadable_marks =
-                    self.keeping.expiring.take().map(|going| going.table.name().to_owned());
+                self.keeping.marks.unreadable =
+                    self.keeping.marks.expiring.take().map(|going| going.table.name().to_owned());
                 Ok(())
             }
             done => done,
@@ -68,18 +79,18 @@ impl Engine {
 
     /// The oldest table begins to go if all its marks are from before this.
     fn begin_expiring(&mut self, before: Millis) {
-        if self.keeping.expiring.is_some() || self.keeping.running == Some(Kind::Marks) {
+        if self.keeping.marks.expiring.is_some() || self.keeping.chores.running == Some(Kind::Marks) {
             return;
         }
-        let is_readable = |table: &&Table| self.keeping.unreadable_marks.as_deref() != Some(table.name());
+        let is_readable = |table: &&Table| self.keeping.marks.unreadable.as_deref() != Some(table.name());
         let oldest = self.marks.tables().oldest_before(before);
         if let Some(table) = oldest.filter(is_readable).cloned() {
-            self.keeping.expiring = Some(Expiring { table, next: Some(0), before, renewed: 0 });
+            self.keeping.marks.expiring = Some(Expiring { table, next: Some(0), before, renewed: 0 });
         }
     }
 
     fn look_through_marks(&mut self) -> Result<(), Failure> {
-        let Some(Expiring { table, next: Some(from), before, .. }) = &self.keeping.expiring else {
+        let Some(Expiring { table, next: Some(from), before, .. }) = &self.keeping.marks.expiring else {
             return Ok(());
         };
         let before = *before;
@@ -100,7 +111,7 @@ impl Engine {
                 renewed += 1;
             }
         }
-        let Some(expiring) = &mut self.keeping.expiring else { return Ok(()) };
+        let Some(expiring) = &mut self.keeping.marks.expiring else { return Ok(()) };
         expiring.next = next;
         expiring.renewed += renewed;
         if next.is_none() && expiring.renewed > 0 {
@@ -141,10 +152,10 @@ impl Engine {
         if self.is_checkpointing() {
             return None;
         }
-        let going = self.keeping.expiring.take_if(|expiring| expiring.next.is_none())?;
+        let going = self.keeping.marks.expiring.take_if(|expiring| expiring.next.is_none())?;
         let gone = going.table.rows().saturating_sub(going.renewed);
         if gone < going.renewed {
-            self.keeping.expire_after = self.now + FUTILE_MS;
+            self.keeping.marks.expire_after = self.now + FUTILE_MS;
         }
         Some(going.table.name().to_owned())
     }
@@ -152,7 +163,7 @@ impl Engine {
     /// Not while the oldest table is looked through: it must still be there when it goes.
     pub(super) fn mergeable_marks(&self) -> Option<MergePlan> {
         let all = self.marks.len().max(self.config.marks_max);
-        match self.keeping.expiring {
+        match self.keeping.marks.expiring {
             Some(_) => None,
             None => self.marks.tables().plan_merge_up_to(all / TABLE_SHARE),
         }

@@ -1,6 +1,5 @@
 //! Old segments go; what waits in them is copied forward first.
 
-use super::Spent;
 use crate::engine::{Engine, Failure, if_readable};
 use crate::rows;
 use crate::subscription::{Phase, Reading};
@@ -17,6 +16,43 @@ use klambda_store::segment::Segment;
 use std::sync::Arc;
 
 const FRAMES_AT_ONCE: usize = 64;
+
+/// How far the oldest segment is on its way out.
+#[derive(Default)]
+pub(super) struct Retention {
+    /// The segment that retention goes through, and how far it is.
+    retiring: Option<(Address, Address)>,
+    /// A segment with damage, of which not everything that waits can be copied: it stays, and so does all after it.
+    irremovable: Option<Address>,
+    /// The last copy made: it must be durable before what it was made of goes.
+    copied: Address,
+    /// What of the log nothing needs from here on.
+    spent: Option<Spent>,
+    /// The copy that a sweep goes on from.
+    sweep_from: Vec<u8>,
+}
+
+/// A restart reads the log from the checkpoint on and does every step again, with the events it was about: until a
+/// checkpoint is past the last step about an event of a segment, the segment must stay.
+#[derive(Clone, Copy)]
+struct Spent {
+    /// Nothing before this is needed …
+    below: Address,
+    /// … since the log came to here.
+    since: Address,
+}
+
+impl Retention {
+    pub fn is_under_way(&self) -> bool {
+        self.retiring.is_some()
+    }
+
+    /// An event from the past is wanted again: what was looked through before that did not know it.
+    pub fn takes_up(&mut self, at: Address) {
+        self.retiring.take_if(|(_, looked_up_to)| at < *looked_up_to);
+        self.spent.take_if(|spent| at < spent.below);
+    }
+}
 
 impl Engine {
     /// The oldest segment, if it is past its time or the log past its size, and nothing needs it whole.
@@ -35,7 +71,7 @@ impl Engine {
         let wanted = too_old || too_much || self.is_stuck(&oldest);
         if wanted && self.manifest.checkpoint < oldest.end() {
             // Only what a checkpoint has left behind can go.
-            self.keeping.wants_checkpoint = true;
+            self.keeping.chores.wants_checkpoint = true;
         }
         (wanted && needed >= oldest.end()).then_some(oldest)
     }
@@ -60,14 +96,14 @@ impl Engine {
     /// Goes on with the segment that retires: what still waits in it is copied forward, then it goes.
     pub(super) fn retire(&mut self) -> Result<(), Failure> {
         let Some(segment) = self.retirable() else { return Ok(()) };
-        let at = match self.keeping.retiring {
+        let at = match self.keeping.retention.retiring {
             Some((base, at)) if base == segment.base => at,
             _ => segment.start(),
         };
         if self.first_pin() >= segment.end() && self.is_all_read(&segment) {
             return self.drop_segment(segment.end());
         }
-        if self.keeping.irremovable == Some(segment.base) {
+        if self.keeping.retention.irremovable == Some(segment.base) {
             return Ok(());
         }
         let reader = self.log.reader();
@@ -91,14 +127,14 @@ impl Engine {
                 Err(error @ log::Error::Damaged { .. }) => {
                     tracing::error!(%error, "A damaged segment is kept: what it holds cannot be copied.");
                     self.metrics.damaged += 1;
-                    self.keeping.irremovable = Some(segment.base);
-                    self.keeping.retiring = None;
+                    self.keeping.retention.irremovable = Some(segment.base);
+                    self.keeping.retention.retiring = None;
                     return Ok(());
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        self.keeping.retiring = Some((segment.base, at));
+        self.keeping.retention.retiring = Some((segment.base, at));
         if at >= segment.end() {
             return self.drop_segment(segment.end());
         }
@@ -123,23 +159,23 @@ impl Engine {
     }
 
     pub(super) fn drop_segment(&mut self, end: Address) -> Result<(), Failure> {
-        if self.keeping.copied >= self.log.synced() && self.log.needs_sync() {
+        if self.keeping.retention.copied >= self.log.synced() && self.log.needs_sync() {
             return Ok(());
         }
         if !self.is_spent(end)? {
             return Ok(());
         }
-        self.keeping.retiring = None;
+        self.keeping.retention.retiring = None;
         if let Some(name) = self.log.drop_oldest() {
             tracing::info!(segment = %name, "Segment retired.");
-            self.keeping.remove.push(name);
+            self.keeping.chores.remove.push(name);
         }
         Ok(())
     }
 
     /// Whether a checkpoint is past all that was ever done with events before `end`, which nothing needs now.
     pub(super) fn is_spent(&mut self, end: Address) -> Result<bool, Failure> {
-        let spent = match self.keeping.spent.filter(|spent| end <= spent.below) {
+        let spent = match self.keeping.retention.spent.filter(|spent| end <= spent.below) {
             Some(spent) => spent,
             None => {
                 self.log.flush()?;
@@ -149,9 +185,9 @@ impl Engine {
                 Spent { below: end.max(pinned.min(since)), since }
             }
         };
-        self.keeping.spent = Some(spent);
+        self.keeping.retention.spent = Some(spent);
         let is_past = self.manifest.checkpoint >= spent.since;
-        self.keeping.wants_checkpoint |= !is_past && self.keeping.checkpoint.is_none();
+        self.keeping.chores.wants_checkpoint |= !is_past && self.keeping.chores.checkpoint.is_none();
         Ok(is_past)
     }
 
@@ -170,7 +206,7 @@ impl Engine {
             return Ok(());
         }
         let kept = Record::Kept { from, time, position, routes: needed, event, emitted };
-        self.keeping.copied = self.commit(&kept)?;
+        self.keeping.retention.copied = self.commit(&kept)?;
         Ok(())
     }
 
@@ -296,7 +332,7 @@ impl Engine {
     /// Forgets where copies are of which nothing waits any more, some at a time.
     pub(super) fn sweep_copies(&mut self) -> Result<(), Failure> {
         const AT_ONCE: usize = 10_000;
-        let from = std::mem::take(&mut self.keeping.sweep_from);
+        let from = std::mem::take(&mut self.keeping.retention.sweep_from);
         let copies = self.rows.scan(&[rows::KEPT], &from, AT_ONCE)?;
         for (row, _) in &copies {
             let at = Address(rows::number_of(row));
@@ -307,7 +343,7 @@ impl Engine {
         if let Some((row, _)) = copies.last()
             && copies.len() == AT_ONCE
         {
-            self.keeping.sweep_from = [row.as_slice(), &[0]].concat();
+            self.keeping.retention.sweep_from = [row.as_slice(), &[0]].concat();
         }
         Ok(())
     }
