@@ -230,13 +230,13 @@ impl Engine {
         identity: Identity,
     ) -> Result<Status, Failure> {
         let length_max = NewEvent::length_max(event, wanted.len());
-        if length_max > self.log.record_bytes_max() {
-            return Ok(Status::Rejected(Rejection::TooLarge { limit: self.log.record_bytes_max() }));
+        if length_max > self.store.log.record_bytes_max() {
+            return Ok(Status::Rejected(Rejection::TooLarge { limit: self.store.log.record_bytes_max() }));
         }
         // Once the disk is full, the room that is left belongs to the acknowledgements of what waits.
         let owed = if self.condition.disk_full { self.waiting() as usize * ACKNOWLEDGEMENT_BYTES } else { 0 };
         let room = length_max + owed + crowded.len() * DROP_BYTES_MAX;
-        if !self.log.has_room_for_events(room) || self.lacks_checkpoint() {
+        if !self.store.log.has_room_for_events(room) || self.lacks_checkpoint() {
             return Ok(Status::Rejected(Rejection::DiskFull));
         }
         crowded.iter().try_for_each(|id| self.make_room(*id, room))?;
@@ -257,9 +257,9 @@ impl Engine {
             return Ok(Taken::Known("duplicate"));
         }
         if planted::is_on(Bug::MarkBeforeWork) {
-            let (at, position, time) = (self.log.written(), self.log.next_position(), self.now);
+            let (at, position, time) = (self.store.log.written(), self.store.log.next_position(), self.now);
             let mark = Mark { at, time, state: MarkState::Taken(position) };
-            self.marks.put(identity, id, mark);
+            self.store.marks.put(identity, id, mark);
         }
         match self.limit_reached(subscription, 0) {
             None => self.takes_place(id, event),
@@ -311,7 +311,7 @@ impl Engine {
         identity: Identity,
         accepted: Millis,
     ) -> Result<bool, Failure> {
-        let Some(mark) = self.marks.get(identity, subscription.id)? else { return Ok(false) };
+        let Some(mark) = self.store.marks.get(identity, subscription.id)? else { return Ok(false) };
         if let MarkState::Released(_) = mark.state {
             return Ok(false);
         }
@@ -337,9 +337,9 @@ impl Engine {
 
     /// Whether the log has the event, of which no subscription says that it knows it.
     pub(crate) fn log_knows(&self, identity: Identity) -> Result<bool, Failure> {
-        let parted = self.parted.0.iter().map(|(id, _)| *id);
+        let parted = self.subscriptions.parted.0.iter().map(|(id, _)| *id);
         for id in std::iter::once(SubscriptionId(0)).chain(parted) {
-            let mark = self.marks.get(identity, id)?;
+            let mark = self.store.marks.get(identity, id)?;
             let is_young = |mark: Mark| self.now.since(mark.time) < LOG_WINDOW_MS;
             if mark.is_some_and(|mark| is_young(mark) && mark.age() >= self.known.first()) {
                 return Ok(true);

@@ -58,11 +58,11 @@ impl Engine {
                 | ReplayChange::Planned { job }
                 | ReplayChange::Ended { job }) = change;
                 self.replays.put(*id, job);
-                self.rows.put(&rows::replay(*id), job.as_bytes());
+                self.store.rows.put(&rows::replay(*id), job.as_bytes());
                 Ok(())
             }
             Record::Kept { from, .. } => {
-                self.rows.put(&rows::kept(*from), &at.0.to_be_bytes());
+                self.store.rows.put(&rows::kept(*from), &at.0.to_be_bytes());
                 Ok(())
             }
             Record::Documents { changes, .. } => {
@@ -122,7 +122,7 @@ impl Engine {
     ) -> Result<(), Failure> {
         if routes.is_empty() {
             let mark = Mark { at, time, state: MarkState::Taken(position) };
-            self.marks.put(identity, SubscriptionId(0), mark);
+            self.store.marks.put(identity, SubscriptionId(0), mark);
             self.count_mark(time, at);
         }
         let entry = entry(position, at, time, length);
@@ -130,7 +130,7 @@ impl Engine {
             let is_later = route.to == To::Later;
             let state = if is_later { MarkState::Later(position) } else { MarkState::Taken(position) };
             if self.condition.live || !planted::is_on(Bug::MarkNotRecovered) {
-                self.marks.put(identity, route.subscription, Mark { at, time, state });
+                self.store.marks.put(identity, route.subscription, Mark { at, time, state });
             }
             self.apply_route(at, time, entry, route)?;
         }
@@ -208,7 +208,7 @@ impl Engine {
         why: Gone,
     ) -> Result<(), Failure> {
         let Some(letter) = self.dead_letter(rows::DEAD, id, position)? else { return Ok(()) };
-        self.rows.delete(&rows::at_position(rows::DEAD, id, position));
+        self.store.rows.delete(&rows::at_position(rows::DEAD, id, position));
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         subscription.tally.dead -= 1;
         subscription.tally.unpin(letter.entry.at);

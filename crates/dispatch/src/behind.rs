@@ -95,7 +95,7 @@ impl Subscription {
 
 impl Engine {
     pub(crate) fn may_read(&mut self, id: SubscriptionId) -> bool {
-        let has_log_room = self.log.has_room_for_many() || self.may_read_from_reserve();
+        let has_log_room = self.store.log.has_room_for_many() || self.may_read_from_reserve();
         let waits = self.awaits_checkpoint() || self.lacks_checkpoint();
         let Some(subscription) = self.subscriptions.get_mut(id) else { return false };
         subscription.look_for_room();
@@ -109,7 +109,7 @@ impl Engine {
     /// On a full disk reading goes on, as long as all that waits can still be acknowledged.
     fn may_read_from_reserve(&self) -> bool {
         let acknowledgements = || (self.waiting() as usize + 1) * ACKNOWLEDGEMENT_BYTES;
-        self.condition.disk_full && self.log.has_room_for_steps(ROUTED_BYTES_MAX + acknowledgements())
+        self.condition.disk_full && self.store.log.has_room_for_steps(ROUTED_BYTES_MAX + acknowledgements())
     }
 
     /// Until when the gap of this lane is not over, although its timer says so.

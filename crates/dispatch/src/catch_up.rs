@@ -143,7 +143,7 @@ impl Engine {
         at: Address,
         next_position: Position,
     ) -> (Phase, Option<Millis>) {
-        let segments = self.log.segments();
+        let segments = self.store.log.segments();
         let Some(oldest) = segments.first() else { return (Phase::Live, None) };
         let from = match document.spec.from {
             From::Latest => return (Phase::Live, None),
@@ -164,7 +164,7 @@ impl Engine {
     /// Where reading begins that is to come to the record at this address. A record stands within a frame, and frames
     /// are found from their segment's beginning on.
     pub(crate) fn first_frame(&self, at: Address) -> Address {
-        let segments = self.log.segments();
+        let segments = self.store.log.segments();
         let after = segments.partition_point(|segment| segment.base <= at);
         segments.get(after.saturating_sub(1)).map_or(at, |segment| segment.start())
     }
@@ -202,7 +202,7 @@ impl Engine {
         if !subscription.is_behind() || !subscription.is_all_listed() {
             return;
         }
-        let first = subscription.later.front().map_or(self.log.written(), |first| first.at);
+        let first = subscription.later.front().map_or(self.store.log.written(), |first| first.at);
         let first = self.first_frame(first);
         if let Some(subscription) = self.subscriptions.get_mut(id)
             && let Phase::CatchingUp { cursor, .. } = &mut subscription.phase
@@ -276,7 +276,7 @@ impl Engine {
                 Read::Some => {}
                 Read::Nothing => return Ok(false),
                 Read::All => {
-                    let up_to = Position(self.log.next_position().0 - 1);
+                    let up_to = Position(self.store.log.next_position().0 - 1);
                     let change = Change::Caught { up_to };
                     self.commit(&Record::Subscription { time: self.now, subscription: id, change })?;
                     return Ok(false);
@@ -290,7 +290,7 @@ impl Engine {
     fn begin_rules(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
         let Some(document) = &subscription.next_document else { return Ok(false) };
-        if !subscription.is_drained() || subscription.in_flight > 0 || !self.log.has_room_for_many() {
+        if !subscription.is_drained() || subscription.in_flight > 0 || !self.store.log.has_room_for_many() {
             return Ok(false);
         }
         let document = document.to_stored_json().to_string();
@@ -301,7 +301,7 @@ impl Engine {
 
     /// Unread events go, some at a time. Answers whether there may be more that can go now.
     pub(crate) fn discard_unread(&mut self, id: SubscriptionId, mut left: usize) -> Result<bool, Failure> {
-        while left > 0 && self.log.has_room_for_many() {
+        while left > 0 && self.store.log.has_room_for_many() {
             let is_unread = |s: &Subscription| s.is_behind() && s.tally.later > 0;
             if !self.subscriptions.get(id).is_some_and(is_unread) {
                 return Ok(false);
@@ -345,7 +345,7 @@ impl Engine {
     fn read_frame(&mut self, id: SubscriptionId, fate: Fate) -> Result<Read, Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(Read::Nothing) };
         let Phase::CatchingUp { cursor, done, .. } = subscription.phase else { return Ok(Read::Nothing) };
-        let frame = match self.log.reader().frame(cursor.max(self.log.oldest())) {
+        let frame = match self.store.log.reader().frame(cursor.max(self.store.log.oldest())) {
             Ok(Some(frame)) => frame,
             Ok(None) => return Ok(Read::Nothing),
             Err(error @ log::Error::Damaged { .. }) => {

@@ -239,7 +239,7 @@ impl Engine {
             failed: time,
             previous: previous_id,
         };
-        self.rows.put(&rows::at_position(letter, id, entry.position), &to_json(&row)?);
+        self.store.rows.put(&rows::at_position(letter, id, entry.position), &to_json(&row)?);
         if self.condition.live
             && let Some(subscription) = self.subscriptions.get(id)
         {
@@ -266,7 +266,7 @@ impl Engine {
         id: SubscriptionId,
         position: Position,
     ) -> Result<Option<DeadLetter>, Failure> {
-        let row = self.rows.get(&rows::at_position(letter, id, position))?;
+        let row = self.store.rows.get(&rows::at_position(letter, id, position))?;
         row.map(|row| decode(letter, id, position, &row)).transpose()
     }
 
@@ -323,7 +323,7 @@ impl Engine {
         let mut from = rows::at_position(letter, id, self.first_after(letter, id, after));
         let mut count = 0;
         loop {
-            let page = self.rows.scan(&prefix, &from, PAGE)?;
+            let page = self.store.rows.scan(&prefix, &from, PAGE)?;
             for (key, row) in &page {
                 let dead = decode(letter, id, Position(rows::number_of(key)), row)?;
                 if selector.matches(&dead, name) {
@@ -351,7 +351,7 @@ impl Engine {
         }
         let (prefix, first) = (rows::of_subscription(rows::DEAD, id), subscription.outside.first);
         let from = rows::at_position(rows::DEAD, id, first);
-        for (key, _) in self.rows.scan(&prefix, &from, over.min(OVERFLOWING_AT_ONCE))? {
+        for (key, _) in self.store.rows.scan(&prefix, &from, over.min(OVERFLOWING_AT_ONCE))? {
             let position = Position(rows::number_of(&key));
             if !self.drop_dead_letter(id, position, Gone::Overflow)? {
                 break;
@@ -377,7 +377,7 @@ impl Engine {
         }
         let prefix = rows::of_subscription(rows::DEAD, id);
         let from = rows::at_position(rows::DEAD, id, outside.cursor.max(outside.first));
-        let page = self.rows.scan(&prefix, &from, EXPIRING_AT_ONCE)?;
+        let page = self.store.rows.scan(&prefix, &from, EXPIRING_AT_ONCE)?;
         for (key, row) in &page {
             let position = Position(rows::number_of(key));
             let failed = decode(rows::DEAD, id, position, row)?.failed;
@@ -405,7 +405,7 @@ impl Engine {
         position: Position,
         why: Gone,
     ) -> Result<bool, Failure> {
-        if !self.log.has_room_for_steps(GONE_BYTES_MAX) {
+        if !self.store.log.has_room_for_steps(GONE_BYTES_MAX) {
             return Ok(false);
         }
         self.commit(&Record::DeadLetterGone { time: self.now, subscription: id, position, why })?;

@@ -41,7 +41,7 @@ impl Engine {
             if !resident.queued {
                 resident.queued = true;
                 let needs = resident.needs_synced();
-                if needs > self.log.synced() {
+                if needs > self.store.log.synced() {
                     self.waits.lane_until_synced(needs, slot);
                 } else {
                     subscription.ready.push_back(slot);
@@ -52,9 +52,8 @@ impl Engine {
                 return;
             }
             self.set_timer(slot, at);
-        } else if resident.lane.is_idle() && !resident.listed_idle {
-            resident.listed_idle = true;
-            self.idle.push_back(slot);
+        } else if resident.lane.is_idle() {
+            self.lanes.list_idle(slot);
         }
     }
 
@@ -102,7 +101,7 @@ impl Engine {
                 return Ok(());
             }
             let (id, key) = (resident.subscription, resident.key.clone());
-            if self.log.has_room_for_steps(STEP_BYTES_MAX) {
+            if self.store.log.has_room_for_steps(STEP_BYTES_MAX) {
                 return self.step_lane(id, &key, Step::GapExpired).map(|_| ());
             }
             self.set_timer(slot, self.now + 1000);
@@ -151,7 +150,7 @@ impl Engine {
         if self.condition.failed.is_some() {
             return;
         }
-        if !self.log.has_room_for_steps(STEP_BYTES_MAX) {
+        if !self.store.log.has_room_for_steps(STEP_BYTES_MAX) {
             return self.calls.stall(ticket, outcome);
         }
         let done = match outcome {

@@ -125,7 +125,7 @@ impl Engine {
     }
 
     pub fn document(&self, kind: &str, key: &str) -> Result<Option<Stored>, Failure> {
-        let row = self.rows.get(&rows::document(kind, key))?;
+        let row = self.store.rows.get(&rows::document(kind, key))?;
         row.map(|row| decode(key.to_owned(), &row)).transpose()
     }
 
@@ -136,7 +136,7 @@ impl Engine {
             Some(after) => [&rows::document(kind, after), [0].as_slice()].concat(),
             None => prefix.clone(),
         };
-        let found = self.rows.scan(&prefix, &from, limit)?;
+        let found = self.store.rows.scan(&prefix, &from, limit)?;
         let key = |row: &[u8]| {
             String::from_utf8(row[prefix.len()..].to_vec()).map_err(|_| Malformed("document key"))
         };
@@ -147,8 +147,8 @@ impl Engine {
         for change in changes {
             let row = rows::document(change.kind, change.key);
             match change.content {
-                Some(content) => self.rows.put(&row, &[&at.0.to_be_bytes(), content].concat()),
-                None => self.rows.delete(&row),
+                Some(content) => self.store.rows.put(&row, &[&at.0.to_be_bytes(), content].concat()),
+                None => self.store.rows.delete(&row),
             }
         }
     }

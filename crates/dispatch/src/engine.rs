@@ -27,7 +27,7 @@ pub use crate::commits::{Answer, SYNC_DELAY_MS, Token};
 
 use crate::calls::Calls;
 use crate::commits::Commits;
-use crate::lanes::{Lanes, Slot};
+use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::replay::Replays;
 use crate::subscriptions::{Subscriptions, Work};
@@ -44,7 +44,6 @@ use klambda_store::record::Record;
 use klambda_store::rows::Rows;
 use klambda_store::tables::TableSet;
 use klambda_store::{recovery, witness};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What the engine can do for now. All of it ends with the process.
@@ -58,39 +57,42 @@ pub(crate) struct Condition {
     pub stopping: bool,
 }
 
-/// Reused so that a step allocates nothing.
+/// What is on disk: the log, and tables of what it amounts to.
+pub(crate) struct Store {
+    pub disk: Arc<dyn Disk>,
+    pub log: Log,
+    pub rows: Rows,
+    pub marks: Marks,
+    pub manifest: Manifest,
+    /// The folder's secret: ids are known by a hash with it.
+    pub key: [u8; 16],
+}
+
+/// Reused so that a step allocates nothing, or set for one step.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub takers: Vec<SubscriptionId>,
     pub actions: Vec<Action>,
     pub body: Vec<u8>,
+    /// While everything in a lane is given up: the event at its head, and how often that was tried.
+    pub giving_up: Option<(Position, u32)>,
 }
 
 pub struct Engine {
     pub(crate) config: Config,
-    pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) log: Log,
-    pub(crate) rows: Rows,
-    pub(crate) marks: Marks,
+    pub(crate) store: Store,
     pub(crate) known: crate::known::Known,
-    pub(crate) manifest: Manifest,
-    pub(crate) key: [u8; 16],
     pub(crate) subscriptions: Subscriptions,
-    pub(crate) parted: crate::accept::Parted,
     pub(crate) lanes: Lanes,
     pub(crate) replays: Replays,
     pub(crate) metrics: Metrics,
     pub(crate) now: Millis,
-
     pub(crate) condition: Condition,
     pub(crate) calls: Calls,
     pub(crate) waits: Waits,
     pub(crate) commits: Commits,
-    pub(crate) idle: VecDeque<Slot>,
     /// Answers whose events find no room yet.
     pub(crate) put_off: crate::replies::PutOff,
-    /// While everything in a lane is given up: the event at its head, and how often that was tried.
-    pub(crate) giving_up: Option<(Position, u32)>,
     pub(crate) keeping: crate::keeping::Keeping,
     pub(crate) scratch: Scratch,
 }
@@ -127,14 +129,14 @@ impl Engine {
         engine.load_rows()?;
         engine.replay_log(from.address)?;
         engine.now = engine.now.max(now);
-        engine.commits.covers(engine.log.next_position());
+        engine.commits.covers(engine.store.log.next_position());
         engine.metrics.tail_cut = report.cut.map_or(0, |(_, bytes)| bytes);
         engine.go_live()?;
         Ok((engine, report))
     }
 
     fn replay_log(&mut self, from: Address) -> Result<(), Failure> {
-        let reader = self.log.reader();
+        let reader = self.store.log.reader();
         let mut at = from;
         while let Some(frame) = reader.frame(at)? {
             let mut position = frame.first_position;
@@ -166,24 +168,16 @@ impl Engine {
             calls: Calls::new(config.breaker, random),
             metrics: Metrics::new(config.metric_types_max),
             config,
-            disk,
-            log,
-            rows,
-            marks,
+            store: Store { disk, log, rows, marks, key: manifest.key(), manifest },
             known: crate::known::Known::default(),
-            key: manifest.key(),
-            manifest,
             subscriptions: Subscriptions::default(),
-            parted: crate::accept::Parted::default(),
             lanes: Lanes::default(),
             replays: Replays::default(),
             now: Millis(now.0.min(1)),
             condition: Condition::default(),
             waits: Waits::default(),
             commits: Commits::default(),
-            idle: VecDeque::new(),
             put_off: crate::replies::PutOff::default(),
-            giving_up: None,
             keeping: crate::keeping::Keeping::default(),
             scratch: Scratch::default(),
         }
@@ -192,7 +186,7 @@ impl Engine {
     /// Time passes: timers that are due, catching up, keeping house. Time never goes backwards in here.
     pub fn tick(&mut self, now: Millis) {
         self.now = self.now.max(now);
-        self.log.set_now(self.now);
+        self.store.log.set_now(self.now);
         self.release_held();
         self.retry_put_off();
         let done = self.fire_timers().and_then(|()| self.keep_house()).and_then(|()| self.run_replays());
@@ -205,13 +199,14 @@ impl Engine {
             return;
         }
         let unwritten = planted::is_on(Bug::AckUnwritten) && !self.commits.has_unwritten();
-        let appended = if unwritten { Ok(()) } else { self.log.flush() };
+        let appended = if unwritten { Ok(()) } else { self.store.log.flush() };
         if let Err(error) = appended {
             return self.note(Err(error.into()));
         }
-        let written = if planted::is_on(Bug::AnswerBeforeSync) { Address(0) } else { self.log.written() };
+        let written =
+            if planted::is_on(Bug::AnswerBeforeSync) { Address(0) } else { self.store.log.written() };
         self.commits.written(written);
-        if self.log.needs_sync() {
+        if self.store.log.needs_sync() {
             self.commits.appended(self.now);
         }
         self.release_synced();
@@ -235,7 +230,7 @@ impl Engine {
     /// When `tick` should be called at the latest.
     pub fn wake_at(&self) -> Millis {
         // The end of a sync that is under way is heard of anyway, and so is an event for a breaker that would let it pass.
-        let sync = self.commits.sync_due().filter(|_| !self.log.is_syncing());
+        let sync = self.commits.sync_due().filter(|_| !self.store.log.is_syncing());
         let probe = self.calls.endpoints.next_probe().filter(|at| *at > self.now);
         // Without room in the log, or while the engine stops, none of these can be done. Whatever changes that is an input,
         // and has a round of its own.
@@ -250,7 +245,7 @@ impl Engine {
 
     /// How many rows of the tables were read so far.
     pub fn rows_read(&self) -> u64 {
-        self.rows.read()
+        self.store.rows.read()
     }
 
     /// No more deliveries start; a checkpoint is made so that the next start is quick.
@@ -276,7 +271,7 @@ impl Engine {
     /// Events and changes may come in now. Not while the next segment or a checkpoint is on its way: that is soon, and no
     /// reason to refuse.
     pub fn is_accepting(&self) -> bool {
-        let has_room = self.log.has_room_for_many() && !self.awaits_checkpoint();
+        let has_room = self.store.log.has_room_for_many() && !self.awaits_checkpoint();
         has_room || self.condition.failed.is_some() || self.condition.disk_full
     }
 
@@ -285,7 +280,7 @@ impl Engine {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.calls.len() == 0 && !self.log.needs_sync() && !self.commits.has_unsynced()
+        self.calls.len() == 0 && !self.store.log.needs_sync() && !self.commits.has_unsynced()
     }
 
     /// Events that wait, over all subscriptions.
@@ -317,7 +312,7 @@ impl Engine {
     }
 
     pub fn log_bytes(&self) -> u64 {
-        self.log.bytes()
+        self.store.log.bytes()
     }
 
     pub fn replay(&self, id: u64) -> Option<&crate::replay::Job> {
@@ -325,7 +320,7 @@ impl Engine {
     }
 
     pub fn reader(&self) -> LogReader {
-        self.log.reader()
+        self.store.log.reader()
     }
 
     pub fn now(&self) -> Millis {
@@ -349,6 +344,6 @@ impl Engine {
     }
 
     pub(crate) fn identity(&self, source: &str, id: &str) -> Identity {
-        Identity::new(&self.key, source, id)
+        Identity::new(&self.store.key, source, id)
     }
 }

@@ -66,18 +66,19 @@ impl Engine {
             };
             length += RECORD_HEADER + NewEvent::length_max(event, routes);
         }
-        if length > self.log.record_bytes_max() {
-            return Ok(Err(NoRoom::TooLarge(self.log.record_bytes_max())));
+        if length > self.store.log.record_bytes_max() {
+            return Ok(Err(NoRoom::TooLarge(self.store.log.record_bytes_max())));
         }
         let owed = match self.condition.disk_full {
             true => self.waiting() as usize * crate::accept::ACKNOWLEDGEMENT_BYTES,
             false => 0,
         };
         // While the next segment is on its way, what the system decides may use the reserve.
-        let is_soon =
-            origin == Origin::System && !self.condition.disk_full && self.log.has_room_for_steps(length);
+        let is_soon = origin == Origin::System
+            && !self.condition.disk_full
+            && self.store.log.has_room_for_steps(length);
         let drops = crowded.len() * DROP_BYTES_MAX;
-        if !is_soon && !self.log.has_room_for_events(length + owed + drops) {
+        if !is_soon && !self.store.log.has_room_for_events(length + owed + drops) {
             return Ok(Err(NoRoom::Disk));
         }
         crowded.into_iter().try_for_each(|crowded| self.drop_for(crowded))?;
@@ -185,9 +186,9 @@ impl Engine {
         length_max: usize,
         append: impl FnOnce(&mut Engine) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.log.begin_group(length_max)?;
+        self.store.log.begin_group(length_max)?;
         let done = append(self);
-        self.log.end_group();
+        self.store.log.end_group();
         done.map_err(|failure| match failure {
             // Half of a group must never be written: with this the store stops before the next write.
             Failure::Log(log::Error::Full) => Failure::State("a group of records did not fit".into()),
@@ -257,12 +258,12 @@ impl Engine {
     // ---- what this system emitted itself ------------------------------------------------------------------
 
     pub(crate) fn mark_emitted(&mut self, identity: Identity, at: Address, time: Millis) {
-        self.marks.put(identity, OUTBOX, Mark { at, time, state: MarkState::Taken(Position(0)) });
+        self.store.marks.put(identity, OUTBOX, Mark { at, time, state: MarkState::Taken(Position(0)) });
         self.count_mark(time, at);
     }
 
     fn has_emitted(&self, identity: Identity) -> Result<bool, Failure> {
-        let mark = self.marks.get(identity, OUTBOX)?;
+        let mark = self.store.marks.get(identity, OUTBOX)?;
         Ok(mark.is_some_and(|mark| self.now.since(mark.time) < EMITTED_WINDOW_MS))
     }
 }

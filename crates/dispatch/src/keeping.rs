@@ -164,13 +164,9 @@ impl Engine {
     fn shed_lanes(&mut self) -> Result<(), Failure> {
         let budget = if planted::is_on(Bug::MemoryUnbounded) { usize::MAX / 8 } else { self.lanes_budget() };
         while self.lanes.memory_bytes() > budget
-            && let Some(slot) = self.idle.pop_front()
+            && let Some(slot) = self.lanes.next_idle()
         {
-            let Some(resident) = self.lanes.get_mut(slot) else { continue };
-            if !resident.listed_idle {
-                continue;
-            }
-            resident.listed_idle = false;
+            let Some(resident) = self.lanes.get(slot) else { continue };
             if resident.lane.is_idle() && !resident.queued {
                 self.evict(slot)?;
             }
@@ -196,7 +192,7 @@ impl Engine {
             }
         }
         // A decision that is not durable yet is known in memory alone.
-        let synced = self.log.synced();
+        let synced = self.store.log.synced();
         let candidates: Vec<Slot> = self
             .lanes
             .iter()

@@ -150,7 +150,7 @@ impl Engine {
         }
         if let Some(identity) = self.identity_at(entry.at)? {
             let mark = Mark { at: entry.at, time, state: State::Delivered(at) };
-            self.marks.put(identity, id, mark);
+            self.store.marks.put(identity, id, mark);
             self.known.count_new();
             self.limit_known();
         }

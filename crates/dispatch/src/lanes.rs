@@ -9,6 +9,7 @@ use klambda_core::lane::{Entry, Lane, State};
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -136,6 +137,8 @@ pub struct Lanes {
     free: Vec<u32>,
     index: HashTable<Slot>,
     hasher: FixedState,
+    /// Those that have nothing to do, and some that had: the first to leave memory.
+    idle: VecDeque<Slot>,
     /// Heap bytes of all lanes: entries, keys, ids, errors.
     heap: usize,
 }
@@ -159,7 +162,29 @@ impl Lanes {
 
     /// Bytes of places that hold no lane.
     pub fn slack_bytes(&self) -> usize {
-        (self.places.capacity() - self.index.len()) * PLACE_BYTES + self.free.capacity() * size_of::<u32>()
+        (self.places.capacity() - self.index.len()) * PLACE_BYTES
+            + self.free.capacity() * size_of::<u32>()
+            + self.idle.capacity() * size_of::<Slot>()
+    }
+
+    /// It has nothing to do for now.
+    pub fn list_idle(&mut self, slot: Slot) {
+        if let Some(resident) = resident_at(&mut self.places, slot)
+            && !std::mem::replace(&mut resident.listed_idle, true)
+        {
+            self.idle.push_back(slot);
+        }
+    }
+
+    /// The one that has been listed longest, and is no longer. It may have something to do by now.
+    pub fn next_idle(&mut self) -> Option<Slot> {
+        while let Some(slot) = self.idle.pop_front() {
+            let resident = resident_at(&mut self.places, slot);
+            if resident.is_some_and(|resident| std::mem::take(&mut resident.listed_idle)) {
+                return Some(slot);
+            }
+        }
+        None
     }
 
     pub fn find(&self, subscription: SubscriptionId, key: &str) -> Option<Slot> {

@@ -33,16 +33,16 @@ const DOCUMENT_FACTOR: usize = 4;
 impl Engine {
     /// Bytes in use, approximately.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let tables = self.rows.tables().memory_bytes() + self.marks.tables().memory_bytes();
+        let tables = self.store.rows.tables().memory_bytes() + self.store.marks.tables().memory_bytes();
         let parts = [
             self.lanes.memory_bytes() + self.lanes.slack_bytes(),
-            self.rows.memory_bytes(),
-            self.marks.memory_bytes(),
-            self.log.tail_bytes(),
+            self.store.rows.memory_bytes(),
+            self.store.marks.memory_bytes(),
+            self.store.log.tail_bytes(),
             self.listed_bytes(),
             self.ages_bytes(),
             self.subscriptions.values().map(Subscription::memory_bytes).sum(),
-            self.waits.memory_bytes() + self.idle.capacity() * size_of::<Slot>(),
+            self.waits.memory_bytes(),
             self.replays.memory_bytes(),
             self.put_off.bytes(),
             self.calls.memory_bytes(),

@@ -71,7 +71,7 @@ impl Engine {
     pub(crate) fn must_write(&self) -> Result<(), Refused> {
         match &self.condition.failed {
             Some(why) => Err(Refused::Unavailable(why.clone())),
-            None if !self.log.has_room_for_steps(16 << 10) => Err(Refused::DiskFull),
+            None if !self.store.log.has_room_for_steps(16 << 10) => Err(Refused::DiskFull),
             None => Ok(()),
         }
     }
@@ -207,7 +207,7 @@ impl Engine {
             .take(limit)
             .collect();
         let prefix = rows::of_subscription(rows::PARKED, id);
-        for (row, _) in self.rows.scan(&prefix, &prefix, limit)? {
+        for (row, _) in self.store.rows.scan(&prefix, &prefix, limit)? {
             let key = rows::lane_of(&row);
             if self.lanes.find(id, key).is_none() && keys.len() < limit {
                 keys.push(key.to_owned());
@@ -244,7 +244,7 @@ impl Engine {
     fn discard_waiting(&mut self, id: SubscriptionId) -> Result<(), Refused> {
         while self.discard_unread(id, PART_EVENTS)? {
             // Without room none of them goes, however often that is tried.
-            if !self.log.has_room_for_many() {
+            if !self.store.log.has_room_for_many() {
                 return Err(Refused::DiskFull);
             }
         }
@@ -299,7 +299,7 @@ impl Engine {
         let mut up_to: Option<String> = None;
         for letter in [rows::WAITING, rows::PARKED] {
             let prefix = rows::of_subscription(letter, id);
-            let found = self.rows.scan(&prefix, &rows::of_lane(letter, id, from), limit)?;
+            let found = self.store.rows.scan(&prefix, &rows::of_lane(letter, id, from), limit)?;
             if let Some((row, _)) = found.last().filter(|_| found.len() == limit) {
                 let last = rows::lane_of(row).to_owned();
                 up_to = Some(up_to.map_or(last.clone(), |up_to| up_to.min(last)));

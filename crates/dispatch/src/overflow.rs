@@ -92,7 +92,7 @@ impl Engine {
     fn helps(&self, id: SubscriptionId, limit: &str, oldest: &Oldest, length: usize) -> bool {
         let subscription = self.subscriptions.get(id);
         let is_too_old = subscription.is_some_and(|s| self.is_too_old(s, oldest.entry.accepted));
-        (limit != AGE_FULL || is_too_old) && self.log.has_room_for_events(length + DROP_BYTES_MAX)
+        (limit != AGE_FULL || is_too_old) && self.store.log.has_room_for_events(length + DROP_BYTES_MAX)
     }
 
     /// Drops one event for one that comes in a group, unless others have made room enough for it.

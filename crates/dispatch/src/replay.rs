@@ -360,7 +360,7 @@ impl Engine {
             self.replays.jobs.values().filter(|job| job.state != State::Running).map(|job| job.id).collect();
         for id in ended.iter().take(ended.len().saturating_sub(ENDED_KEPT)) {
             self.replays.jobs.remove(id);
-            self.rows.delete(&crate::rows::replay(*id));
+            self.store.rows.delete(&crate::rows::replay(*id));
         }
     }
 

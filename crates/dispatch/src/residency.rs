@@ -37,7 +37,7 @@ impl Engine {
         if let Some(slot) = self.lanes.find(id, key) {
             return Ok(slot);
         }
-        let resident = match self.rows.get(&rows::of_lane(rows::LANE, id, key))? {
+        let resident = match self.store.rows.get(&rows::of_lane(rows::LANE, id, key))? {
             Some(row) => self.decode_lane(id, key, &row)?,
             None => {
                 let mut resident = Resident::new(id, key, Lane::new(self.now));
@@ -52,9 +52,8 @@ impl Engine {
         }
         let is_idle = resident.lane.is_idle();
         let slot = self.lanes.insert(resident);
-        if is_idle && let Some(resident) = self.lanes.get_mut(slot) {
-            resident.listed_idle = true;
-            self.idle.push_back(slot);
+        if is_idle {
+            self.lanes.list_idle(slot);
         }
         // Whatever it was brought in for, it has left the disk's index: from here on its own timer wakes it.
         self.touch(slot);
@@ -67,7 +66,7 @@ impl Engine {
 
     /// As it is, without bringing it in.
     pub(crate) fn peek_lane(&self, id: SubscriptionId, key: &str) -> Result<Option<Resident>, Failure> {
-        let row = self.rows.get(&rows::of_lane(rows::LANE, id, key))?;
+        let row = self.store.rows.get(&rows::of_lane(rows::LANE, id, key))?;
         row.map(|row| self.decode_lane(id, key, &row)).transpose()
     }
 
@@ -127,7 +126,7 @@ impl Engine {
         resident.dirty = false;
         let row = resident.row();
         let (id, key) = (resident.subscription, resident.key.clone());
-        self.rows.put(&rows::of_lane(rows::LANE, id, &key), &row);
+        self.store.rows.put(&rows::of_lane(rows::LANE, id, &key), &row);
         self.store_index(slot);
         self.store_age(slot);
         Ok(())
@@ -140,16 +139,16 @@ impl Engine {
         let row = |letter| rows::of_lane(letter, id, key);
         if before != after {
             match before {
-                Indexed::Waiting => self.rows.delete(&row(rows::WAITING)),
-                Indexed::Parked => self.rows.delete(&row(rows::PARKED)),
+                Indexed::Waiting => self.store.rows.delete(&row(rows::WAITING)),
+                Indexed::Parked => self.store.rows.delete(&row(rows::PARKED)),
                 Indexed::No => {}
             }
         }
         let mut due = Vec::new();
         put_option(&mut due, resident.lane.wake_at().map(|at| at.0));
         match after {
-            Indexed::Waiting => self.rows.put(&row(rows::WAITING), &due),
-            Indexed::Parked if before != after => self.rows.put(&row(rows::PARKED), &[]),
+            Indexed::Waiting => self.store.rows.put(&row(rows::WAITING), &due),
+            Indexed::Parked if before != after => self.store.rows.put(&row(rows::PARKED), &[]),
             _ => {}
         }
         resident.indexed = after;
@@ -212,17 +211,17 @@ impl Engine {
 
     /// State as of the last checkpoint.
     pub(crate) fn load_rows(&mut self) -> Result<(), Failure> {
-        if let Some(row) = self.rows.get(rows::GLOBAL)? {
+        if let Some(row) = self.store.rows.get(rows::GLOBAL)? {
             let global: Global = from_json(&row)?;
             self.subscriptions.set_next(global.next_subscription);
             self.keeping.set_removed_stored(global.removed.clone());
             self.subscriptions.set_removed(global.removed);
-            self.parted = global.parted;
+            self.subscriptions.parted = global.parted;
             self.known = global.known;
             self.replays.next_id = global.next_replay.max(1);
             self.now = self.now.max(global.now);
         }
-        for (key, row) in self.rows.scan(&[rows::SUBSCRIPTION], &[], usize::MAX)? {
+        for (key, row) in self.store.rows.scan(&[rows::SUBSCRIPTION], &[], usize::MAX)? {
             let id = SubscriptionId(u32::from_be_bytes(
                 key.get(1..5).and_then(|bytes| bytes.try_into().ok()).unwrap_or_default(),
             ));
@@ -230,14 +229,15 @@ impl Engine {
             let mut subscription =
                 Subscription::from_row(id, row).ok_or(Malformed("subscription document"))?;
             // What was unread at the checkpoint is in the log alone.
-            subscription.later_from = Position(self.manifest.checkpoint().next_position.0.saturating_sub(1));
+            subscription.later_from =
+                Position(self.store.manifest.checkpoint().next_position.0.saturating_sub(1));
             subscription.endpoint = self.calls.endpoints.of(&subscription.document.spec.target);
             self.subscriptions.add(subscription);
         }
-        for (key, row) in self.rows.scan(&[rows::SINGLE], &[], usize::MAX)? {
+        for (key, row) in self.store.rows.scan(&[rows::SINGLE], &[], usize::MAX)? {
             self.load_single(&key, &row)?;
         }
-        for (key, row) in self.rows.scan(&[rows::REPLAY], &[], usize::MAX)? {
+        for (key, row) in self.store.rows.scan(&[rows::REPLAY], &[], usize::MAX)? {
             let text = String::from_utf8(row).map_err(|_| Malformed("replay"))?;
             self.replays.put(rows::number_of(&key), &text);
         }
@@ -282,13 +282,13 @@ impl Engine {
             next_subscription: self.subscriptions.next(),
             next_replay: self.replays.next_id,
             removed: self.subscriptions.removed().to_vec(),
-            parted: self.parted.clone(),
+            parted: self.subscriptions.parted.clone(),
             known: self.known.clone(),
             now: self.now,
         };
-        self.rows.put(rows::GLOBAL, &to_json(&global)?);
+        self.store.rows.put(rows::GLOBAL, &to_json(&global)?);
         for (id, job) in self.replays.changed() {
-            self.rows.put(&rows::replay(id), job.as_bytes());
+            self.store.rows.put(&rows::replay(id), job.as_bytes());
         }
         Ok(())
     }
@@ -313,10 +313,10 @@ impl Engine {
             put_option(&mut value, single.retry_at.map(|at| at.0));
             value.push(single.reason.code());
             put_bytes(&mut value, single.error.as_bytes());
-            self.rows.put(&rows::at_position(rows::SINGLE, id, *position), &value);
+            self.store.rows.put(&rows::at_position(rows::SINGLE, id, *position), &value);
             single.stored = true;
         }
-        self.rows.put(&rows::of_subscription(rows::SUBSCRIPTION, id), &to_json(&row)?);
+        self.store.rows.put(&rows::of_subscription(rows::SUBSCRIPTION, id), &to_json(&row)?);
         Ok(())
     }
 
@@ -372,7 +372,7 @@ impl Engine {
         }
         let prefix = rows::of_subscription(rows::WAITING, id);
         let from = subscription.cold_cursor.clone();
-        let found = self.rows.scan(&prefix, &from, batch)?;
+        let found = self.store.rows.scan(&prefix, &from, batch)?;
         let wrapped = found.len() < batch;
         let mut next_due = Millis::NEVER;
         for (row, due) in &found {

@@ -66,7 +66,7 @@ impl Engine {
     }
 
     fn end(&mut self, id: SubscriptionId, change: Change<'_>) -> Result<(), Failure> {
-        if !self.log.has_room_for_steps(STEP_BYTES) {
+        if !self.store.log.has_room_for_steps(STEP_BYTES) {
             return Ok(());
         }
         self.commit(&Record::Subscription { time: self.now, subscription: id, change }).map(|_| ())
@@ -83,7 +83,7 @@ impl Engine {
             .find(|s| s.is_retired())
             .map(|s| (s.id, s.name().to_owned(), s.tally.dead));
         let Some((id, name, letters)) = oldest else { return Ok(()) };
-        if !self.log.has_room_for_steps(STEP_BYTES) {
+        if !self.store.log.has_room_for_steps(STEP_BYTES) {
             return Ok(());
         }
         tracing::warn!(subscription = %name, letters, "Too many deleted subscriptions have dead letters: the oldest ones go.");
@@ -109,7 +109,7 @@ impl Engine {
         }
         for _ in 0..AT_ONCE {
             let Some(position) = self.first_single(id)? else { break };
-            if !self.log.has_room_for_steps(STEP_BYTES) {
+            if !self.store.log.has_room_for_steps(STEP_BYTES) {
                 return Ok(());
             }
             self.step_single(id, position, Step::GiveUp)?;
@@ -119,7 +119,7 @@ impl Engine {
 
     /// As much of a lane as may still go. Answers how much more may.
     fn give_up_lane(&mut self, id: SubscriptionId, key: &str, mut left: u64) -> Result<u64, Failure> {
-        while left > 0 && self.log.has_room_for_steps(STEP_BYTES) {
+        while left > 0 && self.store.log.has_room_for_steps(STEP_BYTES) {
             let slot = self.resident(id, key)?;
             let Some(resident) = self.lanes.get(slot) else { return Ok(left) };
             let (depth, part) = (resident.lane.depth(), left.min(PART_EVENTS as u64));
@@ -157,10 +157,10 @@ impl Engine {
         if resident.lane.hold() == Some(Hold::Failed) {
             self.step(slot, Input::Skip, time, at)?;
         }
-        self.giving_up = self.given_up_head(slot);
+        self.scratch.giving_up = self.given_up_head(slot);
         let spilled = self.drop_spilled(slot, time, at);
         let done = spilled.and_then(|()| self.step(slot, Input::Purge, time, at));
-        self.giving_up = None;
+        self.scratch.giving_up = None;
         done
     }
 
@@ -172,9 +172,9 @@ impl Engine {
         slot: Slot,
         events: u64,
     ) -> Result<(), Failure> {
-        self.giving_up = self.given_up_head(slot);
+        self.scratch.giving_up = self.given_up_head(slot);
         let done = (0..events).try_for_each(|_| self.step(slot, Input::DropOldest, time, at));
-        self.giving_up = None;
+        self.scratch.giving_up = None;
         done
     }
 
@@ -195,7 +195,7 @@ impl Engine {
             subscription.tally.left(&entry);
         }
         let attempts =
-            self.giving_up.filter(|(head, _)| *head == entry.position).map_or(0, |(_, tried)| tried);
+            self.scratch.giving_up.filter(|(head, _)| *head == entry.position).map_or(0, |(_, tried)| tried);
         self.replays.failed(id, entry.position);
         self.add_dead_letter(id, key, entry, Reason::Unavailable, WHY, attempts, time, None)
     }
@@ -211,9 +211,9 @@ impl Engine {
             return Ok(());
         };
         self.forget_single(id, position);
-        self.giving_up = Some((position, attempts));
+        self.scratch.giving_up = Some((position, attempts));
         let done = self.give_up_entry(id, None, entry, time);
-        self.giving_up = None;
+        self.scratch.giving_up = None;
         done
     }
 
@@ -284,8 +284,8 @@ impl Engine {
         job: u64,
     ) -> Result<(), Failure> {
         let row = crate::rows::at_position(crate::rows::DEAD, from, entry.position);
-        if self.rows.get(&row)?.is_some() {
-            self.rows.delete(&row);
+        if self.store.rows.get(&row)?.is_some() {
+            self.store.rows.delete(&row);
             if let Some(subscription) = self.subscriptions.get_mut(from) {
                 subscription.tally.dead -= 1;
                 subscription.tally.unpin(entry.at);

@@ -24,13 +24,13 @@ pub struct Snapshot {
 
 impl Engine {
     pub fn snapshot(&self) -> Snapshot {
-        let tables = self.rows.tables().tables().iter().chain(self.marks.tables().tables());
-        let durable = self.log.synced();
-        let mut segments = self.log.segments();
+        let tables = self.store.rows.tables().tables().iter().chain(self.store.marks.tables().tables());
+        let durable = self.store.log.synced();
+        let mut segments = self.store.log.segments();
         // One that was begun but holds nothing durable yet is begun again after a restore.
         segments.retain(|segment| segment.base <= durable);
         Snapshot {
-            manifest: self.manifest.clone(),
+            manifest: self.store.manifest.clone(),
             tables: tables.map(|table| (table.name().to_owned(), table.file())).collect(),
             segments,
             durable,

@@ -3,6 +3,7 @@
 //! Who has nothing to do costs memory and no look, neither for an event nor in a round. So whoever can change a
 //! subscription notes it here on the way (`get_mut`), and only those that were noted are sorted again, and stored.
 
+use crate::accept::Parted;
 use crate::subscription::Subscription;
 use hashbrown::HashMap;
 use klambda_core::event::Event;
@@ -20,6 +21,8 @@ pub struct Subscriptions {
     removed: Vec<SubscriptionId>,
     by_filters: Index<SubscriptionId>,
     by_work: [BTreeSet<SubscriptionId>; WORKS.len()],
+    /// Those that ceased to want events a short while ago: the log may know those by their marks alone.
+    pub parted: Parted,
     /// Those to sort again by what there is to do for them.
     noted: Vec<SubscriptionId>,
     /// Those that are other than their rows.
@@ -64,6 +67,7 @@ impl Default for Subscriptions {
             removed: Vec::new(),
             by_filters: Index::default(),
             by_work: Default::default(),
+            parted: Parted::default(),
             noted: Vec::new(),
             unstored: Vec::new(),
         }

@@ -23,7 +23,7 @@ impl Engine {
         position: Position,
     ) -> Result<(), Failure> {
         if let Change::Drain | Change::Retire { .. } | Change::Remove = change {
-            self.parted.note(id, time);
+            self.subscriptions.parted.note(id, time);
         }
         match change {
             Change::Put { document } => {
@@ -84,11 +84,12 @@ impl Engine {
             self.subscriptions.add(subscription);
             return Ok(());
         };
-        if subscription.document.spec.filters != document.spec.filters {
-            self.parted.note(id, time);
-        }
         let differs = subscription.document.epoch_differs(&document);
         let at_once = !differs || subscription.is_drained();
+        let is_live = subscription.phase == Phase::Live;
+        if subscription.document.spec.filters != document.spec.filters {
+            self.subscriptions.parted.note(id, time);
+        }
         if at_once {
             if differs {
                 self.begin_epoch(id);
@@ -106,7 +107,7 @@ impl Engine {
             });
         } else {
             // What waits and what is unread drains under the old rules; what arrives from here on is read afterwards.
-            if subscription.phase == Phase::Live {
+            if is_live {
                 self.fall_behind(id, at, next_position);
             }
             let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
@@ -179,7 +180,7 @@ impl Engine {
         slots.into_iter().for_each(|slot| {
             self.lanes.remove(slot);
         });
-        self.rows.delete(&rows::of_subscription(rows::SUBSCRIPTION, id));
+        self.store.rows.delete(&rows::of_subscription(rows::SUBSCRIPTION, id));
         if planted::is_on(Bug::SubscriptionReused) {
             self.subscriptions.set_next(id);
         }

@@ -76,7 +76,7 @@ impl Engine {
         job: u64,
     ) -> Result<(), Failure> {
         let Some(letter) = self.dead_letter(rows::DEAD, id, position)? else { return Ok(()) };
-        self.rows.delete(&rows::at_position(rows::DEAD, id, position));
+        self.store.rows.delete(&rows::at_position(rows::DEAD, id, position));
         self.replays.started(job, id, position, "");
         let now = self.now;
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
@@ -163,7 +163,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         let is_stored = subscription.singles.remove(&position).is_some_and(|single| single.stored);
         if is_stored && !planted::is_on(Bug::SingleRowKept) {
-            self.rows.delete(&rows::at_position(rows::SINGLE, id, position));
+            self.store.rows.delete(&rows::at_position(rows::SINGLE, id, position));
         }
     }
 }

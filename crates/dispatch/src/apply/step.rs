@@ -112,12 +112,12 @@ impl Engine {
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
         let (id, key) = (resident.subscription, resident.key.clone());
         let is_parked = resident.lane.hold() == Some(Hold::Failed);
-        if self.rows.get(&rows::at_position(rows::HELD, id, position))?.is_some() {
+        if self.store.rows.get(&rows::at_position(rows::HELD, id, position))?.is_some() {
             self.replays.started(job, id, position, &key);
             return self.step(slot, Input::Replay, time, at);
         }
         let Some(letter) = self.dead_letter(rows::DEAD, id, position)? else { return Ok(()) };
-        self.rows.delete(&rows::at_position(rows::DEAD, id, position));
+        self.store.rows.delete(&rows::at_position(rows::DEAD, id, position));
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         subscription.tally.dead -= 1;
         // It is pinned already as a dead letter.
@@ -213,7 +213,7 @@ impl Engine {
                 self.replays.delivered(id, entry.position, entry.number);
                 self.known_from_now_on(id, &entry, time, at)
             }
-            Action::Dropped(entry) if self.giving_up.is_some() => {
+            Action::Dropped(entry) if self.scratch.giving_up.is_some() => {
                 resident.passed(&entry);
                 resident.take_earlier(entry.position);
                 let key = resident.key.clone();
@@ -248,7 +248,7 @@ impl Engine {
             }
             Action::Unhold(entry) => {
                 subscription.tally.held -= 1;
-                self.rows.delete(&rows::at_position(rows::HELD, id, entry.position));
+                self.store.rows.delete(&rows::at_position(rows::HELD, id, entry.position));
                 Ok(())
             }
             Action::DeadLetter { entry, why } => {
@@ -289,7 +289,7 @@ impl Engine {
         }
         if let Some(identity) = self.identity_at(entry.at)? {
             let mark = Mark { at: entry.at, time, state: MarkState::Released(at) };
-            self.marks.put(identity, id, mark);
+            self.store.marks.put(identity, id, mark);
             self.count_mark(time, at);
         }
         Ok(())
@@ -304,14 +304,14 @@ impl Engine {
     ) -> Result<(), Failure> {
         let (at, state) = (entry.at, MarkState::Taken(entry.position));
         if let Some(identity) = self.identity_at(at)? {
-            self.marks.put(identity, subscription, Mark { at, time, state });
+            self.store.marks.put(identity, subscription, Mark { at, time, state });
         }
         Ok(())
     }
 
     /// The identity of an event in the log; none of one that cannot be read back any more.
     pub(crate) fn identity_at(&mut self, at: Address) -> Result<Option<Identity>, Failure> {
-        let key = self.key;
+        let key = self.store.key;
         self.read_back(at, |event| Identity::new(&key, event.source(), event.id()))
     }
 }

@@ -64,7 +64,7 @@ pub(super) fn compare(
 
 fn compare_documents(engine: &Engine, ledger: &Ledger, findings: &mut Findings) -> Result<(), Failure> {
     for (row, says) in &ledger.documents {
-        let found = engine.rows.get(row)?;
+        let found = engine.store.rows.get(row)?;
         let is = found.as_deref().and_then(|row| row.first_chunk()).map(|bytes| u64::from_be_bytes(*bytes));
         if is != *says {
             let name = String::from_utf8_lossy(&row[1..]).replace('\0', " ");
@@ -121,7 +121,7 @@ impl Held {
 
 /// What outlived its segment has a copy, or it could never be delivered.
 fn prove_copies(engine: &Engine, id: SubscriptionId, findings: &mut Findings) -> Result<(), Failure> {
-    let oldest = engine.log.oldest();
+    let oldest = engine.store.log.oldest();
     let mut copied: Vec<Entry> = Vec::new();
     engine.for_each_waiting(id, &mut |entry| copied.extend((entry.at < oldest).then_some(*entry)))?;
     let singles = engine.subscriptions.get(id).into_iter().flat_map(|s| s.singles.values());
@@ -141,14 +141,14 @@ fn prove_copies(engine: &Engine, id: SubscriptionId, findings: &mut Findings) ->
 fn prove_ages(engine: &Engine, id: SubscriptionId, findings: &mut Findings) -> Result<(), Failure> {
     for letter in [rows::WAITING, rows::PARKED] {
         let prefix = rows::of_subscription(letter, id);
-        for (row, _) in engine.rows.scan(&prefix, &prefix, usize::MAX)? {
+        for (row, _) in engine.store.rows.scan(&prefix, &prefix, usize::MAX)? {
             let key = rows::lane_of(&row);
             let lane = match engine.lanes.find(id, key) {
                 Some(_) => None,
                 None => engine.peek_lane(id, key)?,
             };
             let Some(entry) = lane.as_ref().and_then(|lane| lane.lane.first_droppable()) else { continue };
-            let listed = engine.rows.get(&rows::at_position(rows::BY_AGE, id, entry.position))?;
+            let listed = engine.store.rows.get(&rows::at_position(rows::BY_AGE, id, entry.position))?;
             if listed.as_deref() != Some(key.as_bytes()) {
                 let text = format!("key {key:?} is not listed by age at event {}", entry.position);
                 findings.add(Kind::State, Some(id), text);
@@ -173,7 +173,7 @@ fn positions(engine: &Engine, letter: u8, id: SubscriptionId) -> Result<Vec<Posi
     let mut from = prefix.clone();
     let mut found = Vec::new();
     loop {
-        let page = engine.rows.scan(&prefix, &from, PAGE)?;
+        let page = engine.store.rows.scan(&prefix, &from, PAGE)?;
         found.extend(page.iter().map(|(key, _)| Position(rows::number_of(key))));
         match page.last() {
             Some((key, _)) if page.len() == PAGE => from = [key.as_slice(), &[0]].concat(),
@@ -296,7 +296,7 @@ mod tests {
             findings.count(Kind::Lost)
         };
         assert_eq!(lost(&engine), 0, "nothing is older than the log");
-        while engine.log.segments().len() < 2 {
+        while engine.store.log.segments().len() < 2 {
             engine.pause_subscription("s", true).expect("paused");
             engine.flush();
             engine.run_prepare();
@@ -304,7 +304,7 @@ mod tests {
         engine.when_durable(crate::Token(1));
         engine.flush();
         engine.run_sync();
-        engine.log.drop_oldest().expect("a segment");
+        engine.store.log.drop_oldest().expect("a segment");
         assert_eq!(lost(&engine), 1);
     }
 }

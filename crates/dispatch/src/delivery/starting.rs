@@ -89,7 +89,7 @@ impl Engine {
     }
 
     pub(crate) fn has_room_for_step(&self) -> bool {
-        self.log.has_room_for_steps(STEP_BYTES_MAX)
+        self.store.log.has_room_for_steps(STEP_BYTES_MAX)
     }
 
     /// Starts one delivery of the subscription, if it has one and may.
@@ -154,7 +154,7 @@ impl Engine {
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(false) };
         resident.queued = false;
         // Since it was queued its head may have become another, or a decision may have been made about it.
-        if !resident.lane.is_ready(now) || resident.needs_synced() > self.log.synced() {
+        if !resident.lane.is_ready(now) || resident.needs_synced() > self.store.log.synced() {
             self.touch(slot);
             return Ok(false);
         }
@@ -215,7 +215,7 @@ impl Engine {
 
     /// First those that are due again, then the queue.
     fn next_single(&mut self, id: SubscriptionId) -> Result<Option<Position>, Failure> {
-        let (synced, singles_max) = (self.log.synced(), self.singles_max());
+        let (synced, singles_max) = (self.store.log.synced(), self.singles_max());
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(None) };
         if let Some(position) = subscription.ready_singles.front().copied() {
             let bytes = subscription.singles.get(&position).map_or(0, |single| single.entry.bytes);

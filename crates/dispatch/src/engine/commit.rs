@@ -29,8 +29,8 @@ impl Engine {
         let mut body = std::mem::take(&mut self.scratch.body);
         body.clear();
         record.encode(&mut body);
-        let position = self.log.next_position();
-        let at = self.log.append(&body, matches!(record, Record::Event { .. }))?;
+        let position = self.store.log.next_position();
+        let at = self.store.log.append(&body, matches!(record, Record::Event { .. }))?;
         self.commits.appended(self.now);
         let applied = self.apply_record(at, record, position);
         self.scratch.body = body;
@@ -40,9 +40,9 @@ impl Engine {
     /// An event is encoded once, into the frame that is written.
     pub(crate) fn commit_event(&mut self, new: NewEvent<'_>) -> Result<Position, Failure> {
         let NewEvent { event, routes, identity, is_emitted } = new;
-        let (time, position) = (self.now, self.log.next_position());
+        let (time, position) = (self.now, self.store.log.next_position());
         let mut length = 0;
-        let at = self.log.append_with(NewEvent::length_max(event, routes.len()), true, &mut |out| {
+        let at = self.store.log.append_with(NewEvent::length_max(event, routes.len()), true, &mut |out| {
             match is_emitted {
                 true => encode_emitted_head(out, time, routes),
                 false => encode_event_head(out, time, routes),

@@ -18,8 +18,8 @@ impl Engine {
         if !wanted || self.condition.failed.is_some() {
             return None;
         }
-        let job = self.log.sync_job()?;
-        let events = self.commits.sync_begins(self.log.next_position());
+        let job = self.store.log.sync_job()?;
+        let events = self.commits.sync_begins(self.store.log.next_position());
         if events > 0 {
             self.metrics.commit_events.add(events);
         }
@@ -27,9 +27,9 @@ impl Engine {
     }
 
     pub fn sync_done(&mut self, up_to: Address, result: io::Result<()>) {
-        let done = self.log.sync_done(up_to, result);
+        let done = self.store.log.sync_done(up_to, result);
         self.note(done.map_err(Failure::from));
-        if !self.log.needs_sync() {
+        if !self.store.log.needs_sync() {
             self.commits.is_clean();
         }
         if self.condition.failed.is_none() {
@@ -38,7 +38,7 @@ impl Engine {
     }
 
     pub(super) fn release_synced(&mut self) {
-        let synced = self.log.synced();
+        let synced = self.store.log.synced();
         self.commits.synced(synced);
         while let Some(slot) = self.waits.synced_lane(synced) {
             if let Some(resident) = self.lanes.get_mut(slot) {
@@ -52,12 +52,12 @@ impl Engine {
         if self.condition.failed.is_some() || self.keeping.prepare_after > self.now {
             return None;
         }
-        let job = self.log.prepare_job()?;
+        let job = self.store.log.prepare_job()?;
         Some(job.after_uncaching(self.spent_segments()))
     }
 
     pub fn prepare_done(&mut self, result: io::Result<Arc<dyn klambda_store::disk::File>>) {
-        self.condition.disk_full = match self.log.prepare_done(result) {
+        self.condition.disk_full = match self.store.log.prepare_done(result) {
             Err(stopped) => return self.note(Err(stopped.into())),
             Ok(Ok(())) => false,
             Ok(Err(error)) => {

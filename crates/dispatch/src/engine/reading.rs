@@ -12,15 +12,17 @@ use klambda_store::log;
 impl Engine {
     /// The body of an event's record, wherever retention has put it.
     pub(crate) fn read_event(&self, at: Address) -> Result<Bytes, Failure> {
-        match self.log.read(at) {
-            Err(log::Error::Gone(_)) => Ok(self.log.read(self.copy_of(at)?.ok_or(log::Error::Gone(at))?)?),
+        match self.store.log.read(at) {
+            Err(log::Error::Gone(_)) => {
+                Ok(self.store.log.read(self.copy_of(at)?.ok_or(log::Error::Gone(at))?)?)
+            }
             other => Ok(other?),
         }
     }
 
     /// Where retention has put the event of a segment that is gone.
     pub(crate) fn copy_of(&self, at: Address) -> Result<Option<Address>, Failure> {
-        let row = self.rows.get(&rows::kept(at))?;
+        let row = self.store.rows.get(&rows::kept(at))?;
         Ok(row.and_then(|row| row.try_into().ok()).map(u64::from_be_bytes).map(Address))
     }
 

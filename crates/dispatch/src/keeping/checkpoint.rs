@@ -64,24 +64,24 @@ impl Engine {
         self.keeping.chores.checkpoint.is_none()
             && self.keeping.chores.retry_at <= self.now
             && (self.keeping.chores.wants_checkpoint
-                || self.rows.changed_bytes() > memory / 10
-                || self.marks.recent_len() * MARK_BYTES > memory / MARKS_SHARE
-                || self.log.written().0 - self.manifest.checkpoint.0 > REPLAY_BYTES_MAX)
+                || self.store.rows.changed_bytes() > memory / 10
+                || self.store.marks.recent_len() * MARK_BYTES > memory / MARKS_SHARE
+                || self.store.log.written().0 - self.store.manifest.checkpoint.0 > REPLAY_BYTES_MAX)
     }
 
     /// State becomes rows at one instant; a chore writes them while everything goes on.
     pub(crate) fn begin_checkpoint(&mut self) -> Result<(), Failure> {
         self.keeping.chores.wants_checkpoint = false;
-        self.log.flush()?;
+        self.store.log.flush()?;
         self.store_all()?;
         // Now, as no lane needs an event any more that has left it: it has the id.
         self.sweep_copies()?;
         self.keeping.chores.checkpoint = Some(Frozen {
-            changed: self.rows.freeze(),
-            recent: self.marks.freeze(),
+            changed: self.store.rows.freeze(),
+            recent: self.store.marks.freeze(),
             removed: self.subscriptions.removed().to_vec(),
-            address: self.log.written(),
-            next_position: self.log.next_position(),
+            address: self.store.log.written(),
+            next_position: self.store.log.next_position(),
         });
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Engine {
     }
 
     fn is_much_unwritten(&self) -> bool {
-        let unwritten = self.rows.memory_bytes() + self.marks.memory_bytes();
+        let unwritten = self.store.rows.memory_bytes() + self.store.marks.memory_bytes();
         unwritten > self.config.memory_bytes / UNWRITTEN_SHARE
     }
 
@@ -117,10 +117,10 @@ impl Engine {
         let (kind, work) = self.next_work()?;
         self.keeping.chores.running = Some(kind);
         Some(Chore {
-            disk: self.disk.clone(),
-            manifest: self.manifest.clone(),
-            rows: self.rows.tables().clone(),
-            marks: self.marks.tables().clone(),
+            disk: self.store.disk.clone(),
+            manifest: self.store.manifest.clone(),
+            rows: self.store.rows.tables().clone(),
+            marks: self.store.marks.tables().clone(),
             work,
         })
     }
@@ -133,7 +133,7 @@ impl Engine {
             return Some((Kind::Remove, Work::RemoveFiles { names }));
         }
         if let Some(frozen) = &self.keeping.chores.checkpoint {
-            if self.log.synced() < frozen.address {
+            if self.store.log.synced() < frozen.address {
                 return None;
             }
             let (changed, recent) = (frozen.changed.clone(), frozen.recent.clone());
@@ -143,7 +143,7 @@ impl Engine {
         if let Some(name) = self.marks_to_drop() {
             return Some((Kind::Marks, Work::DropMarks { names: vec![name] }));
         }
-        if let Some(plan) = self.rows.tables().plan_merge() {
+        if let Some(plan) = self.store.rows.tables().plan_merge() {
             // A removal that is in the log alone may be lost with it; and a restart does the steps before it again.
             let removed = self.keeping.chores.removed_stored.clone();
             self.keeping.chores.removed_merging = removed.clone();
@@ -170,27 +170,27 @@ impl Engine {
                 if kind == Some(Kind::Checkpoint) {
                     self.keeping.chores.checkpoint = None;
                     self.keeping.chores.wants_checkpoint = true;
-                    self.rows.thaw();
-                    self.marks.thaw();
+                    self.store.rows.thaw();
+                    self.store.marks.thaw();
                 }
                 return;
             }
         };
-        self.manifest = done.manifest;
+        self.store.manifest = done.manifest;
         match kind {
             Some(Kind::Checkpoint) => {
                 self.keeping.chores.removed_stored =
                     self.keeping.chores.checkpoint.take().map(|frozen| frozen.removed).unwrap_or_default();
                 self.metrics.checkpoints += 1;
-                self.rows.settle(done.rows);
-                self.marks.settle(done.marks);
+                self.store.rows.settle(done.rows);
+                self.store.marks.settle(done.marks);
             }
             _ => {
                 if kind == Some(Kind::Rows) && done.rows.tables().len() <= 1 {
                     self.forget_removed();
                 }
-                self.rows.replace_tables(done.rows);
-                self.marks.replace_tables(done.marks);
+                self.store.rows.replace_tables(done.rows);
+                self.store.marks.replace_tables(done.marks);
             }
         }
     }

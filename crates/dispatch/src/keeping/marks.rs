@@ -83,7 +83,7 @@ impl Engine {
             return;
         }
         let is_readable = |table: &&Table| self.keeping.marks.unreadable.as_deref() != Some(table.name());
-        let oldest = self.marks.tables().oldest_before(before);
+        let oldest = self.store.marks.tables().oldest_before(before);
         if let Some(table) = oldest.filter(is_readable).cloned() {
             self.keeping.marks.expiring = Some(Expiring { table, next: Some(0), before, renewed: 0 });
         }
@@ -107,7 +107,7 @@ impl Engine {
             looked_up += 1;
             if self.is_mark_needed(hash, &mark)? {
                 let time = if mark.time < before { self.now } else { mark.time };
-                self.marks.renew(hash, Mark { time, ..mark });
+                self.store.marks.renew(hash, Mark { time, ..mark });
                 renewed += 1;
             }
         }
@@ -129,7 +129,7 @@ impl Engine {
 
     /// Whether the mark still counts, and its event waits for the mark's subscription or is a dead letter of it.
     fn is_mark_needed(&mut self, hash: u128, mark: &Mark) -> Result<bool, Failure> {
-        if self.marks.newest(hash)?.as_ref() != Some(mark) || self.is_gone(mark.at)? {
+        if self.store.marks.newest(hash)?.as_ref() != Some(mark) || self.is_gone(mark.at)? {
             return Ok(false);
         }
         let identity = self.identity_at(mark.at)?;
@@ -162,10 +162,10 @@ impl Engine {
 
     /// Not while the oldest table is looked through: it must still be there when it goes.
     pub(super) fn mergeable_marks(&self) -> Option<MergePlan> {
-        let all = self.marks.len().max(self.config.marks_max);
+        let all = self.store.marks.len().max(self.config.marks_max);
         match self.keeping.marks.expiring {
             Some(_) => None,
-            None => self.marks.tables().plan_merge_up_to(all / TABLE_SHARE),
+            None => self.store.marks.tables().plan_merge_up_to(all / TABLE_SHARE),
         }
     }
 
@@ -180,7 +180,7 @@ impl Engine {
         }
         for letter in [rows::WAITING, rows::PARKED] {
             let prefix = rows::of_subscription(letter, id);
-            for (row, _) in self.rows.scan(&prefix, &prefix, usize::MAX)? {
+            for (row, _) in self.store.rows.scan(&prefix, &prefix, usize::MAX)? {
                 let key = rows::lane_of(&row);
                 if self.lanes.find(id, key).is_none()
                     && let Some(resident) = self.peek_lane(id, key)?
@@ -191,7 +191,7 @@ impl Engine {
         }
         for letter in [rows::CHUNK, rows::EARLY] {
             let prefix = rows::of_subscription(letter, id);
-            for (_, row) in self.rows.scan(&prefix, &prefix, usize::MAX)? {
+            for (_, row) in self.store.rows.scan(&prefix, &prefix, usize::MAX)? {
                 let r = &mut klambda_core::wire::Reader::new(&row);
                 if letter == rows::CHUNK {
                     klambda_core::lane_row::take_entries(r)?.iter().for_each(&mut *f);

@@ -57,19 +57,19 @@ impl Retention {
 impl Engine {
     /// The oldest segment, if it is past its time or the log past its size, and nothing needs it whole.
     pub(super) fn retirable(&mut self) -> Option<Segment> {
-        let segments = self.log.segments();
+        let segments = self.store.log.segments();
         let (oldest, next) = (segments.first()?.clone(), segments.get(1)?);
         let reading = self.subscriptions.values().filter_map(|s| match s.phase {
             // Only history is kept for those who read it: what is unread of a full subscription is counted as missed.
             Phase::CatchingUp { cursor, why: Reading::Past, .. } => Some(cursor),
             _ => None,
         });
-        let needed = reading.min().unwrap_or(Address(u64::MAX)).min(self.manifest.checkpoint);
+        let needed = reading.min().unwrap_or(Address(u64::MAX)).min(self.store.manifest.checkpoint);
         let too_old = self.now.since(next.created) >= self.config.retention_age_ms;
         let limit = self.config.retention_bytes;
-        let too_much = limit > 0 && self.log.bytes() > limit;
+        let too_much = limit > 0 && self.store.log.bytes() > limit;
         let wanted = too_old || too_much || self.is_stuck(&oldest);
-        if wanted && self.manifest.checkpoint < oldest.end() {
+        if wanted && self.store.manifest.checkpoint < oldest.end() {
             // Only what a checkpoint has left behind can go.
             self.keeping.chores.wants_checkpoint = true;
         }
@@ -80,16 +80,16 @@ impl Engine {
     /// this segment is done with, and a server that cannot acknowledge would stand still for good.
     pub(super) fn is_stuck(&self, oldest: &Segment) -> bool {
         self.condition.disk_full
-            && !self.log.has_room_for_steps(16 << 10)
+            && !self.store.log.has_room_for_steps(16 << 10)
             && self.first_pin() >= oldest.end()
             && self.is_all_read(oldest)
     }
 
     /// No subscription has accepted an event of this segment and not read it.
     fn is_all_read(&self, segment: &Segment) -> bool {
-        let segments = self.log.segments();
+        let segments = self.store.log.segments();
         let next = segments.iter().find(|other| other.base > segment.base);
-        let end = next.map_or(self.log.next_position(), |next| next.first_position);
+        let end = next.map_or(self.store.log.next_position(), |next| next.first_position);
         self.subscriptions.values().all(|s| s.has_read_up_to(end))
     }
 
@@ -106,10 +106,10 @@ impl Engine {
         if self.keeping.retention.irremovable == Some(segment.base) {
             return Ok(());
         }
-        let reader = self.log.reader();
+        let reader = self.store.log.reader();
         let mut at = at;
         for _ in 0..FRAMES_AT_ONCE {
-            if at >= segment.end() || !self.log.has_room_for_many() {
+            if at >= segment.end() || !self.store.log.has_room_for_many() {
                 break;
             }
             match reader.frame(at) {
@@ -150,7 +150,7 @@ impl Engine {
     /// The newest of the full segments in which nothing waits any more: history, that is seldom read.
     pub(crate) fn spent_segments(&self) -> Vec<Arc<dyn File>> {
         const LOOKED_AT: usize = 4;
-        let full = self.log.segments().into_iter().rev().skip(1).take(LOOKED_AT);
+        let full = self.store.log.segments().into_iter().rev().skip(1).take(LOOKED_AT);
         full.filter(|segment| !self.has_pins(segment)).map(|segment| segment.file).collect()
     }
 
@@ -159,14 +159,14 @@ impl Engine {
     }
 
     pub(super) fn drop_segment(&mut self, end: Address) -> Result<(), Failure> {
-        if self.keeping.retention.copied >= self.log.synced() && self.log.needs_sync() {
+        if self.keeping.retention.copied >= self.store.log.synced() && self.store.log.needs_sync() {
             return Ok(());
         }
         if !self.is_spent(end)? {
             return Ok(());
         }
         self.keeping.retention.retiring = None;
-        if let Some(name) = self.log.drop_oldest() {
+        if let Some(name) = self.store.log.drop_oldest() {
             tracing::info!(segment = %name, "Segment retired.");
             self.keeping.chores.remove.push(name);
         }
@@ -178,15 +178,15 @@ impl Engine {
         let spent = match self.keeping.retention.spent.filter(|spent| end <= spent.below) {
             Some(spent) => spent,
             None => {
-                self.log.flush()?;
-                let since = self.log.written();
+                self.store.log.flush()?;
+                let since = self.store.log.written();
                 // Whoever reads the log takes up events of the next segments all the time.
                 let pinned = if self.is_catching_up() { end } else { self.first_pin() };
                 Spent { below: end.max(pinned.min(since)), since }
             }
         };
         self.keeping.retention.spent = Some(spent);
-        let is_past = self.manifest.checkpoint >= spent.since;
+        let is_past = self.store.manifest.checkpoint >= spent.since;
         self.keeping.chores.wants_checkpoint |= !is_past && self.keeping.chores.checkpoint.is_none();
         Ok(is_past)
     }
@@ -255,7 +255,7 @@ impl Engine {
 
     /// Whether the event went with its segment, and its copy with that, because nothing waited for it. That is no damage.
     pub(super) fn is_gone(&self, at: Address) -> Result<bool, Failure> {
-        let oldest = self.log.oldest();
+        let oldest = self.store.log.oldest();
         Ok(at < oldest && self.copy_of(at)?.is_none_or(|copy| copy < oldest))
     }
 
@@ -273,8 +273,8 @@ impl Engine {
 
     /// The position of an event whose mark does not say it.
     fn find_position(&self, at: Address) -> Result<Option<Position>, Failure> {
-        if at >= self.log.oldest() {
-            return Ok(self.log.reader().positions(&[at])?.into_iter().next().flatten());
+        if at >= self.store.log.oldest() {
+            return Ok(self.store.log.reader().positions(&[at])?.into_iter().next().flatten());
         }
         Ok(match Record::decode(&self.read_event(at)?)? {
             Record::Kept { position, .. } => Some(position),
@@ -284,7 +284,8 @@ impl Engine {
 
     fn is_single_or_letter(&self, id: SubscriptionId, position: Position) -> Result<bool, Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
-        let has = |letter| self.rows.get(&rows::at_position(letter, id, position)).map(|row| row.is_some());
+        let has =
+            |letter| self.store.rows.get(&rows::at_position(letter, id, position)).map(|row| row.is_some());
         Ok(subscription.singles.contains_key(&position) || has(rows::DEAD)? || has(rows::HELD)?)
     }
 
@@ -333,11 +334,11 @@ impl Engine {
     pub(super) fn sweep_copies(&mut self) -> Result<(), Failure> {
         const AT_ONCE: usize = 10_000;
         let from = std::mem::take(&mut self.keeping.retention.sweep_from);
-        let copies = self.rows.scan(&[rows::KEPT], &from, AT_ONCE)?;
+        let copies = self.store.rows.scan(&[rows::KEPT], &from, AT_ONCE)?;
         for (row, _) in &copies {
             let at = Address(rows::number_of(row));
             if !self.subscriptions.values().any(|subscription| subscription.tally.pins(at)) {
-                self.rows.delete(row);
+                self.store.rows.delete(row);
             }
         }
         if let Some((row, _)) = copies.last()

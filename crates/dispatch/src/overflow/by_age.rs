@@ -143,10 +143,10 @@ impl Engine {
             return;
         }
         if resident.aged_at > Position(0) {
-            self.rows.delete(&rows::at_position(rows::BY_AGE, id, resident.aged_at));
+            self.store.rows.delete(&rows::at_position(rows::BY_AGE, id, resident.aged_at));
         }
         if first > Position(0) {
-            self.rows.put(&rows::at_position(rows::BY_AGE, id, first), resident.key.as_bytes());
+            self.store.rows.put(&rows::at_position(rows::BY_AGE, id, first), resident.key.as_bytes());
         }
         resident.aged_at = first;
     }
@@ -198,7 +198,7 @@ impl Engine {
                 return Ok(Some(Oldest { key: Some(key), entry }));
             }
             // Left over from a time when the lane was stored without a look at where it was listed.
-            self.rows.delete(&rows::at_position(rows::BY_AGE, id, position));
+            self.store.rows.delete(&rows::at_position(rows::BY_AGE, id, position));
         }
         if let Some(by_age) = self.subscriptions.get_mut(id).and_then(|s| s.by_age.as_mut()) {
             by_age.stored.remove(&position);
@@ -234,7 +234,8 @@ impl Engine {
         let Some(by_age) = &mut subscription.by_age else { return Ok(()) };
         while by_age.stored.is_empty() && by_age.horizon < Position(u64::MAX) {
             let from = rows::at_position(rows::BY_AGE, id, by_age.horizon);
-            let found = self.rows.scan(&rows::of_subscription(rows::BY_AGE, id), &from, ROWS_AT_ONCE)?;
+            let found =
+                self.store.rows.scan(&rows::of_subscription(rows::BY_AGE, id), &from, ROWS_AT_ONCE)?;
             by_age.horizon = match found.last() {
                 Some((row, _)) if found.len() == ROWS_AT_ONCE => Position(rows::number_of(row) + 1),
                 _ => Position(u64::MAX),
@@ -260,7 +261,7 @@ impl Engine {
         }
         let from = subscription.ages_from.clone();
         let letter = from.first().copied().unwrap_or(rows::PARKED);
-        let found = self.rows.scan(&rows::of_subscription(letter, id), &from, LISTED_AT_ONCE)?;
+        let found = self.store.rows.scan(&rows::of_subscription(letter, id), &from, LISTED_AT_ONCE)?;
         found.iter().try_for_each(|(row, _)| self.list_unlisted_lane(id, rows::lane_of(row)))?;
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         subscription.ages_from = match found.last() {
@@ -282,7 +283,7 @@ impl Engine {
             return Ok(());
         }
         let Some(entry) = self.first_on_disk(id, key)? else { return Ok(()) };
-        self.rows.put(&rows::at_position(rows::BY_AGE, id, entry.position), key.as_bytes());
+        self.store.rows.put(&rows::at_position(rows::BY_AGE, id, entry.position), key.as_bytes());
         if let Some(by_age) = self.subscriptions.get_mut(id).and_then(|s| s.by_age.as_mut()) {
             by_age.list_stored(entry.position, key);
         }

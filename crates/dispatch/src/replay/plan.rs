@@ -121,7 +121,7 @@ impl Engine {
         let first = Position(plan.from.0.saturating_sub(1));
         let from = rows::at_position(kind, id, self.first_after(kind, id, first).max(plan.from));
         let page = match self.subscriptions.contains(id) {
-            true => self.rows.scan(&rows::of_subscription(kind, id), &from, limit)?,
+            true => self.store.rows.scan(&rows::of_subscription(kind, id), &from, limit)?,
             false => Vec::new(),
         };
         for (row, value) in &page {

@@ -70,7 +70,7 @@ impl Engine {
         plan.left_out.iter().for_each(|(reason, count)| job.skip(reason, *count));
         job.planned(plan.letters, plan.queues.len() as u64);
         let text = job.to_text()?;
-        if !self.log.has_room_for_steps(text.len() + STEP_BYTES_MAX) {
+        if !self.store.log.has_room_for_steps(text.len() + STEP_BYTES_MAX) {
             return Ok(false);
         }
         self.commit(&Record::Replay { time: self.now, id, change: ReplayChange::Planned { job: &text } })?;
@@ -80,7 +80,7 @@ impl Engine {
     /// Those that their strategy throws away go, some at a time. Answers whether none is left.
     fn discard_some(&mut self, plan: &mut Plan) -> Result<bool, Failure> {
         for _ in 0..PART {
-            if !self.log.has_room_for_steps(STEP_BYTES_MAX) {
+            if !self.store.log.has_room_for_steps(STEP_BYTES_MAX) {
                 return Ok(false);
             }
             let Some((subscription, position)) = plan.discards.pop_front() else { return Ok(true) };
@@ -186,7 +186,7 @@ impl Engine {
         n: usize,
         key: Option<&str>,
     ) -> Result<bool, Failure> {
-        if work.next_at > self.now.0 as f64 || !self.log.has_room_for_steps(4096) {
+        if work.next_at > self.now.0 as f64 || !self.store.log.has_room_for_steps(4096) {
             return Ok(true);
         }
         let rate = self.replays.get(id).map_or(0, |job| job.rate_per_second);

@@ -24,7 +24,7 @@ impl Engine {
             let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
             let mut row = Vec::new();
             put_entries(&mut row, entries.iter());
-            self.rows.put(&rows::chunk(resident.subscription, &resident.key, chunk), &row);
+            self.store.rows.put(&rows::chunk(resident.subscription, &resident.key, chunk), &row);
             self.lanes.recount(slot);
         }
         self.load_chunk(slot)?;
@@ -39,12 +39,12 @@ impl Engine {
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
         resident.lane.load_chunk(entries.into_iter());
         self.lanes.recount(slot);
-        self.rows.delete(&rows::chunk(id, &key, chunk));
+        self.store.rows.delete(&rows::chunk(id, &key, chunk));
         Ok(())
     }
 
     pub(crate) fn chunk(&self, id: SubscriptionId, key: &str, chunk: u64) -> Result<Vec<Entry>, Failure> {
-        let row = self.rows.get(&rows::chunk(id, key, chunk))?;
+        let row = self.store.rows.get(&rows::chunk(id, key, chunk))?;
         let row = row.ok_or_else(|| missing("a chunk of a lane's queue", key))?;
         Ok(take_entries(&mut Reader::new(&row))?)
     }
@@ -82,7 +82,7 @@ impl Engine {
     pub(crate) fn spill_early(&mut self, row: &[u8], entry: &Entry) {
         let mut value = Vec::new();
         put_entry(&mut value, entry);
-        self.rows.put(row, &value);
+        self.store.rows.put(row, &value);
     }
 
     pub(crate) fn is_sequence_spilled(
@@ -94,7 +94,7 @@ impl Engine {
         match sequence {
             Some(sequence) if resident.lane.has_spilled_early() => {
                 let row = rows::early(resident.subscription, &resident.key, sequence);
-                Ok(self.rows.get(&row)?.is_some())
+                Ok(self.store.rows.get(&row)?.is_some())
             }
             _ => Ok(false),
         }
@@ -110,7 +110,7 @@ impl Engine {
             let found = self.early_on_disk(slot, limit)?;
             let Some((last, _)) = found.last() else { return Err(missing("early events", &resident.key)) };
             let from = Sequence(rows::number_of(last).saturating_add(1));
-            found.iter().for_each(|(row, _)| self.rows.delete(row));
+            found.iter().for_each(|(row, _)| self.store.rows.delete(row));
             let entries = found.iter().map(|(row, entry)| (Sequence(rows::number_of(row)), *entry)).collect();
             let now = self.now;
             let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
@@ -134,8 +134,8 @@ impl Engine {
         if spilled.entries > 0 {
             for chunk in spilled.first_chunk..spilled.next_chunk {
                 let row = rows::chunk(id, &key, chunk);
-                if let Some(stored) = self.rows.get(&row)? {
-                    self.rows.delete(&row);
+                if let Some(stored) = self.store.rows.get(&row)? {
+                    self.store.rows.delete(&row);
                     let entries = take_entries(&mut Reader::new(&stored))?;
                     entries.iter().try_for_each(|entry| self.drop_entry(slot, entry, time, at))?;
                 }
@@ -157,7 +157,7 @@ impl Engine {
         };
         let prefix = rows::early_prefix(resident.subscription, &resident.key);
         let from = rows::early(resident.subscription, &resident.key, resident.early_from);
-        let found = self.rows.scan(&prefix, &from, limit)?;
+        let found = self.store.rows.scan(&prefix, &from, limit)?;
         found.into_iter().map(|(row, value)| Ok((row, take_entry(&mut Reader::new(&value))?))).collect()
     }
 
@@ -168,7 +168,7 @@ impl Engine {
         time: Millis,
         at: Address,
     ) -> Result<(), Failure> {
-        self.rows.delete(row);
+        self.store.rows.delete(row);
         if let Some(resident) = self.lanes.get_mut(slot) {
             // Those that are gone are not looked through again.
             resident.early_from = Sequence(rows::number_of(row).saturating_add(1));

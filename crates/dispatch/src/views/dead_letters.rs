@@ -128,7 +128,7 @@ impl Engine {
         for letter in [rows::DEAD, rows::HELD] {
             let prefix = rows::of_subscription(letter, id);
             let from = rows::at_position(letter, id, self.first_after(letter, id, after));
-            let page = self.rows.scan(&prefix, &from, ROWS_AT_ONCE)?;
+            let page = self.store.rows.scan(&prefix, &from, ROWS_AT_ONCE)?;
             if page.len() == ROWS_AT_ONCE
                 && let Some((row, _)) = page.last()
             {

@@ -54,7 +54,7 @@ impl Engine {
         let ids = std::iter::once(SubscriptionId(0)).chain(self.subscriptions.values().map(|s| s.id));
         let mut found = Vec::new();
         for id in ids {
-            if let Some(mark) = self.marks.get(identity, id)? {
+            if let Some(mark) = self.store.marks.get(identity, id)? {
                 found.push(Sighting { at: mark.at, located: self.located(mark.at)? });
             }
         }
@@ -74,7 +74,7 @@ impl Engine {
         let mut fates = Vec::new();
         for subscription in self.subscriptions.values() {
             let id = &subscription.id;
-            let mark = self.marks.get(identity, *id)?;
+            let mark = self.store.marks.get(identity, *id)?;
             let here = match mark {
                 Some(mark) => written.iter().find(|(at, _)| *at == mark.at),
                 // The mark has expired: the record itself may still say where it went.
@@ -164,7 +164,7 @@ impl Engine {
         }
         if let Some(sequence) = place.sequence
             && resident.lane.has_spilled_early()
-            && self.rows.get(&rows::early(id, key, sequence))?.is_some()
+            && self.store.rows.get(&rows::early(id, key, sequence))?.is_some()
         {
             fate.fate = "buffered";
             return Ok(true);

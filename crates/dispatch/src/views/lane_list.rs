@@ -129,7 +129,7 @@ impl Engine {
         let Some(letter) = index_of(state) else { return Ok(found) };
         let prefix = rows::of_subscription(letter, id);
         let from = [rows::of_lane(letter, id, after).as_slice(), &[0]].concat();
-        let rows = self.rows.scan(&prefix, &from, ROWS_AT_ONCE)?;
+        let rows = self.store.rows.scan(&prefix, &from, ROWS_AT_ONCE)?;
         for (row, _) in &rows {
             let key = rows::lane_of(row);
             if key.is_empty() || self.lanes.find(id, key).is_some() {
@@ -190,7 +190,7 @@ impl Engine {
             if from.first().is_some_and(|at| *at > letter) {
                 continue;
             }
-            let found = self.rows.scan(&prefix(letter), &from, ROWS_AT_ONCE)?;
+            let found = self.store.rows.scan(&prefix(letter), &from, ROWS_AT_ONCE)?;
             for (row, _) in &found {
                 self.rank_row(ranking, row)?;
             }

@@ -103,7 +103,7 @@ impl Engine {
         lane.gaps = Some(gaps.ranges().iter().map(given_up).collect());
         lane.gaps_forgotten_up_to = gaps.forgotten().map(|sequence| sequence.0);
         let mut walk = Walk::new(id, key, resident.last_step, resident.lane.entries(), gaps.ranges());
-        walk.follow(|at| self.log.cached(at));
+        walk.follow(|at| self.store.log.cached(at));
         lane.walk = Some(walk);
         Ok(Some(lane))
     }
@@ -160,7 +160,7 @@ impl Engine {
             next_attempt: lane.retry_at().filter(|at| *at > self.now).map(Time),
             at: self.located(entry.at)?,
         };
-        if let Some(record) = self.log.cached(head.at) {
+        if let Some(record) = self.store.log.cached(head.at) {
             head.read(&record);
         }
         Ok(head)
@@ -181,10 +181,10 @@ impl Engine {
 
     /// Where an event stands now: retention may have copied it forward.
     pub(super) fn located(&self, at: Address) -> Result<Address, Failure> {
-        if at >= self.log.oldest() {
+        if at >= self.store.log.oldest() {
             return Ok(at);
         }
-        let row = self.rows.get(&rows::kept(at))?;
+        let row = self.store.rows.get(&rows::kept(at))?;
         let moved = row.and_then(|row| row.try_into().ok()).map(u64::from_be_bytes);
         Ok(moved.map_or(at, Address))
     }

@@ -65,14 +65,14 @@ impl Engine {
             metrics: self.metrics.clone(),
             subscriptions,
             dead_letters: self.sample_letters(),
-            log_bytes: self.log.bytes(),
-            table_bytes: self.rows.tables().bytes() + self.marks.tables().bytes(),
+            log_bytes: self.store.log.bytes(),
+            table_bytes: self.store.rows.tables().bytes() + self.store.marks.tables().bytes(),
             marks: self.known_ids(),
             memory: self.memory(),
             lanes_in_memory: self.lanes.len(),
             unsent_bytes: self.calls.unsent_bytes(),
             disk_full: self.condition.disk_full,
-            disk_free_bytes: self.disk.free_bytes(),
+            disk_free_bytes: self.store.disk.free_bytes(),
         }
     }
 
@@ -110,7 +110,7 @@ impl Engine {
             let prefix = rows::of_subscription(letter, subscription.id);
             let after = self.first_after(letter, subscription.id, Position(0));
             let from = rows::at_position(letter, subscription.id, after);
-            let (key, row) = self.rows.scan(&prefix, &from, 1).ok()?.pop()?;
+            let (key, row) = self.store.rows.scan(&prefix, &from, 1).ok()?.pop()?;
             let position = Position(rows::number_of(&key));
             let letter = dead_letters::decode(letter, subscription.id, position, &row).ok()?;
             Some(letter.entry.accepted)

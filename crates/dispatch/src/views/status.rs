@@ -54,17 +54,17 @@ impl Engine {
             in_flight: sum(|s| u64::from(s.in_flight)),
             parked: sum(|s| s.tally.parked()),
             dead_letters: sum(|s| s.tally.dead + s.tally.held),
-            log_bytes: self.log.bytes(),
+            log_bytes: self.store.log.bytes(),
             positions: self.positions(),
-            disk: Disk { free_bytes: self.disk.free_bytes(), full: self.condition.disk_full },
+            disk: Disk { free_bytes: self.store.disk.free_bytes(), full: self.condition.disk_full },
             memory: self.memory(),
             failure: self.condition.failed.clone(),
         }
     }
 
     fn positions(&self) -> Positions {
-        let next = self.log.next_position();
-        let first = self.log.segments().first().map_or(Position(1), |segment| segment.first_position);
+        let next = self.store.log.next_position();
+        let first = self.store.log.segments().first().map_or(Position(1), |segment| segment.first_position);
         let any = first < next;
         Positions { first: any.then_some(first.0), last: any.then_some(next.0 - 1) }
     }

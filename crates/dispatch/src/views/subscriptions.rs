@@ -158,7 +158,7 @@ impl Engine {
                 ));
             }
             Phase::CatchingUp { done, why: Reading::Past, .. } => {
-                let last = self.log.next_position().0 - 1;
+                let last = self.store.log.next_position().0 - 1;
                 messages.push(format!("it reads the log: position {done} of {last}"));
             }
             Phase::Retiring { until } => messages.push(format!(
