@@ -141,9 +141,11 @@ impl World {
         let people = is_paused || !standing.parked.is_empty();
         let for_room = |line: &String| line.contains("room for the events");
         let for_a_slot = |line: &String| line.contains("a free slot");
-        people
-            && (standing.moving.iter().any(for_room) || self.only_answers_wait())
-            && standing.moving.iter().all(|line| for_room(line) || for_a_slot(line))
+        // A gap is not looked at while all slots are taken, nor while its subscription is behind and has a call open.
+        let only_answers = self.only_answers_wait();
+        let for_an_answer = |line: &String| only_answers && line.contains(": gap (");
+        let waits = |line: &String| for_room(line) || for_a_slot(line) || for_an_answer(line);
+        people && (standing.moving.iter().any(for_room) || only_answers) && standing.moving.iter().all(waits)
     }
 
     /// All calls that are open ended with events that the engine keeps for lack of room. Of those that are not ordered no
