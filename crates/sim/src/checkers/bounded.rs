@@ -60,8 +60,11 @@ pub fn now_and_then(outside: &Outside, engine: &Engine, disk_fails: bool) -> Ver
     let memory = engine.view_status().memory;
     let limit = memory.limit_bytes * 2 + if disk_fails { 2 << 20 } else { 1 << 20 };
     if memory.used_bytes > limit {
-        let text =
-            format!("{} bytes of memory are used, {} are configured", memory.used_bytes, memory.limit_bytes);
+        let (lanes, calls) = (engine.lanes_in_memory(), engine.open_requests());
+        let text = format!(
+            "{} bytes of memory are used, {} are configured; {lanes} lanes are in memory, {calls} calls are open",
+            memory.used_bytes, memory.limit_bytes
+        );
         return Err(Violation::new(NAME, text));
     }
     outside.subs.iter().filter(|sub| sub.there).try_for_each(|sub| backlog(sub, engine))
