@@ -38,7 +38,7 @@ pub struct Keeping {
 
 const ROUND_MS: u64 = 1000;
 /// Bounds of `ready_max`.
-const READY_MIN: usize = 8;
+const READY_MIN: usize = 2;
 const READY_MAX: usize = 256;
 /// Between two portions of dead letters that are looked through: 50,000 of them take ten seconds.
 const PORTION_MS: u64 = 50;
@@ -142,9 +142,10 @@ impl Engine {
     }
 
     /// How many lanes of each subscription may wait in memory for a slot. The more subscriptions have something to do,
-    /// the fewer of each: together they stay within what lanes may take.
+    /// and the longer the queues of lanes are, the fewer of each: together they stay within what lanes may take.
     pub(crate) fn ready_max(&self) -> usize {
-        let lanes = self.lanes_budget() / LANE_BYTES;
+        let mean_bytes = self.lanes.memory_bytes() / self.lanes.len().max(1);
+        let lanes = self.lanes_budget() / mean_bytes.max(LANE_BYTES);
         (lanes / self.keeping.busy.max(1)).clamp(READY_MIN, READY_MAX)
     }
 

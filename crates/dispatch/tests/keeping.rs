@@ -336,6 +336,23 @@ fn lanes_that_wait_for_a_slot_share_memory_whatever_the_number_of_subscriptions(
     world.check_all_seen(5);
 }
 
+#[test]
+fn lanes_with_long_queues_that_wait_for_a_slot_stay_within_memory() {
+    const SUBSCRIPTIONS: usize = 16;
+    let mut world = World::new(5);
+    for n in 0..SUBSCRIPTIONS {
+        world.put(ordered(&format!("s{n}"), &json!({"concurrency": 1})));
+    }
+    for _ in 0..350 {
+        (0..12).for_each(|n| world.send(&format!("k{n}"), None));
+        world.pass(1);
+    }
+    checkpoint(&mut world);
+    world.pass(2000);
+    let memory = world.engine.view_status().memory;
+    assert!(memory.used_bytes <= memory.limit_bytes * 2, "{memory:?}");
+}
+
 /// Sends an event again. Answers whether it was taken for a new one.
 fn is_new(world: &mut World, key: &str, id: &str) -> bool {
     let before = accepted(world);

@@ -32,4 +32,5 @@ pub const FOUND: &[(u64, &str)] = &[
     ),
     (72000536, "the check took events for overtaken by one that was late, by a sequence from before the log"),
     (1280, "a frame ended beyond its segment, where nothing reads it"),
+    (9_000_000_000_370, "lanes with long queues that waited for a slot took more memory than they may"),
 ];
