@@ -118,8 +118,9 @@ impl Sub {
         pair.pending += 1;
         if pair.taken == Taken::No {
             pair.begins_anew(op, now);
-            // What is read from the log comes to its lane later, and by rules that may be others then.
-            let is_read = self.may_lag || self.catching_up;
+            // What is read from the log comes to its lane later, and by rules that may be others then. Where the past
+            // was read, nobody outside knows since when a lane waits for a gap.
+            let is_read = self.may_lag || self.catching_up || self.read_history;
             self.pair_mut(made.no).may_be_late = is_read;
             if let Some(Place::Lane { key, sequence: Some(sequence) }) = &place {
                 let lane = self.lane_mut(key);
