@@ -52,7 +52,10 @@ pub struct Shared {
 pub enum Error {
     #[error("functions cannot be read back: {0}")]
     Store(#[from] Failure),
-    #[error("function {key} cannot be read back: {source}")]
+    #[error(
+        "function {key} cannot be read back: {source}. If an earlier version of klambda stored it, start with another data \
+         folder (--data) and apply the functions again"
+    )]
     Malformed { key: String, source: serde_json::Error },
 }
 

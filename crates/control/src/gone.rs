@@ -37,7 +37,7 @@ impl Gone {
         Ok(gone)
     }
 
-    /// What to forget when so many more go.
+    /// The writes that forget the oldest, so that there is room for so many more.
     pub fn too_many(&self, going: usize) -> Vec<Write> {
         let too_many = (self.names.len() + going).saturating_sub(KEPT_MAX);
         self.names.iter().take(too_many).map(forget).collect()

@@ -8,8 +8,8 @@
 //! - `subscriptions` keeps triggers in the engine.
 //! - `seam` gives the engine replicas to deliver to; `invoke` calls one directly; `obey` acts on received events.
 //!
-//! **Invariant:** the resources in memory are those of the engine: a step of the engine sends what it stored, and whoever
-//! looks at the memory next takes that over first.
+//! **Invariant:** the resources in memory are never behind those that the engine has stored. A step of the engine sends
+//! what it stored over a channel, and taking the lock reads the channel first.
 //!
 //! **Invariant:** the lock is never taken inside a step of the engine, nor held while the platform is used.
 //!

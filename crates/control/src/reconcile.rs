@@ -53,7 +53,7 @@ struct Step {
     events: usize,
 }
 
-/// What is stored together.
+/// Documents and events that are stored in one step.
 struct Group {
     planned: Vec<Planned>,
     writes: Vec<Write>,
@@ -123,7 +123,7 @@ impl Control {
     fn observe(&self, name: &Name, resource: &Resource) -> Observed {
         let mut observed = self.running().map(|platform| platform.observe(resource)).unwrap_or_default();
         for version in &mut observed.versions {
-            // What has no address of its own is called through this server.
+            // A function without an address of its own is called through this server.
             version.url.get_or_insert_with(|| self.invoke_url(resource));
         }
         observed.subscription = self.subscription_of(name);

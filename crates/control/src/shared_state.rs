@@ -1,8 +1,8 @@
 //! The lock around the state, and the two rules that keep it short.
 //!
 //! - It is never taken inside a step of the engine: the engine would wait for whoever holds it. A step sends what it
-//!   stored instead ([`Stored`]), and whoever takes the lock next takes that over first. So the state is never behind
-//!   what the engine has stored, as far as anybody can see.
+//!   stored instead ([`Stored`]), and taking the lock reads all of that first. So nobody sees a state that is behind what
+//!   the engine has stored.
 //! - It is never held while the platform is asked or told something, which may read files.
 //!
 //! Debug builds check both.

@@ -67,12 +67,13 @@ impl Commits {
         events
     }
 
-    pub fn is_clean(&mut self) {
+    /// A sync ended, and it covered all that is appended.
+    pub fn all_synced(&mut self) {
         self.dirty_since = None;
     }
 
-    /// As of a start.
-    pub fn covers(&mut self, next: Position) {
+    /// The engine starts: all events before `next` are durable.
+    pub fn begin(&mut self, next: Position) {
         self.covered = next;
     }
 

@@ -81,14 +81,18 @@ impl Engine {
             self.fire(slot)?;
         }
         while let Some((id, position)) = self.waits.due_single(self.now) {
-            if let Some(subscription) = self.subscriptions.get_mut(id)
-                && let Some(single) = subscription.singles.get_mut(&position)
-                && !single.in_flight
-            {
-                subscription.ready_singles.push_back(position);
-            }
+            self.ready_single(id, position);
         }
         Ok(())
+    }
+
+    /// An unordered event may be called again, if it still waits.
+    pub(crate) fn ready_single(&mut self, id: SubscriptionId, position: Position) {
+        if let Some(subscription) = self.subscriptions.get_mut(id)
+            && subscription.singles.get(&position).is_some_and(|single| !single.in_flight)
+        {
+            subscription.ready_singles.push_back(position);
+        }
     }
 
     fn fire(&mut self, slot: Slot) -> Result<(), Failure> {

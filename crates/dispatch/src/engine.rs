@@ -129,7 +129,7 @@ impl Engine {
         engine.load_rows()?;
         engine.replay_log(from.address)?;
         engine.now = engine.now.max(now);
-        engine.commits.covers(engine.store.log.next_position());
+        engine.commits.begin(engine.store.log.next_position());
         engine.metrics.tail_cut = report.cut.map_or(0, |(_, bytes)| bytes);
         engine.go_live()?;
         Ok((engine, report))

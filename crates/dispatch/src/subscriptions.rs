@@ -1,7 +1,7 @@
 //! All subscriptions: by number, by name, by what they ask of an event, and by what there is to do for them.
 //!
-//! Who has nothing to do costs memory and no look, neither for an event nor in a round. So whoever can change a
-//! subscription notes it here on the way (`get_mut`), and only those that were noted are sorted again, and stored.
+//! A subscription that has nothing to do costs memory, and no work per event or per round. To change one, callers go
+//! through `get_mut`, which notes it. Only those that were noted are sorted again, and stored by a checkpoint.
 
 use crate::accept::Parted;
 use crate::subscription::Subscription;
@@ -122,14 +122,12 @@ impl Subscriptions {
         self.names.len()
     }
 
-    /// Another may have the name of this one from here on. Answers whether it had it.
-    pub fn free_name(&mut self, id: SubscriptionId) -> bool {
-        let Some(subscription) = self.all.get(&id) else { return false };
-        let is_its = self.names.get(subscription.name()) == Some(&id);
-        if is_its {
+    /// Another may have the name of this one from here on.
+    pub fn free_name(&mut self, id: SubscriptionId) {
+        let Some(subscription) = self.all.get(&id) else { return };
+        if self.names.get(subscription.name()) == Some(&id) {
             self.names.remove(subscription.name());
         }
-        is_its
     }
 
     // ---- coming and going ---------------------------------------------------------------------------------
@@ -308,9 +306,10 @@ mod tests {
         let other = subscription(2, "two", "b").document;
         subscriptions.set_document(SubscriptionId(2), (*other).clone());
         assert_eq!((wanting(&subscriptions, "a"), wanting(&subscriptions, "b")), (vec![1], vec![2]));
-        assert!(subscriptions.free_name(SubscriptionId(1)));
+        subscriptions.free_name(SubscriptionId(1));
+        assert_eq!(subscriptions.named("one"), None);
         subscriptions.add(subscription(3, "one", "a"));
-        assert!(!subscriptions.free_name(SubscriptionId(1)), "another has it");
+        subscriptions.free_name(SubscriptionId(1));
         subscriptions.remove(SubscriptionId(1));
         assert_eq!(subscriptions.named("one"), Some(SubscriptionId(3)));
         assert_eq!(wanting(&subscriptions, "a"), [3]);

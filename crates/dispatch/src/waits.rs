@@ -15,6 +15,8 @@ pub(crate) struct Waits {
     singles: BinaryHeap<Reverse<(Millis, SubscriptionId, Position)>>,
     /// Lanes whose head is not durable yet.
     unsynced: VecDeque<(Address, Slot)>,
+    /// Unordered events whose replay is not durable yet.
+    unsynced_singles: VecDeque<(Address, SubscriptionId, Position)>,
 }
 
 impl Waits {
@@ -28,6 +30,10 @@ impl Waits {
 
     pub fn lane_until_synced(&mut self, at: Address, slot: Slot) {
         self.unsynced.push_back((at, slot));
+    }
+
+    pub fn single_until_synced(&mut self, at: Address, id: SubscriptionId, position: Position) {
+        self.unsynced_singles.push_back((at, id, position));
     }
 
     /// The next lane whose time has come.
@@ -45,8 +51,14 @@ impl Waits {
         self.unsynced.pop_front_if(|waiting| waiting.0 <= up_to).map(|(_, slot)| slot)
     }
 
+    /// The next unordered event that may be called again, now that the log is durable up to here.
+    pub fn synced_single(&mut self, up_to: Address) -> Option<(SubscriptionId, Position)> {
+        let next = self.unsynced_singles.pop_front_if(|waiting| waiting.0 <= up_to);
+        next.map(|(_, id, position)| (id, position))
+    }
+
     pub fn has_unsynced(&self) -> bool {
-        !self.unsynced.is_empty()
+        !self.unsynced.is_empty() || !self.unsynced_singles.is_empty()
     }
 
     /// When the next of them is due.
@@ -69,5 +81,6 @@ impl Waits {
         self.lanes.capacity() * size_of::<(Millis, Slot)>()
             + self.singles.capacity() * size_of::<(Millis, SubscriptionId, Position)>()
             + self.unsynced.capacity() * size_of::<(Address, Slot)>()
+            + self.unsynced_singles.capacity() * size_of::<(Address, SubscriptionId, Position)>()
     }
 }

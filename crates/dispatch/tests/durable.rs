@@ -101,3 +101,24 @@ fn a_lane_with_a_decision_that_is_not_durable_stays_in_memory() {
     world.settle();
     assert_eq!(world.take_open().len(), 1);
 }
+
+#[test]
+fn an_unordered_event_that_is_replayed_goes_out_once_that_is_durable() {
+    let mut world = World::new(3);
+    world.put(ordered("s", &json!({"ordering": "unordered"})));
+    world.send("k", None);
+    world.settle();
+    world.take_open().into_iter().for_each(|call| world.engine.outcome(call.ticket, world::error(422)));
+    world.settle();
+    assert_eq!(world.engine.dead_letters(), 1);
+    let request = Request { selector: Selector::default(), rate_per_second: 0, parallelism: 1 };
+    world.engine.create_replay(request).expect("created");
+    world.settle();
+    for _ in 0..3 {
+        world.now = world.now + 1;
+        assert!(starts(&mut world).is_empty(), "nobody would know of the replay after a power cut");
+    }
+    assert_eq!(world.engine.dead_letters(), 0, "it is on its way again");
+    world.settle();
+    assert_eq!(world.take_open().len(), 1);
+}

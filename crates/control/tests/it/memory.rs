@@ -27,7 +27,7 @@ struct State {
     tell: Option<Tell>,
     tasks: Vec<(Instant, Name, Task)>,
     seen: HashMap<Name, Observed>,
-    /// What was open when the platform was opened.
+    /// The resources that the platform was opened with.
     known: Vec<Name>,
     fetches: VecDeque<Failure>,
     builds: VecDeque<Failure>,

@@ -21,21 +21,21 @@ pub struct Index<T> {
 }
 
 /// Part of what a filter asks: an event without it cannot match.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Sign {
     name: String,
     test: Test,
     text: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Test {
     Exact,
     Prefix,
     Suffix,
 }
 
-/// What is asked of one attribute.
+/// The signs of one attribute, and who is listed under each.
 #[derive(Clone, Debug)]
 struct Signs<T> {
     exact: Texts<T>,
@@ -123,7 +123,7 @@ impl<T: Copy + Ord> Index<T> {
             Filter::Any(filters) => {
                 let each: Option<Vec<Vec<Sign>>> =
                     filters.iter().map(|filter| self.signs_of(filter)).collect();
-                each.map(|each| each.into_iter().fold(Vec::new(), with_new))
+                each.map(|each| without_doubles(each.concat()))
             }
             Filter::Not(_) => None,
         }
@@ -143,12 +143,9 @@ impl<T: Copy + Ord> Index<T> {
 }
 
 /// A subscription that names a sign twice is listed under it once.
-fn with_new(mut signs: Vec<Sign>, more: Vec<Sign>) -> Vec<Sign> {
-    for sign in more {
-        if !signs.contains(&sign) {
-            signs.push(sign);
-        }
-    }
+fn without_doubles(mut signs: Vec<Sign>) -> Vec<Sign> {
+    signs.sort_unstable();
+    signs.dedup();
     signs
 }
 

@@ -20,7 +20,7 @@ impl Engine {
         step: &Step<'_>,
     ) -> Result<(), Failure> {
         if let Step::Replay { job, .. } = step {
-            return self.apply_single_replay(id, position, *job);
+            return self.apply_single_replay(id, position, *job, at);
         }
         self.take_single(id, position)?;
         if let Step::Purge { .. } | Step::DropOldest { .. } = step {
@@ -74,6 +74,7 @@ impl Engine {
         id: SubscriptionId,
         position: Position,
         job: u64,
+        at: Address,
     ) -> Result<(), Failure> {
         let Some(letter) = self.dead_letter(rows::DEAD, id, position)? else { return Ok(()) };
         self.store.rows.delete(&rows::at_position(rows::DEAD, id, position));
@@ -88,7 +89,8 @@ impl Engine {
         single.retry_at = Some(now);
         subscription.singles.insert(position, single);
         if self.condition.live {
-            self.waits.single_until(now, id, position);
+            // A decision takes effect when it is durable.
+            self.waits.single_until_synced(Address(at.0 + 1), id, position);
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ impl Engine {
         let done = self.store.log.sync_done(up_to, result);
         self.note(done.map_err(Failure::from));
         if !self.store.log.needs_sync() {
-            self.commits.is_clean();
+            self.commits.all_synced();
         }
         if self.condition.failed.is_none() {
             self.release_synced();
@@ -40,6 +40,9 @@ impl Engine {
     pub(super) fn release_synced(&mut self) {
         let synced = self.store.log.synced();
         self.commits.synced(synced);
+        while let Some((id, position)) = self.waits.synced_single(synced) {
+            self.ready_single(id, position);
+        }
         while let Some(slot) = self.waits.synced_lane(synced) {
             if let Some(resident) = self.lanes.get_mut(slot) {
                 resident.queued = false;
