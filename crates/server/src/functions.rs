@@ -8,6 +8,7 @@ pub mod watch;
 use crate::api::Api;
 use crate::extract::{Json, Path};
 use crate::members;
+use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
 use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
@@ -16,7 +17,6 @@ use http::{StatusCode, Uri, header};
 use klambda_control::{Applied, Error, Name};
 use klambda_core::fault::Fault;
 use klambda_dispatch::documents;
-use klambda_functions::defaults;
 use klambda_functions::resource::{Kind, Resource};
 use klambda_functions::write::Change;
 use serde::Serialize;
@@ -29,31 +29,21 @@ pub fn kind_of(uri: &Uri) -> Kind {
     if uri.path().starts_with(AGENTS) { Kind::LambdaAgent } else { Kind::LambdaFunction }
 }
 
-fn namespace(params: &Params) -> String {
-    params.owned("namespace").unwrap_or_else(|| defaults::NAMESPACE.to_owned())
-}
-
-pub fn name_of(params: &Params, name: &str) -> Name {
-    Name::new(&namespace(params), name)
-}
-
 #[derive(Serialize)]
 struct Page {
     items: Vec<Value>,
     next: Option<String>,
 }
 
-pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["namespace", "limit", "cursor"]);
-    let (kind, limit, wanted) = (kind_of(&uri), params.limit(), params.owned("namespace"));
+pub async fn list(api: Api, uri: Uri, scope: Scope) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["limit", "cursor"]);
+    let (kind, limit) = (kind_of(&uri), params.limit());
     let after = params.parsed("cursor", |text| match text.split_once('/') {
         Some((namespace, name)) => Ok(Name::new(namespace, name)),
         None => Err("should be what `next` of the last page said".to_owned()),
     });
     params.finish()?;
-    let is_wanted = |resource: &Resource| {
-        resource.kind == kind && wanted.as_ref().is_none_or(|wanted| *wanted == resource.metadata.namespace)
-    };
+    let is_wanted = |resource: &Resource| resource.kind == kind && scope.has(&resource.metadata.namespace);
     let (found, more) = api.control.list(after.as_ref(), limit, is_wanted);
     let last = found.last().filter(|_| more);
     let next = last.map(|last| format!("{}/{}", last.metadata.namespace, last.metadata.name));
@@ -61,32 +51,40 @@ pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
     Ok(Json(Page { items, next }).into_response())
 }
 
-pub async fn show(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["namespace"]);
-    let name = name_of(&params, &name);
-    params.finish()?;
+pub async fn show(
+    api: Api,
+    uri: Uri,
+    namespace: Namespace,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
+    Params::none(&uri)?;
+    let name = Name::new(&namespace, &name);
     Ok(Json(api.control.find(kind_of(&uri), &name)?.to_json()).into_response())
 }
 
-pub async fn create(api: Api, uri: Uri, body: Bytes) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["namespace"]);
-    let namespace = params.owned("namespace");
-    params.finish()?;
+pub async fn create(api: Api, uri: Uri, namespace: Namespace, body: Bytes) -> Result<Response, Problem> {
+    Params::none(&uri)?;
     let mut document = members::parse(&body)?;
-    place(&mut document, namespace.as_deref(), None)?;
+    place(&mut document, &namespace, None)?;
     let applied = api.control.create(&document, kind_of(&uri)).await?;
     Ok(accepted(&uri, &applied))
 }
 
-pub async fn put(api: Api, uri: Uri, Path(name): Path<String>, body: Bytes) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["namespace", "apply"]);
-    let (namespace, apply) = (namespace(&params), params.flag("apply"));
+pub async fn put(
+    api: Api,
+    uri: Uri,
+    namespace: Namespace,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["apply"]);
+    let apply = params.flag("apply");
     params.finish()?;
     if !apply {
         return change(api, uri, &namespace, &name, body).await;
     }
     let mut document = members::parse(&body)?;
-    place(&mut document, Some(&namespace), Some(&name))?;
+    place(&mut document, &namespace, Some(&name))?;
     let applied = api.control.apply(&Name::new(&namespace, &name), &document, kind_of(&uri)).await?;
     Ok(match applied.change {
         Change::Created => accepted(&uri, &applied),
@@ -94,10 +92,14 @@ pub async fn put(api: Api, uri: Uri, Path(name): Path<String>, body: Bytes) -> R
     })
 }
 
-pub async fn patch(api: Api, uri: Uri, Path(name): Path<String>, body: Bytes) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["namespace"]);
-    let namespace = namespace(&params);
-    params.finish()?;
+pub async fn patch(
+    api: Api,
+    uri: Uri,
+    namespace: Namespace,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    Params::none(&uri)?;
     change(api, uri, &namespace, &name, body).await
 }
 
@@ -107,29 +109,37 @@ async fn change(api: Api, uri: Uri, namespace: &str, name: &str, body: Bytes) ->
     Ok(Json(summary(&applied)).into_response())
 }
 
-pub async fn delete(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["namespace", "resourceVersion"]);
-    let (name, version) = (name_of(&params, &name), params.owned("resourceVersion"));
+pub async fn delete(
+    api: Api,
+    uri: Uri,
+    namespace: Namespace,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
+    let params = Params::read(&uri, &["resourceVersion"]);
+    let (name, version) = (Name::new(&namespace, &name), params.owned("resourceVersion"));
     params.finish()?;
     let applied = api.control.delete(kind_of(&uri), &name, version.as_deref()).await?;
     Ok((StatusCode::ACCEPTED, Json(summary(&applied))).into_response())
 }
 
-pub async fn rebuild(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["namespace"]);
-    let name = name_of(&params, &name);
-    params.finish()?;
-    let applied = api.control.rebuild(kind_of(&uri), &name).await?;
+pub async fn rebuild(
+    api: Api,
+    uri: Uri,
+    namespace: Namespace,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
+    Params::none(&uri)?;
+    let applied = api.control.rebuild(kind_of(&uri), &Name::new(&namespace, &name)).await?;
     Ok((StatusCode::ACCEPTED, Json(summary(&applied))).into_response())
 }
 
 /// What the address says is put into the document; where both say something, they must agree.
-fn place(document: &mut Value, namespace: Option<&str>, name: Option<&str>) -> Result<(), Problem> {
+fn place(document: &mut Value, namespace: &str, name: Option<&str>) -> Result<(), Problem> {
     let mut faults = Vec::new();
     if let Value::Object(members) = document {
         let metadata = members.entry("metadata").or_insert_with(|| json!({}));
         if let Value::Object(metadata) = metadata {
-            for (member, given) in [("namespace", namespace), ("name", name)] {
+            for (member, given) in [("namespace", Some(namespace)), ("name", name)] {
                 let Some(given) = given else { continue };
                 let said = metadata.entry(member).or_insert_with(|| given.into());
                 if said.as_str().is_some_and(|said| said != given) {

@@ -19,6 +19,7 @@ mod lanes;
 pub mod listener;
 mod members;
 mod metrics;
+pub mod namespace;
 mod params;
 mod pieces;
 pub mod posts;

@@ -7,13 +7,14 @@ use crate::functions::invoke;
 use crate::problem::Problem;
 use bytes::Bytes;
 use klambda_control::Invocation;
+use klambda_functions::defaults;
 use klambda_functions::resource::Kind;
 use std::future::Future;
 
 /// What a post is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place<'a> {
-    Events,
+    Events { namespace: &'a str },
     Function { kind: Kind, namespace: &'a str, name: &'a str },
 }
 
@@ -51,7 +52,10 @@ impl Posts for Gate {
     ) -> Result<Read, Answer> {
         let api = self.api().map_err(Problem::into_answer)?;
         match place {
-            Place::Events => accept::read(api, content_type, headers, body).map(Read::Events),
+            Place::Events { namespace } if namespace != defaults::NAMESPACE => {
+                Err(Problem::not_found(format!("there is no namespace {namespace}")).into_answer())
+            }
+            Place::Events { .. } => accept::read(api, content_type, headers, body).map(Read::Events),
             Place::Function { kind, namespace, name } => {
                 let read = invoke::read(api, kind, namespace, name, headers, body);
                 read.map(|invocation| Read::Call(Box::new(invocation))).map_err(Problem::into_answer)

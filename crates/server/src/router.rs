@@ -10,6 +10,7 @@ use crate::connection::Connection;
 use crate::fast::Post;
 use crate::guard::Guard;
 use crate::listener::Service;
+use crate::namespace::{self, Scope};
 use crate::params::Params;
 use crate::posts::{Place, Posts};
 use crate::problem::Problem;
@@ -50,11 +51,11 @@ pub fn routes(resources: Router) -> Router {
 
 impl<P: Posts> Service for App<P> {
     async fn call(&self, request: Request<Incoming>, connection: &Connection) -> Response<Body> {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         let unread = !body.is_end_stream();
-        match self.admit(&head, connection) {
+        match self.admit(&mut head, connection) {
             Ok(Admitted::Health) => health(),
-            Ok(Admitted::Request) => self.answer(head, body, connection).await,
+            Ok(Admitted::Request(scope)) => self.answer(head, body, scope, connection).await,
             Err(problem) => {
                 if unread {
                     connection.leave_unread();
@@ -67,11 +68,11 @@ impl<P: Posts> Service for App<P> {
 
 enum Admitted {
     Health,
-    Request,
+    Request(Scope),
 }
 
 impl<P: Posts> App<P> {
-    fn admit(&self, head: &Parts, connection: &Connection) -> Result<Admitted, Problem> {
+    fn admit(&self, head: &mut Parts, connection: &Connection) -> Result<Admitted, Problem> {
         let path = head.uri.path();
         // Whoever watches the process knows neither its names nor its tokens.
         if HEALTH.contains(&path) && (head.method == Method::GET || head.method == Method::HEAD) {
@@ -83,7 +84,7 @@ impl<P: Posts> App<P> {
         {
             tokens.check(&head.headers)?;
         }
-        Ok(Admitted::Request)
+        namespace::take(&mut head.uri).map(Admitted::Request)
     }
 
     /// Whether a post on the short way may go on there: the same as [`App::admit`], without the reasons.
@@ -92,29 +93,36 @@ impl<P: Posts> App<P> {
             && self.tokens.as_ref().is_none_or(|tokens| tokens.admits(post.authorization))
     }
 
-    async fn post(&self, head: &Parts, body: Bytes) -> Answer {
-        match self.read(head, body) {
+    async fn post(&self, head: &Parts, scope: Scope, body: Bytes) -> Answer {
+        match self.read(head, scope, body) {
             Ok(read) => self.posts.answer(read).await,
             Err(answer) => answer,
         }
     }
 
-    fn read(&self, head: &Parts, body: Bytes) -> Result<P::Read, Answer> {
+    fn read(&self, head: &Parts, scope: Scope, body: Bytes) -> Result<P::Read, Answer> {
+        let namespace = scope.one().map_err(Problem::into_answer)?;
         if head.uri.query().is_some() {
             Params::none(&head.uri).map_err(Problem::into_answer)?;
         }
         let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let headers = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        self.posts.read(Place::Events, content_type, headers, body)
+        self.posts.read(Place::Events { namespace: &namespace }, content_type, headers, body)
     }
 
-    async fn answer(&self, head: Parts, body: Incoming, connection: &Connection) -> Response<Body> {
+    async fn answer(
+        &self,
+        head: Parts,
+        body: Incoming,
+        scope: Scope,
+        connection: &Connection,
+    ) -> Response<Body> {
         let body = match body::collect(body, self.body_bytes, connection).await {
             Ok(body) => body,
             Err(problem) => return closing(problem.into_http()),
         };
         if head.method == Method::POST && head.uri.path() == EVENTS {
-            let answer = self.post(&head, body).await;
+            let answer = self.post(&head, scope, body).await;
             if !Unsent::is_long(answer.body.len()) {
                 return answer.into();
             }
@@ -122,6 +130,7 @@ impl<P: Posts> App<P> {
         }
         let mut request = Request::from_parts(head, axum::body::Body::from(body));
         request.extensions_mut().insert(Peer(connection.peer.ip()));
+        request.extensions_mut().insert(scope);
         // Boxed, since the future of a connection should be no larger than the hot path needs.
         let Ok(response) = Box::pin(self.router.clone().oneshot(request)).await;
         self.unsent.count(response).await.map(Body::from)

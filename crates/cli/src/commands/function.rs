@@ -37,7 +37,7 @@ impl<'a> Place<'a> {
 
     /// The list of all namespaces.
     pub fn everywhere(&self) -> Route {
-        self.address(&[])
+        self.address(&[]).query("namespace", "*")
     }
 
     fn address(&self, below: &[&str]) -> Route {

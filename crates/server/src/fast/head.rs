@@ -7,6 +7,7 @@ use crate::posts::Place;
 use httparse::{Header, ParserConfig, Request, Status};
 use klambda_core::{http1, scan};
 use klambda_functions::defaults;
+use klambda_functions::name::is_label;
 use klambda_functions::resource::Kind;
 use std::mem::MaybeUninit;
 
@@ -101,7 +102,21 @@ impl<'b> FirstLine<'b> {
     fn place(line: &'b [u8]) -> Option<Place<'b>> {
         let path = std::str::from_utf8(line).ok()?.strip_suffix(END)?;
         if path == "events" {
-            return Some(Place::Events);
+            return Some(Place::Events { namespace: defaults::NAMESPACE });
+        }
+        match path.strip_prefix("namespaces/") {
+            Some(below) => {
+                let (namespace, path) = below.split_once('/')?;
+                Self::place_in(path, Some(namespace))
+            }
+            None => Self::place_in(path, None),
+        }
+    }
+
+    /// A path below the namespace that its beginning names, or one that may name it at its end.
+    fn place_in(path: &'b str, namespace: Option<&'b str>) -> Option<Place<'b>> {
+        if let Some(rest) = path.strip_prefix("events") {
+            return Some(Place::Events { namespace: named(namespace, rest)? });
         }
         let (kind, rest) = match path.strip_prefix("lambda/")?.split_once('/')? {
             ("functions", rest) => (Kind::LambdaFunction, rest),
@@ -109,12 +124,20 @@ impl<'b> FirstLine<'b> {
             _ => return None,
         };
         let (name, rest) = rest.split_once('/')?;
-        let namespace = match rest.strip_prefix("invoke")? {
-            "" => defaults::NAMESPACE,
-            query => query.strip_prefix("?namespace=")?,
-        };
-        (is_name(name) && is_name(namespace)).then_some(Place::Function { kind, namespace, name })
+        let namespace = named(namespace, rest.strip_prefix("invoke")?)?;
+        is_name(name).then_some(Place::Function { kind, namespace, name })
     }
+}
+
+/// The namespace by what the beginning of a path and its query say.
+fn named<'b>(given: Option<&'b str>, query: &'b str) -> Option<&'b str> {
+    let namespace = match (given, query) {
+        (Some(given), "") => given,
+        (Some(_), _) => return None,
+        (None, "") => return Some(defaults::NAMESPACE),
+        (None, query) => query.strip_prefix("?namespace=")?,
+    };
+    is_label(namespace).then_some(namespace)
 }
 
 /// Written as it is, without anything that stands for something else.
@@ -268,6 +291,13 @@ mod tests {
             "POST /api/v1/lambda/functions/a/invoke?namespace= HTTP/1.1\r\n",
             "POST /api/v1/lambda/functions/a/invoke?namespace=b&x=y HTTP/1.1\r\n",
             "POST /api/v1/lambda/others/a/invoke HTTP/1.1\r\n",
+            "POST /api/v1/events?namespace=* HTTP/1.1\r\n",
+            "POST /api/v1/events?namespace=Shop HTTP/1.1\r\n",
+            "POST /api/v1/namespaces/a/events?namespace=a HTTP/1.1\r\n",
+            "POST /api/v1/namespaces/%61/events HTTP/1.1\r\n",
+            "POST /api/v1/namespaces//events HTTP/1.1\r\n",
+            "POST /api/v1/namespaces/a HTTP/1.1\r\n",
+            "POST /api/v1/namespaces/a/namespaces/b/events HTTP/1.1\r\n",
         ] {
             assert_eq!(verdict(other), "other", "{other:?}");
         }
@@ -289,7 +319,11 @@ mod tests {
         let function = |kind: Kind, namespace: &str, name: &str| {
             format!("{:?}", Place::Function { kind, namespace, name })
         };
-        assert_eq!(place("events"), "Events");
+        let events = |namespace: &str| format!("{:?}", Place::Events { namespace });
+        assert_eq!(place("events"), events("default"));
+        assert_eq!(place("events?namespace=shop"), events("shop"));
+        assert_eq!(place("namespaces/shop/events"), events("shop"));
+        assert_eq!(place("namespaces/c/lambda/agents/b/invoke"), function(Kind::LambdaAgent, "c", "b"));
         assert_eq!(place("lambda/functions/a-1/invoke"), function(Kind::LambdaFunction, "default", "a-1"));
         assert_eq!(place("lambda/agents/b/invoke?namespace=c"), function(Kind::LambdaAgent, "c", "b"));
     }

@@ -1,9 +1,10 @@
 //! `POST /api/v1/lambda/functions/{name}/invoke`: the body goes to the handler, its answer comes back.
 
-use super::{kind_of, namespace};
+use super::kind_of;
 use crate::answer::Answer;
 use crate::api::{Api, go_on};
 use crate::extract::Path;
+use crate::namespace::Namespace;
 use crate::params::Params;
 use crate::problem::Problem;
 use crate::stream::{ByteStream, Pieces};
@@ -18,13 +19,12 @@ use std::io;
 pub async fn call(
     api: Api,
     uri: Uri,
+    namespace: Namespace,
     Path(name): Path<String>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["namespace"]);
-    let namespace = namespace(&params);
-    params.finish()?;
+    Params::none(&uri)?;
     let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
     let invocation = read(&api, kind_of(&uri), &namespace, &name, headers, body)?;
     Ok(answer(&api, invocation).await?.into_response())

@@ -1,9 +1,10 @@
 //! `GET /api/v1/lambda/functions/{name}/logs`: what a function printed, and what it prints.
 
-use super::{kind_of, name_of};
+use super::kind_of;
 use crate::api::{Api, TAILS_MAX, go_on};
 use crate::auth::Opener;
 use crate::extract::{Json, Path};
+use crate::namespace::Namespace;
 use crate::params::Params;
 use crate::problem::Problem;
 use crate::shutdown::Shutdown;
@@ -11,6 +12,7 @@ use crate::stream::{ByteStream, Pieces};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri, header};
+use klambda_control::Name;
 use klambda_functions::platform::{Line, Logs};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -23,11 +25,12 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 pub async fn show(
     api: Api,
     uri: Uri,
+    namespace: Namespace,
     Path(name): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["namespace", "tail", "follow"]);
-    let (name, tail) = (name_of(&params, &name), params.number("tail").unwrap_or(TAIL_DEFAULT));
+    let params = Params::read(&uri, &["tail", "follow"]);
+    let (name, tail) = (Name::new(&namespace, &name), params.number("tail").unwrap_or(TAIL_DEFAULT));
     let accepts = headers.get(header::ACCEPT).is_some_and(|value| value.as_bytes() == b"text/event-stream");
     let follow = params.flag("follow") || accepts;
     params.finish()?;

@@ -7,6 +7,7 @@ mod events;
 mod failures;
 mod lanes;
 mod metrics;
+mod namespaces;
 mod problems;
 mod subscriptions;
 mod world;

@@ -1,0 +1,205 @@
+//! Which namespace a request is for. `/api/v1/namespaces/{ns}/…` and `?namespace=` say it, and the router finds it out
+//! once, before routing: resources see the short path, without the parameter.
+
+use crate::problem::Problem;
+use axum::extract::FromRequestParts;
+use http::Uri;
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use klambda_functions::defaults;
+use klambda_functions::name::{RULE, is_label};
+use percent_encoding::percent_decode_str;
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Deref;
+
+/// The one namespace of a request. As an extractor it refuses `*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Namespace(Cow<'static, str>);
+
+/// One namespace, or all of them (`*`): for lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    One(Namespace),
+    All,
+}
+
+/// Stands for all namespaces.
+pub const ALL: &str = "*";
+const API: &str = "/api/v1/";
+const NAMESPACES: &str = "namespaces/";
+const PARAMETER: &str = "namespace";
+
+impl Default for Namespace {
+    fn default() -> Namespace {
+        Namespace(Cow::Borrowed(defaults::NAMESPACE))
+    }
+}
+
+impl Deref for Namespace {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+impl Default for Scope {
+    fn default() -> Scope {
+        Scope::One(Namespace::default())
+    }
+}
+
+impl Scope {
+    /// Whether something in this namespace is in scope.
+    pub fn has(&self, namespace: &str) -> bool {
+        match self {
+            Scope::One(one) => **one == *namespace,
+            Scope::All => true,
+        }
+    }
+
+    pub fn one(self) -> Result<Namespace, Problem> {
+        match self {
+            Scope::One(one) => Ok(one),
+            Scope::All => Err(Problem::bad_request("namespace `*` is for lists only: name one namespace")),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Scope, Problem> {
+        let decoded = percent_decode_str(text).decode_utf8().unwrap_or_default();
+        match &*decoded {
+            ALL => Ok(Scope::All),
+            defaults::NAMESPACE => Ok(Scope::default()),
+            name if is_label(name) => Ok(Scope::One(Namespace(Cow::Owned(name.to_owned())))),
+            _ => Err(Problem::bad_request(format!("`{text}` is not a namespace: its name {RULE}"))),
+        }
+    }
+}
+
+/// Finds the namespace and takes it out of the address. An address that says none costs nothing but the look.
+pub fn take(uri: &mut Uri) -> Result<Scope, Problem> {
+    let (in_path, rest) = match split(uri.path()) {
+        Some((namespace, rest)) => (Some(Scope::parse(namespace)?), Some(rest)),
+        None => (None, None),
+    };
+    let (in_query, query) = match uri.query() {
+        Some(query) => taken_out(query)?,
+        None => (None, None),
+    };
+    if rest.is_some() || query.is_some() {
+        let path = rest.map_or_else(|| uri.path().to_owned(), |rest| format!("{API}{rest}"));
+        let query = query.or_else(|| uri.query().map(str::to_owned)).filter(|query| !query.is_empty());
+        *uri = address(match query {
+            Some(query) => format!("{path}?{query}"),
+            None => path,
+        })?;
+    }
+    match (in_path, in_query) {
+        (Some(path), Some(query)) if path != query => {
+            Err(Problem::bad_request("the path names one namespace and ?namespace= another"))
+        }
+        (path, query) => Ok(path.or(query).unwrap_or_default()),
+    }
+}
+
+/// Namespace and rest of a path below a namespace. Namespaces themselves are below none.
+fn split(path: &str) -> Option<(&str, &str)> {
+    let (namespace, rest) = path.strip_prefix(API)?.strip_prefix(NAMESPACES)?.split_once('/')?;
+    let is_below = !rest.is_empty() && rest != "namespaces" && !rest.starts_with(NAMESPACES);
+    is_below.then_some((namespace, rest))
+}
+
+/// The namespace in a query, and the query without it, if it was there.
+fn taken_out(query: &str) -> Result<(Option<Scope>, Option<String>), Problem> {
+    let is_namespace = |pair: &&str| {
+        let name = pair.split_once('=').map_or(*pair, |(name, _)| name);
+        percent_decode_str(name).eq(PARAMETER.bytes())
+    };
+    let mut given = query.split('&').filter(is_namespace);
+    let Some(first) = given.next() else { return Ok((None, None)) };
+    if given.next().is_some() {
+        return Err(Problem::bad_request("query parameter `namespace` is given twice"));
+    }
+    let scope = Scope::parse(first.split_once('=').map_or("", |(_, value)| value))?;
+    let rest: Vec<&str> = query.split('&').filter(|pair| !is_namespace(pair)).collect();
+    Ok((Some(scope), Some(rest.join("&"))))
+}
+
+fn address(text: String) -> Result<Uri, Problem> {
+    let parsed = PathAndQuery::try_from(text).map(Uri::from);
+    parsed.map_err(|error| Problem::bad_request(format!("the address cannot be read: {error}")))
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Scope {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Scope, Problem> {
+        Ok(parts.extensions.get::<Scope>().cloned().unwrap_or_default())
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Namespace {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Namespace, Problem> {
+        Scope::from_request_parts(parts, state).await?.one()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is left of an address, and its namespace.
+    fn seen(address: &str) -> Result<String, String> {
+        let mut uri: Uri = address.parse().unwrap();
+        let scope = take(&mut uri).map_err(|problem| problem.detail().to_owned())?;
+        let namespace = scope.one().map_or_else(|_| ALL.to_owned(), |one| one.to_string());
+        Ok(format!("{uri} in {namespace}"))
+    }
+
+    #[test]
+    fn the_namespace_is_taken_out_of_the_address() {
+        for (address, expected) in [
+            ("/api/v1/lanes", "/api/v1/lanes in default"),
+            ("/api/v1/lanes?limit=1", "/api/v1/lanes?limit=1 in default"),
+            ("/api/v1/lanes?namespace=shop", "/api/v1/lanes in shop"),
+            ("/api/v1/lanes?a=%2F&namespace=shop&b", "/api/v1/lanes?a=%2F&b in shop"),
+            ("/api/v1/lanes?name%73pace=%2A", "/api/v1/lanes in *"),
+            ("/api/v1/namespaces/shop/lanes/o/a%2Fb?x=1", "/api/v1/lanes/o/a%2Fb?x=1 in shop"),
+            ("/api/v1/namespaces/shop/lanes?namespace=shop", "/api/v1/lanes in shop"),
+            ("/api/v1/namespaces/*/lanes", "/api/v1/lanes in *"),
+            ("/api/v1/namespaces", "/api/v1/namespaces in default"),
+            ("/api/v1/namespaces/shop", "/api/v1/namespaces/shop in default"),
+            ("/api/v1/namespaces/shop/", "/api/v1/namespaces/shop/ in default"),
+            ("/api/v1/namespaces/a/namespaces/b", "/api/v1/namespaces/a/namespaces/b in default"),
+            ("http://h:1/api/v1/lanes", "http://h:1/api/v1/lanes in default"),
+        ] {
+            assert_eq!(seen(address).as_deref(), Ok(expected), "{address}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_namespace_or_two_of_them_is_refused() {
+        for address in [
+            "/api/v1/lanes?namespace",
+            "/api/v1/lanes?namespace=",
+            "/api/v1/lanes?namespace=Shop",
+            "/api/v1/lanes?namespace=%ff",
+            "/api/v1/lanes?namespace=a&namespace=a",
+            "/api/v1/namespaces//lanes",
+            "/api/v1/namespaces/a.b/lanes",
+            "/api/v1/namespaces/a/lanes?namespace=b",
+            "/api/v1/namespaces/a/lanes?namespace=*",
+        ] {
+            assert!(seen(address).is_err(), "{address}");
+        }
+    }
+}
