@@ -11,6 +11,7 @@ use klambda_functions::failure::Reason;
 use klambda_functions::resource::{Form, Resource};
 use klambda_server::config::{self, Config};
 use klambda_server::problem::KINDS;
+use klambda_server::routes::routes;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -289,9 +290,8 @@ fn leaves(path: &str, value: &Value, found: &mut BTreeMap<String, Value>) {
 
 #[test]
 fn resources() {
-    let routes = read("crates/server/src/api.rs");
-    let routes = routes.split(".route(").skip(1).filter_map(|rest| rest.split('"').nth(1));
-    let wanted: BTreeSet<&str> = routes.chain(["/healthz"]).collect();
+    let wanted: BTreeSet<&str> =
+        routes().iter().map(|route| route.path).filter(|path| *path != "/health").collect();
     let text = read("docs/reference/rest.md");
     let codes = support::markdown::codes(&text);
     let paths = codes.iter().filter_map(|code| code.split_once(' ')).filter_map(|(method, path)| {
@@ -304,6 +304,14 @@ fn resources() {
     let actions = ["/api/v1/subscriptions/{name}/pause"];
     let unknown: Vec<_> = told.difference(&wanted).filter(|path| !actions.contains(path)).collect();
     assert!(unknown.is_empty(), "in docs/reference/rest.md, but not in the server: {unknown:?}");
+}
+
+#[test]
+fn needs_of_resources() {
+    let rows = routes()
+        .into_iter()
+        .map(|route| vec![format!("`{} {}`", route.method, route.path), route.need.to_string()]);
+    section("docs/reference/access.md", "routes", &table(&["address", "needs"], rows));
 }
 
 // ---- metrics --------------------------------------------------------------------------------------------------

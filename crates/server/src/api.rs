@@ -1,16 +1,13 @@
-//! What the resources share, and the table of their addresses.
+//! What the resources share.
 
-use crate::auth::{Opener, Tokens};
+use crate::auth::{Access, Opener};
 use crate::connection::INTERNAL;
 use crate::functions::limits::Limiter;
 use crate::functions::watch::Requests;
 use crate::listener::Stats;
 use crate::problem::Problem;
 use crate::shutdown::Shutdown;
-use crate::{backup, dead_letters, events, functions, lanes, metrics, replays, status, subscriptions};
-use axum::Router;
 use axum::extract::FromRequestParts;
-use axum::routing::{get, post};
 use http::HeaderMap;
 use http::request::Parts;
 use klambda_control::Control;
@@ -43,7 +40,7 @@ pub struct Inner {
     /// Events received without a `specversion`.
     pub unversioned: AtomicU64,
     pub shutdown: Shutdown,
-    pub tokens: Option<Arc<Tokens>>,
+    pub access: Arc<Access>,
     pub stats: Arc<Stats>,
     pub held: Account,
     pub about: About,
@@ -119,7 +116,7 @@ impl Api {
 
     /// For a stream, which must end when the token of the request that opened it is revoked.
     pub fn opener(&self, headers: &HeaderMap) -> Opener {
-        Opener::new(self.tokens.clone(), headers)
+        Opener::new(Arc::clone(&self.access), headers)
     }
 
     /// Why the engine did not answer.
@@ -164,50 +161,4 @@ impl FromRequestParts<Gate> for Api {
     async fn from_request_parts(_: &mut Parts, gate: &Gate) -> Result<Api, Problem> {
         gate.api().cloned()
     }
-}
-
-/// Every resource at its address. `POST /api/v1/events` is not among them: it has a shorter way.
-pub fn resources(gate: Gate) -> Router {
-    Router::new()
-        .route("/readyz", get(status::ready))
-        .route("/metrics", get(metrics::show))
-        .route("/api/v1/status", get(status::show))
-        .route("/api/v1/backup", post(backup::take))
-        .route("/api/v1/events", get(events::list))
-        .route("/api/v1/events/{id}", get(events::show))
-        .route("/api/v1/subscriptions", get(subscriptions::list))
-        .route(
-            "/api/v1/subscriptions/{name}",
-            get(subscriptions::show).put(subscriptions::put).delete(subscriptions::delete),
-        )
-        .route("/api/v1/subscriptions/{name}/{action}", post(subscriptions::act))
-        .route("/api/v1/lanes", get(lanes::list))
-        .route("/api/v1/lanes/{action}", post(lanes::act_on_query))
-        .route("/api/v1/lanes/{subscription}/{key}", get(lanes::show))
-        .route("/api/v1/lanes/{subscription}/{key}/{action}", post(lanes::act))
-        .route("/api/v1/dlq", get(dead_letters::list))
-        .route("/api/v1/dlq/purge", post(dead_letters::purge))
-        .route("/api/v1/dlq/replays", get(replays::list).post(replays::create))
-        .route("/api/v1/dlq/replays/{id}", get(replays::show).delete(replays::stop))
-        .route("/api/v1/dlq/{id}", get(dead_letters::show).delete(dead_letters::delete))
-        .merge(lambda(gate.clone()))
-        .with_state(gate)
-}
-
-/// Functions and agents: the same resources at two addresses.
-fn lambda(gate: Gate) -> Router<Gate> {
-    let one = || get(functions::show).put(functions::put).patch(functions::patch).delete(functions::delete);
-    Router::new()
-        .route("/api/v1/lambda/functions", get(functions::list).post(functions::create))
-        .route("/api/v1/lambda/functions/{name}", one())
-        .route("/api/v1/lambda/functions/{name}/rebuild", post(functions::rebuild))
-        .route("/api/v1/lambda/functions/{name}/logs", get(functions::logs::show))
-        .route("/api/v1/lambda/agents", get(functions::list).post(functions::create))
-        .route("/api/v1/lambda/agents/{name}", one())
-        .route("/api/v1/lambda/agents/{name}/rebuild", post(functions::rebuild))
-        .route("/api/v1/lambda/agents/{name}/logs", get(functions::logs::show))
-        .route_layer(axum::middleware::from_fn_with_state(gate, functions::watch::pass))
-        // Calls are neither limited nor counted among these.
-        .route("/api/v1/lambda/functions/{name}/invoke", post(functions::invoke::call))
-        .route("/api/v1/lambda/agents/{name}/invoke", post(functions::invoke::call))
 }

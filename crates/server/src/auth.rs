@@ -1,174 +1,105 @@
-//! Bearer tokens from a file, one per line. The file may be changed while the server runs: it is read again
-//! within a second of a change, or at once on request.
+//! Who makes a request. Without any tokens configured everybody may do everything, which is why the server then listens
+//! on loopback only.
 //!
 //! A token is never logged and never part of an error.
 
+mod file;
+
+pub use file::{Error, Tokens};
+
 use crate::problem::Problem;
+use axum::extract::FromRequestParts;
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, header};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
-use std::time::{Duration, Instant, SystemTime};
-use std::{fmt, fs, io};
-use subtle::{Choice, ConstantTimeEq};
+use klambda_access::Identity;
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-pub struct Tokens {
-    path: PathBuf,
-    current: RwLock<Loaded>,
-    started: Instant,
-    /// Milliseconds since `started` of the last look at the file.
-    looked: AtomicU64,
+/// All the ways to be known.
+#[derive(Debug, Default)]
+pub struct Access {
+    file: Option<Tokens>,
 }
 
-struct Loaded {
-    tokens: Vec<Box<[u8]>>,
-    stamp: Stamp,
+/// Who makes a request. Cheap to clone.
+#[derive(Clone, Debug)]
+pub enum Who {
+    /// The same for everybody who comes this way.
+    Common(&'static Identity),
+    Own(Arc<Identity>),
 }
 
-/// What changes when a file does.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    modified: Option<SystemTime>,
-    inode: u64,
-    length: u64,
+/// Why nobody is known by a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    NoToken,
+    WrongToken,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error("cannot read the token file {path}: {source}")]
-    Unreadable { path: PathBuf, source: io::Error },
-    #[error("the token file {path} holds no token: write one per line")]
-    Empty { path: PathBuf },
-    #[error("line {line} of the token file {path} is no token: visible ASCII without spaces, please")]
-    Malformed { path: PathBuf, line: usize },
-}
+static ANONYMOUS: Identity = Identity::admin("anonymous");
+static TOKEN_FILE: Identity = Identity::admin("token-file");
 
-/// Together with [`STREAM_LOOK`] less than the second within which a revoked token must have no effect.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How often an open stream checks its token.
-const STREAM_LOOK: Duration = Duration::from_millis(250);
-
-/// What opened a stream. The stream ends when this is no longer valid.
-pub struct Opener {
-    tokens: Option<Arc<Tokens>>,
-    authorization: Option<HeaderValue>,
-}
-
-impl Opener {
-    pub fn new(tokens: Option<Arc<Tokens>>, headers: &HeaderMap) -> Opener {
-        Opener { tokens, authorization: headers.get(header::AUTHORIZATION).cloned() }
+impl Access {
+    pub fn open(token_file: Option<&Path>) -> Result<Access, Error> {
+        Ok(Access { file: token_file.map(Tokens::load).transpose()? })
     }
 
-    /// Returns when the token was revoked; without tokens, never.
-    pub async fn revoked(&self) {
-        let Some(tokens) = &self.tokens else { return std::future::pending().await };
-        let authorization = self.authorization.as_ref().map(HeaderValue::as_bytes);
-        while tokens.admits(authorization) {
-            tokio::time::sleep(STREAM_LOOK).await;
+    /// Whether nobody needs a token.
+    pub fn is_open(&self) -> bool {
+        self.file.is_none()
+    }
+
+    pub fn who(&self, authorization: Option<&[u8]>) -> Result<Who, Unknown> {
+        let Some(file) = &self.file else { return Ok(Who::Common(&ANONYMOUS)) };
+        let given = authorization.and_then(bearer).ok_or(Unknown::NoToken)?;
+        if file.has(given) {
+            return Ok(Who::Common(&TOKEN_FILE));
         }
-    }
-}
-
-impl Tokens {
-    pub fn load(path: &Path) -> Result<Tokens, Error> {
-        let loaded = Loaded::read(path)?;
-        Ok(Tokens {
-            path: path.to_owned(),
-            current: RwLock::new(loaded),
-            started: Instant::now(),
-            looked: AtomicU64::new(0),
-        })
+        Err(Unknown::WrongToken)
     }
 
-    /// Whether the request carries one of the tokens.
-    pub fn check(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        self.look_again();
-        let Some(given) = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()))
-        else {
-            return Err(Problem::unauthorized("this server needs a token: Authorization: Bearer <token>"));
-        };
-        if self.knows(given) {
-            Ok(())
-        } else {
-            Err(Problem::unauthorized("the token is not one of this server's"))
-        }
+    pub fn of(&self, headers: &HeaderMap) -> Result<Who, Problem> {
+        let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        self.who(authorization).map_err(Problem::from)
     }
 
-    /// The same for a header that is held as bare bytes.
-    pub(crate) fn admits(&self, authorization: Option<&[u8]>) -> bool {
-        self.look_again();
-        authorization.and_then(bearer).is_some_and(|given| self.knows(given))
-    }
-
-    /// Reads the file now. A file that cannot be used leaves the tokens as they were, since a half-written file
-    /// must lock nobody out; the server's log says so.
+    /// Reads the token file now.
     pub fn reload(&self) {
-        match Loaded::read(&self.path) {
-            Ok(loaded) => {
-                let count = loaded.tokens.len();
-                *self.current.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = loaded;
-                tracing::info!(count, "Tokens read.");
-            }
-            Err(error) => tracing::warn!(%error, "Token file not usable; the tokens stay as they were."),
-        }
-    }
-
-    fn knows(&self, given: &[u8]) -> bool {
-        let current = self.current.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // Every token is compared to its end: the time taken tells nothing but the number of tokens.
-        let known = current.tokens.iter().fold(Choice::from(0), |known, token| known | token.ct_eq(given));
-        known.into()
-    }
-
-    fn look_again(&self) {
-        let now = self.started.elapsed().as_millis() as u64;
-        let looked = self.looked.load(Ordering::Relaxed);
-        if now.saturating_sub(looked) < LOOK_EVERY.as_millis() as u64
-            || self.looked.compare_exchange(looked, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
-        {
-            return;
-        }
-        let stamp = self.current.read().unwrap_or_else(|poisoned| poisoned.into_inner()).stamp;
-        if Stamp::of(&self.path).is_ok_and(|now| now != stamp) {
-            self.reload();
+        if let Some(file) = &self.file {
+            file.reload();
         }
     }
 }
 
-impl fmt::Debug for Tokens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tokens").field("path", &self.path).finish_non_exhaustive()
+impl Deref for Who {
+    type Target = Identity;
+
+    fn deref(&self) -> &Identity {
+        match self {
+            Who::Common(identity) => identity,
+            Who::Own(identity) => identity,
+        }
     }
 }
 
-impl Loaded {
-    fn read(path: &Path) -> Result<Loaded, Error> {
-        let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
-        // The stamp first: a change between the two reads is seen at the next look.
-        let stamp = Stamp::of(path).map_err(unreadable)?;
-        let text = fs::read(path).map_err(unreadable)?;
-        let mut tokens = Vec::new();
-        for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
-            let token = line.trim_ascii();
-            if !token.iter().all(u8::is_ascii_graphic) {
-                return Err(Error::Malformed { path: path.to_owned(), line: index + 1 });
+impl From<Unknown> for Problem {
+    fn from(unknown: Unknown) -> Problem {
+        match unknown {
+            Unknown::NoToken => {
+                Problem::unauthorized("this server needs a token: Authorization: Bearer <token>")
             }
-            if !token.is_empty() {
-                tokens.push(token.into());
-            }
+            Unknown::WrongToken => Problem::unauthorized("the token is not valid on this server"),
         }
-        if tokens.is_empty() {
-            return Err(Error::Empty { path: path.to_owned() });
-        }
-        Ok(Loaded { tokens, stamp })
     }
 }
 
-impl Stamp {
-    fn of(path: &Path) -> io::Result<Stamp> {
-        let metadata = fs::metadata(path)?;
-        Ok(Stamp { modified: metadata.modified().ok(), inode: metadata.ino(), length: metadata.len() })
+impl<S: Send + Sync> FromRequestParts<S> for Who {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Who, Problem> {
+        parts.extensions.get::<Who>().cloned().ok_or_else(|| Unknown::NoToken.into())
     }
 }
 
@@ -177,66 +108,56 @@ fn bearer(authorization: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
+/// How often an open stream checks its token.
+const STREAM_LOOK: Duration = Duration::from_millis(250);
+
+/// What opened a stream. The stream ends when this is no longer valid.
+pub struct Opener {
+    access: Arc<Access>,
+    authorization: Option<HeaderValue>,
+}
+
+impl Opener {
+    pub fn new(access: Arc<Access>, headers: &HeaderMap) -> Opener {
+        Opener { access, authorization: headers.get(header::AUTHORIZATION).cloned() }
+    }
+
+    /// Returns when the token was revoked; where nobody needs one, never.
+    pub async fn revoked(&self) {
+        if self.access.is_open() {
+            return std::future::pending().await;
+        }
+        let authorization = self.authorization.as_ref().map(HeaderValue::as_bytes);
+        while self.access.who(authorization).is_ok() {
+            tokio::time::sleep(STREAM_LOOK).await;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn allows(tokens: &Tokens, authorization: &str) -> bool {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::AUTHORIZATION, authorization.parse().unwrap());
-        tokens.check(&headers).is_ok()
-    }
-
-    fn file(text: &str) -> tempfile::NamedTempFile {
+    #[test]
+    fn a_token_of_the_file_is_an_admin() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), text).unwrap();
-        file
-    }
-
-    #[test]
-    fn any_line_of_the_file_is_a_token() {
-        let file = file("first\r\n\n  second-token \n");
-        let tokens = Tokens::load(file.path()).unwrap();
-        assert!(allows(&tokens, "Bearer first"));
-        assert!(allows(&tokens, "bearer second-token"));
-        for wrong in [
-            "Bearer",
-            "Bearer ",
-            "Bearer firs",
-            "Bearer firstt",
-            "Basic first",
-            "first",
-            "Bearer first second",
-        ] {
-            assert!(!allows(&tokens, wrong), "{wrong}");
+        std::fs::write(file.path(), "first").unwrap();
+        let access = Access::open(Some(file.path())).unwrap();
+        for good in ["Bearer first", "bearer first", "Bearer   first "] {
+            assert_eq!(access.who(Some(good.as_bytes())).unwrap().name, "token-file", "{good}");
         }
-        assert!(tokens.check(&HeaderMap::new()).is_err());
-        assert!(!format!("{tokens:?}").contains("first"));
-    }
-
-    #[test]
-    fn a_change_is_taken_and_a_broken_file_is_not() {
-        let file = file("old");
-        let tokens = Tokens::load(file.path()).unwrap();
-        fs::write(file.path(), "newer").unwrap();
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !allows(&tokens, "Bearer newer") {
-            assert!(Instant::now() < deadline, "the change was never seen");
-            std::thread::yield_now();
+        for wrong in ["Bearer ", "Bearer firs", "Bearer firstt", "Bearer first second"] {
+            assert_eq!(access.who(Some(wrong.as_bytes())).unwrap_err(), Unknown::WrongToken, "{wrong}");
         }
-        assert!(!allows(&tokens, "Bearer old"));
-        fs::write(file.path(), " \n").unwrap();
-        tokens.reload();
-        assert!(allows(&tokens, "Bearer newer"));
+        for none in [None, Some("Bearer"), Some("Basic first"), Some("first")] {
+            assert_eq!(access.who(none.map(str::as_bytes)).unwrap_err(), Unknown::NoToken, "{none:?}");
+        }
     }
 
     #[test]
-    fn files_that_hold_no_tokens_are_named() {
-        assert!(matches!(Tokens::load(file("\n\n").path()), Err(Error::Empty { .. })));
-        assert!(matches!(
-            Tokens::load(file("good\nnot good\n").path()),
-            Err(Error::Malformed { line: 2, .. })
-        ));
-        assert!(matches!(Tokens::load(Path::new("/nowhere/token")), Err(Error::Unreadable { .. })));
+    fn without_tokens_everybody_is_an_admin() {
+        let access = Access::default();
+        assert!(access.is_open());
+        assert_eq!(access.who(Some(b"Bearer whatever")).unwrap().name, "anonymous");
     }
 }

@@ -11,6 +11,7 @@ mod head;
 pub(crate) use head::Post;
 
 use crate::answer::{Answer, LAST_CHUNK, write_chunk};
+use crate::auth::Who;
 use crate::connection::{Connection, End, INTERNAL, Phase, Watch, watched};
 use crate::inlet::Inlet;
 use crate::pieces::Pieces;
@@ -94,6 +95,7 @@ struct Conversation<'a, P: Posts> {
 struct Body {
     arrived: Pieces,
     length: usize,
+    who: Who,
 }
 
 impl Body {
@@ -127,6 +129,7 @@ enum Found<R> {
     Head {
         bytes: usize,
         length: usize,
+        who: Who,
     },
     /// A whole post of so many bytes.
     Whole(Taken<R>, usize),
@@ -276,12 +279,15 @@ impl<P: Posts> Conversation<'_, P> {
             Verdict::Other => return Found::Other,
             Verdict::Post(post) => post,
         };
-        if post.length > self.app.body_bytes || !self.app.admits(&post, self.connection.local) {
+        if post.length > self.app.body_bytes {
             return Found::Other;
         }
+        let Some(who) = self.app.admits(&post, self.connection.local) else { return Found::Other };
         let (end, length) = (post.bytes + post.length, post.length);
-        let Some(body) = bytes.get(post.bytes..end) else { return Found::Head { bytes: post.bytes, length } };
-        Found::Whole(self.taken(&post, Bytes::copy_from_slice(body)), end)
+        let Some(body) = bytes.get(post.bytes..end) else {
+            return Found::Head { bytes: post.bytes, length, who };
+        };
+        Found::Whole(self.taken(&post, &who, Bytes::copy_from_slice(body)), end)
     }
 
     fn go_on(&mut self, found: Found<P::Read>) -> Option<Next<P::Read>> {
@@ -293,11 +299,11 @@ impl<P: Posts> Conversation<'_, P> {
             Found::Part => None,
             Found::Other => Some(Next::HandOver),
             Found::Whole(taken, _) => Some(Next::Post(taken)),
-            Found::Head { bytes, length } => {
+            Found::Head { bytes, length, who } => {
                 self.connection.go_on(Phase::Body);
                 let mut arrived = Pieces::default();
                 arrived.extend(&self.held[bytes..]);
-                self.body = Some(Body { arrived, length });
+                self.body = Some(Body { arrived, length, who });
                 self.held.truncate(bytes);
                 None
             }
@@ -310,16 +316,16 @@ impl<P: Posts> Conversation<'_, P> {
         let Some(body) = self.body.take() else { return Next::Closed };
         let mut slots = Slots::new();
         match slots.read(&head, self.head_bytes_max) {
-            Verdict::Post(post) => Next::Post(self.taken(&post, body.arrived.into_whole().into())),
+            Verdict::Post(post) => Next::Post(self.taken(&post, &body.who, body.arrived.into_whole().into())),
             // It was a post before, and is the same bytes still.
             Verdict::Part | Verdict::Other => Next::Closed,
         }
     }
 
-    fn taken(&self, post: &Post<'_, '_>, body: Bytes) -> Taken<P::Read> {
+    fn taken(&self, post: &Post<'_, '_>, who: &Who, body: Bytes) -> Taken<P::Read> {
         self.connection.go_on(Phase::Busy);
         let headers = post.headers.iter().map(|header| (header.name, header.value));
-        self.app.posts.read(post.place, post.content_type, headers, body)
+        self.app.posts.read(post.place, who, post.content_type, headers, body)
     }
 
     // ---- writing ------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 //! Everything that stands between a client and the resources, opened from the configuration.
 
-use crate::auth::{self, Tokens};
+use crate::auth::{self, Access};
 use crate::config::{Config, Exposure, Limits};
 use crate::connection::Timeouts;
 use crate::guard::Guard;
@@ -25,7 +25,7 @@ pub struct Front {
     listener: TcpListener,
     address: SocketAddr,
     guard: Guard,
-    tokens: Option<Arc<Tokens>>,
+    access: Arc<Access>,
     body_bytes: usize,
     held: Account,
     options: Options,
@@ -55,7 +55,7 @@ impl Front {
         if let Some(warning) = config.exposure()? {
             tracing::warn!("{warning}");
         }
-        let tokens = config.token_file.as_deref().map(Tokens::load).transpose()?.map(Arc::new);
+        let access = Arc::new(Access::open(config.token_file.as_deref())?);
         let tls = match (&config.tls.cert, &config.tls.key) {
             (Some(cert), Some(key)) => Some(tls::acceptor(cert, key)?),
             _ => None,
@@ -69,7 +69,7 @@ impl Front {
             listener,
             address,
             guard: Guard::new(address, &config.allow_hosts).map_err(Error::AllowHosts)?,
-            tokens,
+            access,
             body_bytes: config.limits.body_bytes,
             options: options(config, tls, held.requests.clone()),
             held,
@@ -95,15 +95,15 @@ impl Front {
         self.held.clone()
     }
 
-    pub fn tokens(&self) -> Option<Arc<Tokens>> {
-        self.tokens.clone()
+    pub fn access(&self) -> Arc<Access> {
+        Arc::clone(&self.access)
     }
 
     /// Serves until shutdown is requested and what was open is finished or cut.
     pub async fn serve(self, posts: impl Posts, resources: Router, shutdown: Shutdown) {
         let app = App {
             guard: self.guard,
-            tokens: self.tokens,
+            access: self.access,
             body_bytes: self.body_bytes,
             unsent: Unsent::new(self.held.answers, self.options.timeouts.body),
             posts,
@@ -115,7 +115,7 @@ impl Front {
 
 /// Waits for the signals of an operator, for as long as the process lives: SIGINT and SIGTERM ask for shutdown, a
 /// second one ends what is still open; SIGHUP reads the tokens again.
-pub async fn signals(shutdown: Shutdown, tokens: Option<Arc<Tokens>>) -> io::Result<()> {
+pub async fn signals(shutdown: Shutdown, access: Arc<Access>) -> io::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
@@ -123,7 +123,7 @@ pub async fn signals(shutdown: Shutdown, tokens: Option<Arc<Tokens>>) -> io::Res
         tokio::select! {
             _ = interrupt.recv() => stop(&shutdown),
             _ = terminate.recv() => stop(&shutdown),
-            _ = hangup.recv() => if let Some(tokens) = &tokens { tokens.reload() },
+            _ = hangup.recv() => access.reload(),
         }
     }
 }

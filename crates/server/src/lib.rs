@@ -27,6 +27,7 @@ pub mod problem;
 mod refusal;
 mod replays;
 pub mod router;
+pub mod routes;
 pub mod serve;
 pub mod shutdown;
 mod socket;

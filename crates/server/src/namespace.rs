@@ -28,6 +28,7 @@ pub enum Scope {
 pub const ALL: &str = "*";
 const API: &str = "/api/v1/";
 const NAMESPACES: &str = "namespaces/";
+const ALL_NAMESPACES: &str = "/api/v1/namespaces";
 const PARAMETER: &str = "namespace";
 
 impl Default for Namespace {
@@ -68,7 +69,7 @@ impl Scope {
     pub fn one(self) -> Result<Namespace, Problem> {
         match self {
             Scope::One(one) => Ok(one),
-            Scope::All => Err(Problem::bad_request("namespace `*` is for lists only: name one namespace")),
+            Scope::All => Err(for_lists_only()),
         }
     }
 
@@ -83,9 +84,22 @@ impl Scope {
     }
 }
 
+pub fn for_lists_only() -> Problem {
+    Problem::bad_request("namespace `*` is for lists only: name one namespace")
+}
+
+/// For what concerns the whole server.
+pub fn must_not_be_named(scope: &Scope, path: &str) -> Result<(), Problem> {
+    if *scope == Scope::default() || path.starts_with(ALL_NAMESPACES) {
+        return Ok(());
+    }
+    Err(Problem::bad_request(format!("{path} concerns the whole server: it takes no namespace")))
+}
+
 /// Finds the namespace and takes it out of the address. An address that says none costs nothing but the look.
 pub fn take(uri: &mut Uri) -> Result<Scope, Problem> {
     let (in_path, rest) = match split(uri.path()) {
+        Some((namespace, "")) => (Some(Scope::parse(namespace)?), None),
         Some((namespace, rest)) => (Some(Scope::parse(namespace)?), Some(rest)),
         None => (None, None),
     };
@@ -109,9 +123,10 @@ pub fn take(uri: &mut Uri) -> Result<Scope, Problem> {
     }
 }
 
-/// Namespace and rest of a path below a namespace. Namespaces themselves are below none.
+/// Namespace and rest of a path: nothing for the namespace itself. Below a namespace there are no others.
 fn split(path: &str) -> Option<(&str, &str)> {
-    let (namespace, rest) = path.strip_prefix(API)?.strip_prefix(NAMESPACES)?.split_once('/')?;
+    let named = path.strip_prefix(API)?.strip_prefix(NAMESPACES)?;
+    let Some((namespace, rest)) = named.split_once('/') else { return Some((named, "")) };
     let is_below = !rest.is_empty() && rest != "namespaces" && !rest.starts_with(NAMESPACES);
     is_below.then_some((namespace, rest))
 }
@@ -177,7 +192,7 @@ mod tests {
             ("/api/v1/namespaces/shop/lanes?namespace=shop", "/api/v1/lanes in shop"),
             ("/api/v1/namespaces/*/lanes", "/api/v1/lanes in *"),
             ("/api/v1/namespaces", "/api/v1/namespaces in default"),
-            ("/api/v1/namespaces/shop", "/api/v1/namespaces/shop in default"),
+            ("/api/v1/namespaces/shop", "/api/v1/namespaces/shop in shop"),
             ("/api/v1/namespaces/shop/", "/api/v1/namespaces/shop/ in default"),
             ("/api/v1/namespaces/a/namespaces/b", "/api/v1/namespaces/a/namespaces/b in default"),
             ("http://h:1/api/v1/lanes", "http://h:1/api/v1/lanes in default"),

@@ -2,6 +2,7 @@
 
 use crate::answer::Answer;
 use crate::api::Gate;
+use crate::auth::Who;
 use crate::events::accept::{self, Events};
 use crate::functions::invoke;
 use crate::problem::Problem;
@@ -18,7 +19,16 @@ pub enum Place<'a> {
     Function { kind: Kind, namespace: &'a str, name: &'a str },
 }
 
-/// Takes posts, in two steps: the headers need not outlive the first.
+impl<'a> Place<'a> {
+    pub fn namespace(self) -> &'a str {
+        match self {
+            Place::Events { namespace } | Place::Function { namespace, .. } => namespace,
+        }
+    }
+}
+
+/// Takes posts, in two steps: the headers need not outlive the first. Whoever sends one may do so in the namespace of the
+/// place.
 pub trait Posts: Send + Sync + 'static {
     type Read: Send;
 
@@ -26,6 +36,7 @@ pub trait Posts: Send + Sync + 'static {
     fn read<'a>(
         &self,
         place: Place<'_>,
+        who: &Who,
         content_type: Option<&str>,
         headers: impl Iterator<Item = (&'a str, &'a [u8])>,
         body: Bytes,
@@ -46,6 +57,7 @@ impl Posts for Gate {
     fn read<'a>(
         &self,
         place: Place<'_>,
+        _: &Who,
         content_type: Option<&str>,
         headers: impl Iterator<Item = (&'a str, &'a [u8])>,
         body: Bytes,

@@ -65,9 +65,11 @@ kinds! {
     invalid_batch BAD_REQUEST "invalid-batch" "Invalid batch"
         "The batch could not be read as a JSON array of events, or holds more events than `limits.batchEvents`.";
     unauthorized UNAUTHORIZED "unauthorized" "Token missing or wrong"
-        "Send `Authorization: Bearer <token>` with a token of the server's token file.";
+        "Send `Authorization: Bearer <token>` with a token that is valid on this server.";
     foreign_origin FORBIDDEN "foreign-origin" "Foreign origin"
         "A web page of another origin made the request; `--allow-host` admits the page's host.";
+    forbidden FORBIDDEN "forbidden" "Not allowed"
+        "The token lacks a role in the namespace of the request; the detail names the role that is needed and what the token has.";
     not_found NOT_FOUND "not-found" "Not found"
         "There is no such resource.";
     method_not_allowed METHOD_NOT_ALLOWED "method-not-allowed" "Method not allowed"

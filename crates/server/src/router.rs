@@ -4,7 +4,7 @@
 //! Everything else goes through an axum [`Router`], one file per resource.
 
 use crate::answer::Answer;
-use crate::auth::Tokens;
+use crate::auth::{Access, Unknown, Who};
 use crate::body::{self, Body};
 use crate::connection::Connection;
 use crate::fast::Post;
@@ -14,6 +14,7 @@ use crate::namespace::{self, Scope};
 use crate::params::Params;
 use crate::posts::{Place, Posts};
 use crate::problem::Problem;
+use crate::routes::{PRODUCER, demand};
 use crate::unsent::Unsent;
 use axum::Router;
 use axum::response::IntoResponse;
@@ -21,6 +22,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, header};
 use hyper::body::{Body as _, Incoming};
+use klambda_access::Reach;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tower::ServiceExt;
@@ -36,7 +38,7 @@ pub struct Peer(pub IpAddr);
 
 pub struct App<P> {
     pub guard: Guard,
-    pub tokens: Option<Arc<Tokens>>,
+    pub access: Arc<Access>,
     pub body_bytes: usize,
     pub(crate) unsent: Unsent,
     pub posts: P,
@@ -55,7 +57,7 @@ impl<P: Posts> Service for App<P> {
         let unread = !body.is_end_stream();
         match self.admit(&mut head, connection) {
             Ok(Admitted::Health) => health(),
-            Ok(Admitted::Request(scope)) => self.answer(head, body, scope, connection).await,
+            Ok(Admitted::Request(asked)) => self.answer(head, body, asked, connection).await,
             Err(problem) => {
                 if unread {
                     connection.leave_unread();
@@ -68,7 +70,14 @@ impl<P: Posts> Service for App<P> {
 
 enum Admitted {
     Health,
-    Request(Scope),
+    Request(Asked),
+}
+
+/// What is known of a request before its body is read.
+struct Asked {
+    /// Nobody needs to be known for what is public.
+    who: Option<Who>,
+    scope: Scope,
 }
 
 impl<P: Posts> App<P> {
@@ -79,50 +88,54 @@ impl<P: Posts> App<P> {
             return Ok(Admitted::Health);
         }
         self.guard.check(&head.uri, &head.headers, connection.local).map_err(|refusal| refusal.problem())?;
-        if let Some(tokens) = &self.tokens
-            && path != READY
-        {
-            tokens.check(&head.headers)?;
+        let who = if path == READY { None } else { Some(self.access.of(&head.headers)?) };
+        let scope = namespace::take(&mut head.uri)?;
+        if let (Some(who), true, Scope::One(namespace)) = (&who, is_post(head), &scope) {
+            demand(who, PRODUCER, Reach::In(namespace))?;
         }
-        namespace::take(&mut head.uri).map(Admitted::Request)
+        Ok(Admitted::Request(Asked { who, scope }))
     }
 
-    /// Whether a post on the short way may go on there: the same as [`App::admit`], without the reasons.
-    pub(crate) fn admits(&self, post: &Post<'_, '_>, local: IpAddr) -> bool {
-        self.guard.admits(post.host, post.origin, local)
-            && self.tokens.as_ref().is_none_or(|tokens| tokens.admits(post.authorization))
+    /// Who sends a post on the short way, if it may go on there: the same as [`App::admit`], without the reasons.
+    pub(crate) fn admits(&self, post: &Post<'_, '_>, local: IpAddr) -> Option<Who> {
+        if !self.guard.admits(post.host, post.origin, local) {
+            return None;
+        }
+        let who = self.access.who(post.authorization).ok()?;
+        who.allows(PRODUCER, Reach::In(post.place.namespace())).then_some(who)
     }
 
-    async fn post(&self, head: &Parts, scope: Scope, body: Bytes) -> Answer {
-        match self.read(head, scope, body) {
+    async fn post(&self, head: &Parts, asked: Asked, body: Bytes) -> Answer {
+        match self.read(head, asked, body) {
             Ok(read) => self.posts.answer(read).await,
             Err(answer) => answer,
         }
     }
 
-    fn read(&self, head: &Parts, scope: Scope, body: Bytes) -> Result<P::Read, Answer> {
-        let namespace = scope.one().map_err(Problem::into_answer)?;
+    fn read(&self, head: &Parts, asked: Asked, body: Bytes) -> Result<P::Read, Answer> {
+        let namespace = asked.scope.one().map_err(Problem::into_answer)?;
+        let who = asked.who.ok_or_else(|| Problem::from(Unknown::NoToken).into_answer())?;
         if head.uri.query().is_some() {
             Params::none(&head.uri).map_err(Problem::into_answer)?;
         }
         let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let headers = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        self.posts.read(Place::Events { namespace: &namespace }, content_type, headers, body)
+        self.posts.read(Place::Events { namespace: &namespace }, &who, content_type, headers, body)
     }
 
     async fn answer(
         &self,
         head: Parts,
         body: Incoming,
-        scope: Scope,
+        asked: Asked,
         connection: &Connection,
     ) -> Response<Body> {
         let body = match body::collect(body, self.body_bytes, connection).await {
             Ok(body) => body,
             Err(problem) => return closing(problem.into_http()),
         };
-        if head.method == Method::POST && head.uri.path() == EVENTS {
-            let answer = self.post(&head, scope, body).await;
+        if is_post(&head) {
+            let answer = self.post(&head, asked, body).await;
             if !Unsent::is_long(answer.body.len()) {
                 return answer.into();
             }
@@ -130,11 +143,18 @@ impl<P: Posts> App<P> {
         }
         let mut request = Request::from_parts(head, axum::body::Body::from(body));
         request.extensions_mut().insert(Peer(connection.peer.ip()));
-        request.extensions_mut().insert(scope);
+        request.extensions_mut().insert(asked.scope);
+        if let Some(who) = asked.who {
+            request.extensions_mut().insert(who);
+        }
         // Boxed, since the future of a connection should be no larger than the hot path needs.
         let Ok(response) = Box::pin(self.router.clone().oneshot(request)).await;
         self.unsent.count(response).await.map(Body::from)
     }
+}
+
+fn is_post(head: &Parts) -> bool {
+    head.method == Method::POST && head.uri.path() == EVENTS
 }
 
 fn health() -> Response<Body> {

@@ -1,11 +1,12 @@
 //! The whole server: opens the folder, recovers, serves, and ends in order.
 
-use crate::api::{About, Api, Gate, Inner, READERS_MAX, SHOWS_MAX, TAILS_MAX, resources};
-use crate::auth::Tokens;
+use crate::api::{About, Api, Gate, Inner, READERS_MAX, SHOWS_MAX, TAILS_MAX};
+use crate::auth::Access;
 use crate::config::Config;
 use crate::front::{self, Front, signals};
 use crate::functions::limits::Limiter;
 use crate::functions::watch::Requests;
+use crate::routes;
 use crate::shutdown::Shutdown;
 use crate::telemetry;
 use klambda_control::{Control, Options, StartError};
@@ -40,7 +41,7 @@ pub struct Server {
     data_folder: String,
     report: recovery::Report,
     shutdown: Shutdown,
-    tokens: Option<Arc<Tokens>>,
+    access: Arc<Access>,
     serving: JoinHandle<()>,
     running: JoinHandle<Result<(), StoreFailed>>,
     handle: Handle,
@@ -99,7 +100,7 @@ pub async fn run(config: Config) -> Result<(), Error> {
     telemetry::init(&config.log);
     hide();
     let server = Server::start(config).await?;
-    let listening = tokio::spawn(signals(server.shutdown.clone(), server.tokens.clone()));
+    let listening = tokio::spawn(signals(server.shutdown.clone(), Arc::clone(&server.access)));
     greet(&server)?;
     let ended = server.ended().await;
     listening.abort();
@@ -144,9 +145,9 @@ impl Server {
         let disk = RealDisk::open(&config.data)?;
         let front = Front::open(&config)?;
         let (address, url, stats, held) = (front.address(), front.url(), front.stats(), front.held());
-        let (tokens, shutdown) = (front.tokens(), Shutdown::new());
+        let (access, shutdown) = (front.access(), Shutdown::new());
         let gate = Gate::default();
-        let resources = resources(gate.clone());
+        let resources = routes::router(gate.clone());
         let serving = tokio::spawn(front.serve(gate.clone(), resources, shutdown.clone()));
 
         let data_folder = absolute(&config.data);
@@ -175,7 +176,7 @@ impl Server {
             limits: event_limits(&config),
             unversioned: Default::default(),
             shutdown: shutdown.clone(),
-            tokens: tokens.clone(),
+            access: Arc::clone(&access),
             stats,
             held,
             about: About { started: Instant::now(), data_folder: data_folder.clone(), url: url.clone() },
@@ -190,7 +191,7 @@ impl Server {
             data_folder,
             report,
             shutdown,
-            tokens,
+            access,
             serving,
             running,
             handle,

@@ -6,6 +6,7 @@ use axum::Router;
 use axum::routing::get;
 use bytes::Bytes;
 use http::StatusCode;
+use klambda_server::auth::Who;
 use klambda_server::config::Tls;
 use klambda_server::listener::Stats;
 use klambda_server::posts::{Place, Posts};
@@ -32,6 +33,7 @@ impl Posts for Gated {
     fn read<'a>(
         &self,
         _: Place<'_>,
+        _: &Who,
         content_type: Option<&str>,
         headers: impl Iterator<Item = (&'a str, &'a [u8])>,
         body: Bytes,

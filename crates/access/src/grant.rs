@@ -1,0 +1,142 @@
+//! A role in some namespaces, and who has it.
+
+use crate::role::Role;
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// Somebody, as far as it matters here: a name for the audit log, and what they may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub name: Cow<'static, str>,
+    pub grant: Grant,
+}
+
+/// One role in some namespaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    pub role: Role,
+    pub namespaces: Namespaces,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Namespaces {
+    /// Also those that are created later.
+    All,
+    Named(BTreeSet<String>),
+}
+
+/// Where a role is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach<'a> {
+    In(&'a str),
+    /// In all namespaces: what concerns the whole server.
+    Everywhere,
+    /// In at least one namespace.
+    Somewhere,
+}
+
+impl Identity {
+    /// Somebody who may do everything.
+    pub const fn admin(name: &'static str) -> Identity {
+        Identity {
+            name: Cow::Borrowed(name),
+            grant: Grant { role: Role::Admin, namespaces: Namespaces::All },
+        }
+    }
+
+    pub fn allows(&self, need: Role, reach: Reach<'_>) -> bool {
+        self.grant.allows(need, reach)
+    }
+}
+
+impl Grant {
+    pub fn allows(&self, need: Role, reach: Reach<'_>) -> bool {
+        self.role.includes(need) && self.namespaces.cover(reach)
+    }
+}
+
+impl Namespaces {
+    pub fn cover(&self, reach: Reach<'_>) -> bool {
+        match (self, reach) {
+            (Namespaces::All, _) => true,
+            (Namespaces::Named(names), Reach::In(name)) => names.contains(name),
+            (Namespaces::Named(names), Reach::Somewhere) => !names.is_empty(),
+            (Namespaces::Named(_), Reach::Everywhere) => false,
+        }
+    }
+
+    /// Whether all of `others` are among these.
+    pub fn include(&self, others: &Namespaces) -> bool {
+        match (self, others) {
+            (Namespaces::All, _) => true,
+            (Namespaces::Named(_), Namespaces::All) => false,
+            (Namespaces::Named(own), Namespaces::Named(others)) => own.is_superset(others),
+        }
+    }
+}
+
+/// Names that a message lists before it only counts.
+const SHOWN_MAX: usize = 5;
+
+impl fmt::Display for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {}", self.role, self.namespaces)
+    }
+}
+
+impl fmt::Display for Namespaces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Namespaces::Named(names) = self else { return f.write_str("all namespaces") };
+        let shown: Vec<&str> = names.iter().take(SHOWN_MAX).map(String::as_str).collect();
+        write!(f, "namespace {}", shown.join(", "))?;
+        match names.len().saturating_sub(SHOWN_MAX) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+impl fmt::Display for Reach<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reach::In(name) => write!(f, "namespace {name}"),
+            Reach::Everywhere => f.write_str("all namespaces"),
+            Reach::Somewhere => f.write_str("a namespace"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(names: &[&str]) -> Namespaces {
+        Namespaces::Named(names.iter().map(|name| (*name).to_owned()).collect())
+    }
+
+    #[test]
+    fn a_role_counts_in_its_namespaces_only() {
+        let shop = Grant { role: Role::Operator, namespaces: named(&["shop", "billing"]) };
+        assert!(shop.allows(Role::Viewer, Reach::In("shop")));
+        assert!(shop.allows(Role::Operator, Reach::Somewhere));
+        assert!(!shop.allows(Role::Developer, Reach::In("shop")));
+        assert!(!shop.allows(Role::Viewer, Reach::In("default")));
+        assert!(!shop.allows(Role::Viewer, Reach::Everywhere));
+        let all = Grant { role: Role::Viewer, namespaces: Namespaces::All };
+        assert!(all.allows(Role::Viewer, Reach::Everywhere) && all.allows(Role::Viewer, Reach::In("x")));
+        assert!(!all.allows(Role::Operator, Reach::Somewhere));
+        assert_eq!(shop.to_string(), "operator in namespace billing, shop");
+    }
+
+    #[test]
+    fn nobody_passes_on_more_than_they_have() {
+        assert!(named(&["a", "b"]).include(&named(&["a"])));
+        assert!(!named(&["a"]).include(&named(&["a", "b"])));
+        assert!(!named(&["a"]).include(&Namespaces::All));
+        assert!(Namespaces::All.include(&Namespaces::All));
+        let many: Vec<String> = (0..7).map(|n| format!("n{n}")).collect();
+        let many = Namespaces::Named(many.into_iter().collect());
+        assert_eq!(many.to_string(), "namespace n0, n1, n2, n3, n4 and 2 more");
+    }
+}

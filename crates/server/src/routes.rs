@@ -1,0 +1,278 @@
+//! Every address of the server, who may use it, and what answers. The router is made of this table: what has no row is
+//! not served.
+
+use crate::api::Gate;
+use crate::auth::{Unknown, Who};
+use crate::functions::{invoke, logs, watch};
+use crate::namespace::{self, Scope};
+use crate::problem::Problem;
+use crate::router::EVENTS;
+use crate::{backup, dead_letters, events, functions, lanes, metrics, replays, status, subscriptions};
+use Need::{In, List, Public, Server, Somewhere};
+use axum::Router;
+use axum::extract::Request;
+use axum::handler::Handler;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{self, MethodRouter};
+use http::Method;
+use klambda_access::{Identity, Reach, Role};
+use std::fmt;
+
+pub struct Route {
+    pub method: Method,
+    pub path: &'static str,
+    pub need: Need,
+    way: Way,
+}
+
+/// What a request must bring to be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Nothing, not even a token.
+    Public,
+    /// A role in the request's namespace.
+    In(Role),
+    /// The same, for a list: of one namespace, or of all with the role in all.
+    List(Role),
+    /// A role in all namespaces, since it concerns the whole server.
+    Server(Role),
+    /// A role in at least one namespace. The answer has only what the caller may see.
+    Somewhere(Role),
+}
+
+enum Way {
+    /// Answered before routing.
+    Direct,
+    Routed(MethodRouter<Gate>),
+    /// Requests are limited by client, and counted.
+    Watched(MethodRouter<Gate>),
+}
+
+const VIEWER: Role = Role::Viewer;
+const OPERATOR: Role = Role::Operator;
+const DEVELOPER: Role = Role::Developer;
+const ADMIN: Role = Role::Admin;
+/// What sending an event and calling a function needs.
+pub const PRODUCER: Role = Role::Producer;
+
+/// The table.
+pub fn routes() -> Vec<Route> {
+    let mut routes = vec![
+        direct(Method::GET, "/healthz", Public),
+        direct(Method::GET, "/health", Public),
+        get("/readyz", Public, status::ready),
+        get("/metrics", Server(VIEWER), metrics::show),
+        get("/api/v1/status", Server(VIEWER), status::show),
+        post("/api/v1/backup", Server(ADMIN), backup::take),
+        direct(Method::POST, EVENTS, In(PRODUCER)),
+        get(EVENTS, List(VIEWER), events::list),
+        get("/api/v1/events/{id}", In(VIEWER), events::show),
+        get("/api/v1/subscriptions", List(VIEWER), subscriptions::list),
+        get("/api/v1/subscriptions/{name}", In(VIEWER), subscriptions::show),
+        put("/api/v1/subscriptions/{name}", In(DEVELOPER), subscriptions::put),
+        delete("/api/v1/subscriptions/{name}", In(DEVELOPER), subscriptions::delete),
+        post("/api/v1/subscriptions/{name}/{action}", In(OPERATOR), subscriptions::act),
+        get("/api/v1/lanes", List(VIEWER), lanes::list),
+        post("/api/v1/lanes/{action}", In(OPERATOR), lanes::act_on_query),
+        get("/api/v1/lanes/{subscription}/{key}", In(VIEWER), lanes::show),
+        post("/api/v1/lanes/{subscription}/{key}/{action}", In(OPERATOR), lanes::act),
+        get("/api/v1/dlq", List(VIEWER), dead_letters::list),
+        post("/api/v1/dlq/purge", In(OPERATOR), dead_letters::purge),
+        get("/api/v1/dlq/replays", List(VIEWER), replays::list),
+        post("/api/v1/dlq/replays", In(OPERATOR), replays::create),
+        get("/api/v1/dlq/replays/{id}", In(VIEWER), replays::show),
+        delete("/api/v1/dlq/replays/{id}", In(OPERATOR), replays::stop),
+        get("/api/v1/dlq/{id}", In(VIEWER), dead_letters::show),
+        delete("/api/v1/dlq/{id}", In(OPERATOR), dead_letters::delete),
+    ];
+    routes.extend(lambda([
+        "/api/v1/lambda/functions",
+        "/api/v1/lambda/functions/{name}",
+        "/api/v1/lambda/functions/{name}/rebuild",
+        "/api/v1/lambda/functions/{name}/logs",
+        "/api/v1/lambda/functions/{name}/invoke",
+    ]));
+    routes.extend(lambda([
+        "/api/v1/lambda/agents",
+        "/api/v1/lambda/agents/{name}",
+        "/api/v1/lambda/agents/{name}/rebuild",
+        "/api/v1/lambda/agents/{name}/logs",
+        "/api/v1/lambda/agents/{name}/invoke",
+    ]));
+    routes
+}
+
+/// Functions and agents: the same resources at two addresses.
+fn lambda([all, one, rebuild, log, invoke]: [&'static str; 5]) -> [Route; 9] {
+    [
+        get(all, List(VIEWER), functions::list).watched(),
+        post(all, In(DEVELOPER), functions::create).watched(),
+        get(one, In(VIEWER), functions::show).watched(),
+        put(one, In(DEVELOPER), functions::put).watched(),
+        patch(one, In(DEVELOPER), functions::patch).watched(),
+        delete(one, In(DEVELOPER), functions::delete).watched(),
+        post(rebuild, In(DEVELOPER), functions::rebuild).watched(),
+        get(log, In(VIEWER), logs::show).watched(),
+        // Calls are neither limited nor counted among these. Most come by the short way.
+        post(invoke, In(PRODUCER), invoke::call),
+    ]
+}
+
+/// A row that is answered before routing.
+fn direct(method: Method, path: &'static str, need: Need) -> Route {
+    Route { method, path, need, way: Way::Direct }
+}
+
+macro_rules! rows {
+    ($($name:ident $method:ident;)+) => {$(
+        fn $name<H: Handler<T, Gate>, T: 'static>(path: &'static str, need: Need, handler: H) -> Route {
+            Route { method: Method::$method, path, need, way: Way::Routed(routing::$name(handler)) }
+        }
+    )+};
+}
+
+rows! {
+    get GET;
+    post POST;
+    put PUT;
+    patch PATCH;
+    delete DELETE;
+}
+
+impl Route {
+    fn watched(self) -> Route {
+        match self.way {
+            Way::Routed(handler) => Route { way: Way::Watched(handler), ..self },
+            way => Route { way, ..self },
+        }
+    }
+}
+
+/// The resources as a router. It expects [`Who`] and [`Scope`] on each request.
+pub fn router(gate: Gate) -> Router {
+    let (mut routed, mut watched) = (Router::new(), Router::new());
+    for Route { path, need, way, .. } in routes() {
+        let check = from_fn(move |request, next| check(need, request, next));
+        match way {
+            Way::Direct => {}
+            Way::Routed(handler) => routed = routed.route(path, handler.route_layer(check)),
+            Way::Watched(handler) => watched = watched.route(path, handler.route_layer(check)),
+        }
+    }
+    let watched = watched.route_layer(from_fn_with_state(gate.clone(), watch::pass));
+    routed.merge(watched).with_state(gate)
+}
+
+async fn check(need: Need, request: Request, next: Next) -> Response {
+    let judged = need.judge(request.extensions().get(), request.extensions().get(), request.uri().path());
+    match judged {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+impl Need {
+    fn judge(self, who: Option<&Who>, scope: Option<&Scope>, path: &str) -> Result<(), Problem> {
+        if self == Public {
+            return Ok(());
+        }
+        let who = who.ok_or(Unknown::NoToken)?;
+        let default = Scope::default();
+        let scope = scope.unwrap_or(&default);
+        match (self, scope) {
+            (Public, _) => Ok(()),
+            (In(_), Scope::All) => Err(namespace::for_lists_only()),
+            (In(role) | List(role), Scope::One(namespace)) => demand(who, role, Reach::In(namespace)),
+            (List(role), Scope::All) => demand(who, role, Reach::Everywhere),
+            (Server(role), _) => {
+                demand(who, role, Reach::Everywhere)?;
+                namespace::must_not_be_named(scope, path)
+            }
+            (Somewhere(role), _) => demand(who, role, Reach::Somewhere),
+        }
+    }
+}
+
+/// Refuses those who lack the role there. Whether the namespace exists is not told.
+pub fn demand(who: &Identity, role: Role, reach: Reach<'_>) -> Result<(), Problem> {
+    if who.allows(role, reach) {
+        return Ok(());
+    }
+    let (name, grant) = (&who.name, &who.grant);
+    Err(Problem::forbidden(format!("this needs the role {role} in {reach}; {name} is {grant}")))
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Public => f.write_str("nothing"),
+            In(role) | List(role) => write!(f, "`{role}`"),
+            Server(role) => write!(f, "`{role}` of `*`"),
+            Somewhere(role) => write!(f, "`{role}` of any namespace"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use klambda_access::{Grant, Namespaces};
+    use std::sync::Arc;
+
+    fn who(role: Role, namespaces: &str) -> Who {
+        let namespaces = match namespaces {
+            "*" => Namespaces::All,
+            named => Namespaces::Named(named.split(',').map(str::to_owned).collect()),
+        };
+        Who::Own(Arc::new(Identity { name: "somebody".into(), grant: Grant { role, namespaces } }))
+    }
+
+    /// The status of a need for somebody, at an address.
+    fn status(need: Need, who: &Who, address: &str) -> u16 {
+        let mut uri = address.parse().unwrap();
+        let scope = namespace::take(&mut uri).unwrap();
+        need.judge(Some(who), Some(&scope), uri.path())
+            .map_or_else(|refused| refused.status().as_u16(), |()| 200)
+    }
+
+    #[test]
+    fn a_role_is_needed_where_the_request_goes() {
+        let (operator, everywhere) = (who(Role::Operator, "shop"), who(Role::Viewer, "*"));
+        for (need, who, address, expected) in [
+            (In(OPERATOR), &operator, "/api/v1/namespaces/shop/lanes/skip", 200),
+            (In(OPERATOR), &operator, "/api/v1/lanes/skip?namespace=*", 400),
+            (In(OPERATOR), &operator, "/api/v1/lanes/skip", 403),
+            (In(DEVELOPER), &operator, "/api/v1/lanes/skip?namespace=shop", 403),
+            (In(OPERATOR), &everywhere, "/api/v1/lanes/skip", 403),
+            (List(VIEWER), &operator, "/api/v1/lanes?namespace=*", 403),
+            (List(VIEWER), &everywhere, "/api/v1/lanes?namespace=*", 200),
+            (Server(VIEWER), &operator, "/api/v1/status", 403),
+            (Server(VIEWER), &operator, "/api/v1/status?namespace=shop", 403),
+            (Server(VIEWER), &everywhere, "/api/v1/status", 200),
+            (Server(VIEWER), &everywhere, "/api/v1/status?namespace=shop", 400),
+            (Somewhere(VIEWER), &operator, "/api/v1/namespaces", 200),
+            (Somewhere(ADMIN), &operator, "/api/v1/tokens", 403),
+            (In(VIEWER), &operator, "/api/v1/namespaces/shop", 200),
+            (In(VIEWER), &operator, "/api/v1/namespaces/other", 403),
+            (Server(ADMIN), &who_admin(), "/api/v1/namespaces/other", 200),
+        ] {
+            assert_eq!(status(need, who, address), expected, "{need:?} for {who:?} at {address}");
+        }
+        assert_eq!(In(VIEWER).judge(None, None, "/").unwrap_err().status().as_u16(), 401);
+        assert!(Public.judge(None, None, "/").is_ok());
+    }
+
+    fn who_admin() -> Who {
+        who(Role::Admin, "*")
+    }
+
+    #[test]
+    fn a_refusal_says_what_is_needed_and_what_is_there() {
+        let refused = demand(&who(Role::Viewer, "a,b"), Role::Operator, Reach::In("shop")).unwrap_err();
+        assert_eq!(
+            refused.detail(),
+            "this needs the role operator in namespace shop; somebody is viewer in namespace a, b"
+        );
+    }
+}
