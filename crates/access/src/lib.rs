@@ -1,9 +1,11 @@
-//! Who may do what: roles, and the namespaces in which somebody has one.
+//! Who may do what: roles, the namespaces in which somebody has one, and tokens that stand for that.
 //!
 //! Pure: nothing here reads a clock, a file or a socket.
 
 mod grant;
 mod role;
+mod token;
 
 pub use grant::{Grant, Identity, Namespaces, Reach};
 pub use role::Role;
+pub use token::{Hash, Secret, Token, Unreadable};

@@ -1,8 +1,10 @@
 //! The grammar: kubectl's verbs for what has a name, noun and verb for what one does to running things.
 
+mod access;
 mod functions;
 mod running;
 
+pub use access::*;
 pub use functions::*;
 pub use running::*;
 
@@ -100,6 +102,9 @@ pub enum Command {
     /// Pause or resume a whole subscription
     #[command(subcommand, visible_alias = "sub", aliases = ["subs", "subscriptions"])]
     Subscription(Subscription),
+    /// Create, list or delete tokens, which say who may do what
+    #[command(subcommand, alias = "tokens")]
+    Token(Token),
     /// How the server is doing
     Status,
     /// Copy the data of a running server

@@ -15,6 +15,7 @@ pub enum Kind {
     DeadLetter,
     Replay,
     Event,
+    Token,
 }
 
 const ERROR_CHARS_MAX: usize = 60;
@@ -29,6 +30,7 @@ impl Kind {
             Kind::DeadLetter => "deadletter",
             Kind::Replay => "replay",
             Kind::Event => "event",
+            Kind::Token => "token",
         }
     }
 
@@ -39,6 +41,7 @@ impl Kind {
             Kind::Lane => format!("{}/{}", cell(item, "/subscription"), cell(item, "/key")),
             Kind::DeadLetter | Kind::Replay => cell(item, "/id"),
             Kind::Event => cell(item, "/event/id"),
+            Kind::Token => cell(item, "/name"),
         };
         format!("{}/{name}", self.word())
     }
@@ -63,6 +66,7 @@ impl Kind {
             Kind::DeadLetter => (DEAD_LETTER, DEAD_LETTER_WIDE),
             Kind::Replay => (REPLAY, REPLAY_WIDE),
             Kind::Event => (EVENT, EVENT_WIDE),
+            Kind::Token => (TOKEN, TOKEN_WIDE),
         }
     }
 }
@@ -227,6 +231,24 @@ const EVENT_WIDE: &[Column] = &[
     Column("CONTENT-TYPE", Text("/event/datacontenttype")),
     Column("DATA", Data),
 ];
+
+const TOKEN: &[Column] = &[
+    Column("NAME", Text("/name")),
+    Column("ROLE", Text("/role")),
+    Column("NAMESPACES", Words(namespaces)),
+    Column("EXPIRES", Relative("/expiresAt")),
+    Column("LAST-USED", Relative("/lastUsedAt")),
+    Column("AGE", Age("/createdAt")),
+];
+const TOKEN_WIDE: &[Column] = &[Column("CREATED-BY", Text("/createdBy"))];
+
+/// Names with commas between them, or `*`.
+fn namespaces(token: &Value) -> String {
+    match token["namespaces"].as_array() {
+        Some(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+        None => cell(token, "/namespaces"),
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -198,3 +198,42 @@ fn custom_resource_definitions_are_printed() {
     }
     assert_eq!(shell.fails(&["crd", "-o", "name"]).0, 2);
 }
+
+#[test]
+fn tokens_say_who_may_do_what() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let admin = folder.path().join("admin");
+    std::fs::write(&admin, "first\n").expect("written");
+    let admin = admin.to_string_lossy().into_owned();
+    let server = support::process::Server::with(folder.path(), &[("KLAMBDA_TOKEN_FILE", &admin)]);
+    let shell = Shell { server, folder };
+    let (code, told) = shell.fails(&["token", "get"]);
+    assert!(code == 1 && told.contains("--token-file"), "{told}");
+
+    let create = ["token", "create", "ci", "--role", "producer", "--expires", "90d", "--token-file", &admin];
+    let token = shell.ok(&create);
+    assert!(token.starts_with("klt_") && token.lines().count() == 1, "{token}");
+    let ci = shell.write("ci", &token);
+    assert_eq!(shell.fails(&create).0, 5, "there is one already");
+    assert_eq!(shell.fails(&[&create[..], &["-o", "name"]].concat()).0, 2, "the token would be lost");
+    let send = ["event", "send", "--type", "order.placed", "--token-file", &ci];
+    assert!(shell.ok(&send).contains("accepted"));
+    let (code, told) = shell.fails(&["get", "events", "--token-file", &ci]);
+    assert_eq!(code, 1);
+    assert!(told.contains("needs the role viewer in namespace default; token/ci is producer"), "{told}");
+
+    let viewer =
+        ["token", "create", "v", "--role", "viewer", "-n", "shop", "-n", "other", "--token-file", &admin];
+    let created = shell.json(&viewer);
+    assert_eq!(created["namespaces"], serde_json::json!(["other", "shop"]));
+    let table = shell.ok(&["token", "get", "--token-file", &admin]);
+    let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["NAME", "ROLE", "NAMESPACES", "EXPIRES", "LAST-USED", "AGE"]);
+    assert_eq!(lines[1][..3], ["ci", "producer", "default"]);
+    assert_eq!(lines[2][..5], ["v", "viewer", "other,shop", "-", "-"]);
+    assert_eq!(shell.ok(&["token", "get", "v", "-o", "name", "--token-file", &admin]), "token/v\n");
+    assert_eq!(shell.ok(&["token", "delete", "ci", "--token-file", &admin]), "token/ci deleted\n");
+    let (_, told) = shell.fails(&send);
+    assert!(told.contains("not valid"), "{told}");
+    assert_eq!(shell.fails(&["token", "delete", "ci", "--token-file", &admin]).0, 4);
+}

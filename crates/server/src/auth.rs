@@ -4,23 +4,27 @@
 //! A token is never logged and never part of an error.
 
 mod file;
+mod issued;
 
 pub use file::{Error, Tokens};
+pub use issued::{Issued, LoadError, Refused};
 
 use crate::problem::Problem;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, header};
-use klambda_access::Identity;
+use klambda_access::{Identity, Token};
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// All the ways to be known.
 #[derive(Debug, Default)]
 pub struct Access {
     file: Option<Tokens>,
+    /// There once the engine has recovered.
+    issued: OnceLock<Issued>,
 }
 
 /// Who makes a request. Cheap to clone.
@@ -36,6 +40,8 @@ pub enum Who {
 pub enum Unknown {
     NoToken,
     WrongToken,
+    /// Nobody can tell before the engine has recovered.
+    NotReady,
 }
 
 static ANONYMOUS: Identity = Identity::admin("anonymous");
@@ -43,7 +49,7 @@ static TOKEN_FILE: Identity = Identity::admin("token-file");
 
 impl Access {
     pub fn open(token_file: Option<&Path>) -> Result<Access, Error> {
-        Ok(Access { file: token_file.map(Tokens::load).transpose()? })
+        Ok(Access { file: token_file.map(Tokens::load).transpose()?, issued: OnceLock::new() })
     }
 
     /// Whether nobody needs a token.
@@ -54,10 +60,25 @@ impl Access {
     pub fn who(&self, authorization: Option<&[u8]>) -> Result<Who, Unknown> {
         let Some(file) = &self.file else { return Ok(Who::Common(&ANONYMOUS)) };
         let given = authorization.and_then(bearer).ok_or(Unknown::NoToken)?;
-        if file.has(given) {
-            return Ok(Who::Common(&TOKEN_FILE));
+        let mut unknown = Unknown::WrongToken;
+        if Token::is_like(given) {
+            match self.issued.get().map(|issued| issued.who(given)) {
+                Some(Some(identity)) => return Ok(Who::Own(identity)),
+                Some(None) => {}
+                None => unknown = Unknown::NotReady,
+            }
         }
-        Err(Unknown::WrongToken)
+        if file.has(given) { Ok(Who::Common(&TOKEN_FILE)) } else { Err(unknown) }
+    }
+
+    /// From now on the tokens that were issued are known.
+    pub fn load(&self, issued: Issued) {
+        // A second time changes nothing: the first engine is the one that runs.
+        let _ = self.issued.set(issued);
+    }
+
+    pub fn issued(&self) -> Result<&Issued, Problem> {
+        self.issued.get().ok_or_else(|| Unknown::NotReady.into())
     }
 
     pub fn of(&self, headers: &HeaderMap) -> Result<Who, Problem> {
@@ -90,7 +111,13 @@ impl From<Unknown> for Problem {
             Unknown::NoToken => {
                 Problem::unauthorized("this server needs a token: Authorization: Bearer <token>")
             }
-            Unknown::WrongToken => Problem::unauthorized("the token is not valid on this server"),
+            Unknown::WrongToken => {
+                Problem::unauthorized("the token is not valid on this server, or no longer")
+            }
+            Unknown::NotReady => {
+                Problem::not_ready("the server is recovering; it knows its tokens when that is done")
+                    .retry_after(Duration::from_secs(1))
+            }
         }
     }
 }
@@ -152,6 +179,16 @@ mod tests {
         for none in [None, Some("Bearer"), Some("Basic first"), Some("first")] {
             assert_eq!(access.who(none.map(str::as_bytes)).unwrap_err(), Unknown::NoToken, "{none:?}");
         }
+    }
+
+    #[test]
+    fn while_the_engine_recovers_nobody_is_turned_away_for_good() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "klt_mine").unwrap();
+        let access = Access::open(Some(file.path())).unwrap();
+        assert_eq!(access.who(Some(b"Bearer klt_other")).unwrap_err(), Unknown::NotReady);
+        assert_eq!(access.who(Some(b"Bearer klt_mine")).unwrap().name, "token-file");
+        assert_eq!(access.who(Some(b"Bearer other")).unwrap_err(), Unknown::WrongToken);
     }
 
     #[test]

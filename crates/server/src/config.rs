@@ -77,6 +77,7 @@ pub struct Limits {
     /// Deliveries open at the same time, over all subscriptions.
     pub concurrency: usize,
     pub subscriptions: usize,
+    pub tokens: usize,
     /// Bytes held on behalf of others: half for requests, a quarter each for deliveries and answers.
     pub held_bytes: usize,
     /// Event types with a label of their own in the metrics.
@@ -244,6 +245,7 @@ impl Default for Limits {
             idle_timeout: secs(75),
             concurrency: 4096,
             subscriptions: 10_000,
+            tokens: 10_000,
             held_bytes: 96 * MI,
             metric_types: 100,
             metric_functions: 100,

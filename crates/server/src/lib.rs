@@ -36,6 +36,7 @@ mod stream;
 mod subscriptions;
 pub mod telemetry;
 pub mod tls;
+mod tokens;
 mod unsent;
 
 pub use answer::Answer;

@@ -93,7 +93,7 @@ pub fn must_not_be_named(scope: &Scope, path: &str) -> Result<(), Problem> {
     if *scope == Scope::default() || path.starts_with(ALL_NAMESPACES) {
         return Ok(());
     }
-    Err(Problem::bad_request(format!("{path} concerns the whole server: it takes no namespace")))
+    Err(Problem::bad_request(format!("{path} belongs to no namespace: name none")))
 }
 
 /// Finds the namespace and takes it out of the address. An address that says none costs nothing but the look.

@@ -7,7 +7,9 @@ use crate::functions::{invoke, logs, watch};
 use crate::namespace::{self, Scope};
 use crate::problem::Problem;
 use crate::router::EVENTS;
-use crate::{backup, dead_letters, events, functions, lanes, metrics, replays, status, subscriptions};
+use crate::{
+    backup, dead_letters, events, functions, lanes, metrics, replays, status, subscriptions, tokens,
+};
 use Need::{In, List, Public, Server, Somewhere};
 use axum::Router;
 use axum::extract::Request;
@@ -65,6 +67,10 @@ pub fn routes() -> Vec<Route> {
         get("/metrics", Server(VIEWER), metrics::show),
         get("/api/v1/status", Server(VIEWER), status::show),
         post("/api/v1/backup", Server(ADMIN), backup::take),
+        get("/api/v1/tokens", Somewhere(ADMIN), tokens::list),
+        post("/api/v1/tokens", Somewhere(ADMIN), tokens::create),
+        get("/api/v1/tokens/{name}", Somewhere(ADMIN), tokens::show),
+        delete("/api/v1/tokens/{name}", Somewhere(ADMIN), tokens::delete),
         direct(Method::POST, EVENTS, In(PRODUCER)),
         get(EVENTS, List(VIEWER), events::list),
         get("/api/v1/events/{id}", In(VIEWER), events::show),
@@ -189,7 +195,10 @@ impl Need {
                 demand(who, role, Reach::Everywhere)?;
                 namespace::must_not_be_named(scope, path)
             }
-            (Somewhere(role), _) => demand(who, role, Reach::Somewhere),
+            (Somewhere(role), _) => {
+                demand(who, role, Reach::Somewhere)?;
+                namespace::must_not_be_named(scope, path)
+            }
         }
     }
 }

@@ -1,14 +1,14 @@
 //! The whole server: opens the folder, recovers, serves, and ends in order.
 
 use crate::api::{About, Api, Gate, Inner, READERS_MAX, SHOWS_MAX, TAILS_MAX};
-use crate::auth::Access;
+use crate::auth::{Access, Issued, LoadError};
 use crate::config::Config;
 use crate::front::{self, Front, signals};
 use crate::functions::limits::Limiter;
 use crate::functions::watch::Requests;
 use crate::routes;
 use crate::shutdown::Shutdown;
-use crate::telemetry;
+use crate::{telemetry, tokens};
 use klambda_control::{Control, Options, StartError};
 use klambda_core::time::Millis;
 use klambda_core::{binding, breaker};
@@ -63,6 +63,8 @@ pub enum Error {
     StoreFailed(#[from] StoreFailed),
     #[error(transparent)]
     Functions(#[from] StartError),
+    #[error(transparent)]
+    Tokens(#[from] LoadError),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -160,12 +162,14 @@ impl Server {
         let control =
             Control::new(control_options(&config, &url), clock, platform::open(machine_options(&config)));
         control.load(&engine).inspect_err(|_| shutdown.cut())?;
+        let issued = Issued::load(&engine, clock, config.limits.tokens);
+        access.load(issued.inspect_err(|_| shutdown.cut())?);
         let (client, deliveries) = (client_options(&config), threads(&config).deliveries);
         let functions = Arc::new(control.clone());
         let (runner, handle) = Runner::with_functions(engine, client, clock, deliveries, functions)?;
         let running = tokio::spawn(runner.run());
         control.start(handle.clone()).await;
-        gate.open(Api::new(Inner {
+        let api = Api::new(Inner {
             handle: handle.clone(),
             clock,
             control: control.clone(),
@@ -184,7 +188,9 @@ impl Server {
             backups: Arc::new(Semaphore::new(1)),
             readers: Arc::new(Semaphore::new(READERS_MAX)),
             shows: Semaphore::new(SHOWS_MAX),
-        }));
+        });
+        tokio::spawn(tokens::keep_uses(api.clone()));
+        gate.open(api);
         Ok(Server {
             address,
             url,
@@ -231,6 +237,10 @@ impl Server {
         let deadline = Instant::now() + self.shutdown_timeout;
         // Requests first, since they are answered by the engine; then deliveries, for as long as there is time.
         let _ = (&mut self.serving).await;
+        tokio::select! {
+            () = tokens::store_uses(&self.access, &self.handle) => {}
+            () = self.shutdown.cut_off() => {}
+        }
         self.handle.stop(deadline.saturating_duration_since(Instant::now()));
         let ended = tokio::select! {
             ended = &mut self.running => ended,

@@ -57,7 +57,7 @@ fn functions(context: &mut Context, kind: Kind, args: &DeleteFunction) -> anyhow
     })
 }
 
-fn delete(
+pub fn delete(
     context: &mut Context,
     kind: &str,
     name: &str,

@@ -81,7 +81,13 @@ fn events(context: &mut Context, args: &GetEvent) -> anyhow::Result<()> {
     print_page(context, Kind::Event, page, false)
 }
 
-fn list(context: &mut Context, kind: Kind, route: &Route, cursor: &str, limit: usize) -> anyhow::Result<()> {
+pub fn list(
+    context: &mut Context,
+    kind: Kind,
+    route: &Route,
+    cursor: &str,
+    limit: usize,
+) -> anyhow::Result<()> {
     let page = context.client.list_from(route, cursor, None::<&str>, limit)?;
     print_page(context, kind, page, false)
 }
@@ -101,7 +107,7 @@ fn print_page(context: &mut Context, kind: Kind, page: Page, namespaces: bool) -
 }
 
 /// Fetches each by name; what is found is printed even if something is missing.
-fn named(
+pub fn named(
     context: &mut Context,
     kind: Kind,
     names: &[String],

@@ -20,6 +20,7 @@ mod serve;
 mod status;
 mod subscription;
 mod tail;
+mod token;
 mod wait;
 mod why;
 
@@ -69,6 +70,7 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Lane(action) => lane::run(&mut context(out)?, action),
         Command::Dlq(action) => dlq::run(&mut context(out)?, action),
         Command::Subscription(action) => subscription::run(&mut context(out)?, action),
+        Command::Token(action) => token::run(&mut context(out)?, action),
         Command::Status => status::run(&mut context(out)?),
         Command::Backup(args) => backup::run(&mut context(out)?, args),
         Command::Check(args) => check::run(out, cli.global.output, args),

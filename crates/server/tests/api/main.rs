@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod access;
 mod backups;
 mod events;
 mod failures;
@@ -10,4 +11,5 @@ mod metrics;
 mod namespaces;
 mod problems;
 mod subscriptions;
+mod tokens;
 mod world;

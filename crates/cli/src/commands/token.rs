@@ -1,0 +1,46 @@
+//! `token create|get|delete`: who may do what.
+
+use super::{Context, delete, for_each, get};
+use crate::args::{CreateToken, Token};
+use crate::exit::Usage;
+use crate::kind::Kind;
+use crate::output::{Format, cell, write_raw};
+use crate::route::Route;
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+pub fn run(context: &mut Context, action: &Token) -> anyhow::Result<()> {
+    match action {
+        Token::Create(args) => create(context, args),
+        Token::Get { name, limit } if name.is_empty() => {
+            get::list(context, Kind::Token, &Route::new(&["tokens"]), "cursor", limit.limit)
+        }
+        Token::Get { name, .. } => {
+            get::named(context, Kind::Token, name, |name| Route::new(&["tokens", name]))
+        }
+        Token::Delete { name } => for_each(name, |name| {
+            delete::delete(context, "token", name, &Route::new(&["tokens", name]), |_| "deleted")
+        }),
+    }
+}
+
+/// The token goes to stdout alone, so that it can go on into a file.
+fn create(context: &mut Context, args: &CreateToken) -> anyhow::Result<()> {
+    if context.format == Format::Name {
+        return Err(Usage("-o name would lose the token, which is shown only once".to_owned()).into());
+    }
+    let namespaces = if args.all_namespaces { json!("*") } else { json!(args.namespace) };
+    let mut body = json!({"name": args.name, "role": args.role, "namespaces": namespaces});
+    if let Some(expires) = &args.expires {
+        body["expires"] = Value::from(expires.as_str());
+    }
+    let answer = context.client.post(&Route::new(&["tokens"]), Some(&body));
+    let created = answer.with_context(|| format!("token/{}", args.name))?.body;
+    if write_raw(context.out, context.format, &created)? {
+        return Ok(());
+    }
+    writeln!(context.out, "{}", cell(&created, "/token"))?;
+    context.out.flush()?;
+    eprintln!("token/{} created; keep it now, it is not shown again", args.name);
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! Tokens that the server issued: documents of the engine, held in memory by their hashes.
+//!
+//! They change in steps of the engine, one after the other, and memory changes in the same step as the document. So the
+//! two agree, whatever is asked at the same time. The lock is held for a lookup or an insertion only.
+
+use klambda_access::{Hash, Identity, Token, Unreadable};
+use klambda_core::time::Millis;
+use klambda_dispatch::documents::{self, Expected, Write};
+use klambda_dispatch::runner::Clock;
+use klambda_dispatch::{Engine, Failure};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+const KIND: &str = "token";
+const PAGE: usize = documents::CHANGES_MAX;
+/// Uses within this time are one.
+const USE_MS: u64 = 1000;
+
+pub struct Issued {
+    table: RwLock<Table>,
+    clock: Clock,
+    tokens_max: usize,
+}
+
+#[derive(Default)]
+struct Table {
+    by_hash: HashMap<Hash, Arc<Entry>>,
+    by_name: BTreeMap<String, Arc<Entry>>,
+}
+
+struct Entry {
+    token: Token,
+    identity: Arc<Identity>,
+    /// When it was used last, and what of that is stored; 0: never.
+    used: AtomicU64,
+    stored: AtomicU64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    #[error("there is a token {0} already")]
+    Exists(String),
+    #[error("there is no token {0}")]
+    NotFound(String),
+    #[error("there are {0} tokens already (limits.tokens): delete those that are not used")]
+    Limit(usize),
+    #[error(transparent)]
+    Store(#[from] documents::Error),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error(transparent)]
+    Store(#[from] Failure),
+    #[error("token {name}: {source}")]
+    Malformed { name: String, source: Unreadable },
+}
+
+impl Issued {
+    pub fn load(engine: &Engine, clock: Clock, tokens_max: usize) -> Result<Issued, LoadError> {
+        let mut table = Table::default();
+        let mut after: Option<String> = None;
+        loop {
+            let page = engine.documents(KIND, after.as_deref(), PAGE)?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.key.clone());
+            for stored in page {
+                let token = Token::decode(&stored.content)
+                    .map_err(|source| LoadError::Malformed { name: stored.key, source })?;
+                table.insert(Entry::new(token));
+            }
+        }
+        Ok(Issued { table: RwLock::new(table), clock, tokens_max })
+    }
+
+    /// Whose token this is, if it is one that is valid now.
+    pub fn who(&self, given: &[u8]) -> Option<Arc<Identity>> {
+        let hash = Hash::of(given);
+        let table = self.read();
+        let entry = table.by_hash.get(&hash)?;
+        let now = self.clock.now();
+        if entry.token.is_expired(now) {
+            return None;
+        }
+        if now.0.saturating_sub(entry.used.load(Ordering::Relaxed)) >= USE_MS {
+            entry.used.store(now.0, Ordering::Relaxed);
+        }
+        Some(Arc::clone(&entry.identity))
+    }
+
+    pub fn get(&self, name: &str) -> Option<Token> {
+        self.read().by_name.get(name).map(|entry| entry.current())
+    }
+
+    /// By name, from the one after `after` on; and whether there are more.
+    pub fn list(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+        is_wanted: impl Fn(&Token) -> bool,
+    ) -> (Vec<Token>, bool) {
+        let table = self.read();
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let wanted = table.by_name.range::<str, _>((start, Bound::Unbounded));
+        let wanted = wanted.map(|(_, entry)| entry).filter(|entry| is_wanted(&entry.token));
+        let mut found: Vec<Token> = wanted.take(limit + 1).map(|entry| entry.current()).collect();
+        let more = found.len() > limit;
+        found.truncate(limit);
+        (found, more)
+    }
+
+    // ---- steps of the engine ------------------------------------------------------------------------------
+
+    pub fn create(&self, engine: &mut Engine, token: Token) -> Result<(), Refused> {
+        let (exists, count) = {
+            let table = self.read();
+            (table.by_name.contains_key(&token.name), table.by_name.len())
+        };
+        if exists {
+            return Err(Refused::Exists(token.name));
+        }
+        if count >= self.tokens_max {
+            return Err(Refused::Limit(count));
+        }
+        engine.put_documents(&[write(&token.name, Some(token.encode()))], &[])?;
+        self.write().insert(Entry::new(token));
+        Ok(())
+    }
+
+    pub fn delete(&self, engine: &mut Engine, name: &str) -> Result<(), Refused> {
+        let found = self.read().by_name.get(name).cloned();
+        let entry = found.ok_or_else(|| Refused::NotFound(name.to_owned()))?;
+        engine.put_documents(&[write(name, None)], &[])?;
+        let mut table = self.write();
+        table.by_name.remove(name);
+        table.by_hash.remove(&entry.token.hash);
+        Ok(())
+    }
+
+    /// Stores when tokens were used last, for some of those for which that has changed. Answers whether there may be
+    /// more.
+    pub fn store_uses(&self, engine: &mut Engine) -> Result<bool, Refused> {
+        let used: Vec<(Arc<Entry>, u64)> = {
+            let table = self.read();
+            let used =
+                table.by_name.values().filter_map(|entry| Some((Arc::clone(entry), entry.unstored()?)));
+            used.take(PAGE).collect()
+        };
+        if used.is_empty() {
+            return Ok(false);
+        }
+        let stored = |(entry, at): &(Arc<Entry>, u64)| {
+            let token = Token { last_used: Some(Millis(*at)), ..entry.token.clone() };
+            write(&token.name, Some(token.encode()))
+        };
+        engine.put_documents(&used.iter().map(stored).collect::<Vec<_>>(), &[])?;
+        for (entry, at) in &used {
+            entry.stored.store(*at, Ordering::Relaxed);
+        }
+        Ok(used.len() == PAGE)
+    }
+
+    pub fn has_unstored_uses(&self) -> bool {
+        self.read().by_name.values().any(|entry| entry.unstored().is_some())
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn write(name: &str, content: Option<Vec<u8>>) -> Write {
+    Write { kind: KIND.to_owned(), key: name.to_owned(), content, expected: Expected::Any }
+}
+
+impl Table {
+    fn insert(&mut self, entry: Entry) {
+        let entry = Arc::new(entry);
+        self.by_hash.insert(entry.token.hash, Arc::clone(&entry));
+        self.by_name.insert(entry.token.name.clone(), entry);
+    }
+}
+
+impl Entry {
+    fn new(token: Token) -> Entry {
+        let name = format!("token/{}", token.name);
+        let identity = Arc::new(Identity { name: name.into(), grant: token.grant.clone() });
+        let used = token.last_used.map_or(0, |at| at.0);
+        Entry { token, identity, used: used.into(), stored: used.into() }
+    }
+
+    fn current(&self) -> Token {
+        let used = self.used.load(Ordering::Relaxed);
+        Token { last_used: (used > 0).then_some(Millis(used)), ..self.token.clone() }
+    }
+
+    fn unstored(&self) -> Option<u64> {
+        let used = self.used.load(Ordering::Relaxed);
+        (used != self.stored.load(Ordering::Relaxed)).then_some(used)
+    }
+}
+
+impl fmt::Debug for Issued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Issued").field("count", &self.read().by_name.len()).finish_non_exhaustive()
+    }
+}

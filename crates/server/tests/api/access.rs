@@ -1,0 +1,180 @@
+//! Who may do what: every address with every role, over the real server.
+//!
+//! The table below is written by hand. It says what is meant; the server's own table says what is done.
+
+use crate::tokens::{ADMIN, guarded, issue};
+use crate::world::World;
+use klambda_server::routes::routes;
+use serde_json::json;
+use std::collections::BTreeSet;
+
+const READ: &[&str] = &["viewer", "operator", "developer", "admin"];
+const OPERATE: &[&str] = &["operator", "developer", "admin"];
+const CHANGE: &[&str] = &["developer", "admin"];
+const SEND: &[&str] = &["producer", "developer", "admin"];
+const OWN: &[&str] = &["admin"];
+
+/// Where the roles are needed.
+#[derive(Clone, Copy, PartialEq)]
+enum Where {
+    /// Nothing is needed.
+    Public,
+    /// In the namespace of the request.
+    There,
+    /// In all namespaces.
+    Everywhere,
+    /// In any namespace.
+    Anywhere,
+}
+use Where::{Anywhere, Everywhere, Public, There};
+
+const MATRIX: &[(&str, Where, &[&str])] = &[
+    ("GET /healthz", Public, &[]),
+    ("GET /health", Public, &[]),
+    ("GET /readyz", Public, &[]),
+    ("GET /metrics", Everywhere, READ),
+    ("GET /api/v1/status", Everywhere, READ),
+    ("POST /api/v1/backup", Everywhere, OWN),
+    ("GET /api/v1/tokens", Anywhere, OWN),
+    ("POST /api/v1/tokens", Anywhere, OWN),
+    ("GET /api/v1/tokens/{name}", Anywhere, OWN),
+    ("DELETE /api/v1/tokens/{name}", Anywhere, OWN),
+    ("POST /api/v1/events", There, SEND),
+    ("GET /api/v1/events", There, READ),
+    ("GET /api/v1/events/{id}", There, READ),
+    ("GET /api/v1/subscriptions", There, READ),
+    ("GET /api/v1/subscriptions/{name}", There, READ),
+    ("PUT /api/v1/subscriptions/{name}", There, CHANGE),
+    ("DELETE /api/v1/subscriptions/{name}", There, CHANGE),
+    ("POST /api/v1/subscriptions/{name}/{action}", There, OPERATE),
+    ("GET /api/v1/lanes", There, READ),
+    ("POST /api/v1/lanes/{action}", There, OPERATE),
+    ("GET /api/v1/lanes/{subscription}/{key}", There, READ),
+    ("POST /api/v1/lanes/{subscription}/{key}/{action}", There, OPERATE),
+    ("GET /api/v1/dlq", There, READ),
+    ("POST /api/v1/dlq/purge", There, OPERATE),
+    ("GET /api/v1/dlq/replays", There, READ),
+    ("POST /api/v1/dlq/replays", There, OPERATE),
+    ("GET /api/v1/dlq/replays/{id}", There, READ),
+    ("DELETE /api/v1/dlq/replays/{id}", There, OPERATE),
+    ("GET /api/v1/dlq/{id}", There, READ),
+    ("DELETE /api/v1/dlq/{id}", There, OPERATE),
+    ("GET /api/v1/lambda/functions", There, READ),
+    ("POST /api/v1/lambda/functions", There, CHANGE),
+    ("GET /api/v1/lambda/functions/{name}", There, READ),
+    ("PUT /api/v1/lambda/functions/{name}", There, CHANGE),
+    ("PATCH /api/v1/lambda/functions/{name}", There, CHANGE),
+    ("DELETE /api/v1/lambda/functions/{name}", There, CHANGE),
+    ("POST /api/v1/lambda/functions/{name}/rebuild", There, CHANGE),
+    ("GET /api/v1/lambda/functions/{name}/logs", There, READ),
+    ("POST /api/v1/lambda/functions/{name}/invoke", There, SEND),
+    ("GET /api/v1/lambda/agents", There, READ),
+    ("POST /api/v1/lambda/agents", There, CHANGE),
+    ("GET /api/v1/lambda/agents/{name}", There, READ),
+    ("PUT /api/v1/lambda/agents/{name}", There, CHANGE),
+    ("PATCH /api/v1/lambda/agents/{name}", There, CHANGE),
+    ("DELETE /api/v1/lambda/agents/{name}", There, CHANGE),
+    ("POST /api/v1/lambda/agents/{name}/rebuild", There, CHANGE),
+    ("GET /api/v1/lambda/agents/{name}/logs", There, READ),
+    ("POST /api/v1/lambda/agents/{name}/invoke", There, SEND),
+];
+
+const ROLES: [&str; 5] = ["viewer", "operator", "producer", "developer", "admin"];
+
+/// Whether a role that somebody has in these namespaces is enough, for a request to namespace `default`.
+fn expected(place: Where, roles: &[&str], role: &str, namespaces: &str) -> bool {
+    match place {
+        Public => true,
+        There => roles.contains(&role) && namespaces != "elsewhere",
+        Everywhere => roles.contains(&role) && namespaces == "*",
+        Anywhere => roles.contains(&role),
+    }
+}
+
+#[tokio::test]
+async fn every_address_has_a_row_here() {
+    let served: BTreeSet<String> =
+        routes().iter().map(|route| format!("{} {}", route.method, route.path)).collect();
+    let listed: BTreeSet<String> = MATRIX.iter().map(|(address, ..)| (*address).to_owned()).collect();
+    assert_eq!(served, listed);
+}
+
+#[tokio::test]
+async fn every_role_may_do_what_it_may_and_nothing_else() {
+    let world = guarded().await;
+    let mut tokens = Vec::new();
+    for role in ROLES {
+        for (place, namespaces) in
+            [("here", json!(["default"])), ("elsewhere", json!(["elsewhere"])), ("*", json!("*"))]
+        {
+            let name = format!("{role}-{}", if place == "*" { "all" } else { place });
+            let token = issue(&world, json!({"name": name, "role": role, "namespaces": namespaces})).await;
+            tokens.push((role, place, format!("Bearer {token}")));
+        }
+    }
+    for (address, place, roles) in MATRIX {
+        let (method, path) = address.split_once(' ').unwrap();
+        let path = path.replace("{action}", "pause").replace(['{', '}'], "");
+        for wrong in
+            [vec![], vec![("authorization", "Bearer klt_wrong")], vec![("authorization", "Bearer wrong")]]
+        {
+            let status = world.ask(method, &path, &wrong, "").await.status;
+            let is_good = if *place == Public { status == 200 } else { status == 401 };
+            assert!(is_good, "{address} without a token: {status}");
+        }
+        for (role, namespaces, bearer) in &tokens {
+            let answer = world.ask(method, &path, &[("authorization", bearer)], "").await;
+            let is_allowed = ![401, 403].contains(&answer.status);
+            let wanted = expected(*place, roles, role, namespaces);
+            assert_eq!(is_allowed, wanted, "{address} for {role} of {namespaces}: {answer:?}");
+            if !wanted {
+                assert_eq!(answer.problem(), "forbidden", "{address}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_that_nobody_may_see_looks_like_one_that_is_not_there() {
+    let world = guarded().await;
+    let token = issue(&world, json!({"name": "v", "role": "viewer", "namespaces": ["shop"]})).await;
+    let bearer = format!("Bearer {token}");
+    let headers = [("authorization", bearer.as_str())];
+    let ask = |path: &'static str| world.ask("GET", path, &headers, "");
+    let (there, not_there) =
+        (ask("/api/v1/namespaces/default/lanes").await, ask("/api/v1/namespaces/nowhere/lanes").await);
+    assert_eq!((there.status, not_there.status), (403, 403));
+    assert_eq!(there.text().replace("default", "nowhere"), not_there.text());
+    assert!(there.text().contains("role viewer in namespace default; token/v is viewer in namespace shop"));
+    assert_eq!(ask("/api/v1/namespaces/*/lanes").await.status, 403);
+    let status = world.ask("GET", "/api/v1/status?namespace=shop", &[("authorization", ADMIN)], "").await;
+    assert_eq!(status.status, 400, "{status:?}");
+}
+
+/// Over a connection that stays open, posts go past the HTTP library.
+#[tokio::test]
+async fn the_short_way_asks_for_the_same() {
+    let world: World = guarded().await;
+    let issue = |role: &'static str, namespace: &'static str| {
+        issue(&world, json!({"name": format!("{role}-{namespace}"), "role": role, "namespaces": [namespace]}))
+    };
+    let (producer, viewer, other) = (
+        issue("producer", "default").await,
+        issue("viewer", "default").await,
+        issue("producer", "other").await,
+    );
+    for (token, path, expected) in [
+        (&producer, "/api/v1/events", 202),
+        (&producer, "/api/v1/namespaces/default/events", 202),
+        (&producer, "/api/v1/namespaces/other/events", 403),
+        (&viewer, "/api/v1/events", 403),
+        (&other, "/api/v1/events", 403),
+        (&other, "/api/v1/events?namespace=default", 403),
+        (&producer, "/api/v1/lambda/functions/f/invoke", 404),
+        (&viewer, "/api/v1/lambda/functions/f/invoke", 403),
+        (&other, "/api/v1/lambda/functions/f/invoke", 403),
+        (&other, "/api/v1/namespaces/other/lambda/functions/f/invoke", 404),
+    ] {
+        assert_eq!(crate::tokens::post_kept_alive(&world, path, token).await, expected, "{path}");
+    }
+}
