@@ -5,9 +5,11 @@
 
 mod file;
 mod issued;
+mod jwt;
 
 pub use file::{Error, Tokens};
 pub use issued::{Issued, LoadError, Refused};
+pub use jwt::{Error as JwtError, Jwt, keep as keep_keys};
 
 use crate::problem::Problem;
 use axum::extract::FromRequestParts;
@@ -25,6 +27,7 @@ pub struct Access {
     file: Option<Tokens>,
     /// There once the engine has recovered.
     issued: OnceLock<Issued>,
+    jwt: Option<Jwt>,
 }
 
 /// Who makes a request. Cheap to clone.
@@ -42,23 +45,31 @@ pub enum Unknown {
     WrongToken,
     /// Nobody can tell before the engine has recovered.
     NotReady,
+    /// Nobody can tell before the keys of the issuer are there.
+    NoKeys,
+    /// A JWT that is not valid, and why.
+    Refused(&'static str),
+    /// A JWT that is valid, but whose claims give no role.
+    NoRole,
 }
 
 static ANONYMOUS: Identity = Identity::admin("anonymous");
 static TOKEN_FILE: Identity = Identity::admin("token-file");
 
 impl Access {
-    pub fn open(token_file: Option<&Path>) -> Result<Access, Error> {
-        Ok(Access { file: token_file.map(Tokens::load).transpose()?, issued: OnceLock::new() })
+    pub fn open(token_file: Option<&Path>, jwt: Option<Jwt>) -> Result<Access, Error> {
+        Ok(Access { file: token_file.map(Tokens::load).transpose()?, issued: OnceLock::new(), jwt })
     }
 
     /// Whether nobody needs a token.
     pub fn is_open(&self) -> bool {
-        self.file.is_none()
+        self.file.is_none() && self.jwt.is_none()
     }
 
     pub fn who(&self, authorization: Option<&[u8]>) -> Result<Who, Unknown> {
-        let Some(file) = &self.file else { return Ok(Who::Common(&ANONYMOUS)) };
+        if self.is_open() {
+            return Ok(Who::Common(&ANONYMOUS));
+        }
         let given = authorization.and_then(bearer).ok_or(Unknown::NoToken)?;
         let mut unknown = Unknown::WrongToken;
         if Token::is_like(given) {
@@ -67,8 +78,18 @@ impl Access {
                 Some(None) => {}
                 None => unknown = Unknown::NotReady,
             }
+        } else if let Some(jwt) = self.jwt.as_ref().filter(|_| Jwt::is_like(given)) {
+            match jwt.who(given) {
+                Ok(identity) => return Ok(Who::Own(identity)),
+                Err(why) => unknown = why,
+            }
         }
-        if file.has(given) { Ok(Who::Common(&TOKEN_FILE)) } else { Err(unknown) }
+        let is_of_file = self.file.as_ref().is_some_and(|file| file.has(given));
+        if is_of_file { Ok(Who::Common(&TOKEN_FILE)) } else { Err(unknown) }
+    }
+
+    pub(crate) fn jwt(&self) -> Option<&Jwt> {
+        self.jwt.as_ref()
     }
 
     /// From now on the tokens that were issued are known.
@@ -114,6 +135,12 @@ impl From<Unknown> for Problem {
             Unknown::WrongToken => {
                 Problem::unauthorized("the token is not valid on this server, or no longer")
             }
+            Unknown::Refused(why) => Problem::unauthorized(why),
+            Unknown::NoRole => Problem::forbidden(
+                "the token's claims give no role: it needs those that auth.jwt.roleClaim and auth.jwt.namespacesClaim name",
+            ),
+            Unknown::NoKeys => Problem::not_ready("the keys of the token's issuer are being fetched")
+                .retry_after(Duration::from_secs(1)),
             Unknown::NotReady => {
                 Problem::not_ready("the server is recovering; it knows its tokens when that is done")
                     .retry_after(Duration::from_secs(1))
@@ -169,7 +196,7 @@ mod tests {
     fn a_token_of_the_file_is_an_admin() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "first").unwrap();
-        let access = Access::open(Some(file.path())).unwrap();
+        let access = Access::open(Some(file.path()), None).unwrap();
         for good in ["Bearer first", "bearer first", "Bearer   first "] {
             assert_eq!(access.who(Some(good.as_bytes())).unwrap().name, "token-file", "{good}");
         }
@@ -185,7 +212,7 @@ mod tests {
     fn while_the_engine_recovers_nobody_is_turned_away_for_good() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "klt_mine").unwrap();
-        let access = Access::open(Some(file.path())).unwrap();
+        let access = Access::open(Some(file.path()), None).unwrap();
         assert_eq!(access.who(Some(b"Bearer klt_other")).unwrap_err(), Unknown::NotReady);
         assert_eq!(access.who(Some(b"Bearer klt_mine")).unwrap().name, "token-file");
         assert_eq!(access.who(Some(b"Bearer other")).unwrap_err(), Unknown::WrongToken);

@@ -26,6 +26,7 @@ pub struct Config {
     /// Bytes for index and buffers.
     pub memory: u64,
     pub token_file: Option<PathBuf>,
+    pub auth: Auth,
     pub tls: Tls,
     pub allow_hosts: Vec<String>,
     /// Threads for producers and deliveries, half each and at least one; 0: as many as there are cores.
@@ -38,6 +39,26 @@ pub struct Config {
     pub delivery: Delivery,
     pub functions: Functions,
     pub replay: Replay,
+}
+
+/// Who is known besides the tokens of the server itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Auth {
+    pub jwt: Jwt,
+}
+
+/// An issuer whose JWTs are trusted.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Jwt {
+    pub issuer: Option<String>,
+    pub audience: Option<String>,
+    pub jwks_file: Option<PathBuf>,
+    pub jwks_url: Option<String>,
+    pub refresh: Duration,
+    pub role_claim: String,
+    pub namespaces_claim: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -188,7 +209,7 @@ impl Config {
         if self.listen.ip().to_canonical().is_loopback() {
             return Ok(None);
         }
-        if self.token_file.is_none() {
+        if self.token_file.is_none() && self.auth.jwt.issuer.is_none() {
             return Err(Exposure::NoToken(self.listen));
         }
         let unencrypted = self.tls.cert.is_none();
@@ -215,6 +236,7 @@ impl Default for Config {
             data: PathBuf::from("./data"),
             memory: 128 << 20,
             token_file: None,
+            auth: Auth::default(),
             tls: Tls::default(),
             allow_hosts: Vec::new(),
             threads: 0,
@@ -226,6 +248,20 @@ impl Default for Config {
             delivery: Delivery::default(),
             functions: Functions::default(),
             replay: Replay { strategies: settings::default_strategies() },
+        }
+    }
+}
+
+impl Default for Jwt {
+    fn default() -> Jwt {
+        Jwt {
+            issuer: None,
+            audience: None,
+            jwks_file: None,
+            jwks_url: None,
+            refresh: secs(300),
+            role_claim: "klambda/role".to_owned(),
+            namespaces_claim: "klambda/namespaces".to_owned(),
         }
     }
 }
@@ -352,6 +388,9 @@ mod tests {
         let refused = config.exposure().unwrap_err().to_string();
         assert!(refused.contains("--token-file") && refused.contains("--tls-cert"), "{refused}");
         assert!(!refused.contains('\n'));
+        config.auth.jwt.issuer = Some("https://issuer.example".to_owned());
+        assert!(config.exposure().is_ok(), "who is trusted by an issuer has a token");
+        config.auth.jwt.issuer = None;
         config.token_file = Some("token".into());
         assert!(config.exposure().unwrap().unwrap().contains("--tls-key"));
         config.tls = Tls { cert: Some("c".into()), key: Some("k".into()) };

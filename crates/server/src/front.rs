@@ -1,6 +1,6 @@
 //! Everything that stands between a client and the resources, opened from the configuration.
 
-use crate::auth::{self, Access};
+use crate::auth::{self, Access, Jwt};
 use crate::config::{Config, Exposure, Limits};
 use crate::connection::Timeouts;
 use crate::guard::Guard;
@@ -38,6 +38,8 @@ pub enum Error {
     #[error(transparent)]
     Tokens(#[from] auth::Error),
     #[error(transparent)]
+    Jwt(#[from] auth::JwtError),
+    #[error(transparent)]
     Tls(#[from] tls::Error),
     #[error("not a host: {}", .0.join(", "))]
     AllowHosts(Vec<String>),
@@ -55,7 +57,8 @@ impl Front {
         if let Some(warning) = config.exposure()? {
             tracing::warn!("{warning}");
         }
-        let access = Arc::new(Access::open(config.token_file.as_deref())?);
+        let jwt = Jwt::open(&config.auth.jwt)?;
+        let access = Arc::new(Access::open(config.token_file.as_deref(), jwt)?);
         let tls = match (&config.tls.cert, &config.tls.key) {
             (Some(cert), Some(key)) => Some(tls::acceptor(cert, key)?),
             _ => None,

@@ -1,7 +1,7 @@
 //! The whole server: opens the folder, recovers, serves, and ends in order.
 
 use crate::api::{About, Api, Gate, Inner, READERS_MAX, SHOWS_MAX, TAILS_MAX};
-use crate::auth::{Access, Issued, LoadError};
+use crate::auth::{Access, Issued, LoadError, keep_keys};
 use crate::config::Config;
 use crate::front::{self, Front, signals};
 use crate::functions::limits::Limiter;
@@ -190,6 +190,7 @@ impl Server {
             shows: Semaphore::new(SHOWS_MAX),
         });
         tokio::spawn(tokens::keep_uses(api.clone()));
+        tokio::spawn(keep_keys(Arc::clone(&access), shutdown.clone()));
         gate.open(api);
         Ok(Server {
             address,

@@ -24,7 +24,7 @@ struct Loaded {
 
 /// What changes when a file does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+pub(super) struct Stamp {
     modified: Option<SystemTime>,
     inode: u64,
     length: u64,
@@ -126,7 +126,7 @@ impl Loaded {
 }
 
 impl Stamp {
-    fn of(path: &Path) -> io::Result<Stamp> {
+    pub(super) fn of(path: &Path) -> io::Result<Stamp> {
         let metadata = fs::metadata(path)?;
         Ok(Stamp { modified: metadata.modified().ok(), inode: metadata.ino(), length: metadata.len() })
     }

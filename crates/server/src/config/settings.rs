@@ -28,6 +28,8 @@ enum Place<'a> {
     Address(&'a mut SocketAddr),
     Path(&'a mut PathBuf),
     PathOption(&'a mut Option<PathBuf>),
+    Text(&'a mut String),
+    TextOption(&'a mut Option<String>),
     Names(&'a mut Vec<String>),
     Format(&'a mut LogFormat),
     Level(&'a mut String),
@@ -54,6 +56,13 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting("data", |c| Place::Path(&mut c.data)),
     setting("memory", |c| Place::Bytes(&mut c.memory, 16 << 20)),
     setting("tokenFile", |c| Place::PathOption(&mut c.token_file)),
+    setting("auth.jwt.issuer", |c| Place::TextOption(&mut c.auth.jwt.issuer)),
+    setting("auth.jwt.audience", |c| Place::TextOption(&mut c.auth.jwt.audience)),
+    setting("auth.jwt.jwksFile", |c| Place::PathOption(&mut c.auth.jwt.jwks_file)),
+    setting("auth.jwt.jwksUrl", |c| Place::TextOption(&mut c.auth.jwt.jwks_url)),
+    setting("auth.jwt.refresh", |c| Place::Time(&mut c.auth.jwt.refresh, Duration::from_secs(10))),
+    setting("auth.jwt.roleClaim", |c| Place::Text(&mut c.auth.jwt.role_claim)),
+    setting("auth.jwt.namespacesClaim", |c| Place::Text(&mut c.auth.jwt.namespaces_claim)),
     setting("tls.cert", |c| Place::PathOption(&mut c.tls.cert)),
     setting("tls.key", |c| Place::PathOption(&mut c.tls.key)),
     setting("allowHosts", |c| Place::Names(&mut c.allow_hosts)),
@@ -134,6 +143,8 @@ impl Setting {
             Place::Address(place) => put(place, address(text(value)?)),
             Place::Path(place) => put(place, path(value)),
             Place::PathOption(place) => put(place, path(value).map(Some)),
+            Place::Text(place) => put(place, words(value)),
+            Place::TextOption(place) => put(place, words(value).map(Some)),
             Place::Names(place) => put(place, list(value)),
             Place::Format(place) => put(place, format(text(value)?)),
             Place::Level(place) => put(place, level(text(value)?)),
@@ -176,6 +187,13 @@ fn path(value: &Value) -> Result<PathBuf, String> {
     match text(value)? {
         "" => Err("should name a path".to_owned()),
         path => Ok(path.into()),
+    }
+}
+
+fn words(value: &Value) -> Result<String, String> {
+    match text(value)? {
+        "" => Err("should not be empty".to_owned()),
+        text => Ok(text.to_owned()),
     }
 }
 

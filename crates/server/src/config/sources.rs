@@ -1,11 +1,13 @@
 //! Reads the settings from file, environment and flags, and names everything that is wrong at once.
 
-use super::Config;
 use super::settings::{SETTINGS, Setting};
+use super::{Config, Jwt};
 use crate::guard::Guard;
+use http::Uri;
 use serde_json::Value;
 use std::fmt::{self, Write};
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// What flags set; what is `None` (or empty) is left to the other sources.
@@ -189,6 +191,7 @@ impl Reading {
         if tls.cert.is_some() != tls.key.is_some() {
             found.push(("tls", "needs both a certificate and its key (--tls-cert and --tls-key)"));
         }
+        found.extend(jwt_faults(&self.config.auth.jwt));
         self.wrong.extend(
             found.into_iter().map(|(name, message)| Wrong { name: name.into(), message: message.into() }),
         );
@@ -213,6 +216,38 @@ impl Reading {
 
     fn wrong(&mut self, name: String, message: String) {
         self.wrong.push(Wrong { name, message });
+    }
+}
+
+/// An issuer is trusted with all that it takes to verify its tokens, or not at all.
+fn jwt_faults(jwt: &Jwt) -> Vec<(&'static str, &'static str)> {
+    let given =
+        [jwt.issuer.is_some(), jwt.audience.is_some(), jwt.jwks_file.is_some() || jwt.jwks_url.is_some()];
+    let mut found = Vec::new();
+    if given.contains(&true) && given.contains(&false) {
+        found.push(("auth.jwt", "needs issuer, audience, and jwksFile or jwksUrl: all of them or none"));
+    }
+    if jwt.jwks_file.is_some() && jwt.jwks_url.is_some() {
+        found.push(("auth.jwt", "takes either jwksFile or jwksUrl"));
+    }
+    if jwt.jwks_url.as_deref().is_some_and(|url| !is_safe(url)) {
+        found.push((
+            "auth.jwt.jwksUrl",
+            "should be an https URL: whoever can change the keys can make tokens",
+        ));
+    }
+    found
+}
+
+/// Nobody on the way can change what comes from there.
+fn is_safe(url: &str) -> bool {
+    let Ok(url) = url.parse::<Uri>() else { return false };
+    let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
+    let is_local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    match url.scheme_str() {
+        Some("https") => !host.is_empty(),
+        Some("http") => is_local,
+        _ => false,
     }
 }
 
@@ -307,6 +342,28 @@ mod tests {
         assert_eq!(config.replay.strategies["lambda.health.check"], Strategy::Manual);
         assert_eq!(config.replay.strategies["lambda.build.started"], Strategy::Ordered, "the rest stays");
         assert_eq!(config.token_file, None);
+    }
+
+    #[test]
+    fn an_issuer_is_configured_whole_or_not_at_all() {
+        let whole =
+            "auth: {jwt: {issuer: i, audience: a, jwksUrl: 'https://i.example/jwks', roleClaim: role}}";
+        let config = read(whole, &[("KLAMBDA_AUTH_JWT_REFRESH", "1m")], Overrides::default()).unwrap();
+        assert_eq!((config.auth.jwt.role_claim.as_str(), config.auth.jwt.refresh.as_secs()), ("role", 60));
+        for (yaml, part) in [
+            ("auth: {jwt: {issuer: i, audience: a}}", "all of them or none"),
+            ("auth: {jwt: {jwksFile: k}}", "all of them or none"),
+            ("auth: {jwt: {issuer: i, audience: a, jwksFile: k, jwksUrl: 'https://h/k'}}", "either"),
+            ("auth: {jwt: {issuer: i, audience: a, jwksUrl: 'http://h/k'}}", "https"),
+            ("auth: {jwt: {issuer: i, audience: a, jwksUrl: 'file:///k'}}", "https"),
+            ("auth: {jwt: {roleClaim: ''}}", "empty"),
+            ("auth: {jwt: {refresh: 1s}}", "at least 10s"),
+        ] {
+            let found = wrong(yaml, &[]);
+            assert!(found.iter().any(|(_, message)| message.contains(part)), "{yaml}: {found:?}");
+        }
+        let local = whole.replace("https://i.example", "http://127.0.0.1:8081");
+        assert!(read(&local, &[], Overrides::default()).is_ok());
     }
 
     #[test]

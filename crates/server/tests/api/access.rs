@@ -2,11 +2,16 @@
 //!
 //! The table below is written by hand. It says what is meant; the server's own table says what is done.
 
-use crate::tokens::{ADMIN, guarded, issue};
-use crate::world::World;
+use crate::tokens::{ADMIN, guarded, issue, post_kept_alive};
+use crate::world::{World, ask, start};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use klambda_server::routes::routes;
+use ring::rand::SystemRandom;
+use ring::signature::{Ed25519KeyPair, KeyPair};
 use serde_json::json;
 use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 const READ: &[&str] = &["viewer", "operator", "developer", "admin"];
 const OPERATE: &[&str] = &["operator", "developer", "admin"];
@@ -175,6 +180,58 @@ async fn the_short_way_asks_for_the_same() {
         (&other, "/api/v1/lambda/functions/f/invoke", 403),
         (&other, "/api/v1/namespaces/other/lambda/functions/f/invoke", 404),
     ] {
-        assert_eq!(crate::tokens::post_kept_alive(&world, path, token).await, expected, "{path}");
+        assert_eq!(post_kept_alive(world.address, path, token).await, expected, "{path}");
     }
+}
+
+/// A token of a trusted issuer has the role that its claims say, on both ways.
+#[tokio::test]
+async fn a_jwt_is_as_good_as_a_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("jwks.json");
+    let pair = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+    let pair = Ed25519KeyPair::from_pkcs8(pair.as_ref()).unwrap();
+    let public = BASE64.encode(pair.public_key().as_ref());
+    let jwk = json!({"kty": "OKP", "crv": "Ed25519", "kid": "k", "x": public});
+    std::fs::write(&keys, json!({"keys": [jwk]}).to_string()).unwrap();
+    let sign = |role: &str, namespaces: &str| {
+        let exp = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 300;
+        let claims = json!({"iss": "https://issuer.example", "aud": "klambda", "sub": "ada", "exp": exp,
+                            "klambda/role": role, "klambda/namespaces": namespaces});
+        let parts = [json!({"alg": "EdDSA", "kid": "k"}), claims].map(|part| BASE64.encode(part.to_string()));
+        let message = parts.join(".");
+        format!("{message}.{}", BASE64.encode(pair.sign(message.as_bytes()).as_ref()))
+    };
+    let server = start(&folder.path().join("data"), |config| {
+        config.auth.jwt.issuer = Some("https://issuer.example".to_owned());
+        config.auth.jwt.audience = Some("klambda".to_owned());
+        config.auth.jwt.jwks_file = Some(keys.clone());
+    })
+    .await;
+    let address = server.address();
+    let status = async |method: &str, path: &str, token: &str| {
+        let bearer = format!("Bearer {token}");
+        ask(address, method, path, &[("authorization", &bearer)], b"{}").await.status
+    };
+    let (viewer, producer, admin) =
+        (sign("viewer", "default"), sign("producer", "default"), sign("admin", "*"));
+    assert_eq!(ask(address, "GET", "/api/v1/lanes", &[], b"").await.status, 401);
+    assert_eq!(status("GET", "/api/v1/lanes", &viewer).await, 200);
+    assert_eq!(status("GET", "/api/v1/lanes", &producer).await, 403);
+    assert_eq!(status("GET", "/api/v1/status", &viewer).await, 403);
+    assert_eq!(status("GET", "/api/v1/status", &admin).await, 200);
+    assert_eq!(status("GET", "/api/v1/lanes", &sign("root", "*")).await, 403);
+    assert_eq!(status("GET", "/api/v1/lanes", &format!("{}x", &viewer[..viewer.len() - 1])).await, 401);
+    assert_eq!(post_kept_alive(address, "/api/v1/events", &producer).await, 202);
+    assert_eq!(post_kept_alive(address, "/api/v1/events", &viewer).await, 403);
+
+    // Its admin can create tokens, which then work without the issuer.
+    let bearer = format!("Bearer {admin}");
+    let body = json!({"name": "ci", "role": "producer", "namespaces": ["default"]}).to_string();
+    let created =
+        ask(address, "POST", "/api/v1/tokens", &[("authorization", &bearer)], body.as_bytes()).await.json();
+    assert_eq!(created["createdBy"], "jwt/ada");
+    assert_eq!(post_kept_alive(address, "/api/v1/events", created["token"].as_str().unwrap()).await, 202);
+    server.stop();
+    server.ended().await.unwrap();
 }

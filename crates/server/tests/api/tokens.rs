@@ -2,6 +2,7 @@
 
 use crate::world::{PATIENCE, World, ask};
 use serde_json::{Value, json};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,14 +39,14 @@ async fn create(world: &World, bearer: &str, body: &Value) -> crate::world::Answ
 }
 
 /// Posts an event over a connection that stays open; answers the status.
-pub async fn post_kept_alive(world: &World, path: &str, token: &str) -> u16 {
+pub async fn post_kept_alive(address: SocketAddr, path: &str, token: &str) -> u16 {
     static IDS: AtomicU64 = AtomicU64::new(0);
     let id = IDS.fetch_add(1, Ordering::Relaxed);
-    let mut stream = BufReader::new(TcpStream::connect(world.address).await.unwrap());
+    let mut stream = BufReader::new(TcpStream::connect(address).await.unwrap());
     let head = format!(
         "POST {path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {token}\r\nce-specversion: 1.0\r\nce-id: {id}\r\n\
          ce-source: /kept\r\nce-type: order.placed\r\ncontent-length: 0\r\n\r\n",
-        world.address
+        address
     );
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut line = String::new();
@@ -62,10 +63,10 @@ async fn a_token_is_shown_once_and_survives_a_restart() {
     let token = answer.json()["token"].as_str().unwrap().to_owned();
     assert!(token.starts_with("klt_") && token.len() == 47, "{token}");
     assert_eq!(create(&world, ADMIN, &body).await.status, 409);
-    assert_eq!(post_kept_alive(&world, "/api/v1/events", &token).await, 202);
+    assert_eq!(post_kept_alive(world.address, "/api/v1/events", &token).await, 202);
 
     let world = world.restart().await;
-    assert_eq!(post_kept_alive(&world, "/api/v1/events", &token).await, 202);
+    assert_eq!(post_kept_alive(world.address, "/api/v1/events", &token).await, 202);
     let shown = world.ask("GET", "/api/v1/tokens/ci", &[("authorization", ADMIN)], "").await;
     let json = shown.json();
     assert_eq!((&json["role"], &json["namespaces"]), (&json!("producer"), &json!(["default"])));
@@ -78,9 +79,9 @@ async fn a_token_is_shown_once_and_survives_a_restart() {
     // What was used before the restart was stored with it.
     let used = world.ask("DELETE", "/api/v1/tokens/ci", &[("authorization", ADMIN)], "").await;
     assert_eq!(used.status, 200, "{used:?}");
-    assert_eq!(post_kept_alive(&world, "/api/v1/events", &token).await, 401);
+    assert_eq!(post_kept_alive(world.address, "/api/v1/events", &token).await, 401);
     let world = world.restart().await;
-    assert_eq!(post_kept_alive(&world, "/api/v1/events", &token).await, 401);
+    assert_eq!(post_kept_alive(world.address, "/api/v1/events", &token).await, 401);
     assert_eq!(world.ask("GET", "/api/v1/tokens/ci", &[("authorization", ADMIN)], "").await.status, 404);
 }
 
@@ -214,7 +215,7 @@ async fn a_thousand_tokens_under_load() {
         issue(&world, json!({"name": "steady", "role": "producer", "namespaces": ["default"]})).await;
     let load = async {
         while !is_done.load(Ordering::Relaxed) {
-            assert_eq!(post_kept_alive(&world, "/api/v1/events", &steady).await, 202);
+            assert_eq!(post_kept_alive(world.address, "/api/v1/events", &steady).await, 202);
             sent.fetch_add(1, Ordering::Relaxed);
         }
     };
@@ -226,15 +227,27 @@ async fn a_thousand_tokens_under_load() {
                 let name = format!("t{n}");
                 let body = json!({"name": name, "role": "producer", "namespaces": ["default"]});
                 let token = issue(world, body).await;
-                assert_eq!(post_kept_alive(world, "/api/v1/events", &token).await, 202, "{name} is new");
+                assert_eq!(
+                    post_kept_alive(world.address, "/api/v1/events", &token).await,
+                    202,
+                    "{name} is new"
+                );
                 live.push((name, token));
             }
             for (name, token) in live {
-                assert_eq!(post_kept_alive(world, "/api/v1/events", &token).await, 202, "{name} is valid");
+                assert_eq!(
+                    post_kept_alive(world.address, "/api/v1/events", &token).await,
+                    202,
+                    "{name} is valid"
+                );
                 let path = format!("/api/v1/tokens/{name}");
                 let deleted = ask(world.address, "DELETE", &path, &[("authorization", ADMIN)], b"").await;
                 assert_eq!(deleted.status, 200, "{name}: {deleted:?}");
-                assert_eq!(post_kept_alive(world, "/api/v1/events", &token).await, 401, "{name} is revoked");
+                assert_eq!(
+                    post_kept_alive(world.address, "/api/v1/events", &token).await,
+                    401,
+                    "{name} is revoked"
+                );
             }
         }
     };
@@ -247,5 +260,5 @@ async fn a_thousand_tokens_under_load() {
     let world = world.restart().await;
     let list = world.ask("GET", "/api/v1/tokens", &[("authorization", ADMIN)], "").await.json();
     assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
-    assert_eq!(post_kept_alive(&world, "/api/v1/events", &steady).await, 202);
+    assert_eq!(post_kept_alive(world.address, "/api/v1/events", &steady).await, 202);
 }

@@ -1,0 +1,194 @@
+//! Where the keys of an issuer come from: a file, or a URL. They are read again while the server runs; keys that cannot be
+//! read leave the old ones as they were.
+
+use super::Jwt;
+use super::keys::Keys;
+use crate::auth::Access;
+use crate::auth::file::Stamp;
+use crate::config;
+use crate::shutdown::Shutdown;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+const BYTES_MAX: usize = 1 << 20;
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+/// At least this long between two fetches, whoever asks for one, and after one that failed.
+const PAUSE: Duration = Duration::from_secs(10);
+/// How often a file is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+pub enum Source {
+    File {
+        path: PathBuf,
+        /// Of the file as it was read first.
+        stamp: Option<Stamp>,
+    },
+    Url(Url),
+}
+
+pub struct Url {
+    url: String,
+    refresh: Duration,
+    pub(super) pause: Duration,
+    fetched: Mutex<Option<Instant>>,
+    /// A token named a key that is not known.
+    wanted: Notify,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot read the keys of auth.jwt.jwksFile {path}: {source}")]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("cannot use the keys of auth.jwt.jwksFile {path}: {message}")]
+    Malformed { path: PathBuf, message: String },
+    #[error("auth.jwt needs jwksFile or jwksUrl")]
+    NoSource,
+}
+
+impl Source {
+    pub fn open(config: &config::Jwt) -> Result<(Source, Option<Keys>), Error> {
+        match (&config.jwks_file, &config.jwks_url) {
+            (Some(path), _) => {
+                // The stamp first: a change between the two reads is seen at the next look.
+                let stamp = Stamp::of(path).ok();
+                Ok((Source::File { path: path.clone(), stamp }, Some(read(path)?)))
+            }
+            (None, Some(url)) => {
+                let (fetched, wanted) = (Mutex::new(None), Notify::new());
+                Ok((
+                    Source::Url(Url {
+                        url: url.clone(),
+                        refresh: config.refresh,
+                        pause: PAUSE,
+                        fetched,
+                        wanted,
+                    }),
+                    None,
+                ))
+            }
+            (None, None) => Err(Error::NoSource),
+        }
+    }
+
+    /// For a key that is not known: whether it may be among those that the issuer has now. They are fetched if so.
+    pub fn may_have_news(&self) -> bool {
+        match self {
+            Source::File { .. } => false,
+            Source::Url(url) => {
+                let is_due = url.fetched().is_none_or(|at| at.elapsed() >= url.pause);
+                if is_due {
+                    url.wanted.notify_one();
+                }
+                is_due
+            }
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Keys, Error> {
+    let text = std::fs::read(path).map_err(|source| Error::Unreadable { path: path.to_owned(), source })?;
+    Keys::parse(&text).map_err(|message| Error::Malformed { path: path.to_owned(), message })
+}
+
+/// Keeps the keys up to date until shutdown.
+pub async fn keep(access: Arc<Access>, shutdown: Shutdown) {
+    let Some(jwt) = access.jwt() else { return };
+    let keeping = async {
+        match &jwt.source {
+            Source::File { path, stamp } => watch(jwt, path, *stamp).await,
+            Source::Url(url) => follow(jwt, url).await,
+        }
+    };
+    tokio::select! {
+        () = shutdown.requested() => {}
+        () = keeping => {}
+    }
+}
+
+async fn watch(jwt: &Jwt, path: &Path, mut known: Option<Stamp>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let now = Stamp::of(path).ok();
+        if now.is_none() || now == known {
+            continue;
+        }
+        known = now;
+        read_again(jwt, path);
+    }
+}
+
+pub(super) fn read_again(jwt: &Jwt, path: &Path) {
+    match read(path) {
+        Ok(keys) => {
+            jwt.set_keys(keys);
+            tracing::info!(issuer = jwt.issuer, "Keys of the issuer read.");
+        }
+        Err(error) => tracing::warn!(%error, "Keys of the issuer not usable; the old ones stay valid."),
+    }
+}
+
+async fn follow(jwt: &Jwt, url: &Url) {
+    loop {
+        let fetched = fetch(&url.url).await.and_then(|text| Keys::parse(&text));
+        *url.fetched.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(Instant::now());
+        let next = match fetched {
+            Ok(keys) => {
+                jwt.set_keys(keys);
+                tracing::debug!(issuer = jwt.issuer, "Keys of the issuer fetched.");
+                url.refresh
+            }
+            Err(error) => {
+                tracing::warn!(url = url.url, error, "Could not fetch the keys of the issuer; retrying.");
+                url.pause
+            }
+        };
+        tokio::time::sleep(url.pause.min(next)).await;
+        tokio::select! {
+            () = tokio::time::sleep(next.saturating_sub(url.pause)) => {}
+            () = url.wanted.notified() => {}
+        }
+    }
+}
+
+impl Url {
+    fn fetched(&self) -> Option<Instant> {
+        *self.fetched.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+async fn fetch(url: &str) -> Result<Vec<u8>, String> {
+    let told = |error: reqwest::Error| {
+        let mut cause: &dyn std::error::Error = &error;
+        while let Some(deeper) = cause.source() {
+            cause = deeper;
+        }
+        cause.to_string()
+    };
+    let mut response = client()?.get(url).timeout(FETCH_TIMEOUT).send().await.map_err(told)?;
+    if response.status() != http::StatusCode::OK {
+        return Err(format!("it answers {}", response.status()));
+    }
+    let mut text = Vec::new();
+    while let Some(piece) = response.chunk().await.map_err(told)? {
+        if text.len() + piece.len() > BYTES_MAX {
+            return Err(format!("its answer is longer than {BYTES_MAX} bytes"));
+        }
+        text.extend_from_slice(&piece);
+    }
+    Ok(text)
+}
+
+fn client() -> Result<&'static reqwest::Client, String> {
+    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
+    if let Some(client) = CLIENT.get() {
+        return Ok(client);
+    }
+    // The client takes what does its cryptography from the process; whoever was first has set the same.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let built = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
+    let client = built.map_err(|error| format!("no client can be made: {error}"))?;
+    Ok(CLIENT.get_or_init(|| client))
+}
