@@ -131,7 +131,7 @@ fn events_of_the_platform() {
         let data = Data { bytes: Bytes::from_static(b"{}"), form: event::Form::Json };
         let (id, source) = ("1".to_owned(), "/docs".to_owned());
         let event = Event { id, source, kind: kind.to_owned(), attributes: Vec::new(), data: Some(data) };
-        let is_obeyed = !matches!(command(&event), Ok(None));
+        let is_obeyed = !matches!(command(&event, "default"), Ok(None));
         assert_eq!(obeyed.contains(&format!("`{kind}`")), is_obeyed, "{kind}");
     }
 }

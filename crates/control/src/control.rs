@@ -44,8 +44,6 @@ pub struct Shared {
     pub(crate) caller: Caller,
     pub(crate) ids: Ids,
     pub(crate) counting: Counting,
-    /// Whether received events come here.
-    pub(crate) listening: OnceCell<()>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +81,6 @@ impl Control {
             platform: OnceCell::new(),
             caller: caller(),
             counting,
-            listening: OnceCell::new(),
         };
         Control { shared: Arc::new(shared) }
     }

@@ -36,4 +36,4 @@ pub use invoke::{Error as InvokeError, Invocation, Rest};
 pub use klambda_functions::name::Name;
 pub use obey::acts;
 pub use options::Options;
-pub use writes::{Applied, Error};
+pub use writes::{Applied, Error, has_functions};

@@ -4,6 +4,7 @@ use crate::control::Control;
 use crate::writes::{self, Applied, Error};
 use klambda_core::event::Event;
 use klambda_core::event_codec::EventView;
+use klambda_core::namespace::full_name;
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::{API_VERSION, CONTROLLER, Document, KIND};
 use klambda_dispatch::functions::Handling;
@@ -44,10 +45,10 @@ pub fn acts(kind: &str) -> bool {
 
 /// Makes the subscription by which they come: in order for each key, and none holds up the others. Which key is left to
 /// the events: most name their function in `partitionkey` or `subject`, and one that names neither acts all the same.
-fn subscribe(engine: &mut Engine) -> Result<(), Refused> {
+fn subscribe(engine: &mut Engine, namespace: &str) -> Result<(), Refused> {
     let any: Vec<Value> = TYPES.iter().map(|kind| json!({ "exact": { "type": kind } })).collect();
     let document = json!({
-        "apiVersion": API_VERSION, "kind": KIND, "metadata": { "name": CONTROLLER },
+        "apiVersion": API_VERSION, "kind": KIND, "metadata": { "namespace": namespace, "name": CONTROLLER },
         "spec": {
             "filters": [{ "any": any }],
             "target": { "function": { "namespace": "klambda", "name": "controller" } },
@@ -64,20 +65,25 @@ fn subscribe(engine: &mut Engine) -> Result<(), Refused> {
 }
 
 impl Control {
-    /// To be called before an event that acts is accepted: from the first of them on they come here.
-    pub async fn listen(&self) -> Result<(), Error> {
-        let listening = self.listening.get_or_try_init(|| async {
-            self.handle().map_err(|_| Refused::Unavailable("the server is starting".into()))?;
-            let done = self.step(subscribe).await;
-            done.map_err(|_| Refused::Unavailable("the server is stopping".into()))?
-        });
-        listening.await.copied().map_err(|refused| Error::Store(refused.into()))
+    /// To be called before an event that acts is accepted: from the first of a namespace on they come here.
+    pub async fn listen(&self, namespace: &str) -> Result<(), Error> {
+        let unavailable = |why: &str| Error::Store(Refused::Unavailable(why.into()).into());
+        self.handle().map_err(|_| unavailable("the server is starting"))?;
+        let controller = full_name(namespace, CONTROLLER).into_owned();
+        let is_there = self.look(move |engine| engine.subscription_id(&controller).is_ok()).await;
+        if is_there.map_err(|_| unavailable("the server is stopping"))? {
+            return Ok(());
+        }
+        let home = namespace.to_owned();
+        let done = self.step(move |engine| subscribe(engine, &home)).await;
+        let done = done.map_err(|_| unavailable("the server is stopping"))?;
+        done.map_err(|refused| Error::Store(refused.into()))
     }
 
     /// None if the delivery is not for the control plane.
     pub(crate) fn obey(&self, delivery: &Delivery) -> Option<Handling> {
         let document: &Arc<Document> = &delivery.document;
-        if document.name != CONTROLLER {
+        if !document.is_controller() {
             return None;
         }
         if delivery.is_emitted() {
@@ -88,7 +94,7 @@ impl Control {
             Ok(view) => view.to_event(),
             Err(error) => return Some(Box::pin(std::future::ready(Outcome::Unusable(error.to_string())))),
         };
-        let asked = match command(&event) {
+        let asked = match command(&event, &document.namespace) {
             Ok(Some(asked)) => asked,
             Ok(None) => return Some(Box::pin(std::future::ready(done()))),
             Err(faults) => {
@@ -96,6 +102,10 @@ impl Control {
                 return Some(Box::pin(std::future::ready(Outcome::Invalid(why.join("; ")))));
             }
         };
+        if asked.namespace() != document.namespace {
+            let refused = forbidden(asked.namespace(), &document.namespace);
+            return Some(Box::pin(std::future::ready(refused)));
+        }
         let control = self.clone();
         Some(Box::pin(async move { control.carry_out(asked, &event).await }))
     }
@@ -152,6 +162,12 @@ impl Control {
 
 pub fn done() -> Outcome {
     Outcome::Status { code: 204, retry_after_ms: None, detail: String::new() }
+}
+
+/// Who sent the event had a right in its namespace alone.
+fn forbidden(named: &str, home: &str) -> Outcome {
+    let detail = format!("it names namespace {named}, and was sent in namespace {home}");
+    Outcome::Status { code: 403, retry_after_ms: None, detail }
 }
 
 /// What can be right later is tried again; the rest is a dead letter.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use klambda_core::event::{Attributes as _, Event};
 use klambda_core::kinds::Kind;
 use klambda_core::outcome::Outcome;
+use klambda_dispatch::documents::Told;
 use klambda_functions::events::{Identity, Named, ParserData, ParserStatus, build_event};
 use klambda_functions::hash;
 use klambda_functions::name::Name;
@@ -69,7 +70,8 @@ impl Control {
         let data = serde_json::to_value(data).unwrap_or_default();
         let event = build_event(&identity, kind, &data, self.clock.now());
         let Ok(handle) = self.handle() else { return failed("the server is starting") };
-        match handle.put_documents(Vec::new(), vec![event]).await {
+        let told = Told { namespace: name.namespace().to_owned(), event };
+        match handle.put_documents(Vec::new(), vec![told]).await {
             Ok(Ok(_)) => done(),
             Ok(Err(error)) => failed(&error.to_string()),
             Err(stopped) => failed(&stopped.to_string()),

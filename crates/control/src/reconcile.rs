@@ -5,11 +5,10 @@ use crate::counts::{FAILURE, SUCCESS};
 use crate::gone;
 use crate::state::Stored;
 use crate::subscriptions::Wish;
-use klambda_core::event::Event;
 use klambda_core::time::Millis;
 use klambda_crash::{Place, Point, contain};
 use klambda_dispatch::Engine;
-use klambda_dispatch::documents::{self, CONTENT_BYTES_MAX, EVENTS_MAX, Expected, Write};
+use klambda_dispatch::documents::{self, CONTENT_BYTES_MAX, EVENTS_MAX, Expected, Told, Write};
 use klambda_dispatch::runner::Stopped;
 use klambda_functions::name::Name;
 use klambda_functions::observed::Observed;
@@ -58,7 +57,7 @@ struct Group {
     planned: Vec<Planned>,
     writes: Vec<Write>,
     /// In the order of `planned`.
-    events: Vec<Event>,
+    events: Vec<Told>,
 }
 
 impl Control {
@@ -364,12 +363,18 @@ impl Planned {
     }
 }
 
+impl Planned {
+    fn take_events(&mut self) -> Vec<Told> {
+        let events = std::mem::take(&mut self.plan.events).into_iter();
+        events.map(|event| Told { namespace: self.name.namespace().to_owned(), event }).collect()
+    }
+}
+
 impl Group {
     fn new(mut planned: Vec<Planned>, forgotten: Vec<Write>) -> Group {
         let mut writes = forgotten;
         writes.extend(planned.iter_mut().flat_map(Planned::take_writes));
-        let events =
-            planned.iter_mut().flat_map(|planned| std::mem::take(&mut planned.plan.events)).collect();
+        let events = planned.iter_mut().flat_map(Planned::take_events).collect();
         Group { planned, writes, events }
     }
 
@@ -401,6 +406,7 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use klambda_core::event::Event;
     use klambda_functions::resource::Counters;
 
     fn planned(name: &str, events: usize) -> Planned {
@@ -423,7 +429,7 @@ mod tests {
         let mut group = Group::new(vec![planned("a", 1), planned("b", 2), planned("c", 1)], Vec::new());
         assert_eq!(group.events.len(), 4);
         group.leave_out("default/b");
-        let ids: Vec<&str> = group.events.iter().map(|event| event.id.as_str()).collect();
+        let ids: Vec<&str> = group.events.iter().map(|told| told.event.id.as_str()).collect();
         let keys: Vec<&str> = group.writes.iter().map(|write| write.key.as_str()).collect();
         assert_eq!((ids, keys), (vec!["a0", "c0"], vec!["default/a", "default/c"]));
         assert_eq!(group.planned.len(), 2);

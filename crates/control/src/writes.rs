@@ -35,6 +35,8 @@ pub enum Error {
     Deleting,
     #[error("there are {0} functions and agents already (functions.max)")]
     Limit(usize),
+    #[error("namespace {namespace:?} has {max} functions and agents already (its limits.functions)")]
+    NamespaceLimit { namespace: String, max: u64 },
     #[error(transparent)]
     Store(documents::Error),
     #[error(transparent)]
@@ -195,6 +197,9 @@ impl Control {
         if is_new && self.functions_count.load(Ordering::Relaxed) >= self.options.functions_max {
             return Err(Error::Limit(self.options.functions_max));
         }
+        if is_new {
+            check_namespace(engine, name.namespace())?;
+        }
         let mut writes = Vec::with_capacity(2);
         let told = if is_new { gone::told(engine, &name).map_err(documents::Error::from) } else { Ok(0) };
         let told = told.map_err(Error::Store)?;
@@ -255,6 +260,29 @@ fn sized(resource: &mut Resource, from: Option<&Resource>) -> Result<Vec<u8>, Er
         );
         Error::Invalid(vec![Fault::new("", message)])
     })
+}
+
+/// Whether the namespace is there and takes one more.
+fn check_namespace(engine: &Engine, namespace: &str) -> Result<(), Error> {
+    engine.namespace_id(namespace).map_err(|refused| Error::Store(refused.into()))?;
+    let Some(max) = engine.namespace_limits(namespace).functions else { return Ok(()) };
+    if functions_in(engine, namespace, max as usize)? as u64 >= max {
+        return Err(Error::NamespaceLimit { namespace: namespace.to_owned(), max });
+    }
+    Ok(())
+}
+
+/// Whether a namespace has functions or agents, also ones that are on their way out.
+pub fn has_functions(engine: &Engine, namespace: &str) -> Result<bool, Error> {
+    Ok(functions_in(engine, namespace, 1)? > 0)
+}
+
+/// How many a namespace has, counted up to a limit.
+fn functions_in(engine: &Engine, namespace: &str, limit: usize) -> Result<usize, Error> {
+    let prefix = Name::new(namespace, "");
+    let found = engine.documents(DOCUMENTS, Some(prefix.as_str()), limit);
+    let found = found.map_err(|failure| Error::Store(failure.into()))?;
+    Ok(found.iter().take_while(|document| document.key.starts_with(prefix.as_str())).count())
 }
 
 fn not_found(kind: Kind, name: &Name) -> Error {

@@ -37,6 +37,10 @@ number!(
     /// A subscription for as long as it exists; never given twice.
     SubscriptionId(u32)
 );
+number!(
+    /// A namespace for as long as it exists; never given twice. Zero: the default one.
+    NamespaceId(u64)
+);
 
 /// A number without a sign or leading zeros, so that every id has one spelling.
 pub fn plain_number(text: &str) -> Option<u64> {

@@ -1,6 +1,5 @@
 //! A subscription as its owner writes it: one consumer of events, its filters, its target and its rules.
 
-mod fields;
 mod given;
 mod header;
 mod parse;
@@ -10,8 +9,10 @@ mod target;
 use crate::fault::Fault;
 use crate::filter::Filter;
 use crate::key;
+use crate::namespace;
 use crate::time::Millis;
 use serde_json::Value;
+use std::borrow::Cow;
 use std::fmt;
 
 pub const API_VERSION: &str = "lambda.knative.io/v1alpha1";
@@ -19,6 +20,7 @@ pub const KIND: &str = "Subscription";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
+    pub namespace: String,
     pub name: String,
     pub spec: Spec,
 }
@@ -184,18 +186,30 @@ pub enum Overflow {
 /// What subscriptions are named that the server makes and keeps itself: `lambda.<namespace>.<name>` of a function.
 pub const MANAGED_PREFIX: &str = "lambda.";
 
-/// The server's own, by which received events act on functions. No function's has this name, and lists leave it out.
+/// The server's own, one in each namespace, by which received events act on functions. No function's has this name, and
+/// lists leave it out.
 pub const CONTROLLER: &str = "lambda.controller";
 
 impl Document {
-    /// Whether the server made it for a function, so that people may not change or delete it by itself.
+    /// Its name among those of all namespaces.
+    pub fn full_name(&self) -> Cow<'_, str> {
+        namespace::full_name(&self.namespace, &self.name)
+    }
+
+    /// Whether the server made it for a function, so that people may not change or delete it by itself. Takes a name
+    /// or a full name, as `function_of` does.
     pub fn is_managed(name: &str) -> bool {
-        name.starts_with(MANAGED_PREFIX)
+        namespace::split(name).1.starts_with(MANAGED_PREFIX)
     }
 
     /// Namespace and name of the function that the server made a subscription for.
     pub fn function_of(name: &str) -> Option<(&str, &str)> {
-        name.strip_prefix(MANAGED_PREFIX)?.split_once('.')
+        namespace::split(name).1.strip_prefix(MANAGED_PREFIX)?.split_once('.')
+    }
+
+    /// The server's own, by which received events act.
+    pub fn is_controller(&self) -> bool {
+        self.name == CONTROLLER
     }
 
     /// Reads a document, strictly; all that is wrong with it is told at once.

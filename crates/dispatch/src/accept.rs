@@ -2,6 +2,7 @@
 
 use crate::engine::{Answer, Engine, Failure, NewEvent, Token};
 use crate::known::life_ms;
+use crate::namespaces::Sender;
 use crate::overflow::DROP_BYTES_MAX;
 use crate::subscription::Subscription;
 use crate::trail::{correlation_id, trace_id};
@@ -9,8 +10,9 @@ use klambda_core::binding::Rejected;
 use klambda_core::event::Event;
 use klambda_core::fault::Fault;
 use klambda_core::filter;
-use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_core::ids::{Address, NamespaceId, Position, Sequence, SubscriptionId};
 use klambda_core::key::{self, Key};
+use klambda_core::namespace;
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::{Ordering, Spec};
 use klambda_core::time::Millis;
@@ -54,6 +56,14 @@ pub enum Rejection {
     DeadLetters {
         subscription: String,
     },
+    NoNamespace {
+        namespace: String,
+    },
+    /// All of a namespace together is at a limit.
+    NamespaceFull {
+        namespace: String,
+        limit: &'static str,
+    },
     TooLarge {
         limit: usize,
     },
@@ -62,6 +72,14 @@ pub enum Rejection {
     Unavailable {
         why: String,
     },
+}
+
+/// An event that is judged, and what it is known by.
+#[derive(Clone, Copy)]
+struct Incoming<'a> {
+    namespace: NamespaceId,
+    event: &'a Event,
+    identity: Identity,
 }
 
 /// About what an acknowledgement takes in the log.
@@ -109,9 +127,9 @@ impl Parted {
 
 impl Engine {
     /// Judges a request's events in order and answers when all of it is durable.
-    pub fn accept(&mut self, token: Token, events: Vec<Result<Event, Rejected>>) {
+    pub fn accept(&mut self, token: Token, sender: &Sender, events: Vec<Result<Event, Rejected>>) {
         let had_failed = self.condition.failed.is_some();
-        let judged = events.into_iter().map(|event| self.judge(event)).collect();
+        let judged = events.into_iter().map(|event| self.judge(sender, event)).collect();
         // After a failure all of it is refused, and no sync will ever release the answer.
         match had_failed {
             true => self.commits.answer_now(Answer::Events(token, judged)),
@@ -119,7 +137,7 @@ impl Engine {
         }
     }
 
-    fn judge(&mut self, event: Result<Event, Rejected>) -> Judged {
+    fn judge(&mut self, sender: &Sender, event: Result<Event, Rejected>) -> Judged {
         let event = match event {
             Ok(event) => event,
             Err(rejected) => {
@@ -134,7 +152,7 @@ impl Engine {
         };
         let status = match &self.condition.failed {
             Some(why) => Status::Rejected(Rejection::Unavailable { why: why.clone() }),
-            None => self.take(&event).unwrap_or_else(|failure| {
+            None => self.take(sender, &event).unwrap_or_else(|failure| {
                 let why = failure.to_string();
                 self.note(Err(failure));
                 Status::Rejected(Rejection::Unavailable { why })
@@ -144,14 +162,21 @@ impl Engine {
         Judged { id: Some(event.id), source: Some(event.source), status }
     }
 
-    fn take(&mut self, event: &Event) -> Result<Status, Failure> {
-        let identity = self.identity(&event.source, &event.id);
+    fn take(&mut self, sender: &Sender, event: &Event) -> Result<Status, Failure> {
+        let namespace = match self.admit(sender) {
+            Ok(namespace) => namespace,
+            Err(rejection) => return Ok(Status::Rejected(rejection)),
+        };
+        let identity = self.identity(namespace, &event.source, &event.id);
         let mut wanted = Vec::new();
         let mut known = Vec::new();
         let mut full = None;
         let mut crowded = Vec::new();
         let mut takers = std::mem::take(&mut self.scratch.takers);
-        self.subscriptions.wanting(event, &mut takers);
+        self.subscriptions.wanting(namespace, event, &mut takers);
+        if !sender.may_command {
+            takers.retain(|id| !self.is_controller(*id));
+        }
         for id in takers.drain(..) {
             match self.takes(id, event, identity)? {
                 Taken::Yes(place) => wanted.push((id, place)),
@@ -168,27 +193,55 @@ impl Engine {
         if let Some((id, limit)) = full {
             return Ok(self.turn_away(id, limit));
         }
-        self.settle(event, &wanted, &crowded, known.last().map(|(_, reason)| *reason), identity)
+        let new = Incoming { namespace, event, identity };
+        self.settle(new, &wanted, &crowded, known.last().map(|(_, reason)| *reason))
+    }
+
+    /// The namespace that the sender names, if it takes one more event.
+    fn admit(&mut self, sender: &Sender) -> Result<NamespaceId, Rejection> {
+        let name = sender.namespace.as_deref().unwrap_or(namespace::DEFAULT);
+        let Some(id) = self.namespaces.named(name) else {
+            return Err(Rejection::NoNamespace { namespace: name.to_owned() });
+        };
+        let now = self.now;
+        let Some(known) = self.namespaces.get_mut(id) else { return Ok(id) };
+        let limits = known.limits;
+        if !known.admits(now) {
+            return Err(self.over_limit(id, "eventsPerSecond"));
+        }
+        match limits.backlog {
+            Some(max) if self.subscriptions.owed_in(id) >= max => Err(self.over_limit(id, "backlog")),
+            _ => Ok(id),
+        }
+    }
+
+    fn over_limit(&mut self, id: NamespaceId, limit: &'static str) -> Rejection {
+        let namespace = self.namespace_name(id).unwrap_or_default().to_owned();
+        self.metrics.namespace_rejected(&namespace, limit);
+        Rejection::NamespaceFull { namespace, limit }
+    }
+
+    pub(crate) fn is_controller(&self, id: SubscriptionId) -> bool {
+        self.subscriptions.get(id).is_some_and(|subscription| subscription.document.is_controller())
     }
 
     fn settle(
         &mut self,
-        event: &Event,
+        new: Incoming<'_>,
         wanted: &[(SubscriptionId, Wanted<'_>)],
         crowded: &[SubscriptionId],
         known: Option<&'static str>,
-        identity: Identity,
     ) -> Result<Status, Failure> {
         if wanted.is_empty() {
             if let Some(reason) = known {
                 return Ok(Status::Skipped { reason });
             }
-            if self.log_knows(identity)? {
+            if self.log_knows(new.identity)? {
                 return Ok(Status::Skipped { reason: "duplicate" });
             }
             self.metrics.unmatched += 1;
         }
-        self.append_event(event, wanted, crowded, identity)
+        self.append_event(new, wanted, crowded)
     }
 
     /// Where an event goes that is about to be appended.
@@ -224,11 +277,11 @@ impl Engine {
     /// What makes room for it goes only once nothing can refuse it any more.
     fn append_event(
         &mut self,
-        event: &Event,
+        new: Incoming<'_>,
         wanted: &[(SubscriptionId, Wanted<'_>)],
         crowded: &[SubscriptionId],
-        identity: Identity,
     ) -> Result<Status, Failure> {
+        let Incoming { namespace, event, identity } = new;
         let length_max = NewEvent::length_max(event, wanted.len());
         if length_max > self.store.log.record_bytes_max() {
             return Ok(Status::Rejected(Rejection::TooLarge { limit: self.store.log.record_bytes_max() }));
@@ -241,7 +294,8 @@ impl Engine {
         }
         crowded.iter().try_for_each(|id| self.make_room(*id, room))?;
         let routes = &self.routes(wanted);
-        let position = self.commit_event(NewEvent { event, routes, identity, is_emitted: false })?;
+        let position =
+            self.commit_event(NewEvent { namespace, event, routes, identity, is_emitted: false })?;
         Ok(Status::Accepted { position })
     }
 
@@ -410,8 +464,10 @@ impl Engine {
 }
 
 impl Subscription {
-    pub(crate) fn wants(&self, event: &impl filter::Attributes) -> bool {
-        !self.is_leaving() && filter::all_match(&self.document.spec.filters, event)
+    pub(crate) fn wants(&self, namespace: NamespaceId, event: &impl filter::Attributes) -> bool {
+        self.namespace == namespace
+            && !self.is_leaving()
+            && filter::all_match(&self.document.spec.filters, event)
     }
 }
 

@@ -17,7 +17,7 @@ use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::marks::{Identity, Mark, State as MarkState};
-use klambda_store::record::{Gone, LaneRef, Record, ReplayChange, Route, To};
+use klambda_store::record::{EventHead, Gone, LaneRef, Record, ReplayChange, Route, To};
 
 impl Engine {
     pub(crate) fn apply_record(
@@ -27,8 +27,9 @@ impl Engine {
         position: Position,
     ) -> Result<(), Failure> {
         match record {
-            Record::Event { time, routes, event, emitted } => {
-                self.apply_event(at, position, *time, routes, event, *emitted)
+            Record::Event { namespace, time, routes, event, emitted } => {
+                let head = EventHead { namespace: *namespace, time: *time, routes, emitted: *emitted };
+                self.apply_event(at, position, head, event)
             }
             Record::Routed { time, position, at: event_at, accepted, bytes, route } => {
                 self.keeping.takes_up(*event_at);
@@ -65,10 +66,7 @@ impl Engine {
                 self.store.rows.put(&rows::kept(*from), &at.0.to_be_bytes());
                 Ok(())
             }
-            Record::Documents { changes, .. } => {
-                self.apply_documents(at, changes);
-                Ok(())
-            }
+            Record::Documents { changes, .. } => self.apply_documents(at, changes),
             Record::Moved { time, from, position, at: event_at, accepted, bytes, route, job } => {
                 let entry = entry(*position, *event_at, *accepted, *bytes as usize);
                 self.apply_moved(at, *time, *from, entry, route, *job)
@@ -97,13 +95,12 @@ impl Engine {
         &mut self,
         at: Address,
         position: Position,
-        time: Millis,
-        routes: &[Route<'_>],
+        head: EventHead<'_>,
         event: &[u8],
-        emitted: bool,
     ) -> Result<(), Failure> {
+        let EventHead { namespace, time, routes, emitted } = head;
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
-        let identity = self.identity(view.source(), view.id());
+        let identity = self.identity(namespace, view.source(), view.id());
         if emitted {
             self.mark_emitted(identity, at, time);
         }
@@ -213,7 +210,7 @@ impl Engine {
         subscription.tally.dead -= 1;
         subscription.tally.unpin(letter.entry.at);
         if self.condition.live && why != Gone::Deleted {
-            let name = &subscription.document.name;
+            let name = subscription.name();
             tracing::warn!(subscription = %name, position = position.0, why = ?why, "Dead letter dropped.");
             self.metrics.dead_letter_dropped(name, if why == Gone::Expired { "expired" } else { "overflow" });
         }

@@ -194,7 +194,7 @@ impl Engine {
             subscription.notes.missed += 1;
             subscription.notes.missed_last = entry.position;
             if self.condition.live {
-                let name = subscription.document.name.clone();
+                let name = subscription.name().to_owned();
                 tracing::warn!(
                     subscription = %name, key, position = entry.position.0,
                     "Retention removed an event before the subscription read it."

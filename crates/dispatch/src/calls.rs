@@ -3,6 +3,7 @@
 use crate::endpoint::{EndpointId, Endpoints};
 use crate::lanes::{Lanes, Slot};
 use crate::metrics::TypeId;
+use crate::replies::PutOff;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use klambda_core::breaker::Limits;
@@ -99,6 +100,8 @@ pub(crate) struct Calls {
     unsent_bytes: usize,
     /// To be handed out.
     begun: Vec<Delivery>,
+    /// Answers whose events find no room yet.
+    pub held_back: PutOff,
     /// Ended, without room in the log to say so.
     stalled: Vec<(Ticket, Outcome)>,
     /// The subscription that began the last one.
@@ -115,6 +118,7 @@ impl Calls {
             next_ticket: 1,
             unsent_bytes: 0,
             begun: Vec::new(),
+            held_back: PutOff::default(),
             stalled: Vec::new(),
             turn: SubscriptionId(0),
             random: seed,

@@ -10,14 +10,14 @@ use crate::engine::{Engine, Failure, if_readable};
 use crate::subscription::{Phase, Reading, Subscription};
 use crate::subscriptions::Work;
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
+use klambda_core::ids::{Address, LaneNumber, NamespaceId, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag};
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::{Document, From};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::log;
-use klambda_store::record::{Change, Missed, Record, Route, To};
+use klambda_store::record::{Change, EventHead, Missed, Record, Route, To};
 
 /// What is read in one go: so many events, or frames of the log, each of which counts as many events.
 const EVENTS_AT_ONCE: usize = 8192;
@@ -333,10 +333,12 @@ impl Engine {
                     self.is_unreadable(id, entry.position, "the event is damaged");
                     return Ok(Read::Nothing);
                 };
-                let Record::Event { routes, event, .. } = Record::decode(&record)? else {
+                let Record::Event { namespace, time, routes, event, emitted } = Record::decode(&record)?
+                else {
                     return Err(Malformed("event record").into());
                 };
-                self.read_event_of(id, entry, &routes, event, fate)?;
+                let head = EventHead { namespace, time, routes: &routes, emitted };
+                self.read_event_of(id, entry, head, event, fate)?;
                 Ok(Read::Some)
             }
         }
@@ -357,13 +359,14 @@ impl Engine {
         let mut position = frame.first_position;
         for (at, range) in &frame.records {
             let body = frame.bytes.slice(range.clone());
-            if let Record::Event { time, routes, event, .. } = Record::decode(&body)? {
+            if let Record::Event { namespace, time, routes, event, emitted } = Record::decode(&body)? {
                 if position > done {
                     if fate == Fate::Routed && !self.may_read_at(id, position) {
                         return Ok(Read::Nothing);
                     }
                     let entry = entry(position, *at, time, event.len() as u32);
-                    self.read_event_of(id, entry, &routes, event, fate)?;
+                    let head = EventHead { namespace, time, routes: &routes, emitted };
+                    self.read_event_of(id, entry, head, event, fate)?;
                 }
                 position.0 += 1;
             }
@@ -396,15 +399,16 @@ impl Engine {
         &mut self,
         id: SubscriptionId,
         entry: Entry,
-        routes: &[Route<'_>],
+        head: EventHead<'_>,
         event: &[u8],
         fate: Fate,
     ) -> Result<(), Failure> {
+        let EventHead { namespace, routes, .. } = head;
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
         // Since it is there, it was asked when the event was accepted.
         let takes = match entry.position < subscription.began {
-            true => self.takes_history(subscription, entry.accepted, &view)?,
+            true => self.takes_history(subscription, namespace, entry.accepted, &view)?,
             false => routes.iter().any(|route| route.subscription == id && route.to == To::Later),
         };
         match fate {
@@ -444,14 +448,15 @@ impl Engine {
     fn takes_history(
         &self,
         subscription: &Subscription,
+        namespace: NamespaceId,
         accepted: Millis,
         event: &EventView<'_>,
     ) -> Result<bool, Failure> {
         let early = matches!(subscription.document.spec.from, From::Time(from) if accepted < from);
-        if early || !subscription.wants(event) {
+        if early || !subscription.wants(namespace, event) {
             return Ok(false);
         }
-        let identity = self.identity(event.source(), event.id());
+        let identity = self.identity(namespace, event.source(), event.id());
         Ok(!self.is_known_at(subscription, identity, accepted)?)
     }
 }

@@ -94,7 +94,7 @@ fn load_manifest(disk: &dyn Disk, findings: &mut Findings) -> Result<Option<Mani
         Ok(Some(manifest)) => Ok(Some(manifest)),
         Ok(None) => Err(Error::Empty),
         Err(manifest::Error::Io(error)) => Err(Error::Io(error)),
-        Err(error @ manifest::Error::Format(_)) => Err(Error::Format(error)),
+        Err(error @ manifest::Error::Format { .. }) => Err(Error::Format(error)),
         Err(error @ (manifest::Error::Damaged(_) | manifest::Error::Missing)) => {
             findings.add(Kind::Damage, None, error.to_string());
             Ok(None)

@@ -9,6 +9,7 @@ use crate::trail::{correlation_id, trace_id};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag};
+use klambda_core::namespace;
 use klambda_core::outcome::Reason;
 use klambda_core::subscription::{OnFull, Overflow};
 use klambda_core::time::Millis;
@@ -89,6 +90,10 @@ const GONE_BYTES_MAX: usize = 64;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Selector {
+    /// None: all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// A full name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subscription: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,7 +107,7 @@ pub struct Selector {
     pub since: Option<Millis>,
     #[serde(with = "rfc3339", skip_serializing_if = "Option::is_none")]
     pub until: Option<Millis>,
-    /// None of them, if the list is empty.
+    /// With full names. None of them, if the list is empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<String>>,
     /// Said by someone who means every dead letter. It adds nothing to a selector that says nothing else.
@@ -132,7 +137,8 @@ impl Selector {
     pub fn matches(&self, letter: &DeadLetter, name: &str) -> bool {
         let is =
             |wanted: &Option<String>, given: &str| wanted.as_deref().is_none_or(|wanted| wanted == given);
-        is(&self.subscription, name)
+        is(&self.namespace, namespace::split(name).0)
+            && is(&self.subscription, name)
             && self.key.as_deref().is_none_or(|key| letter.key.as_deref() == Some(key))
             && is(&self.kind, &letter.kind)
             && self.reason.is_none_or(|reason| reason == letter.reason)
@@ -143,6 +149,7 @@ impl Selector {
 }
 
 impl DeadLetter {
+    /// With the name it is given; to tell it apart from those of other namespaces, a full name.
     pub fn id(&self, subscription: &str) -> String {
         format!("{subscription}.{}", self.entry.position)
     }

@@ -4,6 +4,7 @@
 //! global limit; what is above its share comes out of what nobody else could claim.
 
 mod room;
+mod slots;
 mod starting;
 
 use crate::engine::{Engine, Failure, InFlight, Ticket, Who};

@@ -2,7 +2,8 @@
 //! it are one step: after a crash there are both or neither.
 
 use crate::engine::{Engine, Failure};
-use crate::group::{NoRoom, Origin};
+use crate::group::{Member, NoRoom, Origin};
+use crate::namespaces;
 use crate::operate::Refused;
 use crate::rows;
 use klambda_core::event::Event;
@@ -34,6 +35,13 @@ pub enum Expected {
     Any,
     Absent,
     Version(u64),
+}
+
+/// An event that tells of a document, in the namespace of what it tells of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    pub namespace: String,
+    pub event: Event,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,18 +76,20 @@ impl From<Failure> for Error {
 impl Engine {
     /// Writes all documents and accepts all events in one step, or does nothing. Answers the version that the documents
     /// have from now on. An event that this system emitted before, by source and id, adds nothing.
-    pub fn put_documents(&mut self, writes: &[Write], events: &[Event]) -> Result<u64, Error> {
+    pub fn put_documents(&mut self, writes: &[Write], events: &[Told]) -> Result<u64, Error> {
         self.must_write()?;
         check_sizes(writes, events)?;
         for write in writes {
             self.check_version(write)?;
         }
+        let members: Vec<Member<'_>> =
+            events.iter().map(|told| self.member(told)).collect::<Result<_, _>>()?;
         let changes = writes.iter().map(Write::change).collect();
         let record = Record::Documents { time: self.now, changes };
         let mut body = Vec::new();
         record.encode(&mut body);
         let beside = RECORD_HEADER + body.len();
-        let length = match self.room_for(events, beside, Origin::System)? {
+        let length = match self.room_for(&members, beside, Origin::System)? {
             Ok(length) => length,
             Err(NoRoom::TooLarge(_)) => {
                 return Err(Error::Invalid(format!(
@@ -92,8 +102,8 @@ impl Engine {
         };
         let appended = self.in_group(length, |engine| {
             let at = engine.commit(&record)?;
-            for event in events {
-                engine.take_in_group(event, Origin::System)?;
+            for member in members {
+                engine.take_in_group(member, Origin::System)?;
             }
             Ok(at)
         });
@@ -106,6 +116,10 @@ impl Engine {
                 Err(Refused::Unavailable(why).into())
             }
         }
+    }
+
+    fn member<'a>(&self, told: &'a Told) -> Result<Member<'a>, Error> {
+        Ok(Member { namespace: self.namespace_id(&told.namespace)?, event: &told.event })
     }
 
     fn check_version(&self, write: &Write) -> Result<(), Error> {
@@ -143,14 +157,22 @@ impl Engine {
         found.into_iter().map(|(row, value)| decode(key(&row)?, &value)).collect()
     }
 
-    pub(crate) fn apply_documents(&mut self, at: Address, changes: &[DocumentChange<'_>]) {
+    pub(crate) fn apply_documents(
+        &mut self,
+        at: Address,
+        changes: &[DocumentChange<'_>],
+    ) -> Result<(), Failure> {
         for change in changes {
+            if change.kind == namespaces::DOCUMENTS {
+                self.namespaces.apply(at, change.key, change.content)?;
+            }
             let row = rows::document(change.kind, change.key);
             match change.content {
                 Some(content) => self.store.rows.put(&row, &[&at.0.to_be_bytes(), content].concat()),
                 None => self.store.rows.delete(&row),
             }
         }
+        Ok(())
     }
 }
 
@@ -160,7 +182,7 @@ impl Write {
     }
 }
 
-fn check_sizes(writes: &[Write], events: &[Event]) -> Result<(), Error> {
+fn check_sizes(writes: &[Write], events: &[Told]) -> Result<(), Error> {
     let invalid = |text: String| Err(Error::Invalid(text));
     if writes.len() > CHANGES_MAX || events.len() > EVENTS_MAX {
         return invalid(format!(

@@ -29,10 +29,11 @@ use crate::calls::Calls;
 use crate::commits::Commits;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
+use crate::namespaces::Namespaces;
 use crate::replay::Replays;
 use crate::subscriptions::{Subscriptions, Work};
 use crate::waits::Waits;
-use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::ids::{Address, NamespaceId, Position, SubscriptionId};
 use klambda_core::lane::Action;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
@@ -82,6 +83,7 @@ pub struct Engine {
     pub(crate) config: Config,
     pub(crate) store: Store,
     pub(crate) known: crate::known::Known,
+    pub(crate) namespaces: Namespaces,
     pub(crate) subscriptions: Subscriptions,
     pub(crate) lanes: Lanes,
     pub(crate) replays: Replays,
@@ -91,8 +93,6 @@ pub struct Engine {
     pub(crate) calls: Calls,
     pub(crate) waits: Waits,
     pub(crate) commits: Commits,
-    /// Answers whose events find no room yet.
-    pub(crate) put_off: crate::replies::PutOff,
     pub(crate) keeping: crate::keeping::Keeping,
     pub(crate) scratch: Scratch,
 }
@@ -170,6 +170,7 @@ impl Engine {
             config,
             store: Store { disk, log, rows, marks, key: manifest.key(), manifest },
             known: crate::known::Known::default(),
+            namespaces: Namespaces::default(),
             subscriptions: Subscriptions::default(),
             lanes: Lanes::default(),
             replays: Replays::default(),
@@ -177,7 +178,6 @@ impl Engine {
             condition: Condition::default(),
             waits: Waits::default(),
             commits: Commits::default(),
-            put_off: crate::replies::PutOff::default(),
             keeping: crate::keeping::Keeping::default(),
             scratch: Scratch::default(),
         }
@@ -238,7 +238,7 @@ impl Engine {
         let replay = self.replays.wake_at().filter(|_| self.can_start());
         let cold = self.cold_due().filter(|_| self.can_start());
         let reads = self.keeping.reads_on.then_some(self.now).filter(|_| self.has_room_for_step());
-        let own = [self.held_until(), self.put_off.due(), replay, cold, letters, reads];
+        let own = [self.held_until(), self.calls.held_back.due(), replay, cold, letters, reads];
         let times = [self.waits.next_due(), sync, probe].into_iter().chain(own);
         times.flatten().min().unwrap_or(Millis::NEVER).min(self.now + 1000)
     }
@@ -343,7 +343,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn identity(&self, source: &str, id: &str) -> Identity {
-        Identity::new(&self.store.key, source, id)
+    pub(crate) fn identity(&self, namespace: NamespaceId, source: &str, id: &str) -> Identity {
+        Identity::new(&self.store.key, namespace, source, id)
     }
 }

@@ -8,8 +8,7 @@ use crate::engine::{Engine, Failure, NewEvent};
 use crate::overflow::{Crowded, DROP_BYTES_MAX, EVENTS_FULL, LETTERS_FULL};
 use crate::subscription::Subscription;
 use klambda_core::event::Event;
-use klambda_core::ids::{Address, Position, SubscriptionId};
-use klambda_core::subscription::CONTROLLER;
+use klambda_core::ids::{Address, NamespaceId, Position, SubscriptionId};
 use klambda_core::time::Millis;
 use klambda_store::log;
 use klambda_store::marks::{Identity, Mark, State as MarkState};
@@ -35,6 +34,13 @@ pub(crate) enum NoRoom {
     TooLarge(usize),
 }
 
+/// An event of a group, and where it belongs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Member<'a> {
+    pub namespace: NamespaceId,
+    pub event: &'a Event,
+}
+
 /// Who an event of a group comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -48,23 +54,23 @@ impl Engine {
     /// The most that the events take in the log together with `beside`, if there is room for all of them.
     pub(crate) fn room_for(
         &mut self,
-        events: &[Event],
+        events: &[Member<'_>],
         beside: usize,
         origin: Origin,
     ) -> Result<Result<usize, NoRoom>, Failure> {
         let mut length = beside;
         let mut crowded = Vec::new();
-        for (n, event) in events.iter().enumerate() {
+        for (n, member) in events.iter().enumerate() {
             let routes = match origin {
-                Origin::System => self.routes_of_system(event, &events[..n], &mut crowded)?,
+                Origin::System => self.routes_of_system(*member, &events[..n], &mut crowded)?,
                 Origin::Reply(cause) => {
-                    match self.routes_with_room(event, &events[..n], cause, &mut crowded)? {
+                    match self.routes_with_room(*member, &events[..n], cause, &mut crowded)? {
                         Ok(routes) => routes,
                         Err(no_room) => return Ok(Err(no_room)),
                     }
                 }
             };
-            length += RECORD_HEADER + NewEvent::length_max(event, routes);
+            length += RECORD_HEADER + NewEvent::length_max(member.event, routes);
         }
         if length > self.store.log.record_bytes_max() {
             return Ok(Err(NoRoom::TooLarge(self.store.log.record_bytes_max())));
@@ -89,19 +95,20 @@ impl Engine {
     /// event at a limit drop one for it.
     fn routes_of_system(
         &mut self,
-        event: &Event,
-        before: &[Event],
+        member: Member<'_>,
+        before: &[Member<'_>],
         crowded: &mut Vec<Crowded>,
     ) -> Result<usize, Failure> {
-        let identity = self.identity(&event.source, &event.id);
-        let ids = self.wanting_in_group(event);
+        let identity = self.identity_of(member);
+        let ids = self.wanting_in_group(member);
         if self.has_emitted(identity)? {
             return Ok(ids.len());
         }
         for id in &ids {
             let Some(subscription) = self.subscriptions.get(*id) else { continue };
             let drops = crowded.iter().filter(|crowded| crowded.subscription == *id).count() as u64;
-            let more = before.iter().filter(|other| subscription.wants(*other)).count() as u64;
+            let more =
+                before.iter().filter(|other| subscription.wants(other.namespace, other.event)).count() as u64;
             let limit = self.limit_reached(subscription, more.saturating_sub(drops));
             if let Some(limit) = limit.filter(|limit| subscription.drops_at(limit, drops + 1))
                 && !self.is_known(subscription, identity)?
@@ -116,13 +123,14 @@ impl Engine {
     /// when what is `crowded` has dropped its oldest.
     fn routes_with_room(
         &mut self,
-        event: &Event,
-        before: &[Event],
+        member: Member<'_>,
+        before: &[Member<'_>],
         cause: SubscriptionId,
         crowded: &mut Vec<Crowded>,
     ) -> Result<Result<usize, NoRoom>, Failure> {
-        let identity = self.identity(&event.source, &event.id);
-        let ids = self.wanting_in_group(event);
+        let Member { namespace, event } = member;
+        let identity = self.identity_of(member);
+        let ids = self.wanting_in_group(member);
         for id in &ids {
             let Some(subscription) = self.subscriptions.get(*id) else { continue };
             if subscription.lags() || self.is_known(subscription, identity)? {
@@ -131,7 +139,7 @@ impl Engine {
             let drops = crowded.iter().filter(|crowded| crowded.subscription == *id).count() as u64;
             let Some(limit) = self.is_full_for(subscription, before, cause, drops) else { continue };
             let is_it = |other: &Event| other.id == event.id && other.source == event.source;
-            if before.iter().any(|other| is_it(other) && subscription.wants(other)) {
+            if before.iter().any(|other| is_it(other.event) && subscription.wants(namespace, other.event)) {
                 continue;
             }
             // All that it has under way waits for room itself: it would wait for itself, or in a ring, for ever.
@@ -149,12 +157,15 @@ impl Engine {
     }
 
     /// Only who sends events from outside has a right to have them obeyed: neither who tells of a change, nor a function.
-    fn wanting_in_group(&self, event: &Event) -> Vec<SubscriptionId> {
+    fn wanting_in_group(&self, member: Member<'_>) -> Vec<SubscriptionId> {
         let mut wanting = Vec::new();
-        self.subscriptions.wanting(event, &mut wanting);
-        let controller = self.subscriptions.named(CONTROLLER);
-        wanting.retain(|id| Some(*id) != controller);
+        self.subscriptions.wanting(member.namespace, member.event, &mut wanting);
+        wanting.retain(|id| !self.is_controller(*id));
         wanting
+    }
+
+    fn identity_of(&self, member: Member<'_>) -> Identity {
+        self.identity(member.namespace, &member.event.source, &member.event.id)
     }
 
     /// The limit that keeps a reply out. One that finds nothing waiting is let in, however many come with it: what is more
@@ -162,7 +173,7 @@ impl Engine {
     fn is_full_for(
         &self,
         subscription: &Subscription,
-        before: &[Event],
+        before: &[Member<'_>],
         cause: SubscriptionId,
         drops: u64,
     ) -> Option<&'static str> {
@@ -173,7 +184,8 @@ impl Engine {
         if limit == LETTERS_FULL || waiting == 0 {
             return (limit == LETTERS_FULL).then_some(limit);
         }
-        let more = before.iter().filter(|event| subscription.wants(*event)).count() as u64;
+        let more =
+            before.iter().filter(|other| subscription.wants(other.namespace, other.event)).count() as u64;
         if waiting + more >= subscription.document.spec.backlog.events_max {
             return Some(EVENTS_FULL);
         }
@@ -199,16 +211,17 @@ impl Engine {
     /// Takes in one event of a group. Answers where, or nothing if everyone knows it.
     pub(crate) fn take_in_group(
         &mut self,
-        event: &Event,
+        member: Member<'_>,
         origin: Origin,
     ) -> Result<Option<Position>, Failure> {
-        let identity = self.identity(&event.source, &event.id);
+        let Member { namespace, event } = member;
+        let identity = self.identity_of(member);
         if origin == Origin::System && self.has_emitted(identity)? {
             return Ok(None);
         }
         let mut wanted = Vec::new();
         let mut known = Vec::new();
-        for id in self.wanting_in_group(event) {
+        for id in self.wanting_in_group(member) {
             let Some(subscription) = self.subscriptions.get(id) else { continue };
             if self.is_known(subscription, identity)? {
                 known.push((id, "duplicate"));
@@ -237,7 +250,7 @@ impl Engine {
         }
         let routes = &self.routes(&wanted);
         let is_emitted = origin == Origin::System;
-        let position = self.commit_event(NewEvent { event, routes, identity, is_emitted })?;
+        let position = self.commit_event(NewEvent { namespace, event, routes, identity, is_emitted })?;
         self.metrics.received(&event.kind, "accepted");
         Ok(Some(position))
     }

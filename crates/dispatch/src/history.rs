@@ -2,7 +2,7 @@
 //! shown an event that a crash takes back. Runs on any thread that may wait for the disk.
 
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::{Address, Position};
+use klambda_core::ids::{Address, NamespaceId, Position};
 use klambda_core::time::Millis;
 use klambda_store::log::{self, LogReader};
 use klambda_store::record::Record;
@@ -15,7 +15,14 @@ pub struct History {
 
 /// Which events are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Filter {
+pub struct Filter {
+    /// None: all of them.
+    pub namespace: Option<NamespaceId>,
+    pub kinds: Kinds,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kinds {
     All,
     Type(String),
     TypePrefix(String),
@@ -86,20 +93,26 @@ pub enum Error {
 const SEARCH_BYTES: u64 = 64 << 20;
 
 impl Filter {
+    fn wants(&self, namespace: NamespaceId, kind: &str) -> bool {
+        self.namespace.is_none_or(|wanted| wanted == namespace) && self.kinds.wants(kind)
+    }
+}
+
+impl Kinds {
     /// A type, or its beginning with a star behind it.
-    pub fn parse(text: &str) -> Filter {
+    pub fn parse(text: &str) -> Kinds {
         match text.strip_suffix('*') {
-            Some("") => Filter::All,
-            Some(prefix) => Filter::TypePrefix(prefix.to_owned()),
-            None => Filter::Type(text.to_owned()),
+            Some("") => Kinds::All,
+            Some(prefix) => Kinds::TypePrefix(prefix.to_owned()),
+            None => Kinds::Type(text.to_owned()),
         }
     }
 
     fn wants(&self, kind: &str) -> bool {
         match self {
-            Filter::All => true,
-            Filter::Type(wanted) => kind == wanted,
-            Filter::TypePrefix(prefix) => kind.starts_with(prefix.as_str()),
+            Kinds::All => true,
+            Kinds::Type(wanted) => kind == wanted,
+            Kinds::TypePrefix(prefix) => kind.starts_with(prefix.as_str()),
         }
     }
 }
@@ -158,7 +171,9 @@ impl History {
         while let Some(frame) = self.reader.frame(page.cursor.at)? {
             let mut position = frame.first_position;
             for (_, range) in &frame.records {
-                let Record::Event { time, event, .. } = Record::decode(&frame.bytes[range.clone()])? else {
+                let Record::Event { namespace, time, event, .. } =
+                    Record::decode(&frame.bytes[range.clone()])?
+                else {
                     continue;
                 };
                 let here = position;
@@ -167,7 +182,7 @@ impl History {
                     continue;
                 }
                 let view = EventView::decode(event).map_err(|_| klambda_core::wire::Malformed("event"))?;
-                if filter.wants(view.kind()) {
+                if filter.wants(namespace, view.kind()) {
                     if page.items.len() == limits.events || bytes >= limits.bytes {
                         page.more = true;
                         return Ok(page);
@@ -205,7 +220,7 @@ impl History {
     }
 
     /// Events of this id in the newest part of the log, oldest first.
-    pub fn search(&self, id: &str, source: Option<&str>) -> Result<Vec<Found>, Error> {
+    pub fn search(&self, wanted: NamespaceId, id: &str, source: Option<&str>) -> Result<Vec<Found>, Error> {
         let from = Address(self.reader.synced().0.saturating_sub(SEARCH_BYTES));
         let segment = self.reader.segment_of(from).or_else(|| self.reader.oldest());
         let Some(mut at) = segment.map(|segment| segment.start()) else { return Ok(Vec::new()) };
@@ -213,11 +228,16 @@ impl History {
         while let Some(frame) = self.reader.frame(at)? {
             let mut position = frame.first_position;
             for (record_at, range) in &frame.records {
-                let Record::Event { time, event, .. } = Record::decode(&frame.bytes[range.clone()])? else {
+                let Record::Event { namespace, time, event, .. } =
+                    Record::decode(&frame.bytes[range.clone()])?
+                else {
                     continue;
                 };
                 let view = EventView::decode(event).map_err(|_| klambda_core::wire::Malformed("event"))?;
-                if view.id() == id && source.is_none_or(|source| source == view.source()) {
+                if namespace == wanted
+                    && view.id() == id
+                    && source.is_none_or(|source| source == view.source())
+                {
                     let source = view.source().to_owned();
                     let event = event.to_vec();
                     push(&mut found, Found { at: *record_at, position, accepted: time, source, event });

@@ -22,6 +22,7 @@ mod known;
 mod lanes;
 mod memory;
 pub mod metrics;
+pub mod namespaces;
 pub mod operate;
 mod overflow;
 pub mod replay;
@@ -42,3 +43,4 @@ pub mod workers;
 
 pub use accept::{Judged, Rejection, Status};
 pub use engine::{Answer, Config, Delivery, Engine, Failure, Place, Ticket, Token};
+pub use namespaces::Sender;

@@ -44,7 +44,7 @@ impl Engine {
             self.subscriptions.values().map(Subscription::memory_bytes).sum(),
             self.waits.memory_bytes(),
             self.replays.memory_bytes(),
-            self.put_off.bytes(),
+            self.calls.held_back.bytes(),
             self.calls.memory_bytes(),
             tables as usize,
         ];

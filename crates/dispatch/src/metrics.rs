@@ -19,6 +19,8 @@ pub struct Metrics {
     pub dead_letters: BTreeMap<(String, Reason), u64>,
     pub dead_letters_dropped: BTreeMap<(String, &'static str), u64>,
     pub backlog_rejected: BTreeMap<String, u64>,
+    /// Events turned away by the limits of a namespace.
+    pub namespace_rejected: BTreeMap<(String, &'static str), u64>,
     pub unmatched: u64,
     pub damaged: u64,
     pub breaker_opened: u64,
@@ -104,6 +106,7 @@ impl Metrics {
             dead_letters: BTreeMap::new(),
             dead_letters_dropped: BTreeMap::new(),
             backlog_rejected: BTreeMap::new(),
+            namespace_rejected: BTreeMap::new(),
             unmatched: 0,
             damaged: 0,
             breaker_opened: 0,
@@ -164,6 +167,11 @@ impl Metrics {
 
     pub fn backlog_rejected(&mut self, subscription: &str) {
         count(&mut self.backlog_rejected, subscription);
+    }
+
+    /// By the name of the limit.
+    pub fn namespace_rejected(&mut self, namespace: &str, limit: &'static str) {
+        *self.namespace_rejected.entry((namespace.to_owned(), limit)).or_default() += 1;
     }
 
     pub fn dead_letter(&mut self, subscription: &str, reason: Reason) {

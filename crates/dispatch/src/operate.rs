@@ -9,6 +9,7 @@ use crate::rows;
 use klambda_core::fault::Fault;
 use klambda_core::ids::{Position, Sequence, SubscriptionId, plain_number};
 use klambda_core::lane::{Input, State};
+use klambda_core::namespace;
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::Document;
 use klambda_store::record::{Change, Gone, Record, Step};
@@ -85,15 +86,12 @@ impl Engine {
 
     pub fn put_subscription(&mut self, document: Document, discard: bool) -> Result<Put, Refused> {
         self.must_write()?;
-        let put = match self.subscriptions.named(&document.name) {
+        let put = match self.subscriptions.named(&document.full_name()) {
             None => {
+                self.namespace_id(&document.namespace)?;
                 // Those of functions are as many as there are functions.
-                let own = self.subscriptions.names().filter(|name| !Document::is_managed(name)).count();
-                if own >= self.config.subscriptions_max && !Document::is_managed(&document.name) {
-                    let max = self.config.subscriptions_max;
-                    return Err(Refused::Limit(format!(
-                        "there are {max} subscriptions already (limits.subscriptions)"
-                    )));
+                if !Document::is_managed(&document.name) {
+                    self.check_subscriptions_max(&document.namespace)?;
                 }
                 (self.subscriptions.next(), Put::Created)
             }
@@ -108,6 +106,24 @@ impl Engine {
         let text = document.to_stored_json().to_string();
         self.commit_change(put.0, Change::Put { document: &text })?;
         Ok(put.1)
+    }
+
+    /// Whether there may be one more, in all and in the namespace.
+    fn check_subscriptions_max(&self, namespace: &str) -> Result<(), Refused> {
+        let own = || self.subscriptions.names().filter(|name| !Document::is_managed(name));
+        let max = self.config.subscriptions_max;
+        if own().count() >= max {
+            return Err(Refused::Limit(format!(
+                "there are {max} subscriptions already (limits.subscriptions)"
+            )));
+        }
+        let Some(max) = self.namespace_limits(namespace).subscriptions else { return Ok(()) };
+        if own().filter(|name| namespace::split(name).0 == namespace).count() as u64 >= max {
+            return Err(Refused::Limit(format!(
+                "namespace {namespace:?} has {max} subscriptions already (its limits.subscriptions)"
+            )));
+        }
+        Ok(())
     }
 
     fn is_new_epoch(&self, id: SubscriptionId, document: &Document) -> bool {
@@ -220,7 +236,7 @@ impl Engine {
     /// more. Nothing goes if the change would be refused.
     pub fn discard_part(&mut self, document: &Document, from: &str) -> Result<Option<String>, Refused> {
         const LANES: usize = 1024;
-        let Some(id) = self.subscriptions.named(&document.name) else { return Ok(None) };
+        let Some(id) = self.subscriptions.named(&document.full_name()) else { return Ok(None) };
         let is_kept = self.check_change(id, document, true)? == Put::Unchanged;
         if is_kept || !self.is_new_epoch(id, document) {
             return Ok(None);
@@ -437,7 +453,7 @@ impl Engine {
                 named if named.is_empty() => vec![self.subscription_id(name)?],
                 named => named,
             },
-            None => self.subscriptions.ids(),
+            None => self.subscriptions_in(selector.namespace.as_deref()),
         };
         let mut purged = 0;
         for id in ids {

@@ -4,7 +4,7 @@
 
 use crate::delivery::STEP_BYTES_MAX;
 use crate::engine::{Engine, Failure, InFlight, Ticket, Who};
-use crate::group::{NoRoom, Origin};
+use crate::group::{Member, NoRoom, Origin};
 use crate::lanes::Resident;
 use crate::subscription::Held;
 use crate::subscriptions::Work;
@@ -76,7 +76,9 @@ impl Engine {
             Err(why) => return self.finish(ticket, Outcome::BadReplies(why)),
         };
         let origin = Origin::Reply(cause.subscription);
-        let length = match self.room_for(&replies, RECORD_HEADER + STEP_BYTES_MAX, origin)? {
+        let namespace = self.subscriptions.get(cause.subscription).map(|s| s.namespace).unwrap_or_default();
+        let members: Vec<Member<'_>> = replies.iter().map(|event| Member { namespace, event }).collect();
+        let length = match self.room_for(&members, RECORD_HEADER + STEP_BYTES_MAX, origin)? {
             Ok(length) => length,
             Err(no_room @ NoRoom::TooLarge(_)) => {
                 return self.finish(ticket, Outcome::BadReplies(no_room.to_string()));
@@ -89,7 +91,7 @@ impl Engine {
         let done = self.in_group(length, |engine| {
             engine.finish(ticket, acknowledged())?;
             let taken = replies.len() - usize::from(planted::is_on(Bug::ReplyDropped));
-            replies.iter().take(taken).try_for_each(|reply| engine.take_in_group(reply, origin).map(|_| ()))
+            members.iter().take(taken).try_for_each(|reply| engine.take_in_group(*reply, origin).map(|_| ()))
         });
         if let Err(Failure::Log(log::Error::Full)) = done {
             self.put_off(ticket, replies, NoRoom::Disk.to_string());
@@ -110,7 +112,7 @@ impl Engine {
     fn cause_of(&mut self, flight: &InFlight, entry: &Entry) -> Result<Option<Cause>, Failure> {
         let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(None) };
         let (id, source) = (subscription.id, source_of(&subscription.document));
-        self.read_back(entry.at, |event| Cause {
+        self.read_back(entry.at, |_, event| Cause {
             subscription: id,
             position: entry.position,
             id: event.id().to_owned(),
@@ -145,13 +147,13 @@ impl Engine {
 
     fn put_off(&mut self, ticket: Ticket, replies: Vec<Event>, why: String) {
         let bytes: usize = replies.iter().map(Event::encoded_len_max).sum();
-        if self.put_off.bytes + bytes > PUT_OFF_BYTES_MAX {
+        if self.calls.held_back.bytes + bytes > PUT_OFF_BYTES_MAX {
             return self.not_ready(ticket, format!("no room for its events: {why}"), RETRY_MS);
         }
-        self.put_off.bytes += bytes;
+        self.calls.held_back.bytes += bytes;
         self.mark_put_off(ticket);
-        self.put_off.answers.push(Waiting { ticket, replies, why });
-        self.put_off.due.get_or_insert(self.now + LOOK_MS);
+        self.calls.held_back.answers.push(Waiting { ticket, replies, why });
+        self.calls.held_back.due.get_or_insert(self.now + LOOK_MS);
     }
 
     fn mark_put_off(&mut self, ticket: Ticket) {
@@ -162,10 +164,10 @@ impl Engine {
     }
 
     pub(crate) fn retry_put_off(&mut self) {
-        if self.put_off.due.is_none_or(|due| due > self.now) || self.condition.failed.is_some() {
+        if self.calls.held_back.due.is_none_or(|due| due > self.now) || self.condition.failed.is_some() {
             return;
         }
-        for Waiting { ticket, replies, .. } in std::mem::take(&mut self.put_off).answers {
+        for Waiting { ticket, replies, .. } in std::mem::take(&mut self.calls.held_back).answers {
             self.outcome(ticket, Outcome::Replied { replies });
         }
     }
@@ -178,7 +180,7 @@ impl Engine {
                 other.subscription == resident.subscription && other.key == resident.key
             }))
         };
-        self.put_off.answers.iter().find(is_its).map(|waiting| waiting.why.as_str())
+        self.calls.held_back.answers.iter().find(is_its).map(|waiting| waiting.why.as_str())
     }
 
     // ---- no replica ---------------------------------------------------------------------------------------
@@ -264,6 +266,6 @@ fn source_of(document: &Document) -> String {
     match (&document.spec.target.function, managed) {
         (Some(function), _) => format!("/lambda/{}/{}", function.namespace, function.name),
         (None, Some((namespace, name))) => format!("/lambda/{namespace}/{name}"),
-        (None, None) => format!("/subscriptions/{}", document.name),
+        (None, None) => format!("/subscriptions/{}", document.full_name()),
     }
 }

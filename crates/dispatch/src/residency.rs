@@ -203,7 +203,7 @@ impl Engine {
 
     /// None of one that cannot be read back: what follows it names nothing rather than something wrong.
     fn id_at(&mut self, at: Address) -> Result<Previous, Failure> {
-        let id = self.read_back(at, |event| event.id().to_owned())?;
+        let id = self.read_back(at, |_, event| event.id().to_owned())?;
         Ok(id.map_or(Previous::None, Previous::Id))
     }
 
@@ -221,6 +221,7 @@ impl Engine {
             self.replays.next_id = global.next_replay.max(1);
             self.now = self.now.max(global.now);
         }
+        self.load_namespaces()?;
         for (key, row) in self.store.rows.scan(&[rows::SUBSCRIPTION], &[], usize::MAX)? {
             let id = SubscriptionId(u32::from_be_bytes(
                 key.get(1..5).and_then(|bytes| bytes.try_into().ok()).unwrap_or_default(),

@@ -49,6 +49,13 @@ impl Engine {
         current.into_iter().chain(retired.map(|s| s.id)).collect()
     }
 
+    /// All of a namespace, or of all of them.
+    pub(crate) fn subscriptions_in(&self, namespace: Option<&str>) -> Vec<SubscriptionId> {
+        let Some(namespace) = namespace else { return self.subscriptions.ids() };
+        let inside = self.subscriptions.values().filter(|s| s.document.namespace == namespace);
+        inside.map(|s| s.id).collect()
+    }
+
     pub(crate) fn finish_retiring(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         let tally = &subscription.tally;
@@ -251,7 +258,7 @@ impl Engine {
             self.replays.skip(job, "unreadable", 1);
             return Ok(());
         };
-        let identity = self.identity(view.source(), view.id());
+        let identity = self.identity(subscription.namespace, view.source(), view.id());
         if self.is_known(subscription, identity)? {
             // It was sent again since: there is nothing left to deliver.
             self.replays.skip(job, "known", 1);

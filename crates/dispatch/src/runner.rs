@@ -5,9 +5,10 @@
 
 use crate::accept::Judged;
 use crate::client;
-use crate::documents::{self, Stored, Write};
+use crate::documents::{self, Stored, Told, Write};
 use crate::engine::{Answer, Engine, Failure, Ticket, Token};
 use crate::functions::{Functions, NoFunctions};
+use crate::namespaces::Sender;
 use crate::workers::Workers;
 use hashbrown::HashMap;
 use klambda_core::binding::Rejected;
@@ -32,6 +33,7 @@ type Answering = Box<dyn FnOnce() + Send>;
 /// Something for the engine, from anywhere.
 enum Input {
     Accept {
+        sender: Sender,
         events: Vec<Result<Event, Rejected>>,
         answer: oneshot::Sender<Vec<Judged>>,
         since: Instant,
@@ -121,9 +123,13 @@ pub struct StoreFailed(pub String);
 
 impl Handle {
     /// Answers when all of it is durable.
-    pub async fn accept(&self, events: Vec<Result<Event, Rejected>>) -> Result<Vec<Judged>, Stopped> {
+    pub async fn accept(
+        &self,
+        sender: Sender,
+        events: Vec<Result<Event, Rejected>>,
+    ) -> Result<Vec<Judged>, Stopped> {
         let (answer, result) = oneshot::channel();
-        self.inbox.push(Input::Accept { events, answer, since: Instant::now() });
+        self.inbox.push(Input::Accept { sender, events, answer, since: Instant::now() });
         result.await.map_err(|_| Stopped)
     }
 
@@ -158,7 +164,7 @@ impl Handle {
     pub async fn put_documents(
         &self,
         writes: Vec<Write>,
-        events: Vec<Event>,
+        events: Vec<Told>,
     ) -> Result<Result<u64, documents::Error>, Stopped> {
         self.command(move |engine| engine.put_documents(&writes, &events)).await
     }
@@ -329,10 +335,10 @@ impl Runner {
         match input {
             Input::Accept { .. } if self.stopping.is_some() => {}
             Input::Accept { .. } | Input::Command(_) if !self.engine.is_accepting() => self.held.push(input),
-            Input::Accept { events, answer, since } => {
+            Input::Accept { sender, events, answer, since } => {
                 let token = self.token();
                 self.accepts.insert(token, (answer, since));
-                self.engine.accept(token, events);
+                self.engine.accept(token, &sender, events);
             }
             Input::Outcome { ticket, outcome } => self.engine.outcome(ticket, outcome),
             Input::Sent(ticket) => self.engine.sent(ticket),

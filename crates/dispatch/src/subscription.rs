@@ -5,7 +5,7 @@ use crate::endpoint::EndpointId;
 use crate::lanes::Slot;
 use crate::overflow::ByAge;
 use crate::spread::Spread;
-use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::ids::{Address, NamespaceId, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Policy, State};
 use klambda_core::outcome::Reason;
 use klambda_core::subscription::{Document, Ordering};
@@ -16,6 +16,9 @@ use std::sync::Arc;
 
 pub struct Subscription {
     pub id: SubscriptionId,
+    pub namespace: NamespaceId,
+    /// Its name among those of all namespaces.
+    name: Box<str>,
     pub document: Arc<Document>,
     pub policy: Policy,
     pub created: Millis,
@@ -40,6 +43,8 @@ pub struct Subscription {
     pub(crate) is_noted: bool,
     /// It is noted to be stored in its row.
     pub(crate) is_unstored: bool,
+    /// What is owed to it, as it was last counted for its namespace.
+    pub(crate) counted_owed: u64,
     /// The length of its document as text.
     pub document_bytes: usize,
     pub endpoint: EndpointId,
@@ -275,6 +280,7 @@ impl Tally {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
+    pub namespace: NamespaceId,
     pub document: serde_json::Value,
     pub next_document: Option<serde_json::Value>,
     #[serde(default)]
@@ -294,12 +300,21 @@ pub struct Row {
 }
 
 impl Subscription {
-    pub fn new(id: SubscriptionId, document: Document, created: Millis, phase: Phase) -> Subscription {
+    pub fn new(
+        id: SubscriptionId,
+        namespace: NamespaceId,
+        document: Document,
+        created: Millis,
+        phase: Phase,
+    ) -> Subscription {
         Subscription {
             id,
+            namespace,
+            name: document.full_name().into(),
             policy: Policy::new(&document.spec),
             is_noted: false,
             is_unstored: false,
+            counted_owed: 0,
             document_bytes: text_bytes(&document),
             document: Arc::new(document),
             created,
@@ -337,7 +352,7 @@ impl Subscription {
     }
 
     pub fn name(&self) -> &str {
-        &self.document.name
+        &self.name
     }
 
     pub fn is_ordered(&self) -> bool {
@@ -367,6 +382,7 @@ impl Subscription {
 
     pub fn row(&self) -> Row {
         Row {
+            namespace: self.namespace,
             document: self.document.to_stored_json(),
             next_document: self.next_document.as_ref().map(Document::to_stored_json),
             rules_from: self.rules_from,
@@ -383,7 +399,7 @@ impl Subscription {
 
     pub fn from_row(id: SubscriptionId, row: Row) -> Option<Subscription> {
         let document = Document::parse(&row.document).ok()?;
-        let mut subscription = Subscription::new(id, document, row.created, row.phase);
+        let mut subscription = Subscription::new(id, row.namespace, document, row.created, row.phase);
         subscription.next_document = match row.next_document {
             Some(document) => Some(Document::parse(&document).ok()?),
             None => None,

@@ -8,7 +8,7 @@ use crate::subscription::Subscription;
 use hashbrown::HashMap;
 use klambda_core::event::Event;
 use klambda_core::filter::Index;
-use klambda_core::ids::SubscriptionId;
+use klambda_core::ids::{NamespaceId, SubscriptionId};
 use klambda_core::subscription::Document;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
@@ -19,10 +19,12 @@ pub struct Subscriptions {
     next: SubscriptionId,
     /// Removed ones whose rows are still in some table.
     removed: Vec<SubscriptionId>,
-    by_filters: Index<SubscriptionId>,
+    by_filters: HashMap<NamespaceId, Index<SubscriptionId>>,
     by_work: [BTreeSet<SubscriptionId>; WORKS.len()],
     /// Those that ceased to want events a short while ago: the log may know those by their marks alone.
     pub parted: Parted,
+    /// Events owed to those of each namespace, as of the last time they were sorted.
+    owed: HashMap<NamespaceId, u64>,
     /// Those to sort again by what there is to do for them.
     noted: Vec<SubscriptionId>,
     /// Those that are other than their rows.
@@ -65,9 +67,10 @@ impl Default for Subscriptions {
             names: HashMap::new(),
             next: SubscriptionId(1),
             removed: Vec::new(),
-            by_filters: Index::default(),
+            by_filters: HashMap::new(),
             by_work: Default::default(),
             parted: Parted::default(),
+            owed: HashMap::new(),
             noted: Vec::new(),
             unstored: Vec::new(),
         }
@@ -145,7 +148,8 @@ impl Subscriptions {
         if !subscription.is_retired() {
             self.names.insert(subscription.name().to_owned(), id);
         }
-        self.by_filters.put(id, &subscription.document.spec.filters);
+        let by_filters = self.by_filters.entry(subscription.namespace).or_default();
+        by_filters.put(id, &subscription.document.spec.filters);
         self.next = self.next.max(SubscriptionId(id.0 + 1));
         (subscription.is_noted, subscription.is_unstored) = (true, true);
         self.noted.push(id);
@@ -158,7 +162,8 @@ impl Subscriptions {
         let is_other = subscription.document.spec.filters != document.spec.filters;
         subscription.set_document(document);
         if is_other && let Some(subscription) = self.all.get(&id) {
-            self.by_filters.put(id, &subscription.document.spec.filters);
+            let by_filters = self.by_filters.entry(subscription.namespace).or_default();
+            by_filters.put(id, &subscription.document.spec.filters);
         }
     }
 
@@ -166,7 +171,11 @@ impl Subscriptions {
     pub fn remove(&mut self, id: SubscriptionId) -> Option<Subscription> {
         self.free_name(id);
         let subscription = self.all.remove(&id)?;
-        self.by_filters.remove(id);
+        if let Some(by_filters) = self.by_filters.get_mut(&subscription.namespace) {
+            by_filters.remove(id);
+        }
+        let owed = subscription.counted_owed;
+        self.count_owed(subscription.namespace, owed, 0);
         for set in &mut self.by_work {
             set.remove(&id);
         }
@@ -207,10 +216,23 @@ impl Subscriptions {
 
     // ---- who is concerned ---------------------------------------------------------------------------------
 
-    /// Adds those that want the event, in the order of their numbers.
-    pub fn wanting(&self, event: &Event, wanting: &mut Vec<SubscriptionId>) {
-        self.by_filters.find(event, wanting);
-        wanting.retain(|id| self.all.get(id).is_some_and(|subscription| subscription.wants(event)));
+    /// Adds those of the namespace that want the event, in the order of their numbers.
+    pub fn wanting(&self, namespace: NamespaceId, event: &Event, wanting: &mut Vec<SubscriptionId>) {
+        let Some(by_filters) = self.by_filters.get(&namespace) else { return };
+        by_filters.find(event, wanting);
+        let wants = |subscription: &Subscription| subscription.wants(namespace, event);
+        wanting.retain(|id| self.all.get(id).is_some_and(wants));
+    }
+
+    /// Events that were accepted for those of a namespace and have not reached them.
+    pub fn owed_in(&mut self, namespace: NamespaceId) -> u64 {
+        self.sort_noted();
+        self.owed.get(&namespace).copied().unwrap_or(0)
+    }
+
+    fn count_owed(&mut self, namespace: NamespaceId, before: u64, now: u64) {
+        let owed = self.owed.entry(namespace).or_default();
+        *owed = *owed + now - before;
     }
 
     /// Those for which there is something to do, in the order of their numbers.
@@ -231,6 +253,12 @@ impl Subscriptions {
         for id in self.noted.drain(..) {
             let Some(subscription) = self.all.get_mut(&id) else { continue };
             subscription.is_noted = false;
+            let owed = subscription.tally.owed();
+            let before = std::mem::replace(&mut subscription.counted_owed, owed);
+            if owed != before {
+                let all = self.owed.entry(subscription.namespace).or_default();
+                *all = *all + owed - before;
+            }
             for work in WORKS {
                 let set = &mut self.by_work[work as usize];
                 match work.is_due(subscription) {
@@ -255,7 +283,7 @@ mod tests {
             "spec": {"target": {"url": "http://127.0.0.1:1/"}, "filters": [{"exact": {"type": kind}}]},
         });
         let document = Document::parse(&document).expect("a document");
-        Subscription::new(SubscriptionId(id), document, Millis(1), Phase::Live)
+        Subscription::new(SubscriptionId(id), NamespaceId(0), document, Millis(1), Phase::Live)
     }
 
     fn ids(subscriptions: &mut Subscriptions, work: Work) -> Vec<u32> {
@@ -270,7 +298,7 @@ mod tests {
         let (id, source, kind) = ("1".into(), "/s".into(), kind.into());
         let mut wanting = Vec::new();
         let event = Event { id, source, kind, attributes: vec![], data: None };
-        subscriptions.wanting(&event, &mut wanting);
+        subscriptions.wanting(NamespaceId(0), &event, &mut wanting);
         wanting.into_iter().map(|id| id.0).collect()
     }
 

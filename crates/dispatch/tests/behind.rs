@@ -9,10 +9,10 @@ use klambda_core::lane::Flag;
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::Document;
 use klambda_dispatch::dead_letters::Selector;
-use klambda_dispatch::documents::{Expected, Write};
+use klambda_dispatch::documents::{Expected, Told, Write};
 use klambda_dispatch::operate::{LaneAction, Leftover};
 use klambda_dispatch::views::Subscription;
-use klambda_dispatch::{Config, Delivery, Token};
+use klambda_dispatch::{Config, Delivery, Sender, Token};
 use serde_json::{Value as Json, json};
 use world::{Rng, World, error, ok, ordered};
 
@@ -355,7 +355,7 @@ fn retention_removes_what_is_unread_and_says_so() {
         if n == 0 {
             world.put(ordered("s", &json!({"backlog": lags_at(4), "paused": true, "filters": [{"exact": {"type": "order.placed"}}]})));
         }
-        world.engine.accept(Token(1_000_000 + n), vec![Ok(event)]);
+        world.engine.accept(Token(1_000_000 + n), &Sender::default(), vec![Ok(event)]);
         if n % 50 == 0 {
             world.pass(10);
         }
@@ -402,7 +402,10 @@ fn replies_events_of_the_system_and_full_dead_letters_follow() {
     assert_eq!((view(&world, "first").status.waiting, view(&world, "paid").status.waiting), (0, 3));
     let write =
         Write { kind: "k".into(), key: "a".into(), content: Some(b"1".to_vec()), expected: Expected::Any };
-    world.engine.put_documents(&[write], &[made("paid", "s1")]).expect("written");
+    world
+        .engine
+        .put_documents(&[write], &[Told { namespace: "default".into(), event: made("paid", "s1") }])
+        .expect("written");
     durable(&mut world);
     assert_eq!((view(&world, "paid").status.waiting, unread(&world, "paid")), (4, 3));
     world.restart(&mut |_| 0);
@@ -414,7 +417,7 @@ fn replies_events_of_the_system_and_full_dead_letters_follow() {
     let spec = json!({"filters": of("bad"), "deadLetters": letters, "orderingPolicy": skips});
     world.put(ordered("bad", &spec));
     for n in 0..5 {
-        world.engine.accept(Token(900 + n), vec![Ok(made("bad", &format!("b{n}")))]);
+        world.engine.accept(Token(900 + n), &Sender::default(), vec![Ok(made("bad", &format!("b{n}")))]);
         rounds(&mut world, |_| error(400));
     }
     assert_eq!((world.engine.dead_letters(), unread(&world, "bad")), (2, 3));

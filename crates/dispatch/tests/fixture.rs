@@ -15,7 +15,7 @@ use klambda_core::time::Millis;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::LaneAction;
 use klambda_dispatch::views::{LaneQuery, Letters};
-use klambda_dispatch::{Answer, Config, Delivery, Engine, Status, Token, check};
+use klambda_dispatch::{Answer, Config, Delivery, Engine, Sender, Status, Token, check};
 use klambda_store::log::Options;
 use klambda_store::manifest::{self, Manifest};
 use klambda_store::real_disk::RealDisk;
@@ -101,7 +101,7 @@ steps.51: gap-invalid of -, validation: the event has no readable sequence where
 ";
 
 #[test]
-fn a_folder_of_format_1_is_opened_as_it_was_left() {
+fn a_folder_of_format_2_is_opened_as_it_was_left() {
     let copy = copy_of_fixture();
     let report = check::check(Arc::new(disk(copy.path())), &mut |_| {}).expect("a data folder");
     assert!(report.is_ok(), "{:#?}", report.problems);
@@ -117,7 +117,7 @@ fn a_folder_of_format_1_is_opened_as_it_was_left() {
 }
 
 #[test]
-fn a_folder_of_format_1_knows_its_ids_and_goes_on() {
+fn a_folder_of_format_2_knows_its_ids_and_goes_on() {
     let copy = copy_of_fixture();
     let mut house = House::open(copy.path(), END);
     let known = ["well-1", "well-43", "sick-422", "sick-4", "slow-3", "held-2"];
@@ -155,7 +155,7 @@ fn a_folder_of_format_1_knows_its_ids_and_goes_on() {
 
 /// Marks of that format do not say their events' positions.
 #[test]
-fn a_folder_of_format_1_knows_what_waits_past_every_window() {
+fn a_folder_of_format_2_knows_what_waits_past_every_window() {
     let copy = copy_of_fixture();
     let mut house = House::open(copy.path(), END + 27 * 3_600_000);
     for _ in 0..3 {
@@ -177,20 +177,35 @@ fn a_folder_of_format_1_knows_what_waits_past_every_window() {
     assert!(matches!(house.answers[..], [Status::Accepted { .. }]), "{:?}", house.answers);
 }
 
-/// Whatever else a newer version may have changed about the manifest.
+/// Whatever else the other version may have changed about the manifest.
 #[test]
-fn a_newer_format_is_refused_and_left_alone() {
+fn another_format_is_refused_and_left_alone() {
     let copy = copy_of_fixture();
     let mut newer = Manifest::load(&disk(copy.path())).expect("whole").expect("there");
     newer.format += 1;
-    for manifest in [newer.encode().expect("encoded"), b"c919ee4a\n{\"format\": 2}".to_vec()] {
+    for manifest in [newer.encode().expect("encoded"), b"d002df0b\n{\"format\": 3}".to_vec()] {
         std::fs::write(copy.path().join(manifest::NAME), manifest).expect("written");
-        let before = contents(copy.path());
-        let opened = Engine::open(Arc::new(disk(copy.path())), config(), END, [1; 16]);
-        let refused = opened.err().expect("refused");
-        assert_eq!(refused.to_string(), "the data folder has format 2; this version reads format 1");
-        assert_eq!(contents(copy.path()), before);
+        let refused = refused(copy.path());
+        assert_eq!(
+            refused,
+            "the data folder has format 3, and this version reads format 2: start the version that wrote it"
+        );
     }
+    let older = copy_of(&fixture(1));
+    assert_eq!(
+        refused(older.path()),
+        "the data folder has format 1, and this version reads format 2: let the version that wrote it deliver what \
+         waits, then start this one with an empty folder"
+    );
+}
+
+/// Why a folder is not opened. Nothing in it changes.
+fn refused(folder: &Path) -> String {
+    let before = contents(folder);
+    let opened = Engine::open(Arc::new(disk(folder)), config(), END, [1; 16]);
+    let refused = opened.err().expect("refused");
+    assert_eq!(contents(folder), before);
+    refused.to_string()
 }
 
 /// Writes the fixture of the current format.
@@ -216,8 +231,12 @@ fn fixture(format: u32) -> PathBuf {
 }
 
 fn copy_of_fixture() -> TempDir {
+    copy_of(&fixture(manifest::FORMAT))
+}
+
+fn copy_of(folder: &Path) -> TempDir {
     let copy = tempfile::tempdir().expect("a folder");
-    for (name, bytes) in contents(&fixture(1)) {
+    for (name, bytes) in contents(folder) {
         std::fs::write(copy.path().join(name), bytes).expect("written");
     }
     copy
@@ -291,7 +310,7 @@ impl House {
         let data = Some(Data { bytes: "x".repeat(500).into(), form: Form::Text });
         let event = Event { id: id.into(), source: "/test".into(), kind: kind.into(), attributes, data };
         self.settle();
-        self.engine.accept(Token(1), vec![Ok(event)]);
+        self.engine.accept(Token(1), &Sender::default(), vec![Ok(event)]);
     }
 
     /// Until nothing more happens by itself.
@@ -367,7 +386,7 @@ fn subscriptions(engine: &Engine) -> String {
 }
 
 fn lanes(engine: &Engine) -> String {
-    let query = LaneQuery { subscription: None, state: None, after: None, limit: 100 };
+    let query = LaneQuery { namespace: None, subscription: None, state: None, after: None, limit: 100 };
     let page = engine.view_lanes(&query).expect("lanes");
     let mut text = String::new();
     for lane in page.items {

@@ -6,7 +6,7 @@ mod world;
 use klambda_core::event::{Attribute, Event, Value};
 use klambda_core::ids::SubscriptionId;
 use klambda_dispatch::operate::Leftover;
-use klambda_dispatch::{Answer, Config, Rejection, Status, Token};
+use klambda_dispatch::{Answer, Config, Rejection, Sender, Status, Token};
 use klambda_store::chore::{Work, belongs_to};
 use klambda_store::disk::Disk;
 use klambda_store::faulty_disk::Op;
@@ -512,7 +512,11 @@ fn lanes_with_long_keys_take_no_more_memory_than_lanes_with_short_ones() {
 fn send_new(world: &mut World, n: u64) -> Status {
     let key = Attribute { name: "partitionkey".into(), value: Value::String(format!("lane-{n}")) };
     let (id, source, kind) = (n.to_string(), "/test".into(), "a".into());
-    world.engine.accept(Token(n), vec![Ok(Event { id, source, kind, attributes: vec![key], data: None })]);
+    world.engine.accept(
+        Token(n),
+        &Sender::default(),
+        vec![Ok(Event { id, source, kind, attributes: vec![key], data: None })],
+    );
     world.engine.flush();
     world.engine.run_sync();
     world.engine.run_prepare();

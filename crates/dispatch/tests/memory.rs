@@ -8,7 +8,7 @@ use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::replay::Request;
-use klambda_dispatch::{Answer, Config, Delivery, Engine, Status, Token};
+use klambda_dispatch::{Answer, Config, Delivery, Engine, Sender, Status, Token};
 use klambda_store::log::Options;
 use klambda_store::real_disk::RealDisk;
 use serde_json::json;
@@ -64,7 +64,7 @@ impl House {
     fn send(&mut self, kind: &str, events: u64, answer: impl Fn(&Delivery) -> Option<Outcome>) {
         for batch in (0..events).collect::<Vec<_>>().chunks(250) {
             let batch = batch.iter().map(|_| Ok(self.event(kind))).collect();
-            self.engine.accept(Token(1), batch);
+            self.engine.accept(Token(1), &Sender::default(), batch);
             self.round(&answer);
         }
     }

@@ -6,8 +6,8 @@ use klambda_core::event::{Data, Event, Form};
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::Outcome;
 use klambda_dispatch::check::check;
-use klambda_dispatch::documents::{Error, Expected, Write};
-use klambda_dispatch::{Engine, Token};
+use klambda_dispatch::documents::{Error, Expected, Told, Write};
+use klambda_dispatch::{Engine, Sender, Token};
 use klambda_store::faulty_disk::Op;
 use klambda_store::record::is_emitted;
 use serde_json::json;
@@ -22,9 +22,10 @@ fn remove(key: &str, version: u64) -> Write {
     Write { kind: "function".into(), key: key.into(), content: None, expected: Expected::Version(version) }
 }
 
-fn told(id: &str) -> Event {
+fn told(id: &str) -> Told {
     let (source, kind) = ("/platform".into(), "lambda.function.ready".into());
-    Event { id: id.into(), source, kind, attributes: Vec::new(), data: None }
+    let event = Event { id: id.into(), source, kind, attributes: Vec::new(), data: None };
+    Told { namespace: "default".into(), event }
 }
 
 fn watcher() -> serde_json::Value {
@@ -122,7 +123,7 @@ fn what_is_told_is_marked_and_told_once() {
     world.engine.put_documents(&[put("a", "2", Expected::Any)], &[told("t2"), told("t3")]).expect("written");
     assert_eq!(deliver(&mut world), ["t1", "t2", "t3"]);
     // From outside the same event is known, and another one is not ours, whatever it says.
-    world.engine.accept(Token(900), vec![Ok(told("t1")), Ok(told("forged"))]);
+    world.engine.accept(Token(900), &Sender::default(), vec![Ok(told("t1").event), Ok(told("forged").event)]);
     world.settle();
     let forged = world.take_open();
     assert_eq!(forged.len(), 1);
@@ -152,7 +153,7 @@ fn a_power_cut_leaves_both_or_neither() {
         let large = "n".repeat(1 + rng.below(12_000) as usize);
         let writes = [put("a", &large, Expected::Any), put("b", "new", Expected::Absent)];
         let mut long = told("t2");
-        long.data = Some(Data { bytes: "d".repeat(8000).into(), form: Form::Text });
+        long.event.data = Some(Data { bytes: "d".repeat(8000).into(), form: Form::Text });
         world.engine.put_documents(&writes, &[told("t1"), long]).expect("written");
         world.engine.when_durable(Token(0));
         world.engine.flush();
@@ -294,7 +295,7 @@ fn a_reader_that_is_behind_does_not_stop_the_platform() {
         world.settle();
     }
     assert_eq!(world.engine.waiting(), 10);
-    world.engine.accept(Token(900), vec![Ok(told("outside"))]);
+    world.engine.accept(Token(900), &Sender::default(), vec![Ok(told("outside").event)]);
     world.engine.flush();
     world.settle();
     assert_eq!(world.engine.waiting(), 10, "others are turned away");

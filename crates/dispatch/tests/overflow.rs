@@ -7,7 +7,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::ids::Address;
 use klambda_core::outcome::Outcome;
 use klambda_dispatch::operate::{LaneAction, Leftover};
-use klambda_dispatch::{Answer, Delivery, Rejection, Status, Token};
+use klambda_dispatch::{Answer, Delivery, Rejection, Sender, Status, Token};
 use klambda_store::record::{Record, Step};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ fn sequenced(id: &str, key: &str, sequence: u64) -> Event {
 }
 
 fn judge(world: &mut World, event: Event) -> Status {
-    world.engine.accept(Token(u64::MAX), vec![Ok(event)]);
+    world.engine.accept(Token(u64::MAX), &Sender::default(), vec![Ok(event)]);
     world.engine.flush();
     world.engine.run_sync();
     world.engine.flush();
@@ -299,7 +299,7 @@ fn send_lanes(world: &mut World, lanes: std::ops::Range<u64>) -> u64 {
     let lanes: Vec<u64> = lanes.collect();
     for batch in lanes.chunks(200) {
         let events = batch.iter().map(|n| Ok(event(&format!("e{n}"), &format!("k{n}")))).collect();
-        world.engine.accept(Token(u64::MAX), events);
+        world.engine.accept(Token(u64::MAX), &Sender::default(), events);
         world.pass(10);
     }
     world.engine.rows_read() - before

@@ -6,7 +6,7 @@ use klambda_core::event::{Attribute, Data, Event, Form, Value};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::Position;
 use klambda_core::outcome::{Outcome, Reason};
-use klambda_dispatch::{Delivery, Token};
+use klambda_dispatch::{Delivery, Sender, Token};
 use klambda_store::record::Record;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -165,7 +165,7 @@ fn a_loop_is_stopped_and_named() {
     let mut first = reply("ping");
     (first.id, first.source) = ("p".into(), "/test".into());
     first.attributes.push(Attribute { name: "partitionkey".into(), value: Value::String("k".into()) });
-    world.engine.accept(Token(9), vec![Ok(first)]);
+    world.engine.accept(Token(9), &Sender::default(), vec![Ok(first)]);
     let mut calls = 0;
     loop {
         world.pass(100);
@@ -461,7 +461,7 @@ fn a_full_disk_holds_the_cause_back_until_there_is_room() {
     world.send_as("k", None, "e2");
     world.pass(100);
     for n in 0..200 {
-        world.engine.accept(Token(5000 + u64::from(n)), vec![Ok(fill(n))]);
+        world.engine.accept(Token(5000 + u64::from(n)), &Sender::default(), vec![Ok(fill(n))]);
         world.pass(100);
     }
     let mut calls = Vec::new();

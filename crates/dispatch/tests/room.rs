@@ -3,7 +3,7 @@
 mod world;
 
 use klambda_core::event::{self, Attribute, Data, Event, Form};
-use klambda_dispatch::{Config, Delivery, Token};
+use klambda_dispatch::{Config, Delivery, Sender, Token};
 use serde_json::{Value, json};
 use world::{World, config, ok, ordered};
 
@@ -25,7 +25,7 @@ fn send(world: &mut World, kind: &str, count: usize, bytes: usize) {
         let id = format!("{kind}-{n}");
         let data = Some(Data { form: Form::Binary, bytes: vec![b'x'; bytes].into() });
         let event = Event { id, source: "/test".into(), kind: kind.into(), attributes: vec![key], data };
-        world.engine.accept(Token(0), vec![Ok(event)]);
+        world.engine.accept(Token(0), &Sender::default(), vec![Ok(event)]);
         world.settle();
     }
 }

@@ -4,7 +4,7 @@ use klambda_core::event::Event;
 use klambda_core::subscription::Document;
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::runner::{Clock, Handle, Runner, Stopped, StoreFailed};
-use klambda_dispatch::{Config, Engine, Token, client};
+use klambda_dispatch::{Config, Engine, Sender, Token, client};
 use klambda_store::faulty_disk::{MemoryDisk, Op};
 use klambda_store::log;
 use serde_json::json;
@@ -40,7 +40,7 @@ async fn after_the_end_every_call_answers_that_it_stopped() {
     let (running, handle) = start(&MemoryDisk::new());
     handle.stop(Duration::ZERO);
     assert_eq!(timeout(PATIENCE, running).await.expect("it ends").expect("no panic"), Ok(()));
-    let accepted = timeout(PATIENCE, handle.accept(vec![Ok(event("1"))])).await;
+    let accepted = timeout(PATIENCE, handle.accept(Sender::default(), vec![Ok(event("1"))])).await;
     assert_eq!(accepted.expect("an answer"), Err(Stopped));
     assert_eq!(timeout(PATIENCE, handle.command(|_| ())).await.expect("an answer"), Err(Stopped));
     assert_eq!(timeout(PATIENCE, handle.query(|_| ())).await.expect("an answer"), Err(Stopped));
@@ -52,7 +52,7 @@ async fn a_failed_sync_ends_the_runner_and_answers_those_who_wait() {
     let (running, handle) = start(&disk);
     // All of them, since the next segment is prepared meanwhile.
     (1..=50).for_each(|n| disk.fail_nth(Op::Sync, n));
-    let accepted = timeout(PATIENCE, handle.accept(vec![Ok(event("1"))])).await;
+    let accepted = timeout(PATIENCE, handle.accept(Sender::default(), vec![Ok(event("1"))])).await;
     assert_eq!(accepted.expect("an answer"), Err(Stopped));
     let ended = timeout(PATIENCE, running).await.expect("it ends").expect("no panic");
     assert!(ended.is_err_and(|failed| failed.to_string().starts_with("the store failed: ")));
@@ -69,7 +69,7 @@ async fn a_change_waits_for_the_next_segment() {
     let document = Document::parse(&subscription).expect("a good document");
     let mut refused = None;
     for n in 0.. {
-        engine.accept(Token(n), vec![Ok(event(&n.to_string()))]);
+        engine.accept(Token(n), &Sender::default(), vec![Ok(event(&n.to_string()))]);
         engine.flush();
         refused = engine.put_subscription(document.clone(), false).err();
         engine.run_sync();

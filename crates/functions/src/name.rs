@@ -1,22 +1,16 @@
 //! Names: which function is meant, what may be a name, and one for what came without.
 
+pub use klambda_core::namespace::is_label;
+
 use crate::hash;
 use crate::resource::{Kind, Resource, Source, Spec};
+use klambda_core::namespace::full_name;
+use klambda_core::subscription::MANAGED_PREFIX;
 use std::fmt;
 use std::sync::Arc;
 
 pub const LENGTH_MAX: usize = 63;
 pub const RULE: &str = "has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit";
-
-/// A DNS label of RFC 1123.
-pub fn is_label(name: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let edge = |byte: Option<u8>| byte.is_some_and(|byte| inner(byte) && byte != b'-');
-    name.len() <= LENGTH_MAX
-        && name.bytes().all(inner)
-        && edge(name.bytes().next())
-        && edge(name.bytes().last())
-}
 
 /// From the object's key, the repository, the folder or the image; otherwise a new one made of `random`.
 pub fn derive(kind: Kind, spec: &Spec, random: u64) -> String {
@@ -97,8 +91,10 @@ impl Name {
         self.0.split_once('/').map_or(&*self.0, |(_, name)| name)
     }
 
+    /// The full name of the subscription that its triggers are.
     pub fn subscription(&self) -> String {
-        format!("lambda.{}.{}", self.namespace(), self.name())
+        let name = format!("{MANAGED_PREFIX}{}.{}", self.namespace(), self.name());
+        full_name(self.namespace(), &name).into_owned()
     }
 }
 

@@ -29,7 +29,7 @@ pub fn subscription(resource: &Resource, elsewhere: Option<&str>) -> Option<Valu
     let mut spec = shared(&resource.spec);
     spec.insert("filters".into(), filters.iter().map(Filter::to_json).collect());
     spec.insert("target".into(), target(resource, elsewhere));
-    Some(document(&resource.subscription_name(), spec))
+    Some(document(&resource.metadata.namespace, &resource.subscription_name(), spec))
 }
 
 fn target(resource: &Resource, elsewhere: Option<&str>) -> Value {
@@ -40,8 +40,9 @@ fn target(resource: &Resource, elsewhere: Option<&str>) -> Value {
     }
 }
 
-fn document(name: &str, spec: Map<String, Value>) -> Value {
-    json!({ "apiVersion": API_VERSION, "kind": KIND, "metadata": { "name": name }, "spec": spec })
+fn document(namespace: &str, name: &str, spec: Map<String, Value>) -> Value {
+    let metadata = json!({ "namespace": namespace, "name": name });
+    json!({ "apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec })
 }
 
 fn shared(spec: &Spec) -> Map<String, Value> {
@@ -96,7 +97,7 @@ pub(crate) fn check(spec: &Spec, faults: &mut Vec<Fault>) {
     }
     let mut fields = shared(spec);
     fields.insert("target".into(), json!({ "url": "http://127.0.0.1/" }));
-    if let Err(told) = Document::parse(&document("function", fields)) {
+    if let Err(told) = Document::parse(&document("default", "function", fields)) {
         faults.extend(told);
     }
 }

@@ -99,6 +99,7 @@ pub struct Limits {
     pub concurrency: usize,
     pub subscriptions: usize,
     pub tokens: usize,
+    pub namespaces: usize,
     /// Bytes held on behalf of others: half for requests, a quarter each for deliveries and answers.
     pub held_bytes: usize,
     /// Event types with a label of their own in the metrics.
@@ -282,6 +283,7 @@ impl Default for Limits {
             concurrency: 4096,
             subscriptions: 10_000,
             tokens: 10_000,
+            namespaces: 1_000,
             held_bytes: 96 * MI,
             metric_types: 100,
             metric_functions: 100,

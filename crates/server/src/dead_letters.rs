@@ -3,6 +3,7 @@
 use crate::api::Api;
 use crate::extract::{Json, Path};
 use crate::members::{self, Faults, Members};
+use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
 use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
@@ -24,11 +25,13 @@ const LOOKS_MAX: usize = 200;
 const PURGED_AT_ONCE: usize = 500;
 const IDS_MAX: usize = 1000;
 
-pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
+pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem> {
     const KNOWN: [&str; 8] = ["subscription", "key", "type", "reason", "since", "until", "limit", "cursor"];
     let params = Params::read(&uri, &KNOWN);
+    let subscription = params.text("subscription").map(|name| scope.full_name(name)).transpose()?;
     let selector = Selector {
-        subscription: params.owned("subscription"),
+        namespace: scope.name().map(str::to_owned),
+        subscription,
         key: params.owned("key"),
         kind: params.owned("type"),
         reason: params.parsed("reason", reason),
@@ -39,7 +42,7 @@ pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
     let limit = params.limit();
     let after = params.parsed("cursor", cursor);
     params.finish()?;
-    check_subscription(&api, &selector).await?;
+    check(&api, &selector).await?;
     let page = page(&api, Letters::new(selector, after, limit)).await?;
     Ok(Json(page).into_response())
 }
@@ -79,16 +82,18 @@ fn time(text: &str) -> Result<Millis, String> {
         .ok_or_else(|| format!("`{text}` is no RFC 3339 time, such as 2026-08-01T12:00:00Z"))
 }
 
-/// A selector that names a subscription which is not there is a slip, not an empty list.
-pub async fn check_subscription(api: &Api, selector: &Selector) -> Result<(), Problem> {
-    if let Some(name) = selector.subscription.clone() {
-        api.query(move |engine| engine.knows_subscription(&name)).await??;
-    }
-    Ok(())
+/// A selector that names a namespace or a subscription which is not there is a slip, not an empty list.
+pub async fn check(api: &Api, selector: &Selector) -> Result<(), Problem> {
+    let (namespace, subscription) = (selector.namespace.clone(), selector.subscription.clone());
+    let is_there = move |engine: &mut Engine| {
+        namespace.map_or(Ok(()), |namespace| engine.namespace_id(&namespace).map(drop))?;
+        subscription.map_or(Ok(()), |name| engine.knows_subscription(&name))
+    };
+    Ok(api.query(is_there).await??)
 }
 
-/// A selector in a body.
-pub fn read_selector(body: &Members<'_>) -> Selector {
+/// A selector in a body, which means dead letters of the request's namespace.
+pub fn read_selector(namespace: &Namespace, body: &Members<'_>) -> Selector {
     const NARROWING: [&str; 7] = ["subscription", "key", "type", "reason", "since", "until", "ids"];
     const KNOWN: [&str; 8] = ["subscription", "key", "type", "reason", "since", "until", "ids", "all"];
     let selector = body.child("selector", &KNOWN);
@@ -109,9 +114,11 @@ pub fn read_selector(body: &Members<'_>) -> Selector {
     if ids.as_ref().is_some_and(|ids| ids.len() > IDS_MAX) {
         selector.fault("ids", format!("are more than {IDS_MAX}"));
     }
+    let ids = ids.map(|ids| ids.iter().map(|id| namespace.full_name(id)).collect());
     Selector {
         all,
-        subscription: selector.text("subscription").map(str::to_owned),
+        namespace: Some(namespace.to_string()),
+        subscription: selector.text("subscription").map(|name| namespace.full_name(name)),
         key: selector.text("key").map(str::to_owned),
         kind: selector.text("type").map(str::to_owned),
         reason: selector.parsed("reason", reason),
@@ -121,8 +128,14 @@ pub fn read_selector(body: &Members<'_>) -> Selector {
     }
 }
 
-pub async fn show(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response, Problem> {
+pub async fn show(
+    api: Api,
+    namespace: Namespace,
+    uri: Uri,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     Params::none(&uri)?;
+    let id = namespace.full_name(&id);
     let _turn = api.shows.acquire().await;
     let letter = api.query(move |engine| view(engine, &id)).await??;
     Ok(Json(letter).into_response())
@@ -135,8 +148,14 @@ fn view(engine: &Engine, id: &str) -> Result<DeadLetter, Refused> {
 }
 
 /// Answers what was deleted.
-pub async fn delete(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response, Problem> {
+pub async fn delete(
+    api: Api,
+    namespace: Namespace,
+    uri: Uri,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     Params::none(&uri)?;
+    let id = namespace.full_name(&id);
     let _turn = api.shows.acquire().await;
     let done = move |engine: &mut Engine| {
         let letter = match view(engine, &id) {
@@ -152,18 +171,18 @@ pub async fn delete(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Respon
     Ok(Json(api.command(done).await??).into_response())
 }
 
-pub async fn purge(api: Api, uri: Uri, body: Bytes) -> Result<Response, Problem> {
+pub async fn purge(api: Api, namespace: Namespace, uri: Uri, body: Bytes) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    let (selector, holders) = read_purge(&members::parse(&body)?)?;
-    check_subscription(&api, &selector).await?;
+    let (selector, holders) = read_purge(&namespace, &members::parse(&body)?)?;
+    check(&api, &selector).await?;
     let purged = purge_all(&api, selector, holders).await?;
     Ok(Json(json!({"purged": purged})).into_response())
 }
 
-fn read_purge(body: &Value) -> Result<(Selector, bool), Problem> {
+fn read_purge(namespace: &Namespace, body: &Value) -> Result<(Selector, bool), Problem> {
     let faults = Faults::default();
     let members = Members::of(body, &["selector", "holders"], &faults);
-    let selector = read_selector(&members);
+    let selector = read_selector(namespace, &members);
     let holders = members.flag("holders").unwrap_or(false);
     faults.finish(Problem::invalid_selector)?;
     Ok((selector, holders))
@@ -176,7 +195,7 @@ async fn purge_all(api: &Api, selector: Selector, holders: bool) -> Result<u64, 
     loop {
         let found = page(api, Letters::new(selector.clone(), after, PURGED_AT_ONCE)).await?;
         let wanted = found.items.into_iter().filter(|letter| holders || !letter.holds_lane);
-        let ids: Vec<String> = wanted.map(|letter| letter.id).collect();
+        let ids: Vec<String> = wanted.map(|letter| letter.full_id()).collect();
         purged += api.command(move |engine| delete_some(engine, &ids)).await??;
         after = match found.next {
             Some(next) => cursor(&next).ok(),

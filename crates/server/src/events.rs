@@ -6,29 +6,44 @@ mod tail;
 
 use crate::api::Api;
 use crate::extract::Path;
+use crate::namespace::{Namespace, Scope};
 use crate::params::{LIMIT_DEFAULT, Params};
 use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri, header};
-use klambda_core::ids::{Address, Position, plain_number};
-use klambda_dispatch::history::{Filter, Found, History, push};
+use klambda_core::ids::{Address, NamespaceId, Position, plain_number};
+use klambda_dispatch::history::{Filter, Found, History, Kinds, push};
 use klambda_dispatch::views::{Fate, Sighting, Time};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-pub async fn list(api: Api, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
+pub async fn list(api: Api, scope: Scope, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
     let params = Params::read(&uri, &["after", "type", "limit"]);
-    let filter = params.text("type").map_or(Filter::All, Filter::parse);
+    let kinds = params.text("type").map_or(Kinds::All, Kinds::parse);
     let after = params.number("after").map(Position);
     let limit = params.text("limit").is_some().then(|| params.limit());
     if wants_stream(&headers) {
         let after = last_event_id(&headers, &params).or(after);
         params.finish()?;
+        let filter = Filter { namespace: number_of(&api, scope).await?, kinds };
         let opener = api.opener(&headers);
         return tail::open(api, opener, after, filter, limit).await;
     }
     params.finish()?;
+    let filter = Filter { namespace: number_of(&api, scope).await?, kinds };
     page::open(api, after.unwrap_or_default(), filter, limit.unwrap_or(LIMIT_DEFAULT)).await
+}
+
+/// None: of all namespaces.
+async fn number_of(api: &Api, scope: Scope) -> Result<Option<NamespaceId>, Problem> {
+    match scope {
+        Scope::All => Ok(None),
+        Scope::One(namespace) => Ok(Some(one(api, namespace).await?)),
+    }
+}
+
+async fn one(api: &Api, namespace: Namespace) -> Result<NamespaceId, Problem> {
+    Ok(api.query(move |engine| engine.namespace_id(&namespace)).await??)
 }
 
 fn wants_stream(headers: &HeaderMap) -> bool {
@@ -59,19 +74,26 @@ struct Traced {
     fates: Vec<Fate>,
 }
 
-pub async fn show(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response, Problem> {
+pub async fn show(
+    api: Api,
+    namespace: Namespace,
+    uri: Uri,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     let params = Params::read(&uri, &["source"]);
     params.finish()?;
+    let namespace = one(&api, namespace).await?;
     let _turn = api.shows.acquire().await;
     let found = match params.owned("source") {
-        Some(source) => by_marks(&api, &source, &id).await?,
+        Some(source) => by_marks(&api, namespace, &source, &id).await?,
         None => Vec::new(),
     };
-    let found = if found.is_empty() { search(&api, &id, params.owned("source")).await? } else { found };
+    let found =
+        if found.is_empty() { search(&api, namespace, &id, params.owned("source")).await? } else { found };
     let Some(newest) = found.last() else { return Err(unknown(&id, params.text("source"))) };
     let written: Vec<(Address, Position)> = found.iter().map(|found| (found.at, found.position)).collect();
     let (source, event_id) = (newest.source.clone(), id.clone());
-    let fates = api.query(move |engine| engine.fates(&source, &event_id, &written)).await??;
+    let fates = api.query(move |engine| engine.fates(namespace, &source, &event_id, &written)).await??;
     let traced = Traced {
         event: json(&newest.event)?,
         position: newest.position.0,
@@ -81,9 +103,9 @@ pub async fn show(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response
     Ok(crate::extract::Json(traced).into_response())
 }
 
-async fn by_marks(api: &Api, source: &str, id: &str) -> Result<Vec<Found>, Problem> {
+async fn by_marks(api: &Api, namespace: NamespaceId, source: &str, id: &str) -> Result<Vec<Found>, Problem> {
     let (source, id) = (source.to_owned(), id.to_owned());
-    let sightings = api.query(move |engine| engine.sightings(&source, &id)).await??;
+    let sightings = api.query(move |engine| engine.sightings(namespace, &source, &id)).await??;
     // A mark can outlive its event: what retention has removed is passed over.
     let read = move |history: &History| {
         let at = |sighting: Sighting| history.at(sighting.at, sighting.located).ok().flatten();
@@ -96,10 +118,15 @@ async fn by_marks(api: &Api, source: &str, id: &str) -> Result<Vec<Found>, Probl
     api.blocking(read).await
 }
 
-async fn search(api: &Api, id: &str, source: Option<String>) -> Result<Vec<Found>, Problem> {
+async fn search(
+    api: &Api,
+    namespace: NamespaceId,
+    id: &str,
+    source: Option<String>,
+) -> Result<Vec<Found>, Problem> {
     let wanted = id.to_owned();
     let given = source.is_some();
-    let found = api.blocking(move |history| history.search(&wanted, source.as_deref())).await??;
+    let found = api.blocking(move |history| history.search(namespace, &wanted, source.as_deref())).await??;
     let mut sources: Vec<&str> = found.iter().map(|found| found.source.as_str()).collect();
     sources.sort_unstable();
     sources.dedup();
@@ -109,7 +136,9 @@ async fn search(api: &Api, id: &str, source: Option<String>) -> Result<Vec<Found
     }
     if !given && let Some(source) = sources.first() {
         // Marks know more than the newest part of the log.
-        return by_marks(api, source, id).await.map(|marked| if marked.is_empty() { found } else { marked });
+        return by_marks(api, namespace, source, id)
+            .await
+            .map(|marked| if marked.is_empty() { found } else { marked });
     }
     Ok(found)
 }

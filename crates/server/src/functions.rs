@@ -11,6 +11,7 @@ use crate::members;
 use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
 use crate::problem::Problem;
+use crate::subscriptions;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{StatusCode, Uri, header};
@@ -43,6 +44,8 @@ pub async fn list(api: Api, uri: Uri, scope: Scope) -> Result<Response, Problem>
         None => Err("should be what `next` of the last page said".to_owned()),
     });
     params.finish()?;
+    let asked = scope.clone();
+    api.query(move |engine| subscriptions::check(engine, &asked)).await??;
     let is_wanted = |resource: &Resource| resource.kind == kind && scope.has(&resource.metadata.namespace);
     let (found, more) = api.control.list(after.as_ref(), limit, is_wanted);
     let last = found.last().filter(|_| more);
@@ -195,7 +198,7 @@ impl From<Error> for Problem {
             Error::NotFound { .. } => Problem::not_found(detail),
             Error::Exists { .. } | Error::Conflict(_) | Error::Deleting => Problem::conflict(detail),
             Error::Invalid(faults) => invalid(faults),
-            Error::Limit(_) => Problem::limit_reached(detail),
+            Error::Limit(_) | Error::NamespaceLimit { .. } => Problem::limit_reached(detail),
             Error::Store(documents::Error::Refused(refused)) => refused.into(),
             Error::Store(documents::Error::Conflict { .. }) => Problem::conflict(detail),
             Error::Store(documents::Error::Invalid(_)) => Problem::too_large(detail),

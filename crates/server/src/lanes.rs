@@ -3,8 +3,10 @@
 use crate::api::Api;
 use crate::extract::{Json, Path};
 use crate::members::{self, Faults, Members};
+use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
 use crate::problem::Problem;
+use crate::subscriptions;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::Uri;
@@ -29,16 +31,19 @@ struct List {
 /// Looks at the engine for one page of a list, each of them short. A page may end early; `next` tells.
 const LOOKS_MAX: usize = 40;
 
-pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
-    let (query, sort) = match read(&uri)? {
+pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem> {
+    let (query, sort) = match read(&uri, &scope)? {
         Asked::One { subscription, key } => return shown(&api, subscription, key).await,
         Asked::Many(query, sort) => (query, sort),
     };
-    if let Some(name) = query.subscription.clone() {
-        api.query(move |engine| engine.subscription_id(&name).map(drop)).await??;
-    }
+    let name = query.subscription.clone();
+    let is_there = move |engine: &mut Engine| {
+        subscriptions::check(engine, &scope)?;
+        name.map_or(Ok(()), |name| engine.subscription_id(&name).map(drop))
+    };
+    api.query(is_there).await??;
     let list = match sort {
-        Some(sort) => ranked(&api, Ranking::new(sort, query.subscription, query.state), query.limit).await?,
+        Some(sort) => ranked(&api, Ranking::new(sort, &query), query.limit).await?,
         None => by_key(&api, query).await?,
     };
     Ok(Json(list).into_response())
@@ -53,9 +58,9 @@ enum Asked {
     Many(LaneQuery, Option<Sort>),
 }
 
-fn read(uri: &Uri) -> Result<Asked, Problem> {
+fn read(uri: &Uri, scope: &Scope) -> Result<Asked, Problem> {
     let params = Params::read(uri, &["subscription", "key", "state", "sort", "limit", "cursor"]);
-    let subscription = params.owned("subscription");
+    let subscription = params.text("subscription").map(|name| scope.full_name(name)).transpose()?;
     if let Some(key) = params.owned("key") {
         return one(&params, subscription, key);
     }
@@ -63,14 +68,17 @@ fn read(uri: &Uri) -> Result<Asked, Problem> {
     let sort = params.parsed("sort", sort);
     let limit = params.limit();
     let after = params.parsed("cursor", |text| {
-        let (name, key) = text.split_once('/').ok_or("is no cursor of this list")?;
+        let (name, key) = text.split_once('~').ok_or("is no cursor of this list")?;
         Ok((name.to_owned(), key.to_owned()))
     });
     if sort.is_some() && params.text("cursor").is_some() {
         params.fault("cursor", "a sorted list is one page: the first hundred");
     }
     params.finish()?;
-    Ok(Asked::Many(LaneQuery { subscription, state, after, limit }, sort))
+    Ok(Asked::Many(
+        LaneQuery { namespace: scope.name().map(str::to_owned), subscription, state, after, limit },
+        sort,
+    ))
 }
 
 fn one(params: &Params, subscription: Option<String>, key: String) -> Result<Asked, Problem> {
@@ -114,7 +122,7 @@ async fn by_key(api: &Api, query: LaneQuery) -> Result<List, Problem> {
         }
     }
     let items = resolve(api, items).await?;
-    Ok(List { items, next: after.map(|(name, key)| format!("{name}/{key}")), partial: false })
+    Ok(List { items, next: after.map(|(name, key)| format!("{name}~{key}")), partial: false })
 }
 
 async fn ranked(api: &Api, mut ranking: Ranking, limit: usize) -> Result<List, Problem> {
@@ -149,11 +157,12 @@ async fn resolve(api: &Api, mut lanes: Vec<Lane>) -> Result<Vec<Lane>, Problem> 
 
 pub async fn show(
     api: Api,
+    namespace: Namespace,
     uri: Uri,
     Path((subscription, key)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    shown(&api, subscription, key).await
+    shown(&api, namespace.full_name(&subscription), key).await
 }
 
 async fn shown(api: &Api, subscription: String, key: String) -> Result<Response, Problem> {
@@ -176,17 +185,19 @@ async fn answer(api: &Api, lane: Lane) -> Result<Response, Problem> {
 
 pub async fn act(
     api: Api,
+    namespace: Namespace,
     uri: Uri,
     Path((subscription, key, action)): Path<(String, String, String)>,
     body: Bytes,
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    acted(&api, subscription, key, &action, &body).await
+    acted(&api, namespace.full_name(&subscription), key, &action, &body).await
 }
 
 /// `POST /api/v1/lanes/{action}?subscription=&key=`.
 pub async fn act_on_query(
     api: Api,
+    namespace: Namespace,
     uri: Uri,
     Path(action): Path<String>,
     body: Bytes,
@@ -198,8 +209,8 @@ pub async fn act_on_query(
         }
     }
     params.finish()?;
-    let (subscription, key) = (params.owned("subscription"), params.owned("key"));
-    acted(&api, subscription.unwrap_or_default(), key.unwrap_or_default(), &action, &body).await
+    let subscription = namespace.full_name(params.text("subscription").unwrap_or_default());
+    acted(&api, subscription, params.owned("key").unwrap_or_default(), &action, &body).await
 }
 
 async fn acted(

@@ -9,6 +9,7 @@ use crate::listener::Stats;
 use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, header};
+use klambda_core::namespace;
 use klambda_core::subscription::{CONTROLLER, Document};
 use klambda_crash::{Place, contained};
 use klambda_dispatch::held::Account;
@@ -90,6 +91,15 @@ fn accepting(text: &mut Text, sample: &Sample, unversioned: u64) {
         "Events turned away because a subscription's backlog was at a limit.",
         &metrics.backlog_rejected,
     );
+    let name = "klambda_namespace_rejected_total";
+    text.counter(name, "Events turned away because their namespace was at a limit, by limit.");
+    let none_yet = ["eventsPerSecond", "backlog"].map(|limit| ((namespace::DEFAULT, limit), 0));
+    let mut counts = BTreeMap::from(none_yet);
+    let counted = metrics.namespace_rejected.iter();
+    counts.extend(counted.map(|((namespace, limit), count)| ((namespace.as_str(), *limit), *count)));
+    for ((namespace, limit), count) in counts {
+        text.sample(name, &[("namespace", namespace), ("limit", limit)], count);
+    }
     histogram(
         text,
         "klambda_accept_duration_seconds",
@@ -99,13 +109,26 @@ fn accepting(text: &mut Text, sample: &Sample, unversioned: u64) {
     );
 }
 
-/// The subscription, and the function whose subscription it is.
-fn owner(subscription: &str) -> Vec<(&'static str, &str)> {
-    let mut labels = vec![("subscription", subscription)];
-    if let Some((namespace, name)) = Document::function_of(subscription) {
-        labels.extend([("function_name", name), ("namespace", namespace)]);
-    }
+/// A subscription by its name and its namespace.
+fn labels(full_name: &str) -> [(&'static str, &str); 2] {
+    let (namespace, name) = namespace::split(full_name);
+    [("subscription", name), ("namespace", namespace)]
+}
+
+/// The same, and the function whose subscription it is.
+fn owner(full_name: &str) -> Vec<(&'static str, &str)> {
+    let mut labels = labels(full_name).to_vec();
+    labels.extend(Document::function_of(full_name).map(|(_, name)| ("function_name", name)));
     labels
+}
+
+fn with<'a>(full_name: &'a str, more: &[(&'static str, &'a str)]) -> Vec<(&'static str, &'a str)> {
+    [labels(full_name).as_slice(), more].concat()
+}
+
+/// The platform's own, one in each namespace.
+fn is_own(full_name: &str) -> bool {
+    namespace::split(full_name).1 == CONTROLLER
 }
 
 fn ordering(text: &mut Text, sample: &Sample) {
@@ -136,7 +159,7 @@ fn ordering(text: &mut Text, sample: &Sample) {
     for subscription in &sample.subscriptions {
         for reason in ["duplicate", "watermark"] {
             let count = metrics.duplicates.get(&(subscription.name.clone(), reason)).copied().unwrap_or(0);
-            text.sample(name, &[("subscription", &subscription.name), ("reason", reason)], count);
+            text.sample(name, &with(&subscription.name, &[("reason", reason)]), count);
         }
     }
 }
@@ -146,9 +169,9 @@ fn delivering(text: &mut Text, sample: &Sample) {
     text.counter(name, "Calls of targets, by result: success or failure.");
     for subscription in &sample.subscriptions {
         for (kind, done) in sample.metrics.processed_of(&subscription.name) {
-            let labels = [("subscription", subscription.name.as_str()), ("event_type", kind)];
             for (result, count) in [("success", done.delivered), ("failure", done.failed)] {
-                text.sample(name, &[labels[0], labels[1], ("result", result)], count);
+                let labels = with(&subscription.name, &[("event_type", kind), ("result", result)]);
+                text.sample(name, &labels, count);
             }
         }
     }
@@ -156,7 +179,7 @@ fn delivering(text: &mut Text, sample: &Sample) {
     text.histogram(name, "How long calls of targets took.");
     for subscription in &sample.subscriptions {
         for (kind, done) in sample.metrics.processed_of(&subscription.name) {
-            let labels = [("subscription", subscription.name.as_str()), ("event_type", kind)];
+            let labels = with(&subscription.name, &[("event_type", kind)]);
             text.buckets(name, &labels, &done.took_ms, SECONDS_OF_MILLIS);
         }
     }
@@ -182,7 +205,7 @@ fn delivering(text: &mut Text, sample: &Sample) {
     for (name, help, value) in gauges {
         text.gauge(name, help);
         for subscription in &sample.subscriptions {
-            text.sample(name, &[("subscription", &subscription.name)], value(subscription));
+            text.sample(name, &labels(&subscription.name), value(subscription));
         }
     }
     lanes(text, sample);
@@ -200,7 +223,7 @@ fn lanes(text: &mut Text, sample: &Sample) {
             ("parked", lanes.parked),
             ("paused", lanes.paused),
         ] {
-            text.sample("klambda_lanes", &[("subscription", &subscription.name), ("state", state)], count);
+            text.sample("klambda_lanes", &with(&subscription.name, &[("state", state)]), count);
         }
     }
     gauge(
@@ -219,13 +242,13 @@ fn dead_letters(text: &mut Text, sample: &Sample) {
     }
     let letters = &sample.dead_letters;
     // The platform's own subscription is in no other metric.
-    for of in letters.iter().filter(|of| of.name == CONTROLLER) {
+    for of in letters.iter().filter(|of| is_own(&of.name)) {
         text.sample("operator_dlq_depth", &owner(&of.name), of.depth);
     }
     let ages: BTreeMap<&str, u64> = letters.iter().map(|of| (of.name.as_str(), of.oldest_age_ms)).collect();
     text.gauge("klambda_dlq_oldest_age_seconds", "Age of the oldest event that is a dead letter.");
     let named = sample.subscriptions.iter().map(|subscription| subscription.name.as_str());
-    for name in named.chain(ages.contains_key(CONTROLLER).then_some(CONTROLLER)) {
+    for name in named.chain(ages.keys().copied().filter(|name| is_own(name))) {
         let age_ms = ages.get(name).copied().unwrap_or(0);
         text.sample("klambda_dlq_oldest_age_seconds", &owner(name), age_ms as f64 / 1e3);
     }
@@ -252,11 +275,7 @@ fn dead_letters(text: &mut Text, sample: &Sample) {
         "Dead letters and waiting events that a limit removed, by reason.",
     );
     for ((subscription, reason), count) in dropped(sample) {
-        text.sample(
-            "klambda_dlq_dropped_total",
-            &[("subscription", subscription), ("reason", reason)],
-            count,
-        );
+        text.sample("klambda_dlq_dropped_total", &with(subscription, &[("reason", reason)]), count);
     }
 }
 
@@ -420,7 +439,7 @@ fn per_subscription(
     text.counter(name, help);
     for subscription in &sample.subscriptions {
         let count = counts.get(&subscription.name).copied().unwrap_or(0);
-        text.sample(name, &[("subscription", &subscription.name)], count);
+        text.sample(name, &labels(&subscription.name), count);
     }
 }
 

@@ -51,6 +51,21 @@ impl fmt::Display for Namespace {
     }
 }
 
+impl Namespace {
+    /// Of something in it, among those of all namespaces.
+    pub fn full_name(&self, name: &str) -> String {
+        klambda_core::namespace::full_name(self, name).into_owned()
+    }
+
+    /// Where something in it is found.
+    pub fn address(&self, rest: &str) -> String {
+        match &**self {
+            defaults::NAMESPACE => format!("{API}{rest}"),
+            namespace => format!("{API}{NAMESPACES}{namespace}/{rest}"),
+        }
+    }
+}
+
 impl Default for Scope {
     fn default() -> Scope {
         Scope::One(Namespace::default())
@@ -63,6 +78,22 @@ impl Scope {
         match self {
             Scope::One(one) => **one == *namespace,
             Scope::All => true,
+        }
+    }
+
+    /// Of something that is named without its namespace.
+    pub fn full_name(&self, name: &str) -> Result<String, Problem> {
+        match self {
+            Scope::One(one) => Ok(one.full_name(name)),
+            Scope::All => Err(for_lists_only()),
+        }
+    }
+
+    /// None: all of them.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Scope::One(one) => Some(one),
+            Scope::All => None,
         }
     }
 

@@ -5,10 +5,11 @@ use crate::api::Gate;
 use crate::auth::Who;
 use crate::events::accept::{self, Events};
 use crate::functions::invoke;
+use crate::ingress;
 use crate::problem::Problem;
 use bytes::Bytes;
 use klambda_control::Invocation;
-use klambda_functions::defaults;
+use klambda_dispatch::Sender;
 use klambda_functions::resource::Kind;
 use std::future::Future;
 
@@ -47,7 +48,7 @@ pub trait Posts: Send + Sync + 'static {
 }
 
 pub enum Read {
-    Events(Events),
+    Events(Sender, Events),
     Call(Box<Invocation>),
 }
 
@@ -57,17 +58,17 @@ impl Posts for Gate {
     fn read<'a>(
         &self,
         place: Place<'_>,
-        _: &Who,
+        who: &Who,
         content_type: Option<&str>,
         headers: impl Iterator<Item = (&'a str, &'a [u8])>,
         body: Bytes,
     ) -> Result<Read, Answer> {
         let api = self.api().map_err(Problem::into_answer)?;
         match place {
-            Place::Events { namespace } if namespace != defaults::NAMESPACE => {
-                Err(Problem::not_found(format!("there is no namespace {namespace}")).into_answer())
+            Place::Events { namespace } => {
+                let events = accept::read(api, content_type, headers, body)?;
+                Ok(Read::Events(ingress::sender(who, namespace), events))
             }
-            Place::Events { .. } => accept::read(api, content_type, headers, body).map(Read::Events),
             Place::Function { kind, namespace, name } => {
                 let read = invoke::read(api, kind, namespace, name, headers, body);
                 read.map(|invocation| Read::Call(Box::new(invocation))).map_err(Problem::into_answer)
@@ -77,7 +78,7 @@ impl Posts for Gate {
 
     async fn answer(&self, read: Read) -> Answer {
         match (self.api(), read) {
-            (Ok(api), Read::Events(events)) => accept::commit(api, events).await,
+            (Ok(api), Read::Events(sender, events)) => accept::commit(api, sender, events).await,
             // Boxed, since the future of a connection should be no larger than posting events needs.
             (Ok(api), Read::Call(invocation)) => {
                 Box::pin(invoke::answer(api, *invocation)).await.unwrap_or_else(Problem::into_answer)

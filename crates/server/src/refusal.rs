@@ -66,6 +66,15 @@ pub fn rejection(rejection: &Rejection) -> Problem {
         ))
         .with("subscription", subscription.as_str())
         .retry_after(RETRY),
+        Rejection::NoNamespace { namespace } => {
+            Problem::not_found(format!("there is no namespace {namespace:?}"))
+        }
+        Rejection::NamespaceFull { namespace, limit } => {
+            Problem::limit_reached(format!("namespace {namespace:?} is at its limit {limit}"))
+                .with("namespace", namespace.as_str())
+                .with("limit", *limit)
+                .retry_after(RETRY)
+        }
         Rejection::TooLarge { limit } => {
             Problem::too_large(format!("the event does not fit into a segment of the log (at most {limit} bytes)"))
                 .with("limit", *limit)

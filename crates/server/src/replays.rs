@@ -1,11 +1,13 @@
 //! `/api/v1/dlq/replays`: jobs that send dead letters back to their targets.
 
 use crate::api::Api;
-use crate::dead_letters::read_selector;
+use crate::dead_letters::{check, read_selector};
 use crate::extract::{Json, Path};
 use crate::members::{self, Faults, Members};
+use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
 use crate::problem::Problem;
+use crate::subscriptions;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{StatusCode, Uri, header};
@@ -20,28 +22,35 @@ const RATE_MAX: u64 = 1_000_000;
 const PARALLELISM_DEFAULT: u64 = 16;
 const PARALLELISM_MAX: u64 = 4096;
 
-pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
+pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem> {
     let params = Params::read(&uri, &["limit", "cursor"]);
     let limit = params.limit();
     let before = params
         .parsed("cursor", |text| Replay::parse_id(text).ok_or_else(|| "is no cursor of this list".into()));
     params.finish()?;
-    let page = api.query(move |engine| engine.view_replays(before, limit)).await?;
+    let page = api.query(move |engine| {
+        subscriptions::check(engine, &scope)?;
+        Ok::<_, Refused>(engine.view_replays(scope.name(), before, limit))
+    });
+    let page = page.await??;
     Ok(Json(page).into_response())
 }
 
-pub async fn create(api: Api, uri: Uri, body: Bytes) -> Result<Response, Problem> {
+pub async fn create(api: Api, namespace: Namespace, uri: Uri, body: Bytes) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    let (request, dry_run) = read(&members::parse(&body)?)?;
+    let (request, dry_run) = read(&namespace, &members::parse(&body)?)?;
+    check(&api, &request.selector).await?;
     if dry_run {
         return Ok(Json(preview(&api, request).await?).into_response());
     }
+    let home = namespace.clone();
     let created = move |engine: &mut Engine| {
         let id = engine.create_replay(request)?;
-        view(engine, id)
+        view(engine, &home, id)
     };
     let job = api.command(created).await??;
-    let location = format!("/api/v1/dlq/replays/{}", job.id.as_deref().unwrap_or_default());
+    let id = job.id.as_deref().unwrap_or_default();
+    let location = namespace.address(&format!("dlq/replays/{id}"));
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(job)).into_response())
 }
 
@@ -65,10 +74,10 @@ enum Looked {
     All(Replay),
 }
 
-fn read(body: &Value) -> Result<(Request, bool), Problem> {
+fn read(namespace: &Namespace, body: &Value) -> Result<(Request, bool), Problem> {
     let faults = Faults::default();
     let members = Members::of(body, &["selector", "dryRun", "ratePerSecond", "parallelism"], &faults);
-    let selector = read_selector(&members);
+    let selector = read_selector(namespace, &members);
     let dry_run = members.flag("dryRun").unwrap_or(false);
     let rate = members.number("ratePerSecond", 1..=RATE_MAX).unwrap_or(RATE_DEFAULT);
     let parallelism = members.number("parallelism", 1..=PARALLELISM_MAX).unwrap_or(PARALLELISM_DEFAULT);
@@ -77,27 +86,39 @@ fn read(body: &Value) -> Result<(Request, bool), Problem> {
     Ok((request, dry_run))
 }
 
-fn view(engine: &Engine, id: u64) -> Result<Replay, Refused> {
-    engine.view_replay(id).ok_or_else(|| Refused::NotFound(format!("there is no replay r{id}")))
+fn view(engine: &Engine, namespace: &str, id: u64) -> Result<Replay, Refused> {
+    let job = engine.view_replay(id).filter(|job| job.namespace == namespace);
+    job.ok_or_else(|| Refused::NotFound(format!("there is no replay r{id}")))
 }
 
 fn parse_id(text: &str) -> Result<u64, Problem> {
     Replay::parse_id(text).ok_or_else(|| Problem::not_found(format!("there is no replay {text:?}")))
 }
 
-pub async fn show(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response, Problem> {
+pub async fn show(
+    api: Api,
+    namespace: Namespace,
+    uri: Uri,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     Params::none(&uri)?;
     let id = parse_id(&id)?;
-    Ok(Json(api.query(move |engine| view(engine, id)).await??).into_response())
+    Ok(Json(api.query(move |engine| view(engine, &namespace, id)).await??).into_response())
 }
 
 /// What is in its lane already goes on; the rest stays as it is.
-pub async fn stop(api: Api, uri: Uri, Path(id): Path<String>) -> Result<Response, Problem> {
+pub async fn stop(
+    api: Api,
+    namespace: Namespace,
+    uri: Uri,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     Params::none(&uri)?;
     let id = parse_id(&id)?;
     let stopped = move |engine: &mut Engine| {
+        view(engine, &namespace, id)?;
         engine.stop_replay(id)?;
-        view(engine, id)
+        view(engine, &namespace, id)
     };
     Ok(Json(api.command(stopped).await??).into_response())
 }

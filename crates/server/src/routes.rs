@@ -8,7 +8,8 @@ use crate::namespace::{self, Scope};
 use crate::problem::Problem;
 use crate::router::EVENTS;
 use crate::{
-    backup, dead_letters, events, functions, lanes, metrics, replays, status, subscriptions, tokens,
+    backup, dead_letters, events, functions, lanes, metrics, namespaces, replays, status, subscriptions,
+    tokens,
 };
 use Need::{In, List, Public, Server, Somewhere};
 use axum::Router;
@@ -74,6 +75,10 @@ pub fn routes() -> Vec<Route> {
         direct(Method::POST, EVENTS, In(PRODUCER)),
         get(EVENTS, List(VIEWER), events::list),
         get("/api/v1/events/{id}", In(VIEWER), events::show),
+        get("/api/v1/namespaces", Somewhere(VIEWER), namespaces::list),
+        get("/api/v1/namespaces/{name}", In(VIEWER), namespaces::show),
+        put("/api/v1/namespaces/{name}", Server(ADMIN), namespaces::put),
+        delete("/api/v1/namespaces/{name}", Server(ADMIN), namespaces::delete),
         get("/api/v1/subscriptions", List(VIEWER), subscriptions::list),
         get("/api/v1/subscriptions/{name}", In(VIEWER), subscriptions::show),
         put("/api/v1/subscriptions/{name}", In(DEVELOPER), subscriptions::put),

@@ -322,6 +322,7 @@ fn engine_config(config: &Config) -> klambda_dispatch::Config {
         retention_bytes: config.retention.bytes,
         marks_max: config.idempotency.max_marks,
         subscriptions_max: config.limits.subscriptions,
+        namespaces_max: config.limits.namespaces,
         breaker: breaker::Limits {
             consecutive: breaker.consecutive,
             ratio: breaker.ratio,

@@ -3,6 +3,7 @@
 use crate::api::Api;
 use crate::extract::{Json, Path};
 use crate::members;
+use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
 use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
@@ -15,16 +16,31 @@ use klambda_dispatch::operate::{Leftover, Put, Refused};
 use klambda_dispatch::views::Subscription;
 use serde_json::Value;
 
-pub async fn list(api: Api, uri: Uri) -> Result<Response, Problem> {
+pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem> {
     let params = Params::read(&uri, &["limit", "cursor"]);
     let (limit, cursor) = (params.limit(), params.owned("cursor"));
     params.finish()?;
-    let page = api.query(move |engine| engine.view_subscriptions(cursor.as_deref(), limit)).await?;
+    let page = api.query(move |engine| {
+        check(engine, &scope)?;
+        Ok::<_, Refused>(engine.view_subscriptions(scope.name(), cursor.as_deref(), limit))
+    });
+    let page = page.await??;
     Ok(Json(page).into_response())
 }
 
-pub async fn show(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Response, Problem> {
+/// A namespace that is not there is a slip, not an empty list.
+pub fn check(engine: &Engine, scope: &Scope) -> Result<(), Refused> {
+    scope.name().map_or(Ok(()), |name| engine.namespace_id(name).map(drop))
+}
+
+pub async fn show(
+    api: Api,
+    namespace: Namespace,
+    uri: Uri,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
     Params::none(&uri)?;
+    let name = namespace.full_name(&name);
     let looked = move |engine: &mut Engine| Ok((view(engine, &name)?, engine.subscription_document(&name)));
     let (mut shown, document) =
         api.query(looked).await?.map_err(|refused: Refused| Problem::from(refused))?;
@@ -69,6 +85,7 @@ fn view(engine: &Engine, name: &str) -> Result<Subscription, Refused> {
 
 pub async fn put(
     api: Api,
+    namespace: Namespace,
     uri: Uri,
     Path(name): Path<String>,
     headers: HeaderMap,
@@ -79,9 +96,9 @@ pub async fn put(
     params.finish()?;
     refuse_managed(&name)?;
     let body = members::parse(&body)?;
-    let named = name.clone();
+    let named = namespace.full_name(&name);
     let before = api.query(move |engine| engine.subscription_document(&named)).await?;
-    let document = read(&name, &body, before.as_ref())?;
+    let document = read(&namespace, &name, body, before.as_ref())?;
     let missing = missing(&api, Some(document.clone())).await?;
     let only_new = headers.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == b"*");
     if discard && !only_new {
@@ -92,7 +109,7 @@ pub async fn put(
     shown.status.messages.extend(missing);
     Ok(match put {
         Put::Created => {
-            let location = [(header::LOCATION, format!("/api/v1/subscriptions/{name}"))];
+            let location = [(header::LOCATION, namespace.address(&format!("subscriptions/{name}")))];
             (StatusCode::CREATED, location, Json(shown)).into_response()
         }
         Put::Changed | Put::Unchanged | Put::Draining => Json(shown).into_response(),
@@ -111,13 +128,22 @@ fn refuse_managed(name: &str) -> Result<(), Refused> {
     )))
 }
 
-fn read(name: &str, body: &Value, before: Option<&Document>) -> Result<Document, Problem> {
-    let parsed = Document::given(body, before);
-    let named = body["metadata"]["name"].as_str();
+fn read(
+    namespace: &str,
+    name: &str,
+    mut body: Value,
+    before: Option<&Document>,
+) -> Result<Document, Problem> {
+    if let Some(metadata) = body["metadata"].as_object_mut() {
+        metadata.entry("namespace").or_insert_with(|| namespace.into());
+    }
+    let parsed = Document::given(&body, before);
     let mut faults = parsed.as_ref().err().cloned().unwrap_or_default();
-    if let Some(named) = named.filter(|named| *named != name) {
-        let message = format!("is `{named}`, but the request is for `{name}`");
-        faults.push(Fault::new("metadata.name", message));
+    for (member, expected) in [("namespace", namespace), ("name", name)] {
+        if let Some(named) = body["metadata"][member].as_str().filter(|named| *named != expected) {
+            let message = format!("is `{named}`, but the request is for `{expected}`");
+            faults.push(Fault::new(format!("metadata.{member}"), message));
+        }
     }
     if parsed.as_ref().is_ok_and(|document| document.spec.target.function.is_some()) {
         let message = "a subscription of a function is made by the function's own triggers; name target.url";
@@ -153,7 +179,7 @@ fn create_or_change(
     discard: bool,
     only_new: bool,
 ) -> Result<(Put, Subscription), Problem> {
-    let name = document.name.clone();
+    let name = document.full_name().into_owned();
     let is_new = engine.subscription_id(&name).is_err();
     if let From::Time(time) = document.spec.from
         && is_new
@@ -169,7 +195,12 @@ fn create_or_change(
     Ok((put, view(engine, &name)?))
 }
 
-pub async fn delete(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Response, Problem> {
+pub async fn delete(
+    api: Api,
+    namespace: Namespace,
+    uri: Uri,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
     let params = Params::read(&uri, &["drain", "discard"]);
     let leftover = match (params.flag("drain"), params.flag("discard")) {
         (false, false) => Leftover::Refuse,
@@ -182,6 +213,7 @@ pub async fn delete(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Resp
     };
     params.finish()?;
     refuse_managed(&name)?;
+    let name = namespace.full_name(&name);
     let (gone, shown) = api.command(move |engine| remove(engine, &name, leftover)).await??;
     let status = if gone { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, Json(shown)).into_response())
@@ -196,6 +228,7 @@ fn remove(engine: &mut Engine, name: &str, leftover: Leftover) -> Result<(bool, 
 
 pub async fn act(
     api: Api,
+    namespace: Namespace,
     uri: Uri,
     Path((name, action)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
@@ -205,6 +238,7 @@ pub async fn act(
         "resume" => false,
         other => return Err(Problem::not_found(unknown("action", other, &["pause", "resume"]))),
     };
+    let name = namespace.full_name(&name);
     let done = move |engine: &mut Engine| {
         engine.pause_subscription(&name, pause)?;
         view(engine, &name)

@@ -203,7 +203,8 @@ impl World {
     fn some_lane(&mut self, name: &str, sub: SubNo) -> Option<String> {
         let state =
             *self.rng.pick(&[Some(LaneState::Parked), Some(LaneState::Paused), Some(LaneState::Gap), None]);
-        let query = LaneQuery { subscription: Some(name.to_owned()), state, after: None, limit: 20 };
+        let query =
+            LaneQuery { namespace: None, subscription: Some(name.to_owned()), state, after: None, limit: 20 };
         let page = self.engine.view_lanes(&query).ok()?;
         let keys: Vec<String> = page.items.into_iter().map(|lane| lane.key).collect();
         if !keys.is_empty() {
@@ -322,7 +323,13 @@ impl World {
 
     /// A parked lane goes on without its head, which is a dead letter beside it from then on.
     fn skip_parked(&mut self) -> Verdict {
-        let query = LaneQuery { subscription: None, state: Some(LaneState::Parked), after: None, limit: 20 };
+        let query = LaneQuery {
+            namespace: None,
+            subscription: None,
+            state: Some(LaneState::Parked),
+            after: None,
+            limit: 20,
+        };
         let Ok(page) = self.engine.view_lanes(&query) else { return Ok(()) };
         // Rather one that fails again.
         let Some(lane) = page.items.into_iter().max_by_key(|lane| lane.depth) else { return Ok(()) };

@@ -15,7 +15,7 @@ use klambda_core::breaker;
 use klambda_core::ids::SubscriptionId;
 use klambda_core::time::Millis;
 use klambda_dispatch::dead_letters::DeadLetter;
-use klambda_dispatch::{Answer, Config, Engine, Judged, Rejection, Status, Ticket, Token};
+use klambda_dispatch::{Answer, Config, Engine, Judged, Rejection, Sender, Status, Ticket, Token};
 use klambda_store::chore::Chore;
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log::{self, PrepareJob, SyncJob};
@@ -251,7 +251,7 @@ impl World {
         }
         self.unanswered.insert(token, batch.to_vec());
         let before = self.dropped_so_far();
-        self.engine.accept(Token(token), events);
+        self.engine.accept(Token(token), &Sender::default(), events);
         self.made_room.insert(token, self.dropped_so_far() - before);
         Ok(())
     }

@@ -8,7 +8,8 @@ use klambda_core::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 use std::io;
 
-pub const FORMAT: u32 = 1;
+/// Since 2 events have a namespace.
+pub const FORMAT: u32 = 2;
 pub const NAME: &str = "manifest";
 const NEW_NAME: &str = "manifest-new";
 
@@ -38,10 +39,18 @@ pub enum Error {
     Io(#[from] io::Error),
     #[error("the manifest is damaged: {0}")]
     Damaged(String),
-    #[error("the data folder has format {0}; this version reads format {FORMAT}")]
-    Format(u32),
+    #[error("the data folder has format {found}, and this version reads format {FORMAT}: {}", advice(*.found))]
+    Format { found: u32 },
     #[error("the folder holds a log but no manifest: it is damaged or no data folder of knative-lambda")]
     Missing,
+}
+
+/// What to do with a folder of another format.
+fn advice(found: u32) -> &'static str {
+    match found < FORMAT {
+        true => "let the version that wrote it deliver what waits, then start this one with an empty folder",
+        false => "start the version that wrote it",
+    }
 }
 
 impl Manifest {
@@ -103,7 +112,7 @@ impl Manifest {
         let Format { format } = serde_json::from_str(json).map_err(unreadable)?;
         match format {
             FORMAT => serde_json::from_str(json).map_err(unreadable),
-            other => Err(Error::Format(other)),
+            other => Err(Error::Format { found: other }),
         }
     }
 

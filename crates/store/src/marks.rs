@@ -6,7 +6,7 @@
 use crate::table::{Error, Table};
 use crate::tables::TableSet;
 use hashbrown::HashMap;
-use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::ids::{Address, NamespaceId, Position, SubscriptionId};
 use klambda_core::time::Millis;
 use klambda_core::wire::{Malformed, Reader, put_varint};
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -18,8 +18,9 @@ use std::sync::Arc;
 pub struct Identity(u128);
 
 impl Identity {
-    pub fn new(key: &[u8; 16], source: &str, id: &str) -> Identity {
+    pub fn new(key: &[u8; 16], namespace: NamespaceId, source: &str, id: &str) -> Identity {
         let mut hasher = SipHasher13::new_with_key(key);
+        hasher.write_u64(namespace.0);
         hasher.write_u64(source.len() as u64);
         hasher.write(source.as_bytes());
         hasher.write(id.as_bytes());

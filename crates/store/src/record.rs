@@ -4,7 +4,7 @@
 //! by following the chain, and nothing in memory has to remember it.
 
 use self::route::{put_route, put_routes, skip_routes, take_route, take_routes};
-use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::ids::{Address, NamespaceId, Position, SubscriptionId};
 use klambda_core::lane::Turn;
 use klambda_core::time::Millis;
 use klambda_core::wire::{Malformed, Reader, put_bytes, put_varint};
@@ -20,6 +20,7 @@ pub enum Record<'a> {
     /// An accepted event and where it goes. Takes the next position. `emitted`: by this system itself, together with the
     /// documents it tells of; nothing that comes in from outside is ever marked so.
     Event {
+        namespace: NamespaceId,
         time: Millis,
         routes: Vec<Route<'a>>,
         event: &'a [u8],
@@ -62,6 +63,7 @@ pub enum Record<'a> {
     },
     /// A copy of an event that still waits, made before its segment is removed.
     Kept {
+        namespace: NamespaceId,
         from: Address,
         time: Millis,
         position: Position,
@@ -171,12 +173,21 @@ pub fn is_emitted(body: &[u8]) -> bool {
     matches!(body.first(), Some(&(EMITTED | KEPT_EMITTED)))
 }
 
+/// The namespace of an event's record.
+pub fn namespace_of(body: &[u8]) -> Result<NamespaceId, Malformed> {
+    let mut r = Reader::new(body);
+    match r.u8()? {
+        EVENT | EMITTED | KEPT | KEPT_EMITTED => Ok(NamespaceId(r.varint()?)),
+        _ => Err(Malformed("event record")),
+    }
+}
+
 /// The event in an event's record. Whatever stands before it is read past.
 pub fn event_of(body: &[u8]) -> Result<&[u8], Malformed> {
     let mut r = Reader::new(body);
     let numbers = match r.u8()? {
-        EVENT | EMITTED => 1,
-        KEPT | KEPT_EMITTED => 3,
+        EVENT | EMITTED => 2,
+        KEPT | KEPT_EMITTED => 4,
         _ => return Err(Malformed("event record")),
     };
     for _ in 0..numbers {
@@ -187,27 +198,28 @@ pub fn event_of(body: &[u8]) -> Result<&[u8], Malformed> {
 }
 
 /// What stands before the event's own bytes in its record.
-pub fn encode_event_head(out: &mut Vec<u8>, time: Millis, routes: &[Route<'_>]) {
-    out.push(EVENT);
-    put_varint(out, time.0);
-    put_routes(out, routes);
+#[derive(Clone, Copy, Debug)]
+pub struct EventHead<'a> {
+    pub namespace: NamespaceId,
+    pub time: Millis,
+    pub routes: &'a [Route<'a>],
+    pub emitted: bool,
 }
 
-/// The same for an event that this system emits itself.
-pub fn encode_emitted_head(out: &mut Vec<u8>, time: Millis, routes: &[Route<'_>]) {
-    out.push(EMITTED);
-    put_varint(out, time.0);
-    put_routes(out, routes);
+impl EventHead<'_> {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(if self.emitted { EMITTED } else { EVENT });
+        put_varint(out, self.namespace.0);
+        put_varint(out, self.time.0);
+        put_routes(out, self.routes);
+    }
 }
 
 impl<'a> Record<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Record::Event { time, routes, event, emitted } => {
-                match emitted {
-                    false => encode_event_head(out, *time, routes),
-                    true => encode_emitted_head(out, *time, routes),
-                }
+            Record::Event { namespace, time, routes, event, emitted } => {
+                EventHead { namespace: *namespace, time: *time, routes, emitted: *emitted }.encode(out);
                 out.extend_from_slice(event);
             }
             Record::Routed { time, position, at, accepted, bytes, route } => {
@@ -257,8 +269,9 @@ impl<'a> Record<'a> {
                 out.push(tag);
                 put_bytes(out, job.as_bytes());
             }
-            Record::Kept { from, time, position, routes, event, emitted } => {
+            Record::Kept { namespace, from, time, position, routes, event, emitted } => {
                 out.push(if *emitted { KEPT_EMITTED } else { KEPT });
+                put_varint(out, namespace.0);
                 put_varint(out, from.0);
                 put_varint(out, time.0);
                 put_varint(out, position.0);
@@ -293,6 +306,7 @@ impl<'a> Record<'a> {
         let kind = r.u8()?;
         Ok(match kind {
             EVENT | EMITTED => Record::Event {
+                namespace: NamespaceId(r.varint()?),
                 time: Millis(r.varint()?),
                 routes: take_routes(r)?,
                 event: r.rest(),
@@ -346,6 +360,7 @@ impl<'a> Record<'a> {
                 },
             },
             KEPT | KEPT_EMITTED => Record::Kept {
+                namespace: NamespaceId(r.varint()?),
                 from: Address(r.varint()?),
                 time: Millis(r.varint()?),
                 position: Position(r.varint()?),

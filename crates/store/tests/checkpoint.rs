@@ -1,6 +1,6 @@
 //! Rows and marks from memory through checkpoints and merges into tables, and back from the manifest.
 
-use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::ids::{Address, NamespaceId, Position, SubscriptionId};
 use klambda_core::time::Millis;
 use klambda_store::chore::{Chore, Done, Work};
 use klambda_store::disk::Disk;
@@ -89,7 +89,7 @@ fn pair(key: &str, value: &str) -> (String, String) {
 }
 
 fn identity(n: u64) -> Identity {
-    Identity::new(&KEY, "/shop", &format!("e{n}"))
+    Identity::new(&KEY, NamespaceId(0), "/shop", &format!("e{n}"))
 }
 
 fn mark(n: u64) -> Mark {

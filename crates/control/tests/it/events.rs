@@ -24,7 +24,7 @@ fn builds(world: &World) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_function_is_created_rebuilt_and_deleted_by_events() {
     let world = World::new().await;
-    world.control.listen().await.expect("it listens");
+    world.control.listen("default").await.expect("it listens");
     let created = json!({ "name": "f", "namespace": "default", "spec": inline("one") });
     world.send(event("1", "lambda.function.created", &created)).await;
     world.phase("f", Phase::Ready).await;

@@ -3,9 +3,9 @@
 use crate::memory::Memory;
 use klambda_control::{Control, Name, Options};
 use klambda_core::event::Event;
-use klambda_dispatch::history::{Filter, History, Limits};
+use klambda_dispatch::history::{Filter, History, Kinds, Limits};
 use klambda_dispatch::runner::{Clock, Handle, Runner, StoreFailed};
-use klambda_dispatch::{Config, Engine, client};
+use klambda_dispatch::{Config, Engine, Sender, client};
 use klambda_functions::plan;
 use klambda_functions::platform::Task;
 use klambda_functions::resource::{Kind, Phase, Resource};
@@ -102,7 +102,10 @@ impl World {
     pub fn told(&self) -> Vec<(String, u64, Value)> {
         let limits = Limits { events: 1000, bytes: 16 << 20, scanned_bytes: 64 << 20 };
         let cursor = self.history.behind(Default::default()).expect("the beginning");
-        let page = self.history.read(cursor, &Filter::TypePrefix("lambda.".into()), limits).expect("read");
+        let page = self
+            .history
+            .read(cursor, &Filter { namespace: None, kinds: Kinds::TypePrefix("lambda.".into()) }, limits)
+            .expect("read");
         let event = |json: &[u8]| serde_json::from_slice::<Value>(json).expect("JSON")["event"].take();
         let own = page.items.iter().map(|item| event(&item.json));
         let own = own.filter(|event| event["sequence"].is_string());
@@ -147,7 +150,11 @@ impl World {
     }
 
     pub async fn send(&self, event: Event) {
-        let judged = self.handle.accept(vec![Ok(event)]).await.expect("it runs");
+        let judged = self
+            .handle
+            .accept(Sender { namespace: None, may_command: true }, vec![Ok(event)])
+            .await
+            .expect("it runs");
         assert_eq!(judged.len(), 1);
     }
 

@@ -1,7 +1,7 @@
 //! The headers that a subscription adds to its requests. Values may be secrets: they are taken once and not shown again.
 
 use super::HeaderValue;
-use super::fields::Fields;
+use crate::fields::Fields;
 use serde_json::{Map, Value, json};
 
 /// What stands for a secret where a document is shown.

@@ -1,13 +1,14 @@
 //! From JSON to a document.
 
-use super::fields::{Faults, Fields};
 use super::target::read_target;
 use super::{
     API_VERSION, Backlog, DeadLetters, Document, From, KIND, Ordering, OrderingPolicy, Retry, Spec, Start,
 };
 use crate::fault::{Fault, unknown};
+use crate::fields::{Faults, Fields};
 use crate::filter::{self, Filter, is_attribute_name};
 use crate::key::{Pointer, SEQUENCE_MAX, SequenceSource, Source};
+use crate::namespace::{self, is_label};
 use crate::time::Millis;
 use serde_json::Value;
 
@@ -59,8 +60,13 @@ fn read_document(value: &Value, faults: &Faults) -> Document {
             top.fault(name, format!("must be {expected}"));
         }
     }
-    let metadata = top.child("metadata", &["name", "createdAt"]);
+    let metadata = top.child("metadata", &["namespace", "name", "createdAt"]);
     let name = metadata.required("name");
+    let namespace = metadata.text("namespace").unwrap_or(namespace::DEFAULT);
+    if !is_label(namespace) {
+        metadata
+            .fault("namespace", "has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit");
+    }
     if top.get("spec").is_none() {
         top.fault("spec", "missing");
     }
@@ -70,12 +76,8 @@ fn read_document(value: &Value, faults: &Faults) -> Document {
             "a name has 1 to 63 of a-z, 0-9, - and ., and begins and ends with a letter or digit",
         );
     }
-    Document { name: name.to_owned(), spec: read_spec(&top.child("spec", &SPEC)) }
-}
-
-/// A name of a function or namespace: no dots.
-pub(super) fn is_label(name: &str) -> bool {
-    name.len() <= 63 && is_name(name) && !name.contains('.')
+    let spec = read_spec(&top.child("spec", &SPEC));
+    Document { namespace: namespace.to_owned(), name: name.to_owned(), spec }
 }
 
 pub(super) fn is_name(name: &str) -> bool {

@@ -20,7 +20,7 @@ pub(super) fn document(document: &Document, secrets: Secrets) -> Value {
     json!({
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": { "name": document.name },
+        "metadata": { "namespace": document.namespace, "name": document.name },
         "spec": spec(&document.spec, secrets),
     })
 }

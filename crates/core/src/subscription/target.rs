@@ -1,9 +1,9 @@
 //! Where events are delivered: the URL, how to speak to it, and with which certificates.
 
-use super::fields::Fields;
 use super::header::read_headers;
-use super::parse::is_label;
 use super::{FunctionName, Protocol, Target, Tls};
+use crate::fields::Fields;
+use crate::namespace::is_label;
 
 const URL_BYTES_MAX: usize = 4096;
 

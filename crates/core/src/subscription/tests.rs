@@ -20,13 +20,14 @@ fn defaults_are_filled_in() {
     let document = Document::parse(&minimal()).expect("valid");
     assert_eq!(document.spec.ordering, Ordering::Unordered);
     assert_eq!(document.spec.retry, Retry::default());
-    let expected = with(json!({
+    let mut expected = with(json!({
         "filters": [], "target": { "url": "http://127.0.0.1:9000/", "protocol": "http1" }, "from": "latest",
         "ordering": "unordered", "concurrency": 256, "idempotency": { "ttl": "24h" }, "sequenceTtl": "24h", "paused": false,
         "retry": { "attempts": 5, "backoff": "1s", "maxBackoff": "1m", "timeout": "30s" },
         "backlog": { "maxEvents": 10_000_000, "maxBytes": "10Gi", "maxAge": "0s", "onFull": "lag" },
         "deadLetters": { "maxEvents": 50_000, "ttl": "7d", "overflow": "drop-head" },
     }));
+    expected["metadata"]["namespace"] = "default".into();
     assert_eq!(document.to_json(), expected);
 }
 
@@ -379,7 +380,7 @@ prop_compose! {
         ),
     ) -> Document {
         let filters = vec![Filter::Not(Box::new(Filter::Any(vec![Filter::Exact(vec![("type".into(), name.clone())])])))];
-        Document { name, spec: Spec {
+        Document { namespace: "shop".into(), name, spec: Spec {
             filters,
             target,
             from,

@@ -73,8 +73,9 @@ impl Engine {
         next_position: Position,
     ) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get(id) else {
+            let namespace = self.namespaces.named(&document.namespace).ok_or(Malformed("namespace"))?;
             let (phase, began_late) = self.first_phase(&document, at, next_position);
-            let mut subscription = Subscription::new(id, document, time, phase);
+            let mut subscription = Subscription::new(id, namespace, document, time, phase);
             subscription.began = next_position;
             subscription.later_from = Position(next_position.0 - 1);
             subscription.tally = Tally::new(self.config.log.segment_bytes);

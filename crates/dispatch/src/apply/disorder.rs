@@ -16,7 +16,7 @@ impl Engine {
         if !self.condition.live {
             return;
         }
-        let name = &subscription.document.name;
+        let name = subscription.name();
         match action {
             Action::Count { what: Count::Early, .. } => self.metrics.early(name),
             Action::Count { what: Count::Late, .. } => self.metrics.order_violation(name),

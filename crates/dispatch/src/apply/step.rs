@@ -312,7 +312,7 @@ impl Engine {
     /// The identity of an event in the log; none of one that cannot be read back any more.
     pub(crate) fn identity_at(&mut self, at: Address) -> Result<Option<Identity>, Failure> {
         let key = self.store.key;
-        self.read_back(at, |event| Identity::new(&key, event.source(), event.id()))
+        self.read_back(at, |namespace, event| Identity::new(&key, namespace, event.source(), event.id()))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which delivery starts next: fair among subscriptions, within the limits.
 
 use super::STEP_BYTES_MAX;
+use super::slots::{Pass, Slots};
 use crate::endpoint::EndpointId;
 use crate::engine::{Delivery, Engine, Failure, InFlight, Place, Ticket, Who};
 use crate::lanes::Slot;
@@ -15,40 +16,6 @@ use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 
-/// The calls that may be open at once, and how those that have something to call share them.
-#[derive(Clone, Copy, Debug)]
-struct Slots {
-    all: u32,
-    /// Only who is below its share may take the last ones, so that a newcomer never waits behind calls that hang.
-    shared: u32,
-    share: u32,
-}
-
-/// A call may begin while fewer than this are open.
-#[derive(Clone, Copy, Debug)]
-struct SlotLimits {
-    all: u32,
-    subscription: u32,
-}
-
-impl Slots {
-    /// What is kept for those below their share, as a part of all.
-    const RESERVE: u32 = 8;
-
-    fn new(all: u32, claimants: u32) -> Slots {
-        let shared = all - all / Slots::RESERVE;
-        Slots { all, shared, share: (shared / claimants.max(1)).max(1) }
-    }
-
-    fn up_to_share(self) -> SlotLimits {
-        SlotLimits { all: self.all, subscription: self.share }
-    }
-
-    fn beyond_share(self) -> SlotLimits {
-        SlotLimits { all: self.shared, subscription: u32::MAX }
-    }
-}
-
 impl Engine {
     /// Starts whatever may start: first up to each subscription's share, then beyond it.
     pub(crate) fn schedule(&mut self) -> Result<(), Failure> {
@@ -62,17 +29,24 @@ impl Engine {
         ids.retain(|id| self.subscriptions.get(*id).is_some_and(|subscription| self.may_start(subscription)));
         let first = ids.partition_point(|id| *id <= self.calls.turn);
         ids.rotate_left(first);
-        let slots = Slots::new(self.config.concurrency, ids.len() as u32);
-        self.start_in_turn(ids.clone(), slots.up_to_share())?;
-        self.start_in_turn(ids, slots.beyond_share())
+        let ready = ids.iter().filter_map(|id| self.subscriptions.get(*id));
+        let claims = ready.map(|subscription| (subscription.namespace, subscription.in_flight));
+        let mut slots = Slots::new(self.config.concurrency, claims);
+        self.start_in_turn(ids.clone(), Pass::UpToShare, &mut slots)?;
+        self.start_in_turn(ids, Pass::BeyondShare, &mut slots)
     }
 
     /// One of each subscription in turn, while there are more.
-    fn start_in_turn(&mut self, mut order: Vec<SubscriptionId>, limits: SlotLimits) -> Result<(), Failure> {
+    fn start_in_turn(
+        &mut self,
+        mut order: Vec<SubscriptionId>,
+        pass: Pass,
+        slots: &mut Slots,
+    ) -> Result<(), Failure> {
         while !order.is_empty() {
             let mut started = Vec::with_capacity(order.len());
             for id in order {
-                if self.start_one(id, limits)? {
+                if self.start_one(id, pass, slots)? {
                     self.calls.turn = id;
                     started.push(id);
                 }
@@ -93,12 +67,21 @@ impl Engine {
     }
 
     /// Starts one delivery of the subscription, if it has one and may.
-    fn start_one(&mut self, id: SubscriptionId, limits: SlotLimits) -> Result<bool, Failure> {
+    fn start_one(&mut self, id: SubscriptionId, pass: Pass, slots: &mut Slots) -> Result<bool, Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
-        let has_slot = self.calls.len() < limits.all as usize && subscription.in_flight < limits.subscription;
-        if !has_slot || !self.may_start(subscription) {
+        let (namespace, open) = (subscription.namespace, self.calls.len() as u32);
+        if !slots.has_one(pass, open, namespace, subscription.in_flight) || !self.may_start(subscription) {
             return Ok(false);
         }
+        let is_started = self.start_next(id)?;
+        if is_started {
+            slots.took_one(namespace);
+        }
+        Ok(is_started)
+    }
+
+    fn start_next(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
         if subscription.is_ordered() {
             while let Some(slot) = self.next_ready(id) {
                 if !self.has_room_for_lane(id, slot) {

@@ -3,13 +3,14 @@
 use super::{Engine, Failure};
 use crate::accept::ROUTE_BYTES_MAX;
 use klambda_core::event::Event;
-use klambda_core::ids::{Address, Position};
+use klambda_core::ids::{Address, NamespaceId, Position};
 use klambda_store::marks::Identity;
-use klambda_store::record::{Record, Route, encode_emitted_head, encode_event_head};
+use klambda_store::record::{EventHead, Record, Route};
 
 /// An event that is about to be appended, and where it goes.
 #[derive(Clone, Copy)]
 pub(crate) struct NewEvent<'a> {
+    pub namespace: NamespaceId,
     pub event: &'a Event,
     pub routes: &'a [Route<'a>],
     pub identity: Identity,
@@ -20,7 +21,7 @@ pub(crate) struct NewEvent<'a> {
 impl NewEvent<'_> {
     /// What an event takes in the log at most, with so many routes.
     pub fn length_max(event: &Event, routes: usize) -> usize {
-        event.encoded_len_max() + 32 + routes * ROUTE_BYTES_MAX
+        event.encoded_len_max() + 48 + routes * ROUTE_BYTES_MAX
     }
 }
 
@@ -39,14 +40,11 @@ impl Engine {
 
     /// An event is encoded once, into the frame that is written.
     pub(crate) fn commit_event(&mut self, new: NewEvent<'_>) -> Result<Position, Failure> {
-        let NewEvent { event, routes, identity, is_emitted } = new;
+        let NewEvent { namespace, event, routes, identity, is_emitted } = new;
         let (time, position) = (self.now, self.store.log.next_position());
         let mut length = 0;
         let at = self.store.log.append_with(NewEvent::length_max(event, routes.len()), true, &mut |out| {
-            match is_emitted {
-                true => encode_emitted_head(out, time, routes),
-                false => encode_event_head(out, time, routes),
-            }
+            EventHead { namespace, time, routes, emitted: is_emitted }.encode(out);
             let start = out.len();
             event.encode(out);
             length = out.len() - start;

@@ -19,6 +19,7 @@ pub struct Config {
     pub retention_bytes: u64,
     pub marks_max: u64,
     pub subscriptions_max: usize,
+    pub namespaces_max: usize,
     pub breaker: breaker::Limits,
     /// By event type; others as documented.
     pub strategies: HashMap<String, Strategy>,
@@ -40,6 +41,7 @@ impl Default for Config {
             retention_bytes: 0,
             marks_max: 20_000_000,
             subscriptions_max: 10_000,
+            namespaces_max: 1_000,
             breaker: breaker::Limits::default(),
             strategies: HashMap::new(),
             metric_types_max: 100,

@@ -5,9 +5,10 @@ use crate::apply::event_of;
 use crate::rows;
 use bytes::Bytes;
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::Address;
+use klambda_core::ids::{Address, NamespaceId};
 use klambda_core::wire::Malformed;
 use klambda_store::log;
+use klambda_store::record::namespace_of;
 
 impl Engine {
     /// The body of an event's record, wherever retention has put it.
@@ -26,15 +27,16 @@ impl Engine {
         Ok(row.and_then(|row| row.try_into().ok()).map(u64::from_be_bytes).map(Address))
     }
 
-    /// What an event in the log says; nothing of one that cannot be read back any more.
+    /// What an event in the log says, and its namespace; nothing of one that cannot be read back any more.
     pub(crate) fn read_back<T>(
         &mut self,
         at: Address,
-        read: impl FnOnce(&EventView<'_>) -> T,
+        read: impl FnOnce(NamespaceId, &EventView<'_>) -> T,
     ) -> Result<Option<T>, Failure> {
         let said = self.read_event(at).and_then(|record| {
             let (_, event) = event_of(&record)?;
-            Ok(read(&EventView::decode(event).map_err(|_| Malformed("event"))?))
+            let event = EventView::decode(event).map_err(|_| Malformed("event"))?;
+            Ok(read(namespace_of(&record)?, &event))
         });
         let said = if_readable(said)?;
         self.metrics.damaged += u64::from(said.is_none());

@@ -192,12 +192,14 @@ impl Engine {
     }
 
     pub(super) fn keep_copy(&mut self, at: Address, body: &[u8], next: Position) -> Result<(), Failure> {
-        let (from, time, routes, event, position, emitted) = match Record::decode(body)? {
-            Record::Event { time, routes, event, emitted } => (at, time, routes, event, next, emitted),
+        let (namespace, from, time, routes, event, position, emitted) = match Record::decode(body)? {
+            Record::Event { namespace, time, routes, event, emitted } => {
+                (namespace, at, time, routes, event, next, emitted)
+            }
             // A crash may have left several copies: only the newest goes on.
             Record::Kept { from, .. } if self.copy_of(from)?.is_some_and(|copy| copy > at) => return Ok(()),
-            Record::Kept { from, time, routes, event, position, emitted } => {
-                (from, time, routes, event, position, emitted)
+            Record::Kept { namespace, from, time, routes, event, position, emitted } => {
+                (namespace, from, time, routes, event, position, emitted)
             }
             _ => return Ok(()),
         };
@@ -205,7 +207,7 @@ impl Engine {
         if needed.is_empty() || planted::is_on(Bug::RetentionForgets) {
             return Ok(());
         }
-        let kept = Record::Kept { from, time, position, routes: needed, event, emitted };
+        let kept = Record::Kept { namespace, from, time, position, routes: needed, event, emitted };
         self.keeping.retention.copied = self.commit(&kept)?;
         Ok(())
     }

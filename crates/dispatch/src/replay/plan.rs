@@ -82,7 +82,7 @@ impl Engine {
     pub(super) fn new_plan(&self, selector: &Selector, failed_before: Millis) -> Plan {
         let ids: Vec<SubscriptionId> = match &selector.subscription {
             Some(name) => self.subscriptions_named(name),
-            None => self.subscriptions.ids(),
+            None => self.subscriptions_in(selector.namespace.as_deref()),
         };
         let both = |id| [(id, rows::HELD), (id, rows::DEAD)];
         Plan {

@@ -6,6 +6,7 @@ use crate::engine::{Engine, Failure};
 use crate::rows;
 use crate::subscription::Subscription;
 use klambda_core::ids::{Position, SubscriptionId};
+use klambda_core::namespace;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -13,6 +14,7 @@ use serde_json::value::RawValue;
 #[serde(rename_all = "camelCase")]
 pub struct DeadLetter {
     pub id: String,
+    pub namespace: String,
     pub subscription: String,
     pub key: Option<String>,
     /// Only when one is asked for.
@@ -34,6 +36,13 @@ pub struct DeadLetter {
     /// Where its subscription stands in the list.
     #[serde(skip)]
     place: String,
+}
+
+impl DeadLetter {
+    /// Its id among those of all namespaces.
+    pub fn full_id(&self) -> String {
+        namespace::full_name(&self.namespace, &self.id).into_owned()
+    }
 }
 
 /// A list in the making: by subscription and position.
@@ -110,6 +119,7 @@ impl Engine {
     fn subscription_from(&self, selector: &Selector, name: &str) -> Option<(String, SubscriptionId)> {
         let meant = |s: &&Subscription| {
             s.tally.dead + s.tally.held > 0
+                && selector.namespace.as_ref().is_none_or(|wanted| *wanted == s.document.namespace)
                 && selector.subscription.as_ref().is_none_or(|wanted| wanted == s.name())
         };
         let places = self.subscriptions.values().filter(meant).map(|s| (place_of(s), s.id));
@@ -145,10 +155,11 @@ impl Engine {
     }
 
     pub(super) fn letter_view(&self, letter: dead_letters::DeadLetter) -> DeadLetter {
-        let name = self.name_of(letter.subscription);
+        let (namespace, name) = namespace::split(self.name_of(letter.subscription));
         let lane_sequence = letter.lane_sequence();
         DeadLetter {
             id: letter.id(name),
+            namespace: namespace.to_owned(),
             subscription: name.to_owned(),
             key: letter.key,
             event: None,

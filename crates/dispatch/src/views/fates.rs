@@ -5,7 +5,7 @@ use crate::engine::{Engine, Failure};
 use crate::lanes::Resident;
 use crate::rows;
 use crate::subscription::{Single, Subscription};
-use klambda_core::ids::{Address, LaneNumber, Position, Sequence, SubscriptionId};
+use klambda_core::ids::{Address, LaneNumber, NamespaceId, Position, Sequence, SubscriptionId};
 use klambda_core::lane::{Entry, State};
 use klambda_store::marks::State as MarkState;
 use klambda_store::record::{Record, To};
@@ -49,9 +49,15 @@ struct Place {
 
 impl Engine {
     /// Every place the event was written to, as far as marks remember. Oldest first.
-    pub fn sightings(&self, source: &str, id: &str) -> Result<Vec<Sighting>, Failure> {
-        let identity = self.identity(source, id);
-        let ids = std::iter::once(SubscriptionId(0)).chain(self.subscriptions.values().map(|s| s.id));
+    pub fn sightings(
+        &self,
+        namespace: NamespaceId,
+        source: &str,
+        id: &str,
+    ) -> Result<Vec<Sighting>, Failure> {
+        let identity = self.identity(namespace, source, id);
+        let inside = self.subscriptions.values().filter(|s| s.namespace == namespace);
+        let ids = std::iter::once(SubscriptionId(0)).chain(inside.map(|s| s.id));
         let mut found = Vec::new();
         for id in ids {
             if let Some(mark) = self.store.marks.get(identity, id)? {
@@ -66,13 +72,14 @@ impl Engine {
     /// The fate of the event that was written at these places, in every subscription that took one of them.
     pub fn fates(
         &self,
+        namespace: NamespaceId,
         source: &str,
         id: &str,
         written: &[(Address, Position)],
     ) -> Result<Vec<Fate>, Failure> {
-        let identity = self.identity(source, id);
+        let identity = self.identity(namespace, source, id);
         let mut fates = Vec::new();
-        for subscription in self.subscriptions.values() {
+        for subscription in self.subscriptions.values().filter(|s| s.namespace == namespace) {
             let id = &subscription.id;
             let mark = self.store.marks.get(identity, *id)?;
             let here = match mark {
@@ -114,7 +121,7 @@ impl Engine {
         mark: Option<MarkState>,
     ) -> Result<Fate, Failure> {
         let mut fate = Fate {
-            subscription: subscription.name().to_owned(),
+            subscription: subscription.document.name.clone(),
             key: place.key.clone().filter(|key| !key.is_empty()),
             fate: "unknown",
             position: position.0,
@@ -128,7 +135,7 @@ impl Engine {
             fate.attempts = Some(letter.attempts.total);
             fate.lane_sequence = letter.lane_sequence();
             fate.reason = Some(format!("{}: {}", letter.reason.name(), letter.error));
-            fate.dead_letter = Some(letter.id(subscription.name()));
+            fate.dead_letter = Some(letter.id(&subscription.document.name));
         } else if let Some(single) = subscription.singles.get(&position) {
             fate.describe_single(single);
         } else if !self.find_waiting(subscription.id, at, position, place, &mut fate)? {

@@ -7,15 +7,19 @@ use crate::lanes::Resident;
 use crate::rows;
 use klambda_core::ids::SubscriptionId;
 use klambda_core::lane::State;
+use klambda_core::namespace;
 use klambda_core::time::Millis;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
 pub struct LaneQuery {
+    /// None: all of them.
+    pub namespace: Option<String>,
+    /// A full name.
     pub subscription: Option<String>,
     pub state: Option<State>,
-    /// Subscription and key of the last lane that was seen.
+    /// Full name of the subscription and key of the last lane that was seen.
     pub after: Option<(String, String)>,
     pub limit: usize,
 }
@@ -40,6 +44,7 @@ pub enum Sort {
 /// The top lanes so far, and how far the lanes on disk are looked through.
 pub struct Ranking {
     sort: Sort,
+    namespace: Option<String>,
     subscription: Option<String>,
     state: Option<State>,
     top: BTreeMap<(Reverse<u64>, String, String), Lane>,
@@ -67,7 +72,7 @@ impl Engine {
     pub fn view_lanes(&self, query: &LaneQuery) -> Result<LanePage, Failure> {
         let mut names: Vec<&str> = match &query.subscription {
             Some(name) => vec![name],
-            None => self.subscriptions.names().collect(),
+            None => self.names_in(query.namespace.as_deref()).collect(),
         };
         names.sort_unstable();
         let after = query.after.as_ref().map(|(name, key)| (name.as_str(), key.as_str()));
@@ -88,6 +93,11 @@ impl Engine {
             }
         }
         Ok(page)
+    }
+
+    fn names_in(&self, namespace: Option<&str>) -> impl Iterator<Item = &str> {
+        let is_inside = move |name: &&str| namespace.is_none_or(|wanted| wanted == namespace::split(name).0);
+        self.subscriptions.names().filter(is_inside)
     }
 
     /// Adds the lanes of one subscription. Answers whether the page ends here.
@@ -234,7 +244,9 @@ impl Engine {
 
     fn rank(&self, ranking: &mut Ranking, resident: &Resident) -> Result<(), Failure> {
         let name = self.name_of(resident.subscription);
-        if ranking.subscription.as_deref().is_some_and(|wanted| wanted != name)
+        let is_outside = |wanted: &str| wanted != namespace::split(name).0;
+        if ranking.namespace.as_deref().is_some_and(is_outside)
+            || ranking.subscription.as_deref().is_some_and(|wanted| wanted != name)
             || ranking.state.is_some_and(|state| self.shown_state(resident) != state)
         {
             return Ok(());
@@ -275,8 +287,18 @@ impl Sort {
 }
 
 impl Ranking {
-    pub fn new(sort: Sort, subscription: Option<String>, state: Option<State>) -> Ranking {
-        Ranking { sort, subscription, state, top: BTreeMap::new(), begun: false, cursor: None, looked_at: 0 }
+    /// What a query asks for, in this order.
+    pub fn new(sort: Sort, query: &LaneQuery) -> Ranking {
+        Ranking {
+            sort,
+            namespace: query.namespace.clone(),
+            subscription: query.subscription.clone(),
+            state: query.state,
+            top: BTreeMap::new(),
+            begun: false,
+            cursor: None,
+            looked_at: 0,
+        }
     }
 
     /// There are so many lanes on disk that not all were compared.

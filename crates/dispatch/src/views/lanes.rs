@@ -9,12 +9,14 @@ use crate::rows;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Address, SubscriptionId};
 use klambda_core::lane::{self, Entry, Hold, State};
+use klambda_core::namespace;
 use klambda_store::log::LogReader;
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lane {
+    pub namespace: String,
     pub subscription: String,
     pub key: String,
     pub state: &'static str,
@@ -110,7 +112,9 @@ impl Engine {
 
     pub(super) fn lane_view(&self, name: &str, resident: &Resident) -> Result<Lane, Failure> {
         let lane = &resident.lane;
+        let (namespace, name) = namespace::split(name);
         Ok(Lane {
+            namespace: namespace.to_owned(),
             subscription: name.to_owned(),
             key: resident.key.to_string(),
             state: self.shown_state(resident).name(),

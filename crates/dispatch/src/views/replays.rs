@@ -5,6 +5,7 @@ use crate::dead_letters::Selector;
 use crate::engine::Engine;
 use crate::replay::{DryRun, Job, Request, State};
 use klambda_core::ids::plain_number;
+use klambda_core::namespace;
 use klambda_core::time::Millis;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 pub struct Replay {
     /// None for a dry run, which is no job.
     pub id: Option<String>,
+    pub namespace: String,
     pub state: State,
     pub created_at: Time,
     pub finished_at: Option<Time>,
@@ -43,9 +45,11 @@ impl Engine {
         self.replays.get(id).map(Replay::of)
     }
 
-    /// Newest first, from the one before `before` on.
-    pub fn view_replays(&self, before: Option<u64>, limit: usize) -> Page<Replay> {
-        let jobs = self.replays.list().rev().filter(|job| before.is_none_or(|before| job.id < before));
+    /// Of a namespace or of all, newest first, from the one before `before` on.
+    pub fn view_replays(&self, namespace: Option<&str>, before: Option<u64>, limit: usize) -> Page<Replay> {
+        let is_inside = |job: &&Job| namespace.is_none() || job.selector.namespace.as_deref() == namespace;
+        let jobs = self.replays.list().rev().filter(is_inside);
+        let jobs = jobs.filter(|job| before.is_none_or(|before| job.id < before));
         let mut items: Vec<&Job> = jobs.take(limit + 1).collect();
         let more = items.len() > limit;
         items.truncate(limit);
@@ -59,7 +63,9 @@ impl Engine {
         let queues = plan.queues.values();
         let letters =
             queues.flat_map(|queue| queue.letters.iter().map(|letter| (queue.subscription, letter.0)));
-        let ids = letters.take(ITEMS_MAX).map(|(id, position)| format!("{}.{position}", self.name_of(id)));
+        let ids = letters
+            .take(ITEMS_MAX)
+            .map(|(id, position)| format!("{}.{position}", namespace::split(self.name_of(id)).1));
         let mut replay = Replay::new(request, self.now());
         replay.items = Some(ids.collect());
         replay.skipped = plan.left_out.values().sum();
@@ -68,6 +74,18 @@ impl Engine {
         replay.skipped_reasons = plan.left_out.into_iter().map(|(why, n)| (why.to_owned(), n)).collect();
         replay
     }
+}
+
+/// A job works in one namespace.
+fn namespace_of(selector: &Selector) -> String {
+    selector.namespace.clone().unwrap_or_else(|| namespace::DEFAULT.to_owned())
+}
+
+/// With names as they are in their namespace.
+fn shown(selector: Selector) -> Selector {
+    let bare = |name: String| namespace::split(&name).1.to_owned();
+    let ids = selector.ids.map(|ids| ids.into_iter().map(bare).collect());
+    Selector { namespace: None, subscription: selector.subscription.map(bare), ids, ..selector }
 }
 
 /// `r7`, as people name a job.
@@ -83,10 +101,11 @@ impl Replay {
     fn new(request: Request, now: Millis) -> Replay {
         Replay {
             id: None,
+            namespace: namespace_of(&request.selector),
             state: State::Succeeded,
             created_at: Time(now),
             finished_at: Some(Time(now)),
-            selector: request.selector,
+            selector: shown(request.selector),
             rate_per_second: request.rate_per_second,
             parallelism: request.parallelism,
             dry_run: true,
@@ -106,10 +125,11 @@ impl Replay {
     fn of(job: &Job) -> Replay {
         Replay {
             id: Some(name(job.id)),
+            namespace: namespace_of(&job.selector),
             state: job.state,
             created_at: Time(job.created),
             finished_at: job.finished.map(Time),
-            selector: job.selector.clone(),
+            selector: shown(job.selector.clone()),
             rate_per_second: job.rate_per_second,
             parallelism: job.parallelism,
             dry_run: false,

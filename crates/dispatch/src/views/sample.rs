@@ -8,7 +8,6 @@ use crate::subscription::Subscription;
 use crate::{dead_letters, rows};
 use klambda_core::breaker;
 use klambda_core::ids::Position;
-use klambda_core::subscription::CONTROLLER;
 use klambda_core::time::Millis;
 
 pub struct Sample {
@@ -51,7 +50,7 @@ pub struct SubscriptionSample {
 
 impl Engine {
     pub fn sample(&self) -> Sample {
-        let shown = self.subscriptions.values().filter(|subscription| subscription.name() != CONTROLLER);
+        let shown = self.subscriptions.values().filter(|subscription| !subscription.document.is_controller());
         let mut subscriptions: Vec<SubscriptionSample> =
             shown.rev().map(|subscription| self.sample_of(subscription)).collect();
         // One of each name: the newest has it, and those before it have dead letters alone.

@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use klambda_core::ids::Position;
+use klambda_core::namespace;
 use klambda_core::subscription::CONTROLLER;
 use serde::Serialize;
 
@@ -49,7 +50,11 @@ impl Engine {
             self.subscriptions.values().map(count).sum()
         };
         Status {
-            subscriptions: self.subscriptions.names().filter(|name| *name != CONTROLLER).count(),
+            subscriptions: self
+                .subscriptions
+                .names()
+                .filter(|name| namespace::split(name).1 != CONTROLLER)
+                .count(),
             waiting: sum(|s| s.tally.waiting),
             in_flight: sum(|s| u64::from(s.in_flight)),
             parked: sum(|s| s.tally.parked()),

@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::subscription::{self, Phase, Reading};
 use klambda_core::breaker;
 use klambda_core::lane::State;
+use klambda_core::namespace;
 use klambda_core::subscription::CONTROLLER;
 use klambda_core::subscription::{API_VERSION, Document, KIND};
 use serde::Serialize;
@@ -23,6 +24,7 @@ pub struct Subscription {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Metadata {
+    namespace: String,
     name: String,
     created_at: Time,
 }
@@ -84,10 +86,20 @@ impl Engine {
         Some(subscription.next_document.as_ref().unwrap_or(&subscription.document).clone())
     }
 
-    /// By name, from the one after `after` on.
-    pub fn view_subscriptions(&self, after: Option<&str>, limit: usize) -> Page<Subscription> {
+    /// Of a namespace or of all, by full name, from the one after `after` on.
+    pub fn view_subscriptions(
+        &self,
+        namespace: Option<&str>,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Page<Subscription> {
         let mut names: Vec<&str> = self.subscriptions.names().collect();
-        names.retain(|name| *name != CONTROLLER && after.is_none_or(|after| *name > after));
+        names.retain(|full_name| {
+            let (inside, name) = namespace::split(full_name);
+            name != CONTROLLER
+                && namespace.is_none_or(|namespace| namespace == inside)
+                && after.is_none_or(|after| *full_name > after)
+        });
         names.sort_unstable();
         let next =
             (names.len() > limit).then(|| names[..limit].last().map(|name| (*name).to_owned())).flatten();
@@ -104,7 +116,8 @@ impl Engine {
             api_version: API_VERSION,
             kind: KIND,
             metadata: Metadata {
-                name: subscription.name().to_owned(),
+                namespace: document.namespace.clone(),
+                name: document.name.clone(),
                 created_at: Time(subscription.created),
             },
             spec,

@@ -10,7 +10,7 @@ use klambda_core::time::Millis;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::LaneAction;
 use klambda_dispatch::views::Letters;
-use klambda_dispatch::{Answer, Config, Delivery, Engine, Failure, Status, Token};
+use klambda_dispatch::{Answer, Config, Delivery, Engine, Failure, Sender, Status, Token};
 use klambda_store::disk::Disk;
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log::{self, SyncJob};
@@ -202,7 +202,7 @@ impl Load {
         self.sent[key] += 1;
         let name = (key, self.sent[key]);
         self.pending.insert(self.next_token, name);
-        self.engine.accept(Token(self.next_token), vec![Ok(event(name))]);
+        self.engine.accept(Token(self.next_token), &Sender::default(), vec![Ok(event(name))]);
         self.next_token += 1;
     }
 

@@ -8,7 +8,7 @@ use klambda_core::outcome::Outcome;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_dispatch::check::{self, Report};
-use klambda_dispatch::{Answer, Config, Delivery, Engine, Rejection, Status, Token};
+use klambda_dispatch::{Answer, Config, Delivery, Engine, Rejection, Sender, Status, Token};
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log;
 use serde_json::{Value, json};
@@ -147,7 +147,7 @@ impl World {
         let token = self.next_token;
         self.next_token += 1;
         self.pending.insert(token, (key.into(), id.into(), sequence));
-        self.engine.accept(Token(token), vec![Ok(event)]);
+        self.engine.accept(Token(token), &Sender::default(), vec![Ok(event)]);
     }
 
     /// A round: the engine's jobs run or not, open calls end or not.

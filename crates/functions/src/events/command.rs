@@ -67,18 +67,40 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// The namespace that it would act in.
+    pub fn namespace(&self) -> &str {
+        match self {
+            Command::Create { document, .. } => {
+                document["metadata"]["namespace"].as_str().unwrap_or_default()
+            }
+            Command::Update { named, .. }
+            | Command::Delete { named }
+            | Command::Rebuild { named }
+            | Command::StopBuilds { named }
+            | Command::CancelBuild { named }
+            | Command::RunParser { named, .. }
+            | Command::ParserEnded { named, .. } => &named.namespace,
+        }
+    }
+}
+
 /// The type of an event, by its name or an alias.
 pub fn kind_of(name: &str) -> Option<Kind> {
     let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, kind)| *kind);
     alias.or_else(|| Kind::parse(name))
 }
 
-/// What the event asks for; `None` if its type asks for nothing. Whether it was emitted here, and so is not to be obeyed,
+/// What the event asks for; `None` if its type asks for nothing. Where it names no namespace, the one it was sent in is
+/// meant: `home`. Whether it was emitted here, and so is not to be obeyed,
 /// is known by its id in the outbox, not by anything in it.
-pub fn command(event: &Event) -> Result<Option<Command>, Vec<Fault>> {
+pub fn command(event: &Event, home: &str) -> Result<Option<Command>, Vec<Fault>> {
     let Some(kind) = kind_of(&event.kind).filter(|kind| acts(*kind)) else { return Ok(None) };
     let data = event.json_data().and_then(|bytes| serde_json::from_slice::<Value>(bytes).ok());
-    let Some(data) = data else { return Err(vec![Fault::new("data", "must be a JSON object")]) };
+    let Some(mut data) = data else { return Err(vec![Fault::new("data", "must be a JSON object")]) };
+    if data.is_object() && data.get("namespace").is_none() && data["metadata"].get("namespace").is_none() {
+        data["namespace"] = home.into();
+    }
     let mut reader = Reader::open(&data);
     let command = read(kind, &mut reader);
     match kind {

@@ -18,11 +18,11 @@ fn event(kind: &str, data: &Value) -> Event {
 }
 
 fn asked(kind: &str, data: Value) -> Command {
-    command(&event(kind, &data)).unwrap().unwrap()
+    command(&event(kind, &data), "default").unwrap().unwrap()
 }
 
 fn told(kind: &str, data: Value) -> Vec<String> {
-    command(&event(kind, &data)).unwrap_err().iter().map(ToString::to_string).collect()
+    command(&event(kind, &data), "default").unwrap_err().iter().map(ToString::to_string).collect()
 }
 
 fn hello() -> Named {
@@ -117,7 +117,7 @@ fn received_events_act() {
     for silent in
         ["lambda.build.completed", "lambda.service.created", "lambda.status.updated", "order.placed"]
     {
-        assert_eq!(command(&event(silent, &json!("x"))), Ok(None), "{silent}");
+        assert_eq!(command(&event(silent, &json!("x")), "default"), Ok(None), "{silent}");
     }
     assert_eq!(kind_of("lambda.health.check"), Some(Kind::HealthCheck));
 }

@@ -82,6 +82,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting("limits.concurrency", |c| Place::Count(&mut c.limits.concurrency, 1)),
     setting("limits.subscriptions", |c| Place::Count(&mut c.limits.subscriptions, 1)),
     setting("limits.tokens", |c| Place::Count(&mut c.limits.tokens, 1)),
+    setting("limits.namespaces", |c| Place::Count(&mut c.limits.namespaces, 1)),
     setting("limits.heldBytes", |c| Place::Size(&mut c.limits.held_bytes, 1 << 20)),
     setting("limits.metricTypes", |c| Place::Count(&mut c.limits.metric_types, 0)),
     setting("limits.metricFunctions", |c| Place::Count(&mut c.limits.metric_functions, 0)),

@@ -2,13 +2,14 @@
 
 use crate::answer::Answer;
 use crate::api::{Api, blocking};
+use crate::ingress;
 use crate::problem::Problem;
 use crate::refusal;
 use bytes::Bytes;
 use http::StatusCode;
 use klambda_core::binding::{self, Parsed, Rejected};
 use klambda_core::event::Event;
-use klambda_dispatch::{Judged, Status};
+use klambda_dispatch::{Judged, Sender, Status};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::sync::atomic::Ordering;
@@ -37,7 +38,7 @@ pub fn read<'a>(
     Ok(Events::Read(counted(api, parsed)))
 }
 
-pub async fn commit(api: &Api, events: Events) -> Answer {
+pub async fn commit(api: &Api, sender: Sender, events: Events) -> Answer {
     let events = match events {
         Events::Read(events) => events,
         Events::Batch { content_type, body } => {
@@ -50,14 +51,9 @@ pub async fn commit(api: &Api, events: Events) -> Answer {
             }
         }
     };
-    if events.iter().flatten().any(|event| klambda_control::acts(&event.kind))
-        && let Err(error) = api.control.listen().await
-    {
-        return Problem::from(error).into_answer();
-    }
-    match api.handle.accept(events).await {
+    match ingress::take(api, sender, events).await {
         Ok(judged) => answer(&judged),
-        Err(_) => api.stopped().into_answer(),
+        Err(problem) => problem.into_answer(),
     }
 }
 

@@ -48,7 +48,7 @@ async fn all_three_modes_are_accepted_and_delivered_in_order() {
     let again = world.offer("e1", "k", &[]).await;
     assert_eq!((again.status, &again.json()["results"][0]["status"]), (200, &json!("skipped")));
     assert_eq!(
-        world.metric("duplicate_events_skipped_total{subscription=\"orders\",reason=\"duplicate\"}").await,
+        world.metric("duplicate_events_skipped_total{subscription=\"orders\",namespace=\"default\",reason=\"duplicate\"}").await,
         2.0
     );
 }

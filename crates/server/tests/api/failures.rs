@@ -238,7 +238,10 @@ async fn a_dead_target_opens_its_breaker() {
     let open = |subscription: &Value| subscription["status"]["breaker"]["state"] == "open";
     let shown = world.until("/api/v1/subscriptions/orders", open).await;
     assert!(shown["status"]["breaker"]["nextProbe"].is_string());
-    assert_eq!(world.metric("operator_circuit_breaker_state{subscription=\"orders\"}").await, 1.0);
+    assert_eq!(
+        world.metric("operator_circuit_breaker_state{subscription=\"orders\",namespace=\"default\"}").await,
+        1.0
+    );
     let waits = |lane: &Value| lane["waitsFor"].as_str().is_some_and(|text| text.contains("breaker"));
     world.until("/api/v1/lanes/orders/k1", waits).await;
 }
@@ -259,5 +262,8 @@ async fn a_full_backlog_turns_producers_away_and_names_the_lane() {
     );
     assert_eq!(json["results"][0]["problem"]["limit"], "backlog.maxEvents");
     assert_eq!(refused.headers["retry-after"], "1");
-    assert_eq!(world.metric("klambda_backlog_rejected_total{subscription=\"orders\"}").await, 1.0);
+    assert_eq!(
+        world.metric("klambda_backlog_rejected_total{subscription=\"orders\",namespace=\"default\"}").await,
+        1.0
+    );
 }

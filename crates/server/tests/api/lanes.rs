@@ -26,13 +26,22 @@ async fn a_gap_is_waited_for_named_and_skipped() {
     assert_eq!(skipped.status, 200, "{skipped:?}");
     world.target.until(|all| all.len() == 2).await;
     assert_eq!(world.target.received()[1].headers["ce-orderstatus"], "gap");
-    assert_eq!(world.metric("event_sequence_gaps_total{subscription=\"orders\"}").await, 1.0);
-    assert_eq!(world.metric("klambda_events_early_total{subscription=\"orders\"}").await, 1.0);
+    assert_eq!(
+        world.metric("event_sequence_gaps_total{subscription=\"orders\",namespace=\"default\"}").await,
+        1.0
+    );
+    assert_eq!(
+        world.metric("klambda_events_early_total{subscription=\"orders\",namespace=\"default\"}").await,
+        1.0
+    );
 
     world.send("e2", "a/b", &[("ce-sequence", "2")]).await;
     world.target.until(|all| all.len() == 3).await;
     assert_eq!(world.target.received()[2].headers["ce-orderstatus"], "late");
-    assert_eq!(world.metric("event_order_violations_total{subscription=\"orders\"}").await, 1.0);
+    assert_eq!(
+        world.metric("event_order_violations_total{subscription=\"orders\",namespace=\"default\"}").await,
+        1.0
+    );
     assert!(world.get("/metrics").await.text().contains("ordering"));
 
     let reset = world.post("/api/v1/lanes/reset?subscription=orders&key=a%2Fb", json!({"expected": 9})).await;
@@ -81,7 +90,10 @@ async fn the_lanes_of_a_paused_subscription_are_paused() {
     );
     let lanes = world.status("orders").await["lanes"].clone();
     assert_eq!((&lanes["paused"], &lanes["gap"], &lanes["parked"]), (&json!(2), &json!(0), &json!(0)));
-    assert_eq!(world.metric("klambda_lanes{subscription=\"orders\",state=\"paused\"}").await, 2.0);
+    assert_eq!(
+        world.metric("klambda_lanes{subscription=\"orders\",namespace=\"default\",state=\"paused\"}").await,
+        2.0
+    );
 
     world.post("/api/v1/subscriptions/orders/resume", json!({})).await;
     assert_eq!(world.get("/api/v1/lanes?state=paused").await.json()["items"], json!([]));

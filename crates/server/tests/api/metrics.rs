@@ -59,19 +59,27 @@ async fn both_formats_parse_and_name_everything() {
     assert_eq!(
         world
             .metric(
-                "operator_event_processing_total{subscription=\"orders\",event_type=\"order.placed\",result=\"success\"}"
+                "operator_event_processing_total{subscription=\"orders\",namespace=\"default\",event_type=\"order.placed\",result=\"success\"}"
             )
             .await,
         1.0
     );
     assert_eq!(
-        world.metric("operator_dlq_messages_total{subscription=\"orders\",reason=\"poison\"}").await,
+        world
+            .metric(
+                "operator_dlq_messages_total{subscription=\"orders\",namespace=\"default\",reason=\"poison\"}"
+            )
+            .await,
         1.0
     );
-    let dropped = "klambda_dlq_dropped_total{subscription=\"orders\",reason=\"overflow\"}";
+    let dropped =
+        "klambda_dlq_dropped_total{subscription=\"orders\",namespace=\"default\",reason=\"overflow\"}";
     assert_eq!(world.metric(dropped).await, 0.0, "an alert on its increase sees the first");
-    assert_eq!(world.metric("operator_dlq_depth{subscription=\"orders\"}").await, 1.0);
-    assert_eq!(world.metric("klambda_lanes{subscription=\"orders\",state=\"parked\"}").await, 1.0);
+    assert_eq!(world.metric("operator_dlq_depth{subscription=\"orders\",namespace=\"default\"}").await, 1.0);
+    assert_eq!(
+        world.metric("klambda_lanes{subscription=\"orders\",namespace=\"default\",state=\"parked\"}").await,
+        1.0
+    );
     assert_eq!(world.metric("klambda_accept_duration_seconds_count").await, 2.0);
     assert_eq!(world.metric("klambda_commit_events_sum").await, 2.0);
 }

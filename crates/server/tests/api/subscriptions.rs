@@ -115,7 +115,10 @@ async fn an_owner_is_told_that_events_have_no_key() {
     assert_eq!(world.ask("POST", "/api/v1/events", &headers, "").await.status, 202);
     let messages = world.status("orders").await["messages"].clone();
     assert!(messages[0].as_str().unwrap().contains("1 events"), "{messages}");
-    assert_eq!(world.metric("events_without_key_total{subscription=\"orders\"}").await, 1.0);
+    assert_eq!(
+        world.metric("events_without_key_total{subscription=\"orders\",namespace=\"default\"}").await,
+        1.0
+    );
 }
 
 #[tokio::test]

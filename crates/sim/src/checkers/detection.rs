@@ -15,7 +15,7 @@ use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::LaneAction;
 use klambda_dispatch::replay::Request;
 use klambda_dispatch::views::LaneQuery;
-use klambda_dispatch::{Config, Engine, Token};
+use klambda_dispatch::{Config, Engine, Sender, Token};
 use klambda_store::disk::Disk;
 use klambda_store::faulty_disk::MemoryDisk;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl Driver {
                 0 => self.resume_lanes()?,
                 2 => {
                     let events = known.events.iter().cloned().map(Ok).collect();
-                    self.engine.accept(Token(1), events);
+                    self.engine.accept(Token(1), &Sender::default(), events);
                 }
                 4 => {
                     let request =
@@ -138,7 +138,13 @@ impl Driver {
     }
 
     fn resume_lanes(&mut self) -> Result<(), String> {
-        let query = LaneQuery { subscription: None, state: Some(State::Parked), after: None, limit: 20 };
+        let query = LaneQuery {
+            namespace: None,
+            subscription: None,
+            state: Some(State::Parked),
+            after: None,
+            limit: 20,
+        };
         // A list may name the damage instead.
         let Ok(page) = self.engine.view_lanes(&query) else { return Ok(()) };
         for lane in page.items {

@@ -34,7 +34,13 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
 
 /// At the limit of its buffer no gap is waited for, whenever the lane came to it. A person can ask for one more timeout.
 pub fn at_limit(outside: &Outside, engine: &Engine) -> Verdict {
-    let query = LaneQuery { subscription: None, state: Some(LaneState::Gap), after: None, limit: 50 };
+    let query = LaneQuery {
+        namespace: None,
+        subscription: None,
+        state: Some(LaneState::Gap),
+        after: None,
+        limit: 50,
+    };
     let Ok(page) = engine.view_lanes(&query) else { return Ok(()) };
     for lane in page.items {
         let named = |sub: &&Sub| sub.there && sub.rules.name == lane.subscription;

@@ -21,7 +21,7 @@ pub struct Standing {
 
 pub fn standing(engine: &Engine) -> Result<Standing, Violation> {
     let mut standing = Standing { moving: Vec::new(), parked: Vec::new() };
-    let mut query = LaneQuery { subscription: None, state: None, after: None, limit: 100 };
+    let mut query = LaneQuery { namespace: None, subscription: None, state: None, after: None, limit: 100 };
     loop {
         let page = engine.view_lanes(&query).map_err(|failure| Violation::new(NAME, failure.to_string()))?;
         for lane in page.items.iter().filter(|lane| lane.depth > 0 || lane.state == "paused") {

@@ -10,7 +10,7 @@ use klambda_core::event::{Attribute, Event, Value};
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
-use klambda_dispatch::{Config, Engine, Token};
+use klambda_dispatch::{Config, Engine, Sender, Token};
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log;
 use serde_json::{Value as Json, json};
@@ -102,7 +102,7 @@ impl Filling {
                 Kind::Early | Kind::Gaps => (n % LANES, n / LANES * 2 + 1),
             };
             let event = self.event(n, key, sequence);
-            self.engine.accept(Token(n), vec![Ok(event)]);
+            self.engine.accept(Token(n), &Sender::default(), vec![Ok(event)]);
             if n % LANES == 0 {
                 self.round();
             }

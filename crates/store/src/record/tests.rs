@@ -36,9 +36,10 @@ fn check(record: &Record<'_>, parts: &[&[u8]]) {
     assert_eq!(is_event(&expected), matches!(record, Record::Event { .. }));
     match record {
         Record::Event { event, .. } | Record::Kept { event, .. } => {
-            assert_eq!(event_of(&expected), Ok(*event))
+            assert_eq!(event_of(&expected), Ok(*event));
+            assert_eq!(namespace_of(&expected), Ok(NamespaceId(150)));
         }
-        _ => assert!(event_of(&expected).is_err()),
+        _ => assert!(event_of(&expected).is_err() && namespace_of(&expected).is_err()),
     }
     if !matches!(record, Record::Event { .. } | Record::Kept { .. }) {
         for end in 0..expected.len() {
@@ -74,19 +75,27 @@ fn events_with_every_kind_of_route() {
         &[5, 64, 5, 0],
     ];
     let bytes = bytes.concat();
-    let (from, position) = (Address(32), Position(9));
+    let (namespace, from, position) = (NamespaceId(150), Address(32), Position(9));
     for (emitted, event_kind, kept_kind) in [(false, 1, 7), (true, 9, 10)] {
         check(
-            &Record::Event { time: TIME, routes: routes.clone(), event: b"e", emitted },
-            &[&[event_kind], &T, &bytes, b"e"],
+            &Record::Event { namespace, time: TIME, routes: routes.clone(), event: b"e", emitted },
+            &[&[event_kind, 0x96, 1], &T, &bytes, b"e"],
         );
         check(
-            &Record::Event { time: TIME, routes: Vec::new(), event: b"", emitted },
-            &[&[event_kind], &T, &[0]],
+            &Record::Event { namespace, time: TIME, routes: Vec::new(), event: b"", emitted },
+            &[&[event_kind, 0x96, 1], &T, &[0]],
         );
         check(
-            &Record::Kept { from, time: TIME, position, routes: routes.clone(), event: b"e", emitted },
-            &[&[kept_kind, 32], &T, &[9], &bytes, b"e"],
+            &Record::Kept {
+                namespace,
+                from,
+                time: TIME,
+                position,
+                routes: routes.clone(),
+                event: b"e",
+                emitted,
+            },
+            &[&[kept_kind, 0x96, 1, 32], &T, &[9], &bytes, b"e"],
         );
         assert_eq!([is_emitted(&[event_kind]), is_emitted(&[kept_kind])], [emitted; 2]);
     }
@@ -194,7 +203,7 @@ fn what_nothing_writes_is_malformed() {
         &[8, 9, 1, 1, b'f', 1, b'k', 2],
         &[1, 9, 1, 5, 64, 4],
         // More routes than there are bytes left.
-        &[1, 9, 9, 5, 64, 1],
+        &[1, 0, 9, 9, 5, 64, 1],
         &[3, 9, 5, 64, 2, 9, 0, 4],
         &[3, 9, 5, 64, 0, 0, 3, 4],
         &[3, 9, 5, 64, 0, 0, 0, 13],
@@ -208,7 +217,7 @@ fn what_nothing_writes_is_malformed() {
     for bytes in unknown {
         assert!(Record::decode(bytes).is_err(), "{bytes:?}");
     }
-    assert_eq!(Record::decode(&[1, 9, 9, 5, 64, 1]), Err(Malformed("route count")));
+    assert_eq!(Record::decode(&[1, 0, 9, 9, 5, 64, 1]), Err(Malformed("route count")));
     // As many routes as bytes are left is a matter of their bytes.
-    assert_eq!(Record::decode(&[1, 9, 3, 5, 64, 1]), Err(Malformed("length")));
+    assert_eq!(Record::decode(&[1, 0, 9, 3, 5, 64, 1]), Err(Malformed("length")));
 }

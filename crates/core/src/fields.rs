@@ -1,24 +1,24 @@
 //! A strict reader of JSON objects: unknown fields are faults, and reading goes on after one.
 
-use super::Named;
 use crate::fault::{Fault, excerpt, unknown};
 use crate::quantity::{format_bytes, format_duration_ms, parse_bytes, parse_duration_ms};
+use crate::subscription::Named;
 use serde_json::{Map, Value};
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
 
 /// Shared by the readers of nested objects.
-pub(super) type Faults = RefCell<Vec<Fault>>;
+pub(crate) type Faults = RefCell<Vec<Fault>>;
 
 /// An object at its place in the document. One that is absent reads as empty.
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     map: Option<&'a Map<String, Value>>,
     path: String,
     faults: &'a Faults,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn open(
+    pub(crate) fn open(
         value: Option<&'a Value>,
         path: String,
         known: &[&str],
@@ -39,11 +39,11 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn child(&self, name: &str, known: &[&str]) -> Fields<'a> {
+    pub(crate) fn child(&self, name: &str, known: &[&str]) -> Fields<'a> {
         Fields::open(self.get(name), self.path(name), known, self.faults)
     }
 
-    pub(super) fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         match (self.path.as_str(), name) {
             (path, "") => path.to_owned(),
             ("", name) => name.to_owned(),
@@ -51,20 +51,20 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn fault(&self, name: &str, message: impl Into<String>) {
+    pub(crate) fn fault(&self, name: &str, message: impl Into<String>) {
         self.faults.borrow_mut().push(Fault::new(self.path(name), message));
     }
 
-    pub(super) fn faults(&self) -> &'a Faults {
+    pub(crate) fn faults(&self) -> &'a Faults {
         self.faults
     }
 
     /// `null` is the same as absent.
-    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+    pub(crate) fn get(&self, name: &str) -> Option<&'a Value> {
         self.map?.get(name).filter(|value| !value.is_null())
     }
 
-    pub(super) fn text(&self, name: &str) -> Option<&'a str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&'a str> {
         let value = self.get(name)?;
         if value.as_str().is_none() {
             self.fault(name, "must be a string");
@@ -73,14 +73,14 @@ impl<'a> Fields<'a> {
     }
 
     /// A text that must be there; an empty one stands in for it once that is said.
-    pub(super) fn required(&self, name: &str) -> &'a str {
+    pub(crate) fn required(&self, name: &str) -> &'a str {
         if self.get(name).is_none() {
             self.fault(name, "missing");
         }
         self.text(name).unwrap_or_default()
     }
 
-    pub(super) fn flag(&self, name: &str, default: bool) -> bool {
+    pub(crate) fn flag(&self, name: &str, default: bool) -> bool {
         let Some(value) = self.get(name) else { return default };
         value.as_bool().unwrap_or_else(|| {
             self.fault(name, "must be true or false");
@@ -88,7 +88,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    pub(super) fn choice<T: Named + Default>(&self, name: &str) -> T {
+    pub(crate) fn choice<T: Named + Default>(&self, name: &str) -> T {
         let Some(text) = self.text(name) else { return T::default() };
         let known: Vec<&str> = T::NAMES.iter().map(|(name, _)| *name).collect();
         let chosen = T::NAMES.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
@@ -98,12 +98,12 @@ impl<'a> Fields<'a> {
         })
     }
 
-    pub(super) fn count(&self, name: &str, range: RangeInclusive<u64>, default: u64) -> u64 {
+    pub(crate) fn count(&self, name: &str, range: RangeInclusive<u64>, default: u64) -> u64 {
         let read = |value: &Value| value.as_u64().ok_or_else(|| "must be a whole number".to_owned());
         self.quantity(name, range, default, read, |n| n.to_string())
     }
 
-    pub(super) fn duration(&self, name: &str, range: RangeInclusive<u64>, default: u64) -> u64 {
+    pub(crate) fn duration(&self, name: &str, range: RangeInclusive<u64>, default: u64) -> u64 {
         let read = |value: &Value| match value {
             Value::String(text) => parse_duration_ms(text),
             Value::Number(number) if number.as_u64() == Some(0) => Ok(0),
@@ -112,7 +112,7 @@ impl<'a> Fields<'a> {
         self.quantity(name, range, default, read, format_duration_ms)
     }
 
-    pub(super) fn bytes(&self, name: &str, range: RangeInclusive<u64>, default: u64) -> u64 {
+    pub(crate) fn bytes(&self, name: &str, range: RangeInclusive<u64>, default: u64) -> u64 {
         let read = |value: &Value| match value {
             Value::String(text) => parse_bytes(text),
             other => other.as_u64().ok_or_else(|| "must be a size, such as 16Mi".to_owned()),
