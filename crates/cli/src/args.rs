@@ -57,6 +57,16 @@ pub struct Global {
     /// File with the certificates (PEM) to trust for https instead of the public ones
     #[arg(long, global = true, env = "KLAMBDA_CA_FILE", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
+    /// The namespace of what is asked for [default: default]
+    #[arg(
+        short,
+        long,
+        global = true,
+        env = "KLAMBDA_NAMESPACE",
+        hide_env_values = true,
+        value_name = "NAME"
+    )]
+    pub namespace: Option<String>,
     /// How long to wait for an answer
     #[arg(long, global = true, value_name = "DURATION", default_value = "30s", value_parser = time::parse_timeout)]
     pub timeout: Duration,
@@ -72,8 +82,7 @@ pub enum Command {
     /// Create or change what the files describe
     Apply(Apply),
     /// List what there is
-    #[command(subcommand)]
-    Get(Get),
+    Get(GetWhat),
     /// Tell everything about one thing, in words
     #[command(subcommand)]
     Describe(Describe),
@@ -102,6 +111,9 @@ pub enum Command {
     /// Pause or resume a whole subscription
     #[command(subcommand, visible_alias = "sub", aliases = ["subs", "subscriptions"])]
     Subscription(Subscription),
+    /// Create, list or delete namespaces, in which everything lives
+    #[command(subcommand, visible_alias = "ns", alias = "namespaces")]
+    Namespace(Namespace),
     /// Create, list or delete tokens, which say who may do what
     #[command(subcommand, alias = "tokens")]
     Token(Token),
@@ -160,12 +172,18 @@ pub struct Apply {
     /// YAML (several documents with ---) or JSON; a folder means every .yaml, .yml and .json in it; - is stdin
     #[arg(short, long = "filename", value_name = "FILE|DIR|-", required = true)]
     pub filename: Vec<PathBuf>,
-    /// The namespace of functions and agents whose document names none [default: default]
-    #[arg(short, long, value_name = "NAME")]
-    pub namespace: Option<String>,
     /// Throw away what waits in a subscription whose ordering, key or sequence changes, instead of delivering it first
     #[arg(long)]
     pub discard: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct GetWhat {
+    /// Those of every namespace
+    #[arg(short = 'A', long, global = true, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+    #[command(subcommand)]
+    pub what: Get,
 }
 
 #[derive(Debug, Subcommand)]
@@ -191,6 +209,9 @@ pub enum Get {
     /// Events in the log
     #[command(visible_aliases = ["events", "ev"])]
     Event(GetEvent),
+    /// Namespaces and what is in them
+    #[command(visible_aliases = ["namespaces", "ns"])]
+    Namespace { name: Vec<String> },
 }
 
 #[derive(Debug, Args)]

@@ -18,7 +18,12 @@ pub struct Client {
     base: String,
     bearer: Option<String>,
     timeout: Duration,
+    /// What is asked for is in this one, unless it says otherwise.
+    namespace: String,
 }
+
+/// Stands for all namespaces, in lists.
+const ALL_NAMESPACES: &str = "*";
 
 #[derive(Debug)]
 pub struct Answer {
@@ -75,7 +80,21 @@ impl Client {
         if let Some(file) = &global.ca_file {
             config = config.tls_config(TlsConfig::builder().root_certs(read_certificates(file)?).build());
         }
-        Ok(Client { agent: config.build().new_agent(), base, bearer, timeout: global.timeout })
+        let namespace = global.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        Ok(Client { agent: config.build().new_agent(), base, bearer, timeout: global.timeout, namespace })
+    }
+
+    /// Lists are of all namespaces from here on.
+    pub fn look_everywhere(&mut self) {
+        self.namespace = ALL_NAMESPACES.to_owned();
+    }
+
+    pub fn looks_everywhere(&self) -> bool {
+        self.namespace == ALL_NAMESPACES
+    }
+
+    pub fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     pub fn base(&self) -> &str {
@@ -175,8 +194,10 @@ impl Client {
         timeout: Option<Duration>,
     ) -> Result<http::Response<ureq::Body>, Error> {
         let carries_body = matches!(method, Method::POST | Method::PUT);
-        let mut request =
-            http::Request::builder().method(method).uri(route.to_url(&self.base)).header("accept", accept);
+        let mut request = http::Request::builder()
+            .method(method)
+            .uri(route.to_url(&self.base, &self.namespace))
+            .header("accept", accept);
         if let Some(bearer) = &self.bearer {
             request = request.header("authorization", bearer);
         }

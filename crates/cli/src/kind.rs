@@ -15,6 +15,7 @@ pub enum Kind {
     DeadLetter,
     Replay,
     Event,
+    Namespace,
     Token,
 }
 
@@ -30,6 +31,7 @@ impl Kind {
             Kind::DeadLetter => "deadletter",
             Kind::Replay => "replay",
             Kind::Event => "event",
+            Kind::Namespace => "namespace",
             Kind::Token => "token",
         }
     }
@@ -37,7 +39,9 @@ impl Kind {
     /// `kind/name`, as `-o name` prints it.
     pub fn name_of(self, item: &Value) -> String {
         let name = match self {
-            Kind::Function | Kind::Agent | Kind::Subscription => cell(item, "/metadata/name"),
+            Kind::Function | Kind::Agent | Kind::Subscription | Kind::Namespace => {
+                cell(item, "/metadata/name")
+            }
             Kind::Lane => format!("{}/{}", cell(item, "/subscription"), cell(item, "/key")),
             Kind::DeadLetter | Kind::Replay => cell(item, "/id"),
             Kind::Event => cell(item, "/event/id"),
@@ -66,6 +70,7 @@ impl Kind {
             Kind::DeadLetter => (DEAD_LETTER, DEAD_LETTER_WIDE),
             Kind::Replay => (REPLAY, REPLAY_WIDE),
             Kind::Event => (EVENT, EVENT_WIDE),
+            Kind::Namespace => (NAMESPACES, NAMESPACES_WIDE),
             Kind::Token => (TOKEN, TOKEN_WIDE),
         }
     }
@@ -127,7 +132,26 @@ pub fn data_of(event: &Value) -> String {
 
 use Show::{Age, Count, Data, Error, Key, Relative, Text, TextOr, Words};
 
-const NAMESPACE: &[Column] = &[Column("NAMESPACE", Text("/metadata/namespace"))];
+const NAMESPACE: &[Column] = &[Column("NAMESPACE", Words(namespace))];
+
+/// Where a thing lives: documents say it among their metadata.
+fn namespace(item: &Value) -> String {
+    text(item, "/metadata/namespace").unwrap_or_else(|| cell(item, "/namespace"))
+}
+
+const NAMESPACES: &[Column] = &[
+    Column("NAME", Text("/metadata/name")),
+    Column("SUBSCRIPTIONS", Count("/status/subscriptions")),
+    Column("WAITING", Count("/status/waiting")),
+    Column("DEAD", Count("/status/deadLetters")),
+    Column("AGE", Age("/metadata/createdAt")),
+];
+const NAMESPACES_WIDE: &[Column] = &[
+    Column("MAX-EVENTS/S", Text("/spec/limits/eventsPerSecond")),
+    Column("MAX-BACKLOG", Text("/spec/limits/backlog")),
+    Column("MAX-SUBSCRIPTIONS", Text("/spec/limits/subscriptions")),
+    Column("MAX-FUNCTIONS", Text("/spec/limits/functions")),
+];
 
 const FUNCTION: &[Column] = &[
     Column("NAME", Text("/metadata/name")),

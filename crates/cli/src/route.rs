@@ -7,18 +7,41 @@ const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove
 /// Path and query below the server's base URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
+    /// Below the root of the API.
     path: String,
     query: String,
+    place: Place,
 }
+
+/// Which namespace an address is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// It concerns the whole server.
+    Server,
+    /// The one that the client works in.
+    Here,
+    Named(String),
+}
+
+/// What lives in no namespace.
+const OF_THE_SERVER: [&str; 4] = ["namespaces", "tokens", "status", "backup"];
+const DEFAULT: &str = "default";
 
 impl Route {
     pub fn new(segments: &[&str]) -> Route {
-        let mut path = "/api/v1".to_owned();
+        let mut path = String::new();
         for segment in segments {
             path.push('/');
             path.extend(utf8_percent_encode(segment, UNRESERVED));
         }
-        Route { path, query: String::new() }
+        let is_of_server = segments.first().is_some_and(|first| OF_THE_SERVER.contains(first));
+        let place = if is_of_server { Place::Server } else { Place::Here };
+        Route { path, query: String::new(), place }
+    }
+
+    /// In this namespace, wherever the client works.
+    pub fn within(self, namespace: &str) -> Route {
+        Route { place: Place::Named(namespace.to_owned()), ..self }
     }
 
     pub fn query(mut self, name: &str, value: impl ToString) -> Route {
@@ -50,8 +73,19 @@ impl Route {
         Route::new(&["lanes", action]).query("subscription", subscription).query("key", key)
     }
 
-    pub fn to_url(&self, base: &str) -> String {
-        format!("{base}{}{}", self.path, self.query)
+    /// `here`: the namespace that the client works in.
+    pub fn to_url(&self, base: &str, here: &str) -> String {
+        let namespace = match &self.place {
+            Place::Server => DEFAULT,
+            Place::Here => here,
+            Place::Named(name) => name,
+        };
+        let mut url = format!("{base}/api/v1");
+        if namespace != DEFAULT {
+            url.push_str("/namespaces/");
+            url.extend(utf8_percent_encode(namespace, UNRESERVED));
+        }
+        url + &self.path + &self.query
     }
 }
 
@@ -66,15 +100,28 @@ mod tests {
 
     #[test]
     fn keys_are_encoded_or_go_by_the_query() {
-        let url = |key| Route::lane("orders", key).to_url("");
+        let url = |key| Route::lane("orders", key).to_url("", "default");
         assert_eq!(url("order-42"), "/api/v1/lanes/orders/order-42");
         assert_eq!(url("a b?ü#%"), "/api/v1/lanes/orders/a%20b%3F%C3%BC%23%25");
         assert_eq!(url("a/b&c"), "/api/v1/lanes?subscription=orders&key=a%2Fb%26c");
         assert_eq!(url(".."), "/api/v1/lanes?subscription=orders&key=..");
         assert_eq!(
-            Route::lane_action("orders", "/x", "skip").to_url("http://h"),
+            Route::lane_action("orders", "/x", "skip").to_url("http://h", "default"),
             "http://h/api/v1/lanes/skip?subscription=orders&key=%2Fx"
         );
-        assert_eq!(Route::lane_action("orders", "x", "skip").to_url(""), "/api/v1/lanes/orders/x/skip");
+        assert_eq!(
+            Route::lane_action("orders", "x", "skip").to_url("", "default"),
+            "/api/v1/lanes/orders/x/skip"
+        );
+    }
+
+    #[test]
+    fn a_namespace_is_part_of_the_path() {
+        let lanes = Route::new(&["lanes"]).query("limit", 1);
+        assert_eq!(lanes.to_url("", "default"), "/api/v1/lanes?limit=1");
+        assert_eq!(lanes.to_url("", "shop"), "/api/v1/namespaces/shop/lanes?limit=1");
+        assert_eq!(lanes.to_url("", "*"), "/api/v1/namespaces/%2A/lanes?limit=1");
+        assert_eq!(lanes.within("other").to_url("", "shop"), "/api/v1/namespaces/other/lanes?limit=1");
+        assert_eq!(Route::new(&["tokens", "ci"]).to_url("", "shop"), "/api/v1/tokens/ci");
     }
 }

@@ -50,6 +50,11 @@ fn the_guide_on_dead_letters() {
 }
 
 #[test]
+fn the_guide_on_namespaces() {
+    follow("docs/guide/namespaces.md");
+}
+
+#[test]
 fn the_guide_on_receiving() {
     follow("docs/guide/receiving.md");
 }

@@ -3,20 +3,8 @@
 use clap::Args;
 
 #[derive(Debug, Args)]
-pub struct Namespace {
-    /// The namespace they are in
-    #[arg(short, long, value_name = "NAME", default_value = "default")]
-    pub namespace: String,
-}
-
-#[derive(Debug, Args)]
 pub struct GetFunction {
     pub name: Vec<String>,
-    #[command(flatten)]
-    pub namespace: Namespace,
-    /// Those of every namespace
-    #[arg(short = 'A', long, conflicts_with_all = ["name", "namespace"])]
-    pub all_namespaces: bool,
     #[command(flatten)]
     pub limit: super::Limit,
 }
@@ -25,8 +13,6 @@ pub struct GetFunction {
 pub struct FunctionNames {
     #[arg(required = true)]
     pub name: Vec<String>,
-    #[command(flatten)]
-    pub namespace: Namespace,
 }
 
 #[derive(Debug, Args)]
@@ -73,8 +59,6 @@ pub struct Invoke {
     /// A function or agent; function/NAME or agent/NAME says which
     #[arg(value_name = "NAME", value_parser = parse_reference)]
     pub name: Reference,
-    #[command(flatten)]
-    pub namespace: Namespace,
     /// The data itself, or the file that holds it; - is stdin
     #[arg(short, long, value_name = "TEXT|@FILE|-", allow_hyphen_values = true)]
     pub data: Option<String>,
@@ -91,8 +75,6 @@ pub struct Logs {
     /// A function or agent; function/NAME or agent/NAME says which
     #[arg(value_name = "NAME", value_parser = parse_reference)]
     pub name: Reference,
-    #[command(flatten)]
-    pub namespace: Namespace,
     /// Go on with what is written from now on
     #[arg(short, long)]
     pub follow: bool,
@@ -106,8 +88,6 @@ pub struct Rebuild {
     /// Functions or agents; function/NAME, or the kind before all names, says which
     #[arg(value_name = "NAME", required = true, value_parser = parse_reference)]
     name: Vec<Reference>,
-    #[command(flatten)]
-    pub namespace: Namespace,
 }
 
 impl Rebuild {

@@ -26,7 +26,8 @@ pub fn run(context: &mut Context, args: &Apply) -> anyhow::Result<()> {
         return Err(Usage("nothing to apply: no documents in the files given".to_owned()).into());
     }
     // All documents are looked at before the first is sent, so that a typo in the last does not leave half applied.
-    let namespace = args.namespace.as_deref();
+    let given = context.namespace.clone();
+    let namespace = given.as_deref();
     let named: Result<Vec<Manifest>, Usage> = documents
         .into_iter()
         .map(|(file, document)| manifest(document, namespace).map_err(|e| Usage::file(&file, &e)))
@@ -52,6 +53,7 @@ impl Manifest {
 fn apply(context: &mut Context, manifest: &Manifest, discard: bool) -> anyhow::Result<()> {
     let (answer, done) = match manifest.kind {
         Kind::Function | Kind::Agent => apply_function(context, manifest)?,
+        Kind::Namespace => apply_namespace(context, manifest)?,
         _ => apply_subscription(context, manifest, discard)?,
     };
     if write_raw(context.out, context.format, &answer)? {
@@ -77,17 +79,29 @@ fn apply_function(context: &Context, manifest: &Manifest) -> anyhow::Result<(Val
     Ok((answer.body, done))
 }
 
+fn apply_namespace(context: &Context, manifest: &Manifest) -> anyhow::Result<(Value, &'static str)> {
+    let route = Route::new(&["namespaces", &manifest.name]);
+    let before = found(context, &route)?;
+    let after = context.client.put(&route, &manifest.document)?.body;
+    let done = outcome(before.as_ref(), &after);
+    Ok((after, done))
+}
+
+fn found(context: &Context, route: &Route) -> anyhow::Result<Option<Value>> {
+    match context.client.get(route) {
+        Ok(found) => Ok(Some(found)),
+        Err(Error::Problem(problem)) if problem.status == 404 => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn apply_subscription(
     context: &Context,
     manifest: &Manifest,
     discard: bool,
 ) -> anyhow::Result<(Value, &'static str)> {
-    let route = Route::new(&["subscriptions", &manifest.name]);
-    let before = match context.client.get(&route) {
-        Ok(before) => Some(before),
-        Err(Error::Problem(problem)) if problem.status == 404 => None,
-        Err(error) => return Err(error.into()),
-    };
+    let route = Route::new(&["subscriptions", &manifest.name]).within(&manifest.namespace);
+    let before = found(context, &route)?;
     let change = route.query_opt("discard", discard.then_some(true));
     let after = context.client.put(&change, &manifest.document)?.body;
     for warning in warnings(&after) {
@@ -131,7 +145,7 @@ fn manifest(mut document: Value, given: Option<&str>) -> Result<Manifest, String
     };
     let written = document.pointer("/metadata/namespace").and_then(Value::as_str);
     let namespace = match (written, given) {
-        (Some(written), Some(given)) if written != given && kind != Kind::Subscription => {
+        (Some(written), Some(given)) if written != given && kind != Kind::Namespace => {
             return Err(format!("{name} is in namespace {written}, and -n says {given}"));
         }
         (written, given) => written.or(given).unwrap_or("default").to_owned(),
@@ -140,11 +154,12 @@ fn manifest(mut document: Value, given: Option<&str>) -> Result<Manifest, String
 }
 
 fn kind(word: Option<&str>) -> Result<Kind, String> {
-    const KNOWN: &str = "LambdaFunction, LambdaAgent and Subscription are";
+    const KNOWN: &str = "LambdaFunction, LambdaAgent, Subscription and Namespace are";
     match word {
         Some("LambdaFunction") => Ok(Kind::Function),
         Some("LambdaAgent") => Ok(Kind::Agent),
         Some("Subscription") => Ok(Kind::Subscription),
+        Some("Namespace") => Ok(Kind::Namespace),
         Some(other) => Err(format!("kind {other} is not known; {KNOWN}")),
         None => Err(format!("a document has no kind; {KNOWN} known")),
     }

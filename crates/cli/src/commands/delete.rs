@@ -43,7 +43,8 @@ fn stopped(answer: &Answer) -> &'static str {
 }
 
 fn functions(context: &mut Context, kind: Kind, args: &DeleteFunction) -> anyhow::Result<()> {
-    let place = Place::new(kind, &args.names.namespace.namespace);
+    let namespace = context.client.namespace().to_owned();
+    let place = Place::new(kind, &namespace);
     for_each(&args.names.name, |name| {
         let route = place.route(&[name]);
         if !args.wait {

@@ -37,7 +37,8 @@ pub fn run(context: &mut Context, what: &Describe) -> anyhow::Result<()> {
 }
 
 fn functions(context: &mut Context, kind: Kind, names: &FunctionNames) -> anyhow::Result<()> {
-    let place = Place::new(kind, &names.namespace.namespace);
+    let namespace = context.client.namespace().to_owned();
+    let place = Place::new(kind, &namespace);
     for_each(&names.name, |name| function::describe(context, place, name))
 }
 

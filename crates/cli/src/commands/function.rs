@@ -32,17 +32,8 @@ impl<'a> Place<'a> {
 
     /// The list, or what lies below it.
     pub fn route(&self, below: &[&str]) -> Route {
-        self.address(below).query("namespace", self.namespace)
-    }
-
-    /// The list of all namespaces.
-    pub fn everywhere(&self) -> Route {
-        self.address(&[]).query("namespace", "*")
-    }
-
-    fn address(&self, below: &[&str]) -> Route {
         let noun = if self.kind == Kind::Agent { "agents" } else { "functions" };
-        Route::new(&[&["lambda", noun], below].concat())
+        Route::new(&[&["lambda", noun], below].concat()).within(self.namespace)
     }
 
     /// The subscription that its triggers are.
@@ -60,14 +51,14 @@ impl<'a> Place<'a> {
 pub fn with_place<T>(
     context: &mut Context,
     reference: &Reference,
-    namespace: &str,
     mut act: impl FnMut(&mut Context, Place) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let place = Place::of(reference, namespace);
+    let namespace = context.client.namespace().to_owned();
+    let place = Place::of(reference, &namespace);
     let title = |place: Place| place.title(&reference.name);
     let done = act(context, place).with_context(|| title(place));
     let Err(error) = done else { return done };
-    let agent = Place { kind: Kind::Agent, namespace };
+    let agent = Place { kind: Kind::Agent, namespace: &namespace };
     let may_be_agent = reference.kind.is_none() && is_not_found(&error);
     if may_be_agent && context.client.get(&agent.route(&[&reference.name])).is_ok() {
         return act(context, agent).with_context(|| title(agent));
@@ -91,7 +82,7 @@ pub fn invoke(context: &mut Context, args: &Invoke) -> anyhow::Result<()> {
             [("ce-specversion", "1.0"), ("ce-type", event_type), ("ce-source", "/klambda"), ("ce-id", &id)];
         body = attributes.into_iter().fold(body, |body, (name, value)| body.header(name, value));
     }
-    let answer = with_place(context, &args.name, &args.namespace.namespace, |context, place| {
+    let answer = with_place(context, &args.name, |context, place| {
         let route = place.route(&[&args.name.name, "invoke"]);
         Ok(context.client.post_raw(&route, body.clone())?)
     })?;
@@ -115,7 +106,7 @@ fn print_answer(context: &mut Context, answer: &[u8]) -> anyhow::Result<()> {
 
 pub fn rebuild(context: &mut Context, args: &Rebuild) -> anyhow::Result<()> {
     for_each(&args.names(), |reference| {
-        let (title, answer) = with_place(context, reference, &args.namespace.namespace, |context, place| {
+        let (title, answer) = with_place(context, reference, |context, place| {
             let route = place.route(&[&reference.name, "rebuild"]);
             Ok((place.title(&reference.name), context.client.post(&route, None)?))
         })?;

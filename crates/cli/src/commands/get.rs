@@ -1,8 +1,8 @@
 //! `get`: what there is, as a list or by name.
 
 use super::function::Place;
-use super::{Context, for_each};
-use crate::args::{Filter, Get, GetDeadLetter, GetEvent, GetFunction, GetLane};
+use super::{Context, for_each, namespace};
+use crate::args::{Filter, Get, GetDeadLetter, GetEvent, GetFunction, GetLane, GetWhat};
 use crate::client::Page;
 use crate::kind::{Kind, Shown};
 use crate::output::{Format, write_raw};
@@ -10,8 +10,11 @@ use crate::route::Route;
 use crate::time;
 use serde_json::Value;
 
-pub fn run(context: &mut Context, what: &Get) -> anyhow::Result<()> {
-    match what {
+pub fn run(context: &mut Context, args: &GetWhat) -> anyhow::Result<()> {
+    if args.all_namespaces {
+        context.client.look_everywhere();
+    }
+    match &args.what {
         Get::Function(args) => functions(context, Kind::Function, args),
         Get::Agent(args) => functions(context, Kind::Agent, args),
         Get::Subscription { name } if name.is_empty() => {
@@ -27,17 +30,17 @@ pub fn run(context: &mut Context, what: &Get) -> anyhow::Result<()> {
         }
         Get::Replay { id } => named(context, Kind::Replay, id, |id| Route::new(&["dlq", "replays", id])),
         Get::Event(args) => events(context, args),
+        Get::Namespace { name } => namespace::get(context, name),
     }
 }
 
 fn functions(context: &mut Context, kind: Kind, args: &GetFunction) -> anyhow::Result<()> {
-    let place = Place::new(kind, &args.namespace.namespace);
+    let namespace = context.client.namespace().to_owned();
+    let place = Place::new(kind, &namespace);
     if !args.name.is_empty() {
         return named(context, kind, &args.name, |name| place.route(&[name]));
     }
-    let route = if args.all_namespaces { place.everywhere() } else { place.route(&[]) };
-    let page = context.client.list_from(&route, "cursor", None::<&str>, args.limit.limit)?;
-    print_page(context, kind, page, args.all_namespaces)
+    list(context, kind, &place.route(&[]), "cursor", args.limit.limit)
 }
 
 fn lanes(context: &mut Context, args: &GetLane) -> anyhow::Result<()> {
@@ -78,7 +81,7 @@ fn events(context: &mut Context, args: &GetEvent) -> anyhow::Result<()> {
     let route = Route::new(&["events"]).query_opt("type", args.event_type.as_ref());
     // Positions are the cursors here, so the start is simply the first cursor.
     let page = context.client.list_from(&route, "after", args.after, args.limit.limit)?;
-    print_page(context, Kind::Event, page, false)
+    print_page(context, Kind::Event, page)
 }
 
 pub fn list(
@@ -89,16 +92,17 @@ pub fn list(
     limit: usize,
 ) -> anyhow::Result<()> {
     let page = context.client.list_from(route, cursor, None::<&str>, limit)?;
-    print_page(context, kind, page, false)
+    print_page(context, kind, page)
 }
 
-fn print_page(context: &mut Context, kind: Kind, page: Page, namespaces: bool) -> anyhow::Result<()> {
+fn print_page(context: &mut Context, kind: Kind, page: Page) -> anyhow::Result<()> {
     let for_people = matches!(context.format, Format::Table | Format::Wide);
     if for_people && page.items.is_empty() {
         eprintln!("no {}s found", kind.word());
         return Ok(());
     }
-    print(context, kind, &Value::Array(page.items), namespaces)?;
+    let is_everywhere = context.client.looks_everywhere();
+    print(context, kind, &Value::Array(page.items), is_everywhere)?;
     if page.more {
         context.out.flush()?;
         eprintln!("there are more; --limit 0 lists all");

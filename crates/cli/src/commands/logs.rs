@@ -18,7 +18,7 @@ const RECONNECT: Duration = Duration::from_secs(1);
 const TAIL_AGAIN: u64 = 1_000;
 
 pub fn run(context: &mut Context, args: &Logs) -> anyhow::Result<()> {
-    with_place(context, &args.name, &args.namespace.namespace, |context, place| {
+    with_place(context, &args.name, |context, place| {
         let route = place.route(&[&args.name.name, "logs"]);
         if args.follow {
             return follow(context, &route, args.tail);

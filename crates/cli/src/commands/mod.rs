@@ -15,6 +15,7 @@ mod function;
 mod get;
 mod lane;
 mod logs;
+mod namespace;
 mod receive;
 mod serve;
 mod status;
@@ -38,6 +39,8 @@ use std::io::{self, BufRead, IsTerminal, Write};
 /// What every command needs: whom to ask, and how and where to print.
 pub struct Context<'a> {
     pub client: Client,
+    /// As it was given, if it was.
+    pub namespace: Option<String>,
     pub format: Format,
     pub out: &'a mut dyn Write,
 }
@@ -52,7 +55,8 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
 
 fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
     let context = |out| -> anyhow::Result<Context> {
-        Ok(Context { client: Client::new(&cli.global)?, format: cli.global.output, out })
+        let namespace = cli.global.namespace.clone();
+        Ok(Context { client: Client::new(&cli.global)?, namespace, format: cli.global.output, out })
     };
     match &cli.command {
         Command::Serve(args) => serve::run(args, cli.global.token_file.as_deref()),
@@ -70,6 +74,7 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Lane(action) => lane::run(&mut context(out)?, action),
         Command::Dlq(action) => dlq::run(&mut context(out)?, action),
         Command::Subscription(action) => subscription::run(&mut context(out)?, action),
+        Command::Namespace(action) => namespace::run(&mut context(out)?, action),
         Command::Token(action) => token::run(&mut context(out)?, action),
         Command::Status => status::run(&mut context(out)?),
         Command::Backup(args) => backup::run(&mut context(out)?, args),

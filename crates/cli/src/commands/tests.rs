@@ -182,8 +182,8 @@ fn functions_are_applied_whole_and_the_server_says_what_changed() {
     assert_eq!(
         server.asked(),
         [
-            r#"PUT /api/v1/lambda/functions/f?namespace=default&apply=true {"kind":"LambdaFunction","metadata":{"name":"f"}}"#,
-            r#"PUT /api/v1/lambda/agents/a?namespace=shop&apply=true {"kind":"LambdaAgent","metadata":{"name":"a","namespace":"shop"}}"#,
+            r#"PUT /api/v1/lambda/functions/f?apply=true {"kind":"LambdaFunction","metadata":{"name":"f"}}"#,
+            r#"PUT /api/v1/namespaces/shop/lambda/agents/a?apply=true {"kind":"LambdaAgent","metadata":{"name":"a","namespace":"shop"}}"#,
         ]
     );
 }
@@ -205,9 +205,9 @@ fn an_invocation_is_passed_on_as_it_is() {
     assert_eq!(
         server.asked(),
         [
-            r#"POST /api/v1/lambda/functions/hello/invoke?namespace=shop {"name":"Ada"}"#,
-            "POST /api/v1/lambda/agents/a/invoke?namespace=default text",
-            "POST /api/v1/lambda/functions/hello/invoke?namespace=default"
+            r#"POST /api/v1/namespaces/shop/lambda/functions/hello/invoke {"name":"Ada"}"#,
+            "POST /api/v1/lambda/agents/a/invoke text",
+            "POST /api/v1/lambda/functions/hello/invoke"
         ]
     );
 }
@@ -223,8 +223,8 @@ fn logs_go_on_where_they_broke_and_end_with_the_function() {
     result.expect("followed to its end");
     assert_eq!(out, "a\nb\nc\n");
     let asked = server.asked();
-    assert_eq!(asked[0], "GET /api/v1/lambda/functions/hello/logs?namespace=default&tail=2");
-    assert_eq!(asked[2], "GET /api/v1/lambda/functions/hello/logs?namespace=default&tail=1000");
+    assert_eq!(asked[0], "GET /api/v1/lambda/functions/hello/logs?tail=2");
+    assert_eq!(asked[2], "GET /api/v1/lambda/functions/hello/logs?tail=1000");
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn waiting_ends_when_it_is_ready_or_cannot_be() {
     let (result, out) = server.run("delete function f --wait");
     result.expect("deleted");
     assert_eq!(out, "function/f deleted\n");
-    assert_eq!(server.asked()[0], "DELETE /api/v1/lambda/functions/f?namespace=default");
+    assert_eq!(server.asked()[0], "DELETE /api/v1/lambda/functions/f");
 
     let server = Canned::new(vec![(200, building), (404, r#"{"title": "No such function"}"#)]);
     let error = server.run("wait function f").0.expect_err("it is gone");

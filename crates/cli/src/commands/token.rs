@@ -29,7 +29,11 @@ fn create(context: &mut Context, args: &CreateToken) -> anyhow::Result<()> {
     if context.format == Format::Name {
         return Err(Usage("-o name would lose the token, which is shown only once".to_owned()).into());
     }
-    let namespaces = if args.all_namespaces { json!("*") } else { json!(args.namespace) };
+    let own = context.client.namespace();
+    let namespaces = match args.all_namespaces {
+        true => json!("*"),
+        false => args.also.iter().map(String::as_str).chain([own]).collect(),
+    };
     let mut body = json!({"name": args.name, "role": args.role, "namespaces": namespaces});
     if let Some(expires) = &args.expires {
         body["expires"] = Value::from(expires.as_str());

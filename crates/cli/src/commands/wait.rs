@@ -24,7 +24,8 @@ pub fn run(context: &mut Context, what: &Wait) -> anyhow::Result<()> {
 }
 
 fn all(context: &mut Context, kind: Kind, args: &WaitFor) -> anyhow::Result<()> {
-    let place = Place::new(kind, &args.names.namespace.namespace);
+    let namespace = context.client.namespace().to_owned();
+    let place = Place::new(kind, &namespace);
     let deadline = Instant::now() + context.client.timeout();
     for_each(&args.names.name, |name| {
         until(context, place, name, &args.goal, deadline)?;

@@ -44,6 +44,7 @@ impl Stage {
             server: format!("http://{address}"),
             token_file: None,
             ca_file: None,
+            namespace: None,
             timeout: ANSWER,
             output: Format::Table,
         };
@@ -88,13 +89,13 @@ impl Stage {
 
     pub fn apply(&self, draft: Draft) -> anyhow::Result<()> {
         let manifest = script::manifest(self.language, draft, &self.journal_path());
-        let route = Route::new(&["lambda", "functions", FUNCTION]).query("namespace", "default");
+        let route = Route::new(&["lambda", "functions", FUNCTION]);
         self.client.put(&route.query("apply", true), &manifest)?;
         Ok(())
     }
 
     pub fn function(&self) -> anyhow::Result<Value> {
-        let route = Route::new(&["lambda", "functions", FUNCTION]).query("namespace", "default");
+        let route = Route::new(&["lambda", "functions", FUNCTION]);
         match self.client.get(&route) {
             Err(Error::Problem(problem)) if problem.status == 404 => Ok(Value::Null),
             answer => Ok(answer?),
