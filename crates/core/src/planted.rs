@@ -87,6 +87,9 @@ bugs! {
     60 NotReadyCounts "a call for which nobody was there counts as an attempt"
     // The memory account.
     61 TextsUncounted "keys, ids and errors of lanes in memory are not counted"
+    // Namespaces.
+    62 IdsShared "an id is known in all namespaces once it is known in one"
+    63 PastShared "a subscription that begins in the past takes events of other namespaces"
 }
 
 /// Whether this bug is the chosen one.

@@ -452,6 +452,7 @@ impl Engine {
         accepted: Millis,
         event: &EventView<'_>,
     ) -> Result<bool, Failure> {
+        let namespace = if planted::is_on(Bug::PastShared) { subscription.namespace } else { namespace };
         let early = matches!(subscription.document.spec.from, From::Time(from) if accepted < from);
         if early || !subscription.wants(namespace, event) {
             return Ok(false);

@@ -1,7 +1,7 @@
 //! Receivers are called, and answer.
 
 use crate::checkers::{self, Verdict, Violation};
-use crate::event::{EventNo, SOURCES};
+use crate::event::{EventNo, HOME, SOURCES};
 use crate::history::{Ending, Entry, Request, SubNo};
 use crate::mix::Trouble;
 use crate::network::Call;
@@ -14,8 +14,8 @@ use klambda_dispatch::Delivery;
 
 impl World {
     pub(crate) fn deliver(&mut self, delivery: Delivery) -> Verdict {
-        let name = delivery.document.name.as_str();
-        let Some(sub) = self.names.get(name).copied() else {
+        let name = delivery.document.full_name();
+        let Some(sub) = self.names.get(&*name).copied() else {
             let text = format!("a request was made for subscription {name}, which is not there");
             return Err(Violation::new("no invention", text));
         };
@@ -49,7 +49,8 @@ impl World {
         let invented = |text: String| Violation::new("no invention", text);
         let view = EventView::decode(&delivery.record[delivery.event.clone()])
             .map_err(|_| invented("an event that cannot be read was delivered".into()))?;
-        let event = self.producer.find(view.source(), view.id());
+        let elsewhere = view.attribute(HOME).is_some();
+        let event = self.producer.find(elsewhere, view.source(), view.id());
         let event = event.ok_or_else(|| invented(format!("event {} was never made", view.id())))?;
         let made = self.outside.made(event);
         let place = delivery.place.as_ref();

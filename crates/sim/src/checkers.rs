@@ -6,6 +6,7 @@ pub mod bounded;
 pub mod deletion;
 pub mod detection;
 pub mod gap_policy;
+pub mod isolation;
 pub mod liveness;
 pub mod memory;
 pub mod no_double_effect;
@@ -63,6 +64,7 @@ impl Violation {
 
 /// All checkers that follow the history.
 pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
+    isolation::look(outside, entry)?;
     no_invention::look(outside, entry)?;
     no_double_effect::look(outside, entry)?;
     order::look(outside, entry)?;

@@ -8,11 +8,17 @@ use klambda_core::event::{Attribute, Data, Event, Form, Value};
 pub type EventNo = u32;
 
 pub const SOURCES: [&str; 3] = ["/shop", "/shop/eu", "/till"];
+/// The namespace beside the default one.
+pub const OTHER: &str = "other";
+/// The attribute by which an event says that it was sent there.
+pub const HOME: &str = "home";
 pub const KINDS: [&str; 3] = ["order.placed", "order.paid", "parcel.sent"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
     pub no: EventNo,
+    /// It is sent in the other namespace.
+    pub elsewhere: bool,
     pub id: String,
     pub source: usize,
     pub kind: usize,
@@ -38,6 +44,9 @@ impl Made {
         if self.no % 50 == 7 {
             attributes.push(attribute("lanesequence", "999999".into()));
             attributes.push(attribute("previousid", "nobody".into()));
+        }
+        if self.elsewhere {
+            attributes.push(attribute(HOME, OTHER.into()));
         }
         if self.reply {
             attributes.push(Attribute { name: "lambdahops".into(), value: Value::Integer(1) });

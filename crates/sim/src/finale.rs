@@ -4,7 +4,7 @@
 use crate::checkers::detection::Known;
 use crate::checkers::liveness::Standing;
 use crate::checkers::{Verdict, Violation, bounded, detection, liveness, memory, no_loss, replay_order};
-use crate::event::EventNo;
+use crate::event::{EventNo, HOME};
 use crate::history::{Entry, SubNo};
 use crate::mix::Trouble;
 use crate::recovery::catching_up;
@@ -276,7 +276,7 @@ impl World {
         let some = (0..SENT_AGAIN.min(made.len() as u64)).map(|_| self.rng.pick(made).to_event());
         let events = some.collect();
         let is_made = |view: &EventView<'_>| {
-            let event = producer.find(view.source(), view.id());
+            let event = producer.find(view.attribute(HOME).is_some(), view.source(), view.id());
             event.is_some_and(|event| made[event as usize].to_event() == view.to_event())
         };
         let known = Known { events, is_made: &is_made };

@@ -35,10 +35,12 @@ pub enum Trouble {
     Retargets,
     Replies,
     NotReady,
+    /// Two namespaces, with subscriptions and events of the same names.
+    Namespaces,
 }
 
 impl Trouble {
-    pub const ALL: [Trouble; 29] = [
+    pub const ALL: [Trouble; 30] = [
         Trouble::PowerCut,
         Trouble::Kill,
         Trouble::CrashInRecovery,
@@ -68,6 +70,7 @@ impl Trouble {
         Trouble::Retargets,
         Trouble::Replies,
         Trouble::NotReady,
+        Trouble::Namespaces,
     ];
 
     pub fn bit(self) -> u32 {
@@ -173,6 +176,6 @@ impl Mix {
 
     /// From here on nothing goes wrong any more.
     pub fn calm(&mut self) {
-        self.troubles &= Trouble::SmallMemory.bit() | Trouble::Retention.bit();
+        self.troubles &= Trouble::SmallMemory.bit() | Trouble::Retention.bit() | Trouble::Namespaces.bit();
     }
 }

@@ -2,7 +2,7 @@
 //! not. What does not fit is refused, which is fine.
 
 use crate::checkers::{self, Verdict};
-use crate::event::{EventNo, KINDS};
+use crate::event::{EventNo, KINDS, OTHER};
 use crate::history::{Decision, Entry, SubNo};
 use crate::mix::Trouble;
 use crate::outside::Sub;
@@ -22,9 +22,12 @@ impl World {
         if self.outside.calm {
             return Ok(());
         }
-        let missing = (0..self.mix.subscriptions)
-            .map(|n| format!("sub{n}"))
-            .find(|name| !self.names.contains_key(name));
+        let name = |n: u64| match self.mix.has(Trouble::Namespaces) {
+            true if n % 2 == 1 => format!("{OTHER}/sub{}", n / 2),
+            true => format!("sub{}", n / 2),
+            false => format!("sub{n}"),
+        };
+        let missing = (0..self.mix.subscriptions).map(name).find(|name| !self.names.contains_key(name));
         if let Some(name) = missing
             && (self.round < 3 || self.rng.one_in(30))
         {
@@ -333,8 +336,9 @@ impl World {
         let Ok(page) = self.engine.view_lanes(&query) else { return Ok(()) };
         // Rather one that fails again.
         let Some(lane) = page.items.into_iter().max_by_key(|lane| lane.depth) else { return Ok(()) };
-        match self.names.get(&lane.subscription).copied() {
-            Some(sub) => self.lane_action(&lane.subscription, sub, &lane.key, LaneAction::Skip),
+        let name = lane.subscription_name();
+        match self.names.get(&name).copied() {
+            Some(sub) => self.lane_action(&name, sub, &lane.key, LaneAction::Skip),
             None => Ok(()),
         }
     }
@@ -358,7 +362,9 @@ impl World {
     }
 
     pub fn event_of(&self, letter: &DeadLetter) -> Option<EventNo> {
-        self.producer.find(&letter.source, &letter.event_id)
+        let sub = self.ids.get(&letter.subscription)?;
+        let elsewhere = self.outside.sub(*sub).rules.is_elsewhere();
+        self.producer.find(elsewhere, &letter.source, &letter.event_id)
     }
 
     fn replay(&mut self) -> Verdict {

@@ -13,9 +13,10 @@ const SENT_AT_ONCE: usize = 400;
 pub struct Producer {
     /// Made so far.
     pub made: u64,
-    next_sequence: BTreeMap<u64, u64>,
-    /// Sequences that were left out, by key: some of them come late.
-    left_out: BTreeMap<u64, Vec<u64>>,
+    /// By namespace and key.
+    next_sequence: BTreeMap<(bool, u64), u64>,
+    /// Sequences that were left out: some of them come late.
+    left_out: BTreeMap<(bool, u64), Vec<u64>>,
     /// By the round in which they are sent.
     outbox: BTreeMap<(u64, u64), EventNo>,
     next: u64,
@@ -24,14 +25,14 @@ pub struct Producer {
     tries: u32,
     /// What a receiver answers a call with: the same however often it is called.
     replies: BTreeMap<(SubNo, EventNo), Vec<EventNo>>,
-    /// What was made, by source and id.
-    ids: BTreeMap<(usize, String), EventNo>,
+    /// What was made, by namespace, source and id.
+    ids: BTreeMap<(bool, usize, String), EventNo>,
 }
 
 impl Producer {
-    pub fn find(&self, source: &str, id: &str) -> Option<EventNo> {
+    pub fn find(&self, elsewhere: bool, source: &str, id: &str) -> Option<EventNo> {
         let source = SOURCES.iter().position(|name| *name == source)?;
-        self.ids.get(&(source, id.to_owned())).copied()
+        self.ids.get(&(elsewhere, source, id.to_owned())).copied()
     }
 
     pub fn is_done(&self, mix: &Mix) -> bool {
@@ -69,9 +70,10 @@ impl Producer {
                 return;
             }
             self.made += 1;
-            let made = self.one(mix, events.len() as EventNo, events, rng);
+            let elsewhere = mix.has(Trouble::Namespaces) && rng.one_in(2);
+            let made = self.one(mix, elsewhere, events, rng);
             let no = made.no;
-            self.ids.insert((made.source, made.id.clone()), no);
+            self.ids.insert((elsewhere, made.source, made.id.clone()), no);
             events.push(made);
             let due = if mix.has(Trouble::Shuffle) { round + rng.below(5) } else { round };
             self.later(no, due);
@@ -99,8 +101,9 @@ impl Producer {
         }
         let mut replies = Vec::new();
         for _ in 0..rng.between(1, 3) {
-            let made = Made { reply: true, ..self.one(mix, events.len() as EventNo, events, rng) };
-            self.ids.insert((made.source, made.id.clone()), made.no);
+            let elsewhere = events[cause as usize].elsewhere;
+            let made = Made { reply: true, ..self.one(mix, elsewhere, events, rng) };
+            self.ids.insert((elsewhere, made.source, made.id.clone()), made.no);
             replies.push(made.no);
             events.push(made);
         }
@@ -108,14 +111,16 @@ impl Producer {
         replies
     }
 
-    fn one(&mut self, mix: &Mix, no: EventNo, events: &[Made], rng: &mut Rng) -> Made {
+    fn one(&mut self, mix: &Mix, elsewhere: bool, events: &[Made], rng: &mut Rng) -> Made {
+        let no = events.len() as EventNo;
         // Some keys are busier than others.
         let key = if rng.one_in(3) { rng.below(mix.keys.min(3)) } else { rng.below(mix.keys) };
-        let sequence = self.sequence(mix, key, rng);
-        let source = rng.below(SOURCES.len() as u64) as usize;
+        let sequence = self.sequence(mix, (elsewhere, key), rng);
+        let (source, id) = self.name(mix, no, elsewhere, events, rng);
         Made {
             no,
-            id: self.id(no, source, events, rng),
+            elsewhere,
+            id,
             source,
             kind: rng.below(KINDS.len() as u64) as usize,
             key: (!rng.one_in(150)).then_some(key),
@@ -128,7 +133,7 @@ impl Producer {
     }
 
     /// The next one of its key, or one that was left out before, however long ago.
-    fn sequence(&mut self, mix: &Mix, key: u64, rng: &mut Rng) -> u64 {
+    fn sequence(&mut self, mix: &Mix, key: (bool, u64), rng: &mut Rng) -> u64 {
         let next = self.next_sequence.entry(key).or_insert(1);
         if mix.has(Trouble::Gaps) {
             let left_out = self.left_out.entry(key).or_default();
@@ -148,15 +153,32 @@ impl Producer {
         sequence
     }
 
-    /// Ids are the producer's: two producers may use the same.
-    fn id(&self, no: EventNo, source: usize, events: &[Made], rng: &mut Rng) -> String {
+    /// Source and id. Ids are the producer's: two producers may use the same, and in another namespace a producer may
+    /// have the same name, too.
+    fn name(
+        &self,
+        mix: &Mix,
+        no: EventNo,
+        elsewhere: bool,
+        events: &[Made],
+        rng: &mut Rng,
+    ) -> (usize, String) {
+        let source = rng.below(SOURCES.len() as u64) as usize;
+        let is_free =
+            |source: usize, other: &Made| !self.ids.contains_key(&(elsewhere, source, other.id.clone()));
         if !events.is_empty() && rng.one_in(30) {
             let other = rng.pick(events);
-            if other.source != source && !self.ids.contains_key(&(source, other.id.clone())) {
-                return other.id.clone();
+            if other.source != source && is_free(source, other) {
+                return (source, other.id.clone());
             }
         }
-        format!("e{no}")
+        if mix.has(Trouble::Namespaces) && !events.is_empty() && rng.one_in(2) {
+            let other = rng.pick(events);
+            if other.elsewhere != elsewhere && is_free(other.source, other) {
+                return (other.source, other.id.clone());
+            }
+        }
+        (source, format!("e{no}"))
     }
 
     /// What is sent in this round: connections are limited, and what is on its way in each of them.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
+    /// With its namespace before it, if that is the other one.
     pub name: String,
     pub host: u64,
     /// Only events of this type.
@@ -203,8 +204,13 @@ impl Rules {
         self.letters_ttl_ms < LONG_MS
     }
 
+    /// It is in the other namespace.
+    pub fn is_elsewhere(&self) -> bool {
+        self.name.contains('/')
+    }
+
     pub fn matches(&self, event: &Made) -> bool {
-        self.kind.is_none_or(|kind| kind == event.kind)
+        self.is_elsewhere() == event.elsewhere && self.kind.is_none_or(|kind| kind == event.kind)
     }
 
     pub fn document(&self) -> Document {
@@ -243,9 +249,10 @@ impl Rules {
             spec["ordering"] = json!("ordered");
             spec["orderingPolicy"] = self.policy(by_subject, sequenced);
         }
+        let (namespace, name) = self.name.split_once('/').unwrap_or(("default", &self.name));
         json!({
             "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription",
-            "metadata": {"name": self.name}, "spec": spec,
+            "metadata": {"namespace": namespace, "name": name}, "spec": spec,
         })
     }
 

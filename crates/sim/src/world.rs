@@ -2,7 +2,7 @@
 //! they saw. Every entry is checked as it is written.
 
 use crate::checkers::{self, Verdict};
-use crate::event::EventNo;
+use crate::event::{EventNo, OTHER};
 use crate::faults::{Fault, Faults};
 use crate::history::{Entry, History, Said, SubNo};
 use crate::mix::{Knobs, Mix, Trouble};
@@ -13,6 +13,7 @@ use crate::rng::Rng;
 use crate::rules::Rules;
 use klambda_core::breaker;
 use klambda_core::ids::SubscriptionId;
+use klambda_core::namespace::{Document, Limits};
 use klambda_core::time::Millis;
 use klambda_dispatch::dead_letters::DeadLetter;
 use klambda_dispatch::{Answer, Config, Engine, Judged, Rejection, Sender, Status, Ticket, Token};
@@ -90,8 +91,11 @@ impl World {
         let mix = Mix::new(knobs, &mut rng);
         let config = config(&mix);
         let disk = MemoryDisk::new();
-        let engine =
+        let mut engine =
             crate::recovery::open(&disk, &config, Millis(START), &mut rng).expect("a new folder opens").0;
+        if mix.has(Trouble::Namespaces) {
+            create_namespace(&mut engine);
+        }
         World {
             mix,
             rng,
@@ -242,7 +246,19 @@ impl World {
         Ok(())
     }
 
+    /// A request is for one namespace.
     fn send(&mut self, batch: &[EventNo]) -> Verdict {
+        let (other, default): (Vec<EventNo>, Vec<EventNo>) =
+            batch.iter().partition(|event| self.outside.made(**event).elsewhere);
+        for (namespace, events) in [(None, default), (Some(OTHER.into()), other)] {
+            if !events.is_empty() {
+                self.request_of(&Sender { namespace, may_command: false }, &events)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn request_of(&mut self, sender: &Sender, batch: &[EventNo]) -> Verdict {
         let token = self.take_token();
         let mut events = Vec::new();
         for event in batch {
@@ -251,7 +267,7 @@ impl World {
         }
         self.unanswered.insert(token, batch.to_vec());
         let before = self.dropped_so_far();
-        self.engine.accept(Token(token), &Sender::default(), events);
+        self.engine.accept(Token(token), sender, events);
         self.made_room.insert(token, self.dropped_so_far() - before);
         Ok(())
     }
@@ -380,6 +396,15 @@ impl World {
         self.stalled.clear();
         self.drops_told.clear();
     }
+}
+
+/// Durable before anything goes wrong.
+fn create_namespace(engine: &mut Engine) {
+    let document = Document { name: OTHER.into(), limits: Limits::default() };
+    engine.put_namespace(&document).expect("a namespace is created");
+    engine.when_durable(Token(0));
+    engine.flush();
+    engine.run_sync();
 }
 
 fn config(mix: &Mix) -> Config {

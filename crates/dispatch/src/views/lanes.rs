@@ -213,6 +213,11 @@ fn gap(resident: &Resident) -> Option<Gap> {
 }
 
 impl Lane {
+    /// The full name of its subscription.
+    pub fn subscription_name(&self) -> String {
+        namespace::full_name(&self.namespace, &self.subscription).into_owned()
+    }
+
     /// Reads what is not in memory: on a thread that may wait for the disk.
     pub fn resolve(&mut self, reader: &LogReader) {
         if let Some(head) = &mut self.head

@@ -148,7 +148,7 @@ impl Driver {
         // A list may name the damage instead.
         let Ok(page) = self.engine.view_lanes(&query) else { return Ok(()) };
         for lane in page.items {
-            let _refused = self.engine.act_on_lane(&lane.subscription, &lane.key, LaneAction::Resume);
+            let _refused = self.engine.act_on_lane(&lane.subscription_name(), &lane.key, LaneAction::Resume);
         }
         Ok(())
     }

@@ -43,7 +43,8 @@ pub fn at_limit(outside: &Outside, engine: &Engine) -> Verdict {
     };
     let Ok(page) = engine.view_lanes(&query) else { return Ok(()) };
     for lane in page.items {
-        let named = |sub: &&Sub| sub.there && sub.rules.name == lane.subscription;
+        let name = lane.subscription_name();
+        let named = |sub: &&Sub| sub.there && sub.rules.name == name;
         let Some(sub) = outside.subs.iter().rfind(named) else { continue };
         let is_resumed = sub.lane(&lane.key).is_some_and(|lane| lane.resumed);
         let is_judged = sub.changes == 0 && sub.next_rules.is_none() && !is_resumed;

@@ -28,7 +28,10 @@ pub fn standing(engine: &Engine) -> Result<Standing, Violation> {
             let reason = lane.waits_for.as_deref().unwrap_or_default();
             let line = format!(
                 "{} {}: {} ({} waiting) for {reason:?}",
-                lane.subscription, lane.key, lane.state, lane.depth
+                lane.subscription_name(),
+                lane.key,
+                lane.state,
+                lane.depth
             );
             if reason.is_empty() && lane.depth > 0 {
                 return Err(Violation::new(NAME, format!("a lane stands without a reason: {line}")));
@@ -36,10 +39,10 @@ pub fn standing(engine: &Engine) -> Result<Standing, Violation> {
             match lane.state {
                 "parked" | "paused" => {
                     let gap = lane.gap.is_some() && reason.contains("sequence");
-                    standing.parked.push((lane.subscription.clone(), lane.key.clone(), gap));
+                    standing.parked.push((lane.subscription_name(), lane.key.clone(), gap));
                 }
                 _ if reason.contains("paused") => {
-                    standing.parked.push((lane.subscription.clone(), lane.key.clone(), false));
+                    standing.parked.push((lane.subscription_name(), lane.key.clone(), false));
                 }
                 _ => standing.moving.push(line),
             }
