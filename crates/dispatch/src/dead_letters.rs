@@ -11,7 +11,7 @@ use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag};
 use klambda_core::namespace;
 use klambda_core::outcome::Reason;
-use klambda_core::subscription::{OnFull, Overflow};
+use klambda_core::subscription::{CONTROLLER, OnFull, Overflow};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::record::{Gone, Record};
@@ -110,6 +110,9 @@ pub struct Selector {
     /// With full names. None of them, if the list is empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<String>>,
+    /// Commands are left out, since whoever asks may not give them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub without_commands: bool,
     /// Said by someone who means every dead letter. It adds nothing to a selector that says nothing else.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
@@ -137,7 +140,9 @@ impl Selector {
     pub fn matches(&self, letter: &DeadLetter, name: &str) -> bool {
         let is =
             |wanted: &Option<String>, given: &str| wanted.as_deref().is_none_or(|wanted| wanted == given);
-        is(&self.namespace, namespace::split(name).0)
+        let (home, own) = namespace::split(name);
+        is(&self.namespace, home)
+            && !(self.without_commands && own == CONTROLLER)
             && is(&self.subscription, name)
             && self.key.as_deref().is_none_or(|key| letter.key.as_deref() == Some(key))
             && is(&self.kind, &letter.kind)

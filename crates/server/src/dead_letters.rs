@@ -117,6 +117,7 @@ pub fn read_selector(namespace: &Namespace, body: &Members<'_>) -> Selector {
     let ids = ids.map(|ids| ids.iter().map(|id| namespace.full_name(id)).collect());
     Selector {
         all,
+        without_commands: false,
         namespace: Some(namespace.to_string()),
         subscription: selector.text("subscription").map(|name| namespace.full_name(name)),
         key: selector.text("key").map(str::to_owned),

@@ -2,10 +2,12 @@
 
 use crate::api::Api;
 use crate::problem::Problem;
+use crate::routes::demand;
 use klambda_access::{Identity, Reach, Role};
 use klambda_core::binding::Rejected;
 use klambda_core::event::Event;
 use klambda_core::namespace;
+use klambda_core::subscription::CONTROLLER;
 use klambda_dispatch::{Judged, Sender};
 
 /// What somebody may do with events in a namespace: an event asks for no more than its sender could do over REST.
@@ -13,6 +15,14 @@ pub fn sender(who: &Identity, namespace: &str) -> Sender {
     Sender {
         namespace: (namespace != namespace::DEFAULT).then(|| namespace.into()),
         may_command: who.allows(Role::Developer, Reach::In(namespace)),
+    }
+}
+
+/// Whether somebody may have the commands in a subscription carried out again: those are in the server's own.
+pub fn may_act_on(who: &Identity, namespace: &str, subscription: &str) -> Result<(), Problem> {
+    match subscription == CONTROLLER {
+        true => demand(who, Role::Developer, Reach::In(namespace)),
+        false => Ok(()),
     }
 }
 

@@ -1,7 +1,9 @@
 //! `/api/v1/lanes`: the keys of ordered subscriptions, why they wait, and what a person may do about it.
 
 use crate::api::Api;
+use crate::auth::Who;
 use crate::extract::{Json, Path};
+use crate::ingress;
 use crate::members::{self, Faults, Members};
 use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
@@ -185,18 +187,21 @@ async fn answer(api: &Api, lane: Lane) -> Result<Response, Problem> {
 
 pub async fn act(
     api: Api,
+    who: Who,
     namespace: Namespace,
     uri: Uri,
     Path((subscription, key, action)): Path<(String, String, String)>,
     body: Bytes,
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
+    ingress::may_act_on(&who, &namespace, &subscription)?;
     acted(&api, namespace.full_name(&subscription), key, &action, &body).await
 }
 
 /// `POST /api/v1/lanes/{action}?subscription=&key=`.
 pub async fn act_on_query(
     api: Api,
+    who: Who,
     namespace: Namespace,
     uri: Uri,
     Path(action): Path<String>,
@@ -209,7 +214,9 @@ pub async fn act_on_query(
         }
     }
     params.finish()?;
-    let subscription = namespace.full_name(params.text("subscription").unwrap_or_default());
+    let subscription = params.text("subscription").unwrap_or_default();
+    ingress::may_act_on(&who, &namespace, subscription)?;
+    let subscription = namespace.full_name(subscription);
     acted(&api, subscription, params.owned("key").unwrap_or_default(), &action, &body).await
 }
 

@@ -1,8 +1,10 @@
 //! `/api/v1/dlq/replays`: jobs that send dead letters back to their targets.
 
 use crate::api::Api;
+use crate::auth::Who;
 use crate::dead_letters::{check, read_selector};
 use crate::extract::{Json, Path};
+use crate::ingress;
 use crate::members::{self, Faults, Members};
 use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
@@ -11,6 +13,8 @@ use crate::subscriptions;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{StatusCode, Uri, header};
+use klambda_access::{Reach, Role};
+use klambda_core::namespace;
 use klambda_dispatch::Engine;
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::replay::{DryRun, Request};
@@ -36,9 +40,18 @@ pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem>
     Ok(Json(page).into_response())
 }
 
-pub async fn create(api: Api, namespace: Namespace, uri: Uri, body: Bytes) -> Result<Response, Problem> {
+pub async fn create(
+    api: Api,
+    who: Who,
+    namespace: Namespace,
+    uri: Uri,
+    body: Bytes,
+) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    let (request, dry_run) = read(&namespace, &members::parse(&body)?)?;
+    let (mut request, dry_run) = read(&namespace, &members::parse(&body)?)?;
+    let named = request.selector.subscription.as_deref().unwrap_or_default();
+    ingress::may_act_on(&who, &namespace, namespace::split(named).1)?;
+    request.selector.without_commands = !who.allows(Role::Developer, Reach::In(&namespace));
     check(&api, &request.selector).await?;
     if dry_run {
         return Ok(Json(preview(&api, request).await?).into_response());

@@ -1,7 +1,9 @@
 //! `/api/v1/subscriptions`: who gets which events, and how that goes.
 
 use crate::api::Api;
+use crate::auth::Who;
 use crate::extract::{Json, Path};
+use crate::ingress;
 use crate::members;
 use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
@@ -228,6 +230,7 @@ fn remove(engine: &mut Engine, name: &str, leftover: Leftover) -> Result<(bool, 
 
 pub async fn act(
     api: Api,
+    who: Who,
     namespace: Namespace,
     uri: Uri,
     Path((name, action)): Path<(String, String)>,
@@ -238,6 +241,7 @@ pub async fn act(
         "resume" => false,
         other => return Err(Problem::not_found(unknown("action", other, &["pause", "resume"]))),
     };
+    ingress::may_act_on(&who, &namespace, &name)?;
     let name = namespace.full_name(&name);
     let done = move |engine: &mut Engine| {
         engine.pause_subscription(&name, pause)?;

@@ -181,8 +181,8 @@ fn secrets_come_from_files_and_are_nowhere_else() {
     world.apply("f", &spec);
     let seen = world.failed("f", "SecretNotFound");
     assert!(seen.to_string().contains("key token of s"), "{seen:#}");
-    std::fs::create_dir(secrets.path().join("s")).expect("made");
-    std::fs::write(secrets.path().join("s/token"), "hush-hush\n").expect("written");
+    std::fs::create_dir_all(secrets.path().join("default/s")).expect("made");
+    std::fs::write(secrets.path().join("default/s/token"), "hush-hush\n").expect("written");
     assert_eq!(world.post("/api/v1/lambda/functions/f/rebuild", &json!({})).0, 202);
     world.ready("f");
     assert_eq!(world.invoke("f", &json!({})), (200, json!({ "length": 9 })));

@@ -14,11 +14,11 @@ const SECRET: &str = "pa55word";
 /// A folder of secrets with one in it, and the server that knows it.
 fn with_secret() -> (tempfile::TempDir, World) {
     let secrets = tempfile::tempdir().expect("a folder");
-    std::fs::create_dir(secrets.path().join("keys")).expect("a folder");
+    std::fs::create_dir_all(secrets.path().join("default/keys")).expect("a folder");
     for (key, value) in
         [("accessKey", "ada"), ("secretKey", SECRET), ("username", "ada"), ("password", SECRET)]
     {
-        std::fs::write(secrets.path().join("keys").join(key), value).expect("written");
+        std::fs::write(secrets.path().join("default/keys").join(key), value).expect("written");
     }
     let world = World::with(vec![
         ("KLAMBDA_FUNCTIONS_SECRETS", secrets.path().display().to_string()),

@@ -85,7 +85,13 @@ fn namespace_of(selector: &Selector) -> String {
 fn shown(selector: Selector) -> Selector {
     let bare = |name: String| namespace::split(&name).1.to_owned();
     let ids = selector.ids.map(|ids| ids.into_iter().map(bare).collect());
-    Selector { namespace: None, subscription: selector.subscription.map(bare), ids, ..selector }
+    Selector {
+        namespace: None,
+        without_commands: false,
+        subscription: selector.subscription.map(bare),
+        ids,
+        ..selector
+    }
 }
 
 /// `r7`, as people name a job.

@@ -165,7 +165,8 @@ impl Machine {
         if let Some(url) = &recipe.url {
             return Ok(Run::Remote(url.as_str().into()));
         }
-        let mut environment = secrets::environment(&recipe.env, &self.options).map_err(|failure| *failure)?;
+        let mut environment =
+            secrets::environment(&recipe.env, name.namespace(), &self.options).map_err(|failure| *failure)?;
         environment.extend(own_environment(name, resource));
         if let Some(image) = &recipe.image {
             return Ok(Run::Image(Arc::new(container::Image {

@@ -1,5 +1,5 @@
-//! Secrets and config maps of one machine: a folder for each, in it a file for each key. What is in them is never
-//! printed.
+//! Secrets and config maps of one machine: a folder for each namespace, in it one for each of them, with a file for each
+//! key. What is in them is never printed.
 
 use super::Options;
 use crate::source::Credentials;
@@ -13,6 +13,7 @@ const BYTES_MAX: u64 = 1 << 20;
 /// One secret; or none, where the manifest names none.
 pub struct Secret<'a> {
     options: &'a Options,
+    namespace: &'a str,
     name: Option<&'a str>,
 }
 
@@ -21,12 +22,12 @@ fn missing(detail: String) -> Box<Failure> {
 }
 
 impl<'a> Secret<'a> {
-    pub fn open(options: &'a Options, secret: Option<&'a SecretRef>) -> Secret<'a> {
-        Secret { options, name: secret.map(|secret| secret.name.as_str()) }
+    pub fn open(options: &'a Options, namespace: &'a str, secret: Option<&'a SecretRef>) -> Secret<'a> {
+        Secret { options, namespace, name: secret.map(|secret| secret.name.as_str()) }
     }
 
     fn get(&self, key: &str) -> Result<Option<String>, Box<Failure>> {
-        self.name.map_or(Ok(None), |name| read(self.options, name, key))
+        self.name.map_or(Ok(None), |name| read(self.options, self.namespace, name, key))
     }
 
     /// The first of these keys that is there.
@@ -40,7 +41,8 @@ impl<'a> Secret<'a> {
     }
 
     fn lacks(&self, keys: &str) -> Box<Failure> {
-        missing(format!("Secret {} has no {keys}", self.name.unwrap_or_default()))
+        let name = self.name.unwrap_or_default();
+        missing(format!("Secret {name} of namespace {} has no {keys}", self.namespace))
     }
 
     pub fn for_git(&self) -> Result<Credentials, Box<Failure>> {
@@ -74,14 +76,18 @@ impl<'a> Secret<'a> {
 }
 
 /// The function's own environment.
-pub fn environment(env: &[EnvVar], options: &Options) -> Result<Vec<(String, String)>, Box<Failure>> {
+pub fn environment(
+    env: &[EnvVar],
+    namespace: &str,
+    options: &Options,
+) -> Result<Vec<(String, String)>, Box<Failure>> {
     let mut read = Vec::with_capacity(env.len() + 8);
     for variable in env {
         let named = variable.value_from.as_ref();
         let reference =
             named.and_then(|from| from.secret_key_ref.as_ref().or(from.config_map_key_ref.as_ref()));
         let value = match reference {
-            Some(reference) => look_up(reference, &variable.name, options)?,
+            Some(reference) => look_up(reference, &variable.name, namespace, options)?,
             None => Some(variable.value.clone().unwrap_or_default()),
         };
         read.extend(value.map(|value| (variable.name.clone(), value)));
@@ -89,26 +95,31 @@ pub fn environment(env: &[EnvVar], options: &Options) -> Result<Vec<(String, Str
     Ok(read)
 }
 
-fn look_up(reference: &KeyRef, variable: &str, options: &Options) -> Result<Option<String>, Box<Failure>> {
-    let found = read(options, &reference.name, &reference.key);
+fn look_up(
+    reference: &KeyRef,
+    variable: &str,
+    namespace: &str,
+    options: &Options,
+) -> Result<Option<String>, Box<Failure>> {
+    let found = read(options, namespace, &reference.name, &reference.key);
     match found {
         Ok(None) | Err(_) if reference.optional => Ok(None),
         Ok(None) => Err(missing(format!(
-            "The variable {variable} needs key {} of {}, which is not there",
+            "The variable {variable} needs key {} of {} in namespace {namespace}, which is not there",
             reference.key, reference.name
         ))),
         other => other,
     }
 }
 
-fn read(options: &Options, name: &str, key: &str) -> Result<Option<String>, Box<Failure>> {
+fn read(options: &Options, namespace: &str, name: &str, key: &str) -> Result<Option<String>, Box<Failure>> {
     let Some(folder) = &options.secrets else {
         return Err(missing("The server has no folder of secrets (functions.secrets)".into()));
     };
-    if !is_plain(name) || !is_plain(key) {
+    if ![namespace, name, key].into_iter().all(is_plain) {
         return Err(missing(format!("{key} of {name} is no name of a file")));
     }
-    let path: PathBuf = folder.join(name).join(key);
+    let path: PathBuf = folder.join(namespace).join(name).join(key);
     match std::fs::metadata(&path) {
         Ok(found) if found.is_file() && found.len() <= BYTES_MAX => {}
         Ok(_) => return Err(missing(format!("Key {key} of {name} is no file of at most 1Mi"))),

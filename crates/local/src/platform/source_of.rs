@@ -18,6 +18,7 @@ fn inline_language(language: resource::Language) -> source::Language {
 pub fn source_of(resource: &Resource, options: &Options) -> Result<Source, Box<Failure>> {
     let nothing = || Box::new(Failure::new(Reason::SourceMissing, "It names no source"));
     let given = resource.spec.source.as_ref().ok_or_else(nothing)?;
+    let namespace = resource.metadata.namespace.as_str();
     Ok(match given.kind {
         SourceType::Inline => {
             let (inline, runtime) =
@@ -36,7 +37,7 @@ pub fn source_of(resource: &Resource, options: &Options) -> Result<Source, Box<F
                 url: git.url.clone(),
                 reference: git.reference.clone().unwrap_or_default(),
                 path: git.path.clone().unwrap_or_default(),
-                credentials: Secret::open(options, git.secret_ref.as_ref()).for_git()?,
+                credentials: Secret::open(options, namespace, git.secret_ref.as_ref()).for_git()?,
             })
         }
         SourceType::Minio => {
@@ -47,7 +48,7 @@ pub fn source_of(resource: &Resource, options: &Options) -> Result<Source, Box<F
                 key: minio.key.clone(),
                 endpoint: Some(endpoint(&minio.endpoint)),
                 region: None,
-                credentials: Secret::open(options, minio.secret_ref.as_ref()).for_buckets()?,
+                credentials: Secret::open(options, namespace, minio.secret_ref.as_ref()).for_buckets()?,
             })
         }
         SourceType::S3 => {
@@ -58,7 +59,7 @@ pub fn source_of(resource: &Resource, options: &Options) -> Result<Source, Box<F
                 key: s3.key.clone(),
                 endpoint: s3.endpoint.clone(),
                 region: Some(s3.region.clone()),
-                credentials: Secret::open(options, s3.secret_ref.as_ref()).for_buckets()?,
+                credentials: Secret::open(options, namespace, s3.secret_ref.as_ref()).for_buckets()?,
             })
         }
         SourceType::Gcs => {
@@ -69,7 +70,7 @@ pub fn source_of(resource: &Resource, options: &Options) -> Result<Source, Box<F
                 key: gcs.key.clone(),
                 endpoint: None,
                 region: None,
-                credentials: Secret::open(options, gcs.secret_ref.as_ref()).for_google()?,
+                credentials: Secret::open(options, namespace, gcs.secret_ref.as_ref()).for_google()?,
             })
         }
         SourceType::Folder => {

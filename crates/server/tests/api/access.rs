@@ -240,3 +240,59 @@ async fn a_jwt_is_as_good_as_a_token() {
     server.stop();
     server.ended().await.unwrap();
 }
+
+/// An event asks for no more than its sender could do over REST (semantics: commands).
+#[tokio::test]
+async fn a_command_is_obeyed_if_its_sender_may_do_the_same() {
+    let world = guarded().await;
+    let admin = [("authorization", ADMIN), ("content-type", "application/json")];
+    assert_eq!(world.ask("PUT", "/api/v1/namespaces/shop", &admin, "{}").await.status, 201);
+    let token = |name: &'static str, role: &'static str| {
+        issue(&world, json!({"name": name, "role": role, "namespaces": ["shop"]}))
+    };
+    let (producer, operator, developer) =
+        (token("p", "producer").await, token("o", "operator").await, token("d", "developer").await);
+    let source = json!({"type": "url", "url": {"url": world.target.url()}});
+    let send = async |token: &str, id: &str, name: &str, namespace: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("content-type", "application/json"),
+            ("ce-specversion", "1.0"),
+            ("ce-type", "lambda.function.created"),
+            ("ce-source", "/ci"),
+            ("ce-id", id),
+        ];
+        let data = json!({"name": name, "namespace": namespace, "spec": {"source": source}}).to_string();
+        world.ask("POST", "/api/v1/namespaces/shop/events", &headers, &data).await.status
+    };
+    assert_eq!(send(&producer, "1", "mine", "shop").await, 202, "it is an event like any other");
+    assert_eq!(send(&developer, "2", "theirs", "default").await, 202);
+    assert_eq!(send(&developer, "3", "ours", "shop").await, 202);
+    let bearer = format!("Bearer {developer}");
+    let read = async |path: &str| world.ask("GET", path, &[("authorization", &bearer)], "").await;
+    let deadline = tokio::time::Instant::now() + crate::world::PATIENCE;
+    while read("/api/v1/namespaces/shop/lambda/functions/ours").await.status != 200 {
+        assert!(tokio::time::Instant::now() < deadline, "the command is obeyed");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(read("/api/v1/namespaces/shop/lambda/functions/mine").await.status, 404);
+    let letters = read("/api/v1/namespaces/shop/dlq?subscription=lambda.controller").await.json();
+    let letter = &letters["items"][0];
+    assert_eq!((&letter["eventId"], letters["items"].as_array().map(Vec::len)), (&json!("2"), Some(1)));
+    assert!(letter["lastError"].as_str().is_some_and(|error| error.contains("403")), "{letter}");
+
+    // To have it carried out once more is to command.
+    for (token, status) in [(&operator, 403), (&developer, 202)] {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+        let named = json!({"selector": {"subscription": "lambda.controller"}}).to_string();
+        let replay = world.ask("POST", "/api/v1/namespaces/shop/dlq/replays", &headers, &named).await;
+        assert_eq!(replay.status, status, "{replay:?}");
+        let all = json!({"selector": {"all": true}, "dryRun": true}).to_string();
+        let dry = world.ask("POST", "/api/v1/namespaces/shop/dlq/replays", &headers, &all).await.json();
+        if status == 403 {
+            assert_eq!(dry["selected"], 0, "{dry}");
+        }
+    }
+}
