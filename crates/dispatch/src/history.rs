@@ -47,6 +47,7 @@ pub struct Limits {
 
 #[derive(Debug)]
 pub struct Item {
+    pub namespace: NamespaceId,
     pub position: Position,
     /// `{"position":…,"acceptedAt":…,"event":{…}}` on one line.
     pub json: Vec<u8>,
@@ -187,7 +188,7 @@ impl History {
                         page.more = true;
                         return Ok(page);
                     }
-                    let item = item(here, time, &view);
+                    let item = item(namespace, here, time, &view);
                     bytes += item.json.len();
                     page.items.push(item);
                 }
@@ -250,11 +251,11 @@ impl History {
     }
 }
 
-fn item(position: Position, accepted: Millis, event: &EventView<'_>) -> Item {
+fn item(namespace: NamespaceId, position: Position, accepted: Millis, event: &EventView<'_>) -> Item {
     let mut json = Vec::with_capacity(256 + event.data().len());
     let head = write!(json, "{{\"position\":{position},\"acceptedAt\":\"{}\",\"event\":", accepted.rfc3339());
     head.expect("a Vec takes every write");
     event.write_json(&mut json);
     json.push(b'}');
-    Item { position, json }
+    Item { namespace, position, json }
 }

@@ -144,6 +144,11 @@ impl Engine {
         self.namespaces.get(id).map(|namespace| namespace.name.as_str())
     }
 
+    /// The names of all that are there.
+    pub fn namespace_names(&self) -> std::collections::HashMap<NamespaceId, String> {
+        self.namespaces.all.iter().map(|(id, namespace)| (*id, namespace.name.clone())).collect()
+    }
+
     pub fn namespace_limits(&self, name: &str) -> Limits {
         let id = self.namespaces.named(name);
         id.and_then(|id| self.namespaces.get(id)).map(|namespace| namespace.limits).unwrap_or_default()

@@ -12,10 +12,11 @@ use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri, header};
 use klambda_core::ids::{Address, NamespaceId, Position, plain_number};
-use klambda_dispatch::history::{Filter, Found, History, Kinds, push};
+use klambda_dispatch::history::{Filter, Found, History, Item, Kinds, push};
 use klambda_dispatch::views::{Fate, Sighting, Time};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use std::collections::HashMap;
 
 pub async fn list(api: Api, scope: Scope, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
     let params = Params::read(&uri, &["after", "type", "limit"]);
@@ -25,21 +26,52 @@ pub async fn list(api: Api, scope: Scope, uri: Uri, headers: HeaderMap) -> Resul
     if wants_stream(&headers) {
         let after = last_event_id(&headers, &params).or(after);
         params.finish()?;
-        let filter = Filter { namespace: number_of(&api, scope).await?, kinds };
+        let wanted = Wanted::read(&api, scope, kinds).await?;
         let opener = api.opener(&headers);
-        return tail::open(api, opener, after, filter, limit).await;
+        return tail::open(api, opener, after, wanted, limit).await;
     }
     params.finish()?;
-    let filter = Filter { namespace: number_of(&api, scope).await?, kinds };
-    page::open(api, after.unwrap_or_default(), filter, limit.unwrap_or(LIMIT_DEFAULT)).await
+    let wanted = Wanted::read(&api, scope, kinds).await?;
+    page::open(api, after.unwrap_or_default(), wanted, limit.unwrap_or(LIMIT_DEFAULT)).await
 }
 
-/// None: of all namespaces.
-async fn number_of(api: &Api, scope: Scope) -> Result<Option<NamespaceId>, Problem> {
-    match scope {
-        Scope::All => Ok(None),
-        Scope::One(namespace) => Ok(Some(one(api, namespace).await?)),
+/// Which events a list has, and how it shows them.
+struct Wanted {
+    filter: Filter,
+    /// Where those of all namespaces are listed: their names.
+    names: Option<HashMap<NamespaceId, String>>,
+}
+
+impl Wanted {
+    async fn read(api: &Api, scope: Scope, kinds: Kinds) -> Result<Wanted, Problem> {
+        let (namespace, names) = match scope {
+            Scope::All => (None, Some(names(api).await?)),
+            Scope::One(namespace) => (Some(one(api, namespace).await?), None),
+        };
+        Ok(Wanted { filter: Filter { namespace, kinds }, names })
     }
+
+    /// For a list that goes on: namespaces may have come since.
+    async fn know(&mut self, api: &Api, items: &[Item]) -> Result<(), Problem> {
+        let is_unknown =
+            |names: &HashMap<_, _>| items.iter().any(|item| !names.contains_key(&item.namespace));
+        if self.names.as_ref().is_some_and(is_unknown) {
+            self.names = Some(names(api).await?);
+        }
+        Ok(())
+    }
+
+    fn write(&self, item: &Item, out: &mut Vec<u8>) {
+        let Some(names) = &self.names else { return out.extend_from_slice(&item.json) };
+        // A namespace's name needs no escapes; that of one that is gone is not known.
+        let name = names.get(&item.namespace).map_or("null".to_owned(), |name| format!("\"{name}\""));
+        out.extend_from_slice(format!("{{\"namespace\":{name},").as_bytes());
+        out.extend_from_slice(&item.json[1..]);
+    }
+}
+
+async fn names(api: &Api) -> Result<HashMap<NamespaceId, String>, Problem> {
+    api.query(|engine| engine.namespace_names()).await
 }
 
 async fn one(api: &Api, namespace: Namespace) -> Result<NamespaceId, Problem> {

@@ -1,5 +1,6 @@
 //! A page of the log. A long one goes out in parts as it is read: no more of it is in memory than a client takes.
 
+use super::Wanted;
 use crate::api::{Api, go_on};
 use crate::problem::Problem;
 use crate::stream::{ByteStream, EVENTS_BYTES, Pieces, Room};
@@ -9,7 +10,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header;
 use klambda_core::ids::Position;
-use klambda_dispatch::history::{Cursor, Filter, Item, Limits, Page};
+use klambda_dispatch::history::{Cursor, Item, Limits, Page};
 use std::io;
 
 /// A page is cut here, however many events were asked for.
@@ -24,18 +25,18 @@ const PART_SCANNED_BYTES: u64 = 8 << 20;
 struct Rest {
     api: Api,
     cursor: Cursor,
-    filter: Filter,
+    wanted: Wanted,
     events: usize,
     bytes: usize,
     scanned_bytes: u64,
     is_first: bool,
 }
 
-pub async fn open(api: Api, after: Position, filter: Filter, events: usize) -> Result<Response, Problem> {
+pub async fn open(api: Api, after: Position, wanted: Wanted, events: usize) -> Result<Response, Problem> {
     let room = Room::of(&api.held.answers, EVENTS_BYTES).await;
     let cursor = api.blocking(move |history| history.behind(after)).await??;
     let (bytes, scanned_bytes) = (PAGE_BYTES_MAX, SCANNED_BYTES_MAX);
-    let mut rest = Rest { api: api.clone(), cursor, filter, events, bytes, scanned_bytes, is_first: true };
+    let mut rest = Rest { api: api.clone(), cursor, wanted, events, bytes, scanned_bytes, is_first: true };
     let mut text = b"{\"items\":[".to_vec();
     let headers = [(header::CONTENT_TYPE, "application/json")];
     if rest.part(&mut text).await? {
@@ -86,7 +87,7 @@ impl Rest {
             bytes: self.bytes.min(PART_BYTES),
             scanned_bytes: self.scanned_bytes.min(PART_SCANNED_BYTES),
         };
-        let (cursor, filter) = (self.cursor, self.filter.clone());
+        let (cursor, filter) = (self.cursor, self.wanted.filter.clone());
         Ok(self.api.blocking(move |history| history.read(cursor, &filter, limits)).await??)
     }
 
@@ -94,7 +95,7 @@ impl Rest {
         if !std::mem::take(&mut self.is_first) {
             text.push(b',');
         }
-        text.extend_from_slice(&item.json);
+        self.wanted.write(item, text);
         self.events -= 1;
         self.bytes = self.bytes.saturating_sub(item.json.len());
     }

@@ -1,5 +1,6 @@
 //! The log as it grows, as Server-Sent Events: `id` is the position, `data` one item of the list.
 
+use super::Wanted;
 use crate::api::{Api, TAILS_MAX, go_on};
 use crate::auth::Opener;
 use crate::problem::Problem;
@@ -9,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use http::header;
 use klambda_core::ids::Position;
 use klambda_crash::Point;
-use klambda_dispatch::history::{Cursor, Filter, Item, Limits, Page};
+use klambda_dispatch::history::{Cursor, Item, Limits, Page};
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
@@ -24,7 +25,7 @@ pub async fn open(
     api: Api,
     opener: Opener,
     after: Option<Position>,
-    filter: Filter,
+    wanted: Wanted,
     limit: Option<usize>,
 ) -> Result<Response, Problem> {
     let permit = api.tails.clone().try_acquire_owned().map_err(|_| {
@@ -36,7 +37,7 @@ pub async fn open(
         None => api.history.end(),
     };
     let (pieces, stream) = ByteStream::new(&api.held.answers);
-    let tail = Tail { api, cursor, filter, left: limit.unwrap_or(usize::MAX), pieces, _permit: permit };
+    let tail = Tail { api, cursor, wanted, left: limit.unwrap_or(usize::MAX), pieces, _permit: permit };
     go_on(tail.run(opener));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(stream)).into_response())
@@ -45,7 +46,7 @@ pub async fn open(
 struct Tail {
     api: Api,
     cursor: Cursor,
-    filter: Filter,
+    wanted: Wanted,
     left: usize,
     pieces: Pieces,
     _permit: OwnedSemaphorePermit,
@@ -89,7 +90,7 @@ impl Tail {
     }
 
     async fn next_page(&self) -> Option<Page> {
-        let (cursor, filter) = (self.cursor, self.filter.clone());
+        let (cursor, filter) = (self.cursor, self.wanted.filter.clone());
         let limits = Limits { events: LIMITS.events.min(self.left), ..LIMITS };
         match self.api.blocking(move |history| history.read(cursor, &filter, limits)).await {
             Ok(Ok(page)) => Some(page),
@@ -103,10 +104,11 @@ impl Tail {
     }
 
     async fn send(&mut self, items: &[Item], room: Room) -> Option<()> {
+        self.wanted.know(&self.api, items).await.ok()?;
         let mut text = Vec::with_capacity(items.iter().map(|item| item.json.len() + 40).sum());
         for item in items {
             text.extend_from_slice(format!("id: {}\ndata: ", item.position).as_bytes());
-            text.extend_from_slice(&item.json);
+            self.wanted.write(item, &mut text);
             text.extend_from_slice(b"\n\n");
         }
         self.left = self.left.saturating_sub(items.len());
