@@ -212,6 +212,8 @@ pub enum Get {
     /// Namespaces and what is in them
     #[command(visible_aliases = ["namespaces", "ns"])]
     Namespace { name: Vec<String> },
+    /// Who changed what, the newest first
+    Audit(Limit),
 }
 
 #[derive(Debug, Args)]

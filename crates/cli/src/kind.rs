@@ -17,6 +17,7 @@ pub enum Kind {
     Event,
     Namespace,
     Token,
+    Audit,
 }
 
 const ERROR_CHARS_MAX: usize = 60;
@@ -33,6 +34,7 @@ impl Kind {
             Kind::Event => "event",
             Kind::Namespace => "namespace",
             Kind::Token => "token",
+            Kind::Audit => "audit",
         }
     }
 
@@ -46,6 +48,7 @@ impl Kind {
             Kind::DeadLetter | Kind::Replay => cell(item, "/id"),
             Kind::Event => cell(item, "/event/id"),
             Kind::Token => cell(item, "/name"),
+            Kind::Audit => cell(item, "/number"),
         };
         format!("{}/{name}", self.word())
     }
@@ -72,6 +75,7 @@ impl Kind {
             Kind::Event => (EVENT, EVENT_WIDE),
             Kind::Namespace => (NAMESPACES, NAMESPACES_WIDE),
             Kind::Token => (TOKEN, TOKEN_WIDE),
+            Kind::Audit => (AUDIT, AUDIT_WIDE),
         }
     }
 }
@@ -265,6 +269,15 @@ const TOKEN: &[Column] = &[
     Column("AGE", Age("/createdAt")),
 ];
 const TOKEN_WIDE: &[Column] = &[Column("CREATED-BY", Text("/createdBy"))];
+
+const AUDIT: &[Column] = &[
+    Column("TIME", Text("/time")),
+    Column("WHO", Text("/who")),
+    Column("VERB", Text("/verb")),
+    Column("KIND", Text("/kind")),
+    Column("NAME", Text("/name")),
+];
+const AUDIT_WIDE: &[Column] = &[Column("FROM", Text("/from")), Column("NUMBER", Text("/number"))];
 
 /// Names with commas between them, or `*`.
 fn namespaces(token: &Value) -> String {

@@ -32,6 +32,7 @@ fn echo(name: &str) -> String {
 #[test]
 fn namespaces_folders_and_forms() {
     let shell = Shell::new();
+    shell.ok(&["namespace", "create", "shop"]);
     std::fs::create_dir(shell.path().join("all")).expect("a folder");
     shell.write("all/1.yaml", &(echo("a") + "---" + &echo("b")));
     let agent = echo("c").replace("LambdaFunction", "LambdaAgent");
@@ -223,7 +224,7 @@ fn tokens_say_who_may_do_what() {
     assert!(told.contains("needs the role viewer in namespace default; token/ci is producer"), "{told}");
 
     let viewer =
-        ["token", "create", "v", "--role", "viewer", "-n", "shop", "-n", "other", "--token-file", &admin];
+        ["token", "create", "v", "--role", "viewer", "-n", "shop", "--also", "other", "--token-file", &admin];
     let created = shell.json(&viewer);
     assert_eq!(created["namespaces"], serde_json::json!(["other", "shop"]));
     let table = shell.ok(&["token", "get", "--token-file", &admin]);
@@ -236,4 +237,15 @@ fn tokens_say_who_may_do_what() {
     let (_, told) = shell.fails(&send);
     assert!(told.contains("not valid"), "{told}");
     assert_eq!(shell.fails(&["token", "delete", "ci", "--token-file", &admin]).0, 4);
+
+    let audit = shell.ok(&["get", "audit", "-A", "--token-file", &admin]);
+    let lines: Vec<Vec<&str>> = audit.lines().map(|line| line.split_whitespace().skip(2).collect()).collect();
+    assert_eq!(lines[0], ["WHO", "VERB", "KIND", "NAME"]);
+    assert_eq!(lines[1], ["token-file", "delete", "token", "ci"]);
+    assert_eq!(lines[3], ["token-file", "create", "token", "ci"]);
+    assert_eq!(
+        shell.ok(&["get", "audit", "--token-file", &admin]),
+        "",
+        "nothing of the namespace has changed"
+    );
 }

@@ -7,6 +7,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::namespace::full_name;
 use klambda_core::outcome::Outcome;
 use klambda_core::subscription::{API_VERSION, CONTROLLER, Document, KIND};
+use klambda_dispatch::audit::{Entry, on_behalf};
 use klambda_dispatch::functions::Handling;
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::{Delivery, Engine};
@@ -107,17 +108,20 @@ impl Control {
             return Some(Box::pin(std::future::ready(refused)));
         }
         let control = self.clone();
-        Some(Box::pin(async move { control.carry_out(asked, &event).await }))
+        Some(Box::pin(async move {
+            let done = control.carry_out(&asked, &event);
+            match entry(&asked, &event) {
+                Some(entry) => on_behalf(entry, done).await,
+                None => done.await,
+            }
+        }))
     }
 
-    async fn carry_out(&self, asked: Command, event: &Event) -> Outcome {
+    async fn carry_out(&self, asked: &Command, event: &Event) -> Outcome {
         let named = |named: &Named| Name::new(&named.namespace, &named.name);
-        let written = match &asked {
+        let written = match asked {
             Command::Create { form, document } => {
-                let kind = match form {
-                    Form::Body(kind) => *kind,
-                    Form::Manifest => Default::default(),
-                };
+                let kind = kind_of(form);
                 match self.create_anew(document, kind).await {
                     // Somebody asked for it twice, which comes to the same.
                     Err(Error::Exists { kind: known, .. }) if known == kind => return done(),
@@ -157,6 +161,38 @@ impl Control {
                 other => return other,
             }
         }
+    }
+}
+
+/// What is noted of a command that changes a resource.
+fn entry(asked: &Command, event: &Event) -> Option<Entry> {
+    let (verb, named) = match asked {
+        Command::Create { .. } => ("create", None),
+        Command::Update { named, .. } => ("put", Some(named)),
+        Command::Delete { named } => ("delete", Some(named)),
+        Command::Rebuild { named } => ("rebuild", Some(named)),
+        Command::StopBuilds { named } | Command::CancelBuild { named } => ("stop-build", Some(named)),
+        Command::RunParser { .. } | Command::ParserEnded { .. } => return None,
+    };
+    let kind = match asked {
+        Command::Create { form, .. } => kind_of(form),
+        _ => named.map(|named| named.kind).unwrap_or_default(),
+    };
+    Some(Entry {
+        who: format!("event {} of {}", event.id, event.source),
+        verb: verb.to_owned(),
+        kind: kind.word().to_owned(),
+        namespace: Some(asked.namespace().to_owned()),
+        // That of a new one is known when it is made.
+        name: named.map(|named| named.name.clone()).unwrap_or_default(),
+        from: String::new(),
+    })
+}
+
+fn kind_of(form: &Form) -> Kind {
+    match form {
+        Form::Body(kind) => *kind,
+        Form::Manifest => Kind::default(),
     }
 }
 

@@ -6,9 +6,9 @@ use crate::gone;
 use crate::state;
 use klambda_core::fault::Fault;
 use klambda_core::ids::uuid;
-use klambda_dispatch::Engine;
 use klambda_dispatch::documents::{self, CONTENT_BYTES_MAX, Expected, Write};
 use klambda_dispatch::runner::Stopped;
+use klambda_dispatch::{Engine, audit};
 use klambda_functions::name::Name;
 use klambda_functions::request;
 use klambda_functions::resource::{Form, Kind, Resource, STATUS_BYTES_MAX};
@@ -75,6 +75,7 @@ impl Control {
     pub async fn create(&self, document: &Value, kind: Kind) -> Result<Applied, Error> {
         let resource = write::create(document, Form::Body(kind), self.birth()).map_err(Error::Invalid)?;
         let name = Name::of(&resource);
+        audit::named(name.name());
         if let Some(known) = self.get(&name) {
             return Err(exists(&known));
         }

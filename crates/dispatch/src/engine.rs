@@ -25,6 +25,7 @@ pub(crate) use failure::if_readable;
 pub use crate::calls::{Delivery, InFlight, Place, Ticket, Who};
 pub use crate::commits::{Answer, SYNC_DELAY_MS, Token};
 
+use crate::audit::Entry;
 use crate::calls::Calls;
 use crate::commits::Commits;
 use crate::lanes::Lanes;
@@ -77,6 +78,8 @@ pub(crate) struct Scratch {
     pub body: Vec<u8>,
     /// While everything in a lane is given up: the event at its head, and how often that was tried.
     pub giving_up: Option<(Position, u32)>,
+    /// Who makes the change that comes next. Goes with its first record.
+    pub audit: Option<Box<Entry>>,
 }
 
 pub struct Engine {

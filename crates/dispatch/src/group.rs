@@ -192,14 +192,15 @@ impl Engine {
         self.limit_reached(subscription, 0).filter(|limit| *limit != EVENTS_FULL)
     }
 
-    /// Appends what `append` does as one group. Nothing of it may fail for want of room.
+    /// Appends what `append` does as one group, with an entry of the audit log if one is noted. Nothing of it may fail
+    /// for want of room.
     pub(crate) fn in_group<T>(
         &mut self,
         length_max: usize,
         append: impl FnOnce(&mut Engine) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.store.log.begin_group(length_max)?;
-        let done = append(self);
+        self.store.log.begin_group(length_max + self.audit_bytes())?;
+        let done = self.write_audit().and_then(|()| append(self));
         self.store.log.end_group();
         done.map_err(|failure| match failure {
             // Half of a group must never be written: with this the store stops before the next write.

@@ -7,6 +7,7 @@ mod retention;
 use self::checkpoint::Chores;
 use self::marks::OldMarks;
 use self::retention::Retention;
+use crate::audit::Numbers;
 use crate::engine::{Engine, Failure, Ticket};
 use crate::lanes::{LANE_BYTES, Slot};
 use crate::subscription::Phase;
@@ -34,6 +35,9 @@ pub struct Keeping {
     pub reads_on: bool,
     /// How many unread events of a subscription are listed in memory.
     pub listed_max: usize,
+    /// Which entries the audit log has, once that was looked up.
+    pub audit: Option<Numbers>,
+    pub expire_audit_at: Millis,
 }
 
 const ROUND_MS: u64 = 1000;
@@ -96,6 +100,7 @@ impl Engine {
             self.finish_retiring(id)?;
         }
         self.limit_retired()?;
+        self.expire_audit()?;
         self.expire_old_marks();
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 mod accept;
 mod apply;
+pub mod audit;
 mod behind;
 mod calls;
 mod catch_up;

@@ -4,6 +4,7 @@
 //! many, and a lone request waits for nobody.
 
 use crate::accept::Judged;
+use crate::audit;
 use crate::client;
 use crate::documents::{self, Stored, Told, Write};
 use crate::engine::{Answer, Engine, Failure, Ticket, Token};
@@ -133,14 +134,18 @@ impl Handle {
         result.await.map_err(|_| Stopped)
     }
 
-    /// Runs a change on the engine; answers when it is durable.
+    /// Runs a change on the engine; answers when it is durable. Whoever the task works for is noted in the audit log.
     pub async fn command<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Engine) -> T + Send + 'static,
     ) -> Result<T, Stopped> {
         let (answer, result) = oneshot::channel();
+        let noted = audit::noted();
         self.inbox.push(Input::Command(Box::new(move |engine| {
-            let value = change(engine);
+            let value = match noted {
+                Some(noted) => noted.run(engine, change),
+                None => change(engine),
+            };
             Box::new(move || {
                 let _ = answer.send(value);
             })

@@ -2,6 +2,7 @@
 
 mod answer;
 mod api;
+mod audit;
 pub mod auth;
 mod backup;
 pub mod body;

@@ -8,8 +8,8 @@ use crate::namespace::{self, Scope};
 use crate::problem::Problem;
 use crate::router::EVENTS;
 use crate::{
-    backup, dead_letters, events, functions, lanes, metrics, namespaces, replays, status, subscriptions,
-    tokens,
+    audit, backup, dead_letters, events, functions, lanes, metrics, namespaces, replays, status,
+    subscriptions, tokens,
 };
 use Need::{In, List, Public, Server, Somewhere};
 use axum::Router;
@@ -20,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{self, MethodRouter};
 use http::Method;
 use klambda_access::{Identity, Reach, Role};
+use klambda_dispatch::audit::on_behalf;
 use std::fmt;
 
 pub struct Route {
@@ -68,6 +69,7 @@ pub fn routes() -> Vec<Route> {
         get("/metrics", Server(VIEWER), metrics::show),
         get("/api/v1/status", Server(VIEWER), status::show),
         post("/api/v1/backup", Server(ADMIN), backup::take),
+        get("/api/v1/audit", List(DEVELOPER), audit::list),
         get("/api/v1/tokens", Somewhere(ADMIN), tokens::list),
         post("/api/v1/tokens", Somewhere(ADMIN), tokens::create),
         get("/api/v1/tokens/{name}", Somewhere(ADMIN), tokens::show),
@@ -164,7 +166,7 @@ impl Route {
 pub fn router(gate: Gate) -> Router {
     let (mut routed, mut watched) = (Router::new(), Router::new());
     for Route { path, need, way, .. } in routes() {
-        let check = from_fn(move |request, next| check(need, request, next));
+        let check = from_fn(move |request, next| check(path, need, request, next));
         match way {
             Way::Direct => {}
             Way::Routed(handler) => routed = routed.route(path, handler.route_layer(check)),
@@ -175,11 +177,18 @@ pub fn router(gate: Gate) -> Router {
     routed.merge(watched).with_state(gate)
 }
 
-async fn check(need: Need, request: Request, next: Next) -> Response {
-    let judged = need.judge(request.extensions().get(), request.extensions().get(), request.uri().path());
-    match judged {
-        Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
+/// Whether the request may be answered; if so, it is, and what it changes is noted.
+async fn check(path: &'static str, need: Need, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let judged = need.judge(parts.extensions.get(), parts.extensions.get(), parts.uri.path());
+    if let Err(problem) = judged {
+        return problem.into_response();
+    }
+    let entry = audit::entry(&mut parts, path, need).await;
+    let answer = next.run(Request::from_parts(parts, body));
+    match entry {
+        Some(entry) => on_behalf(entry, answer).await,
+        None => answer.await,
     }
 }
 

@@ -15,8 +15,8 @@ use klambda_access::{Grant, Namespaces, Reach, Role, Secret, Token};
 use klambda_core::fault::unknown;
 use klambda_core::quantity::parse_duration_ms;
 use klambda_core::time::Millis;
-use klambda_dispatch::documents;
 use klambda_dispatch::runner::Handle;
+use klambda_dispatch::{audit, documents};
 use klambda_functions::name::{RULE, is_label};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -61,6 +61,7 @@ pub async fn create(api: Api, who: Who, uri: Uri, body: Bytes) -> Result<Respons
     let mut shown = token.to_json();
     let access = Arc::clone(&api.access);
     let created = token.clone();
+    audit::named(&token.name);
     api.command(move |engine| Ok::<_, Problem>(access.issued()?.create(engine, created)?)).await??;
     tracing::info!(token = token.name, by = %who.name, "Token created.");
     shown["token"] = secret.reveal().into();

@@ -68,6 +68,8 @@ fn every_documented_form_parses() {
         "token create ci --role producer -n shop --also billing --expires 90d",
         "token create root --role admin -A -o json",
         "token get",
+        "get audit -n shop --limit 10",
+        "get audit -A -o json",
         "token get ci -o yaml",
         "token delete ci other",
         "lane resume orders k",

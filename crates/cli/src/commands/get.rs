@@ -31,6 +31,7 @@ pub fn run(context: &mut Context, args: &GetWhat) -> anyhow::Result<()> {
         Get::Replay { id } => named(context, Kind::Replay, id, |id| Route::new(&["dlq", "replays", id])),
         Get::Event(args) => events(context, args),
         Get::Namespace { name } => namespace::get(context, name),
+        Get::Audit(args) => list(context, Kind::Audit, &Route::new(&["audit"]), "cursor", args.limit),
     }
 }
 

@@ -49,6 +49,17 @@ fn events_create_change_and_delete_and_bad_ones_are_dead_letters() {
         404 => Ok(()),
         status => Err(status.to_string()),
     });
+    // Who asked for it is noted, and what changed nothing is not.
+    let (_, audit) = world.get("/api/v1/audit");
+    let noted: Vec<String> = audit["items"].as_array().expect("a list").iter().map(noted).collect();
+    let expected = ["8 delete", "6 create", "5 delete", "3 rebuild", "2 put", "1 create"];
+    assert_eq!(
+        noted,
+        expected.map(|deed| {
+            let (id, verb) = deed.split_once(' ').expect("two words");
+            format!("event {id} of /test {verb} function default/f")
+        })
+    );
     // What is told of a name is one row of numbers, over all that had it.
     let told = eventually("both ends are told", || {
         let told = told_of(&world, "/lambda/default/f");
@@ -58,6 +69,11 @@ fn events_create_change_and_delete_and_bad_ones_are_dead_letters() {
     let numbers: Vec<Option<usize>> =
         told.iter().map(|event| event["sequence"].as_str().and_then(|number| number.parse().ok())).collect();
     assert_eq!(numbers, (1..=told.len()).map(Some).collect::<Vec<_>>());
+}
+
+fn noted(entry: &Value) -> String {
+    let text = |member: &str| entry[member].as_str().unwrap_or_default();
+    format!("{} {} {} {}/{}", text("who"), text("verb"), text("kind"), text("namespace"), text("name"))
 }
 
 fn told_of(world: &World, source: &str) -> Vec<Value> {

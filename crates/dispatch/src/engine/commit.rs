@@ -6,6 +6,7 @@ use klambda_core::event::Event;
 use klambda_core::ids::{Address, NamespaceId, Position};
 use klambda_store::marks::Identity;
 use klambda_store::record::{EventHead, Record, Route};
+use klambda_store::segment::RECORD_HEADER;
 
 /// An event that is about to be appended, and where it goes.
 #[derive(Clone, Copy)]
@@ -27,6 +28,15 @@ impl NewEvent<'_> {
 
 impl Engine {
     pub(crate) fn commit(&mut self, record: &Record<'_>) -> Result<Address, Failure> {
+        if self.scratch.audit.is_none() {
+            return self.append(record);
+        }
+        let mut body = Vec::new();
+        record.encode(&mut body);
+        self.in_group(RECORD_HEADER + body.len(), |engine| engine.append(record))
+    }
+
+    pub(crate) fn append(&mut self, record: &Record<'_>) -> Result<Address, Failure> {
         let mut body = std::mem::take(&mut self.scratch.body);
         body.clear();
         record.encode(&mut body);

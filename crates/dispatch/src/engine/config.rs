@@ -28,6 +28,9 @@ pub struct Config {
     pub replies_max: usize,
     /// How far events may go from function to function: an answer to an answer, and so on. More is taken for a loop.
     pub hops_max: u32,
+    /// Of the audit log.
+    pub audit_entries_max: u64,
+    pub audit_age_ms: u64,
 }
 
 impl Default for Config {
@@ -47,6 +50,8 @@ impl Default for Config {
             metric_types_max: 100,
             replies_max: 100,
             hops_max: 16,
+            audit_entries_max: 100_000,
+            audit_age_ms: 90 * 24 * 3_600_000,
         }
     }
 }

@@ -40,6 +40,7 @@ const MATRIX: &[(&str, Where, &[&str])] = &[
     ("GET /metrics", Everywhere, READ),
     ("GET /api/v1/status", Everywhere, READ),
     ("POST /api/v1/backup", Everywhere, OWN),
+    ("GET /api/v1/audit", There, CHANGE),
     ("GET /api/v1/tokens", Anywhere, OWN),
     ("POST /api/v1/tokens", Anywhere, OWN),
     ("GET /api/v1/tokens/{name}", Anywhere, OWN),

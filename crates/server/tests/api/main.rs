@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod audit;
 mod backups;
 mod events;
 mod failures;

@@ -1,0 +1,77 @@
+//! The audit log over REST: who changed what, without what it was changed to.
+
+use crate::tokens::{ADMIN, guarded, issue};
+use crate::world::World;
+use serde_json::{Value, json};
+
+async fn entries(world: &World, bearer: &str, path: &str) -> Vec<Value> {
+    let answer = world.ask("GET", path, &[("authorization", bearer)], "").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()["items"].as_array().unwrap().clone()
+}
+
+fn told(entry: &Value) -> String {
+    let text = |member: &str| entry[member].as_str().unwrap_or("-").to_owned();
+    ["who", "verb", "kind", "namespace", "name", "from"].map(text).join(" ")
+}
+
+#[tokio::test]
+async fn every_change_is_noted_with_who_made_it() {
+    let world = guarded().await;
+    let token = issue(&world, json!({"name": "dev", "role": "developer", "namespaces": ["default"]})).await;
+    let developer = format!("Bearer {token}");
+    let ask = async |method: &str, path: &str, body: &Value| {
+        let headers = [("authorization", developer.as_str()), ("content-type", "application/json")];
+        world.ask(method, path, &headers, &body.to_string()).await.status
+    };
+    let secret = json!({"target": {"url": world.target.url(), "headers": {"authorization": "hush-hush"}}});
+    let document = world.document("orders", secret);
+    assert_eq!(ask("PUT", "/api/v1/subscriptions/orders", &document).await, 201);
+    assert_eq!(ask("PUT", "/api/v1/subscriptions/orders", &document).await, 200, "which changes nothing");
+    assert_eq!(ask("POST", "/api/v1/subscriptions/orders/pause", &json!({})).await, 200);
+    assert_eq!(ask("POST", "/api/v1/subscriptions/others/pause", &json!({})).await, 404);
+    assert_eq!(ask("GET", "/api/v1/subscriptions/orders", &json!({})).await, 200);
+    let event = [
+        ("authorization", ADMIN),
+        ("ce-id", "1"),
+        ("ce-source", "/s"),
+        ("ce-type", "t"),
+        ("ce-specversion", "1.0"),
+    ];
+    let keyed = [&event[..], &[("ce-partitionkey", "a/b")]].concat();
+    assert_eq!(world.ask("POST", "/api/v1/events", &keyed, "").await.status, 202);
+    assert_eq!(ask("POST", "/api/v1/lanes/purge?subscription=orders&key=a%2Fb", &json!({})).await, 200);
+    let agent = json!({"metadata": {"name": "away"}, "spec": {"source": {"type": "url", "url": {"url": world.target.url()}}}});
+    assert_eq!(ask("POST", "/api/v1/lambda/agents", &agent).await, 202);
+    assert_eq!(ask("DELETE", "/api/v1/lambda/agents/away", &json!({})).await, 202);
+    assert_eq!(ask("DELETE", "/api/v1/subscriptions/orders?discard=true", &json!({})).await, 200);
+    world.ask("DELETE", "/api/v1/tokens/dev", &[("authorization", ADMIN)], "").await;
+
+    let expected = [
+        "token-file delete token - dev 127.0.0.1",
+        "token/dev delete subscription default orders 127.0.0.1",
+        "token/dev delete agent default away 127.0.0.1",
+        "token/dev create agent default away 127.0.0.1",
+        "token/dev purge lane default orders/a/b 127.0.0.1",
+        "token/dev pause subscription default orders 127.0.0.1",
+        "token/dev put subscription default orders 127.0.0.1",
+        "token-file create token - dev 127.0.0.1",
+    ];
+    let all = entries(&world, ADMIN, "/api/v1/audit?namespace=*").await;
+    assert_eq!(all.iter().map(told).collect::<Vec<_>>(), expected);
+    let text = json!(all).to_string();
+    assert!(!text.contains("hush-hush") && !text.contains(&token), "{text}");
+    assert!(all[0]["time"].is_string() && all[0]["number"] == 8, "{text}");
+    // What concerns the whole server is not of any namespace.
+    let own = entries(&world, ADMIN, "/api/v1/audit").await;
+    assert_eq!(own.iter().map(told).collect::<Vec<_>>(), expected[1..7]);
+    let unknown = world.ask("GET", "/api/v1/namespaces/other/audit", &[("authorization", ADMIN)], "").await;
+    assert_eq!(unknown.status, 404, "{unknown:?}");
+
+    let world = world.restart().await;
+    let first =
+        world.ask("GET", "/api/v1/audit?namespace=*&limit=3", &[("authorization", ADMIN)], "").await.json();
+    assert_eq!((first["items"].as_array().map(Vec::len), &first["next"]), (Some(3), &json!(6)));
+    let rest = entries(&world, ADMIN, "/api/v1/audit?namespace=*&cursor=6").await;
+    assert_eq!(rest.iter().map(told).collect::<Vec<_>>(), expected[3..]);
+}
