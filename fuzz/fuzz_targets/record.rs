@@ -2,7 +2,7 @@
 #![no_main]
 
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_core::ids::{Address, NamespaceId, Position, Sequence, SubscriptionId};
 use klambda_core::lane::Turn;
 use klambda_core::outcome::Reason;
 use klambda_core::time::Millis;
@@ -59,8 +59,8 @@ fn record<'a>(input: &mut Input<'a>) -> Record<'a> {
     let time = Millis(input.number());
     match input.byte() % 9 {
         0 => {
-            let emitted = input.flag();
-            Record::Event { time, routes: routes(input), event: input.rest(), emitted }
+            let (namespace, emitted) = (namespace(input), input.flag());
+            Record::Event { namespace, time, routes: routes(input), event: input.rest(), emitted }
         }
         1 => Record::Routed {
             time,
@@ -106,6 +106,7 @@ fn record<'a>(input: &mut Input<'a>) -> Record<'a> {
             job: input.number(),
         },
         _ => Record::Kept {
+            namespace: namespace(input),
             emitted: input.flag(),
             from: Address(input.number()),
             time,
@@ -119,6 +120,10 @@ fn record<'a>(input: &mut Input<'a>) -> Record<'a> {
 fn document<'a>(input: &mut Input<'a>) -> DocumentChange<'a> {
     let content = input.flag().then(|| input.text().as_bytes());
     DocumentChange { kind: input.text(), key: input.text(), content }
+}
+
+fn namespace(input: &mut Input<'_>) -> NamespaceId {
+    NamespaceId(input.number())
 }
 
 fn subscription(input: &mut Input<'_>) -> SubscriptionId {
