@@ -65,6 +65,11 @@ fn the_guide_on_functions() {
 }
 
 #[test]
+fn the_guide_on_access() {
+    follow("docs/guide/access.md");
+}
+
+#[test]
 fn the_reference_of_the_rest_api() {
     follow("docs/reference/rest.md");
 }
