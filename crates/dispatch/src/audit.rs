@@ -10,6 +10,7 @@ use crate::rows;
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::record::{DocumentChange, Record};
+use klambda_store::segment::RECORD_HEADER;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,6 +46,19 @@ pub(crate) struct Numbers {
     next: u64,
 }
 
+/// An entry that is about to be written.
+pub(crate) struct Next {
+    number: u64,
+    content: Vec<u8>,
+}
+
+impl Next {
+    /// What it takes in the log at most.
+    pub fn length_max(&self) -> usize {
+        RECORD_HEADER + 64 + self.content.len()
+    }
+}
+
 #[derive(Serialize, Deserialize)]
 struct Stored {
     time: u64,
@@ -55,8 +69,6 @@ struct Stored {
 const KIND: &str = "audit";
 /// Of each text of an entry: some come from outside.
 const TEXT_BYTES_MAX: usize = 512;
-/// What an entry takes in the log at most, with its key and everything around it.
-const RECORD_BYTES_MAX: usize = 8 << 10;
 /// Entries that one request looks at.
 const LOOK_MAX: u64 = 1000;
 /// Entries that one step removes.
@@ -71,21 +83,24 @@ impl Engine {
         (done, self.scratch.audit.take().is_none())
     }
 
-    /// The bytes that an entry takes in the group that is about to begin.
-    pub(crate) fn audit_bytes(&self) -> usize {
-        if self.scratch.audit.is_some() { RECORD_BYTES_MAX } else { 0 }
+    /// The entry that goes with the group that is about to begin, if one is noted.
+    pub(crate) fn next_audit(&mut self) -> Result<Option<Next>, Failure> {
+        let Some(entry) = self.scratch.audit.as_ref().map(|entry| entry.shortened()) else { return Ok(None) };
+        let number = self.audit_numbers()?.next;
+        let stored = Stored { time: self.now.0, entry };
+        let content = serde_json::to_vec(&stored).map_err(|error| Failure::State(error.to_string()))?;
+        Ok(Some(Next { number, content }))
     }
 
-    /// Writes the entry that was noted, if there is one: in a group, before the change.
-    pub(crate) fn write_audit(&mut self) -> Result<(), Failure> {
-        let Some(entry) = self.scratch.audit.take() else { return Ok(()) };
-        let numbers = self.audit_numbers()?;
-        let stored = Stored { time: self.now.0, entry: entry.shortened() };
-        let content = serde_json::to_vec(&stored).map_err(|error| Failure::State(error.to_string()))?;
-        let key = key(numbers.next);
-        let changes = vec![DocumentChange { kind: KIND, key: &key, content: Some(&content) }];
+    /// In a group, before the change.
+    pub(crate) fn write_audit(&mut self, next: &Next) -> Result<(), Failure> {
+        self.scratch.audit = None;
+        let key = key(next.number);
+        let changes = vec![DocumentChange { kind: KIND, key: &key, content: Some(&next.content) }];
         self.append(&Record::Documents { time: self.now, changes })?;
-        self.keeping.audit = Some(Numbers { next: numbers.next + 1, ..numbers });
+        if let Some(numbers) = &mut self.keeping.audit {
+            numbers.next = next.number + 1;
+        }
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! refuse one of its events is asked before the first record is appended.
 
 use crate::accept::{Taken, Wanted};
+use crate::audit::Next;
 use crate::engine::{Engine, Failure, NewEvent};
 use crate::overflow::{Crowded, DROP_BYTES_MAX, EVENTS_FULL, LETTERS_FULL};
 use crate::subscription::Subscription;
@@ -199,8 +200,10 @@ impl Engine {
         length_max: usize,
         append: impl FnOnce(&mut Engine) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.store.log.begin_group(length_max + self.audit_bytes())?;
-        let done = self.write_audit().and_then(|()| append(self));
+        let audit = self.next_audit()?;
+        self.store.log.begin_group(length_max + audit.as_ref().map_or(0, Next::length_max))?;
+        let audited = audit.map_or(Ok(()), |audit| self.write_audit(&audit));
+        let done = audited.and_then(|()| append(self));
         self.store.log.end_group();
         done.map_err(|failure| match failure {
             // Half of a group must never be written: with this the store stops before the next write.

@@ -2,6 +2,8 @@
 
 use klambda_core::event::Event;
 use klambda_core::subscription::Document;
+use klambda_dispatch::audit::{Entry, named, on_behalf};
+use klambda_dispatch::documents::{Expected, Write};
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::runner::{Clock, Handle, Runner, Stopped, StoreFailed};
 use klambda_dispatch::{Config, Engine, Sender, Token, client};
@@ -88,4 +90,33 @@ async fn a_change_waits_for_the_next_segment() {
         }
         ended = runner.run() => panic!("it ended: {ended:?}"),
     }
+}
+
+/// However many steps it takes, and whether the first of them changes something or not.
+#[tokio::test]
+async fn what_is_done_on_behalf_of_somebody_is_noted_once() {
+    let (running, handle) = start(&MemoryDisk::new());
+    let write = |key: &str| Write {
+        kind: "function".into(),
+        key: key.into(),
+        content: Some(b"{}".to_vec()),
+        expected: Expected::Absent,
+    };
+    handle.put_documents(vec![write("a")], Vec::new()).await.expect("runs").expect("written");
+    let entry = Entry { who: "somebody".into(), verb: "create".into(), ..Entry::default() };
+    on_behalf(entry.clone(), async {
+        let taken = handle.put_documents(vec![write("a")], Vec::new()).await.expect("runs");
+        assert!(taken.is_err());
+        named("b");
+        for key in ["b", "c"] {
+            handle.put_documents(vec![write(key)], Vec::new()).await.expect("runs").expect("written");
+        }
+    })
+    .await;
+    handle.put_documents(vec![write("d")], Vec::new()).await.expect("runs").expect("written");
+    let page = handle.query(|engine| engine.audit_page(None, 10, |_| true)).await.expect("runs");
+    let entries: Vec<Entry> = page.expect("read").0.into_iter().map(|audited| audited.entry).collect();
+    assert_eq!(entries, [Entry { name: "b".into(), ..entry }]);
+    handle.stop(Duration::ZERO);
+    timeout(PATIENCE, running).await.expect("it ends").expect("no panic").expect("in order");
 }

@@ -46,8 +46,13 @@ async fn every_change_is_noted_with_who_made_it() {
     assert_eq!(ask("DELETE", "/api/v1/lambda/agents/away", &json!({})).await, 202);
     assert_eq!(ask("DELETE", "/api/v1/subscriptions/orders?discard=true", &json!({})).await, 200);
     world.ask("DELETE", "/api/v1/tokens/dev", &[("authorization", ADMIN)], "").await;
+    assert_eq!(
+        world.ask("PUT", "/api/v1/namespaces/shop", &[("authorization", ADMIN)], "{}").await.status,
+        201
+    );
 
     let expected = [
+        "token-file put namespace - shop 127.0.0.1",
         "token-file delete token - dev 127.0.0.1",
         "token/dev delete subscription default orders 127.0.0.1",
         "token/dev delete agent default away 127.0.0.1",
@@ -61,17 +66,17 @@ async fn every_change_is_noted_with_who_made_it() {
     assert_eq!(all.iter().map(told).collect::<Vec<_>>(), expected);
     let text = json!(all).to_string();
     assert!(!text.contains("hush-hush") && !text.contains(&token), "{text}");
-    assert!(all[0]["time"].is_string() && all[0]["number"] == 8, "{text}");
+    assert!(all[0]["time"].is_string() && all[0]["number"] == 9, "{text}");
     // What concerns the whole server is not of any namespace.
     let own = entries(&world, ADMIN, "/api/v1/audit").await;
-    assert_eq!(own.iter().map(told).collect::<Vec<_>>(), expected[1..7]);
+    assert_eq!(own.iter().map(told).collect::<Vec<_>>(), expected[2..8]);
     let unknown = world.ask("GET", "/api/v1/namespaces/other/audit", &[("authorization", ADMIN)], "").await;
     assert_eq!(unknown.status, 404, "{unknown:?}");
 
     let world = world.restart().await;
     let first =
         world.ask("GET", "/api/v1/audit?namespace=*&limit=3", &[("authorization", ADMIN)], "").await.json();
-    assert_eq!((first["items"].as_array().map(Vec::len), &first["next"]), (Some(3), &json!(6)));
-    let rest = entries(&world, ADMIN, "/api/v1/audit?namespace=*&cursor=6").await;
+    assert_eq!((first["items"].as_array().map(Vec::len), &first["next"]), (Some(3), &json!(7)));
+    let rest = entries(&world, ADMIN, "/api/v1/audit?namespace=*&cursor=7").await;
     assert_eq!(rest.iter().map(told).collect::<Vec<_>>(), expected[3..]);
 }
