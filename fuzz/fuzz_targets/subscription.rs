@@ -1,6 +1,7 @@
-//! Subscription documents, as JSON and as YAML: what is accepted reads back from every form in which it is kept or shown.
+//! Documents of subscriptions and namespaces, as JSON and as YAML: what is accepted reads back from every form in which it is kept or shown.
 #![no_main]
 
+use klambda_core::namespace;
 use klambda_core::subscription::{Document, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
@@ -16,6 +17,10 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn check(value: &Value) {
+    match namespace::Document::parse(value) {
+        Ok(document) => assert_eq!(namespace::Document::parse(&document.to_json()), Ok(document)),
+        Err(faults) => assert!(!faults.is_empty(), "refused without a reason"),
+    }
     match Document::parse(value) {
         Ok(document) => check_document(&document),
         Err(faults) => {
