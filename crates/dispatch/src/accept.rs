@@ -450,7 +450,7 @@ impl Engine {
 
     /// The deepest lane in memory: the one to name to a producer that is turned away. Looked for once a second.
     fn deepest_lane(&mut self, id: SubscriptionId) -> Option<(String, u64)> {
-        let known = self.subscriptions.get(id)?.deepest.as_ref();
+        let known = self.subscriptions.get(id)?.flow.deepest.as_ref();
         if let Some((_, key, depth)) = known.filter(|known| self.now.since(known.0) < 1000) {
             return Some((key.clone(), *depth));
         }
@@ -458,7 +458,7 @@ impl Engine {
             self.lanes.iter().filter(|(_, resident)| resident.subscription == id && !resident.key.is_empty());
         let (_, deepest) = lanes.max_by_key(|(_, resident)| resident.lane.depth())?;
         let (key, depth) = (deepest.key.to_string(), deepest.lane.depth());
-        self.subscriptions.get_mut(id)?.deepest = Some((self.now, key.clone(), depth));
+        self.subscriptions.get_mut(id)?.flow.deepest = Some((self.now, key.clone(), depth));
         Some((key, depth))
     }
 }

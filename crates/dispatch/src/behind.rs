@@ -64,9 +64,9 @@ impl Subscription {
     fn look_for_room(&mut self) {
         let enough = if planted::is_on(Bug::ReadsWhenFull) { 1000 } else { 9 };
         if self.is_below_tenths(enough) {
-            self.has_room = true;
+            self.unread.has_room = true;
         } else if !self.is_below_tenths(10) {
-            self.has_room = false;
+            self.unread.has_room = false;
         }
     }
 
@@ -100,7 +100,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return false };
         subscription.look_for_room();
         let has_place =
-            subscription.has_room || (subscription.is_held_up() && subscription.is_below_tenths(20));
+            subscription.unread.has_room || (subscription.is_held_up() && subscription.is_below_tenths(20));
         let letters_wait =
             subscription.lags() && subscription.letters_are_full() && !subscription.is_leaving();
         has_log_room && has_place && !letters_wait && !waits
@@ -121,8 +121,8 @@ impl Engine {
             return Some(self.now + timeout_ms.max(LOOK_MS));
         }
         // Its time counts from when everything was read.
-        let until = subscription.caught_at + timeout_ms;
-        (subscription.caught_at > Millis::ZERO && until > self.now).then_some(until)
+        let until = subscription.life.caught_at + timeout_ms;
+        (subscription.life.caught_at > Millis::ZERO && until > self.now).then_some(until)
     }
 
     /// When a lane is to be looked at again that leaves memory.
@@ -163,8 +163,11 @@ impl Engine {
         why: Missed,
     ) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
-        let new_rules =
-            subscription.next_document.as_ref().filter(|_| entry.position >= subscription.rules_from);
+        let new_rules = subscription
+            .next_rules
+            .document
+            .as_ref()
+            .filter(|_| entry.position >= subscription.next_rules.from);
         let rules = new_rules.unwrap_or(&subscription.document);
         let wanted = place_under(&rules.spec, event);
         let key = match &wanted {
@@ -221,7 +224,7 @@ impl Engine {
     /// What its owner should know of a backlog at its limits.
     pub(crate) fn backlog_messages(&self, subscription: &Subscription) -> Vec<String> {
         let mut messages = Vec::new();
-        if let Some(position) = subscription.unreadable.filter(|_| subscription.is_reading()) {
+        if let Some(position) = subscription.unread.unreadable.filter(|_| subscription.is_reading()) {
             messages.push(format!(
                 "event {position} cannot be read back from the log, so nothing after it is read"
             ));

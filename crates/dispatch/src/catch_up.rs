@@ -58,29 +58,29 @@ impl Subscription {
         }
         self.tally.later += 1;
         self.tally.later_bytes += u64::from(entry.bytes);
-        self.later.push_back(entry);
+        self.unread.listed.push_back(entry);
         self.shorten_list(listed_max);
     }
 
     fn shorten_list(&mut self, listed_max: usize) {
-        while self.later.len() > listed_max
-            && let Some(oldest) = self.later.pop_front()
+        while self.unread.listed.len() > listed_max
+            && let Some(oldest) = self.unread.listed.pop_front()
         {
-            self.later_from = oldest.position;
+            self.unread.from = oldest.position;
         }
     }
 
     /// It has come to this event.
     pub(crate) fn routed(&mut self, entry: &Entry) {
-        if entry.position >= self.began {
+        if entry.position >= self.life.began {
             self.tally.later = self.tally.later.saturating_sub(1);
             self.tally.later_bytes = self.tally.later_bytes.saturating_sub(u64::from(entry.bytes));
             self.tally.later_since = entry.accepted;
-            if self.next_document.is_some() && entry.position < self.rules_from {
+            if self.next_rules.document.is_some() && entry.position < self.next_rules.from {
                 self.tally.later_old = self.tally.later_old.saturating_sub(1);
             }
         }
-        while self.later.pop_front_if(|listed| listed.position <= entry.position).is_some() {}
+        while self.unread.listed.pop_front_if(|listed| listed.position <= entry.position).is_some() {}
         self.is_done_up_to(entry.position);
     }
 
@@ -99,17 +99,17 @@ impl Subscription {
 
     /// All unread events are listed in memory.
     fn is_all_listed(&self) -> bool {
-        self.later_from <= self.done()
+        self.unread.from <= self.done()
     }
 
     /// The rules in force hold for the event at this position, not those that wait to begin.
     fn is_under_rules(&self, position: Position) -> bool {
-        self.next_document.is_none() || position < self.rules_from
+        self.next_rules.document.is_none() || position < self.next_rules.from
     }
 
     /// Unread events that the rules in force hold for. A new subscription reads its past under whatever rules it has.
     pub(crate) fn unread_under_rules(&self) -> u64 {
-        match (&self.next_document, self.phase) {
+        match (&self.next_rules.document, self.phase) {
             (Some(_), _) => self.tally.later_old,
             (None, Phase::CatchingUp { why: Reading::Past, .. }) => 0,
             (None, _) => self.tally.later,
@@ -127,7 +127,7 @@ impl Subscription {
             Phase::CatchingUp { why: Reading::Past, .. } => true,
             Phase::CatchingUp { .. } if self.tally.later == 0 => true,
             Phase::CatchingUp { .. } if self.is_all_listed() => {
-                self.later.front().is_none_or(|first| first.position >= position)
+                self.unread.listed.front().is_none_or(|first| first.position >= position)
             }
             Phase::CatchingUp { done, .. } => done.0 + 1 >= position.0,
             _ => true,
@@ -178,7 +178,7 @@ impl Engine {
             _ => return,
         }
         let listed_max = self.keeping.listed_max.max(LISTED_MIN);
-        if self.subscriptions.get(id).is_some_and(|s| s.later.len() >= listed_max) {
+        if self.subscriptions.get(id).is_some_and(|s| s.unread.listed.len() >= listed_max) {
             self.set_cursor(id);
         }
         if let Some(subscription) = self.subscriptions.get_mut(id) {
@@ -191,9 +191,9 @@ impl Engine {
         let (cursor, done) = (self.first_frame(at), Position(position.0 - 1));
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         subscription.phase = Phase::CatchingUp { cursor, done, why: Reading::Behind };
-        subscription.later.clear();
-        subscription.later_from = done;
-        subscription.has_room = false;
+        subscription.unread.listed.clear();
+        subscription.unread.from = done;
+        subscription.unread.has_room = false;
     }
 
     /// While the list in memory serves, the cursor stays behind. This brings it to the first unread event.
@@ -202,7 +202,7 @@ impl Engine {
         if !subscription.is_behind() || !subscription.is_all_listed() {
             return;
         }
-        let first = subscription.later.front().map_or(self.store.log.written(), |first| first.at);
+        let first = subscription.unread.listed.front().map_or(self.store.log.written(), |first| first.at);
         let first = self.first_frame(first);
         if let Some(subscription) = self.subscriptions.get_mut(id)
             && let Phase::CatchingUp { cursor, .. } = &mut subscription.phase
@@ -213,14 +213,14 @@ impl Engine {
 
     pub(crate) fn apply_caught(&mut self, id: SubscriptionId, time: Millis, up_to: Position, next: Position) {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
-        if up_to.0 + 1 == next.0 && subscription.next_document.is_none() {
+        if up_to.0 + 1 == next.0 && subscription.next_rules.document.is_none() {
             subscription.phase = match subscription.phase {
                 Phase::CatchingUp { why: Reading::Draining, .. } => Phase::Draining,
                 Phase::CatchingUp { why: Reading::Retiring { until }, .. } => Phase::Retiring { until },
                 _ => Phase::Live,
             };
-            subscription.later = Default::default();
-            subscription.caught_at = time;
+            subscription.unread.listed = Default::default();
+            subscription.life.caught_at = time;
             (subscription.tally.later, subscription.tally.later_bytes) = (0, 0);
         } else {
             subscription.is_done_up_to(up_to);
@@ -247,19 +247,19 @@ impl Engine {
         let listed_max = self.keeping.listed_max;
         let reading = self.subscriptions.each_with(Work::Reading);
         let long: Vec<SubscriptionId> =
-            reading.filter(|s| s.later.len() > listed_max).map(|s| s.id).collect();
+            reading.filter(|s| s.unread.listed.len() > listed_max).map(|s| s.id).collect();
         for id in long {
             self.set_cursor(id);
             if let Some(subscription) = self.subscriptions.get_mut(id) {
                 subscription.shorten_list(listed_max);
-                subscription.later.shrink_to(listed_max);
+                subscription.unread.listed.shrink_to(listed_max);
             }
         }
     }
 
     /// What the lists of unread events take up.
     pub(crate) fn listed_bytes(&self) -> usize {
-        self.subscriptions.values().map(|s| s.later.capacity() * size_of::<Entry>()).sum()
+        self.subscriptions.values().map(|s| s.unread.listed.capacity() * size_of::<Entry>()).sum()
     }
 
     /// Answers whether there is more to read at once.
@@ -289,8 +289,11 @@ impl Engine {
     /// New ordering rules begin once everything has drained that came before them.
     fn begin_rules(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
-        let Some(document) = &subscription.next_document else { return Ok(false) };
-        if !subscription.is_drained() || subscription.in_flight > 0 || !self.store.log.has_room_for_many() {
+        let Some(document) = &subscription.next_rules.document else { return Ok(false) };
+        if !subscription.is_drained()
+            || subscription.flow.in_flight > 0
+            || !self.store.log.has_room_for_many()
+        {
             return Ok(false);
         }
         let document = document.to_stored_json().to_string();
@@ -320,9 +323,9 @@ impl Engine {
             *left = left.saturating_sub(FRAME_EVENTS);
             return self.read_frame(id, fate);
         }
-        let forgets = planted::is_on(Bug::CatchUpEndsEarly) && subscription.later.len() == 1;
-        match subscription.later.front().filter(|_| !forgets).copied() {
-            None if subscription.next_document.is_some() => Ok(Read::Nothing),
+        let forgets = planted::is_on(Bug::CatchUpEndsEarly) && subscription.unread.listed.len() == 1;
+        match subscription.unread.listed.front().filter(|_| !forgets).copied() {
+            None if subscription.next_rules.document.is_some() => Ok(Read::Nothing),
             None => Ok(Read::All),
             Some(entry) if fate == Fate::Routed && !subscription.is_under_rules(entry.position) => {
                 Ok(Read::Nothing)
@@ -383,7 +386,7 @@ impl Engine {
     /// The subscription cannot read past this event. It retries every round, so this is logged and counted once.
     fn is_unreadable(&mut self, id: SubscriptionId, position: Position, error: &str) {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
-        if subscription.unreadable.replace(position) == Some(position) {
+        if subscription.unread.unreadable.replace(position) == Some(position) {
             return;
         }
         let name = subscription.name();
@@ -407,7 +410,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
         // Since it is there, it was asked when the event was accepted.
-        let takes = match entry.position < subscription.began {
+        let takes = match entry.position < subscription.life.began {
             true => self.takes_history(subscription, namespace, entry.accepted, &view)?,
             false => routes.iter().any(|route| route.subscription == id && route.to == To::Later),
         };

@@ -45,7 +45,7 @@ impl Engine {
                 if needs > self.store.log.synced() {
                     self.waits.lane_until_synced(needs, slot);
                 } else {
-                    subscription.ready.push_back(slot);
+                    subscription.flow.ready.push_back(slot);
                 }
             }
         } else if let Some(at) = resident.lane.wake_at() {
@@ -70,7 +70,7 @@ impl Engine {
     /// After a change of the subscription itself: its lanes may go on, or must look again.
     pub(crate) fn rouse(&mut self, id: SubscriptionId) {
         if let Some(subscription) = self.subscriptions.get_mut(id) {
-            subscription.cold_due = Millis::ZERO;
+            subscription.on_disk.due = Millis::ZERO;
         }
     }
 
@@ -90,9 +90,9 @@ impl Engine {
     /// An unordered event may be called again, if it still waits.
     pub(crate) fn ready_single(&mut self, id: SubscriptionId, position: Position) {
         if let Some(subscription) = self.subscriptions.get_mut(id)
-            && subscription.singles.get(&position).is_some_and(|single| !single.in_flight)
+            && subscription.flow.singles.get(&position).is_some_and(|single| !single.in_flight)
         {
-            subscription.ready_singles.push_back(position);
+            subscription.flow.ready_singles.push_back(position);
         }
     }
 
@@ -178,7 +178,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get_mut(flight.subscription) else { return };
         match flight.who {
             Who::Alone(position) => {
-                if let Some(single) = subscription.singles.get_mut(&position) {
+                if let Some(single) = subscription.flow.singles.get_mut(&position) {
                     single.in_flight = false;
                     self.waits.single_until(now, flight.subscription, position);
                 }
@@ -200,9 +200,9 @@ impl Engine {
     fn close(&mut self, ticket: Ticket) -> Option<InFlight> {
         let flight = self.calls.close(ticket)?;
         if let Some(subscription) = self.subscriptions.get_mut(flight.subscription) {
-            subscription.in_flight -= 1;
-            subscription.unsent_bytes -= flight.unsent;
-            subscription.put_off -= u32::from(flight.put_off);
+            subscription.flow.in_flight -= 1;
+            subscription.flow.unsent_bytes -= flight.unsent;
+            subscription.flow.put_off -= u32::from(flight.put_off);
             // There may be room now for events that it has not read.
             self.keeping.reads_on |= subscription.is_reading();
         }
@@ -241,7 +241,7 @@ impl Engine {
             Who::Lane(slot) => self.lanes.get(slot).map_or(0, |resident| resident.lane.attempts()),
             Who::Alone(position) => {
                 let subscription = self.subscriptions.get(flight.subscription);
-                subscription.and_then(|s| s.singles.get(&position)).map_or(0, |single| single.attempts)
+                subscription.and_then(|s| s.flow.singles.get(&position)).map_or(0, |single| single.attempts)
             }
         }
     }

@@ -144,7 +144,7 @@ impl Engine {
                 continue;
             }
             // All that it has under way waits for room itself: it would wait for itself, or in a ring, for ever.
-            if subscription.put_off > 0 && subscription.put_off == subscription.in_flight {
+            if subscription.flow.put_off > 0 && subscription.flow.put_off == subscription.flow.in_flight {
                 continue;
             }
             if !subscription.drops_at(limit, drops + 1) {

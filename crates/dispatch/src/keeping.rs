@@ -130,7 +130,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         if subscription.phase == Phase::Draining
             && subscription.tally.waiting == 0
-            && subscription.in_flight == 0
+            && subscription.flow.in_flight == 0
         {
             let change = if subscription.tally.dead > 0 { Change::Retired } else { Change::Remove };
             self.commit(&Record::Subscription { time: self.now, subscription: id, change })?;
@@ -189,8 +189,8 @@ impl Engine {
         let mut ready: Vec<Slot> = Vec::new();
         for id in self.subscriptions.with(Work::Ready) {
             let Some(subscription) = self.subscriptions.get_mut(id) else { continue };
-            let keep = subscription.ready.len().min(ready_max);
-            ready.extend(subscription.ready.drain(keep..));
+            let keep = subscription.flow.ready.len().min(ready_max);
+            ready.extend(subscription.flow.ready.drain(keep..));
         }
         for slot in &ready {
             if let Some(resident) = self.lanes.get_mut(*slot) {

@@ -60,14 +60,14 @@ impl Engine {
 
 impl Subscription {
     fn memory_bytes(&self) -> usize {
-        let errors: usize = self.singles.values().map(|single| single.error.capacity()).sum();
-        let singles = self.singles.len() * SINGLE_BYTES + errors;
-        let queues = self.ready.capacity() * size_of::<Slot>()
-            + self.ready_singles.capacity() * size_of::<Position>()
-            + self.cold_cursor.capacity()
-            + self.ages_from.capacity();
+        let errors: usize = self.flow.singles.values().map(|single| single.error.capacity()).sum();
+        let singles = self.flow.singles.len() * SINGLE_BYTES + errors;
+        let queues = self.flow.ready.capacity() * size_of::<Slot>()
+            + self.flow.ready_singles.capacity() * size_of::<Position>()
+            + self.on_disk.cursor.capacity()
+            + self.on_disk.ages_from.capacity();
         size_of::<Subscription>()
-            + self.document_bytes * DOCUMENT_FACTOR
+            + self.noted.document_bytes * DOCUMENT_FACTOR
             + self.tally.memory_bytes()
             + singles
             + queues

@@ -143,7 +143,7 @@ impl Engine {
                 "spec.from is fixed when a subscription is created; delete it and create it again".into(),
             ));
         }
-        if *subscription.document == *document && subscription.next_document.is_none() {
+        if *subscription.document == *document && subscription.next_rules.document.is_none() {
             return Ok(Put::Unchanged);
         }
         if !subscription.document.epoch_differs(document) || subscription.is_drained() {
@@ -271,7 +271,8 @@ impl Engine {
         let subscription = self.subscriptions.get(id);
         let singles: Vec<Position> = subscription
             .map(|s| {
-                s.singles
+                s.flow
+                    .singles
                     .values()
                     .filter(|single| !single.in_flight)
                     .map(|single| single.entry.position)

@@ -42,7 +42,7 @@ impl Subscription {
     /// Whether so many events could make room where this limit is reached: all but those in flight and those that hold
     /// their lanes.
     pub(crate) fn drops_at(&self, limit: &str, events: u64) -> bool {
-        let kept = u64::from(self.in_flight) + self.tally.held;
+        let kept = u64::from(self.flow.in_flight) + self.tally.held;
         self.document.spec.backlog.on_full == OnFull::Drop
             && limit != LETTERS_FULL
             && self.tally.waiting >= kept + events
@@ -132,7 +132,7 @@ impl Engine {
     /// The oldest event of an unordered subscription that is not in flight.
     fn oldest_single(&mut self, id: SubscriptionId) -> Result<Option<Oldest>, Failure> {
         let resting = |s: &Subscription| {
-            let single = s.singles.values().find(|single| !single.in_flight)?;
+            let single = s.flow.singles.values().find(|single| !single.in_flight)?;
             Some(Oldest { key: None, entry: single.entry })
         };
         let first = self.subscriptions.get(id).and_then(resting);

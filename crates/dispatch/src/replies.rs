@@ -104,7 +104,7 @@ impl Engine {
         let subscription = self.subscriptions.get(flight.subscription)?;
         match flight.who {
             Who::Lane(slot) => self.lanes.get(slot)?.lane.head().map(|(_, entry)| *entry),
-            Who::Alone(position) => subscription.singles.get(&position).map(|single| single.entry),
+            Who::Alone(position) => subscription.flow.singles.get(&position).map(|single| single.entry),
         }
     }
 
@@ -159,7 +159,7 @@ impl Engine {
     fn mark_put_off(&mut self, ticket: Ticket) {
         let Some(id) = self.calls.put_off(ticket) else { return };
         if let Some(subscription) = self.subscriptions.get_mut(id) {
-            subscription.put_off += 1;
+            subscription.flow.put_off += 1;
         }
     }
 
@@ -201,12 +201,16 @@ impl Engine {
 
     pub(crate) fn hold(&mut self, id: SubscriptionId, held: Held) {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
-        subscription.held = Some(held);
+        subscription.flow.held = Some(held);
     }
 
     /// The earliest time at which a subscription that is held goes on.
     pub(crate) fn held_until(&self) -> Option<Millis> {
-        self.subscriptions.each_with(Work::Held).filter_map(|s| s.held.as_ref()).map(|held| held.until).min()
+        self.subscriptions
+            .each_with(Work::Held)
+            .filter_map(|s| s.flow.held.as_ref())
+            .map(|held| held.until)
+            .min()
     }
 
     /// Those whose time has come go on.
@@ -214,7 +218,7 @@ impl Engine {
         let now = self.now;
         for id in self.subscriptions.with(Work::Held) {
             if let Some(subscription) = self.subscriptions.get_mut(id) {
-                subscription.held.take_if(|held| held.until <= now);
+                subscription.flow.held.take_if(|held| held.until <= now);
             }
         }
     }
@@ -228,7 +232,7 @@ impl Engine {
         let its: Vec<SubscriptionId> = self.subscriptions.values().filter(is_it).map(|s| s.id).collect();
         for id in its {
             if let Some(subscription) = self.subscriptions.get_mut(id) {
-                subscription.held.take_if(|held| held.until < Millis::NEVER);
+                subscription.flow.held.take_if(|held| held.until < Millis::NEVER);
             }
         }
     }

@@ -48,7 +48,7 @@ impl Engine {
         if resident.indexed == Indexed::Waiting
             && let Some(subscription) = self.subscriptions.get_mut(id)
         {
-            subscription.cold = subscription.cold.saturating_sub(1);
+            subscription.on_disk.waiting = subscription.on_disk.waiting.saturating_sub(1);
         }
         let is_idle = resident.lane.is_idle();
         let slot = self.lanes.insert(resident);
@@ -61,7 +61,7 @@ impl Engine {
     }
 
     fn epoch_of(&self, id: SubscriptionId) -> u32 {
-        self.subscriptions.get(id).map_or(0, |subscription| subscription.epochs)
+        self.subscriptions.get(id).map_or(0, |subscription| subscription.life.epochs)
     }
 
     /// As it is, without bringing it in.
@@ -103,7 +103,9 @@ impl Engine {
         resident.indexed = resident.index_kind();
         resident.counted = resident.count_kind();
         let first = resident.lane.first_droppable_at_rest();
-        if let Some(entry) = first.filter(|_| self.subscriptions.get(id).is_some_and(|s| s.lists_ages)) {
+        if let Some(entry) =
+            first.filter(|_| self.subscriptions.get(id).is_some_and(|s| s.on_disk.lists_ages))
+        {
             resident.aged_at = entry.position;
         }
         if self.condition.live
@@ -169,13 +171,13 @@ impl Engine {
         if resident.indexed == Indexed::Waiting
             && let Some(subscription) = self.subscriptions.get_mut(resident.subscription)
         {
-            subscription.cold += 1;
+            subscription.on_disk.waiting += 1;
             if planted::is_on(Bug::ColdNeverWoken) {
                 return Ok(());
             }
-            subscription.cold_due = subscription.cold_due.min(due);
+            subscription.on_disk.due = subscription.on_disk.due.min(due);
             // A look through the index that is under way may be past its key.
-            subscription.cold_seen_due = subscription.cold_seen_due.min(due);
+            subscription.on_disk.seen_due = subscription.on_disk.seen_due.min(due);
         }
         Ok(())
     }
@@ -230,9 +232,9 @@ impl Engine {
             let mut subscription =
                 Subscription::from_row(id, row).ok_or(Malformed("subscription document"))?;
             // What was unread at the checkpoint is in the log alone.
-            subscription.later_from =
+            subscription.unread.from =
                 Position(self.store.manifest.checkpoint().next_position.0.saturating_sub(1));
-            subscription.endpoint = self.calls.endpoints.of(&subscription.document.spec.target);
+            subscription.flow.endpoint = self.calls.endpoints.of(&subscription.document.spec.target);
             self.subscriptions.add(subscription);
         }
         for (key, row) in self.store.rows.scan(&[rows::SINGLE], &[], usize::MAX)? {
@@ -258,7 +260,7 @@ impl Engine {
         single.error = r.text()?.to_owned();
         single.stored = true;
         if let Some(subscription) = self.subscriptions.get_mut(id) {
-            subscription.singles.insert(Position(rows::number_of(key)), single);
+            subscription.flow.singles.insert(Position(rows::number_of(key)), single);
         }
         Ok(())
     }
@@ -306,7 +308,7 @@ impl Engine {
                 row.tally.recount(resident.counted, resident.count_kind_at_rest());
             }
         }
-        for (position, single) in &mut subscription.singles {
+        for (position, single) in &mut subscription.flow.singles {
             let mut value = Vec::new();
             put_entry(&mut value, &single.entry);
             put_varint(&mut value, u64::from(single.attempts));
@@ -336,7 +338,7 @@ impl Engine {
             self.touch(slot);
         }
         for subscription in self.subscriptions.values() {
-            for (position, single) in &subscription.singles {
+            for (position, single) in &subscription.flow.singles {
                 let at = single.retry_at.unwrap_or(Millis::ZERO).min(self.now + 3_600_000);
                 self.waits.single_until(at, subscription.id, *position);
             }
@@ -355,24 +357,24 @@ impl Engine {
 
     pub(crate) fn cold_due(&self) -> Option<Millis> {
         let ready_max = self.ready_max();
-        let waits = |s: &&Subscription| s.ready.len() < ready_max && !s.is_paused();
+        let waits = |s: &&Subscription| s.flow.ready.len() < ready_max && !s.is_paused();
         let cold = self.subscriptions.each_with(Work::Cold).filter(waits);
-        cold.map(|subscription| subscription.cold_due).min()
+        cold.map(|subscription| subscription.on_disk.due).min()
     }
 
     /// Brings lanes in that are due, some at a time, while there is little else to do for their subscription.
     pub(crate) fn warm_up(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         let batch = self.ready_max();
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
-        if subscription.cold == 0
-            || subscription.ready.len() >= batch
-            || subscription.cold_due > self.now
+        if subscription.on_disk.waiting == 0
+            || subscription.flow.ready.len() >= batch
+            || subscription.on_disk.due > self.now
             || subscription.is_paused()
         {
             return Ok(());
         }
         let prefix = rows::of_subscription(rows::WAITING, id);
-        let from = subscription.cold_cursor.clone();
+        let from = subscription.on_disk.cursor.clone();
         let found = self.store.rows.scan(&prefix, &from, batch)?;
         let wrapped = found.len() < batch;
         let mut next_due = Millis::NEVER;
@@ -390,13 +392,13 @@ impl Engine {
         }
         let now = self.now;
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
-        subscription.cold_seen_due = subscription.cold_seen_due.min(next_due);
+        subscription.on_disk.seen_due = subscription.on_disk.seen_due.min(next_due);
         if wrapped {
-            subscription.cold_cursor.clear();
-            subscription.cold_due =
-                std::mem::replace(&mut subscription.cold_seen_due, Millis::NEVER).max(now + 1);
+            subscription.on_disk.cursor.clear();
+            subscription.on_disk.due =
+                std::mem::replace(&mut subscription.on_disk.seen_due, Millis::NEVER).max(now + 1);
         } else {
-            subscription.cold_cursor =
+            subscription.on_disk.cursor =
                 found.last().map(|(row, _)| [row.as_slice(), &[0]].concat()).unwrap_or_default();
         }
         Ok(())

@@ -146,7 +146,7 @@ impl Engine {
     }
 
     fn first_single(&mut self, id: SubscriptionId) -> Result<Option<Position>, Failure> {
-        let first = |s: &Subscription| s.singles.keys().next().copied();
+        let first = |s: &Subscription| s.flow.singles.keys().next().copied();
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(None) };
         if let Some(position) = first(subscription) {
             return Ok(Some(position));
@@ -213,7 +213,7 @@ impl Engine {
         position: Position,
         time: Millis,
     ) -> Result<(), Failure> {
-        let single = self.subscriptions.get(id).and_then(|s| s.singles.get(&position));
+        let single = self.subscriptions.get(id).and_then(|s| s.flow.singles.get(&position));
         let Some((entry, attempts)) = single.map(|single| (single.entry, single.attempts_total)) else {
             return Ok(());
         };

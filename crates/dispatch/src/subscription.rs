@@ -21,32 +21,55 @@ pub struct Subscription {
     name: Box<str>,
     pub document: Arc<Document>,
     pub policy: Policy,
+    pub life: Life,
+    pub phase: Phase,
+    pub next_rules: NextRules,
+    pub tally: Tally,
+    pub notes: Notes,
+    /// What follows ends with the process.
+    pub(crate) noted: Noted,
+    pub flow: Flow,
+    pub unread: Unread,
+    pub(crate) on_disk: OnDisk,
+    pub outside: Outside,
+}
+
+/// What it has been through.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Life {
     pub created: Millis,
     /// The first position after its creation: what is before that is history to it.
     pub began: Position,
-    pub phase: Phase,
-    /// New ordering rules that begin when what waits has drained.
-    pub next_document: Option<Document>,
-    /// The first event that those rules hold for.
-    pub rules_from: Position,
     /// When it had last read everything: gap timers run from then on.
     pub caught_at: Millis,
     /// How often its ordering rules changed: dead letters from before may have had another lane than they would have now.
     pub epochs: u32,
-    pub tally: Tally,
-    pub notes: Notes,
-    /// All its lanes on disk are listed by age.
-    pub lists_ages: bool,
+}
 
-    // What follows ends with the process.
-    /// It is noted to be sorted again by what there is to do for it.
-    pub(crate) is_noted: bool,
-    /// It is noted to be stored in its row.
-    pub(crate) is_unstored: bool,
+/// New ordering rules that begin when what waits has drained.
+#[derive(Default)]
+pub struct NextRules {
+    pub document: Option<Document>,
+    /// The first event that they hold for.
+    pub from: Position,
+}
+
+/// What others keep of it.
+#[derive(Default)]
+pub(crate) struct Noted {
+    /// It is to be sorted again by what there is to do for it.
+    pub to_sort: bool,
+    /// It is to be stored in its row.
+    pub to_store: bool,
     /// What is owed to it, as it was last counted for its namespace.
-    pub(crate) counted_owed: u64,
+    pub owed: u64,
     /// The length of its document as text.
     pub document_bytes: usize,
+}
+
+/// What is called and what is ready to be.
+#[derive(Default)]
+pub struct Flow {
     pub endpoint: EndpointId,
     pub ready: VecDeque<Slot>,
     pub in_flight: u32,
@@ -56,30 +79,54 @@ pub struct Subscription {
     pub unsent_bytes: usize,
     /// Its next event waits for room in memory.
     pub lacks_room: bool,
-    /// Lanes on disk alone that would go on by themselves, and when the next of them is due.
-    pub cold: u64,
-    pub cold_due: Millis,
-    pub cold_cursor: Vec<u8>,
-    pub cold_seen_due: Millis,
     /// Unordered: events that left the queue and are called, or wait to be called again.
     pub singles: BTreeMap<Position, Single>,
     pub ready_singles: VecDeque<Position>,
-    /// Unread events that were accepted after this position: all of them, so that they need not be looked for in the log.
-    pub later: VecDeque<Entry>,
-    pub later_from: Position,
-    /// The unread event that cannot be read back, if it came to one: nothing after it is read.
-    pub unreadable: Option<Position>,
-    /// It had room for unread events when it was last looked at, and reads until it is full.
-    pub has_room: bool,
-    pub outside: Outside,
     /// The deepest lane as of a moment ago.
     pub deepest: Option<(Millis, String, u64)>,
     /// Nothing starts for now, through no fault of an event or of the target.
     pub held: Option<Held>,
+}
+
+/// Events that it accepted and has not read from the log.
+#[derive(Default)]
+pub struct Unread {
+    /// Those that were accepted after this position: all of them, so that they need not be looked for in the log.
+    pub listed: VecDeque<Entry>,
+    pub from: Position,
+    /// The one that cannot be read back, if it came to one: nothing after it is read.
+    pub unreadable: Option<Position>,
+    /// It had room for them when it was last looked at, and reads until it is full.
+    pub has_room: bool,
+}
+
+/// Its lanes on disk.
+pub(crate) struct OnDisk {
+    /// Those that are on disk alone and would go on by themselves, and when the next of them is due.
+    pub waiting: u64,
+    pub due: Millis,
+    pub cursor: Vec<u8>,
+    pub seen_due: Millis,
+    /// All of them are listed by age.
+    pub lists_ages: bool,
     /// While it has to drop its oldest events: which those are.
-    pub(crate) by_age: Option<Box<ByAge>>,
-    /// The row to go on from while lanes that were not listed by age are.
-    pub(crate) ages_from: Vec<u8>,
+    pub by_age: Option<Box<ByAge>>,
+    /// The row to go on from while those that were not listed by age are.
+    pub ages_from: Vec<u8>,
+}
+
+impl Default for OnDisk {
+    fn default() -> OnDisk {
+        OnDisk {
+            waiting: 0,
+            due: Millis::ZERO,
+            cursor: Vec::new(),
+            seen_due: Millis::NEVER,
+            lists_ages: false,
+            by_age: None,
+            ages_from: Vec::new(),
+        }
+    }
 }
 
 /// Why nothing of a subscription starts, and until when.
@@ -307,47 +354,23 @@ impl Subscription {
         created: Millis,
         phase: Phase,
     ) -> Subscription {
+        let noted = Noted { document_bytes: text_bytes(&document), ..Noted::default() };
         Subscription {
             id,
             namespace,
             name: document.full_name().into(),
             policy: Policy::new(&document.spec),
-            is_noted: false,
-            is_unstored: false,
-            counted_owed: 0,
-            document_bytes: text_bytes(&document),
             document: Arc::new(document),
-            created,
-            began: Position(0),
+            life: Life { created, ..Life::default() },
             phase,
-            next_document: None,
-            rules_from: Position(0),
-            caught_at: Millis::ZERO,
-            epochs: 0,
+            next_rules: NextRules::default(),
             tally: Tally::default(),
             notes: Notes::default(),
-            lists_ages: false,
-            endpoint: EndpointId::default(),
-            ready: VecDeque::new(),
-            in_flight: 0,
-            put_off: 0,
-            unsent_bytes: 0,
-            lacks_room: false,
-            cold: 0,
-            cold_due: Millis::ZERO,
-            cold_cursor: Vec::new(),
-            cold_seen_due: Millis::NEVER,
-            singles: BTreeMap::new(),
-            ready_singles: VecDeque::new(),
-            later: VecDeque::new(),
-            later_from: Position(0),
-            unreadable: None,
-            has_room: false,
+            noted,
+            flow: Flow::default(),
+            unread: Unread::default(),
+            on_disk: OnDisk::default(),
             outside: Outside::default(),
-            deepest: None,
-            held: None,
-            by_age: None,
-            ages_from: Vec::new(),
         }
     }
 
@@ -361,8 +384,10 @@ impl Subscription {
 
     /// A call could be made, if the limits and the target allow it.
     pub fn has_ready(&self) -> bool {
-        let has_queued = || self.tally.waiting > self.singles.len() as u64;
-        !self.ready.is_empty() || !self.ready_singles.is_empty() || (!self.is_ordered() && has_queued())
+        let has_queued = || self.tally.waiting > self.flow.singles.len() as u64;
+        !self.flow.ready.is_empty()
+            || !self.flow.ready_singles.is_empty()
+            || (!self.is_ordered() && has_queued())
     }
 
     pub fn is_retired(&self) -> bool {
@@ -375,7 +400,7 @@ impl Subscription {
 
     pub fn set_document(&mut self, document: Document) {
         self.policy = Policy::new(&document.spec);
-        self.document_bytes = text_bytes(&document);
+        self.noted.document_bytes = text_bytes(&document);
         self.document = Arc::new(document);
         self.decide_on_ages();
     }
@@ -384,34 +409,34 @@ impl Subscription {
         Row {
             namespace: self.namespace,
             document: self.document.to_stored_json(),
-            next_document: self.next_document.as_ref().map(Document::to_stored_json),
-            rules_from: self.rules_from,
-            caught_at: self.caught_at,
-            created: self.created,
-            began: self.began,
-            epochs: self.epochs,
+            next_document: self.next_rules.document.as_ref().map(Document::to_stored_json),
+            rules_from: self.next_rules.from,
+            caught_at: self.life.caught_at,
+            created: self.life.created,
+            began: self.life.began,
+            epochs: self.life.epochs,
             phase: self.phase,
             tally: self.tally.clone(),
             notes: self.notes.clone(),
-            lists_ages: self.lists_ages,
+            lists_ages: self.on_disk.lists_ages,
         }
     }
 
     pub fn from_row(id: SubscriptionId, row: Row) -> Option<Subscription> {
         let document = Document::parse(&row.document).ok()?;
         let mut subscription = Subscription::new(id, row.namespace, document, row.created, row.phase);
-        subscription.next_document = match row.next_document {
+        subscription.next_rules.document = match row.next_document {
             Some(document) => Some(Document::parse(&document).ok()?),
             None => None,
         };
-        subscription.rules_from = row.rules_from;
-        subscription.caught_at = row.caught_at;
-        subscription.began = row.began;
-        subscription.epochs = row.epochs;
-        subscription.cold = row.tally.waiting_lanes;
+        subscription.next_rules.from = row.rules_from;
+        subscription.life.caught_at = row.caught_at;
+        subscription.life.began = row.began;
+        subscription.life.epochs = row.epochs;
+        subscription.on_disk.waiting = row.tally.waiting_lanes;
         subscription.tally = row.tally;
         subscription.notes = row.notes;
-        subscription.lists_ages = row.lists_ages;
+        subscription.on_disk.lists_ages = row.lists_ages;
         Some(subscription)
     }
 }

@@ -52,10 +52,10 @@ impl Work {
     fn is_due(self, subscription: &Subscription) -> bool {
         match self {
             Work::Ready => subscription.has_ready(),
-            Work::Cold => subscription.cold > 0,
+            Work::Cold => subscription.on_disk.waiting > 0,
             Work::Reading => subscription.is_reading(),
             Work::Overflowing => subscription.dead_letters_over() > 0,
-            Work::Held => subscription.held.is_some(),
+            Work::Held => subscription.flow.held.is_some(),
         }
     }
 }
@@ -85,10 +85,10 @@ impl Subscriptions {
     /// For any change but that of its document.
     pub fn get_mut(&mut self, id: SubscriptionId) -> Option<&mut Subscription> {
         let subscription = self.all.get_mut(&id)?;
-        if !std::mem::replace(&mut subscription.is_noted, true) {
+        if !std::mem::replace(&mut subscription.noted.to_sort, true) {
             self.noted.push(id);
         }
-        if !std::mem::replace(&mut subscription.is_unstored, true) {
+        if !std::mem::replace(&mut subscription.noted.to_store, true) {
             self.unstored.push(id);
         }
         Some(subscription)
@@ -151,7 +151,7 @@ impl Subscriptions {
         let by_filters = self.by_filters.entry(subscription.namespace).or_default();
         by_filters.put(id, &subscription.document.spec.filters);
         self.next = self.next.max(SubscriptionId(id.0 + 1));
-        (subscription.is_noted, subscription.is_unstored) = (true, true);
+        (subscription.noted.to_sort, subscription.noted.to_store) = (true, true);
         self.noted.push(id);
         self.unstored.push(id);
         self.all.insert(id, subscription);
@@ -174,7 +174,7 @@ impl Subscriptions {
         if let Some(by_filters) = self.by_filters.get_mut(&subscription.namespace) {
             by_filters.remove(id);
         }
-        let owed = subscription.counted_owed;
+        let owed = subscription.noted.owed;
         self.count_owed(subscription.namespace, owed, 0);
         for set in &mut self.by_work {
             set.remove(&id);
@@ -209,7 +209,7 @@ impl Subscriptions {
     pub fn all_stored(&mut self) {
         for id in self.unstored.drain(..) {
             if let Some(subscription) = self.all.get_mut(&id) {
-                subscription.is_unstored = false;
+                subscription.noted.to_store = false;
             }
         }
     }
@@ -244,7 +244,7 @@ impl Subscriptions {
     /// The same to look at, in no order.
     pub fn each_with(&self, work: Work) -> impl Iterator<Item = &Subscription> {
         let sorted = self.by_work[work as usize].iter().filter_map(|id| self.all.get(id));
-        let sorted = sorted.filter(|subscription| !subscription.is_noted);
+        let sorted = sorted.filter(|subscription| !subscription.noted.to_sort);
         let noted = self.noted.iter().filter_map(|id| self.all.get(id));
         sorted.chain(noted.filter(move |subscription| work.is_due(subscription)))
     }
@@ -252,9 +252,9 @@ impl Subscriptions {
     fn sort_noted(&mut self) {
         for id in self.noted.drain(..) {
             let Some(subscription) = self.all.get_mut(&id) else { continue };
-            subscription.is_noted = false;
+            subscription.noted.to_sort = false;
             let owed = subscription.tally.owed();
-            let before = std::mem::replace(&mut subscription.counted_owed, owed);
+            let before = std::mem::replace(&mut subscription.noted.owed, owed);
             if owed != before {
                 let all = self.owed.entry(subscription.namespace).or_default();
                 *all = *all + owed - before;
@@ -308,15 +308,15 @@ mod tests {
         (1..=5).for_each(|n| subscriptions.add(subscription(n, &format!("s{n}"), "a")));
         assert!(ids(&mut subscriptions, Work::Cold).is_empty());
         for id in [4, 2] {
-            subscriptions.get_mut(SubscriptionId(id)).expect("there").cold = 1;
+            subscriptions.get_mut(SubscriptionId(id)).expect("there").on_disk.waiting = 1;
         }
         assert_eq!(ids(&mut subscriptions, Work::Cold), [2, 4]);
-        subscriptions.get_mut(SubscriptionId(2)).expect("there").cold = 0;
-        subscriptions.get_mut(SubscriptionId(3)).expect("there").cold = 7;
+        subscriptions.get_mut(SubscriptionId(2)).expect("there").on_disk.waiting = 0;
+        subscriptions.get_mut(SubscriptionId(3)).expect("there").on_disk.waiting = 7;
         assert_eq!(ids(&mut subscriptions, Work::Cold), [3, 4]);
         subscriptions.all_stored();
-        subscriptions.get_mut(SubscriptionId(5)).expect("there").cold = 0;
-        subscriptions.get_mut(SubscriptionId(4)).expect("there").cold = 2;
+        subscriptions.get_mut(SubscriptionId(5)).expect("there").on_disk.waiting = 0;
+        subscriptions.get_mut(SubscriptionId(4)).expect("there").on_disk.waiting = 2;
         assert_eq!(subscriptions.unstored(), [SubscriptionId(5), SubscriptionId(4)]);
         subscriptions.remove(SubscriptionId(4));
         assert_eq!(subscriptions.unstored(), [SubscriptionId(5)]);

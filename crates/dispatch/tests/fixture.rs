@@ -97,7 +97,7 @@ const DEAD_LETTERS: &str = "\
 heap.53: note-422 of -, poison: HTTP 422
 parks.41: sick-422 of sick, poison: HTTP 422, holds its lane at 1
 parks.62: ill-422 of ill, poison: HTTP 422, holds its lane at 2
-steps.51: gap-invalid of -, validation: the event has no readable sequence where the subscription names one
+steps.51: gap-invalid of gap, validation: the event has no readable sequence where the subscription names one
 ";
 
 #[test]

@@ -34,7 +34,7 @@ impl Engine {
             Change::Pause | Change::Resume => {
                 let paused = *change == Change::Pause;
                 self.change_document(id, |document| document.spec.paused = paused);
-                let next = self.subscriptions.get_mut(id).and_then(|s| s.next_document.as_mut());
+                let next = self.subscriptions.get_mut(id).and_then(|s| s.next_rules.document.as_mut());
                 if let Some(next) = next {
                     next.spec.paused = paused;
                 }
@@ -76,12 +76,12 @@ impl Engine {
             let namespace = self.namespaces.named(&document.namespace).ok_or(Malformed("namespace"))?;
             let (phase, began_late) = self.first_phase(&document, at, next_position);
             let mut subscription = Subscription::new(id, namespace, document, time, phase);
-            subscription.began = next_position;
-            subscription.later_from = Position(next_position.0 - 1);
+            subscription.life.began = next_position;
+            subscription.unread.from = Position(next_position.0 - 1);
             subscription.tally = Tally::new(self.config.log.segment_bytes);
             subscription.decide_on_ages();
             subscription.notes.began_late = began_late;
-            subscription.endpoint = self.calls.endpoints.of(&subscription.document.spec.target);
+            subscription.flow.endpoint = self.calls.endpoints.of(&subscription.document.spec.target);
             self.subscriptions.add(subscription);
             return Ok(());
         };
@@ -97,7 +97,7 @@ impl Engine {
             }
             let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
             // Also of rules that still waited: what was asked for last holds.
-            subscription.next_document = None;
+            subscription.next_rules.document = None;
             subscription.tally.later_old = 0;
             self.change_document(id, |old| {
                 let target = planted::is_on(Bug::OldTarget).then(|| old.spec.target.clone());
@@ -112,13 +112,13 @@ impl Engine {
                 self.fall_behind(id, at, next_position);
             }
             let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
-            if subscription.next_document.is_none() {
+            if subscription.next_rules.document.is_none() {
                 let is_behind = subscription.is_behind();
-                subscription.rules_from = if is_behind { next_position } else { Position(0) };
+                subscription.next_rules.from = if is_behind { next_position } else { Position(0) };
                 subscription.tally.later_old = if is_behind { subscription.tally.later } else { 0 };
             }
             let meanwhile = document.ordered_as(&subscription.document);
-            subscription.next_document = Some(document);
+            subscription.next_rules.document = Some(document);
             self.change_document(id, |old| *old = meanwhile);
         }
         Ok(())
@@ -137,8 +137,8 @@ impl Engine {
     /// more. Lanes on disk hear of it when they come in.
     fn begin_epoch(&mut self, id: SubscriptionId) {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
-        subscription.epochs += 1;
-        let epoch = subscription.epochs;
+        subscription.life.epochs += 1;
+        let epoch = subscription.life.epochs;
         for (_, resident) in self.lanes.iter_mut().filter(|(_, resident)| resident.subscription == id) {
             resident.enter(epoch);
         }
@@ -149,9 +149,11 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         let mut document = (*subscription.document).clone();
         change(&mut document);
-        let before =
-            std::mem::replace(&mut subscription.endpoint, self.calls.endpoints.of(&document.spec.target));
-        let moved = before != subscription.endpoint;
+        let before = std::mem::replace(
+            &mut subscription.flow.endpoint,
+            self.calls.endpoints.of(&document.spec.target),
+        );
+        let moved = before != subscription.flow.endpoint;
         self.subscriptions.set_document(id, document);
         self.rouse(id);
         if moved {
@@ -160,7 +162,7 @@ impl Engine {
     }
 
     fn forget_endpoints(&mut self) {
-        let used: HashSet<EndpointId> = self.subscriptions.values().map(|s| s.endpoint).collect();
+        let used: HashSet<EndpointId> = self.subscriptions.values().map(|s| s.flow.endpoint).collect();
         self.calls.endpoints.keep(|endpoint| used.contains(&endpoint));
     }
 

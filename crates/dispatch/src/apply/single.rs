@@ -30,7 +30,7 @@ impl Engine {
             return self.give_up_single(id, position, time);
         }
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
-        let Some(single) = subscription.singles.get_mut(&position) else {
+        let Some(single) = subscription.flow.singles.get_mut(&position) else {
             return Err(Failure::State(format!("event {position} had an outcome and was not on its way")));
         };
         single.in_flight = false;
@@ -87,7 +87,7 @@ impl Engine {
         let mut single = Single::new(letter.entry);
         single.attempts_total = letter.attempts.total;
         single.retry_at = Some(now);
-        subscription.singles.insert(position, single);
+        subscription.flow.singles.insert(position, single);
         if self.condition.live {
             // A decision takes effect when it is durable.
             self.waits.single_until_synced(Address(at.0 + 1), id, position);
@@ -103,7 +103,7 @@ impl Engine {
         at: Address,
     ) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
-        let Some(entry) = subscription.singles.get(&position).map(|single| single.entry) else {
+        let Some(entry) = subscription.flow.singles.get(&position).map(|single| single.entry) else {
             return Ok(());
         };
         subscription.tally.left(&entry);
@@ -117,7 +117,7 @@ impl Engine {
     /// came before a dead letter that moved here.
     pub(crate) fn take_single(&mut self, id: SubscriptionId, position: Position) -> Result<(), Failure> {
         loop {
-            let known = self.subscriptions.get(id).is_none_or(|s| s.singles.contains_key(&position));
+            let known = self.subscriptions.get(id).is_none_or(|s| s.flow.singles.contains_key(&position));
             if known || !self.take_next_single(id, None)? {
                 return Ok(());
             }
@@ -156,14 +156,14 @@ impl Engine {
         resident.dirty = true;
         self.settle_queue(slot)?;
         if let Some(subscription) = self.subscriptions.get_mut(id) {
-            subscription.singles.insert(entry.position, Single::new(entry));
+            subscription.flow.singles.insert(entry.position, Single::new(entry));
         }
         Ok(true)
     }
 
     pub(crate) fn forget_single(&mut self, id: SubscriptionId, position: Position) {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
-        let is_stored = subscription.singles.remove(&position).is_some_and(|single| single.stored);
+        let is_stored = subscription.flow.singles.remove(&position).is_some_and(|single| single.stored);
         if is_stored && !planted::is_on(Bug::SingleRowKept) {
             self.store.rows.delete(&rows::at_position(rows::SINGLE, id, position));
         }

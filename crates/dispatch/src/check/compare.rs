@@ -50,7 +50,7 @@ pub(super) fn compare(
         let account = ledger.subscriptions.remove(id).unwrap_or_default();
         held.prove_counters(*id, &subscription.tally, &account, findings);
         prove_copies(engine, *id, findings)?;
-        if subscription.lists_ages {
+        if subscription.on_disk.lists_ages {
             prove_ages(engine, *id, findings)?;
         }
         Comparison { id: *id, first_position: ledger.first_position, held: &held, report, findings }
@@ -80,7 +80,7 @@ impl Held {
         let mut waiting = Vec::new();
         engine.for_each_waiting(id, &mut |entry| waiting.push(entry.position))?;
         if let Some(subscription) = engine.subscriptions.get(id) {
-            waiting.extend(subscription.singles.keys());
+            waiting.extend(subscription.flow.singles.keys());
         }
         waiting.sort_unstable();
         Ok(Held {
@@ -124,7 +124,7 @@ fn prove_copies(engine: &Engine, id: SubscriptionId, findings: &mut Findings) ->
     let oldest = engine.store.log.oldest();
     let mut copied: Vec<Entry> = Vec::new();
     engine.for_each_waiting(id, &mut |entry| copied.extend((entry.at < oldest).then_some(*entry)))?;
-    let singles = engine.subscriptions.get(id).into_iter().flat_map(|s| s.singles.values());
+    let singles = engine.subscriptions.get(id).into_iter().flat_map(|s| s.flow.singles.values());
     copied.extend(singles.map(|single| single.entry).filter(|entry| entry.at < oldest));
     let letters = engine.select_dead_letters(id, &Selector::default(), Position(0), usize::MAX)?;
     copied.extend(letters.into_iter().map(|letter| letter.entry).filter(|entry| entry.at < oldest));

@@ -15,7 +15,7 @@ impl Engine {
         if let Some((id, bytes)) = self.calls.sent(ticket)
             && let Some(subscription) = self.subscriptions.get_mut(id)
         {
-            subscription.unsent_bytes -= bytes;
+            subscription.flow.unsent_bytes -= bytes;
         }
     }
 
@@ -28,8 +28,8 @@ impl Engine {
     pub(super) fn hold_unsent(&mut self, id: SubscriptionId, bytes: u32) -> usize {
         let unsent = counted(bytes);
         if let Some(subscription) = self.subscriptions.get_mut(id) {
-            subscription.unsent_bytes += unsent;
-            subscription.lacks_room = false;
+            subscription.flow.unsent_bytes += unsent;
+            subscription.flow.lacks_room = false;
         }
         unsent
     }
@@ -40,9 +40,10 @@ impl Engine {
         let free = self.config.unsent_bytes_max.saturating_sub(self.calls.unsent_bytes());
         let Some(subscription) = self.subscriptions.get_mut(id) else { return true };
         // What is larger than all of it goes alone.
-        let fits = bytes == 0 || self.calls.unsent_bytes() == 0 || subscription.unsent_bytes + bytes <= free;
-        if !fits && !subscription.lacks_room {
-            subscription.lacks_room = true;
+        let fits =
+            bytes == 0 || self.calls.unsent_bytes() == 0 || subscription.flow.unsent_bytes + bytes <= free;
+        if !fits && !subscription.flow.lacks_room {
+            subscription.flow.lacks_room = true;
             self.metrics.room_waits += 1;
         }
         fits

@@ -30,7 +30,7 @@ impl Engine {
         let first = ids.partition_point(|id| *id <= self.calls.turn);
         ids.rotate_left(first);
         let ready = ids.iter().filter_map(|id| self.subscriptions.get(*id));
-        let claims = ready.map(|subscription| (subscription.namespace, subscription.in_flight));
+        let claims = ready.map(|subscription| (subscription.namespace, subscription.flow.in_flight));
         let mut slots = Slots::new(self.config.concurrency, claims);
         self.start_in_turn(ids.clone(), Pass::UpToShare, &mut slots)?;
         self.start_in_turn(ids, Pass::BeyondShare, &mut slots)
@@ -70,7 +70,8 @@ impl Engine {
     fn start_one(&mut self, id: SubscriptionId, pass: Pass, slots: &mut Slots) -> Result<bool, Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
         let (namespace, open) = (subscription.namespace, self.calls.len() as u32);
-        if !slots.has_one(pass, open, namespace, subscription.in_flight) || !self.may_start(subscription) {
+        if !slots.has_one(pass, open, namespace, subscription.flow.in_flight) || !self.may_start(subscription)
+        {
             return Ok(false);
         }
         let is_started = self.start_next(id)?;
@@ -100,35 +101,35 @@ impl Engine {
 
     fn may_start(&self, subscription: &Subscription) -> bool {
         !subscription.is_paused()
-            && subscription.held.is_none()
-            && subscription.in_flight
+            && subscription.flow.held.is_none()
+            && subscription.flow.in_flight
                 < subscription.document.spec.concurrency + u32::from(planted::is_on(Bug::OneTooMany))
             && self
                 .calls
                 .endpoints
-                .breaker(subscription.endpoint)
+                .breaker(subscription.flow.endpoint)
                 .is_none_or(|breaker| breaker.allows(self.now))
     }
 
     /// The lane whose turn it is. A probe of an open breaker is another lane's than the last one's.
     fn next_ready(&mut self, id: SubscriptionId) -> Option<Slot> {
         let subscription = self.subscriptions.get_mut(id)?;
-        if let Some(breaker) = self.calls.endpoints.breaker(subscription.endpoint)
+        if let Some(breaker) = self.calls.endpoints.breaker(subscription.flow.endpoint)
             && !breaker.is_closed()
-            && subscription.ready.len() > 1
+            && subscription.flow.ready.len() > 1
         {
-            let front = subscription.ready.front().and_then(|slot| self.lanes.get(*slot));
+            let front = subscription.flow.ready.front().and_then(|slot| self.lanes.get(*slot));
             let tag = front.map(|resident| self.lanes.tag(id, &resident.key));
             if tag.is_some() && tag == breaker.last_probe() {
-                subscription.ready.rotate_left(1);
+                subscription.flow.ready.rotate_left(1);
             }
         }
-        subscription.ready.pop_front()
+        subscription.flow.ready.pop_front()
     }
 
     fn put_back(&mut self, id: SubscriptionId, slot: Slot) {
         if let Some(subscription) = self.subscriptions.get_mut(id) {
-            subscription.ready.push_front(slot);
+            subscription.flow.ready.push_front(slot);
         }
     }
 
@@ -180,7 +181,7 @@ impl Engine {
     fn start_single(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
         let Some(position) = self.next_single(id)? else { return Ok(false) };
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(false) };
-        let Some(single) = subscription.singles.get_mut(&position) else { return Ok(true) };
+        let Some(single) = subscription.flow.singles.get_mut(&position) else { return Ok(true) };
         if single.in_flight {
             return Ok(true);
         }
@@ -200,16 +201,18 @@ impl Engine {
     fn next_single(&mut self, id: SubscriptionId) -> Result<Option<Position>, Failure> {
         let (synced, singles_max) = (self.store.log.synced(), self.singles_max());
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(None) };
-        if let Some(position) = subscription.ready_singles.front().copied() {
-            let bytes = subscription.singles.get(&position).map_or(0, |single| single.entry.bytes);
+        if let Some(position) = subscription.flow.ready_singles.front().copied() {
+            let bytes = subscription.flow.singles.get(&position).map_or(0, |single| single.entry.bytes);
             if !self.has_room(id, bytes) {
                 return Ok(None);
             }
             let subscription = self.subscriptions.get_mut(id);
-            return Ok(subscription.and_then(|subscription| subscription.ready_singles.pop_front()));
+            return Ok(subscription.and_then(|subscription| subscription.flow.ready_singles.pop_front()));
         }
-        let between_attempts = subscription.singles.len().saturating_sub(subscription.in_flight as usize);
-        if between_attempts >= singles_max || subscription.tally.waiting <= subscription.singles.len() as u64
+        let between_attempts =
+            subscription.flow.singles.len().saturating_sub(subscription.flow.in_flight as usize);
+        if between_attempts >= singles_max
+            || subscription.tally.waiting <= subscription.flow.singles.len() as u64
         {
             return Ok(None);
         }
@@ -228,8 +231,8 @@ impl Engine {
         let unsent = self.hold_unsent(id, bytes);
         let mut endpoint = EndpointId::default();
         if let Some(subscription) = self.subscriptions.get_mut(id) {
-            subscription.in_flight += 1;
-            endpoint = subscription.endpoint;
+            subscription.flow.in_flight += 1;
+            endpoint = subscription.flow.endpoint;
         }
         if self.calls.endpoints.state(endpoint) != State::Closed {
             let (tag, now) = (who.tag(&self.lanes), self.now);

@@ -288,7 +288,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
         let has =
             |letter| self.store.rows.get(&rows::at_position(letter, id, position)).map(|row| row.is_some());
-        Ok(subscription.singles.contains_key(&position) || has(rows::DEAD)? || has(rows::HELD)?)
+        Ok(subscription.flow.singles.contains_key(&position) || has(rows::DEAD)? || has(rows::HELD)?)
     }
 
     fn is_in_lane(&self, id: SubscriptionId, key: &str, at: Address) -> Result<bool, Failure> {

@@ -90,22 +90,22 @@ impl Subscription {
     /// After a change of its document.
     pub(crate) fn decide_on_ages(&mut self) {
         let drops = self.document.spec.backlog.on_full == OnFull::Drop && self.is_ordered();
-        self.lists_ages = drops && (self.lists_ages || self.tally.waiting == 0);
+        self.on_disk.lists_ages = drops && (self.on_disk.lists_ages || self.tally.waiting == 0);
         if !drops {
-            (self.by_age, self.ages_from) = (None, Vec::new());
+            (self.on_disk.by_age, self.on_disk.ages_from) = (None, Vec::new());
         }
     }
 
     /// Its lanes are listed as they are stored: all of them are listed, or are being.
     fn keeps_ages(&self) -> bool {
-        self.lists_ages || !self.ages_from.is_empty()
+        self.on_disk.lists_ages || !self.on_disk.ages_from.is_empty()
     }
 
     /// After something happened to a lane in memory.
     pub(crate) fn list_by_age(&mut self, slot: Slot, resident: &mut Resident, now: Millis) {
-        let Some(by_age) = &mut self.by_age else { return };
+        let Some(by_age) = &mut self.on_disk.by_age else { return };
         if now.since(by_age.used) > UNUSED_MS_MAX {
-            self.by_age = None;
+            self.on_disk.by_age = None;
         } else {
             by_age.list_resident(slot, resident);
         }
@@ -113,7 +113,7 @@ impl Subscription {
 
     /// The lane is on disk alone from here on.
     pub(crate) fn evicted_from_ages(&mut self, resident: &Resident) {
-        let Some(by_age) = &mut self.by_age else { return };
+        let Some(by_age) = &mut self.on_disk.by_age else { return };
         by_age.resident.remove(&resident.listed_at);
         if let Some(entry) = resident.lane.first_droppable_at_rest() {
             by_age.list_stored(entry.position, &resident.key);
@@ -126,7 +126,7 @@ impl Engine {
     pub(crate) fn ages_bytes(&self) -> usize {
         self.subscriptions
             .values()
-            .filter_map(|s| s.by_age.as_ref())
+            .filter_map(|s| s.on_disk.by_age.as_ref())
             .map(|by_age| by_age.memory_bytes())
             .sum()
     }
@@ -156,7 +156,7 @@ impl Engine {
         self.list_residents(id);
         loop {
             self.read_ages(id)?;
-            let by_age = self.subscriptions.get(id).and_then(|s| s.by_age.as_ref());
+            let by_age = self.subscriptions.get(id).and_then(|s| s.on_disk.by_age.as_ref());
             let found = match by_age.and_then(|by_age| by_age.first()) {
                 Some(First::Resident(position, slot)) => self.oldest_resident(id, position, slot),
                 Some(First::Stored(position)) => self.oldest_stored(id, position)?,
@@ -170,7 +170,7 @@ impl Engine {
 
     /// The lane's event if it is listed rightly; otherwise it is from here on.
     fn oldest_resident(&mut self, id: SubscriptionId, position: Position, slot: Slot) -> Option<Oldest> {
-        let by_age = self.subscriptions.get_mut(id)?.by_age.as_mut()?;
+        let by_age = self.subscriptions.get_mut(id)?.on_disk.by_age.as_mut()?;
         let is_listed = |r: &&mut Resident| r.subscription == id && r.listed_at == position;
         let Some(resident) = self.lanes.get_mut(slot).filter(is_listed) else {
             by_age.resident.remove(&position);
@@ -189,7 +189,7 @@ impl Engine {
 
     /// As `oldest_resident`, of a lane on disk. One that came into memory is listed there.
     fn oldest_stored(&mut self, id: SubscriptionId, position: Position) -> Result<Option<Oldest>, Failure> {
-        let by_age = self.subscriptions.get(id).and_then(|s| s.by_age.as_ref());
+        let by_age = self.subscriptions.get(id).and_then(|s| s.on_disk.by_age.as_ref());
         let Some(key) = by_age.and_then(|by_age| by_age.stored.get(&position)) else { return Ok(None) };
         let key = key.clone();
         if self.lanes.find(id, &key).is_none() {
@@ -200,7 +200,7 @@ impl Engine {
             // Left over from a time when the lane was stored without a look at where it was listed.
             self.store.rows.delete(&rows::at_position(rows::BY_AGE, id, position));
         }
-        if let Some(by_age) = self.subscriptions.get_mut(id).and_then(|s| s.by_age.as_mut()) {
+        if let Some(by_age) = self.subscriptions.get_mut(id).and_then(|s| s.on_disk.by_age.as_mut()) {
             by_age.stored.remove(&position);
         }
         Ok(None)
@@ -215,7 +215,7 @@ impl Engine {
     fn list_residents(&mut self, id: SubscriptionId) {
         let now = self.now;
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
-        if let Some(by_age) = &mut subscription.by_age {
+        if let Some(by_age) = &mut subscription.on_disk.by_age {
             by_age.used = now;
             return;
         }
@@ -225,13 +225,13 @@ impl Engine {
             resident.listed_at = Position(0);
             by_age.list_resident(slot, resident);
         }
-        subscription.by_age = Some(Box::new(by_age));
+        subscription.on_disk.by_age = Some(Box::new(by_age));
     }
 
     /// Reads the next rows, unless some are left.
     fn read_ages(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
-        let Some(by_age) = &mut subscription.by_age else { return Ok(()) };
+        let Some(by_age) = &mut subscription.on_disk.by_age else { return Ok(()) };
         while by_age.stored.is_empty() && by_age.horizon < Position(u64::MAX) {
             let from = rows::at_position(rows::BY_AGE, id, by_age.horizon);
             let found =
@@ -253,26 +253,26 @@ impl Engine {
     /// Lists some of the lanes on disk that are not listed by age: first those that go on by themselves, then the others.
     fn list_unlisted(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
-        if subscription.lists_ages {
+        if subscription.on_disk.lists_ages {
             return Ok(());
         }
-        if subscription.ages_from.is_empty() {
-            subscription.ages_from = rows::of_subscription(rows::WAITING, id);
+        if subscription.on_disk.ages_from.is_empty() {
+            subscription.on_disk.ages_from = rows::of_subscription(rows::WAITING, id);
         }
-        let from = subscription.ages_from.clone();
+        let from = subscription.on_disk.ages_from.clone();
         let letter = from.first().copied().unwrap_or(rows::PARKED);
         let found = self.store.rows.scan(&rows::of_subscription(letter, id), &from, LISTED_AT_ONCE)?;
         found.iter().try_for_each(|(row, _)| self.list_unlisted_lane(id, rows::lane_of(row)))?;
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
-        subscription.ages_from = match found.last() {
+        subscription.on_disk.ages_from = match found.last() {
             Some((row, _)) if found.len() == LISTED_AT_ONCE => [row.as_slice(), &[0]].concat(),
             _ if letter == rows::WAITING => {
-                subscription.ages_from = rows::of_subscription(rows::PARKED, id);
+                subscription.on_disk.ages_from = rows::of_subscription(rows::PARKED, id);
                 return self.list_unlisted(id);
             }
             _ => Vec::new(),
         };
-        subscription.lists_ages = subscription.ages_from.is_empty();
+        subscription.on_disk.lists_ages = subscription.on_disk.ages_from.is_empty();
         Ok(())
     }
 
@@ -284,7 +284,7 @@ impl Engine {
         }
         let Some(entry) = self.first_on_disk(id, key)? else { return Ok(()) };
         self.store.rows.put(&rows::at_position(rows::BY_AGE, id, entry.position), key.as_bytes());
-        if let Some(by_age) = self.subscriptions.get_mut(id).and_then(|s| s.by_age.as_mut()) {
+        if let Some(by_age) = self.subscriptions.get_mut(id).and_then(|s| s.on_disk.by_age.as_mut()) {
             by_age.list_stored(entry.position, key);
         }
         Ok(())

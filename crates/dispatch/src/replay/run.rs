@@ -101,7 +101,7 @@ impl Engine {
         if letter.holds_lane || !subscription.is_ordered() {
             return Ok(letter.key.clone().filter(|_| letter.holds_lane));
         }
-        if letter.key.is_some() && subscription.epochs == 0 {
+        if letter.key.is_some() && subscription.life.epochs == 0 {
             return Ok(letter.key.clone());
         }
         let lane = self.read_event(letter.entry.at).and_then(|record| self.lane_by_rules(id, &record));

@@ -136,7 +136,7 @@ impl Engine {
             fate.lane_sequence = letter.lane_sequence();
             fate.reason = Some(format!("{}: {}", letter.reason.name(), letter.error));
             fate.dead_letter = Some(letter.id(&subscription.document.name));
-        } else if let Some(single) = subscription.singles.get(&position) {
+        } else if let Some(single) = subscription.flow.singles.get(&position) {
             fate.describe_single(single);
         } else if !self.find_waiting(subscription.id, at, position, place, &mut fate)? {
             fate.settle(mark);

@@ -125,11 +125,11 @@ impl Engine {
             waiting_bytes: tally.owed_bytes(),
             unread: tally.later,
             unread_bytes: tally.later_bytes,
-            in_flight: subscription.in_flight,
+            in_flight: subscription.flow.in_flight,
             dead_letters: tally.dead + tally.held,
             oldest_age_ms: tally.oldest_owed().map_or(0, |oldest| self.now.since(oldest)),
             lanes: Lanes::of(subscription),
-            breaker: match self.calls.endpoints.state(subscription.endpoint) {
+            breaker: match self.calls.endpoints.state(subscription.flow.endpoint) {
                 breaker::State::Closed => 0,
                 breaker::State::Open { .. } => 1,
                 breaker::State::HalfOpen => 2,

@@ -56,7 +56,7 @@ impl Engine {
                 .filter(|name| namespace::split(name).1 != CONTROLLER)
                 .count(),
             waiting: sum(|s| s.tally.waiting),
-            in_flight: sum(|s| u64::from(s.in_flight)),
+            in_flight: sum(|s| u64::from(s.flow.in_flight)),
             parked: sum(|s| s.tally.parked()),
             dead_letters: sum(|s| s.tally.dead + s.tally.held),
             log_bytes: self.store.log.bytes(),

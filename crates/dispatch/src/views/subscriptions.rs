@@ -83,7 +83,7 @@ impl Engine {
     /// What its owner asked for last, secrets and all.
     pub fn subscription_document(&self, name: &str) -> Option<Document> {
         let subscription = self.subscriptions.get(self.subscriptions.named(name)?)?;
-        Some(subscription.next_document.as_ref().unwrap_or(&subscription.document).clone())
+        Some(subscription.next_rules.document.as_ref().unwrap_or(&subscription.document).clone())
     }
 
     /// Of a namespace or of all, by full name, from the one after `after` on.
@@ -109,7 +109,7 @@ impl Engine {
 
     fn subscription_view(&self, subscription: &subscription::Subscription) -> Subscription {
         // What its owner asked for last, also while the rules before it still drain.
-        let document = subscription.next_document.as_ref().unwrap_or(&subscription.document);
+        let document = subscription.next_rules.document.as_ref().unwrap_or(&subscription.document);
         let mut spec = document.to_json()["spec"].take();
         spec["paused"] = subscription.is_paused().into();
         Subscription {
@@ -118,7 +118,7 @@ impl Engine {
             metadata: Metadata {
                 namespace: document.namespace.clone(),
                 name: document.name.clone(),
-                created_at: Time(subscription.created),
+                created_at: Time(subscription.life.created),
             },
             spec,
             status: self.subscription_status(subscription),
@@ -136,12 +136,12 @@ impl Engine {
                 bytes: tally.later_bytes,
                 oldest: Time(tally.later_since),
             }),
-            in_flight: subscription.in_flight,
+            in_flight: subscription.flow.in_flight,
             parked: tally.parked(),
             dead_letters: tally.dead + tally.held,
             oldest: tally.oldest_owed().map(Time),
             lanes: Lanes::of(subscription),
-            breaker: Breaker::new(self.calls.endpoints.state(subscription.endpoint)),
+            breaker: Breaker::new(self.calls.endpoints.state(subscription.flow.endpoint)),
             delivered: tally.delivered,
             messages: self.messages(subscription),
         }
@@ -159,7 +159,7 @@ impl Engine {
                     "it is being deleted and takes no new events: {waiting} are left to deliver"
                 ));
             }
-            Phase::CatchingUp { .. } if subscription.next_document.is_some() => {
+            Phase::CatchingUp { .. } if subscription.next_rules.document.is_some() => {
                 let waiting = subscription.tally.waiting + subscription.unread_under_rules();
                 messages.push(format!(
                     "its new ordering rules begin when what waits has drained under the old: {waiting}"
@@ -197,7 +197,9 @@ fn phase(subscription: &subscription::Subscription) -> &'static str {
         Phase::Retired => "retired",
         _ if subscription.is_leaving() => "draining",
         _ if subscription.is_paused() => "paused",
-        Phase::CatchingUp { .. } if subscription.is_behind() && subscription.next_document.is_none() => {
+        Phase::CatchingUp { .. }
+            if subscription.is_behind() && subscription.next_rules.document.is_none() =>
+        {
             "behind"
         }
         Phase::CatchingUp { .. } => "catchingUp",

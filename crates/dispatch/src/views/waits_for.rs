@@ -13,7 +13,7 @@ impl Engine {
         if lane.depth() == 0 {
             return None;
         }
-        let breaker = self.calls.endpoints.state(subscription.endpoint);
+        let breaker = self.calls.endpoints.state(subscription.flow.endpoint);
         Some(match lane.state() {
             State::Running if self.put_off_of(resident).is_some() => {
                 format!("room for the events it was answered with: {}", self.put_off_of(resident)?)
@@ -29,8 +29,8 @@ impl Engine {
             }
             State::Parked => "a person: its head is a dead letter (resume, skip, replay)".into(),
             State::Gap => format!("sequence {} until {}", missing(lane), until(lane.gap_timer())),
-            State::Open | State::Retrying if subscription.held.is_some() => {
-                let held = subscription.held.as_ref()?;
+            State::Open | State::Retrying if subscription.flow.held.is_some() => {
+                let held = subscription.flow.held.as_ref()?;
                 format!(
                     "{}: {}, until {}",
                     subscription.document.spec.target.url,
