@@ -2,7 +2,7 @@
 //! it are one step: after a crash there are both or neither.
 
 use crate::engine::{Engine, Failure};
-use crate::group::{Member, NoRoom, Origin};
+use crate::group::{NoRoom, Origin, OutboxEntry};
 use crate::namespaces;
 use crate::operate::Refused;
 use crate::rows;
@@ -82,14 +82,14 @@ impl Engine {
         for write in writes {
             self.check_version(write)?;
         }
-        let members: Vec<Member<'_>> =
-            events.iter().map(|told| self.member(told)).collect::<Result<_, _>>()?;
+        let entries: Vec<OutboxEntry<'_>> =
+            events.iter().map(|told| self.entry(told)).collect::<Result<_, _>>()?;
         let changes = writes.iter().map(Write::change).collect();
         let record = Record::Documents { time: self.now, changes };
         let mut body = Vec::new();
         record.encode(&mut body);
         let beside = RECORD_HEADER + body.len();
-        let length = match self.room_for(&members, beside, Origin::System)? {
+        let length = match self.room_for(&entries, beside, Origin::System)? {
             Ok(length) => length,
             Err(NoRoom::TooLarge(_)) => {
                 return Err(Error::Invalid(format!(
@@ -102,8 +102,8 @@ impl Engine {
         };
         let appended = self.in_group(length, |engine| {
             let at = engine.commit(&record)?;
-            for member in members {
-                engine.take_in_group(member, Origin::System)?;
+            for entry in entries {
+                engine.take_in_group(entry, Origin::System)?;
             }
             Ok(at)
         });
@@ -118,8 +118,8 @@ impl Engine {
         }
     }
 
-    fn member<'a>(&self, told: &'a Told) -> Result<Member<'a>, Error> {
-        Ok(Member { namespace: self.namespace_id(&told.namespace)?, event: &told.event })
+    fn entry<'a>(&self, told: &'a Told) -> Result<OutboxEntry<'a>, Error> {
+        Ok(OutboxEntry { namespace: self.namespace_id(&told.namespace)?, event: &told.event })
     }
 
     fn check_version(&self, write: &Write) -> Result<(), Error> {

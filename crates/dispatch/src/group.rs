@@ -35,9 +35,10 @@ pub(crate) enum NoRoom {
     TooLarge(usize),
 }
 
-/// An event of a group, and where it belongs.
+/// An event that comes of a step of the engine itself: an answer of a function, or one that tells of a document. It is taken
+/// in by the group of its cause, and its id follows from the cause, so that to take it in twice adds nothing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Member<'a> {
+pub(crate) struct OutboxEntry<'a> {
     pub namespace: NamespaceId,
     pub event: &'a Event,
 }
@@ -55,23 +56,23 @@ impl Engine {
     /// The most that the events take in the log together with `beside`, if there is room for all of them.
     pub(crate) fn room_for(
         &mut self,
-        events: &[Member<'_>],
+        events: &[OutboxEntry<'_>],
         beside: usize,
         origin: Origin,
     ) -> Result<Result<usize, NoRoom>, Failure> {
         let mut length = beside;
         let mut crowded = Vec::new();
-        for (n, member) in events.iter().enumerate() {
+        for (n, entry) in events.iter().enumerate() {
             let routes = match origin {
-                Origin::System => self.routes_of_system(*member, &events[..n], &mut crowded)?,
+                Origin::System => self.routes_of_system(*entry, &events[..n], &mut crowded)?,
                 Origin::Reply(cause) => {
-                    match self.routes_with_room(*member, &events[..n], cause, &mut crowded)? {
+                    match self.routes_with_room(*entry, &events[..n], cause, &mut crowded)? {
                         Ok(routes) => routes,
                         Err(no_room) => return Ok(Err(no_room)),
                     }
                 }
             };
-            length += RECORD_HEADER + NewEvent::length_max(member.event, routes);
+            length += RECORD_HEADER + NewEvent::length_max(entry.event, routes);
         }
         if length > self.store.log.record_bytes_max() {
             return Ok(Err(NoRoom::TooLarge(self.store.log.record_bytes_max())));
@@ -96,12 +97,12 @@ impl Engine {
     /// event at a limit drop one for it.
     fn routes_of_system(
         &mut self,
-        member: Member<'_>,
-        before: &[Member<'_>],
+        entry: OutboxEntry<'_>,
+        before: &[OutboxEntry<'_>],
         crowded: &mut Vec<Crowded>,
     ) -> Result<usize, Failure> {
-        let identity = self.identity_of(member);
-        let ids = self.wanting_in_group(member);
+        let identity = self.identity_of(entry);
+        let ids = self.wanting_in_group(entry);
         if self.has_emitted(identity)? {
             return Ok(ids.len());
         }
@@ -124,14 +125,14 @@ impl Engine {
     /// when what is `crowded` has dropped its oldest.
     fn routes_with_room(
         &mut self,
-        member: Member<'_>,
-        before: &[Member<'_>],
+        entry: OutboxEntry<'_>,
+        before: &[OutboxEntry<'_>],
         cause: SubscriptionId,
         crowded: &mut Vec<Crowded>,
     ) -> Result<Result<usize, NoRoom>, Failure> {
-        let Member { namespace, event } = member;
-        let identity = self.identity_of(member);
-        let ids = self.wanting_in_group(member);
+        let OutboxEntry { namespace, event } = entry;
+        let identity = self.identity_of(entry);
+        let ids = self.wanting_in_group(entry);
         for id in &ids {
             let Some(subscription) = self.subscriptions.get(*id) else { continue };
             if subscription.lags() || self.is_known(subscription, identity)? {
@@ -158,15 +159,15 @@ impl Engine {
     }
 
     /// Only who sends events from outside has a right to have them obeyed: neither who tells of a change, nor a function.
-    fn wanting_in_group(&self, member: Member<'_>) -> Vec<SubscriptionId> {
+    fn wanting_in_group(&self, entry: OutboxEntry<'_>) -> Vec<SubscriptionId> {
         let mut wanting = Vec::new();
-        self.subscriptions.wanting(member.namespace, member.event, &mut wanting);
+        self.subscriptions.wanting(entry.namespace, entry.event, &mut wanting);
         wanting.retain(|id| !self.is_controller(*id));
         wanting
     }
 
-    fn identity_of(&self, member: Member<'_>) -> Identity {
-        self.identity(member.namespace, &member.event.source, &member.event.id)
+    fn identity_of(&self, entry: OutboxEntry<'_>) -> Identity {
+        self.identity(entry.namespace, &entry.event.source, &entry.event.id)
     }
 
     /// The limit that keeps a reply out. One that finds nothing waiting is let in, however many come with it: what is more
@@ -174,7 +175,7 @@ impl Engine {
     fn is_full_for(
         &self,
         subscription: &Subscription,
-        before: &[Member<'_>],
+        before: &[OutboxEntry<'_>],
         cause: SubscriptionId,
         drops: u64,
     ) -> Option<&'static str> {
@@ -215,17 +216,17 @@ impl Engine {
     /// Takes in one event of a group. Answers where, or nothing if everyone knows it.
     pub(crate) fn take_in_group(
         &mut self,
-        member: Member<'_>,
+        entry: OutboxEntry<'_>,
         origin: Origin,
     ) -> Result<Option<Position>, Failure> {
-        let Member { namespace, event } = member;
-        let identity = self.identity_of(member);
+        let OutboxEntry { namespace, event } = entry;
+        let identity = self.identity_of(entry);
         if origin == Origin::System && self.has_emitted(identity)? {
             return Ok(None);
         }
         let mut wanted = Vec::new();
         let mut known = Vec::new();
-        for id in self.wanting_in_group(member) {
+        for id in self.wanting_in_group(entry) {
             let Some(subscription) = self.subscriptions.get(id) else { continue };
             if self.is_known(subscription, identity)? {
                 known.push((id, "duplicate"));

@@ -4,7 +4,7 @@
 
 use crate::delivery::STEP_BYTES_MAX;
 use crate::engine::{Engine, Failure, InFlight, Ticket, Who};
-use crate::group::{Member, NoRoom, Origin};
+use crate::group::{NoRoom, Origin, OutboxEntry};
 use crate::lanes::Resident;
 use crate::subscription::Held;
 use crate::subscriptions::Work;
@@ -77,8 +77,9 @@ impl Engine {
         };
         let origin = Origin::Reply(cause.subscription);
         let namespace = self.subscriptions.get(cause.subscription).map(|s| s.namespace).unwrap_or_default();
-        let members: Vec<Member<'_>> = replies.iter().map(|event| Member { namespace, event }).collect();
-        let length = match self.room_for(&members, RECORD_HEADER + STEP_BYTES_MAX, origin)? {
+        let entries: Vec<OutboxEntry<'_>> =
+            replies.iter().map(|event| OutboxEntry { namespace, event }).collect();
+        let length = match self.room_for(&entries, RECORD_HEADER + STEP_BYTES_MAX, origin)? {
             Ok(length) => length,
             Err(no_room @ NoRoom::TooLarge(_)) => {
                 return self.finish(ticket, Outcome::BadReplies(no_room.to_string()));
@@ -91,7 +92,7 @@ impl Engine {
         let done = self.in_group(length, |engine| {
             engine.finish(ticket, acknowledged())?;
             let taken = replies.len() - usize::from(planted::is_on(Bug::ReplyDropped));
-            members.iter().take(taken).try_for_each(|reply| engine.take_in_group(*reply, origin).map(|_| ()))
+            entries.iter().take(taken).try_for_each(|reply| engine.take_in_group(*reply, origin).map(|_| ()))
         });
         if let Err(Failure::Log(log::Error::Full)) = done {
             self.put_off(ticket, replies, NoRoom::Disk.to_string());
