@@ -223,6 +223,9 @@ fn tokens_say_who_may_do_what() {
     assert_eq!(code, 1);
     assert!(told.contains("needs the role viewer in namespace default; token/ci is producer"), "{told}");
 
+    for namespace in ["shop", "other"] {
+        shell.ok(&["namespace", "create", namespace, "--token-file", &admin]);
+    }
     let viewer =
         ["token", "create", "v", "--role", "viewer", "-n", "shop", "--also", "other", "--token-file", &admin];
     let created = shell.json(&viewer);
@@ -242,7 +245,7 @@ fn tokens_say_who_may_do_what() {
     let lines: Vec<Vec<&str>> = audit.lines().map(|line| line.split_whitespace().skip(2).collect()).collect();
     assert_eq!(lines[0], ["WHO", "VERB", "KIND", "NAME"]);
     assert_eq!(lines[1], ["token-file", "delete", "token", "ci"]);
-    assert_eq!(lines[3], ["token-file", "create", "token", "ci"]);
+    assert_eq!(lines[5], ["token-file", "create", "token", "ci"]);
     assert_eq!(
         shell.ok(&["get", "audit", "--token-file", &admin]),
         "",

@@ -16,6 +16,7 @@ use klambda_dispatch::Engine;
 use klambda_dispatch::operate::{Put, Refused};
 use klambda_dispatch::views::Namespace;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// Those in which the caller has a role.
 pub async fn list(api: Api, who: Who, uri: Uri) -> Result<Response, Problem> {
@@ -97,10 +98,15 @@ fn invalid(faults: Vec<Fault>) -> Problem {
 /// Only an empty one goes.
 pub async fn delete(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Response, Problem> {
     Params::none(&uri)?;
+    let access = Arc::clone(&api.access);
     let done = move |engine: &mut Engine| {
         let shown = view(engine, &name)?;
         if klambda_control::has_functions(engine, &name)? {
             let detail = format!("namespace {name:?} has functions or agents; delete them first");
+            return Err(Problem::conflict(detail));
+        }
+        if let Some(token) = access.issued()?.naming(&name) {
+            let detail = format!("token {token} is for namespace {name:?}; delete the token first");
             return Err(Problem::conflict(detail));
         }
         engine.delete_namespace(&name)?;

@@ -199,6 +199,7 @@ impl From<Refused> for Problem {
             Refused::Exists(_) => Problem::conflict(detail),
             Refused::NotFound(_) => Problem::not_found(detail),
             Refused::Limit(_) => Problem::limit_reached(detail),
+            Refused::Namespace(refused) => refused.into(),
             Refused::Store(documents::Error::Refused(refused)) => refused.into(),
             Refused::Store(documents::Error::Conflict { .. }) => Problem::conflict(detail),
             Refused::Store(documents::Error::Invalid(_)) => Problem::too_large(detail),

@@ -3,9 +3,10 @@
 //! They change in steps of the engine, one after the other, and memory changes in the same step as the document. So the
 //! two agree, whatever is asked at the same time. The lock is held for a lookup or an insertion only.
 
-use klambda_access::{Hash, Identity, Token, Unreadable};
+use klambda_access::{Hash, Identity, Namespaces, Token, Unreadable};
 use klambda_core::time::Millis;
 use klambda_dispatch::documents::{self, Expected, Write};
+use klambda_dispatch::operate;
 use klambda_dispatch::runner::Clock;
 use klambda_dispatch::{Engine, Failure};
 use std::collections::{BTreeMap, HashMap};
@@ -47,6 +48,8 @@ pub enum Refused {
     NotFound(String),
     #[error("there are {0} tokens already (limits.tokens): delete those that are not used")]
     Limit(usize),
+    #[error(transparent)]
+    Namespace(#[from] operate::Refused),
     #[error(transparent)]
     Store(#[from] documents::Error),
 }
@@ -125,9 +128,22 @@ impl Issued {
         if count >= self.tokens_max {
             return Err(Refused::Limit(count));
         }
+        if let Namespaces::Named(names) = &token.grant.namespaces {
+            names.iter().try_for_each(|name| engine.namespace_id(name).map(drop))?;
+        }
         engine.put_documents(&[write(&token.name, Some(token.encode()))], &[])?;
         self.write().insert(Entry::new(token));
         Ok(())
+    }
+
+    /// A token that names this namespace. It would be good in another one of that name.
+    pub fn naming(&self, namespace: &str) -> Option<String> {
+        let names = |token: &Token| match &token.grant.namespaces {
+            Namespaces::Named(names) => names.contains(namespace),
+            Namespaces::All => false,
+        };
+        let table = self.read();
+        table.by_name.values().find(|entry| names(&entry.token)).map(|entry| entry.token.name.clone())
     }
 
     pub fn delete(&self, engine: &mut Engine, name: &str) -> Result<(), Refused> {

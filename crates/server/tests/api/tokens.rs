@@ -23,8 +23,18 @@ fn token_file() -> PathBuf {
 }
 
 /// A server with a token file.
-pub async fn guarded() -> World {
+pub async fn bare() -> World {
     World::with(|config| config.token_file = Some(token_file())).await
+}
+
+/// The same, with some namespaces.
+pub async fn guarded() -> World {
+    let world = bare().await;
+    for namespace in ["shop", "other", "elsewhere"] {
+        let path = format!("/api/v1/namespaces/{namespace}");
+        assert_eq!(world.ask("PUT", &path, &[("authorization", ADMIN)], "{}").await.status, 201);
+    }
+    world
 }
 
 /// Creates a token as the admin of the token file.
@@ -261,4 +271,19 @@ async fn a_thousand_tokens_under_load() {
     let list = world.ask("GET", "/api/v1/tokens", &[("authorization", ADMIN)], "").await.json();
     assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
     assert_eq!(post_kept_alive(world.address, "/api/v1/events", &steady).await, 202);
+}
+
+#[tokio::test]
+async fn a_namespace_with_a_token_stays() {
+    let world = guarded().await;
+    let nowhere =
+        create(&world, ADMIN, &json!({"name": "n", "role": "viewer", "namespaces": ["nowhere"]})).await;
+    assert_eq!((nowhere.status, nowhere.problem()), (404, "not-found".to_owned()), "{nowhere:?}");
+    issue(&world, json!({"name": "v", "role": "viewer", "namespaces": ["shop"]})).await;
+    let admin = [("authorization", ADMIN)];
+    let refused = world.ask("DELETE", "/api/v1/namespaces/shop", &admin, "").await;
+    assert_eq!(refused.status, 409, "{refused:?}");
+    assert!(refused.text().contains("token v is for namespace"), "{refused:?}");
+    assert_eq!(world.ask("DELETE", "/api/v1/tokens/v", &admin, "").await.status, 200);
+    assert_eq!(world.ask("DELETE", "/api/v1/namespaces/shop", &admin, "").await.status, 200);
 }
