@@ -44,6 +44,11 @@ pub struct Inner {
     pub stats: Arc<Stats>,
     pub held: Account,
     pub about: About,
+    pub turns: Turns,
+}
+
+/// What only so many may do at once.
+pub struct Turns {
     /// Open tails of the log.
     pub tails: Arc<Semaphore>,
     pub backups: Arc<Semaphore>,
@@ -51,6 +56,17 @@ pub struct Inner {
     pub readers: Arc<Semaphore>,
     /// Answers with one whole event in the making. As JSON it can be six times as long as it was sent.
     pub shows: Semaphore,
+}
+
+impl Default for Turns {
+    fn default() -> Turns {
+        Turns {
+            tails: Arc::new(Semaphore::new(TAILS_MAX)),
+            backups: Arc::new(Semaphore::new(1)),
+            readers: Arc::new(Semaphore::new(READERS_MAX)),
+            shows: Semaphore::new(SHOWS_MAX),
+        }
+    }
 }
 
 /// What the server says of itself.
@@ -62,8 +78,8 @@ pub struct About {
 }
 
 pub const TAILS_MAX: usize = 100;
-pub const READERS_MAX: usize = 4;
-pub const SHOWS_MAX: usize = 4;
+const READERS_MAX: usize = 4;
+const SHOWS_MAX: usize = 4;
 
 /// The way to the API, which is there once the engine has recovered. Requests that come before are told so.
 #[derive(Clone, Default)]
@@ -109,7 +125,7 @@ impl Api {
         &self,
         read: impl FnOnce(&History) -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        let _turn = self.readers.acquire().await;
+        let _turn = self.turns.readers.acquire().await;
         let history = self.history.clone();
         blocking(move || read(&history)).await
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub async fn take(api: Api, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
     Params::none(&uri)?;
     let opener = api.opener(&headers);
-    let permit = api.backups.clone().try_acquire_owned().map_err(|_| {
+    let permit = api.turns.backups.clone().try_acquire_owned().map_err(|_| {
         Problem::limit_reached("a backup is under way already").retry_after(Duration::from_secs(10))
     })?;
     let snapshot = api.query(|engine| engine.snapshot()).await?;

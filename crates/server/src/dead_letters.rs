@@ -137,7 +137,7 @@ pub async fn show(
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
     let id = namespace.full_name(&id);
-    let _turn = api.shows.acquire().await;
+    let _turn = api.turns.shows.acquire().await;
     let letter = api.query(move |engine| view(engine, &id)).await??;
     Ok(Json(letter).into_response())
 }
@@ -157,7 +157,7 @@ pub async fn delete(
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
     let id = namespace.full_name(&id);
-    let _turn = api.shows.acquire().await;
+    let _turn = api.turns.shows.acquire().await;
     let done = move |engine: &mut Engine| {
         let letter = match view(engine, &id) {
             // The engine tells one that is on its way from one that is not there.

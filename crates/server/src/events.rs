@@ -115,7 +115,7 @@ pub async fn show(
     let params = Params::read(&uri, &["source"]);
     params.finish()?;
     let namespace = one(&api, namespace).await?;
-    let _turn = api.shows.acquire().await;
+    let _turn = api.turns.shows.acquire().await;
     let found = match params.owned("source") {
         Some(source) => by_marks(&api, namespace, &source, &id).await?,
         None => Vec::new(),

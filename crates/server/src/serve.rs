@@ -1,6 +1,6 @@
 //! The whole server: opens the folder, recovers, serves, and ends in order.
 
-use crate::api::{About, Api, Gate, Inner, READERS_MAX, SHOWS_MAX, TAILS_MAX};
+use crate::api::{About, Api, Gate, Inner, Turns};
 use crate::auth::{Access, Issued, LoadError, keep_keys};
 use crate::config::Config;
 use crate::front::{self, Front, signals};
@@ -28,7 +28,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::{self, Runtime};
-use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinHandle};
 
 /// How long functions have to end if all before has taken all of the time: longer than it takes to kill them.
@@ -184,10 +183,7 @@ impl Server {
             stats,
             held,
             about: About { started: Instant::now(), data_folder: data_folder.clone(), url: url.clone() },
-            tails: Arc::new(Semaphore::new(TAILS_MAX)),
-            backups: Arc::new(Semaphore::new(1)),
-            readers: Arc::new(Semaphore::new(READERS_MAX)),
-            shows: Semaphore::new(SHOWS_MAX),
+            turns: Turns::default(),
         });
         tokio::spawn(tokens::keep_uses(api.clone()));
         tokio::spawn(keep_keys(Arc::clone(&access), shutdown.clone()));

@@ -28,7 +28,7 @@ pub async fn open(
     wanted: Wanted,
     limit: Option<usize>,
 ) -> Result<Response, Problem> {
-    let permit = api.tails.clone().try_acquire_owned().map_err(|_| {
+    let permit = api.turns.tails.clone().try_acquire_owned().map_err(|_| {
         Problem::limit_reached(format!("{TAILS_MAX} clients follow the log already"))
             .retry_after(Duration::from_secs(5))
     })?;

@@ -60,7 +60,7 @@ fn line(line: &Line) -> Value {
 }
 
 fn stream(api: &Api, opener: Opener, logs: Box<dyn Logs>) -> Result<Response, Problem> {
-    let permit = api.tails.clone().try_acquire_owned().map_err(|_| {
+    let permit = api.turns.tails.clone().try_acquire_owned().map_err(|_| {
         Problem::limit_reached(format!("{TAILS_MAX} clients follow logs already"))
             .retry_after(Duration::from_secs(5))
     })?;
