@@ -45,12 +45,17 @@ pub struct Spec {
     pub paused: bool,
 }
 
+/// Where events are delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Of a function: `function://<namespace>.<name>`, which names its endpoint and is not called.
+pub enum Target {
+    Url(UrlTarget),
+    /// A function of this server.
+    Function(FunctionName),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UrlTarget {
     pub url: String,
-    /// A function of this server, in place of a URL.
-    pub function: Option<FunctionName>,
     /// Lower-case names, sorted.
     pub headers: Vec<(String, HeaderValue)>,
     pub protocol: Protocol,

@@ -27,7 +27,8 @@ impl Endpoints {
 
     /// The endpoint of a target: its scheme, host and port.
     pub fn of(&mut self, target: &Target) -> EndpointId {
-        let authority = authority(&target.url);
+        let address = target.address();
+        let authority = authority(&address);
         if let Some(id) = self.by_authority.get(authority) {
             return *id;
         }

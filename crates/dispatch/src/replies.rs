@@ -227,7 +227,7 @@ impl Engine {
     /// A function has a replica again: its events need not wait any longer.
     pub fn function_ready(&mut self, namespace: &str, name: &str) {
         let is_it = |s: &&crate::subscription::Subscription| {
-            let function = s.document.spec.target.function.as_ref();
+            let function = s.document.spec.target.function();
             function.is_some_and(|function| function.namespace == namespace && function.name == name)
         };
         let its: Vec<SubscriptionId> = self.subscriptions.values().filter(is_it).map(|s| s.id).collect();
@@ -268,7 +268,7 @@ fn acknowledged() -> Outcome {
 /// Of events that say none: the function they are from, wherever it runs.
 fn source_of(document: &Document) -> String {
     let managed = document.name.strip_prefix(MANAGED_PREFIX).and_then(|name| name.split_once('.'));
-    match (&document.spec.target.function, managed) {
+    match (document.spec.target.function(), managed) {
         (Some(function), _) => format!("/lambda/{}/{}", function.namespace, function.name),
         (None, Some((namespace, name))) => format!("/lambda/{namespace}/{name}"),
         (None, None) => format!("/subscriptions/{}", document.full_name()),

@@ -57,6 +57,7 @@ async fn missing(api: &Api, document: Option<Document>) -> Result<Vec<String>, P
 }
 
 fn missing_of(target: &Target) -> Vec<String> {
+    let Target::Url(target) = target else { return Vec::new() };
     let headers = target.headers.iter().map(|(name, value)| {
         let wanted = match value {
             HeaderValue::Literal(_) => None,
@@ -147,7 +148,7 @@ fn read(
             faults.push(Fault::new(format!("metadata.{member}"), message));
         }
     }
-    if parsed.as_ref().is_ok_and(|document| document.spec.target.function.is_some()) {
+    if parsed.as_ref().is_ok_and(|document| document.spec.target.function().is_some()) {
         let message = "a subscription of a function is made by the function's own triggers; name target.url";
         faults.push(Fault::new("spec.target.function", message));
     }

@@ -275,7 +275,8 @@ impl Rules {
 
     /// Which host a target is.
     pub fn host_of(document: &Document) -> Option<u64> {
-        let host = document.spec.target.url.strip_prefix("http://10.0.0.")?.strip_suffix('/')?;
+        let url = &document.spec.target.url()?.url;
+        let host = url.strip_prefix("http://10.0.0.")?.strip_suffix('/')?;
         host.parse::<u64>().ok()?.checked_sub(1)
     }
 

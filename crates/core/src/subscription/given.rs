@@ -2,7 +2,7 @@
 //! must be read for ever.
 
 use super::header::restore_hidden;
-use super::{Document, parse};
+use super::{Document, Target, parse};
 use crate::fault::Fault;
 use serde_json::Value;
 
@@ -24,12 +24,13 @@ pub(super) fn document(value: &Value, before: Option<&Document>) -> Result<Docum
 /// would show it to somebody else.
 fn restore(value: &mut Value, before: &Document) {
     let Some(target) = value.pointer_mut("/spec/target") else { return };
+    let Target::Url(before) = &before.spec.target else { return };
     let url = target["url"].as_str().unwrap_or_default();
-    if !is_same_place(url, &before.spec.target.url) {
+    if !is_same_place(url, &before.url) {
         return;
     }
     if let Some(headers) = target.get_mut("headers").and_then(Value::as_object_mut) {
-        restore_hidden(headers, &before.spec.target.headers);
+        restore_hidden(headers, &before.headers);
     }
 }
 

@@ -46,9 +46,12 @@ fn spec(spec: &Spec, secrets: Secrets) -> Value {
 }
 
 fn target(target: &Target, secrets: Secrets) -> Value {
-    if let Some(function) = &target.function {
-        return json!({ "function": { "namespace": function.namespace, "name": function.name } });
-    }
+    let target = match target {
+        Target::Function(function) => {
+            return json!({ "function": { "namespace": function.namespace, "name": function.name } });
+        }
+        Target::Url(target) => target,
+    };
     let hide = secrets == Secrets::Hidden;
     let mut object = json!({ "url": target.url, "protocol": target.protocol.name() });
     if !target.headers.is_empty() {

@@ -1,9 +1,10 @@
 //! Where events are delivered: the URL, how to speak to it, and with which certificates.
 
 use super::header::read_headers;
-use super::{FunctionName, Protocol, Target, Tls};
+use super::{FunctionName, Protocol, Target, Tls, UrlTarget};
 use crate::fields::Fields;
 use crate::namespace::is_label;
+use std::borrow::Cow;
 
 const URL_BYTES_MAX: usize = 4096;
 
@@ -24,7 +25,7 @@ pub(super) fn read_target(spec: &Fields<'_>) -> Target {
         Err(_) if target.get("url").is_none_or(|value| !value.is_string()) => {}
         Err(message) => target.fault("url", message),
     }
-    Target { url: url.to_owned(), function: None, headers: read_headers(&target), protocol, tls }
+    Target::Url(UrlTarget { url: url.to_owned(), headers: read_headers(&target), protocol, tls })
 }
 
 fn read_function(target: &Fields<'_>) -> Target {
@@ -42,17 +43,31 @@ fn read_function(target: &Fields<'_>) -> Target {
         }
         text.to_owned()
     };
-    Target::of_function(FunctionName { namespace: label("namespace"), name: label("name") })
+    Target::Function(FunctionName { namespace: label("namespace"), name: label("name") })
 }
 
 impl Target {
-    pub fn of_function(function: FunctionName) -> Target {
-        Target {
-            url: format!("function://{}.{}", function.namespace, function.name),
-            function: Some(function),
-            headers: Vec::new(),
-            protocol: Protocol::Http1,
-            tls: Tls::default(),
+    pub fn url(&self) -> Option<&UrlTarget> {
+        match self {
+            Target::Url(target) => Some(target),
+            Target::Function(_) => None,
+        }
+    }
+
+    pub fn function(&self) -> Option<&FunctionName> {
+        match self {
+            Target::Url(_) => None,
+            Target::Function(function) => Some(function),
+        }
+    }
+
+    /// What it is called: its URL, or `function://<namespace>.<name>`.
+    pub fn address(&self) -> Cow<'_, str> {
+        match self {
+            Target::Url(target) => Cow::Borrowed(&target.url),
+            Target::Function(FunctionName { namespace, name }) => {
+                Cow::Owned(format!("function://{namespace}.{name}"))
+            }
         }
     }
 }

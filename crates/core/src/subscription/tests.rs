@@ -348,13 +348,12 @@ fn target() -> impl Strategy<Value = Target> {
         |((scheme, protocol), rest, headers, files)| {
             let file = (files && scheme == "https").then(|| "/f".to_owned());
             let tls = Tls { ca_file: file.clone(), cert_file: file.clone(), key_file: file };
-            Target {
+            Target::Url(UrlTarget {
                 url: format!("{scheme}://{rest}"),
-                function: None,
                 headers: headers.into_iter().collect(),
                 protocol,
                 tls,
-            }
+            })
         },
     )
 }

@@ -4,7 +4,7 @@ use super::own_headers::OwnHeaders;
 use super::pool::{self, Pool};
 use http::Uri;
 use klambda_core::address::Address;
-use klambda_core::subscription::{Document, FunctionName, HeaderValue, Protocol, Target};
+use klambda_core::subscription::{Document, FunctionName, HeaderValue, Protocol, Target, UrlTarget};
 use klambda_crash::Lock;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -69,20 +69,23 @@ impl Prepared {
         pool: impl FnOnce(pool::Key) -> Result<Arc<Pool>, String>,
     ) -> Result<Prepared, String> {
         let target = &document.spec.target;
-        let uri: Uri = target.url.parse().map_err(|error| format!("target.url: {error}"))?;
-        let way = match (&target.function, target.protocol) {
-            (Some(function), _) => {
+        let uri: Uri = target.address().parse().map_err(|error| format!("target.url: {error}"))?;
+        let way = match target {
+            Target::Function(function) => {
                 Way::Function(Replicas { function: function.clone(), pools: Lock::default() })
             }
-            (None, Protocol::Http1) => Way::Http1(pool(pool_key(&uri, target)?)?),
-            (None, Protocol::H2c) => Way::H2c(pool(pool_key(&uri, target)?)?),
+            Target::Url(target) => match target.protocol {
+                Protocol::Http1 => Way::Http1(pool(pool_key(&uri, target)?)?),
+                Protocol::H2c => Way::H2c(pool(pool_key(&uri, target)?)?),
+            },
         };
+        let headers = target.url().map_or(&[][..], |target| &target.headers);
         Ok(Prepared {
             start: start(&uri),
-            headers: OwnHeaders::new(with_user_agent(target))?,
-            own_trace: target.headers.iter().any(|(name, _)| name == "traceparent"),
+            headers: OwnHeaders::new(with_user_agent(headers))?,
+            own_trace: headers.iter().any(|(name, _)| name == "traceparent"),
             timeout: Duration::from_millis(document.spec.retry.timeout_ms),
-            is_function: target.function.is_some() || Document::is_managed(&document.name),
+            is_function: target.function().is_some() || Document::is_managed(&document.name),
             way,
             uri,
             document,
@@ -100,7 +103,7 @@ impl Prepared {
     }
 }
 
-fn pool_key(uri: &Uri, target: &Target) -> Result<pool::Key, String> {
+fn pool_key(uri: &Uri, target: &UrlTarget) -> Result<pool::Key, String> {
     let host = uri.host().filter(|host| !host.is_empty()).ok_or("target.url names no host")?;
     let https = uri.scheme_str() == Some("https");
     Ok(pool::Key {
@@ -123,8 +126,8 @@ fn start(uri: &Uri) -> Vec<u8> {
     format!("POST {slash}{path} HTTP/1.1\r\nhost: {host}\r\n").into_bytes()
 }
 
-fn with_user_agent(target: &Target) -> Vec<(String, HeaderValue)> {
-    let mut headers = target.headers.clone();
+fn with_user_agent(headers: &[(String, HeaderValue)]) -> Vec<(String, HeaderValue)> {
+    let mut headers = headers.to_vec();
     if !headers.iter().any(|(name, _)| name == "user-agent") {
         headers.push(("user-agent".into(), HeaderValue::Literal(USER_AGENT.into())));
     }

@@ -3,7 +3,7 @@
 use super::{Page, Time};
 use crate::engine::Engine;
 use klambda_core::ids::NamespaceId;
-use klambda_core::namespace::{KIND, Limits};
+use klambda_core::namespace::KIND;
 use klambda_core::subscription::API_VERSION;
 use serde::Serialize;
 use serde_json::Value;
@@ -61,11 +61,6 @@ impl Engine {
         let next = last.map(|name| (*name).to_owned());
         let items = names.iter().take(limit).filter_map(|name| self.view_namespace(name)).collect();
         Page { items, next }
-    }
-
-    pub fn limits_of(&self, name: &str) -> Option<Limits> {
-        let id = self.namespaces.named(name)?;
-        self.namespaces.get(id).map(|namespace| namespace.limits)
     }
 
     fn namespace_view(&self, id: NamespaceId) -> Option<Namespace> {

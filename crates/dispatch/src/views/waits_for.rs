@@ -33,7 +33,7 @@ impl Engine {
                 let held = subscription.flow.held.as_ref()?;
                 format!(
                     "{}: {}, until {}",
-                    subscription.document.spec.target.url,
+                    subscription.document.spec.target.address(),
                     held.why,
                     until(Some(held.until))
                 )
@@ -42,12 +42,15 @@ impl Engine {
                 breaker::State::Open { probe_at } => {
                     format!(
                         "the breaker of {}: next probe {}",
-                        subscription.document.spec.target.url,
+                        subscription.document.spec.target.address(),
                         probe_at.rfc3339()
                     )
                 }
                 _ => {
-                    format!("the breaker of {}: a probe is under way", subscription.document.spec.target.url)
+                    format!(
+                        "the breaker of {}: a probe is under way",
+                        subscription.document.spec.target.address()
+                    )
                 }
             },
             State::Retrying if lane.retry_at().is_some_and(|at| at > self.now) => {
