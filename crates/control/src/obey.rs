@@ -202,8 +202,7 @@ pub fn done() -> Outcome {
 
 /// Who sent the event had a right in its namespace alone.
 fn forbidden(named: &str, home: &str) -> Outcome {
-    let detail = format!("it names namespace {named}, and was sent in namespace {home}");
-    Outcome::Status { code: 403, retry_after_ms: None, detail }
+    Outcome::Invalid(format!("403: it names namespace {named}, and was sent in namespace {home}"))
 }
 
 /// What can be right later is tried again; the rest is a dead letter.

@@ -40,10 +40,11 @@ pub fn is_label(name: &str) -> bool {
         && is_edge(name.bytes().last())
 }
 
-/// A name that tells namespaces apart: `name` in the default one, `namespace/name` in others.
+/// A name that tells namespaces apart: `name` in the default one, `namespace/name` in others. What somebody gives as a name
+/// may have a slash in it. Nothing has such a name, and it must not be taken for one of another namespace.
 pub fn full_name<'a>(namespace: &str, name: &'a str) -> Cow<'a, str> {
     match namespace {
-        DEFAULT => Cow::Borrowed(name),
+        DEFAULT if !name.contains('/') => Cow::Borrowed(name),
         other => Cow::Owned(format!("{other}/{name}")),
     }
 }
@@ -140,6 +141,7 @@ mod tests {
             assert_eq!(full_name(namespace, name), full);
             assert_eq!(split(full), (namespace, name));
         }
+        assert_eq!(full_name(DEFAULT, "shop/orders"), "default/shop/orders", "not that of shop");
         assert!(is_label("a") && is_label("a-1"));
         for bad in ["", "-a", "a-", "A", "a.b", "a/b", "*", &"a".repeat(64)] {
             assert!(!is_label(bad), "{bad}");

@@ -109,7 +109,7 @@ impl Engine {
         &mut self,
         before: Option<u64>,
         limit: usize,
-        is_wanted: impl Fn(&Entry) -> bool,
+        is_wanted: impl Fn(&Audited) -> bool,
     ) -> Result<(Vec<Audited>, Option<u64>), Failure> {
         let Numbers { first, next } = self.audit_numbers()?;
         let end = before.unwrap_or(next).min(next);
@@ -117,7 +117,7 @@ impl Engine {
         let mut found = Vec::new();
         for number in (start..end).rev() {
             let audited = self.audit_entry(number)?;
-            if let Some(audited) = audited.filter(|audited| is_wanted(&audited.entry)) {
+            if let Some(audited) = audited.filter(&is_wanted) {
                 found.push(audited);
             }
             if found.len() == limit {

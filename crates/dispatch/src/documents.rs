@@ -165,6 +165,9 @@ impl Engine {
         for change in changes {
             if change.kind == namespaces::DOCUMENTS {
                 self.namespaces.apply(at, change.key, change.content)?;
+                if change.content.is_none() {
+                    self.forget_replays_of(change.key);
+                }
             }
             let row = rows::document(change.kind, change.key);
             match change.content {

@@ -1,7 +1,8 @@
-//! The places subscriptions deliver to. Subscriptions with the same target share one breaker.
+//! The places subscriptions deliver to. Subscriptions of a namespace with the same target share one breaker.
 
 use hashbrown::HashMap;
 use klambda_core::breaker::{Breaker, Limits, State};
+use klambda_core::ids::NamespaceId;
 use klambda_core::subscription::Target;
 use klambda_core::time::Millis;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,7 @@ pub struct EndpointId(u64);
 
 pub struct Endpoints {
     limits: Limits,
-    by_authority: HashMap<String, EndpointId>,
+    by_authority: HashMap<(NamespaceId, String), EndpointId>,
     breakers: BTreeMap<EndpointId, Breaker>,
     /// Those whose breakers are not closed.
     troubled: BTreeSet<EndpointId>,
@@ -25,16 +26,16 @@ impl Endpoints {
         Endpoints { limits, by_authority: HashMap::new(), breakers, troubled, next: 1 }
     }
 
-    /// The endpoint of a target: its scheme, host and port.
-    pub fn of(&mut self, target: &Target) -> EndpointId {
+    /// The endpoint of a target: its scheme, host and port. What one namespace meets there is no other's business.
+    pub fn of(&mut self, namespace: NamespaceId, target: &Target) -> EndpointId {
         let address = target.address();
-        let authority = authority(&address);
-        if let Some(id) = self.by_authority.get(authority) {
+        let key = (namespace, authority(&address).to_owned());
+        if let Some(id) = self.by_authority.get(&key) {
             return *id;
         }
         let id = EndpointId(self.next);
         self.next += 1;
-        self.by_authority.insert(authority.to_owned(), id);
+        self.by_authority.insert(key, id);
         self.breakers.insert(id, Breaker::new(self.limits));
         id
     }

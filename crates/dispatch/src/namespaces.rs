@@ -6,9 +6,11 @@
 use crate::documents::{Expected, Write};
 use crate::engine::{Engine, Failure};
 use crate::operate::{Put, Refused};
+use crate::subscription::Subscription;
 use hashbrown::HashMap;
 use klambda_core::ids::{Address, NamespaceId};
 use klambda_core::namespace::{self, Document, Limits};
+use klambda_core::subscription::CONTROLLER;
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use serde::{Deserialize, Serialize};
@@ -149,6 +151,12 @@ impl Engine {
         self.namespaces.all.iter().map(|(id, namespace)| (*id, namespace.name.clone())).collect()
     }
 
+    /// When it was created; the default one always was.
+    pub fn namespace_created(&self, name: &str) -> Millis {
+        let id = self.namespaces.named(name);
+        id.and_then(|id| self.namespaces.get(id)).map_or(Millis::ZERO, |namespace| namespace.created)
+    }
+
     pub fn namespace_limits(&self, name: &str) -> Limits {
         let id = self.namespaces.named(name);
         id.and_then(|id| self.namespaces.get(id)).map(|namespace| namespace.limits).unwrap_or_default()
@@ -177,18 +185,25 @@ impl Engine {
         if name == namespace::DEFAULT {
             return Err(Refused::Conflict("the default namespace is always there".into()));
         }
-        let inside = self.subscriptions.values().filter(|s| s.namespace == id && !s.document.is_controller());
+        // The server's own goes with it, unless commands are in it.
+        let is_empty = |s: &Subscription| s.tally.owed() + s.tally.dead + s.tally.held == 0;
+        let counts = |s: &&Subscription| !s.document.is_controller() || !is_empty(s);
+        let inside = self.subscriptions.values().filter(|s| s.namespace == id).filter(counts);
         let (current, left): (Vec<_>, Vec<_>) = inside.partition(|s| !s.is_retired());
         if !current.is_empty() {
-            let detail =
-                format!("namespace {name:?} has subscriptions ({}); delete them first", current.len());
+            let names: Vec<&str> = current.iter().take(5).map(|s| s.document.name.as_str()).collect();
+            let detail = format!(
+                "namespace {name:?} has subscriptions ({}: {}); delete them first, and see to the commands of {CONTROLLER}",
+                current.len(),
+                names.join(", ")
+            );
             return Err(Refused::Conflict(detail));
         }
         if !left.is_empty() {
             let detail = format!("namespace {name:?} has dead letters; replay or purge them first");
             return Err(Refused::Conflict(detail));
         }
-        let full_name = namespace::full_name(name, klambda_core::subscription::CONTROLLER).into_owned();
+        let full_name = namespace::full_name(name, CONTROLLER).into_owned();
         if self.subscriptions.named(&full_name).is_some() {
             self.delete_subscription(&full_name, crate::operate::Leftover::Discard)?;
         }

@@ -6,6 +6,7 @@ use crate::engine::{Engine, Failure, InFlight};
 use crate::lanes::Resident;
 use crate::residency::PART_EVENTS;
 use crate::rows;
+use crate::subscription::Subscription;
 use klambda_core::fault::Fault;
 use klambda_core::ids::{Position, Sequence, SubscriptionId, plain_number};
 use klambda_core::lane::{Input, State};
@@ -210,6 +211,14 @@ impl Engine {
     pub fn pause_subscription(&mut self, name: &str, pause: bool) -> Result<(), Refused> {
         let id = self.subscription_id(name)?;
         self.must_write()?;
+        let is_so = |subscription: &Subscription| {
+            let next = subscription.next_rules.document.as_ref();
+            subscription.is_paused() == pause && next.is_none_or(|next| next.spec.paused == pause)
+        };
+        // What changes nothing is not recorded.
+        if self.subscriptions.get(id).is_some_and(is_so) {
+            return Ok(());
+        }
         self.commit_change(id, if pause { Change::Pause } else { Change::Resume })
     }
 
@@ -355,9 +364,13 @@ impl Engine {
         };
         // Tried on a copy first: what is logged must hold.
         if let (Some(resident), Some(subscription)) = (self.lanes.get(slot), self.subscriptions.get(id)) {
-            let mut lane = resident.lane.clone();
-            lane.apply(input, &subscription.policy, self.now, &mut Vec::new())
+            let (mut lane, mut actions) = (resident.lane.clone(), Vec::new());
+            lane.apply(input, &subscription.policy, self.now, &mut actions)
                 .map_err(|refused| Refused::Conflict(format!("lane {key:?} of {name}: {refused}")))?;
+            // What changes nothing is not recorded.
+            if lane == resident.lane && actions.is_empty() && !planted::is_on(Bug::PurgeFlags) {
+                return Ok(());
+            }
         }
         self.step_lane(id, key, step)?;
         let purged = (action == LaneAction::Purge).then_some(events);

@@ -364,6 +364,17 @@ impl Engine {
         }
     }
 
+    /// A namespace is gone: whoever has its name later sees none of its jobs.
+    pub(crate) fn forget_replays_of(&mut self, namespace: &str) {
+        let jobs = self.replays.jobs.values();
+        let its = jobs.filter(|job| job.selector.namespace.as_deref() == Some(namespace));
+        for id in its.map(|job| job.id).collect::<Vec<u64>>() {
+            self.replays.jobs.remove(&id);
+            self.replays.work.remove(&id);
+            self.store.rows.delete(&crate::rows::replay(id));
+        }
+    }
+
     pub fn stop_replay(&mut self, id: u64) -> Result<(), Refused> {
         let job =
             self.replays.get(id).ok_or_else(|| Refused::NotFound(format!("there is no replay r{id}")))?;

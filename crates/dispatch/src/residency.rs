@@ -234,7 +234,8 @@ impl Engine {
             // What was unread at the checkpoint is in the log alone.
             subscription.unread.from =
                 Position(self.store.manifest.checkpoint().next_position.0.saturating_sub(1));
-            subscription.flow.endpoint = self.calls.endpoints.of(&subscription.document.spec.target);
+            subscription.flow.endpoint =
+                self.calls.endpoints.of(subscription.namespace, &subscription.document.spec.target);
             self.subscriptions.add(subscription);
         }
         for (key, row) in self.store.rows.scan(&[rows::SINGLE], &[], usize::MAX)? {

@@ -126,7 +126,8 @@ fn it_is_read_in_pages_from_the_newest_on() {
     }
     let (mut before, mut found, mut pages) = (None, Vec::new(), 0);
     loop {
-        let (page, next) = world.engine.audit_page(before, 2, |entry| entry.kind == "rare").expect("read");
+        let (page, next) =
+            world.engine.audit_page(before, 2, |audited| audited.entry.kind == "rare").expect("read");
         found.extend(page.into_iter().map(|audited| audited.entry.name));
         pages += 1;
         before = next;

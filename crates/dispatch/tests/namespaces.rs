@@ -200,7 +200,7 @@ fn an_empty_one_goes_and_one_of_its_name_begins_anew() {
     let mut world = two();
     assert!(accepted(&send(&mut world, "shop", "1", "k")));
     let refused = world.engine.delete_namespace("shop").expect_err("it has a subscription");
-    assert!(refused.to_string().contains("subscriptions (1)"), "{refused}");
+    assert!(refused.to_string().contains("subscriptions (1: orders)"), "{refused}");
     assert!(world.engine.delete_namespace("default").is_err());
     world.engine.delete_subscription("shop/orders", Leftover::Discard).expect("deleted");
     world.engine.delete_namespace("shop").expect("deleted");
@@ -234,6 +234,7 @@ fn only_who_may_is_obeyed_and_in_their_own_namespace() {
         world.put(controller);
     }
     let command = |id: &str| event(id, "f", "lambda.function.created");
+    world.engine.delete_subscription("shop/orders", Leftover::Discard).expect("deleted");
     send_as(&mut world, &sender("shop"), command("1"));
     send_as(&mut world, &Sender { may_command: true, ..sender("shop") }, command("2"));
     world.pass(1);
@@ -244,6 +245,8 @@ fn only_who_may_is_obeyed_and_in_their_own_namespace() {
         .map(|delivery| delivery.document.namespace.as_str())
         .collect();
     assert_eq!(obeyed, ["shop"]);
+    let refused = world.engine.delete_namespace("shop").expect_err("a command waits");
+    assert!(refused.to_string().contains(CONTROLLER), "{refused}");
 }
 
 #[test]

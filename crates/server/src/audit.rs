@@ -33,7 +33,13 @@ pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem>
     params.finish()?;
     let page = api.query(move |engine| {
         subscriptions::check(engine, &scope)?;
-        let is_wanted = |entry: &Entry| scope.name().is_none() || entry.namespace.as_deref() == scope.name();
+        // One of the same name before it is another namespace.
+        let created = scope.name().map(|name| engine.namespace_created(name));
+        let is_wanted = |audited: &Audited| {
+            created.is_none_or(|created| {
+                audited.time >= created && audited.entry.namespace.as_deref() == scope.name()
+            })
+        };
         Ok::<_, Refused>(engine.audit_page(before, limit, is_wanted)?)
     });
     let (found, next) = page.await??;

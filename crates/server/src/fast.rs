@@ -11,7 +11,7 @@ mod head;
 pub(crate) use head::Post;
 
 use crate::answer::{Answer, LAST_CHUNK, write_chunk};
-use crate::auth::Who;
+use crate::auth::{Unknown, Who};
 use crate::connection::{Connection, End, INTERNAL, Phase, Watch, watched};
 use crate::inlet::Inlet;
 use crate::pieces::Pieces;
@@ -95,7 +95,6 @@ struct Conversation<'a, P: Posts> {
 struct Body {
     arrived: Pieces,
     length: usize,
-    who: Who,
 }
 
 impl Body {
@@ -129,7 +128,6 @@ enum Found<R> {
     Head {
         bytes: usize,
         length: usize,
-        who: Who,
     },
     /// A whole post of so many bytes.
     Whole(Taken<R>, usize),
@@ -285,7 +283,7 @@ impl<P: Posts> Conversation<'_, P> {
         let Some(who) = self.app.admits(&post, self.connection.local) else { return Found::Other };
         let (end, length) = (post.bytes + post.length, post.length);
         let Some(body) = bytes.get(post.bytes..end) else {
-            return Found::Head { bytes: post.bytes, length, who };
+            return Found::Head { bytes: post.bytes, length };
         };
         Found::Whole(self.taken(&post, &who, Bytes::copy_from_slice(body)), end)
     }
@@ -299,11 +297,11 @@ impl<P: Posts> Conversation<'_, P> {
             Found::Part => None,
             Found::Other => Some(Next::HandOver),
             Found::Whole(taken, _) => Some(Next::Post(taken)),
-            Found::Head { bytes, length, who } => {
+            Found::Head { bytes, length } => {
                 self.connection.go_on(Phase::Body);
                 let mut arrived = Pieces::default();
                 arrived.extend(&self.held[bytes..]);
-                self.body = Some(Body { arrived, length, who });
+                self.body = Some(Body { arrived, length });
                 self.held.truncate(bytes);
                 None
             }
@@ -316,7 +314,11 @@ impl<P: Posts> Conversation<'_, P> {
         let Some(body) = self.body.take() else { return Next::Closed };
         let mut slots = Slots::new();
         match slots.read(&head, self.head_bytes_max) {
-            Verdict::Post(post) => Next::Post(self.taken(&post, &body.who, body.arrived.into_whole().into())),
+            // Since its head came, its token may have been revoked.
+            Verdict::Post(post) => match self.app.admits(&post, self.connection.local) {
+                Some(who) => Next::Post(self.taken(&post, &who, body.arrived.into_whole().into())),
+                None => Next::Post(Err(Problem::from(Unknown::WrongToken).into_answer())),
+            },
             // It was a post before, and is the same bytes still.
             Verdict::Part | Verdict::Other => Next::Closed,
         }

@@ -127,13 +127,20 @@ impl<P: Posts> App<P> {
         &self,
         head: Parts,
         body: Incoming,
-        asked: Asked,
+        mut asked: Asked,
         connection: &Connection,
     ) -> Response<Body> {
         let body = match body::collect(body, self.body_bytes, connection).await {
             Ok(body) => body,
             Err(problem) => return closing(problem.into_http()),
         };
+        // A body may take its time, and a token may be revoked meanwhile.
+        if asked.who.is_some() {
+            match self.access.of(&head.headers) {
+                Ok(who) => asked.who = Some(who),
+                Err(problem) => return problem.into_http(),
+            }
+        }
         if is_post(&head) {
             let answer = self.post(&head, asked, body).await;
             if !Unsent::is_long(answer.body.len()) {

@@ -3,7 +3,7 @@
 use crate::disk::{Disk, File};
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -207,7 +207,8 @@ fn read_pid(lock: &mut fs::File) -> Option<u32> {
 fn create_folder(folder: &Path) -> io::Result<()> {
     let missing: Vec<&Path> =
         folder.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
-    fs::create_dir_all(folder)?;
+    // What is in it is for nobody else on this machine to read.
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     for parent in missing.iter().filter_map(|path| path.parent()) {
         let here = parent.as_os_str().is_empty();
         fs::File::open(if here { Path::new(".") } else { parent })?.sync_all()?;

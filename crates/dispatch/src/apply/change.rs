@@ -81,7 +81,8 @@ impl Engine {
             subscription.tally = Tally::new(self.config.log.segment_bytes);
             subscription.decide_on_ages();
             subscription.notes.began_late = began_late;
-            subscription.flow.endpoint = self.calls.endpoints.of(&subscription.document.spec.target);
+            subscription.flow.endpoint =
+                self.calls.endpoints.of(namespace, &subscription.document.spec.target);
             self.subscriptions.add(subscription);
             return Ok(());
         };
@@ -151,7 +152,7 @@ impl Engine {
         change(&mut document);
         let before = std::mem::replace(
             &mut subscription.flow.endpoint,
-            self.calls.endpoints.of(&document.spec.target),
+            self.calls.endpoints.of(subscription.namespace, &document.spec.target),
         );
         let moved = before != subscription.flow.endpoint;
         self.subscriptions.set_document(id, document);

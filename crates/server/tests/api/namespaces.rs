@@ -165,3 +165,39 @@ async fn what_a_namespace_may_have_is_limited() {
         "{refused:?}"
     );
 }
+
+/// Names come from outside, and a slash in one must not lead into another namespace.
+#[tokio::test]
+async fn no_name_leads_into_another_namespace() {
+    let world = World::new().await;
+    assert_eq!(world.put("/api/v1/namespaces/shop", &json!({})).await.status, 201);
+    subscribe(&world, "shop").await;
+    world.target.answers(|_| 422);
+    send(&world, "shop", "1", "k").await;
+    let letters = world.until("/api/v1/dlq?namespace=shop", |json| json["items"] != json!([])).await;
+    let id = letters["items"][0]["id"].as_str().unwrap().to_owned();
+    for (method, path) in [
+        ("GET", "/api/v1/subscriptions/shop%2Forders".to_owned()),
+        ("DELETE", "/api/v1/subscriptions/shop%2Forders?discard".to_owned()),
+        ("POST", "/api/v1/subscriptions/shop%2Forders/pause".to_owned()),
+        ("GET", "/api/v1/lanes/shop%2Forders/k".to_owned()),
+        ("GET", "/api/v1/lanes?subscription=shop/orders".to_owned()),
+        ("GET", "/api/v1/lanes?subscription=shop/orders&key=k".to_owned()),
+        ("POST", "/api/v1/lanes/shop%2Forders/k/purge".to_owned()),
+        ("POST", "/api/v1/lanes/purge?subscription=shop/orders&key=k".to_owned()),
+        ("GET", "/api/v1/dlq?subscription=shop/orders".to_owned()),
+        ("GET", format!("/api/v1/dlq/shop%2F{id}")),
+        ("DELETE", format!("/api/v1/dlq/shop%2F{id}")),
+        ("GET", "/api/v1/lambda/functions/shop%2Fhello".to_owned()),
+    ] {
+        let answer = world.ask(method, &path, &[], "").await;
+        assert_eq!(answer.status, 404, "{method} {path}: {answer:?}");
+    }
+    let named = json!({"selector": {"subscription": "shop/orders"}});
+    assert_eq!(world.post("/api/v1/dlq/purge", named.clone()).await.status, 404);
+    assert_eq!(world.post("/api/v1/dlq/replays", named).await.status, 404);
+    let by_id = json!({"selector": {"ids": [format!("shop/{id}")]}});
+    assert_eq!(world.post("/api/v1/dlq/purge", by_id).await.json()["purged"], 0);
+    let seen = world.get("/api/v1/subscriptions/orders?namespace=shop").await.json();
+    assert_eq!((&seen["status"]["deadLetters"], &seen["status"]["phase"]), (&json!(1), &json!("active")));
+}

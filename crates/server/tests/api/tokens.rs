@@ -287,3 +287,34 @@ async fn a_namespace_with_a_token_stays() {
     assert_eq!(world.ask("DELETE", "/api/v1/tokens/v", &admin, "").await.status, 200);
     assert_eq!(world.ask("DELETE", "/api/v1/namespaces/shop", &admin, "").await.status, 200);
 }
+
+/// A request that has begun is no way around the end of its token, on neither way in.
+#[tokio::test]
+async fn a_token_that_is_revoked_while_a_body_arrives_is_not_valid() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let world = guarded().await;
+    for (n, (method, path, more)) in [
+        ("PUT", "/api/v1/namespaces/late", "content-type: application/json\r\n"),
+        ("POST", "/api/v1/events", "content-type: application/cloudevents+json\r\n"),
+        ("POST", "/api/v1/tokens", "content-type: application/json\r\n"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("slow-{n}");
+        let token = issue(&world, json!({"name": name, "role": "admin", "namespaces": "*"})).await;
+        let mut stream = tokio::net::TcpStream::connect(world.address).await.unwrap();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n{more}content-length: 2\r\n\r\n{{"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // It has been looked at once its token was used.
+        world.ask("GET", "/api/v1/tokens", &[("authorization", ADMIN)], "").await;
+        let path = format!("/api/v1/tokens/{name}");
+        world.ask("DELETE", &path, &[("authorization", ADMIN)], "").await;
+        stream.write_all(b"}").await.unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 401", "{method} {path}");
+    }
+}
