@@ -364,13 +364,9 @@ impl Engine {
         };
         // Tried on a copy first: what is logged must hold.
         if let (Some(resident), Some(subscription)) = (self.lanes.get(slot), self.subscriptions.get(id)) {
-            let (mut lane, mut actions) = (resident.lane.clone(), Vec::new());
-            lane.apply(input, &subscription.policy, self.now, &mut actions)
+            let mut lane = resident.lane.clone();
+            lane.apply(input, &subscription.policy, self.now, &mut Vec::new())
                 .map_err(|refused| Refused::Conflict(format!("lane {key:?} of {name}: {refused}")))?;
-            // What changes nothing is not recorded.
-            if lane == resident.lane && actions.is_empty() && !planted::is_on(Bug::PurgeFlags) {
-                return Ok(());
-            }
         }
         self.step_lane(id, key, step)?;
         let purged = (action == LaneAction::Purge).then_some(events);
