@@ -43,7 +43,8 @@ impl Outside {
         let now = self.now;
         let sub = &mut self.subs[sub as usize];
         sub.created_at = now;
-        if sub.rules.earliest {
+        // One that found the log empty has nothing to read: what was made and is not sent yet comes as to others.
+        if sub.rules.earliest && sub.read_history {
             for made in &self.events {
                 if sub.rules.matches(made) {
                     sub.pair_mut(made.no).taken = Taken::Maybe;
