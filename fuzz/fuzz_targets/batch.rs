@@ -1,4 +1,4 @@
-//! `application/cloudevents-batch+json`: in order, each judged by itself, as if it had come alone.
+//! `application/cloudevents-batch+json`: events in order, each checked as if it had been sent alone.
 #![no_main]
 
 use bytes::Bytes;

@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
             check(&events[0], &limits);
             if let Ok(event) = &events[0] {
                 let bytes = event.data.as_ref().map_or(&[][..], |data| &data.bytes);
-                assert_eq!(bytes, body, "the body is the data, byte for byte");
+                assert_eq!(bytes, body, "the data equals the body");
             }
         }
         Ok(Parsed { events, .. }) => events.iter().for_each(|event| check(event, &limits)),
@@ -36,7 +36,7 @@ fn split(data: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// A name as an HTTP library would let it through.
+/// Accepts the names that an HTTP library would accept.
 fn header(line: &[u8]) -> Option<(&str, &[u8])> {
     let colon = line.iter().position(|byte| *byte == b':')?;
     let name = std::str::from_utf8(&line[..colon]).ok()?;

@@ -1,4 +1,4 @@
-//! Must fail, within seconds: proof that coverage leads the fuzzer and that what it finds is seen.
+//! This target must fail within seconds. It proves that coverage guides the fuzzer and that failures are detected.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|data: &[u8]| {
     let secret = *b"lambda";
     let known = secret.iter().zip(data).take_while(|(wanted, byte)| wanted == byte).count();
-    // One branch per byte: each one found is new coverage. Blind, this takes 2^48 tries.
+    // One branch per byte, so each correct byte is new coverage. Without coverage, this takes 2^48 attempts.
     let depth = match known {
         0 => 0,
         1 => seen(1),

@@ -1,4 +1,4 @@
-//! The configuration: a file, and single settings that the environment and a file must read alike.
+//! The configuration: files, and single settings. A file and the environment must give the same result.
 #![no_main]
 
 use klambda_fuzz::input::Input;
@@ -19,7 +19,7 @@ fn setting(input: &mut Input<'_>) {
     let all: Vec<(&str, String)> = names().collect();
     let (name, variable) = &all[input.below(all.len())];
     let Ok(value) = std::str::from_utf8(input.rest()) else { return };
-    // YAML has no control characters, quoted or not.
+    // YAML does not allow control characters, not even in quotes.
     if value.is_empty() || value.contains(|c: char| c.is_control() || !is_yaml(c)) {
         return;
     }
@@ -33,12 +33,12 @@ fn setting(input: &mut Input<'_>) {
         (Ok(file), Ok(environment)) => assert_eq!(file, environment, "{name}: {value:?}"),
         (Err(_), Err(_)) => {}
         (file, environment) => {
-            panic!("{name}: {value:?} in the file {file:?}, in {variable} {environment:?}")
+            panic!("{name} = {value:?}: {file:?} from the file, {environment:?} from {variable}")
         }
     }
 }
 
-/// What YAML calls printable.
+/// The characters that YAML calls printable.
 fn is_yaml(c: char) -> bool {
     !matches!(c, '\u{feff}' | '\u{fffe}' | '\u{ffff}' | '\u{2028}' | '\u{2029}')
 }
@@ -46,7 +46,7 @@ fn is_yaml(c: char) -> bool {
 fn read(file: Option<&[u8]>, variables: &[(&str, &str)]) -> Result<Config, Error> {
     let path = file.map(|bytes| {
         let path = scratch();
-        std::fs::write(&path, bytes).expect("a file to write to");
+        std::fs::write(&path, bytes).expect("the temporary file is writable");
         path
     });
     let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -69,7 +69,7 @@ fn check(read: &Result<Config, Error>) {
             let _ = config.exposure();
         }
         Err(Error::Invalid(wrong)) => {
-            assert!(!wrong.is_empty(), "refused without a reason");
+            assert!(!wrong.is_empty(), "rejected without a reason");
             assert!(wrong.iter().all(|wrong| !wrong.name.is_empty() && !wrong.message.is_empty()));
         }
         Err(other) => assert!(!other.to_string().is_empty()),

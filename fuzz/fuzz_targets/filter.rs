@@ -1,4 +1,5 @@
-//! The filter language: reads back, keeps its limits, and means what the specification read off the JSON says.
+//! The filter language: filters can be printed and parsed again, limits hold, and evaluation agrees with a reference
+//! implementation on the JSON.
 #![no_main]
 
 use klambda_core::event::{Attribute, Event, Value as Attr};
@@ -44,7 +45,7 @@ fn depth(filter: &Filter) -> usize {
     }
 }
 
-/// `name=value` with `;` between them.
+/// Parses `name=value` pairs, separated by `;`.
 fn event(attributes: &[u8]) -> Event {
     let text = String::from_utf8_lossy(attributes);
     let own = |(name, value): (&str, &str)| Attribute {
@@ -71,6 +72,6 @@ fn means(filter: &Value, event: &Event) -> bool {
         "all" => nested().all(|held| held),
         "any" => nested().any(|held| held),
         "not" => !means(body, event),
-        other => panic!("{other} was let through"),
+        other => panic!("the parser accepted the dialect {other}"),
     }
 }

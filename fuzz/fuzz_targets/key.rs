@@ -1,4 +1,4 @@
-//! Keys, sequences and JSON pointers: the pointer that skips finds what a tree of the whole document would.
+//! Keys, sequences and JSON pointers: the pointer search finds the same value as a lookup in the parsed document.
 #![no_main]
 
 use bytes::Bytes;
@@ -12,11 +12,11 @@ fuzz_target!(|data: &[u8]| {
     let (text, document) = (&data[..end], &data[end + 1..]);
     let Ok(text) = std::str::from_utf8(text) else { return };
     let Ok(pointer) = Pointer::parse(text) else {
-        return assert!(!text.is_empty(), "the empty pointer is the whole document");
+        return assert!(!text.is_empty(), "the empty pointer is valid");
     };
     assert_eq!(pointer.as_str(), text);
     let found = pointer.find(document);
-    // What is found is a piece of the document, and a value.
+    // The result is a slice of the document and a JSON value.
     if let Some(raw) = found {
         let range = document.as_ptr_range();
         assert!(range.contains(&raw.as_ptr()) && raw.len() <= document.len());
@@ -42,7 +42,7 @@ fuzz_target!(|data: &[u8]| {
     if let (Some(sequence), Some(raw)) = (sequence, found) {
         let digits = raw.trim_matches('"').trim_start_matches('0');
         let digits = if digits.is_empty() { "0" } else { digits };
-        // Escapes spell digits too.
+        // Digits can also be written as escapes.
         assert!(raw.contains('\\') || digits == sequence.to_string(), "{raw} is not {sequence}");
     }
 });
@@ -64,7 +64,7 @@ fn check_key(key: &Key<'_>, found: Option<&str>) {
     }
 }
 
-/// A key of a number is a number of the same value; one of whole value up to 2^53 is spelled as an integer.
+/// The key of a number has the same numeric value. A whole number up to 2^53 is written as an integer.
 fn check_number(key: &str, raw: &str) {
     let (key_value, value) = (key.parse::<f64>().expect("a number"), raw.parse::<f64>().expect("a number"));
     assert_eq!(key_value, value, "{raw} became {key}");

@@ -1,11 +1,13 @@
-//! Recovery: a log written by the log itself, then damaged. What is read is what was written, or damage is named.
+//! Recovery: writes a log, then damages it. Recovery returns what was written or reports the damage with its
+//! location.
 #![no_main]
 
 use bytes::Bytes;
-use klambda_core::ids::{Address, Position};
+use klambda_core::ids::Position;
 use klambda_core::time::Millis;
 use klambda_fuzz::input::Input;
 use klambda_fuzz::seal;
+use klambda_store::address::LogAddress;
 use klambda_store::disk::Disk;
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::inspect::inspect;
@@ -18,16 +20,17 @@ use std::sync::Arc;
 
 const SEGMENT_BYTES: u64 = 2048;
 const OPTIONS: Options = Options { segment_bytes: SEGMENT_BYTES, reserve_bytes: 128, tail_bytes: 512 };
-const BEGINNING: Checkpoint = Checkpoint { address: Address(0), next_position: Position(1) };
+const BEGINNING: Checkpoint = Checkpoint { address: LogAddress(0), next_position: Position(1) };
 
-type Record = (Address, Bytes, Position);
+type Record = (LogAddress, Bytes, Position);
 
 #[derive(Clone, Copy, PartialEq)]
 enum Harm {
     None,
-    /// As a disk does it.
+    /// Damage as a disk causes it.
     Bytes,
-    /// Under right checksums, as no disk does it: only that nothing panics, and that opening twice gives the same.
+    /// Damage with valid checksums, which a disk does not cause. This only checks that nothing panics and that
+    /// opening twice gives the same result.
     Sealed,
 }
 
@@ -42,12 +45,12 @@ fuzz_target!(|data: &[u8]| {
             if harm != Harm::Sealed {
                 check_prefix(&records, &written, harm);
                 check_reader(&log, &records);
-                let census = census.expect("what opens can be inspected");
+                let census = census.expect("a log that opens can be inspected");
                 assert!(census.damage.is_empty(), "{:?}", census.damage);
                 assert_eq!((census.records, census.frames), (report.records, report.frames));
                 assert_eq!(census.cut.map(|cut| cut.bytes), report.cut.map(|(_, bytes)| bytes));
             }
-            let (_, again, same) = open(&disk).expect("what opened opens again");
+            let (_, again, same) = open(&disk).expect("the log opens again");
             assert_eq!((same.len(), again.cut), (records.len(), None));
             assert_eq!(same, records);
             if harm != Harm::Sealed {
@@ -55,9 +58,15 @@ fuzz_target!(|data: &[u8]| {
             }
         }
         Err(Error::Damaged { offset, .. }) => {
-            assert!(harm != Harm::None, "damage where there is none");
-            assert!(offset <= SEGMENT_BYTES || harm == Harm::Sealed, "damage outside the file");
-            assert!(census.is_ok_and(|census| !census.damage.is_empty()), "inspection sees it too");
+            assert!(harm != Harm::None, "damage is reported for an intact log");
+            assert!(
+                offset <= SEGMENT_BYTES || harm == Harm::Sealed,
+                "the reported offset is outside the file"
+            );
+            assert!(
+                census.is_ok_and(|census| !census.damage.is_empty()),
+                "inspection must report the damage too"
+            );
         }
         Err(other) => panic!("{other}"),
     }
@@ -74,7 +83,7 @@ fn open(disk: &MemoryDisk) -> Result<(Log, Report, Vec<Record>), Error> {
     Ok((log, report, records))
 }
 
-/// The records that reached the disk.
+/// Writes records. Returns those that reached the disk.
 fn write(disk: &MemoryDisk, input: &mut Input<'_>) -> Vec<Record> {
     let (mut log, _, _) = open(disk).expect("a new log");
     let (mut written, mut flushed) = (Vec::new(), 0);
@@ -83,14 +92,14 @@ fn write(disk: &MemoryDisk, input: &mut Input<'_>) -> Vec<Record> {
             0 => break,
             1..=4 => append(&mut log, input, &mut written),
             5 => {
-                log.flush().expect("a disk without faults");
+                log.flush().expect("the disk has no faults");
                 flushed = written.len();
             }
             6 => sync(&mut log),
             _ => prepare(&mut log),
         }
     }
-    log.flush().expect("a disk without faults");
+    log.flush().expect("the disk has no faults");
     if input.flag() {
         sync(&mut log);
     }
@@ -113,14 +122,14 @@ fn append(log: &mut Log, input: &mut Input<'_>, written: &mut Vec<Record>) {
 fn sync(log: &mut Log) {
     if let Some(job) = log.sync_job() {
         let result = job.run();
-        log.sync_done(job.up_to, result).expect("a disk without faults");
+        log.sync_done(job.up_to, result).expect("the disk has no faults");
     }
 }
 
 fn prepare(log: &mut Log) {
     if let Some(job) = log.prepare_job() {
-        let had_room = log.prepare_done(job.run()).expect("a disk without faults");
-        had_room.expect("a disk with room");
+        let had_room = log.prepare_done(job.run()).expect("the disk has no faults");
+        had_room.expect("the disk has space");
     }
 }
 
@@ -152,7 +161,7 @@ fn damage(disk: &MemoryDisk, input: &mut Input<'_>) -> Harm {
     harm
 }
 
-/// Makes the checksum right of the header, of the segment or of a frame, that begins before this place.
+/// Corrects the checksum of the segment header or frame header before this offset.
 fn reseal(disk: &MemoryDisk, name: &str, offset: u64) {
     let file = disk.open(name).expect("a file of the log");
     if offset < HEADER {
@@ -168,17 +177,17 @@ fn reseal(disk: &MemoryDisk, name: &str, offset: u64) {
     file.write_at(&seal::record(base.0 + slot, &header[..28]).to_le_bytes(), slot + 28).expect("a write");
 }
 
-/// Never a wrong byte and never a hole; without damage, everything.
+/// The records must be a prefix of what was written. Without damage, all of them must be there.
 fn check_prefix(records: &[Record], written: &[Record], harm: Harm) {
-    assert!(records.len() <= written.len(), "more than was written");
+    assert!(records.len() <= written.len(), "more records than were written");
     assert_eq!(*records, written[..records.len()]);
     assert!(harm != Harm::None || records.len() == written.len(), "a record is missing");
 }
 
-/// Every way to read a record gives the same.
+/// All ways to read a record give the same result.
 fn check_reader(log: &Log, records: &[Record]) {
     let reader = log.reader();
-    let places: Vec<Address> = records.iter().map(|(at, _, _)| *at).collect();
+    let places: Vec<LogAddress> = records.iter().map(|(at, _, _)| *at).collect();
     let positions = reader.positions(&places).expect("positions");
     for ((at, body, position), found) in records.iter().zip(positions) {
         assert_eq!(reader.read(*at).expect("a record"), body);
@@ -186,7 +195,7 @@ fn check_reader(log: &Log, records: &[Record]) {
         assert_eq!(found, is_event(body).then_some(*position));
     }
     let mut count = 0;
-    let mut at = Address(0);
+    let mut at = LogAddress(0);
     while let Some(frame) = reader.frame(at).expect("a frame") {
         count += frame.records.len();
         at = frame.next;
@@ -194,15 +203,15 @@ fn check_reader(log: &Log, records: &[Record]) {
     assert_eq!(count, records.len());
 }
 
-/// A log that was cut or not takes the next record, and has it when it is opened again.
+/// After recovery, the log accepts another record, which is there when the log is opened again.
 fn go_on(disk: &MemoryDisk, log: &mut Log, mut records: Vec<Record>) {
     let position = log.next_position();
     let body = Bytes::from_static(b"\x01one more");
     prepare(log);
-    let at = log.append(&body, true).expect("room for one");
+    let at = log.append(&body, true).expect("the log has space");
     records.push((at, body, position));
-    log.flush().expect("a disk without faults");
+    log.flush().expect("the disk has no faults");
     sync(log);
-    let (_, report, found) = open(disk).expect("a whole log");
+    let (_, report, found) = open(disk).expect("the log is intact");
     assert_eq!((found, report.cut), (records, None));
 }

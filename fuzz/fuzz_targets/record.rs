@@ -1,13 +1,14 @@
-//! Records of the log and the events in them: whatever decodes encodes to the same, and whatever is encoded decodes.
+//! Records of the log and the events in them: decoding and encoding are inverse.
 #![no_main]
 
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::{Address, NamespaceId, Position, Sequence, SubscriptionId};
+use klambda_core::ids::{NamespaceId, Position, Sequence, SubscriptionId};
 use klambda_core::lane::Turn;
 use klambda_core::outcome::Reason;
 use klambda_core::time::Millis;
 use klambda_fuzz::event::check_encoding;
 use klambda_fuzz::input::Input;
+use klambda_store::address::LogAddress;
 use klambda_store::record::{
     Change, DocumentChange, Gone, LaneRef, Missed, Record, ReplayChange, Route, Step, To, is_emitted,
     is_event,
@@ -29,7 +30,7 @@ fn decode(body: &[u8]) {
     let emitted = matches!(record, Record::Event { emitted: true, .. } | Record::Kept { emitted: true, .. });
     assert_eq!(is_emitted(body), emitted);
     let bytes = encode(&record);
-    assert!(bytes.len() <= body.len(), "our own encoding is the shortest");
+    assert!(bytes.len() <= body.len(), "our encoding must not be longer");
     if let Record::Event { event: bytes, .. } | Record::Kept { event: bytes, .. } = record {
         event(bytes);
     }
@@ -39,12 +40,12 @@ fn encode(record: &Record<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     record.encode(&mut bytes);
     assert_eq!(Record::decode(&bytes).as_ref(), Ok(record));
-    let decoded = Record::decode(&bytes).expect("decoded before");
+    let decoded = Record::decode(&bytes).expect("the bytes decode");
     assert_eq!(decoded.time(), record.time());
-    // A record that is cut off is refused, or ends in an event's bytes, which run to the end.
+    // A truncated record is rejected, unless it ends with an event, whose bytes extend to the end of the record.
     let ends_in_event = matches!(record, Record::Event { .. } | Record::Kept { .. });
     if let Some((_, cut)) = bytes.split_last() {
-        assert!(ends_in_event || Record::decode(cut).is_err(), "half a record was read");
+        assert!(ends_in_event || Record::decode(cut).is_err(), "a truncated record was accepted");
     }
     bytes
 }
@@ -65,7 +66,7 @@ fn record<'a>(input: &mut Input<'a>) -> Record<'a> {
         1 => Record::Routed {
             time,
             position: Position(input.number()),
-            at: Address(input.number()),
+            at: LogAddress(input.number()),
             accepted: Millis(input.number()),
             bytes: input.number() as u32,
             route: route(input),
@@ -74,7 +75,7 @@ fn record<'a>(input: &mut Input<'a>) -> Record<'a> {
             time,
             subscription: subscription(input),
             lane: lane(input),
-            previous: Address(input.number()),
+            previous: LogAddress(input.number()),
             running: [None, Some(Turn::Queue), Some(Turn::Aside)][input.below(3)],
             step: step(input),
         },
@@ -99,7 +100,7 @@ fn record<'a>(input: &mut Input<'a>) -> Record<'a> {
             time,
             from: subscription(input),
             position: Position(input.number()),
-            at: Address(input.number()),
+            at: LogAddress(input.number()),
             accepted: Millis(input.number()),
             bytes: input.number() as u32,
             route: route(input),
@@ -108,7 +109,7 @@ fn record<'a>(input: &mut Input<'a>) -> Record<'a> {
         _ => Record::Kept {
             namespace: namespace(input),
             emitted: input.flag(),
-            from: Address(input.number()),
+            from: LogAddress(input.number()),
             time,
             position: Position(input.number()),
             routes: routes(input),
@@ -135,7 +136,7 @@ fn routes<'a>(input: &mut Input<'a>) -> Vec<Route<'a>> {
 }
 
 fn route<'a>(input: &mut Input<'a>) -> Route<'a> {
-    let (subscription, previous) = (subscription(input), Address(input.number()));
+    let (subscription, previous) = (subscription(input), LogAddress(input.number()));
     let to = match input.byte() % 7 {
         0 => To::Lane { key: input.text(), sequence: None },
         1 => To::Lane { key: input.text(), sequence: Some(Sequence(input.number())) },
@@ -149,9 +150,10 @@ fn route<'a>(input: &mut Input<'a>) -> Route<'a> {
 }
 
 fn lane<'a>(input: &mut Input<'a>) -> LaneRef<'a> {
-    match input.flag() {
-        true => LaneRef::Key(input.text()),
-        false => LaneRef::Alone(Position(input.number())),
+    match input.byte() % 3 {
+        0 => LaneRef::Key(input.text()),
+        1 => LaneRef::Alone(Position(input.number())),
+        _ => LaneRef::Unordered,
     }
 }
 
@@ -168,7 +170,7 @@ fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
         2 => Step::GapExpired,
         3 => Step::Resume,
         4 => Step::Skip,
-        5 => Step::Purge { events: input.number(), after: Position(input.number()) },
+        5 => Step::Purge { events: input.number() },
         6 => Step::Pause,
         7 => Step::Reset { expected: Sequence(input.number()) },
         8 => Step::Replay { position: Position(input.number()), job: input.number() },

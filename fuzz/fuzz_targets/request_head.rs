@@ -1,20 +1,21 @@
-//! The short way's reader of request heads: what it takes, a plain reading by lines takes in the same way.
+//! The fast path's parser of request heads. Everything that it accepts, a simple line-based parser accepts with the
+//! same result.
 #![no_main]
 #![allow(dead_code)]
 
-// The server keeps it to itself: this is its source, not a copy.
-#[path = "../../crates/server/src/fast/head.rs"]
+// This module is private to the server. This includes its source and not a copy.
+#[path = "../../crates/server/src/fast_path/head.rs"]
 mod head;
-mod posts {
-    pub use klambda_server::posts::Place;
+mod post_handler {
+    pub use klambda_server::post_handler::PostTarget;
 }
 
 use head::{Post, Slots, Verdict};
 use klambda_core::http1::Requests;
-use klambda_functions::resource::Kind;
+use klambda_functions::resource::ResourceKind;
 use klambda_fuzz::library::{self, Body};
 use libfuzzer_sys::fuzz_target;
-use posts::Place;
+use post_handler::PostTarget;
 
 const BYTES_MAX: usize = 600;
 const FIRST: [&[u8]; 4] = [
@@ -26,7 +27,7 @@ const FIRST: [&[u8]; 4] = [
 
 fuzz_target!(|data: &[u8]| {
     let Some((mode, rest)) = data.split_first() else { return };
-    // Mostly past the first line, which has few forms.
+    // Usually starts after the first line, which has few forms.
     let bytes = match FIRST.get(usize::from(mode % 8)) {
         Some(first) => [first, rest].concat(),
         None if mode % 8 < 6 => [FIRST[0], rest].concat(),
@@ -48,7 +49,7 @@ fn check_post(bytes: &[u8], post: &Post<'_, '_>) {
     let line = std::str::from_utf8(&head[..first]).expect("text");
     assert!(first_lines(post.place).iter().any(|one| one == line), "{line:?} for {:?}", post.place);
     let lines = lines(head);
-    assert_eq!(lines.len(), post.headers.len(), "as many headers as lines");
+    assert_eq!(lines.len(), post.headers.len(), "one header per line");
     for (line, header) in lines.iter().zip(post.headers) {
         assert_eq!(*line, (header.name.as_bytes(), header.value.trim_ascii()));
     }
@@ -62,17 +63,17 @@ fn check_post(bytes: &[u8], post: &Post<'_, '_>) {
     assert_eq!(of(b"host"), [post.host.trim().as_bytes()]);
     assert_eq!(of(b"authorization").first().copied(), post.authorization.map(<[u8]>::trim_ascii));
     assert!(of(b"origin").len() <= 1 && of(b"content-type").len() <= 1 && of(b"authorization").len() <= 1);
-    // However much of it has come, it is not taken for something else before it is whole.
+    // An incomplete request must not get another verdict.
     for end in [0, 1, first, post.bytes / 2, post.bytes - 1] {
         assert!(matches!(Slots::new().read(&bytes[..end], BYTES_MAX), Verdict::Part), "{end}");
     }
     let alone =
         matches!(Slots::new().read(head, BYTES_MAX), Verdict::Post(alone) if alone.length == post.length);
-    assert!(alone, "what follows a head does not change it");
+    assert!(alone, "the bytes after a head must not affect it");
     compare(head, post);
 }
 
-/// The HTTP library and the long way's framing see the same request.
+/// The HTTP library and the framing of the normal path see the same request.
 fn compare(head: &[u8], post: &Post<'_, '_>) {
     if post.length > BYTES_MAX {
         return;
@@ -84,7 +85,7 @@ fn compare(head: &[u8], post: &Post<'_, '_>) {
     let seen = library::requests(&whole);
     assert_eq!(seen.len(), 1, "{:?}", String::from_utf8_lossy(head));
     assert_eq!((seen[0].method.as_str(), &seen[0].body), ("POST", &Body::Whole(vec![b'x'; post.length])));
-    // The library groups headers of one name.
+    // The library groups headers of the same name.
     let mut ours: Vec<(String, Vec<u8>)> =
         post.headers.iter().map(|header| (header.name.to_ascii_lowercase(), header.value.to_vec())).collect();
     let mut theirs = seen[0].headers.clone();
@@ -93,12 +94,12 @@ fn compare(head: &[u8], post: &Post<'_, '_>) {
     assert_eq!(ours, theirs);
 }
 
-/// The ways in which it can have been written.
-fn first_lines(place: Place<'_>) -> Vec<String> {
+/// All possible first lines for this place.
+fn first_lines(place: PostTarget<'_>) -> Vec<String> {
     let (path, namespace) = match place {
-        Place::Events { namespace } => ("events".to_owned(), namespace),
-        Place::Function { kind, namespace, name } => {
-            let kinds = if kind == Kind::LambdaAgent { "agents" } else { "functions" };
+        PostTarget::Events { namespace } => ("events".to_owned(), namespace),
+        PostTarget::Function { kind, namespace, name } => {
+            let kinds = if kind == ResourceKind::LambdaAgent { "agents" } else { "functions" };
             (format!("lambda/{kinds}/{name}/invoke"), namespace)
         }
     };
@@ -109,7 +110,7 @@ fn first_lines(place: Place<'_>) -> Vec<String> {
     paths.iter().map(|path| format!("POST /api/v1/{path} HTTP/1.1\r\n")).collect()
 }
 
-/// The headers, by a plain reading.
+/// The headers according to a simple parser.
 fn lines(head: &[u8]) -> Vec<(&[u8], &[u8])> {
     let mut lines = Vec::new();
     for line in head.split(|byte| *byte == b'\n').skip(1).map(|line| line.strip_suffix(b"\r").expect("CRLF"))

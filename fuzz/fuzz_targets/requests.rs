@@ -1,5 +1,5 @@
-//! Where requests end: ours and the HTTP library's reading of the same bytes. Ours may refuse what the library takes; where
-//! both take a request they see the same one, with the same body and the same end.
+//! Compares where requests end, according to our parser and the HTTP library. Our parser may reject requests that the
+//! library accepts. If both accept a request, they see the same request with the same body and the same end.
 #![no_main]
 
 use klambda_core::http1::{Chunked, Item, Refused, Requests};
@@ -8,7 +8,7 @@ use klambda_fuzz::library::{self, Body, Seen};
 use libfuzzer_sys::fuzz_target;
 
 const HEAD_BYTES_MAX: usize = 600;
-/// Comes after each request: if the library does not see it, it did not find the end where we did.
+/// Follows each request. If the library does not see it, the library found a different end.
 const NEXT: &[u8] = b"GET /next HTTP/1.1\r\nhost: n\r\n\r\n";
 const STARTS: [&[u8]; 3] = [
     b"POST / HTTP/1.1\r\nhost: a\r\n",
@@ -23,8 +23,8 @@ fuzz_target!(|data: &[u8]| {
     let bytes = [start, input.rest()].concat();
     let (ends, passed, refused) = ends(&bytes);
     let pieces = in_pieces(&bytes, &cuts);
-    assert_eq!(refused, pieces.1, "the same in pieces {cuts:?}");
-    // Of a body that is refused more or less may have been passed on.
+    assert_eq!(refused, pieces.1, "the result depends on the split at {cuts:?}");
+    // If a body is refused, the number of bytes passed on may differ.
     assert!(passed == pieces.0 || matches!(refused, Some(Refused::Body(_))), "{passed} {pieces:?}");
     let mut from = 0;
     for end in ends {
@@ -33,7 +33,8 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Where requests end, how many bytes were passed on, and why no more, byte by byte.
+/// Passes the bytes one at a time. Returns the ends of the requests, the number of bytes passed on, and the reason
+/// for stopping.
 fn ends(bytes: &[u8]) -> (Vec<usize>, usize, Option<Refused>) {
     let mut requests = Requests::new(HEAD_BYTES_MAX);
     let (mut ends, mut passed) = (Vec::new(), 0);
@@ -42,7 +43,7 @@ fn ends(bytes: &[u8]) -> (Vec<usize>, usize, Option<Refused>) {
             Ok(0) => {}
             Ok(count) => {
                 passed += count;
-                assert!(passed == to, "all of it or nothing");
+                assert!(passed == to, "either all bytes are passed on or none");
                 if requests.is_between() {
                     ends.push(passed);
                 }
@@ -69,13 +70,13 @@ fn in_pieces(bytes: &[u8], cuts: &[usize]) -> (usize, Option<Refused>) {
     (passed, None)
 }
 
-/// One whole request, as we see it.
+/// Checks one complete request according to our parser.
 fn check(request: &[u8]) {
     let seen = library::requests(&[request, NEXT].concat());
     let Some(first) = seen.first() else { return };
     match &first.body {
-        Body::Refused => assert_eq!(seen.len(), 1, "nothing follows a refusal"),
-        Body::Cut => panic!("the library waits for more of {:?}", String::from_utf8_lossy(request)),
+        Body::Refused => assert_eq!(seen.len(), 1, "no request may follow a refused one"),
+        Body::Cut => panic!("the library expects more bytes after {:?}", String::from_utf8_lossy(request)),
         Body::Whole(body) => {
             assert_eq!(*body, own_body(request, first), "{:?}", String::from_utf8_lossy(request));
             assert!(seen.len() <= 2);
@@ -88,7 +89,7 @@ fn check(request: &[u8]) {
 }
 
 fn own_body(request: &[u8], seen: &Seen) -> Vec<u8> {
-    // Empty lines may come before the first one.
+    // Empty lines may precede the first line.
     let skipped = request.chunks(2).take_while(|line| *line == b"\r\n").count() * 2;
     let end = request[skipped..].windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("a head") + skipped;
     let mut rest = &request[end + 4..];
@@ -97,10 +98,10 @@ fn own_body(request: &[u8], seen: &Seen) -> Vec<u8> {
     }
     let (mut chunked, mut body) = (Chunked::default(), Vec::new());
     loop {
-        match chunked.next(&mut rest).expect("it was passed on") {
+        match chunked.next(&mut rest).expect("the body is valid") {
             Item::Data(data) => body.extend_from_slice(data),
             Item::End => return body,
-            Item::More => panic!("it was whole"),
+            Item::More => panic!("the body is incomplete"),
         }
     }
 }

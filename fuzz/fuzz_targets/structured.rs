@@ -1,4 +1,5 @@
-//! `application/cloudevents+json`: what is accepted is within the limits and reads back; a batch of one agrees.
+//! `application/cloudevents+json`: accepted events are within the limits and can be read back, and a batch of one
+//! gives the same result.
 #![no_main]
 
 use bytes::Bytes;

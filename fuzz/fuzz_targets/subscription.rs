@@ -1,4 +1,5 @@
-//! Documents of subscriptions and namespaces, as JSON and as YAML: what is accepted reads back from every form in which it is kept or shown.
+//! Documents of subscriptions and namespaces, as JSON and YAML: an accepted document can be read back from every form
+//! in which it is stored or shown.
 #![no_main]
 
 use klambda_core::namespace;
@@ -19,12 +20,12 @@ fuzz_target!(|data: &[u8]| {
 fn check(value: &Value) {
     match namespace::Document::parse(value) {
         Ok(document) => assert_eq!(namespace::Document::parse(&document.to_json()), Ok(document)),
-        Err(faults) => assert!(!faults.is_empty(), "refused without a reason"),
+        Err(faults) => assert!(!faults.is_empty(), "rejected without a reason"),
     }
     match Document::parse(value) {
         Ok(document) => check_document(&document),
         Err(faults) => {
-            assert!(!faults.is_empty(), "refused without a reason");
+            assert!(!faults.is_empty(), "rejected without a reason");
             assert!(faults.iter().all(|fault| !fault.message.is_empty()));
         }
     }
@@ -32,7 +33,7 @@ fn check(value: &Value) {
 
 fn check_document(document: &Document) {
     let stored = document.to_stored_json();
-    assert_eq!(Document::parse(&stored).as_ref(), Ok(document), "from the log");
+    assert_eq!(Document::parse(&stored).as_ref(), Ok(document), "the stored document must be equal");
     let text = serde_json::to_string(&stored).expect("JSON");
     assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), stored);
     let shown = document.to_json();

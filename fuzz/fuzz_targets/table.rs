@@ -1,4 +1,4 @@
-//! Tables: rows come back, damage is an error, and blocks that make no sense under right checksums are errors too.
+//! Tables: rows can be read back, damage is an error, and invalid blocks with valid checksums are errors too.
 #![no_main]
 
 use klambda_core::wire::{put_bytes, put_varint};
@@ -22,27 +22,27 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-// ---- a table as the program writes it, then damaged -----------------------------------------------------
+// ---- a table written by the program, then damaged -------------------------------------------------------
 
 fn written(input: &mut Input<'_>) {
     let disk = MemoryDisk::new();
     let bloom = input.flag();
     let (rows, table) = write(&disk, bloom, input);
-    table.verify().expect("a table that was just written");
+    table.verify().expect("a new table is intact");
     assert_eq!((table.rows(), table.has_filters()), (rows.len() as u64, bloom && !rows.is_empty()));
     let from = input.bytes();
-    let found: Vec<Row> = table.scan(from).collect::<Result<_, _>>().expect("rows");
+    let found: Vec<Row> = table.scan(from).collect::<Result<_, _>>().expect("scan succeeds");
     assert!(found.iter().map(|(key, value)| (key, value)).eq(rows.range(from.to_vec()..)));
-    assert!(rows.iter().all(|(key, value)| table.get(key).expect("a row").as_ref() == Some(value)));
-    assert_eq!(table.get(from).expect("an answer"), rows.get(from).cloned());
+    assert!(rows.iter().all(|(key, value)| table.get(key).expect("get succeeds").as_ref() == Some(value)));
+    assert_eq!(table.get(from).expect("get succeeds"), rows.get(from).cloned());
     let bit = input.below(8 * table.bytes().min(8000) as usize) as u64;
     disk.flip_bit(NAME, 8 * (table.bytes().saturating_sub(8000)) + bit);
     let Ok(harmed) = Table::open(&disk, NAME) else { return };
-    assert!(harmed.verify().is_err(), "bit {bit} is flipped and nobody sees it");
+    assert!(harmed.verify().is_err(), "the flipped bit {bit} was not detected");
     for (key, value) in &rows {
         assert!(harmed.get(key).is_err() || harmed.get(key).is_ok_and(|found| found.as_ref() == Some(value)));
     }
-    let good = harmed.scan(b"").take_while(Result::is_ok).map(|row| row.expect("taken while good"));
+    let good = harmed.scan(b"").take_while(Result::is_ok).map(|row| row.expect("errors were filtered out"));
     assert!(good.zip(&rows).all(|((key, value), row)| (&key, &value) == row));
 }
 
@@ -50,16 +50,16 @@ fn write(disk: &MemoryDisk, bloom: bool, input: &mut Input<'_>) -> (Rows, Table)
     let mut rows = Rows::new();
     for _ in 0..input.byte() % 24 {
         let key = input.bytes().to_vec();
-        // Long values make many blocks of few bytes of input.
+        // Long values create many blocks from few bytes of input.
         let value = input.flag().then(|| input.bytes().repeat(1 + input.below(200)));
         rows.insert(key, value);
     }
-    let mut writer = Writer::new(disk, NAME, Options { bloom }).expect("a new file");
-    rows.iter().for_each(|(key, value)| writer.add(key, value.as_deref()).expect("room"));
-    (rows, writer.finish().expect("room"))
+    let mut writer = Writer::new(disk, NAME, Options { bloom }).expect("the file can be created");
+    rows.iter().for_each(|(key, value)| writer.add(key, value.as_deref()).expect("the disk has space"));
+    (rows, writer.finish().expect("the disk has space"))
 }
 
-// ---- blocks of any bytes under right checksums ----------------------------------------------------------
+// ---- arbitrary blocks with valid checksums --------------------------------------------------------------
 
 fn made_up(input: &mut Input<'_>) {
     let disk = MemoryDisk::new();
@@ -86,18 +86,19 @@ fn made_up(input: &mut Input<'_>) {
 fn check(table: &Table, key: &[u8]) {
     let whole = table.verify().is_ok();
     let rows: Vec<Row> = table.scan(b"").take(10_000).map_while(Result::ok).collect();
-    assert!(rows.windows(2).all(|pair| pair[0].0 < pair[1].0), "keys ascend");
+    assert!(rows.windows(2).all(|pair| pair[0].0 < pair[1].0), "keys must ascend");
     let _ = table.get(key);
     let _ = table.scan(key).take(10_000).count();
     if whole {
         assert_eq!(rows.len() as u64, table.rows());
         assert!(
-            rows.iter().all(|(key, value)| table.get(key).expect("a whole table").as_ref() == Some(value))
+            rows.iter()
+                .all(|(key, value)| table.get(key).expect("the table is intact").as_ref() == Some(value))
         );
     }
 }
 
-/// Appends a block with its checksum; answers the length of both.
+/// Appends a block with its checksum. Returns the length of both.
 fn block(file: &mut Vec<u8>, payload: &[u8]) -> u64 {
     let crc = seal::block(file.len() as u64, payload);
     file.extend_from_slice(payload);
@@ -105,7 +106,7 @@ fn block(file: &mut Vec<u8>, payload: &[u8]) -> u64 {
     payload.len() as u64 + 4
 }
 
-/// The only row of an index: where its one block ends.
+/// The only row of an index: the length of its block.
 fn row(key: &[u8], len: u64) -> Vec<u8> {
     let mut value = Vec::new();
     put_varint(&mut value, len);

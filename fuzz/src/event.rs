@@ -1,4 +1,4 @@
-//! What must hold of every event, however it came in.
+//! The properties of every event, regardless of how it was received.
 
 use bytes::Bytes;
 use klambda_core::binding::{self, Limits, Mode, Parsed, Rejected};
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 pub const STRUCTURED: &str = "application/cloudevents+json";
 pub const BATCH: &str = "application/cloudevents-batch+json";
 
-/// Small, so that a fuzzer reaches them.
+/// Small limits, so that a fuzzer reaches them.
 pub fn limits() -> Limits {
     Limits {
         batch_events_max: 4,
@@ -24,11 +24,11 @@ pub fn limits() -> Limits {
 pub fn encoded(event: &Event) -> Vec<u8> {
     let mut bytes = Vec::new();
     event.encode(&mut bytes);
-    assert!(bytes.len() <= event.encoded_len_max(), "longer than promised");
+    assert!(bytes.len() <= event.encoded_len_max(), "longer than encoded_len_max");
     bytes
 }
 
-/// An event that was accepted, or one that was not.
+/// Checks an accepted or a rejected event.
 pub fn check(judged: &Result<Event, Rejected>, limits: &Limits) {
     match judged {
         Ok(event) => {
@@ -51,7 +51,10 @@ fn check_limits(event: &Event, limits: &Limits) {
     for (n, attribute) in event.attributes.iter().enumerate() {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         assert!(!attribute.name.is_empty() && attribute.name.bytes().all(plain));
-        assert!(!event.attributes[..n].iter().any(|other| other.name == attribute.name), "named twice");
+        assert!(
+            !event.attributes[..n].iter().any(|other| other.name == attribute.name),
+            "duplicate attribute"
+        );
         assert!(attribute.value.text().len() <= limits.attribute_bytes_max);
         assert!(!attribute.value.text().chars().any(char::is_control));
         bytes += attribute.name.len() + attribute.value.text().len().min(8);
@@ -60,10 +63,10 @@ fn check_limits(event: &Event, limits: &Limits) {
     assert!(bytes <= limits.event_bytes_max + 8 * limits.attributes_max, "{bytes} bytes were accepted");
 }
 
-/// The log's encoding gives the same event back, and the view that reads it in place sees the same.
+/// The log encoding gives the same event back, and the in-place view reads the same values.
 pub fn check_encoding(event: &Event) {
     let bytes = encoded(event);
-    let view = EventView::decode(&bytes).expect("what was encoded decodes");
+    let view = EventView::decode(&bytes).expect("an encoded event decodes");
     assert_eq!(view.to_event(), *event);
     let names = ["id", "source", "type", "specversion", "subject", "partitionkey", "nothing"];
     let own = event.attributes.iter().map(|attribute| attribute.name.as_str());
@@ -80,9 +83,9 @@ pub fn check_encoding(event: &Event) {
 
 fn check_json(view: &EventView<'_>, event: &Event) {
     let json = json(view);
-    assert!(!json.contains(&b'\n') && !json.contains(&b'\r'), "an event is one line");
-    serde_json::from_slice::<&RawValue>(&json).expect("an event is written as JSON");
-    // Some texts are JSON and still no tree: too deep, or with numbers beyond measure.
+    assert!(!json.contains(&b'\n') && !json.contains(&b'\r'), "an event is a single line");
+    serde_json::from_slice::<&RawValue>(&json).expect("the output is JSON");
+    // Some JSON texts cannot become a tree: they are nested too deep or contain numbers out of range.
     if let Ok(tree) = serde_json::from_slice::<serde_json::Value>(&json)
         && event.to_json()["data"].is_string() == tree["data"].is_string()
     {
@@ -96,25 +99,25 @@ pub fn json(view: &EventView<'_>) -> Vec<u8> {
     json
 }
 
-/// Written in the JSON format and read again it is the same event.
+/// Written in the JSON format and parsed again, the event is the same.
 fn check_structured(event: &Event, limits: &Limits) {
     let bytes = encoded(event);
     let view = EventView::decode(&bytes).expect("encoded");
     let body = Bytes::from(json(&view));
     let tree = serde_json::from_slice::<serde_json::Value>(&body);
     let is_base64 = tree.is_ok_and(|tree| tree["data_base64"].is_string());
-    // A content type that only the writing names counts as an attribute there.
+    // A content type that is added when writing counts as an attribute.
     let limits = &Limits {
         attributes_max: limits.attributes_max + 1,
         event_bytes_max: 2 * limits.event_bytes_max + 64,
         ..limits.clone()
     };
     let Parsed { mode, mut events, .. } =
-        binding::parse(Some(STRUCTURED), std::iter::empty(), body, limits).expect("an event of ours");
+        binding::parse(Some(STRUCTURED), std::iter::empty(), body, limits).expect("our own output parses");
     assert_eq!((mode, events.len()), (Mode::Structured, 1));
-    let again = events.remove(0).expect("what was accepted is accepted again");
+    let again = events.remove(0).expect("an accepted event is accepted again");
     assert_eq!((&again.id, &again.source, &again.kind), (&event.id, &event.source, &event.kind));
-    // JSON that readers refuse is written byte for byte, and says what it is.
+    // JSON that parsers reject is written byte for byte, with its content type.
     if is_base64 && event.data.as_ref().is_some_and(|data| data.form == Form::Json) {
         let others = |event: &Event| -> Vec<Attribute> {
             event.attributes.iter().filter(|one| one.name != "datacontenttype").cloned().collect()
@@ -127,7 +130,7 @@ fn check_structured(event: &Event, limits: &Limits) {
     assert_eq!(data(&again), data(event));
 }
 
-/// JSON data keeps its bytes but for the space around it and its line ends; `null` in the JSON format is no data.
+/// JSON data keeps its bytes, except surrounding space and line ends. In the JSON format, `null` means no data.
 fn data(event: &Event) -> Option<Vec<u8>> {
     let data = event.data.as_ref()?;
     if data.form != Form::Json {
@@ -143,7 +146,8 @@ fn data(event: &Event) -> Option<Vec<u8>> {
     }
 }
 
-/// Written as headers and body and read again it is the same event, but for types and what every delivery writes itself.
+/// Written as headers and body and parsed again, the event is the same, except for attribute types and the attributes
+/// that every delivery sets.
 fn check_binary(event: &Event, limits: &Limits) {
     let bytes = encoded(event);
     let view = EventView::decode(&bytes).expect("encoded");
@@ -151,10 +155,14 @@ fn check_binary(event: &Event, limits: &Limits) {
     view.headers(&mut |name, value| headers.push((name.to_owned(), value.to_owned())));
     for (name, value) in &headers {
         assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'));
-        assert!(value.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{value:?} is no header");
+        assert!(
+            value.bytes().all(|byte| (b' '..=b'~').contains(&byte)),
+            "{value:?} is not a valid header value"
+        );
     }
     let media = headers.iter().find(|(name, _)| name == "content-type").map(|(_, value)| value.clone());
-    // An event whose own content type is that of an envelope cannot go out in this mode; nobody can tell it apart.
+    // An event whose own content type is a CloudEvents envelope cannot be sent in this mode, because it would be
+    // ambiguous.
     let is_envelope =
         |media: &str| media.trim_start().to_ascii_lowercase().starts_with("application/cloudevents");
     if media.as_deref().is_some_and(is_envelope) {
@@ -162,16 +170,16 @@ fn check_binary(event: &Event, limits: &Limits) {
     }
     let pairs = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
     let body = Bytes::copy_from_slice(view.data());
-    // A content type that only the delivery names counts as an attribute there.
+    // A content type that is added on delivery counts as an attribute.
     let limits = Limits {
         attributes_max: limits.attributes_max + 1,
         event_bytes_max: limits.event_bytes_max + 64 + 16 * limits.attributes_max,
         ..limits.clone()
     };
     let parsed = binding::parse(media.as_deref(), pairs, body, &limits);
-    let Parsed { mode, mut events, .. } = parsed.expect("headers of ours");
+    let Parsed { mode, mut events, .. } = parsed.expect("our own headers parse");
     assert_eq!((mode, events.len()), (Mode::Binary, 1));
-    let again = events.remove(0).expect("what was accepted is accepted again");
+    let again = events.remove(0).expect("an accepted event is accepted again");
     assert_eq!((&again.id, &again.source, &again.kind), (&event.id, &event.source, &event.kind));
     for attribute in event.attributes.iter().filter(|a| !DELIVERY_ATTRIBUTES.contains(&a.name.as_str())) {
         assert_eq!(again.attribute(&attribute.name), Some(attribute.value.text()), "{}", attribute.name);

@@ -1,4 +1,4 @@
-//! A fuzzer's bytes as choices. When they are used up, every choice is the first one.
+//! Turns the bytes of a fuzzer into choices. When the bytes are used up, every choice is the first one.
 
 pub struct Input<'a> {
     rest: &'a [u8],
@@ -36,7 +36,7 @@ impl<'a> Input<'a> {
         usize::from(u16::from_le_bytes([low, high])) % n.max(1)
     }
 
-    /// Any number, and often one at an edge.
+    /// Any number, often one at a boundary.
     pub fn number(&mut self) -> u64 {
         match self.byte() {
             0 => 0,
@@ -59,7 +59,7 @@ impl<'a> Input<'a> {
         self.take(length)
     }
 
-    /// As much of the next bytes as is text.
+    /// The valid UTF-8 prefix of the next bytes.
     pub fn text(&mut self) -> &'a str {
         let bytes = self.bytes();
         match std::str::from_utf8(bytes) {

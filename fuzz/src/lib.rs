@@ -1,5 +1,5 @@
-//! What the targets share: choices taken from a fuzzer's bytes, what must hold of every event, and the HTTP
-//! library to compare with.
+//! Shared by all targets: choices from the bytes of a fuzzer, the properties of every event, and the HTTP library for
+//! comparison.
 
 pub mod event;
 pub mod input;

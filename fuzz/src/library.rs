@@ -1,5 +1,5 @@
-//! The HTTP library on bytes in memory. Our readers are held to it: they may refuse what it takes, but whatever they take
-//! it must take in the same way.
+//! The HTTP library on bytes in memory, for comparison. Our parsers may reject input that the library accepts, but
+//! the library must accept everything that our parsers accept, with the same result.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Full};
@@ -23,7 +23,7 @@ const ROUNDS_MAX: usize = 10_000;
 pub struct Seen {
     pub method: String,
     pub target: String,
-    /// Names in small letters, in their order.
+    /// Lower-case names, in their original order.
     pub headers: Vec<(String, Vec<u8>)>,
     pub body: Body,
 }
@@ -32,11 +32,11 @@ pub struct Seen {
 pub enum Body {
     Whole(Vec<u8>),
     Refused,
-    /// The bytes ended before it did.
+    /// The input ended before the body.
     Cut,
 }
 
-/// The requests that the library finds. One whose head it refuses is not among them, nor is anything after it.
+/// The requests that the library finds. It stops at the first request whose head it rejects.
 pub fn requests(bytes: &[u8]) -> Vec<Seen> {
     let seen: Rc<RefCell<Vec<Seen>>> = Rc::default();
     let service = service_fn(|request: Request<Incoming>| {
@@ -60,11 +60,11 @@ pub fn requests(bytes: &[u8]) -> Vec<Seen> {
     let connection =
         hyper::server::conn::http1::Builder::new().half_close(true).serve_connection(io, service);
     let mut connection = pin!(connection);
-    assert!(rounds(|context| connection.as_mut().poll(context).is_ready()), "the library never ends");
+    assert!(rounds(|context| connection.as_mut().poll(context).is_ready()), "the library does not finish");
     seen.take()
 }
 
-/// The answer to a POST, if the library takes it: its status and its body.
+/// The status and body of the response to a POST, if the library accepts it.
 pub fn answer(bytes: &[u8]) -> Option<(u16, Body)> {
     let io = Io { bytes, may_read: false };
     let mut call = pin!(async move {
@@ -93,7 +93,7 @@ pub fn answer(bytes: &[u8]) -> Option<(u16, Body)> {
             true
         }
     });
-    assert!(is_over, "the library never answers");
+    assert!(is_over, "the library does not finish");
     answer
 }
 
@@ -111,16 +111,16 @@ fn is_cut(error: &hyper::Error) -> bool {
         || source.is_some_and(|source| source.kind() == io::ErrorKind::UnexpectedEof)
 }
 
-/// Nothing in memory ever waits, so it is enough to ask again.
+/// In-memory I/O never blocks, so polling repeatedly is enough.
 fn rounds(mut is_over: impl FnMut(&mut Context<'_>) -> bool) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     (0..ROUNDS_MAX).any(|_| is_over(&mut context))
 }
 
-/// Gives these bytes and then the end; what is written goes nowhere.
+/// Returns these bytes and then the end of the stream. Discards writes.
 struct Io<'a> {
     bytes: &'a [u8],
-    /// A client's answer comes after its request.
+    /// For a client: the response comes after the request.
     may_read: bool,
 }
 

@@ -1,6 +1,6 @@
-//! The store's checksums, written down a second time, so that damage can be planted under a right one.
+//! A second implementation of the store's checksums, to create damage with valid checksums.
 
-/// Of a block of a table: its offset, then the block.
+/// The checksum of a table block: its offset, then the block.
 pub fn block(offset: u64, payload: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&offset.to_le_bytes());
@@ -8,7 +8,7 @@ pub fn block(offset: u64, payload: &[u8]) -> u32 {
     crc.finalize()
 }
 
-/// Of a record or a frame header: its address, its length, then the bytes.
+/// The checksum of a record or a frame header: its address, its length, then the bytes.
 pub fn record(address: u64, body: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&address.to_le_bytes());

@@ -1,4 +1,4 @@
-"""Requests in all forms, right and wrong, and what a wrapper makes of them."""
+"""Valid and invalid requests of all kinds, and the responses of a wrapper."""
 
 import json
 import socket
@@ -23,7 +23,7 @@ FRAMES = [b"content-length: 2\r\n\r\n12", b"transfer-encoding: chunked\r\n\r\n2\
 
 
 def some_bytes(choose):
-    """A few requests, most of them with something put in, taken out or doubled."""
+    """A few requests, most of them with an insertion, a deletion or a duplication."""
     data = b""
     for number in range(choose.randint(1, 3)):
         data += START % number + b"".join(choose.choices(PIECES, k=choose.choice([0, 0, 1, 2, 4]))) + choose.choice(FRAMES)
@@ -34,7 +34,7 @@ def some_bytes(choose):
 
 
 def read(process, data):
-    """The answers, each a status and what was understood. A refusal is the last one; so is the end of the bytes."""
+    """The responses, each with its status and what the wrapper understood. Ends at the first refusal or the end of the input."""
     peer = process.connect()
     answers = []
     try:
@@ -47,7 +47,7 @@ def read(process, data):
             understood = None
             if status == 200 and headers.get("content-type") == "application/json":
                 value = json.loads(body)
-                # Each language shows bytes in its own way.
+                # Each language prints bytes differently.
                 data = None if value["bytes"] else value.get("data")
                 understood = [value["id"], value.get("subject"), value.get("lanesequence"), data]
             answers.append((status, understood))
@@ -58,7 +58,7 @@ def read(process, data):
 
 
 def agree(one, other):
-    """Up to the first refusal, by whichever of them, both have read the same."""
+    """Both have read the same, up to the first refusal by either of them."""
     for a, b in zip(one, other):
         if a[0] >= 400 or b[0] >= 400:
             return True
@@ -68,7 +68,7 @@ def agree(one, other):
 
 
 def alike(one, other):
-    """Data without a content type that names JSON is shown in each language's own way, and not compared."""
+    """Data whose content type is not JSON is printed differently in each language and is not compared."""
     if one is None or other is None:
         return one == other
     (*event, data), (*other_event, other_data) = one, other

@@ -1,4 +1,4 @@
-"""Starts wrappers the way the platform does: the listening socket, already open, as standard input."""
+"""Starts wrappers like the platform: with the open listening socket as standard input."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ LANGUAGES = ("nodejs", "python", "go")
 
 
 def python():
-    """The interpreter itself: what is found first may be a script that looks for it. `PYTHON` names another."""
+    """The interpreter itself, because the first match in PATH may be a wrapper script. `PYTHON` overrides it."""
     return os.environ.get("PYTHON") or run_python("import sys; print(sys.executable)")
 
 
@@ -21,7 +21,7 @@ def run_python(text):
 
 
 class Built:
-    """A handler folder made ready to be started, in a temporary folder."""
+    """Prepares a handler folder in a temporary folder, ready to start."""
 
     def __init__(self, language, source, handler="index.handler"):
         self.language = language
@@ -35,7 +35,7 @@ class Built:
         return ["node", os.path.join(RUNTIMES, "nodejs", "main.js")]
 
     def _python(self):
-        # Compiled beside the copy, as a build does it.
+        # Compiled next to the copy, like in a build.
         wrapper = os.path.join(self.folder, "wrapper")
         shutil.copytree(os.path.join(RUNTIMES, "python"), wrapper)
         subprocess.run([python(), "-m", "compileall", "-q", wrapper], check=True)
@@ -61,7 +61,7 @@ class Built:
 class Process:
     def __init__(self, built, settings, family):
         self.listener = socket.socket(family)
-        # The kernel chooses a name, or a port.
+        # The kernel chooses a name or a port.
         self.listener.bind("" if family == socket.AF_UNIX else ("127.0.0.1", 0))
         self.listener.listen(512)
         self.address = self.listener.getsockname()
@@ -86,7 +86,7 @@ class Process:
         return Peer(peer)
 
     def end(self):
-        """What the process wrote and the code it ended with, after SIGTERM."""
+        """Sends SIGTERM. Returns the output and the exit code of the process."""
         self.child.terminate()
         return self.ended()
 
@@ -103,7 +103,7 @@ class Process:
 
 
 class Peer:
-    """A connection, and answers read from it byte by byte as they come."""
+    """A connection. Responses are read byte by byte as they arrive."""
 
     def __init__(self, peer):
         self.peer = peer

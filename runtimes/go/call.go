@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// call is a delivery in the handler, and the handler's context. The handler runs where the request was read: a goroutine
-// and a timer of its own per call would cost as much as the rest.
+// call is a delivery that the handler processes, and the handler's context. The handler runs on the goroutine that read
+// the request, because a separate goroutine and timer per call would double the cost.
 type call struct {
 	event Event
 	info  Info
@@ -29,7 +29,7 @@ func newCall(request *request, deadline time.Time) (*call, error) {
 
 func (c *call) Deadline() (time.Time, bool) { return c.info.Deadline, true }
 
-// Value passes on to the timer if there is one: a context made of this one then finds it, and needs no goroutine.
+// Value delegates to the timer if there is one, so that a derived context finds it and needs no goroutine.
 func (c *call) Value(key any) any {
 	if key == (infoKey{}) {
 		return &c.info
@@ -43,7 +43,7 @@ func (c *call) Value(key any) any {
 	return timed.Value(key)
 }
 
-// Done makes the timer when a handler first asks for it; most never do.
+// Done creates the timer on the first use. Most handlers never use it.
 func (c *call) Done() <-chan struct{} { return c.withTimer().Done() }
 
 func (c *call) Err() error { return c.withTimer().Err() }

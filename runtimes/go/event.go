@@ -12,7 +12,7 @@ import (
 
 // Event is a CloudEvent.
 type Event struct {
-	// ID may stay empty in an event that a handler returns: it is then derived from the event that caused it.
+	// ID may be empty in an event that a handler returns. The server then derives it from the event that caused it.
 	ID              string
 	Source          string
 	Type            string
@@ -20,13 +20,13 @@ type Event struct {
 	Time            string
 	DataContentType string
 	DataSchema      string
-	// Data is the payload as it came: JSON text unless DataContentType says otherwise.
+	// Data is the payload as received: JSON text unless DataContentType says otherwise.
 	Data []byte
-	// Extensions are all other attributes, by lower-case name.
+	// Extensions contains all other attributes, by lower-case name.
 	Extensions map[string]string
 }
 
-// NewEvent makes an event for a handler to return. Data becomes JSON, except []byte and string, which stay as they are.
+// NewEvent creates an event for a handler to return. It encodes data as JSON, except []byte and string.
 func NewEvent(kind, source string, data any) Event {
 	event := Event{Type: kind, Source: source}
 	switch data := data.(type) {
@@ -45,7 +45,7 @@ func NewEvent(kind, source string, data any) Event {
 	return event
 }
 
-// Decode reads JSON data into a value.
+// Decode decodes JSON data into a value.
 func (e *Event) Decode(into any) error {
 	if len(e.Data) == 0 {
 		return errors.New("the event has no data")
@@ -53,7 +53,7 @@ func (e *Event) Decode(into any) error {
 	return json.Unmarshal(e.Data, into)
 }
 
-// Extension gives an extension attribute, or an empty text.
+// Extension returns an extension attribute, or an empty string.
 func (e *Event) Extension(name string) string { return e.Extensions[name] }
 
 // SetExtension sets an extension attribute.
@@ -111,7 +111,7 @@ func (e *Event) set(name, value string) {
 	}
 }
 
-// read makes the event of a request.
+// read creates the event from a request.
 func (e *Event) read(request *request) error {
 	kind := request.get("content-type")
 	var version string
@@ -204,7 +204,7 @@ func (e *Event) readStructuredData(fields map[string]json.RawMessage) error {
 	return nil
 }
 
-// The text of an attribute: strings without their quotes, numbers and truth values as they are written.
+// The text of an attribute: strings without quotes, numbers and booleans as written.
 func scalar(raw json.RawMessage) string {
 	text := ""
 	if bytes.HasPrefix(raw, []byte(`"`)) && json.Unmarshal(raw, &text) == nil {
@@ -216,7 +216,7 @@ func scalar(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// Header values are percent-encoded UTF-8; one that is not well encoded is taken as it is.
+// Header values are percent-encoded UTF-8. A value with invalid encoding is used unchanged.
 func headerText(value string) string {
 	if !strings.Contains(value, "%") {
 		return value
@@ -245,7 +245,7 @@ func media(kind string) string {
 	return strings.ToLower(strings.TrimSpace(kind))
 }
 
-// No content type means JSON in the CloudEvents JSON format.
+// In the CloudEvents JSON format, no content type means JSON.
 func isJSON(kind string) bool {
 	kind = media(kind)
 	return kind == "" || strings.HasSuffix(kind, "/json") || strings.HasSuffix(kind, "+json")

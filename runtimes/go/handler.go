@@ -8,14 +8,14 @@ import (
 	"reflect"
 )
 
-// Func is what every handler becomes.
+// Func is the common form of all handlers.
 type Func func(context.Context, *Event) (any, error)
 
 type doNotRetry struct{ error }
 
 func (e doNotRetry) Unwrap() error { return e.error }
 
-// DoNotRetry marks an error that trying again cannot cure: the event becomes a dead letter at once.
+// DoNotRetry marks an error that a retry cannot fix. The event becomes a dead letter immediately.
 func DoNotRetry(err error) error { return doNotRetry{err} }
 
 func isFinal(err error) bool {
@@ -29,7 +29,7 @@ var (
 	eventType   = reflect.TypeOf(Event{})
 )
 
-// adapt makes a Func of any of the forms a handler may have. The common ones need no reflection.
+// adapt converts any supported handler signature to a Func. Common signatures need no reflection.
 func adapt(handler any) (Func, error) {
 	switch handler := handler.(type) {
 	case func(context.Context, *Event) (any, error):
@@ -76,7 +76,7 @@ func adaptByReflection(handler reflect.Value) (Func, error) {
 	}, nil
 }
 
-// An argument is the context, the event, or the event's data decoded into the argument's type.
+// An argument is the context, the event, or the event data decoded into the type of the argument.
 func input(kind reflect.Type) func(context.Context, *Event) (reflect.Value, error) {
 	switch kind {
 	case contextType:

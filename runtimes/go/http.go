@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// A small HTTP/1.1 server: keep-alive, chunked bodies, Expect, and a bound on everything a client can make long. net/http
-// does the same, costs half as much again per call, and takes most of the time of a first compilation.
+// A small HTTP/1.1 server with keep-alive, chunked bodies, Expect, and limits on everything that a client controls.
+// net/http does the same, but costs 50% more per call and dominates the time of the first compilation.
 
 const (
 	connectionsMax = 1024
 	receiveMax     = 30 * time.Second
 	idleMax        = 300 * time.Second
-	// drainPause is how long a connection that waits to be accepted still is, once the end has begun.
+	// drainPause is how long a shutdown still accepts connections that are already waiting.
 	drainPause  = 20 * time.Millisecond
 	bufferBytes = 4 * 1024
-	// Buffers larger than this are not kept for the next request.
+	// Larger buffers are not reused for the next request.
 	bufferBytesKept = 64 * 1024
 )
 
@@ -31,16 +31,16 @@ var reasons = map[int]string{
 	504: "Gateway Timeout", 505: "HTTP Version Not Supported",
 }
 
-// response is an answer; without a kind it has no body.
+// response is a response. Without a kind it has no body.
 type response struct {
 	status int
 	kind   string
 	text   []byte
-	// sent, if there, is called for an answer that is given in time.
+	// sent, if not nil, is called if the response was sent in time.
 	sent func()
 }
 
-// listener and peer are those of TCP, or of a socket of this machine.
+// listener and peer are implemented by TCP and by Unix sockets.
 type listener interface {
 	net.Listener
 	SetDeadline(time.Time) error
@@ -59,13 +59,13 @@ type server struct {
 	bodyBytesMax int
 
 	draining atomic.Bool
-	// room holds a token for each connection.
+	// room contains a token for each connection.
 	room  chan struct{}
 	mutex sync.Mutex
 	open  map[*connection]struct{}
 }
 
-// run serves until the server is told to drain and what is open has ended.
+// run serves until drain is called and all open requests have ended.
 func (s *server) run() {
 	s.room = make(chan struct{}, connectionsMax)
 	s.open = map[*connection]struct{}{}
@@ -77,7 +77,7 @@ func (s *server) run() {
 		} else if s.draining.Load() {
 			break
 		} else {
-			time.Sleep(50 * time.Millisecond) // out of descriptors, most likely
+			time.Sleep(50 * time.Millisecond) // probably out of file descriptors
 		}
 	}
 	s.listener.Close()
@@ -86,7 +86,7 @@ func (s *server) run() {
 	}
 }
 
-// drain makes run end. What waits to be accepted has arrived, and is taken first.
+// drain makes run return. Connections that are waiting to be accepted are served first.
 func (s *server) drain() {
 	s.draining.Store(true)
 	_ = s.listener.SetDeadline(time.Now().Add(drainPause))
@@ -110,14 +110,14 @@ func (s *server) remove(c *connection) {
 	}
 }
 
-// watch looks at all connections now and then: a timer per request would cost more than the rest of it.
+// watch checks all connections periodically, because a timer per request would cost more than the request itself.
 func (s *server) watch() {
 	for now := range time.Tick(min(time.Second, max(25*time.Millisecond, s.timeout/4))) {
 		s.expire(now)
 	}
 }
 
-// expire ends what takes too long, and gives the number of connections.
+// expire ends requests and handlers that take too long. It returns the number of connections.
 func (s *server) expire(now time.Time) int {
 	draining := s.draining.Load()
 	s.mutex.Lock()
@@ -135,30 +135,30 @@ const (
 	receiving
 	overdue // the request took too long to arrive
 	serving
-	abandoned // the handler took too long; the watch answers, and the connection is no longer its goroutine's
+	abandoned // the handler took too long; the watch responds, and the goroutine no longer owns the connection
 	answering
 	lingering
 )
 
-// connection has a goroutine, which reads, calls the handler and answers.
+// connection has a goroutine, which reads requests, calls the handler and responds.
 type connection struct {
 	server  *server
 	peer    peer
 	request request
 	out     []byte
-	// What has been received and not been read is buffer[start:end].
+	// The received but unread bytes are buffer[start:end].
 	buffer     []byte
 	start, end int
-	// deadline is that of the call; it is written before serving begins.
+	// deadline is the deadline of the call. It is set before serving begins.
 	deadline time.Time
 
 	mutex sync.Mutex
 	state state
-	// since is when the watch first saw the state; the zero time if it has not.
+	// since is when the watch first saw the state, or the zero time if it has not.
 	since time.Time
 }
 
-// enter goes over to a state; false if the watch has decided otherwise.
+// enter changes the state. It returns false if the watch has already ended the request.
 func (c *connection) enter(next state) bool {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -190,7 +190,7 @@ func (c *connection) expire(now time.Time, draining bool) {
 			_ = c.peer.SetReadDeadline(now) // wakes the reader
 		}
 	case c.state == idle && draining:
-		_ = c.peer.CloseRead() // wakes the reader too, but what has arrived is still read
+		_ = c.peer.CloseRead() // also wakes the reader, but the received bytes are still read
 	case c.state == idle:
 		c.closeAfter(idleMax, spent)
 	case c.state == lingering && draining:
@@ -212,7 +212,7 @@ func (c *connection) run() {
 	}
 }
 
-// leave is also reached by a handler that ends its goroutine.
+// leave also runs when a handler ends its goroutine.
 func (c *connection) leave() {
 	c.mutex.Lock()
 	mine := c.state != abandoned
@@ -227,7 +227,7 @@ func (c *connection) close() {
 	c.server.remove(c)
 }
 
-// exchange is a request and its answer; whether another may follow.
+// exchange handles a request and its response. It returns whether another request may follow.
 func (c *connection) exchange() bool {
 	if err := c.receive(); err != nil {
 		c.refuse(err)
@@ -248,8 +248,8 @@ func (c *connection) exchange() bool {
 	return c.answer(response, c.keeps())
 }
 
-// keeps tells whether the connection stays open. At the end it does as long as further requests have arrived; when there is
-// no room for others it is given up.
+// keeps returns whether the connection stays open. During shutdown it does as long as further requests have arrived. When
+// the limit of connections is reached, it is closed.
 func (c *connection) keeps() bool {
 	if c.server.draining.Load() && c.start == c.end {
 		return false
@@ -287,7 +287,7 @@ func appendHead(out []byte, response response, keep bool) []byte {
 	return append(out, "\r\n\r\n"...)
 }
 
-// refuse answers what cannot be served. Other errors mean that nobody is there to be answered.
+// refuse responds to a request that cannot be served. Other errors mean that the client is gone.
 func (c *connection) refuse(err error) {
 	refusal, ok := err.(*refusal)
 	if !ok || !c.enter(answering) {
@@ -298,7 +298,7 @@ func (c *connection) refuse(err error) {
 	c.linger()
 }
 
-// linger reads on for a while: a client that is still sending would lose the answer to a reset.
+// linger continues to read for a while. Otherwise a reset could destroy the response for a client that is still sending.
 func (c *connection) linger() {
 	c.enter(lingering)
 	_ = c.peer.SetReadDeadline(time.Time{})
@@ -312,7 +312,7 @@ func (c *connection) linger() {
 	}
 }
 
-// giveUp answers in place of a handler that does not. The handler goes on until it ends; what it returns is dropped.
+// giveUp responds in place of a handler that takes too long. The handler continues, but its result is discarded.
 func (c *connection) giveUp() {
 	late := problem(504, "Timeout", fmt.Sprintf("no answer in %d ms", c.server.timeout.Milliseconds()), "")
 	_, _ = c.peer.Write(append(appendHead(nil, late, false), late.text...))

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// Info is what is known about a delivery beside the event.
+// Info describes a delivery, in addition to the event.
 type Info struct {
 	Function, Namespace string
 	// Attempt counts from 1.
 	Attempt int
-	// LaneSequence is the event's number in its lane, 0 if it has none.
+	// LaneSequence is the number of the event in its lane, or 0 if it has none.
 	LaneSequence            uint64
 	PreviousID, OrderStatus string
 	Traceparent, Tracestate string
@@ -25,7 +25,7 @@ type Info struct {
 
 type infoKey struct{}
 
-// From gives the Info of a handler's context.
+// From returns the Info from the context of a handler.
 func From(ctx context.Context) *Info {
 	if info, ok := ctx.Value(infoKey{}).(*Info); ok {
 		return info
@@ -33,7 +33,7 @@ func From(ctx context.Context) *Info {
 	return &Info{Function: function, Namespace: namespace, Attempt: 1}
 }
 
-// Log gives a logger that writes JSON lines with the ids of this delivery.
+// Log returns a logger that writes JSON lines with the ids of this delivery.
 func (i *Info) Log() *slog.Logger {
 	log := logs
 	if i.eventID != "" {
@@ -45,7 +45,7 @@ func (i *Info) Log() *slog.Logger {
 	return log
 }
 
-// Log gives the logger of a handler's context.
+// Log returns the logger from the context of a handler.
 func Log(ctx context.Context) *slog.Logger { return From(ctx).Log() }
 
 func (i *Info) traceID() string {

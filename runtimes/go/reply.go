@@ -12,8 +12,8 @@ const (
 	batchType = "application/cloudevents-batch+json"
 )
 
-// outgoing writes a value as JSON and tells what it is; without a kind it is nothing. Whether it is an event or a list of
-// them is seen in the text: it does not matter which Go types they were.
+// outgoing encodes a value as JSON and returns its kind; no kind means no value. The JSON text shows whether it is an
+// event or a list of events, regardless of the Go types.
 func outgoing(value any, info *Info) ([]byte, string, error) {
 	if value == nil {
 		return nil, "", nil
@@ -39,7 +39,7 @@ func outgoing(value any, info *Info) ([]byte, string, error) {
 	return text, jsonType, nil
 }
 
-// withBytes puts data that is bytes where the JSON format of events has them. An Event does so by itself.
+// withBytes moves binary data to the member that the JSON format uses for it. An Event does this itself.
 func withBytes(value any) any {
 	switch value := pointedTo(value).(type) {
 	case map[string]any:
@@ -54,7 +54,7 @@ func withBytes(value any) any {
 	return value
 }
 
-// pointedTo gives the map or the list behind a pointer.
+// pointedTo returns the map or the list behind a pointer.
 func pointedTo(value any) any {
 	if of := reflect.ValueOf(value); of.Kind() == reflect.Pointer {
 		switch of.Elem().Kind() {
@@ -93,7 +93,7 @@ func encoded(event map[string]any) map[string]any {
 	return out
 }
 
-// fields are those of a JSON object.
+// fields returns the members of a JSON object.
 type fields map[string]json.RawMessage
 
 func (f fields) isEvent() bool {
@@ -114,7 +114,7 @@ func allEvents(list []fields) bool {
 	return len(list) > 0
 }
 
-// traced writes events, with the trace of their cause unless they have one.
+// traced encodes events. Events without a trace get the trace of the event that caused them.
 func (i *Info) traced(kind string, events ...fields) ([]byte, string, error) {
 	for _, event := range events {
 		if event["traceparent"] != nil || i.Traceparent == "" {

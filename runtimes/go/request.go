@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// All attributes of the largest event that is accepted, each byte percent-encoded, and some more.
+	// Enough for all attributes of the largest accepted event, with every byte percent-encoded.
 	headBytesMax    = 1024 * 1024
 	lineBytesMax    = 1024
 	trailerBytesMax = 8 * 1024
-	// Each field is compared with those before it.
+	// Each field is compared with all previous fields.
 	fieldsMax = 1000
-	// A body is given room as it comes, this much at first, not for what its length only says.
+	// The initial size of the body buffer. It grows as bytes arrive, regardless of the declared length.
 	bodyBytesFirst = 256 * 1024
 )
 
-// refusal is why a request is not served. It is answered, and the connection closed.
+// refusal is the reason why a request is not served. The client gets a response, and the connection is closed.
 type refusal struct {
 	status  int
 	message string
@@ -51,7 +51,7 @@ type request struct {
 	keepAlive bool
 }
 
-// field is a header, its name in small letters.
+// field is a header with a lower-case name.
 type field struct{ name, value string }
 
 func (r *request) find(name string) *field {
@@ -63,7 +63,7 @@ func (r *request) find(name string) *field {
 	return nil
 }
 
-// get gives a header's value, empty if it is not there.
+// get returns the value of a header, or an empty string.
 func (r *request) get(name string) string {
 	if field := r.find(name); field != nil {
 		return field.value
@@ -71,7 +71,7 @@ func (r *request) get(name string) string {
 	return ""
 }
 
-// receive reads a request. An error that is no refusal means that the client has gone.
+// receive reads a request. An error that is not a refusal means that the client is gone.
 func (c *connection) receive() error {
 	c.request = request{fields: c.request.fields[:0]}
 	head, err := c.readHead()
@@ -89,7 +89,7 @@ func (c *connection) receive() error {
 	return err
 }
 
-// readHead gives the lines up to the empty one. One text is made of all: most of its parts end up in the event.
+// readHead returns the lines up to the empty one, as a single string, because most of its parts end up in the event.
 func (c *connection) readHead() (string, error) {
 	line, at := 0, 0
 	for {
@@ -122,7 +122,7 @@ func (c *connection) takeHead(length, taken int) (string, error) {
 	return head, nil
 }
 
-// more waits for further bytes, unless those that are there are too many already.
+// more waits for further bytes, unless the limit is already reached.
 func (c *connection) more(bytesMax int, tooMany error) error {
 	waiting := receiving
 	if c.start == c.end && c.request.method == "" {
@@ -166,7 +166,7 @@ func (c *connection) read(waiting state, into []byte) (int, error) {
 	return 0, err
 }
 
-// invite tells a client that waits for it to send the body.
+// invite tells a client that waits for "100 Continue" to send the body.
 func (c *connection) invite() error {
 	if !c.request.expects {
 		return nil
@@ -176,7 +176,7 @@ func (c *connection) invite() error {
 	return err
 }
 
-// readBody puts so many bytes behind those of the body, which will not become longer than the limit.
+// readBody appends this many bytes to the body. The body never exceeds the limit.
 func (c *connection) readBody(body []byte, length, limit int) ([]byte, error) {
 	if length == 0 {
 		return body, nil
@@ -266,7 +266,7 @@ func (c *connection) skipTrailers() error {
 	return malformed("the trailers are too long")
 }
 
-// readLine gives a line of the chunked coding, without its end.
+// readLine returns a line of the chunked coding, without its line end.
 func (c *connection) readLine() (string, error) {
 	for {
 		held := c.buffer[c.start:c.end]
@@ -310,7 +310,7 @@ func (r *request) parse(head string, bodyBytesMax int) error {
 	return r.frame(version == "HTTP/1.1", bodyBytesMax)
 }
 
-// cutLine relies on readHead: each line has its end, and that is of two characters.
+// cutLine relies on readHead: each line ends with two characters.
 func cutLine(head string) (string, string) {
 	end := strings.IndexByte(head, '\n')
 	if end < 1 {
@@ -346,7 +346,7 @@ func splitField(line string) (name, value string, err error) {
 	return strings.ToLower(name), strings.Trim(value, " \t"), nil
 }
 
-// frame finds how long the body is, and what happens to the connection after it. HTTP/1.1 is current, 1.0 is not.
+// frame determines the length of the body and whether the connection stays open. current: HTTP/1.1, not 1.0.
 func (r *request) frame(current bool, bodyBytesMax int) error {
 	if current && r.find("host") == nil {
 		return malformed("the header host is missing")
@@ -394,7 +394,7 @@ func (r *request) frameBody(bodyBytesMax int) error {
 	return nil
 }
 
-// tokens are the characters of methods and of the names of headers.
+// tokens contains the characters of methods and header names.
 var tokens = func() (tokens [256]bool) {
 	for _, b := range []byte("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") {
 		tokens[b] = true

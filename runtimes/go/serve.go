@@ -1,4 +1,4 @@
-// Package klambda serves one handler: CloudEvents over HTTP in, the handler's value, events or error out.
+// Package klambda serves one handler: it receives CloudEvents over HTTP and returns the handler's value, events or error.
 package klambda
 
 import (
@@ -18,7 +18,7 @@ import (
 
 const exitConfig = 78
 
-// Serve calls the handler for each event until SIGTERM, and ends the process.
+// Serve calls the handler for each event until SIGTERM, then ends the process.
 func Serve(handler any) {
 	call, err := adapt(handler)
 	if err != nil {
@@ -39,7 +39,7 @@ func Serve(handler any) {
 	os.Exit(0)
 }
 
-// standardInput keeps its descriptor taken; a file opened later must not become the standard input.
+// standardInput keeps its descriptor in use, so that a file opened later does not become the standard input.
 var standardInput *os.File
 
 func listen() (listener, error) {
@@ -62,9 +62,9 @@ func handedOver(fd string) (net.Listener, error) {
 		return nil, fmt.Errorf("KLAMBDA_LISTEN_FD is no number: %w", err)
 	}
 	handed := os.NewFile(uintptr(number), "listener")
-	listener, err := net.FileListener(handed) // a copy of its own
+	listener, err := net.FileListener(handed) // duplicates the descriptor
 	handed.Close()
-	standardInput, _ = os.Open(os.DevNull) // gets the lowest free descriptor, the one just closed
+	standardInput, _ = os.Open(os.DevNull) // gets the lowest free descriptor, which was just closed
 	return listener, err
 }
 
@@ -100,7 +100,7 @@ func (f Func) serve(request *request, deadline time.Time) response {
 	return f.run(call)
 }
 
-// run keeps all that is the handler's own code together: what it returns may panic too, when it is written as JSON.
+// run contains all calls of the handler's own code. Its result may panic too, when it is encoded as JSON.
 func (f Func) run(call *call) (out response) {
 	defer func() {
 		if reason := recover(); reason != nil {

@@ -1,4 +1,4 @@
-// Command load calls an address over kept-alive connections for a while and prints the calls per second.
+// Command load calls an address over keep-alive connections for a while and prints the calls per second.
 package main
 
 import (

@@ -1,12 +1,12 @@
 'use strict';
-// A small HTTP/1.1 server on node:net: keep-alive, chunked bodies, `Expect`, and a bound on everything a client
-// can make long. node:http does the same and costs half of the rate.
+// A small HTTP/1.1 server on node:net with keep-alive, chunked bodies, `Expect`, and limits on everything that a
+// client controls. node:http does the same at half the rate.
 
 const net = require('node:net');
 
-// All attributes of the largest event that is accepted, each byte percent-encoded, and some more.
+// Enough for all attributes of the largest accepted event, with every byte percent-encoded.
 const HEAD_BYTES_MAX = 1024 * 1024;
-// Of what is sent while a request before it is served.
+// Limit for bytes that arrive while a previous request is served.
 const AHEAD_BYTES_MAX = 64 * 1024;
 const LINE_BYTES_MAX = 1024;
 const TRAILER_BYTES_MAX = 8 * 1024;
@@ -31,7 +31,7 @@ class Refusal extends Error {
 }
 
 class Server {
-  // `serve(request, answer)` is called for each request; `answer(status, contentType, body)` ends it.
+  // Calls `serve(request, answer)` for each request. `answer(status, contentType, body)` ends the request.
   constructor({ serve, timeoutMs, bodyBytesMax }) {
     this.serve = serve;
     this.timeoutMs = timeoutMs;
@@ -40,7 +40,7 @@ class Server {
     this.draining = false;
     this.net = net.createServer({ noDelay: true }, (socket) => new Connection(this, socket));
     this.net.maxConnections = CONNECTIONS_MAX;
-    // One timer looks at all connections: a timer per request would cost more than the request.
+    // One timer for all connections, because a timer per request would cost more than the request.
     const tickMs = Math.min(1000, Math.max(25, timeoutMs / 4));
     setInterval(() => this.expire(Date.now()), tickMs).unref();
   }
@@ -53,7 +53,7 @@ class Server {
   drain(done) {
     this.draining = true;
     this.net.close(done);
-    // What has arrived already is read first.
+    // Bytes that have already arrived are read first.
     setImmediate(() => setImmediate(() => {
       for (const connection of this.connections) if (!connection.isAtWork()) connection.socket.destroySoon();
     }));
@@ -65,9 +65,9 @@ class Connection {
     this.server = server;
     this.socket = socket;
     this.buffer = null;
-    this.searched = 0; // so much of the buffer holds no end of a head
+    this.searched = 0; // this much of the buffer contains no end of a head
     this.request = null; // the request whose body is being read
-    this.turn = 0; // which request is being served; late answers of others are dropped
+    this.turn = 0; // the number of the current request; late responses to others are dropped
     this.serving = false;
     this.blocked = false;
     this.closing = false;
@@ -123,7 +123,7 @@ class Connection {
     }
   }
 
-  // Reads on in the buffer; false if more must arrive first.
+  // Continues to parse the buffer. Returns false if more bytes are needed.
   step() {
     if (!this.request) {
       this.request = this.readHead();
@@ -214,7 +214,7 @@ class Connection {
     return null;
   }
 
-  // A line of the chunked coding, without its end; null if more must arrive first.
+  // Returns a line of the chunked coding without its line end, or null if more bytes are needed.
   readLine() {
     const feed = this.buffer.indexOf('\n');
     if (feed === 0 || (feed > 0 && this.buffer[feed - 1] !== 13)) {
@@ -253,7 +253,7 @@ class Connection {
   }
 
   close() {
-    // A client that is still sending would lose the answer to a reset: its rest is read for a while.
+    // A reset could destroy the response for a client that is still sending, so its rest is read for a while.
     if (this.refused && !this.server.draining) this.socket.end();
     else this.socket.destroySoon();
   }
@@ -266,7 +266,7 @@ class Connection {
 
   resume() {
     if (this.socket.isPaused()) this.socket.resume();
-    // On a stack of its own: a handler may have answered at once.
+    // On a new stack, because a handler may have responded synchronously.
     if (this.buffer) setImmediate(() => this.advance());
   }
 
@@ -310,14 +310,14 @@ function splitHeader(line) {
   return [name, trimSpace(line, colon + 1, line.length)];
 }
 
-// Only spaces and tabs count as space here; `trim` removes more.
+// Only spaces and tabs are removed; `trim` removes more.
 function trimSpace(text, from, to) {
   while (from < to && (text[from] === ' ' || text[from] === '\t')) from++;
   while (to > from && (text[to - 1] === ' ' || text[to - 1] === '\t')) to--;
   return text.slice(from, to);
 }
 
-// How long the body is, and what happens to the connection after it.
+// Determines the length of the body and whether the connection stays open.
 function frame(request, version, bodyBytesMax) {
   const headers = request.headers;
   const coding = headers.get('transfer-encoding');

@@ -1,5 +1,5 @@
 'use strict';
-// Serves one handler: CloudEvents over HTTP in, the handler's value, events or error out.
+// Serves one handler: it receives CloudEvents over HTTP and returns the handler's value, events or error.
 
 const path = require('node:path');
 const fs = require('node:fs');
@@ -115,7 +115,7 @@ function parseJson(body, what) {
   }
 }
 
-// Header values are percent-encoded UTF-8; some senders leave the UTF-8 as it is.
+// Header values are percent-encoded UTF-8. Some senders do not encode the UTF-8.
 function headerText(value) {
   if (/[^\x00-\x7f]/.test(value)) value = Buffer.from(value, 'latin1').toString();
   if (!value.includes('%')) return value;
@@ -126,7 +126,7 @@ function headerText(value) {
   }
 }
 
-// ---- the answer
+// ---- the response
 
 function isEvent(value) {
   return value !== null && typeof value === 'object' && typeof value.specversion === 'string'
@@ -232,7 +232,7 @@ function loadFailed(error) {
   giveUp(error instanceof SyntaxError ? 'SyntaxError' : 'LoadError', message);
 }
 
-// Gives the exports to `use`: at once for CommonJS, later for modules.
+// Passes the exports to `use`: immediately for CommonJS, later for modules.
 function load(file, use) {
   if (file.endsWith('.mjs')) return void loadModule(file).then(use, loadFailed);
   let exports;

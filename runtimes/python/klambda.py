@@ -1,9 +1,9 @@
-"""Serves one handler: CloudEvents over HTTP in, the handler's value, events or error out.
+"""Serves one handler: it receives CloudEvents over HTTP and returns the handler's value, events or error.
 
 Handlers import this module for `DoNotRetry` and `Event`.
 """
 
-# Imports cost more than anything else here does at a start: asyncio, traceback and the like come in when needed.
+# Imports dominate the start time, so asyncio, traceback and others are imported on demand.
 import json
 import os
 import sys
@@ -15,7 +15,7 @@ TIMEOUT = int(os.environ.get("KLAMBDA_TIMEOUT_MS") or 30_000) / 1000
 EXIT_CONFIG = 78
 COROUTINE = 0x80  # inspect.CO_COROUTINE
 
-# Without NaN and the infinities, which Python writes and reads and JSON does not have.
+# Rejects NaN and infinity, which Python supports but JSON does not.
 _loads = json.JSONDecoder(parse_constant=lambda name: _no_number(name)).decode
 _encode = json.JSONEncoder(
     separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=lambda value: _plain(value)
@@ -23,11 +23,11 @@ _encode = json.JSONEncoder(
 
 
 class DoNotRetry(Exception):
-    """Raise it when trying again cannot help: the event becomes a dead letter at once."""
+    """Raise this when a retry cannot help. The event becomes a dead letter immediately."""
 
 
 class Event(dict):
-    """A CloudEvent: its attributes and `data`, as keys and as fields. What it does not have reads as None."""
+    """A CloudEvent: its attributes and `data`, as keys and as fields. Missing attributes are None."""
 
     __slots__ = ()
 
@@ -41,11 +41,11 @@ class Event(dict):
 
 
 class Fault(Exception):
-    """The request is no event."""
+    """The request is not a valid event."""
 
 
 class Context:
-    """What is known about this delivery beside the event."""
+    """Describes this delivery, in addition to the event."""
 
     __slots__ = (
         "function",
@@ -73,7 +73,7 @@ class Context:
         self.deadline = time.time() + TIMEOUT
 
     def remaining(self):
-        """Seconds until the call is given up."""
+        """Seconds until the call times out."""
         return max(0.0, self.deadline - time.time())
 
     @property
@@ -118,7 +118,7 @@ def write_log(level, message, context=None, fields=None):
     if fields:
         line.update(fields)
     stream = sys.stderr if level in ("error", "warn") else sys.stdout
-    # One write, so that lines of several threads do not mix.
+    # A single write, so that lines of several threads do not mix.
     stream.write(json.dumps(line, default=str) + "\n")
     stream.flush()
 
@@ -135,7 +135,7 @@ def _no_number(name):
 
 
 def _plain(value):
-    """What JSON has no form for."""
+    """Converts values that JSON does not support."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         import base64
 
@@ -220,7 +220,7 @@ def _parse(body, what):
 
 
 def _header_text(value):
-    """Header values are percent-encoded UTF-8; some senders leave the UTF-8 as it is."""
+    """Header values are percent-encoded UTF-8. Some senders do not encode the UTF-8."""
     if "%" not in value and value.isascii():
         return value
     raw = value.encode("latin-1")
@@ -239,7 +239,7 @@ def _header_text(value):
     return out.decode("utf-8", "replace")
 
 
-# ---- the answer
+# ---- the response
 
 
 def _is_event(value):
@@ -291,7 +291,7 @@ def problem(kind, message, stack=None):
 
 
 class Function:
-    """The handler, ready to be called from any thread."""
+    """The handler. It can be called from any thread."""
 
     def __init__(self, handler):
         self.handler = handler
@@ -315,7 +315,7 @@ class Function:
             if hasattr(value, "__await__"):
                 value = self._await(value)
             return value_answer(value, context)
-        except BaseException as error:  # SystemExit of a handler must not end a thread without an answer
+        except BaseException as error:  # SystemExit in a handler must not end a thread without a response
             return error_answer(error, context)
 
     def _serve_other(self, method, target):
@@ -337,7 +337,7 @@ class Function:
         while not self.loop.is_closed():
             try:
                 self.loop.run_forever()
-            except BaseException as error:  # SystemExit of a task; the others must go on
+            except BaseException as error:  # SystemExit in a task; the other tasks must continue
                 write_log("error", "a task ended with %r" % error, fields={"reason": "Uncaught"})
 
     def _await(self, value):
@@ -346,7 +346,7 @@ class Function:
         if self.loop is None:
             self._start_loop()
 
-        # An error that leaves its task as one may end the loop with it, or the task without a word.
+        # Such an error could end the whole loop if it left its task, or be lost.
         async def wait():
             try:
                 return await value, None
@@ -368,7 +368,7 @@ def give_up(reason, message):
 
 
 def load(name, code):
-    """The handler `file.function` of a folder."""
+    """Loads the handler `file.function` from a folder."""
     file, _, function = name.rpartition(".")
     module = file.replace("/", ".").strip(".")
     path = os.path.join(code, *module.split("."))
@@ -389,7 +389,7 @@ def load(name, code):
 
 
 def take_over_logging():
-    """A handler that uses `logging` gets JSON lines; one that does not, does not pay for the import."""
+    """Handlers that use `logging` get JSON lines. Others do not pay for the import."""
     logging = sys.modules.get("logging")
     if logging is None or logging.root.handlers:
         return
@@ -410,7 +410,7 @@ def main():
     sys.stdout.reconfigure(line_buffering=True)
     import klambda_http
 
-    # The code comes before this wrapper, whose files it may name like its own: a handler in `main.py` is common.
+    # The user code precedes this wrapper in the path, because its files may have the same names, such as `main.py`.
     code = os.path.abspath(os.environ.get("KLAMBDA_CODE") or ".")
     packages = os.path.join(code, ".packages")
     sys.path[0:0] = [code, packages] if os.path.isdir(packages) else [code]

@@ -1,6 +1,6 @@
-"""A small HTTP/1.1 server: keep-alive, chunked bodies, `Expect`, and a bound on everything a client can make long.
+"""A small HTTP/1.1 server with keep-alive, chunked bodies, `Expect`, and limits on everything that a client controls.
 
-A thread serves a connection. `http.server` does the same, starts later and answers a fraction of the calls.
+Each connection has a thread. `http.server` does the same, but starts later and is several times slower.
 """
 
 import os
@@ -12,13 +12,13 @@ import sys
 import threading
 from time import monotonic
 
-# All attributes of the largest event that is accepted, each byte percent-encoded, and some more.
+# Enough for all attributes of the largest accepted event, with every byte percent-encoded.
 HEAD_BYTES_MAX = 1024 * 1024
 LINE_BYTES_MAX = 1024
 TRAILER_BYTES_MAX = 8 * 1024
 BODY_BYTES_MAX = int(os.environ.get("KLAMBDA_BODY_BYTES_MAX") or 16 * 1024 * 1024)
 CONNECTIONS_MAX = int(os.environ.get("KLAMBDA_CONNECTIONS_MAX") or 256)
-# Handlers that were answered for and go on. A thread cannot be ended, so the process is.
+# Handlers that timed out but continue. A thread cannot be ended, so at this limit the process ends.
 ABANDONED_MAX = int(os.environ.get("KLAMBDA_ABANDONED_MAX") or 256)
 RECEIVE_SECONDS_MAX = 30
 IDLE_SECONDS_MAX = 300
@@ -49,17 +49,17 @@ class Refusal(Exception):
 
 
 class Closed(Exception):
-    """The client has gone, or is too slow to be waited for."""
+    """The client is gone or too slow."""
 
 
 def listener():
-    """The socket to accept on: the one handed over, else one of our own."""
+    """Returns the listening socket: the inherited one, else a new one."""
     handed = os.environ.get("KLAMBDA_LISTEN_FD")
     if not handed:
         return socket.create_server(("127.0.0.1", int(os.environ.get("PORT") or 8080)), backlog=512)
     fd = int(handed)
     own = socket.socket(fileno=os.dup(fd))
-    # Programs that a handler starts inherit this descriptor if it is their standard input.
+    # Programs that a handler starts would inherit this descriptor as their standard input.
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, fd, inheritable=True)
     os.close(null)
@@ -67,7 +67,7 @@ def listener():
 
 
 class Server:
-    """`serve(method, target, headers, body)` gives status, content type and body."""
+    """`serve(method, target, headers, body)` returns status, content type and body."""
 
     def __init__(self, listener, serve, timeout):
         self.listener = listener
@@ -83,7 +83,7 @@ class Server:
         wake.setblocking(False)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._stop)
-        # Whoever shares the socket may change its blocking mode; with a timeout ours does not depend on it.
+        # Another process that shares the socket may change its blocking mode. With a timeout, ours does not depend on it.
         self.listener.settimeout(0.05)
         poll = select.poll()
         poll.register(self.listener, select.POLLIN)
@@ -105,10 +105,10 @@ class Server:
             return
         try:
             self._start(self.listener.accept()[0])
-        except socket.timeout:  # another process that shares the socket was first
+        except socket.timeout:  # another process that shares the socket accepted first
             pass
         except OSError:
-            threading.Event().wait(0.05)  # out of descriptors, most likely
+            threading.Event().wait(0.05)  # probably out of file descriptors
 
     def _start(self, peer):
         connection = Connection(self, peer)
@@ -137,7 +137,7 @@ class Server:
             self._expire()
             threading.Event().wait(0.005)
         sys.stdout.flush()
-        os._exit(0)  # threads of the handler's own would hold the process
+        os._exit(0)  # threads of the handler would keep the process alive
 
 
 class Connection:
@@ -167,7 +167,7 @@ class Connection:
             self.peer.close()
 
     def _set_up(self):
-        # The kernel keeps these times; a timeout of Python's own costs a call more per read.
+        # The kernel enforces these timeouts. A timeout in Python costs an additional call per read.
         limit = struct.pack("ll", RECEIVE_SECONDS_MAX, 0)
         self.peer.setblocking(True)
         if self.peer.family != socket.AF_UNIX:
@@ -176,7 +176,7 @@ class Connection:
         self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def _exchange(self):
-        """One request and its answer; whether another may follow."""
+        """Handles one request and its response. Returns whether another may follow."""
         try:
             head, deadline = self._read_head()
             method, target, version, headers = parse_head(head)
@@ -213,7 +213,7 @@ class Connection:
         return head, deadline
 
     def _read_long_head(self, deadline):
-        """Where the head ends that does not come in one piece."""
+        """Finds the end of a head that arrives in several pieces."""
         parts = bytearray(self.buffer)
         checked = 0
         while True:
@@ -233,7 +233,7 @@ class Connection:
         self.idle = True
         for _ in range(IDLE_SECONDS_MAX // RECEIVE_SECONDS_MAX):
             if self.server.draining:
-                # What arrived before the end is answered.
+                # Requests that arrived before the shutdown get a response.
                 self.peer.setblocking(False)
             try:
                 data = self.peer.recv(READ_BYTES)
@@ -341,14 +341,14 @@ class Connection:
     def _refuse(self, refusal):
         kind, data = problem(REASONS[refusal.status].replace(" ", ""), str(refusal))
         self.peer.sendall(answer(refusal.status, kind, data, False))
-        # A client that is still sending would lose the answer to a reset; its rest is read for a moment.
+        # A reset could destroy the response for a client that is still sending, so its rest is read for a moment.
         self.peer.shutdown(socket.SHUT_WR)
         until = monotonic() + RECEIVE_SECONDS_MAX
         while monotonic() < until and self.peer.recv(READ_BYTES):
             pass
 
     def give_up(self):
-        """Answers in place of a handler that does not; its thread goes on until it ends."""
+        """Responds in place of a handler that takes too long. Its thread continues until it ends."""
         with self.lock:
             if self.abandoned or not self.busy_since:
                 return
@@ -366,7 +366,7 @@ class Connection:
     def end_if_idle(self):
         if self.idle:
             try:
-                self.peer.shutdown(socket.SHUT_RD)  # wakes the thread; what has arrived is still read
+                self.peer.shutdown(socket.SHUT_RD)  # wakes the thread; the received bytes are still read
             except OSError:
                 pass
 

@@ -1,4 +1,4 @@
-# Starts the wrapper. This file is this small because Python compiles the one it is started with every time.
+# Starts the wrapper. This file is small because Python compiles the main file at every start.
 import klambda
 
 klambda.main()

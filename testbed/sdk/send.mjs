@@ -1,6 +1,6 @@
-// Sends events with the CloudEvents SDK for JavaScript in every mode, and reads them back with it.
+// Sends events in every mode with the CloudEvents SDK for JavaScript, and reads them back with it.
 //
-//     node send.mjs http://127.0.0.1:8080 FOLDER    FOLDER/node_modules holds the SDK
+// node send.mjs http://127.0.0.1:8080 FOLDER    FOLDER/node_modules contains the SDK
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -12,8 +12,8 @@ const { CloudEvent, HTTP } = createRequire(resolve(folder, "x.js"))("cloudevents
 const SOURCE = "/sdk/javascript";
 const EVENTS = 30;
 
-// Keys take turns; what a header cannot hold as it is goes by the structured modes only, since this SDK does not
-// encode header values.
+// Alternates between keys. Values that need encoding in a header are sent only in the structured modes, because this
+// SDK does not encode header values.
 function event(number, subject) {
   return new CloudEvent({
     id: `javascript-${number}`,
@@ -48,7 +48,7 @@ async function send({ headers, body }, ids) {
   );
 }
 
-// The SDK reads batches but writes none: a batch is an array of events in its JSON format.
+// The SDK reads batches but does not write them. A batch is an array of events in the JSON format.
 function batch(events) {
   return {
     headers: { "content-type": "application/cloudevents-batch+json" },

@@ -1,4 +1,4 @@
-"""Sends events with the CloudEvents SDK for Python in every mode, and reads them back with it.
+"""Sends events in every mode with the CloudEvents SDK for Python, and reads them back with it.
 
     python send.py http://127.0.0.1:8080
 """
@@ -22,7 +22,7 @@ EVENTS = 30
 
 
 def event(number: int) -> CloudEvent:
-    """Keys take turns; what a header cannot hold as it is must survive binary mode."""
+    """Alternates between keys. Values that need encoding in a header must survive binary mode."""
     attributes = {
         "id": f"python-{number}",
         "source": SOURCE,
@@ -48,13 +48,13 @@ def binary_data(number: int) -> CloudEvent:
 
 
 def batch(events: list[CloudEvent]) -> HTTPMessage:
-    """The SDK has no batches of its own: a batch is an array of events in its JSON format."""
+    """The SDK does not support batches. A batch is an array of events in the JSON format."""
     body = b"[" + b",".join(JSONFormat().write(event) for event in events) + b"]"
     return HTTPMessage({"content-type": "application/cloudevents-batch+json"}, body)
 
 
 def call(request: urllib.request.Request) -> dict:
-    # No proxy between a test and this machine.
+    # No proxy between a test and the local server.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(request, timeout=30) as answer:
         return json.loads(answer.read())

@@ -1,11 +1,11 @@
-//! A role in some namespaces, and who has it.
+//! A role in a set of namespaces, and its holder.
 
 use crate::role::Role;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Somebody, as far as it matters here: a name for the audit log, and what they may do.
+/// An authenticated caller: a name for the audit log, and the permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub name: Cow<'static, str>,
@@ -21,23 +21,23 @@ pub struct Grant {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Namespaces {
-    /// Also those that are created later.
+    /// Includes namespaces that are created later.
     All,
     Named(BTreeSet<String>),
 }
 
-/// Where a role is needed.
+/// The scope in which a role is required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach<'a> {
     In(&'a str),
-    /// In all namespaces: what concerns the whole server.
+    /// In all namespaces, for operations on the whole server.
     Everywhere,
     /// In at least one namespace.
     Somewhere,
 }
 
 impl Identity {
-    /// Somebody who may do everything.
+    /// A caller with all permissions.
     pub const fn admin(name: &'static str) -> Identity {
         Identity {
             name: Cow::Borrowed(name),
@@ -51,6 +51,14 @@ impl Identity {
 }
 
 impl Grant {
+    /// The only namespace of the grant, which is the default for requests that do not name one.
+    pub fn home(&self) -> Option<&str> {
+        match &self.namespaces {
+            Namespaces::Named(names) if names.len() == 1 => names.first().map(String::as_str),
+            Namespaces::Named(_) | Namespaces::All => None,
+        }
+    }
+
     pub fn allows(&self, need: Role, reach: Reach<'_>) -> bool {
         self.role.includes(need) && self.namespaces.cover(reach)
     }
@@ -66,7 +74,7 @@ impl Namespaces {
         }
     }
 
-    /// Whether all of `others` are among these.
+    /// True if the set contains all of `others`.
     pub fn include(&self, others: &Namespaces) -> bool {
         match (self, others) {
             (Namespaces::All, _) => true,
@@ -76,7 +84,7 @@ impl Namespaces {
     }
 }
 
-/// Names that a message lists before it only counts.
+/// Maximum number of names in a message. Further names are only counted.
 const SHOWN_MAX: usize = 5;
 
 impl fmt::Display for Grant {

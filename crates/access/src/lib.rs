@@ -1,4 +1,4 @@
-//! Who may do what: roles, the namespaces in which somebody has one, and tokens that stand for that.
+//! Access control: roles, the namespaces in which a caller has a role, and tokens.
 //!
 //! Pure: nothing here reads a clock, a file or a socket.
 

@@ -1,22 +1,22 @@
-//! Roles, and which of them include which.
+//! Roles and their inclusion.
 
 use std::fmt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Reads everything but secrets.
+    /// Reads everything except secrets.
     Viewer,
     /// Acts on lanes, dead letters and replays; pauses and resumes subscriptions.
     Operator,
     /// Changes subscriptions, functions and agents; sends events and calls functions.
     Developer,
-    /// Everything, tokens and namespaces included.
+    /// Everything, including tokens and namespaces.
     Admin,
-    /// Sends events and calls functions, and reads nothing.
+    /// Sends events and calls functions, but reads nothing.
     Producer,
     /// For one webhook endpoint. No route needs it yet.
     Endpoint,
-    /// For one webhook endpoint, with its administration. No route needs it yet.
+    /// For the administration of one webhook endpoint. No route needs it yet.
     EndpointAdmin,
 }
 
@@ -47,7 +47,7 @@ impl Role {
         Role::ALL.into_iter().find(|role| role.name() == name)
     }
 
-    /// Whether somebody with this role may do what `need` may.
+    /// True if this role has all permissions of `need`.
     pub fn includes(self, need: Role) -> bool {
         match need {
             Role::Viewer => matches!(self, Role::Viewer | Role::Operator | Role::Developer | Role::Admin),

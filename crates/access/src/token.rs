@@ -1,4 +1,4 @@
-//! Tokens that the server issues. Of a token its hash is kept, never the token itself.
+//! Tokens that the server issues. The server stores the hash of a token, never the token itself.
 
 use crate::grant::{Grant, Namespaces};
 use crate::role::Role;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// What is kept of a token.
+/// A stored token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     pub name: String,
@@ -18,19 +18,19 @@ pub struct Token {
     pub hash: Hash,
     pub created: Millis,
     pub created_by: String,
-    /// None: it is valid until it is deleted.
+    /// `None` if the token is valid until it is deleted.
     pub expires: Option<Millis>,
     pub last_used: Option<Millis>,
 }
 
-/// SHA-256 of a token. A token is 256 random bits, which nobody can guess, so its hash needs neither salt nor effort.
+/// The SHA-256 hash of a token. A token has 256 random bits, so the hash needs neither a salt nor a slow function.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hash([u8; 32]);
 
-/// A new token, to be shown once.
+/// A new token. It is shown only once.
 pub struct Secret(String);
 
-/// What all tokens begin with, so that scanners for secrets know one when they see it.
+/// The prefix of all tokens, so that secret scanners recognize them.
 const PREFIX: &str = "klt_";
 
 impl Secret {
@@ -60,7 +60,7 @@ impl fmt::Debug for Hash {
 }
 
 impl Token {
-    /// Whether something that was sent may be a token of this kind.
+    /// True if a credential looks like a token of this kind.
     pub fn is_like(given: &[u8]) -> bool {
         given.starts_with(PREFIX.as_bytes())
     }
@@ -69,7 +69,7 @@ impl Token {
         self.expires.is_some_and(|expires| expires <= now)
     }
 
-    /// As the API shows it.
+    /// The representation in the API.
     pub fn to_json(&self) -> Value {
         let time = |time: Option<Millis>| time.map(Millis::rfc3339);
         json!({
@@ -83,7 +83,7 @@ impl Token {
         })
     }
 
-    /// As it is stored.
+    /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
         let stored = Stored {
             name: self.name.clone(),
@@ -122,13 +122,13 @@ impl Token {
     }
 }
 
-/// A stored token that is not one.
+/// A stored token could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
 impl fmt::Display for Unreadable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a stored token cannot be read")
+        f.write_str("a stored token is unreadable")
     }
 }
 
@@ -139,7 +139,7 @@ impl std::error::Error for Unreadable {}
 struct Stored {
     name: String,
     role: String,
-    /// None: all of them.
+    /// `None` means all namespaces.
     namespaces: Option<Vec<String>>,
     hash: String,
     created: u64,

@@ -1,11 +1,11 @@
-//! What a build gives.
+//! The result of a build.
 
 use crate::Hash;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// A folder that is never changed, and how to start what is in it. The starter adds the socket, the name, the limits
-/// and the function's own environment.
+/// An immutable folder and the command that starts its content. The starter adds the socket, the name, the limits and the
+/// environment of the function.
 #[derive(Clone, Debug)]
 pub struct Artifact {
     pub hash: Hash,

@@ -1,9 +1,9 @@
-//! Calling a build off from elsewhere.
+//! Cancels builds from other tasks.
 
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Cancels the builds it was given to. Dropping a build's future cancels it as well.
+/// Cancels the builds that received a clone of it. Dropping the future of a build cancels it too.
 #[derive(Clone, Debug)]
 pub struct Cancel(Arc<watch::Sender<bool>>);
 

@@ -1,4 +1,4 @@
-# Run at a build: compiles every file of a folder, and looks for the handler's function without running anything.
+# Runs during a build: compiles every file of a folder, and looks for the handler function without running any code.
 import ast
 import os
 import py_compile
@@ -26,7 +26,7 @@ def parse(path):
 
 
 def names(nodes):
-    """What a module's top level binds, also inside of its ifs and tries; None stands for names from elsewhere."""
+    """The names that the top level of a module binds, including those inside if and try. None stands for unknown imported names."""
     for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name

@@ -1,4 +1,4 @@
-//! How a build ends when it does not end well. One variant per thing that is done differently about it.
+//! Errors of a build, with one variant for each case that callers handle differently.
 
 use crate::Language;
 use std::path::Path;
@@ -6,17 +6,19 @@ use std::time::Duration;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{language} {asked} is not on this machine ({available}); install it or change runtime.version")]
+    #[error(
+        "{language} {asked} is not installed on the server ({available}); install it or change runtime.version"
+    )]
     VersionNotAvailable { language: Language, asked: String, available: String },
-    #[error("a dependency was not found: {message}; check its name and version")]
+    #[error("dependency not found: {message}; check its name and version")]
     DependencyNotFound { message: String, log: Vec<String> },
     #[error("the source does not compile: {message}")]
     SyntaxError { message: String, log: Vec<String> },
     #[error("{message}")]
     HandlerMissing { message: String },
-    #[error("the build took longer than {after:?}; raise build.timeout or use fewer dependencies")]
+    #[error("the build timed out after {after:?}; raise build.timeout or use fewer dependencies")]
     Timeout { after: Duration, log: Vec<String> },
-    #[error("the build printed nothing and used no processor for {after:?}")]
+    #[error("the build stalled: no output and no CPU use for {after:?}")]
     Stalled { after: Duration, log: Vec<String> },
     #[error("the build was cancelled")]
     Cancelled,
@@ -25,7 +27,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The one word that a condition or an event carries.
+    /// The reason in conditions and events.
     pub fn reason(&self) -> &'static str {
         match self {
             Error::VersionNotAvailable { .. } => "VersionNotAvailable",
@@ -39,7 +41,7 @@ impl Error {
         }
     }
 
-    /// The last lines that the tools wrote.
+    /// The last output lines of the tools.
     pub fn log(&self) -> &[String] {
         match self {
             Error::DependencyNotFound { log, .. }
@@ -51,7 +53,7 @@ impl Error {
         }
     }
 
-    /// Whether the same build may end well another time: not if the source itself is at fault.
+    /// Whether a retry can succeed. False if the source itself is wrong.
     pub fn may_pass(&self) -> bool {
         matches!(self, Error::Failed { .. } | Error::Timeout { .. } | Error::Stalled { .. })
     }

@@ -1,4 +1,4 @@
-//! Go: a main of our own beside or inside the handler's package, and the compiler.
+//! Go: writes a main function beside or inside the package of the handler, and runs the compiler.
 
 use crate::step::Bench;
 use crate::wrappers::Wrappers;
@@ -48,15 +48,15 @@ pub(crate) async fn build(
     compile(tool, bench, &package).await
 }
 
-/// Else the tool leaves a process behind that writes into the home folder.
+/// Otherwise the tool leaves a process behind that writes into the home folder.
 fn silence_telemetry(home: &Path) -> Result<(), Error> {
     let folder = home.join(".config/go/telemetry");
-    std::fs::create_dir_all(&folder).map_err(|e| Error::io("cannot make", &folder, &e))?;
+    std::fs::create_dir_all(&folder).map_err(|e| Error::io("could not create", &folder, &e))?;
     files::write(&folder.join("mode"), b"off")
 }
 
 fn module_refused(bench: &Bench) -> Error {
-    let message = bench.line_with(&["go.mod:"]).unwrap_or_else(|| "go.mod cannot be read".to_owned());
+    let message = bench.line_with(&["go.mod:"]).unwrap_or_else(|| "could not read go.mod".to_owned());
     if message.contains(": require ") {
         return Error::DependencyNotFound { message, log: bench.output.lines() };
     }
@@ -75,14 +75,14 @@ async fn compile(tool: &Tool, bench: &Bench, package: &str) -> Result<(), Error>
     if bench.is_out_of_reach() || bench.line_with(&NOT_FOUND).is_some() {
         return Err(bench.installation_failed("go", &NOT_FOUND));
     }
-    // The compiler names a file, a line and a column.
+    // The compiler prints a file, a line and a column.
     match bench.output.lines().into_iter().find(|line| line.contains(".go:")) {
         Some(line) => Err(bench.syntax_error(line)),
-        None => Err(bench.failed("go could not build the source; the log says why".to_owned())),
+        None => Err(bench.failed("go could not build the source; see the build log".to_owned())),
     }
 }
 
-/// Writes a `go.mod` if the source has none, with the manifest's modules; gives those that name no version.
+/// Writes a `go.mod` if the source has none, and adds the modules of the manifest. Returns the modules without a version.
 fn write_module(request: &Request, tool: &Tool, code: &Path) -> Result<Vec<String>, Error> {
     let path = code.join("go.mod");
     let text = request.dependencies.trim();
@@ -97,7 +97,7 @@ fn write_module(request: &Request, tool: &Tool, code: &Path) -> Result<Vec<Strin
     Ok(unversioned)
 }
 
-/// Lines of `path version` or `path@version`, as they stand in a `require` block.
+/// Parses lines of `path version` or `path@version`, as in a `require` block.
 fn parse_modules(text: &str) -> (String, Vec<String>) {
     let (mut versioned, mut unversioned) = (String::new(), Vec::new());
     for line in text.lines() {
@@ -127,7 +127,7 @@ impl Handler {
         let path = PathBuf::from(format!("{file}.go"));
         let text = files::read_if_there(&code.join(&path))?.ok_or_else(|| {
             missing(format!(
-                "the handler {} needs a file {file}.go, which the source does not have",
+                "the handler {} needs a file {file}.go, which does not exist in the source",
                 request.handler
             ))
         })?;
@@ -136,14 +136,16 @@ impl Handler {
         let function =
             function_in(&text, asked).ok_or_else(|| missing(format!("{file}.go has no function {asked}")))?;
         if package != "main" && !function.starts_with(char::is_uppercase) {
-            let message =
-                format!("package {package} must export its handler: write {} or package main", upper(asked));
+            let message = format!(
+                "package {package} must export its handler: rename it to {} or use package main",
+                upper(asked)
+            );
             return Err(missing(message));
         }
         Ok(Handler { folder, package, function })
     }
 
-    /// Writes the main and gives the package to compile.
+    /// Writes the main function and returns the package to compile.
     fn write_main(&self, code: &Path) -> Result<String, Error> {
         if self.package == "main" {
             let text = main_text("", &self.function);
@@ -157,7 +159,7 @@ impl Handler {
         let import = format!("{module}/{}", self.folder.display());
         let text = main_text(import.trim_end_matches('/'), &format!("handler.{}", self.function));
         let folder = code.join(MAIN_FOLDER);
-        std::fs::create_dir_all(&folder).map_err(|e| Error::io("cannot make", &folder, &e))?;
+        std::fs::create_dir_all(&folder).map_err(|e| Error::io("could not create", &folder, &e))?;
         files::write(&folder.join("main.go"), text.as_bytes())?;
         Ok(format!("./{MAIN_FOLDER}"))
     }
@@ -173,7 +175,7 @@ fn package_of(text: &str) -> Option<String> {
     line.split_whitespace().next().map(|name| name.trim_end_matches(';').to_owned())
 }
 
-/// The function as it is written: Go exports what begins with a capital, so `handler` may mean `Handler`.
+/// The function as written in the code: Go exports names with a capital, so `handler` may mean `Handler`.
 fn function_in(text: &str, asked: &str) -> Option<String> {
     let is_there = |name: &str| {
         let starts = [format!("func {name}("), format!("func {name}["), format!("var {name} ")];

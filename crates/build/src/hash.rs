@@ -1,4 +1,4 @@
-//! What a folder holds, as one number: paths, modes and contents, in an order that does not depend on the disk.
+//! Hash of a folder: paths, modes and contents, in an order that does not depend on the disk.
 
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -23,7 +23,7 @@ impl fmt::Debug for Hash {
     }
 }
 
-/// Parts are written with their length, so that no two lists of parts are the same bytes.
+/// Each part is prefixed with its length, so that different lists of parts never have the same bytes.
 pub(crate) struct Hasher(Sha256);
 
 impl Hasher {
@@ -53,7 +53,7 @@ impl Hasher {
     }
 }
 
-/// The hash of a folder. `.git` is left out; of a mode only whether the file can be run counts.
+/// The hash of a folder. It ignores `.git`, and of the mode only the executable bit counts.
 pub fn hash_folder(folder: &Path) -> std::io::Result<Hash> {
     let mut hasher = Hasher::new();
     for path in sorted_paths(folder)? {
@@ -72,7 +72,7 @@ pub fn hash_folder(folder: &Path) -> std::io::Result<Hash> {
     Ok(hasher.finish())
 }
 
-/// Every file and link below a folder, sorted, relative to it.
+/// All files and links below a folder, sorted, relative to it.
 pub(crate) fn sorted_paths(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
     let mut open = vec![PathBuf::new()];

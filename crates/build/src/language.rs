@@ -1,4 +1,4 @@
-//! The languages handlers are written in.
+//! The languages of handlers.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub enum Language {
 impl Language {
     pub const ALL: [Language; 3] = [Language::NodeJs, Language::Python, Language::Go];
 
-    /// The name as manifests write it.
+    /// The name in manifests.
     pub fn name(self) -> &'static str {
         match self {
             Language::NodeJs => "nodejs",

@@ -1,8 +1,9 @@
-//! From a folder of source to an artifact that can be started: dependencies installed, syntax checked, compiled where
-//! the language compiles. An artifact is a folder named by the hash of everything it was made from, so the same
-//! content is built once, and it is renamed into its place when it is whole, so there is never half of one.
+//! Builds an artifact from a source folder: installs dependencies, checks the syntax, and compiles if the language needs it.
+//! An artifact is a folder named after the hash of all its inputs, so the same content is built once. It is renamed into
+//! place when it is complete, so partial artifacts are never visible.
 
 mod artifact;
+mod builder;
 mod cancel;
 mod error;
 mod files;
@@ -16,18 +17,17 @@ mod request;
 mod slots;
 mod stall;
 mod step;
-mod tended;
 mod tools;
-mod workshop;
+mod tracked;
 mod wrappers;
 
 pub use artifact::Artifact;
+pub use builder::{Builder, Options};
 pub use cancel::Cancel;
 pub use error::Error;
 pub use hash::{Hash, hash_folder};
 pub use language::Language;
 pub use request::{Request, source_file};
 pub use slots::{Slots, Stage, Told};
-pub use tended::{Tended, Tender};
 pub use tools::{Tool, Version};
-pub use workshop::{Options, Workshop};
+pub use tracked::{ProcessTracker, TrackedProcess};

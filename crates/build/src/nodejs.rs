@@ -1,4 +1,4 @@
-//! Node.js: npm for what `package.json` or the manifest asks for, and a look at the handler's syntax.
+//! Node.js: installs the dependencies of `package.json` and the manifest with npm, and checks the syntax of the handler.
 
 use crate::step::Bench;
 use crate::{Error, Request, Tool, files};
@@ -29,26 +29,27 @@ fn handler_file(request: &Request, code: &Path) -> Result<PathBuf, Error> {
         suffixes.iter().map(|suffix| code.join(format!("{file}{suffix}"))).find(|path| path.is_file());
     found.ok_or_else(|| Error::HandlerMissing {
         message: format!(
-            "the handler {} needs a file {file}.js, which the source does not have",
+            "the handler {} needs a file {file}.js, which does not exist in the source",
             request.handler
         ),
     })
 }
 
-/// Puts the manifest's dependencies into `package.json`; whether there are any to install then.
+/// Adds the dependencies of the manifest to `package.json`. Returns whether there are any to install.
 fn add_dependencies(text: &str, code: &Path) -> Result<bool, Error> {
     let path = code.join("package.json");
     let own = files::read_if_there(&path)?;
     let more = parse_dependencies(text)?;
     let mut package: Map<String, Value> = match &own {
         Some(text) => {
-            serde_json::from_str(text).map_err(|e| wrong(format!("package.json is no JSON: {e}")))?
+            serde_json::from_str(text).map_err(|e| wrong(format!("package.json is not valid JSON: {e}")))?
         }
         None => Map::new(),
     };
     let listed = package.entry("dependencies").or_insert_with(|| Map::new().into());
-    let listed =
-        listed.as_object_mut().ok_or_else(|| wrong("dependencies in package.json is no object".into()))?;
+    let listed = listed
+        .as_object_mut()
+        .ok_or_else(|| wrong("dependencies in package.json must be an object".into()))?;
     let changed = !more.is_empty();
     listed.extend(more);
     let any = !listed.is_empty();
@@ -58,12 +59,12 @@ fn add_dependencies(text: &str, code: &Path) -> Result<bool, Error> {
     Ok(any)
 }
 
-/// A `package.json`, its `dependencies` alone, or lines of `name@version`.
+/// Parses a `package.json`, its `dependencies` alone, or lines of `name@version`.
 fn parse_dependencies(text: &str) -> Result<Map<String, Value>, Error> {
     let text = text.trim();
     if text.starts_with('{') {
-        let mut object: Map<String, Value> =
-            serde_json::from_str(text).map_err(|e| wrong(format!("the dependencies are no JSON: {e}")))?;
+        let mut object: Map<String, Value> = serde_json::from_str(text)
+            .map_err(|e| wrong(format!("the dependencies are not valid JSON: {e}")))?;
         return match object.remove("dependencies") {
             Some(Value::Object(inner)) => Ok(inner),
             Some(_) => Err(wrong("dependencies must be an object of names and versions".into())),
@@ -87,7 +88,7 @@ fn wrong(message: String) -> Error {
 }
 
 async fn install(request: &Request, tool: &Tool, bench: &Bench) -> Result<(), Error> {
-    // A lock file counts only if nothing was added to what it locks.
+    // A lock file is used only if the manifest adds no dependencies.
     let locked = bench.code().join("package-lock.json").is_file() && request.dependencies.trim().is_empty();
     let verb = if locked { "ci" } else { "install" };
     let words = [verb, "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"];
@@ -106,13 +107,13 @@ async fn check_syntax(tool: &Tool, bench: &Bench, file: &Path) -> Result<(), Err
     }
     let package = bench.code().join("package.json");
     if bench.line_with(&ONLY_IN_MODULES).is_some() && !package.exists() {
-        // A single file of module code: Node takes it for a module if told so.
+        // A single file with module syntax: tell Node to load it as a module.
         files::write(&package, b"{\"type\":\"module\"}")?;
         if passes(tool, bench, file).await? {
             return Ok(());
         }
     }
-    let message = bench.line_with(&["Error:"]).unwrap_or_else(|| "node refuses it".to_owned());
+    let message = bench.line_with(&["Error:"]).unwrap_or_else(|| "node reported an error".to_owned());
     let name = file.strip_prefix(bench.code()).unwrap_or(file).display().to_string();
     Err(bench.syntax_error(format!("{name}: {message}")))
 }
@@ -121,7 +122,7 @@ async fn passes(tool: &Tool, bench: &Bench, file: &Path) -> Result<bool, Error> 
     bench.run(tool, tool.path.as_os_str(), &[OsStr::new("--check"), file.as_os_str()]).await
 }
 
-/// Finds a function that cannot be there: its name is nowhere, and nothing is passed on from elsewhere.
+/// Detects a missing function: its name occurs nowhere, and the file re-exports nothing.
 fn look_for_function(request: &Request, file: &Path) -> Result<(), Error> {
     let (_, function) = request.handler_parts()?;
     let text = files::read(file)?;

@@ -1,4 +1,4 @@
-//! What the tools of a build write: the last lines of it, whatever they write.
+//! Keeps the last output lines of the build tools.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ pub(crate) struct Output(Arc<Written>);
 #[derive(Default)]
 struct Written {
     lines: Mutex<VecDeque<String>>,
-    /// Bytes of all lines, also of those that are not kept.
+    /// Bytes of all lines, including those that were dropped.
     bytes: AtomicU64,
 }
 
@@ -23,7 +23,7 @@ impl Output {
         self.0.lines.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// Grows with everything that is written.
+    /// Grows with all output.
     pub(crate) fn written(&self) -> u64 {
         self.0.bytes.load(Ordering::Relaxed)
     }
@@ -40,7 +40,7 @@ impl Output {
         lines.push_back(text);
     }
 
-    /// Reads to the end. A line beyond its bound is cut, and its rest passed over.
+    /// Reads to the end. Long lines are truncated.
     pub(crate) async fn read(self, mut from: impl AsyncRead + Unpin) {
         let mut buffer = [0; 4096];
         let mut line = Vec::new();

@@ -1,4 +1,4 @@
-//! Python: pip for the requirements, then every file compiled, which finds what does not parse and makes starts short.
+//! Python: installs the requirements with pip, then compiles every file, which finds syntax errors and speeds up starts.
 
 use crate::step::Bench;
 use crate::wrappers::Wrappers;
@@ -20,7 +20,7 @@ pub(crate) async fn build(
     let path = [path, package].into_iter().find(|path| bench.code().join(path).is_file());
     let path = path.ok_or_else(|| Error::HandlerMissing {
         message: format!(
-            "the handler {} needs a file {file}.py, which the source does not have",
+            "the handler {} needs a file {file}.py, which does not exist in the source",
             request.handler
         ),
     })?;
@@ -44,7 +44,7 @@ fn refused(bench: &Bench) -> Error {
     }
     match told("syntax:") {
         Some(message) => bench.syntax_error(message),
-        None => bench.failed("python could not compile the source; the log says why".to_owned()),
+        None => bench.failed("python could not compile the source; see the build log".to_owned()),
     }
 }
 
@@ -72,7 +72,7 @@ async fn install(request: &Request, tool: &Tool, bench: &Bench) -> Result<(), Er
         return Ok(());
     }
     if bench.line_with(&["No module named pip"]).is_some() {
-        return Err(bench.failed(format!("{} has no pip; install it", tool.path.display())));
+        return Err(bench.failed(format!("{} has no pip; install pip", tool.path.display())));
     }
     match bench.installation_failed("pip", &NOT_FOUND) {
         Error::DependencyNotFound { message, .. } if !request.source_distributions => {
@@ -85,13 +85,13 @@ async fn install(request: &Request, tool: &Tool, bench: &Bench) -> Result<(), Er
 fn only_wheels(what: String, bench: &Bench) -> Error {
     let message = format!(
         "{what} (only wheels are installed; if the package has none, set build.allowSourceDistributions: true, \
-         which runs the package's setup.py)"
+         which runs the setup.py of the package)"
     );
     Error::DependencyNotFound { message, log: bench.output.lines() }
 }
 
-/// Whether a line of requirements leads past the choice of wheels: a path, an address, another file, or an option that
-/// takes the choice back.
+/// Whether a requirement bypasses the restriction to wheels: a path, a URL, another file, or an option that lifts the
+/// restriction.
 fn names_source(line: &str) -> bool {
     const OPTIONS: [&str; 5] = ["-e", "--editable", "-r", "--requirement", "--no-binary"];
     const ENDS: [&str; 4] = [".tar.gz", ".zip", ".tar.bz2", ".tgz"];
@@ -102,7 +102,7 @@ fn names_source(line: &str) -> bool {
     if line.starts_with('-') {
         return OPTIONS.iter().any(|option| line.starts_with(option));
     }
-    // Hashes and environment markers come after the place.
+    // Hashes and environment markers follow the location.
     let place = line.split(['#', ';']).next().unwrap_or_default().trim().to_ascii_lowercase();
     let is_place =
         place.contains('/') || place.starts_with('.') || ENDS.iter().any(|end| place.ends_with(end));

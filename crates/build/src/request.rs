@@ -1,4 +1,4 @@
-//! What a build is asked for.
+//! The request for a build.
 
 use crate::{Error, Language};
 use std::path::PathBuf;
@@ -6,35 +6,34 @@ use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The folder of the source. It is read, never written.
+    /// The source folder. It is only read.
     pub source: PathBuf,
     pub language: Language,
-    /// As the manifest writes it: `20`, `3.11`, `1.26`; empty for whatever is newest on the machine.
+    /// As in the manifest: `20`, `3.11`, `1.26`. Empty means the newest installed version.
     pub version: String,
     /// `file.function`
     pub handler: String,
-    /// Dependencies beside those in the source, in the language's own words; empty for none.
+    /// Dependencies besides those in the source, in the format of the language. Empty means none.
     pub dependencies: String,
-    /// Packages that exist only as source may be built, which runs code of theirs. Else only wheels are installed.
+    /// Allow packages that exist only as source. This runs their code. Otherwise only wheels are installed.
     pub source_distributions: bool,
     pub timeout: Duration,
-    /// Tells a build that was asked for again from those before it; empty for what need not be built twice.
+    /// Distinguishes requested rebuilds. Empty if known content need not be built again.
     pub again: String,
 }
 
 impl Request {
     pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(600);
 
-    /// File without its suffix, and function.
+    /// The file without its extension, and the function.
     pub(crate) fn handler_parts(&self) -> Result<(&str, &str), Error> {
         handler_parts(&self.handler).ok_or_else(|| Error::HandlerMissing {
-            message: format!("the handler `{}` must be file.function, like index.handler", self.handler),
+            message: format!("the handler `{}` must be file.function, such as index.handler", self.handler),
         })
     }
 }
 
-/// The file that the code of a handler belongs in, for source that comes as one text; none if the handler's name is
-/// no `file.function`.
+/// The file for the code of a handler, for source that is a single text. `None` if the handler is not `file.function`.
 pub fn source_file(language: Language, handler: &str) -> Option<PathBuf> {
     let (file, _) = handler_parts(handler)?;
     Some(match language {

@@ -1,27 +1,27 @@
-//! Work that only so many do at the same time. Who waits is told so, since time that was only waited is nobody's fault.
+//! Limits concurrent work. Waiting work is reported, because the time in the queue must not count toward timeouts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// What whoever asked is told of its work.
+/// The progress that is reported to the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It waits, with so many before it.
+    /// It waits, with this many ahead of it.
     Waits { before: usize },
-    /// Its time begins to count.
+    /// It starts, and its timeout begins to count.
     Begins,
 }
 
 pub type Told<'a> = &'a (dyn Fn(Stage) + Send + Sync);
 
-/// Given out in the order of coming.
+/// Slots are granted in order of arrival.
 #[derive(Debug)]
 pub struct Slots {
     free: Semaphore,
     waiting: AtomicUsize,
 }
 
-/// Counted for as long as it lives.
+/// Counts as waiting until dropped.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {
@@ -35,7 +35,7 @@ impl Slots {
         Slots { free: Semaphore::new(count.max(1)), waiting: AtomicUsize::new(0) }
     }
 
-    /// None when there will be none any more.
+    /// `None` if the semaphore is closed.
     pub async fn take(&self, told: Told<'_>) -> Option<SemaphorePermit<'_>> {
         let slot = match self.free.try_acquire() {
             Ok(slot) => slot,
@@ -50,7 +50,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// How many wait.
+    /// Number of waiters.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }

@@ -1,14 +1,14 @@
-//! Telling a command that works from one that hangs: what prints nothing and uses no processor gets nowhere.
+//! Detects commands that hang: no output and no CPU use.
 
 use crate::output::Output;
 use rustix::process::Pid;
 use std::time::{Duration, Instant};
 
-/// What a process that waits uses of a processor all the same, in ticks of the clock.
+/// CPU time that an idle process may use, in clock ticks.
 const IDLE_TICKS: u64 = 5;
-/// Looks within the time after which a command counts as hanging.
+/// Number of checks within the stall timeout.
 const LOOKS: u32 = 8;
-/// Fields of `/proc/PID/stat` after the name: the group, and the time of it and of its children that have ended.
+/// Fields of `/proc/PID/stat` after the name: the group, and the CPU times of the process and its ended children.
 const GROUP: usize = 2;
 const TIMES: std::ops::Range<usize> = 11..15;
 
@@ -18,7 +18,7 @@ struct Seen {
     ticks: Option<u64>,
 }
 
-/// Returns when the group has done nothing for so long.
+/// Returns when the group has been idle for this long.
 pub(crate) async fn stalls(group: Option<Pid>, output: &Output, after: Duration) {
     let see = || Seen { written: output.written(), ticks: group.and_then(ticks) };
     let (mut last, mut since) = (see(), Instant::now());
@@ -33,7 +33,7 @@ pub(crate) async fn stalls(group: Option<Pid>, output: &Output, after: Duration)
     }
 }
 
-/// What cannot be seen is taken to work.
+/// A group without readable CPU times counts as working.
 fn is_idle(before: &Seen, after: &Seen) -> bool {
     let used = before.ticks.zip(after.ticks).map(|(before, after)| before.abs_diff(after));
     before.written == after.written && used.is_some_and(|used| used <= IDLE_TICKS)
@@ -45,9 +45,9 @@ fn ticks(group: Pid) -> Option<u64> {
     Some(stats.filter_map(|stat| ticks_in(&stat, group)).sum())
 }
 
-/// None for a process of another group.
+/// `None` for a process of another group.
 fn ticks_in(stat: &str, group: Pid) -> Option<u64> {
-    // The name may hold anything, spaces and brackets too.
+    // The name may contain any character, including spaces and brackets.
     let (_, fields) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = fields.split(' ').collect();
     let is_member = fields.get(GROUP)?.parse() == Ok(group.as_raw_nonzero().get());

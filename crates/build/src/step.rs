@@ -1,8 +1,8 @@
-//! Running one tool of a build: in a process group of its own that ends with the build, in an environment of its own.
+//! Runs one tool of a build, in a process group that ends with the build, and in its own environment.
 
 use crate::output::Output;
 use crate::stall::stalls;
-use crate::{Error, Tended, Tender, Tool};
+use crate::{Error, ProcessTracker, Tool, TrackedProcess};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::{Child, Command};
 
-/// Settings that say where packages come from and how to reach them. All others stay outside of a build.
+/// Variables that configure package sources and proxies. No other variable is passed to a build.
 const PASSED: [&str; 17] = [
     "GOPROXY",
     "GOFLAGS",
@@ -30,7 +30,7 @@ const PASSED: [&str; 17] = [
     "NO_PROXY",
     "ALL_PROXY",
 ];
-/// How often a tool may try, and how long it may wait for an answer of the network.
+/// Limits for retries and network timeouts of the tools.
 const LESS_PATIENCE: [(&str, &str); 4] = [
     ("npm_config_fetch_retries", "1"),
     ("npm_config_fetch_timeout", "60000"),
@@ -39,19 +39,19 @@ const LESS_PATIENCE: [(&str, &str); 4] = [
 ];
 const PASSED_PREFIXES: [&str; 2] = ["PIP_", "NPM_CONFIG_"];
 
-/// Where a build works and what it has written so far.
+/// The folders of a build and its output so far.
 pub(crate) struct Bench {
-    /// The artifact in the making.
+    /// The unfinished artifact.
     pub(crate) dir: PathBuf,
     /// The home folder of the tools, beside it.
     pub(crate) home: PathBuf,
     /// Caches that builds share.
     pub(crate) cache: PathBuf,
-    /// Put before every command.
+    /// Prefix of every command.
     pub(crate) launcher: Vec<OsString>,
-    pub(crate) tender: Option<Tender>,
+    pub(crate) tracker: Option<ProcessTracker>,
     pub(crate) output: Output,
-    /// How long a command may do nothing at all.
+    /// How long a command may be idle.
     pub(crate) stall: Duration,
 }
 
@@ -60,14 +60,14 @@ impl Bench {
         self.dir.join("code")
     }
 
-    /// Runs a command in the code folder; its exit decides.
+    /// Runs a command in the code folder. Returns whether it exited successfully.
     pub(crate) async fn run(&self, tool: &Tool, program: &OsStr, args: &[&OsStr]) -> Result<bool, Error> {
         let mut command = self.command(tool, program);
         command.args(args);
-        let tended = self.tender.as_ref().map(|tender| (tender.0)());
-        command.envs(tended.as_ref().map(|tended| tended.variable()));
-        let child = command.spawn().map_err(|e| Error::io("cannot start", Path::new(program), &e))?;
-        let mut group = Group::of(child, tended);
+        let tracked = self.tracker.as_ref().map(|tracker| (tracker.0)());
+        command.envs(tracked.as_ref().map(|tracked| tracked.variable()));
+        let child = command.spawn().map_err(|e| Error::io("could not start", Path::new(program), &e))?;
+        let mut group = Group::of(child, tracked);
         let (out, err) = (group.child.stdout.take(), group.child.stderr.take());
         let read_out = async {
             if let Some(out) = out {
@@ -82,7 +82,7 @@ impl Bench {
         let id = group.id;
         let ended = async {
             let status = group.child.wait().await;
-            // First, since what it left may hold its output open.
+            // First, because a leftover process may hold its output open.
             group.end().await;
             status
         };
@@ -93,7 +93,7 @@ impl Bench {
                 return Err(Error::Stalled { after: self.stall, log: self.output.lines() });
             }
         };
-        let status = status.map_err(|e| Error::io("cannot wait for", Path::new(program), &e))?;
+        let status = status.map_err(|e| Error::io("could not wait for", Path::new(program), &e))?;
         Ok(status.success())
     }
 
@@ -116,7 +116,7 @@ impl Bench {
         command.env("npm_config_cache", self.cache.join("npm")).env("PIP_CACHE_DIR", self.cache.join("pip"));
         command.env("GOCACHE", self.cache.join("go-build")).env("GOMODCACHE", self.cache.join("go-mod"));
         command.env("GOPATH", self.cache.join("go")).env("GOTOOLCHAIN", "local").env("CGO_ENABLED", "0");
-        // A build that cannot reach its registry is tried again as a whole; the tools need not insist.
+        // A build that cannot reach its registry is retried as a whole, so the tools need few retries.
         for (name, value) in LESS_PATIENCE {
             if std::env::var_os(name).is_none() {
                 command.env(name, value);
@@ -135,7 +135,7 @@ impl Bench {
         Error::SyntaxError { message, log: self.output.lines() }
     }
 
-    /// The last line that has the first of the words in it; else that has the second; and so on.
+    /// The last line that contains the first word; if there is none, the second word; and so on.
     pub(crate) fn line_with(&self, words: &[&str]) -> Option<String> {
         let lines = self.output.lines();
         words.iter().find_map(|word| lines.iter().rev().find(|line| line.contains(word))).cloned()
@@ -145,7 +145,7 @@ impl Bench {
         self.line_with(&UNREACHABLE).is_some()
     }
 
-    /// A failed installation, told apart by what the tool says.
+    /// Classifies a failed installation by the output of the tool.
     pub(crate) fn installation_failed(&self, tool: &str, not_found: &[&str]) -> Error {
         if let Some(line) = self.line_with(&UNREACHABLE) {
             let advice = "check the network, or the proxy and registry settings of the environment";
@@ -153,7 +153,7 @@ impl Bench {
         }
         match self.line_with(not_found) {
             Some(message) => Error::DependencyNotFound { message, log: self.output.lines() },
-            None => self.failed(format!("{tool} could not install the dependencies; the log says why")),
+            None => self.failed(format!("{tool} could not install the dependencies; see the build log")),
         }
     }
 }
@@ -183,40 +183,40 @@ fn is_passed(name: &OsStr) -> bool {
     PASSED.contains(&name.as_str()) || PASSED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// npm looks for its settings in the home folder, which a build does not see.
+/// npm reads its settings from the home folder, which a build does not see.
 fn npm_settings() -> Option<PathBuf> {
     let file = PathBuf::from(std::env::var_os("HOME")?).join(".npmrc");
     file.is_file().then_some(file)
 }
 
-/// A command and everything it started. When it is dropped all of it is killed, also what outlives a command that has
-/// ended and would write into folders that are gone.
+/// A command and all its descendants. Dropping it kills all of them, including those that outlive the command and would
+/// write into removed folders.
 struct Group {
     child: Child,
     id: Option<Pid>,
-    tended: Option<Box<dyn Tended>>,
+    tracked: Option<Box<dyn TrackedProcess>>,
 }
 
 impl Group {
-    fn of(child: Child, mut tended: Option<Box<dyn Tended>>) -> Group {
+    fn of(child: Child, mut tracked: Option<Box<dyn TrackedProcess>>) -> Group {
         let id = child.id().and_then(|id| Pid::from_raw(id as i32));
-        if let (Some(tended), Some(id)) = (&mut tended, id) {
-            tended.started(id.as_raw_nonzero().get());
+        if let (Some(tracked), Some(id)) = (&mut tracked, id) {
+            tracked.started(id.as_raw_nonzero().get());
         }
-        Group { child, id, tended }
+        Group { child, id, tracked }
     }
 
-    /// Returns when nothing of it is left.
+    /// Returns when no process of it is left.
     async fn end(&mut self) {
         self.kill();
-        if let Some(tended) = self.tended.take() {
-            let _ = tokio::task::spawn_blocking(move || tended.end()).await;
+        if let Some(tracked) = self.tracked.take() {
+            let _ = tokio::task::spawn_blocking(move || tracked.end()).await;
         }
     }
 
     fn kill(&self) {
         if let Some(id) = self.id {
-            // Mostly there is nothing left of it.
+            // Usually no process is left.
             let _ = kill_process_group(id, Signal::KILL);
         }
     }
@@ -225,9 +225,9 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.kill();
-        if let Some(tended) = self.tended.take() {
+        if let Some(tracked) = self.tracked.take() {
             // The build was cancelled; no caller waits for the result.
-            std::thread::spawn(move || tended.end());
+            std::thread::spawn(move || tracked.end());
         }
     }
 }

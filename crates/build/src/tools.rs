@@ -1,4 +1,4 @@
-//! Interpreters and compilers of this machine, and which of them a manifest's version means.
+//! The interpreters and compilers of this machine, and the selection by version.
 
 use crate::{Error, Language};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -32,7 +32,7 @@ impl Version {
         Some(Version { major, minor, patch: parts.next().flatten().unwrap_or(0) })
     }
 
-    /// Whether `20`, `20.x`, `v20.11` and the like mean this version. Nothing asked means any.
+    /// Whether `20`, `20.x`, `v20.11` and the like match this version. An empty text matches any.
     fn is_asked(&self, asked: &str) -> bool {
         let asked = asked.trim().trim_start_matches(|c: char| c.is_ascii_alphabetic() || c == '-');
         let own = [self.major, self.minor, self.patch];
@@ -52,12 +52,12 @@ impl fmt::Display for Version {
 pub struct Tool {
     pub language: Language,
     pub version: Version,
-    /// The program itself, not a script that looks for it.
+    /// The program itself, not a script that finds it.
     pub path: PathBuf,
 }
 
 impl Tool {
-    /// The tool's own folder first, so that what belongs to it is found beside it.
+    /// The folder of the tool first, so that its companion programs are found beside it.
     pub(crate) fn search_path(&self) -> OsString {
         let own = self.path.parent().map(Path::to_path_buf);
         let all = own.into_iter().chain(search_folders());
@@ -69,7 +69,7 @@ impl Tool {
 pub(crate) struct Tools(Mutex<HashMap<Language, Vec<Tool>>>);
 
 impl Tools {
-    /// The newest version that is meant. The machine is looked through again if there is none: it may have come.
+    /// The newest matching version. If none matches, the machine is searched again, because one may have been installed.
     pub(crate) async fn find(&self, language: Language, asked: &str) -> Result<Tool, Error> {
         let mut known = self.0.lock().await;
         if let Some(tool) = known.get(&language).and_then(|tools| newest(tools, asked)) {
@@ -100,14 +100,14 @@ fn newest(tools: &[Tool], asked: &str) -> Option<Tool> {
 
 fn describe(tools: &[Tool]) -> String {
     if tools.is_empty() {
-        return "there is none".to_owned();
+        return "installed: none".to_owned();
     }
     let versions: BTreeSet<Version> = tools.iter().map(|tool| tool.version).collect();
     let versions: Vec<String> = versions.iter().map(Version::to_string).collect();
-    format!("there is {}", versions.join(", "))
+    format!("installed: {}", versions.join(", "))
 }
 
-/// The oldest version that the wrappers run with.
+/// The oldest version that the wrappers support.
 fn oldest(language: Language) -> Version {
     let (major, minor) = match language {
         Language::NodeJs => (18, 0),
@@ -117,7 +117,7 @@ fn oldest(language: Language) -> Version {
     Version { major, minor, patch: 0 }
 }
 
-/// Asks them several at a time: most are scripts that look for the program first.
+/// Probes several programs at a time, because most are scripts that find the real program first.
 async fn discover(language: Language) -> Vec<Tool> {
     let asked = candidates(language);
     let mut probes: JoinSet<(usize, Option<(Version, PathBuf)>)> = JoinSet::new();
@@ -170,19 +170,19 @@ fn candidates(language: Language) -> Vec<PathBuf> {
     found
 }
 
-/// The name alone, or with a version behind it.
+/// The name alone, or followed by a version.
 fn is_named(path: &Path, name: &str) -> bool {
     let rest = path.file_name().and_then(|file| file.to_str()).and_then(|file| file.strip_prefix(name));
     rest.is_some_and(|rest| rest.trim_start_matches('-').chars().all(|c| c.is_ascii_digit() || c == '.'))
 }
 
-/// One program under many names answers the same; something else that looks at the name it was called by does not.
+/// Skips other names of the same program. A program that depends on the name it is called by is not skipped.
 fn is_new(path: &Path, names: &[&str], files: &mut HashSet<PathBuf>) -> bool {
     let file = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     !names.iter().any(|name| is_named(&file, name)) || files.insert(file)
 }
 
-/// Its name says so; there is no need to ask.
+/// The name shows that the version is too old, so it is not probed.
 fn is_too_old(path: &Path, name: &str, language: Language) -> bool {
     let rest = path.file_name().and_then(|file| file.to_str()).and_then(|file| file.strip_prefix(name));
     let parts: Vec<u32> = rest
@@ -199,7 +199,7 @@ fn can_run(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
-/// Asks a program for its version and its true place.
+/// The version and the real path of a program.
 async fn probe(language: Language, path: &Path) -> Option<(Version, PathBuf)> {
     let text = match language {
         Language::Python => ask(path, &["-S", "-E", "-c", PYTHON_PROBE]).await?,

@@ -1,4 +1,4 @@
-//! The wrappers of `runtimes/`, carried in the program and written out where it works.
+//! The wrappers of `runtimes/`, embedded in the program and written to the data folder.
 
 use crate::hash::Hasher;
 use crate::{Error, Hash, files};
@@ -33,19 +33,19 @@ pub(crate) struct Wrappers {
 }
 
 impl Wrappers {
-    /// Writes them into a folder named by their hash, unless they are there.
+    /// Writes them into a folder named after their hash, unless it exists.
     pub(crate) fn write(into: &Path) -> Result<Wrappers, Error> {
         let hash = hash();
         let dir = into.join(hash.to_string());
         if !dir.is_dir() {
-            std::fs::create_dir_all(into).map_err(|e| Error::io("cannot make", into, &e))?;
+            std::fs::create_dir_all(into).map_err(|e| Error::io("could not create", into, &e))?;
             let making = tempfile::Builder::new().prefix(".making-").tempdir_in(into);
-            let making = making.map_err(|e| Error::io("cannot write into", into, &e))?;
+            let making = making.map_err(|e| Error::io("could not write into", into, &e))?;
             write_all(making.path())?;
             if let Err(error) = std::fs::rename(making.path(), &dir) {
-                // Another process may have been first.
+                // Another process may have been faster.
                 if !dir.is_dir() {
-                    return Err(Error::io("cannot make", &dir, &error));
+                    return Err(Error::io("could not create", &dir, &error));
                 }
             }
         }
@@ -70,7 +70,7 @@ fn write_all(dir: &Path) -> Result<(), Error> {
     for (path, text) in FILES {
         let path = dir.join(path);
         let parent = path.parent().unwrap_or(dir);
-        std::fs::create_dir_all(parent).map_err(|e| Error::io("cannot make", parent, &e))?;
+        std::fs::create_dir_all(parent).map_err(|e| Error::io("could not create", parent, &e))?;
         files::write(&path, text.as_bytes())?;
     }
     Ok(())

@@ -1,6 +1,6 @@
-//! Builds with the real tools of this machine and its registries, and starts what comes of them.
+//! Builds with the real tools of this machine and its registries, and starts the artifacts.
 
-use klambda_build::{Artifact, Cancel, Error, Language, Options, Request, Stage, Workshop, source_file};
+use klambda_build::{Artifact, Builder, Cancel, Error, Language, Options, Request, Stage, source_file};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ const BODY: &str = r#"{"n":41}"#;
 
 struct Bed {
     dir: TempDir,
-    workshop: Workshop,
+    builder: Builder,
 }
 
 impl Bed {
@@ -22,8 +22,8 @@ impl Bed {
         let dir = tempfile::tempdir().expect("temporary folder");
         let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("build-cache");
         let options = Options { cache, ..Options::new(dir.path().join("data")) };
-        let workshop = Workshop::open(options).expect("a writable folder");
-        Bed { dir, workshop }
+        let builder = Builder::open(options).expect("a writable folder");
+        Bed { dir, builder }
     }
 
     fn request(&self, language: Language, code: &str, dependencies: &str) -> Request {
@@ -43,11 +43,11 @@ impl Bed {
     }
 
     async fn build(&self, request: &Request) -> Result<Artifact, Error> {
-        self.workshop.build(request, &Cancel::default()).await
+        self.builder.build(request, &Cancel::default()).await
     }
 
     async fn fails(&self, request: &Request, reason: &str, words: &str) {
-        let error = self.build(request).await.expect_err("a faulty source");
+        let error = self.build(request).await.expect_err("the build must fail");
         assert_eq!(error.reason(), reason, "{error:?}");
         assert!(error.to_string().contains(words), "{error:?}");
         assert!(error.log().len() <= 40);
@@ -63,7 +63,7 @@ fn entries(dir: &Path) -> usize {
 struct Running(Child, SocketAddr);
 
 impl Running {
-    /// Starts an artifact as the platform does: with the listening socket as its standard input.
+    /// Starts an artifact like the platform: with the listening socket as its standard input.
     fn start(artifact: &Artifact) -> Running {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
@@ -117,7 +117,7 @@ async fn nodejs_builds_with_npm_and_answers() {
     let elsewhere = Request { handler: "app.handler".into(), ..request.clone() };
     bed.fails(&elsewhere, "HandlerMissing", "app.js").await;
     let old = Request { version: "1.2".into(), ..request };
-    bed.fails(&old, "VersionNotAvailable", "there is").await;
+    bed.fails(&old, "VersionNotAvailable", "installed:").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,10 +127,10 @@ async fn python_builds_with_pip_and_answers() {
     let request = bed.request(Language::Python, code, "six==1.16.0");
     let artifact = bed.build(&request).await.expect("a good source");
     assert_eq!(Running::start(&artifact).call(), r#"{"n":42,"v":"1.16.0"}"#);
-    assert!(artifact.dir.join("code/__pycache__").is_dir(), "compiled at the build");
+    assert!(artifact.dir.join("code/__pycache__").is_dir(), "the build compiles the code");
 
     bed.fails(&bed.request(Language::Python, code, "six==99.0"), "DependencyNotFound", "six==99.0").await;
-    // Each would run a program of the package.
+    // Each would run code of the package.
     for source in ["git+https://h/x.git", "-e .", "./mine"] {
         let request = bed.request(Language::Python, code, source);
         bed.fails(&request, "DependencyNotFound", "build.allowSourceDistributions").await;
@@ -158,11 +158,7 @@ func handler(e klambda.Event) (any, error) {
     let request = bed.request(Language::Go, code, "github.com/google/uuid v1.6.0");
     let artifact = bed.build(&request).await.expect("a good source");
     assert_eq!(Running::start(&artifact).call(), r#"{"n":42,"u":36}"#);
-    assert_eq!(
-        entries(&artifact.dir),
-        2,
-        "the code and the binary, and nothing that the tools keep for themselves"
-    );
+    assert_eq!(entries(&artifact.dir), 2, "only the code and the binary");
 
     let package = "package orders\n\nfunc Handler(data struct{ N int }) int { return data.N }\n";
     let package = bed.build(&bed.request(Language::Go, package, "")).await.expect("a package");
@@ -196,7 +192,7 @@ async fn the_same_content_is_built_once_by_many() {
     dirs.dedup();
     assert_eq!(dirs.len(), 1);
     assert_eq!(entries(&bed.dir.path().join("data/artifacts")), 1);
-    assert_eq!(bed.workshop.keep_only(&[]).await.expect("removable"), 1);
+    assert_eq!(bed.builder.keep_only(&[]).await.expect("removable"), 1);
 }
 
 async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
@@ -214,7 +210,7 @@ async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output>
     done.into_iter().flatten().collect()
 }
 
-/// A tool that writes, starts a child of its own and never ends: the launcher stands for it.
+/// A tool that writes, starts a child and never ends. The launcher simulates it.
 fn endless(dir: &Path) -> Options {
     let script = format!("echo started; sleep 600 & echo $! > {}/child; wait", dir.display());
     Options { launcher: vec!["sh".into(), "-c".into(), script.into()], ..Options::new(dir.join("data")) }
@@ -230,7 +226,7 @@ async fn child_of(dir: &Path) -> String {
 
 async fn gone(pid: &str) {
     let stat = format!("/proc/{pid}/stat");
-    // A zombie that nobody has waited for yet is as dead as one that is gone.
+    // A zombie counts as gone.
     wait_for(|| match std::fs::read_to_string(&stat) {
         Ok(text) if !text.contains(") Z") => None,
         _ => Some(()),
@@ -244,7 +240,7 @@ async fn wait_for<T>(mut condition: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = condition() {
             return value;
         }
-        assert!(Instant::now() < until, "the condition never came true");
+        assert!(Instant::now() < until, "the condition was not met in time");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -252,44 +248,44 @@ async fn wait_for<T>(mut condition: impl FnMut() -> Option<T>) -> T {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_over_its_time_ends_with_all_it_started() {
     let dir = tempfile::tempdir().expect("temporary folder");
-    let bed = Bed { workshop: Workshop::open(endless(dir.path())).expect("writable"), dir };
+    let bed = Bed { builder: Builder::open(endless(dir.path())).expect("writable"), dir };
     let request = bed.request(Language::NodeJs, "exports.handler = () => 1", "");
     let request = Request { timeout: Duration::from_millis(700), ..request };
-    let error = bed.build(&request).await.expect_err("it never ends");
+    let error = bed.build(&request).await.expect_err("the build must time out");
     assert_eq!((error.reason(), error.log()), ("Timeout", &["started".to_owned()][..]));
     gone(&child_of(bed.dir.path()).await).await;
 }
 
-/// One that hangs is ended long before its time is over, and waiting for it is not counted.
+/// A build that hangs is killed long before its timeout, and the time that others wait for it does not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_that_hangs_gives_its_slot_to_the_next() {
     let dir = tempfile::tempdir().expect("temporary folder");
     let options = Options { builds_max: 1, stall: Duration::from_secs(1), ..endless(dir.path()) };
-    let bed = Bed { workshop: Workshop::open(options).expect("writable"), dir };
+    let bed = Bed { builder: Builder::open(options).expect("writable"), dir };
     let [hangs, waits] = ["1", "2"].map(|code| bed.request(Language::NodeJs, code, ""));
     let waits = Request { timeout: Duration::from_millis(300), ..waits };
     let stages = Mutex::new(Vec::new());
     let told = |stage| stages.lock().expect("no panic").push((stage, Instant::now()));
     let (first, second) = tokio::join!(bed.build(&hangs), async {
         child_of(bed.dir.path()).await;
-        bed.workshop.build_told(&waits, &Cancel::default(), &told).await
+        bed.builder.build_told(&waits, &Cancel::default(), &told).await
     });
-    assert_eq!(first.expect_err("it hangs").reason(), "Stalled");
-    assert_eq!(second.expect_err("it never ends").reason(), "Timeout");
+    assert_eq!(first.expect_err("the build must stall").reason(), "Stalled");
+    assert_eq!(second.expect_err("the build must time out").reason(), "Timeout");
     let ended = Instant::now();
     let stages = stages.into_inner().expect("no panic");
     let [(Stage::Waits { before: 0 }, _), (Stage::Begins, began)] = stages[..] else { panic!("{stages:?}") };
-    assert!(ended - began >= waits.timeout, "its own time was not up");
-    assert_eq!(bed.workshop.waiting(), 0);
+    assert!(ended - began >= waits.timeout, "the build ended before its own timeout");
+    assert_eq!(bed.builder.waiting(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_build_ends_with_all_it_started() {
     let dir = tempfile::tempdir().expect("temporary folder");
-    let bed = Bed { workshop: Workshop::open(endless(dir.path())).expect("writable"), dir };
+    let bed = Bed { builder: Builder::open(endless(dir.path())).expect("writable"), dir };
     let request = bed.request(Language::NodeJs, "exports.handler = () => 1", "");
     let cancel = Cancel::default();
-    let (result, child) = tokio::join!(bed.workshop.build(&request, &cancel), async {
+    let (result, child) = tokio::join!(bed.builder.build(&request, &cancel), async {
         let child = child_of(bed.dir.path()).await;
         cancel.cancel();
         child
@@ -302,11 +298,11 @@ async fn a_cancelled_build_ends_with_all_it_started() {
 async fn what_a_cut_off_build_left_is_removed_and_links_out_are_refused() {
     let bed = Bed::new();
     std::fs::create_dir(bed.dir.path().join("data/building/half")).expect("writable");
-    let workshop = Workshop::open(Options::new(bed.dir.path().join("data"))).expect("writable");
+    let builder = Builder::open(Options::new(bed.dir.path().join("data"))).expect("writable");
     assert_eq!(entries(&bed.dir.path().join("data/building")), 0);
     let request = bed.request(Language::NodeJs, "exports.handler = () => 1", "");
     std::os::unix::fs::symlink("/etc/passwd", request.source.join("stolen")).expect("writable");
-    let error = workshop.build(&request, &Cancel::default()).await.expect_err("a link out");
+    let error = builder.build(&request, &Cancel::default()).await.expect_err("a link out");
     assert!(error.to_string().contains("stolen"), "{error}");
 }
 
@@ -317,7 +313,7 @@ async fn a_registry_out_of_reach_is_no_missing_dependency() {
     let nowhere = nowhere.into_iter().chain(["GOPROXY=http://127.0.0.1:9", "PIP_FIND_LINKS="]);
     let launcher = ["env"].into_iter().chain(nowhere).map(Into::into).collect();
     let options = Options { launcher, ..Options::new(dir.path().join("data")) };
-    let bed = Bed { workshop: Workshop::open(options).expect("writable"), dir };
+    let bed = Bed { builder: Builder::open(options).expect("writable"), dir };
     let node = bed.request(Language::NodeJs, "exports.handler = () => 1", "is-number@7.0.0");
     let python = bed.request(Language::Python, "def handler(e, c): pass", "six==1.16.0");
     let code = "package main\n\nimport _ \"github.com/google/uuid\"\n\nfunc handler() {}\n";

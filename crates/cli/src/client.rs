@@ -1,14 +1,17 @@
 //! The REST API over HTTP: JSON in, JSON out, problem documents as errors.
 
-use crate::args::Global;
+mod problem;
+
+pub use problem::Problem;
+
+use crate::contexts::{Connection, exposure};
 use crate::exit::Usage;
-use crate::output::one_line;
 use crate::route::Route;
+use crate::tls;
 use anyhow::Context;
 use serde_json::Value;
-use std::fmt;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use ureq::http::{self, Method};
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
@@ -18,8 +21,9 @@ pub struct Client {
     base: String,
     bearer: Option<String>,
     timeout: Duration,
-    /// What is asked for is in this one, unless it says otherwise.
+    /// The namespace of requests that name none.
     namespace: String,
+    ca_file: Option<PathBuf>,
 }
 
 /// Stands for all namespaces, in lists.
@@ -34,57 +38,52 @@ pub struct Answer {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "cannot reach {url}: {reason}; start a server with `klambda serve`, or name another one with --server"
+        "cannot reach {url}: {reason}; start a server with `klambda serve`, or use --server to name another one"
     )]
     Unreachable { url: String, reason: String },
-    #[error("cannot reach {url}: the server there speaks http, not https; use --server {plain}")]
-    PlainHttp { url: String, plain: String },
+    /// The server is there, but no secure connection to it.
+    #[error("cannot connect to {url}: {reason}")]
+    Tls { url: String, reason: String },
     #[error("{0}")]
     Problem(Problem),
-    #[error("{url} did not answer like a klambda server: {reason}")]
+    #[error("{url} is not a klambda server: {reason}")]
     Garbled { url: String, reason: String },
 }
 
-/// An RFC 9457 problem document, or what can be said of an error answer that carries none.
-#[derive(Debug)]
-pub struct Problem {
-    pub status: u16,
-    pub body: Value,
-}
-
-/// Some of a list, and whether there is more of it.
+/// A part of a list.
 #[derive(Debug)]
 pub struct Page {
     pub items: Vec<Value>,
     pub more: bool,
 }
 
-/// The largest answer taken into memory; streams have no limit.
+/// The largest response that is read into memory. Streams have no limit.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 const PAGE_MAX: usize = 1_000;
 
 impl Client {
-    pub fn new(global: &Global) -> anyhow::Result<Client> {
-        let base = base_url(&global.server)?;
-        let bearer = global.token_file.as_deref().map(read_token).transpose()?;
+    pub fn new(connection: Connection) -> anyhow::Result<Client> {
+        let Connection { server, token_file, ca_file, namespace, timeout } = connection;
+        let base = base_url(&server)?;
+        let token = token_file.as_deref().map(read_token).transpose()?;
+        let bearer = token.map(|token| format!("Bearer {token}"));
         let mut config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
-            .timeout_connect(Some(global.timeout))
+            .timeout_connect(Some(timeout))
             .user_agent(concat!("klambda/", env!("CARGO_PKG_VERSION")));
         if is_loopback(&base) {
             // A proxy named in the environment cannot reach this machine's own loopback.
             config = config.proxy(None);
         }
-        if let Some(file) = &global.ca_file {
+        if let Some(file) = &ca_file {
             config = config.tls_config(TlsConfig::builder().root_certs(read_certificates(file)?).build());
         }
-        let namespace = global.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        Ok(Client { agent: config.build().new_agent(), base, bearer, timeout: global.timeout, namespace })
+        Ok(Client { agent: config.build().new_agent(), base, bearer, timeout, namespace, ca_file })
     }
 
-    /// Lists are of all namespaces from here on.
+    /// From here on, lists are of all namespaces.
     pub fn look_everywhere(&mut self) {
         self.namespace = ALL_NAMESPACES.to_owned();
     }
@@ -113,6 +112,10 @@ impl Client {
         self.call(Method::PUT, route, Some(Body::json(body)))
     }
 
+    pub fn patch(&self, route: &Route, body: &Value) -> Result<Answer, Error> {
+        self.call(Method::PATCH, route, Some(Body::json(body)))
+    }
+
     pub fn post(&self, route: &Route, body: Option<&Value>) -> Result<Answer, Error> {
         self.call(Method::POST, route, body.map(Body::json))
     }
@@ -121,7 +124,7 @@ impl Client {
         self.call(Method::POST, route, Some(Body::new(body, content_type)))
     }
 
-    /// Sends what is not ours to read, and hands back the answer as it came.
+    /// Sends any body and returns the response unchanged.
     pub fn post_raw(&self, route: &Route, body: Body) -> Result<Vec<u8>, Error> {
         let mut response = self.send(Method::POST, route, Some(body), "*/*", Some(self.timeout))?;
         if response.status().as_u16() >= 300 {
@@ -166,7 +169,7 @@ impl Client {
         }
     }
 
-    /// Opens an answer that is read as it comes: only connecting and the answer's head are timed.
+    /// Opens a response that is read as it arrives. The time limit covers the connection and the response headers.
     pub fn stream(&self, method: Method, route: &Route, accept: &str) -> Result<impl Read + use<>, Error> {
         let body = (method == Method::POST).then(|| Body::new(String::new(), "application/json"));
         let response = self.send(method, route, body, accept, None)?;
@@ -193,7 +196,7 @@ impl Client {
         accept: &str,
         timeout: Option<Duration>,
     ) -> Result<http::Response<ureq::Body>, Error> {
-        let carries_body = matches!(method, Method::POST | Method::PUT);
+        let carries_body = matches!(method, Method::POST | Method::PUT | Method::PATCH);
         let mut request = http::Request::builder()
             .method(method)
             .uri(route.to_url(&self.base, &self.namespace))
@@ -234,8 +237,8 @@ impl Client {
         let parsed = if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&body) };
         match (status, parsed) {
             (200..=299, Ok(body)) => Ok(Answer { status, body }),
-            (200..=299, Err(_)) => Err(self.garbled("the answer is not JSON")),
-            (300..=399, _) => Err(self.garbled(&format!("it answers {status}, a redirection"))),
+            (200..=299, Err(_)) => Err(self.garbled("the response is not JSON")),
+            (300..=399, _) => Err(self.garbled(&format!("it responds with {status}, a redirection"))),
             (_, Ok(body)) => Err(Error::Problem(Problem { status, body })),
             (_, Err(_)) => Err(Error::Problem(Problem { status, body: Value::Null })),
         }
@@ -244,18 +247,25 @@ impl Client {
     fn transport(&self, error: ureq::Error) -> Error {
         use ureq::Error as E;
         let url = self.base.clone();
-        if url.starts_with("https:") && error.to_string().contains("InvalidContentType") {
-            return Error::PlainHttp { plain: url.replacen("https", "http", 1), url };
+        if let Some(fault) = tls::error_in(&error) {
+            return Error::Tls { reason: tls::explain(fault, &url, self.ca_file.as_deref()), url };
+        }
+        if url.starts_with("http:") && broke_off(&error) && tls::speaks_tls(&url) {
+            let secure = url.replacen("http", "https", 1);
+            return Error::Tls {
+                reason: format!("the server there speaks https, not http; use --server {secure}"),
+                url,
+            };
         }
         match error {
             E::Timeout(_) => {
-                let reason = format!("no answer within {} ms", self.timeout.as_millis());
+                let reason = format!("no response within {}", span(self.timeout));
                 Error::Unreachable { url, reason }
             }
             E::Io(io) => Error::Unreachable { url, reason: io_reason(&io) },
             E::HostNotFound => Error::Unreachable { url, reason: "no such host".to_owned() },
             E::ConnectionFailed => Error::Unreachable { url, reason: "connection failed".to_owned() },
-            E::Tls(_) | E::Rustls(_) | E::Pem(_) => Error::Unreachable { url, reason: error.to_string() },
+            E::Tls(_) | E::Pem(_) => Error::Tls { url, reason: error.to_string() },
             other => Error::Garbled { url, reason: other.to_string() },
         }
     }
@@ -265,7 +275,7 @@ impl Client {
     }
 }
 
-/// What a request carries, and what its headers say of that.
+/// The body of a request with its headers.
 #[derive(Clone)]
 pub struct Body {
     bytes: Vec<u8>,
@@ -287,62 +297,28 @@ impl Body {
     }
 }
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What a function throws is no problem document.
-        let thrown = &self.body["error"];
-        match (self.body["title"].as_str(), thrown["message"].as_str()) {
-            (Some(title), _) => write!(f, "{title}")?,
-            (None, Some(message)) => write!(f, "{}: {message}", thrown["type"].as_str().unwrap_or("Error"))?,
-            (None, None) => write!(f, "the server answered {}", self.status)?,
-        }
-        let detail = in_flags(self.body["detail"].as_str().unwrap_or_default());
-        if !detail.is_empty() {
-            write!(f, ": {detail}")?;
-        }
-        if self.is("unauthorized") {
-            write!(f, "; --token-file names the file that holds it")?;
-        }
-        for fault in self.body["faults"].as_array().into_iter().flatten() {
-            let path = fault["path"].as_str().unwrap_or_default();
-            let message = fault["message"].as_str().unwrap_or_default();
-            let colon = if path.is_empty() { "" } else { ": " };
-            let fault = in_flags(&format!("{path}{colon}{message}"));
-            // Of a single fault the detail has told already.
-            if !detail.ends_with(&fault) {
-                write!(f, "\n  {fault}")?;
-            }
-        }
-        for (member, title) in [("lanes", "parked lanes"), ("sources", "sources")] {
-            let listed = self.body[member].as_array().into_iter().flatten();
-            let listed: Vec<&str> = listed.filter_map(Value::as_str).collect();
-            if !listed.is_empty() {
-                write!(f, "\n  {title}: {}", one_line(&listed.join(", ")))?;
-            }
-        }
-        Ok(())
+/// `30s`, `500ms`.
+fn span(time: Duration) -> String {
+    match time.subsec_millis() {
+        0 => format!("{}s", time.as_secs()),
+        _ => format!("{}ms", time.as_millis()),
     }
-}
-
-impl Problem {
-    /// Whether its type ends like this.
-    fn is(&self, slug: &str) -> bool {
-        self.body["type"].as_str().and_then(|kind| kind.rsplit('/').next()) == Some(slug)
-    }
-}
-
-/// Replaces the REST parameters in a text of the server by the flags of the commands.
-fn in_flags(text: &str) -> String {
-    let flags = [("?drain=true", "--drain"), ("?discard=true", "--discard"), ("?source=", "--source")];
-    flags.iter().fold(text.to_owned(), |text, (parameter, flag)| text.replace(parameter, flag))
 }
 
 /// `next` is a cursor or, for events, a position.
 fn cursor_text(next: &Value) -> Option<String> {
-    match next {
-        Value::String(cursor) => Some(cursor.clone()),
-        Value::Number(position) => Some(position.to_string()),
-        _ => None,
+    next.as_str().map(str::to_owned)
+}
+
+/// Whether the other side ended the conversation, or answered in something other than HTTP.
+fn broke_off(error: &ureq::Error) -> bool {
+    use std::io::ErrorKind as K;
+    match error {
+        ureq::Error::Io(io) => {
+            matches!(io.kind(), K::ConnectionReset | K::ConnectionAborted | K::UnexpectedEof | K::BrokenPipe)
+        }
+        ureq::Error::Protocol(_) => true,
+        _ => false,
     }
 }
 
@@ -354,7 +330,7 @@ fn io_reason(error: &std::io::Error) -> String {
     }
 }
 
-fn base_url(server: &str) -> Result<String, Usage> {
+pub fn base_url(server: &str) -> Result<String, Usage> {
     let url = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
     let url = url.trim_end_matches('/').to_owned();
     let wrong = || Usage(format!("--server: {server} is not an http or https URL"));
@@ -372,16 +348,22 @@ fn is_loopback(base: &str) -> bool {
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-fn read_token(file: &Path) -> anyhow::Result<String> {
+/// Warns if other users can read the file.
+pub fn read_token(file: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file).map_err(|error| Usage::file(file, &error))?;
-    // The server's own file may hold several, one per line: any of them opens it.
-    match text.lines().map(str::trim).find(|line| !line.is_empty()) {
-        Some(token) => Ok(format!("Bearer {token}")),
-        None => Err(Usage::file(file, &"the token file is empty").into()),
+    let token = first_token(&text).ok_or_else(|| Usage::file(file, &"the token file is empty"))?;
+    if let Some(warning) = exposure(file) {
+        eprintln!("warning: {warning}");
     }
+    Ok(token.to_owned())
 }
 
-fn read_certificates(file: &Path) -> anyhow::Result<RootCerts> {
+/// The server's own file may hold several tokens, one per line. Each of them is valid.
+pub fn first_token(text: &str) -> Option<&str> {
+    text.lines().map(str::trim).find(|line| !line.is_empty())
+}
+
+pub fn read_certificates(file: &Path) -> anyhow::Result<RootCerts> {
     let pem = std::fs::read(file).map_err(|error| Usage::file(file, &error))?;
     let mut certificates = Vec::new();
     for item in ureq::tls::parse_pem(&pem) {
@@ -390,7 +372,7 @@ fn read_certificates(file: &Path) -> anyhow::Result<RootCerts> {
         }
     }
     match certificates.is_empty() {
-        true => Err(Usage(format!("{}: no certificate in it", file.display())).into()),
+        true => Err(Usage(format!("{}: the file contains no certificate (PEM)", file.display())).into()),
         false => Ok(RootCerts::new_with_certs(&certificates)),
     }
 }

@@ -1,4 +1,4 @@
-//! How a run ends: one line for the person, one code for the script.
+//! Errors of a command: one line for people, an exit code for scripts.
 
 use crate::client;
 use std::fmt;
@@ -6,15 +6,20 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The command line or an input file is wrong: nothing was asked of the server.
+/// The command line or an input file is wrong. No request was sent.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);
 
-/// The server's store failed while it ran.
+/// The store of a running server failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct StoreFailed(pub String);
+
+/// `diff` found differences and has printed them.
+#[derive(Debug, thiserror::Error)]
+#[error("there are differences")]
+pub struct Differences;
 
 impl Usage {
     pub fn file(file: &Path, error: &dyn fmt::Display) -> Usage {
@@ -22,12 +27,14 @@ impl Usage {
     }
 }
 
-/// Says what went wrong, unless nobody reads any more, and picks the exit code.
+/// Prints the error and returns the exit code. A closed pipe on stdout is no error.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    print(error);
+    if !error.is::<Differences>() {
+        print(error);
+    }
     ExitCode::from(code(error))
 }
 
@@ -43,14 +50,14 @@ pub fn code(error: &anyhow::Error) -> u8 {
         return klambda_crash::EXIT_STORE;
     }
     match error.chain().find_map(|cause| cause.downcast_ref::<client::Error>()) {
-        Some(client::Error::Unreachable { .. } | client::Error::PlainHttp { .. }) => 3,
+        Some(client::Error::Unreachable { .. } | client::Error::Tls { .. }) => 3,
         Some(client::Error::Problem(problem)) if problem.status == 404 => 4,
         Some(client::Error::Problem(problem)) if problem.status == 409 => 5,
         _ => 1,
     }
 }
 
-/// `klambda … | head`: whoever read our output has seen enough. Network errors never carry an `io::Error`, so this is stdout.
+/// `klambda … | head` closes stdout early. Network errors never carry an `io::Error`, so this one comes from stdout.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let causes = &mut error.chain();
     causes.any(|cause| {

@@ -1,17 +1,17 @@
-//! A function or agent as the API shows it, in a few words.
+//! Short texts about a function or agent of the API.
 
-use crate::output::{cell, text};
+use crate::output::{cell, counted, text};
 use serde_json::Value;
 
-/// What must be true before a function is what its manifest asks for.
+/// The conditions of a function that is ready.
 const NEEDED: [&str; 5] = ["SourceReady", "BuildReady", "DeployReady", "ServiceReady", "TriggersReady"];
 
-/// How far what was asked for last has come.
+/// The progress of the last applied version.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress {
     Underway,
     Done,
-    /// It ended otherwise, and will not change by itself.
+    /// It will not become ready by itself.
     Failed(String),
 }
 
@@ -27,7 +27,7 @@ pub fn progress(item: &Value) -> Progress {
     if done { Progress::Done } else { Progress::Underway }
 }
 
-/// Whether the status speaks of the spec as it is now.
+/// Whether the status is of the current spec.
 pub fn is_current(item: &Value) -> bool {
     item["status"]["observedGeneration"] == item["metadata"]["generation"]
 }
@@ -44,14 +44,14 @@ pub fn conditions(item: &Value) -> &[Value] {
     item["status"]["conditions"].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The first thing that is not as it should be, and what to do about it.
+/// Message and reason of the first condition that is false.
 fn fault(item: &Value) -> Option<String> {
     let wrong = |name: &&str| condition(item, name).filter(|condition| condition["status"] == "False");
     let condition = NEEDED.iter().find_map(wrong)?;
     Some(format!("{} ({})", cell(condition, "/message"), cell(condition, "/reason")))
 }
 
-/// The word for the first thing that is not as it should be.
+/// The reason of the first condition that is not true.
 pub fn reason(item: &Value) -> String {
     let wrong = |name: &&str| condition(item, name).filter(|condition| condition["status"] != "True");
     NEEDED.iter().find_map(wrong).map_or_else(|| "-".to_owned(), |found| cell(found, "/reason"))
@@ -62,7 +62,7 @@ pub fn ready(item: &Value) -> String {
     if ready { "True" } else { "False" }.to_owned()
 }
 
-/// What runs it: a language, or what it is where that is brought along.
+/// The language, or the type of the source if that includes the runtime.
 pub fn runtime(item: &Value) -> String {
     match (text(item, "/spec/runtime/language"), text(item, "/spec/runtime/version")) {
         (Some(language), Some(version)) => format!("{language} {version}"),
@@ -71,12 +71,12 @@ pub fn runtime(item: &Value) -> String {
     }
 }
 
-/// Where its code comes from.
+/// The origin of the code.
 pub fn source(item: &Value) -> String {
     let Some(kind) = text(item, "/spec/source/type") else { return "none yet".to_owned() };
     let of = |name: &str| text(item, &format!("/spec/source/{kind}/{name}"));
     let named = match kind.as_str() {
-        "inline" => of("code").map(|code| format!("{} lines", code.lines().count())),
+        "inline" => of("code").map(|code| counted(code.lines().count() as u64, "line")),
         "git" => of("url").map(|url| {
             [Some(url), of("ref"), of("path")].into_iter().flatten().collect::<Vec<_>>().join(" ")
         }),
@@ -88,7 +88,24 @@ pub fn source(item: &Value) -> String {
     named.map_or_else(|| kind.clone(), |named| format!("{kind}: {named}"))
 }
 
-/// The error that a delivery ended in. What a function threw is JSON, often cut off: its kind and its message are enough.
+/// The source of a revision, with the first digits of its commit or digest.
+pub fn revision_source(item: &Value) -> String {
+    const DIGITS: usize = 10;
+    let name = ["/commit", "/sourceDigest"].iter().find_map(|at| text(item, at));
+    let is_built = !matches!(text(item, "/spec/source/type").as_deref(), Some("image" | "url") | None);
+    let name = name.filter(|_| is_built).map(|name| format!(" @{}", name.get(..DIGITS).unwrap_or(&name)));
+    format!("{}{}", source(item), name.unwrap_or_default())
+}
+
+/// The serving and the desired generation, if they differ.
+pub fn serves(item: &Value) -> Option<(u64, u64)> {
+    let service = &item["status"]["serviceStatus"];
+    let serves = service["generation"].as_u64().filter(|_| service["ready"] == true)?;
+    let wants = item["metadata"]["generation"].as_u64()?;
+    (serves != wants).then_some((serves, wants))
+}
+
+/// The error of a delivery. An error that a function threw is JSON, often cut off; type and message are enough.
 pub fn error(text: &str) -> String {
     let Some((status, body)) = text.split_once(": {") else { return text.to_owned() };
     let member = |name: &str| {
@@ -103,7 +120,7 @@ pub fn error(text: &str) -> String {
     }
 }
 
-/// Which events a trigger lets through.
+/// The events that a trigger accepts.
 pub fn trigger(trigger: &Value) -> String {
     let exact = |name: &str| text(trigger, &format!("/filter/{name}")).map(|value| format!("{name} {value}"));
     let exact: Vec<String> = ["type", "source"].into_iter().filter_map(exact).collect();
@@ -114,7 +131,7 @@ pub fn trigger(trigger: &Value) -> String {
     }
 }
 
-/// Whom a subscription delivers to.
+/// The target of a subscription.
 pub fn target(subscription: &Value) -> String {
     match text(subscription, "/spec/target/function/name") {
         Some(name) => format!("function {}/{name}", cell(subscription, "/spec/target/function/namespace")),

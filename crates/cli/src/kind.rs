@@ -1,12 +1,18 @@
-//! The things the API knows by name, and the columns that show them.
+//! The resource types: their names, and how lists show them.
 
-use crate::function::{error, ready, reason, runtime, source, target};
-use crate::output::{Table, cell, number, shorten, text};
-use crate::time::{age_of, relative};
+mod columns;
+
+pub use columns::compare;
+
+use crate::output::{Sheet, Table, text};
+use crate::resource::encoded;
+use crate::route::Route;
+use columns::{Column, NAMESPACE, TYPED, columns};
 use klambda_core::time::Millis;
 use serde_json::Value;
+use std::cmp::Ordering;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Function,
     Agent,
@@ -17,109 +23,166 @@ pub enum Kind {
     Event,
     Namespace,
     Token,
+    Secret,
     Audit,
+    Revision,
 }
 
-const ERROR_CHARS_MAX: usize = 60;
+/// A type with its singular, plural and short names.
+type Names = (Kind, &'static str, &'static str, &'static [&'static str]);
+
+const NAMES: [Names; 12] = [
+    (Kind::Function, "function", "functions", &["fn", "lf", "lambdafunction", "lambdafunctions"]),
+    (Kind::Agent, "agent", "agents", &["la", "lambdaagent", "lambdaagents"]),
+    (Kind::Subscription, "subscription", "subscriptions", &["sub", "subs"]),
+    (Kind::Lane, "lane", "lanes", &[]),
+    (Kind::DeadLetter, "deadletter", "deadletters", &["dl", "dlq"]),
+    (Kind::Replay, "replay", "replays", &[]),
+    (Kind::Event, "event", "events", &["ev"]),
+    (Kind::Namespace, "namespace", "namespaces", &["ns"]),
+    (Kind::Token, "token", "tokens", &[]),
+    (Kind::Secret, "secret", "secrets", &[]),
+    (Kind::Audit, "audit", "audit", &[]),
+    (Kind::Revision, "revision", "revisions", &[]),
+];
+
+/// The types that commands take. `klambda history` lists revisions, which belong to one function.
+fn listed() -> impl Iterator<Item = &'static Names> {
+    NAMES.iter().filter(|names| names.0 != Kind::Revision)
+}
 
 impl Kind {
+    /// What `get all` lists.
+    pub const MAIN: [Kind; 3] = [Kind::Function, Kind::Agent, Kind::Subscription];
+
+    pub fn all() -> impl Iterator<Item = Kind> {
+        listed().map(|names| names.0)
+    }
+
     pub fn word(self) -> &'static str {
+        NAMES[self as usize].1
+    }
+
+    pub fn plural(self) -> &'static str {
+        NAMES[self as usize].2
+    }
+
+    /// By its singular, plural or short name.
+    pub fn parse(word: &str) -> Option<Kind> {
+        let is_named = |names: &&Names| names.1 == word || names.2 == word || names.3.contains(&word);
+        listed().find(is_named).map(|names| names.0)
+    }
+
+    /// Every word that `parse` takes.
+    pub fn words() -> impl Iterator<Item = &'static str> {
+        listed().flat_map(|names| [names.1, names.2].into_iter().chain(names.3.iter().copied()))
+    }
+
+    pub fn runs_code(self) -> bool {
+        matches!(self, Kind::Function | Kind::Agent)
+    }
+
+    /// Where the list is.
+    pub fn route(self) -> Route {
         match self {
-            Kind::Function => "function",
-            Kind::Agent => "agent",
-            Kind::Subscription => "subscription",
-            Kind::Lane => "lane",
-            Kind::DeadLetter => "deadletter",
-            Kind::Replay => "replay",
-            Kind::Event => "event",
-            Kind::Namespace => "namespace",
-            Kind::Token => "token",
-            Kind::Audit => "audit",
+            Kind::Function => Route::new(&["lambda", "functions"]),
+            Kind::Agent => Route::new(&["lambda", "agents"]),
+            Kind::DeadLetter => Route::new(&["dlq"]),
+            Kind::Replay => Route::new(&["dlq", "replays"]),
+            other => Route::new(&[other.plural()]),
         }
     }
 
-    /// `kind/name`, as `-o name` prints it.
+    /// `type/name`, as `-o name` prints it. `resource::parse` reads it back.
     pub fn name_of(self, item: &Value) -> String {
-        let name = match self {
-            Kind::Function | Kind::Agent | Kind::Subscription | Kind::Namespace => {
-                cell(item, "/metadata/name")
-            }
-            Kind::Lane => format!("{}/{}", cell(item, "/subscription"), cell(item, "/key")),
-            Kind::DeadLetter | Kind::Replay => cell(item, "/id"),
-            Kind::Event => cell(item, "/event/id"),
-            Kind::Token => cell(item, "/name"),
-            Kind::Audit => cell(item, "/number"),
-        };
-        format!("{}/{name}", self.word())
+        format!("{}/{}", self.word(), encoded(&self.bare_name_of(item)))
+    }
+
+    /// The name without its type. A lane is named by subscription and key.
+    pub fn bare_name_of(self, item: &Value) -> String {
+        let at = |pointer| text(item, pointer).unwrap_or_default();
+        match self {
+            Kind::Function | Kind::Agent | Kind::Subscription | Kind::Namespace => at("/metadata/name"),
+            Kind::Lane => format!("{}/{}", at("/subscription"), at("/key")),
+            Kind::DeadLetter | Kind::Replay => at("/id"),
+            Kind::Event => at("/event/id"),
+            Kind::Token | Kind::Secret => at("/name"),
+            Kind::Audit | Kind::Revision => at("/number"),
+        }
     }
 
     pub fn table(self, items: &[Value], shown: Shown, now: Millis) -> Table {
-        let (narrow, more) = self.columns();
-        let only_if = |columns: &'static [Column], wanted: bool| columns.iter().filter(move |_| wanted);
-        let columns: Vec<&Column> =
-            only_if(NAMESPACE, shown.namespaces).chain(narrow).chain(only_if(more, shown.wide)).collect();
+        let columns = self.shown_columns(shown);
         let mut table = Table::new(&columns.iter().map(|column| column.0).collect::<Vec<_>>());
         for item in items {
-            table.row(columns.iter().map(|column| column.1.show(item, now)).collect());
+            table.row(columns.iter().map(|column| self.cell(column, item, shown, now)).collect());
         }
         table
     }
 
-    fn columns(self) -> (&'static [Column], &'static [Column]) {
-        match self {
-            Kind::Function | Kind::Agent => (FUNCTION, FUNCTION_WIDE),
-            Kind::Subscription => (SUBSCRIPTION, SUBSCRIPTION_WIDE),
-            Kind::Lane => (LANE, LANE_WIDE),
-            Kind::DeadLetter => (DEAD_LETTER, DEAD_LETTER_WIDE),
-            Kind::Replay => (REPLAY, REPLAY_WIDE),
-            Kind::Event => (EVENT, EVENT_WIDE),
-            Kind::Namespace => (NAMESPACES, NAMESPACES_WIDE),
-            Kind::Token => (TOKEN, TOKEN_WIDE),
-            Kind::Audit => (AUDIT, AUDIT_WIDE),
+    fn cell(self, column: &Column, item: &Value, shown: Shown, now: Millis) -> String {
+        match shown.types && column.0 == TYPED[0].0 {
+            true => self.name_of(item),
+            false => column.show(item, now),
         }
+    }
+
+    fn shown_columns(self, shown: Shown) -> Vec<&'static Column> {
+        let (narrow, more) = columns(self);
+        let namespaces = if shown.namespaces { NAMESPACE } else { &[] };
+        let typed = if shown.types { TYPED } else { &[] };
+        let more = if shown.wide { more } else { &[] };
+        let is_wanted = |column: &&Column| !(shown.types && ["NAME", "ID"].contains(&column.0));
+        let own = narrow.iter().chain(more).filter(is_wanted);
+        namespaces.iter().chain(typed).chain(own).collect()
+    }
+
+    /// The cells of a row that do not change just because time passes.
+    pub fn fingerprint(self, item: &Value) -> Vec<String> {
+        let columns = self.shown_columns(Shown { wide: true, namespaces: true, types: false });
+        let lasting = columns.into_iter().filter(|column| !column.is_time());
+        lasting.map(|column| column.show(item, Millis(0))).collect()
+    }
+
+    /// How a column orders two items; `None` if there is no such column.
+    pub fn order_by(self, name: &str) -> Option<impl Fn(&Value, &Value) -> Ordering + use<>> {
+        let columns = self.shown_columns(Shown { wide: true, namespaces: true, types: false });
+        let column = columns.into_iter().find(|column| column.0.eq_ignore_ascii_case(name))?;
+        Some(|a: &Value, b: &Value| column.compare(a, b))
+    }
+
+    pub fn column_names(self) -> Vec<&'static str> {
+        let shown = Shown { wide: true, namespaces: false, types: false };
+        self.shown_columns(shown).into_iter().map(|column| column.0).collect()
+    }
+
+    /// Every column on a line of its own.
+    pub fn sheet(self, item: &Value, now: Millis) -> Sheet {
+        let mut sheet = Sheet::default();
+        for column in self.shown_columns(Shown { wide: true, namespaces: false, types: false }) {
+            sheet.line(&sentence_case(column.0), column.show(item, now));
+        }
+        sheet
     }
 }
 
-/// Which columns there are beside the usual ones.
+/// `LAST-USED` as `Last used`.
+fn sentence_case(header: &str) -> String {
+    let (first, rest) = header.split_at(1);
+    format!("{first}{}", rest.to_lowercase().replace('-', " "))
+}
+
+/// Which columns are shown beside the usual ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shown {
     pub wide: bool,
-    /// Things of several namespaces are in one table.
+    /// Items of several namespaces are in one table.
     pub namespaces: bool,
+    /// Tables of several types follow each other, so names carry their type.
+    pub types: bool,
 }
 
-struct Column(&'static str, Show);
-
-/// How a column reads its cell, from the JSON pointer given.
-enum Show {
-    Text(&'static str),
-    TextOr(&'static str, &'static str),
-    Count(&'static str),
-    Age(&'static str),
-    Relative(&'static str),
-    Error(&'static str),
-    Words(fn(&Value) -> String),
-    Key,
-    Data,
-}
-
-impl Show {
-    fn show(&self, item: &Value, now: Millis) -> String {
-        match self {
-            Show::Text(at) => cell(item, at),
-            Show::TextOr(at, otherwise) => text(item, at).unwrap_or_else(|| (*otherwise).to_owned()),
-            Show::Count(at) => number(item, at).to_string(),
-            Show::Age(at) => age_of(text(item, at).as_deref(), now),
-            Show::Relative(at) => text(item, at).map_or_else(|| "-".to_owned(), |at| relative(&at, now)),
-            Show::Error(at) => shorten(&error(&cell(item, at)), ERROR_CHARS_MAX),
-            Show::Words(say) => say(item),
-            Show::Key => key_of(&item["event"]),
-            Show::Data => shorten(&data_of(&item["event"]), ERROR_CHARS_MAX),
-        }
-    }
-}
-
-/// The key an event has where no subscription says otherwise.
+/// The key of an event in subscriptions that do not define another one.
 pub fn key_of(event: &Value) -> String {
     let named = ["/partitionkey", "/subject"].iter().find_map(|at| text(event, at));
     named.unwrap_or_else(|| "-".to_owned())
@@ -134,159 +197,6 @@ pub fn data_of(event: &Value) -> String {
     }
 }
 
-use Show::{Age, Count, Data, Error, Key, Relative, Text, TextOr, Words};
-
-const NAMESPACE: &[Column] = &[Column("NAMESPACE", Words(namespace))];
-
-/// Where a thing lives: documents say it among their metadata.
-fn namespace(item: &Value) -> String {
-    text(item, "/metadata/namespace").unwrap_or_else(|| cell(item, "/namespace"))
-}
-
-const NAMESPACES: &[Column] = &[
-    Column("NAME", Text("/metadata/name")),
-    Column("SUBSCRIPTIONS", Count("/status/subscriptions")),
-    Column("WAITING", Count("/status/waiting")),
-    Column("DEAD", Count("/status/deadLetters")),
-    Column("AGE", Age("/metadata/createdAt")),
-];
-const NAMESPACES_WIDE: &[Column] = &[
-    Column("MAX-EVENTS/S", Text("/spec/limits/eventsPerSecond")),
-    Column("MAX-BACKLOG", Text("/spec/limits/backlog")),
-    Column("MAX-SUBSCRIPTIONS", Text("/spec/limits/subscriptions")),
-    Column("MAX-FUNCTIONS", Text("/spec/limits/functions")),
-];
-
-const FUNCTION: &[Column] = &[
-    Column("NAME", Text("/metadata/name")),
-    Column("RUNTIME", Words(runtime)),
-    Column("PHASE", Text("/status/phase")),
-    Column("READY", Words(ready)),
-    Column("REPLICAS", Count("/status/serviceStatus/replicas")),
-    Column("ORDERING", TextOr("/spec/ordering", "unordered")),
-    Column("URL", Text("/status/serviceStatus/url")),
-    Column("AGE", Age("/metadata/creationTimestamp")),
-];
-const FUNCTION_WIDE: &[Column] = &[
-    Column("HANDLER", Text("/spec/runtime/handler")),
-    Column("SOURCE", Words(source)),
-    Column("GENERATION", Count("/metadata/generation")),
-    Column("VERSION", Text("/status/serviceStatus/version")),
-    Column("REASON", Words(reason)),
-];
-
-const SUBSCRIPTION: &[Column] = &[
-    Column("NAME", Text("/metadata/name")),
-    Column("ORDERING", TextOr("/spec/ordering", "unordered")),
-    Column("TARGET", Words(target)),
-    Column("WAITING", Count("/status/waiting")),
-    Column("INFLIGHT", Count("/status/inFlight")),
-    Column("PARKED", Count("/status/parked")),
-    Column("DEAD", Count("/status/deadLetters")),
-    Column("PHASE", Text("/status/phase")),
-    Column("AGE", Age("/metadata/createdAt")),
-];
-const SUBSCRIPTION_WIDE: &[Column] = &[
-    Column("DELIVERED", Count("/status/delivered")),
-    Column("OLDEST", Age("/status/oldest")),
-    Column("RETRYING", Count("/status/lanes/retrying")),
-    Column("GAPS", Count("/status/lanes/gap")),
-    Column("BREAKER", Text("/status/breaker/state")),
-];
-
-const LANE: &[Column] = &[
-    Column("SUBSCRIPTION", Text("/subscription")),
-    Column("KEY", Text("/key")),
-    Column("STATE", Text("/state")),
-    Column("DEPTH", Count("/depth")),
-    Column("SINCE", Age("/since")),
-    Column("WAITS-FOR", Text("/waitsFor")),
-];
-const LANE_WIDE: &[Column] = &[
-    Column("HEAD", Text("/head/id")),
-    Column("ATTEMPTS", Text("/head/attempts")),
-    Column("NEXT-ATTEMPT", Relative("/head/nextAttempt")),
-    Column("EXPECTED", Text("/expectedSequence")),
-    Column("BUFFERED", Count("/buffered")),
-    Column("LAST-ERROR", Error("/head/lastError")),
-];
-
-const DEAD_LETTER: &[Column] = &[
-    Column("ID", Text("/id")),
-    Column("SUBSCRIPTION", Text("/subscription")),
-    Column("KEY", Text("/key")),
-    Column("REASON", Text("/reason")),
-    Column("ATTEMPTS", Count("/attempts")),
-    Column("AGE", Age("/failedAt")),
-    Column("LAST-ERROR", Error("/lastError")),
-];
-const DEAD_LETTER_WIDE: &[Column] = &[
-    Column("TYPE", Text("/type")),
-    Column("SOURCE", Text("/source")),
-    Column("EVENT", Text("/eventId")),
-    Column("POSITION", Text("/position")),
-    Column("HOLDS-LANE", Text("/holdsLane")),
-];
-
-const REPLAY: &[Column] = &[
-    Column("ID", Text("/id")),
-    Column("STATE", Text("/state")),
-    Column("SELECTED", Count("/selected")),
-    Column("REPLAYED", Count("/replayed")),
-    Column("FAILED", Count("/failed")),
-    Column("SKIPPED", Count("/skipped")),
-    Column("AGE", Age("/createdAt")),
-];
-const REPLAY_WIDE: &[Column] = &[
-    Column("KEYS", Count("/keys")),
-    Column("VIOLATIONS", Count("/orderViolations")),
-    Column("DUPLICATES", Count("/duplicates")),
-    Column("RATE", Text("/ratePerSecond")),
-    Column("PARALLELISM", Text("/parallelism")),
-    Column("FINISHED", Relative("/finishedAt")),
-];
-
-const EVENT: &[Column] = &[
-    Column("POSITION", Text("/position")),
-    Column("TYPE", Text("/event/type")),
-    Column("SOURCE", Text("/event/source")),
-    Column("ID", Text("/event/id")),
-    Column("KEY", Key),
-    Column("AGE", Age("/acceptedAt")),
-];
-const EVENT_WIDE: &[Column] = &[
-    Column("SEQUENCE", Text("/event/sequence")),
-    Column("CONTENT-TYPE", Text("/event/datacontenttype")),
-    Column("DATA", Data),
-];
-
-const TOKEN: &[Column] = &[
-    Column("NAME", Text("/name")),
-    Column("ROLE", Text("/role")),
-    Column("NAMESPACES", Words(namespaces)),
-    Column("EXPIRES", Relative("/expiresAt")),
-    Column("LAST-USED", Relative("/lastUsedAt")),
-    Column("AGE", Age("/createdAt")),
-];
-const TOKEN_WIDE: &[Column] = &[Column("CREATED-BY", Text("/createdBy"))];
-
-const AUDIT: &[Column] = &[
-    Column("TIME", Text("/time")),
-    Column("WHO", Text("/who")),
-    Column("VERB", Text("/verb")),
-    Column("KIND", Text("/kind")),
-    Column("NAME", Text("/name")),
-];
-const AUDIT_WIDE: &[Column] = &[Column("FROM", Text("/from")), Column("NUMBER", Text("/number"))];
-
-/// Names with commas between them, or `*`.
-fn namespaces(token: &Value) -> String {
-    match token["namespaces"].as_array() {
-        Some(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
-        None => cell(token, "/namespaces"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,7 +205,7 @@ mod tests {
     fn shown(kind: Kind, item: Value, wide: bool) -> String {
         let now = Millis::parse_rfc3339("2026-01-01T00:03:12Z").expect("a time");
         let mut out = Vec::new();
-        kind.table(&[item], Shown { wide, namespaces: false }, now).write(&mut out, "").expect("written");
+        kind.table(&[item], Shown { wide, ..Shown::default() }, now).write(&mut out, "").expect("written");
         String::from_utf8(out).expect("text")
     }
 
@@ -323,11 +233,28 @@ mod tests {
             "NAME    RUNTIME   PHASE   READY   REPLICAS   ORDERING   URL         AGE\n\
              hello   go        Ready   True    2          ordered    http://h/   3m12s\n"
         );
+        let mut behind = item.clone();
+        behind["metadata"]["generation"] = 4.into();
+        behind["status"]["serviceStatus"]["generation"] = 3.into();
+        assert!(shown(Kind::Function, behind, false).contains("Ready (serves 3, wants 4)"));
         assert!(shown(Kind::Agent, item.clone(), true).contains("REASON"));
-        let across = Kind::Function.table(&[item], Shown { wide: false, namespaces: true }, Millis(0));
+        let across = Kind::Function.table(&[item], Shown { namespaces: true, ..Shown::default() }, Millis(0));
         let mut out = Vec::new();
         across.write(&mut out, "").expect("written");
         assert!(out.starts_with(b"NAMESPACE   NAME"));
+    }
+
+    #[test]
+    fn a_revision() {
+        let item = json!({"number": 2, "generation": 3, "serving": true, "appliedBy": "token/ci",
+            "createdAt": "2026-01-01T00:00:00Z", "commit": "0123456789abcdef", "sourceDigest": "ffff",
+            "spec": {"source": {"type": "git", "git": {"url": "https://h/r"}}}});
+        assert_eq!(
+            shown(Kind::Revision, item, false),
+            "REVISION   GENERATION   SERVING   SOURCE                         APPLIED-BY   AGE\n\
+             2          3            yes       git: https://h/r @0123456789   token/ci     3m12s\n"
+        );
+        assert_eq!(Kind::parse("revisions"), None, "revisions belong to one function");
     }
 
     #[test]
@@ -338,5 +265,29 @@ mod tests {
         assert!(text.starts_with("SUBSCRIPTION   KEY   STATE   DEPTH   SINCE   WAITS-FOR   HEAD"), "{text}");
         assert!(text.contains("orders         a/b   open    0       12s     -           -"), "{text}");
         assert_eq!(Kind::Lane.name_of(&item), "lane/orders/a/b");
+    }
+
+    #[test]
+    fn every_type_has_its_own_names() {
+        for (at, kind) in Kind::all().enumerate() {
+            assert_eq!(kind as usize, at, "{kind:?} is at another place in the table");
+            assert_eq!(Kind::parse(kind.word()), Some(kind));
+            assert_eq!(Kind::parse(kind.plural()), Some(kind));
+        }
+        let mut words: Vec<&str> = Kind::words().collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), Kind::words().count() - 1, "only audit is its own plural");
+    }
+
+    #[test]
+    fn columns_order_items() {
+        let item =
+            |waiting: u64, at: &str| json!({"metadata": {"createdAt": at}, "status": {"waiting": waiting}});
+        let (old, new) = (item(10, "2026-01-01T00:00:00Z"), item(9, "2026-01-02T00:00:00Z"));
+        let order = |name: &str| Kind::Subscription.order_by(name).expect(name)(&old, &new);
+        assert_eq!(order("waiting"), Ordering::Greater, "10 is more than 9");
+        assert_eq!(order("AGE"), Ordering::Greater, "the old one has the greater age");
+        assert!(Kind::Subscription.order_by("colour").is_none());
     }
 }

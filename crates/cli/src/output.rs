@@ -1,19 +1,94 @@
-//! What is printed: tables for people, JSON and YAML for scripts.
+//! Output: tables for people, JSON, YAML and single values for scripts.
 
-use serde_json::Value;
+use crate::colour;
+use crate::jsonpath::{self, Path, Template};
+use serde_json::{Value, json};
 use std::io::{self, Write};
 use unicode_width::UnicodeWidthStr;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// For people
     Table,
-    /// For people with wide terminals
     Wide,
     Json,
     Yaml,
-    /// Only kind/name
     Name,
+    /// Leaked once when the command line is parsed, so that the format can be copied.
+    Extract(&'static Extract),
+}
+
+/// The parts of an answer that a script asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Extract {
+    JsonPath(Template),
+    Columns(Vec<(String, Path)>),
+}
+
+pub const FORMATS: &str = "table, wide, json, yaml, name, jsonpath=TEMPLATE or custom-columns=SPEC";
+
+impl Format {
+    pub fn parse(text: &str) -> Result<Format, String> {
+        match text.split_once('=') {
+            Some(("jsonpath", template)) => {
+                Template::parse(template).map(Extract::JsonPath).map(Format::extract)
+            }
+            Some(("custom-columns", columns)) => {
+                custom_columns(columns).map(Extract::Columns).map(Format::extract)
+            }
+            _ => Format::plain(text).ok_or_else(|| format!("expected {FORMATS}")),
+        }
+    }
+
+    fn plain(word: &str) -> Option<Format> {
+        match word {
+            "table" => Some(Format::Table),
+            "wide" => Some(Format::Wide),
+            "json" => Some(Format::Json),
+            "yaml" => Some(Format::Yaml),
+            "name" => Some(Format::Name),
+            _ => None,
+        }
+    }
+
+    fn extract(extract: Extract) -> Format {
+        Format::Extract(Box::leak(Box::new(extract)))
+    }
+
+    pub fn is_for_people(self) -> bool {
+        matches!(self, Format::Table | Format::Wide)
+    }
+}
+
+/// `NAME:.metadata.name,PHASE:.status.phase`
+fn custom_columns(text: &str) -> Result<Vec<(String, Path)>, String> {
+    let column = |column: &str| match column.split_once(':') {
+        Some((header, path)) if !header.is_empty() => Ok((header.to_owned(), Path::parse(path)?)),
+        _ => Err(format!("{column:?} is not a column like NAME:.metadata.name")),
+    };
+    text.split(',').map(column).collect()
+}
+
+impl Extract {
+    fn write(&self, out: &mut dyn Write, value: &Value) -> io::Result<()> {
+        match self {
+            Extract::JsonPath(template) => writeln!(out, "{}", template.render(value)),
+            Extract::Columns(columns) => columns_of(columns, value).write(out, ""),
+        }
+    }
+}
+
+/// A row for each item of a list, or one for a single resource.
+fn columns_of(columns: &[(String, Path)], value: &Value) -> Table {
+    let items = value["items"].as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+    let cell = |item: &Value, path: &Path| {
+        let found: Vec<String> = path.find(item).into_iter().map(jsonpath::shown).collect();
+        if found.is_empty() { "<none>".to_owned() } else { found.join(",") }
+    };
+    let mut table = Table::new(&columns.iter().map(|(header, _)| header.as_str()).collect::<Vec<_>>());
+    for item in items {
+        table.row(columns.iter().map(|(_, path)| cell(item, path)).collect());
+    }
+    table
 }
 
 /// Columns aligned with spaces, no borders.
@@ -33,15 +108,27 @@ impl Table {
 
     pub fn write(&self, out: &mut dyn Write, indent: &str) -> io::Result<()> {
         let widths = self.widths();
-        for row in &self.rows {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                line.push_str(cell);
-                line.extend(std::iter::repeat_n(' ', width + 3 - cell.width()));
-            }
-            writeln!(out, "{indent}{}", line.trim_end())?;
+        self.rows.iter().try_for_each(|row| writeln!(out, "{indent}{}", self.aligned(row, &widths)))
+    }
+
+    /// Writes a part of a table that grows. Columns keep the width that they had in earlier parts, or get wider.
+    pub fn write_more(&self, out: &mut dyn Write, widths: &mut Vec<usize>, header: bool) -> io::Result<()> {
+        let own = self.widths();
+        widths.resize(own.len(), 0);
+        widths.iter_mut().zip(own).for_each(|(width, own)| *width = own.max(*width));
+        let mut rows = self.rows.iter().skip(usize::from(!header));
+        rows.try_for_each(|row| writeln!(out, "{}", self.aligned(row, widths)))
+    }
+
+    fn aligned(&self, row: &[String], widths: &[usize]) -> String {
+        let header = self.rows.first().map_or(&[][..], Vec::as_slice);
+        let mut line = String::new();
+        for ((cell, width), column) in row.iter().zip(widths).zip(header) {
+            line.push_str(&colour::paint(column, cell, colour::is_enabled()));
+            line.extend(std::iter::repeat_n(' ', width + 3 - cell.width()));
         }
-        Ok(())
+        line.truncate(line.trim_end().len());
+        line
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -52,7 +139,7 @@ impl Table {
     }
 }
 
-/// `Name:   value` lines, for one thing described whole.
+/// `Name:   value` lines that describe one resource.
 #[derive(Debug, Default)]
 pub struct Sheet {
     lines: Vec<(String, String)>,
@@ -63,7 +150,7 @@ impl Sheet {
         self.lines.push((format!("{name}:"), one_line(&value.to_string())));
     }
 
-    /// Leaves the line out when there is nothing to say.
+    /// Leaves the line out without a value.
     pub fn line_opt(&mut self, name: &str, value: Option<impl ToString>) {
         if let Some(value) = value {
             self.line(name, value);
@@ -80,14 +167,20 @@ impl Sheet {
     }
 }
 
-/// Prints a value the way scripts asked for; true if it did, false if a person wants to read it.
+/// Prints a value for scripts. Answers false, and prints nothing, if the output is for people or only names.
 pub fn write_raw(out: &mut dyn Write, format: Format, value: &Value) -> anyhow::Result<bool> {
     match format {
         Format::Json => writeln!(out, "{value:#}")?,
         Format::Yaml => write!(out, "{}", serde_saphyr::to_string(value)?)?,
+        Format::Extract(extract) => extract.write(out, value)?,
         Format::Table | Format::Wide | Format::Name => return Ok(false),
     }
     Ok(true)
+}
+
+/// Several resources as one document.
+pub fn list_of(items: Vec<Value>) -> Value {
+    json!({ "apiVersion": "v1", "kind": "List", "items": items })
 }
 
 /// The text at a JSON pointer, numbers and booleans included.
@@ -100,7 +193,7 @@ pub fn text(value: &Value, pointer: &str) -> Option<String> {
     }
 }
 
-/// The same for a table's cell, which is never empty.
+/// The text of a cell, `-` if there is none.
 pub fn cell(value: &Value, pointer: &str) -> String {
     text(value, pointer).filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned())
 }
@@ -132,7 +225,7 @@ pub fn shorten(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// Keys, ids and errors come from outside: none may move the cursor or colour the terminal.
+/// Escapes control characters: keys, ids and errors come from outside and must not control the terminal.
 pub fn one_line(text: &str) -> String {
     if !text.chars().any(char::is_control) {
         return text.to_owned();
@@ -143,7 +236,6 @@ pub fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut out = Vec::new();
@@ -190,5 +282,22 @@ mod tests {
         assert_eq!(shorten("abc", 3), "abc");
         assert_eq!(cell(&json!({"a": {"b": 3}}), "/a/b"), "3");
         assert_eq!(cell(&json!({"a": null}), "/a"), "-");
+    }
+
+    #[test]
+    fn formats_are_parsed_and_extract_values() {
+        let written = |format: &str, value: &Value| {
+            let format = Format::parse(format).expect(format);
+            written(|out| assert!(write_raw(out, format, value).expect("written")))
+        };
+        let list =
+            list_of(vec![json!({"metadata": {"name": "a"}, "n": 1}), json!({"metadata": {"name": "b"}})]);
+        assert_eq!(written("jsonpath={.items[*].metadata.name}", &list), "a b\n");
+        let columns = "custom-columns=NAME:.metadata.name,N:.n";
+        assert_eq!(written(columns, &list), "NAME   N\na      1\nb      <none>\n");
+        assert_eq!(written(columns, &list["items"][0]), "NAME   N\na      1\n");
+        for wrong in ["xml", "jsonpath={.a", "custom-columns=NAME", "custom-columns="] {
+            assert!(Format::parse(wrong).is_err(), "{wrong}");
+        }
     }
 }

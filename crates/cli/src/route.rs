@@ -1,4 +1,4 @@
-//! Addresses in the REST API. Names and keys are data: each is encoded whole, so that none can reach another address.
+//! Addresses in the REST API. Every name and key is encoded as one segment, so that none can reach another address.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -13,33 +13,36 @@ pub struct Route {
     place: Place,
 }
 
-/// Which namespace an address is in.
+/// The namespace of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
-    /// It concerns the whole server.
+    /// The address concerns the whole server.
     Server,
-    /// The one that the client works in.
+    /// The namespace of the client.
     Here,
     Named(String),
 }
 
-/// What lives in no namespace.
+/// Resources outside of namespaces.
 const OF_THE_SERVER: [&str; 4] = ["namespaces", "tokens", "status", "backup"];
 const DEFAULT: &str = "default";
 
 impl Route {
     pub fn new(segments: &[&str]) -> Route {
-        let mut path = String::new();
-        for segment in segments {
-            path.push('/');
-            path.extend(utf8_percent_encode(segment, UNRESERVED));
-        }
         let is_of_server = segments.first().is_some_and(|first| OF_THE_SERVER.contains(first));
         let place = if is_of_server { Place::Server } else { Place::Here };
-        Route { path, query: String::new(), place }
+        let root = Route { path: String::new(), query: String::new(), place };
+        segments.iter().fold(root, |route, segment| route.below(segment))
     }
 
-    /// In this namespace, wherever the client works.
+    /// Adds a segment to the path.
+    pub fn below(mut self, segment: &str) -> Route {
+        self.path.push('/');
+        self.path.extend(utf8_percent_encode(segment, UNRESERVED));
+        self
+    }
+
+    /// Uses this namespace instead of the client's.
     pub fn within(self, namespace: &str) -> Route {
         Route { place: Place::Named(namespace.to_owned()), ..self }
     }
@@ -73,7 +76,7 @@ impl Route {
         Route::new(&["lanes", action]).query("subscription", subscription).query("key", key)
     }
 
-    /// `here`: the namespace that the client works in.
+    /// `here` is the namespace of the client.
     pub fn to_url(&self, base: &str, here: &str) -> String {
         let namespace = match &self.place {
             Place::Server => DEFAULT,

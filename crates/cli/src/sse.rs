@@ -1,4 +1,4 @@
-//! Server-Sent Events, as much of them as one reader needs.
+//! A reader of Server-Sent Events. It reads only the fields that the server sends.
 
 use std::io::{self, BufRead};
 
@@ -8,7 +8,7 @@ pub struct Message {
     pub data: String,
 }
 
-/// The messages of a stream; it ends when the connection does, and a message cut off by that is dropped.
+/// The messages of a stream. It ends with the connection; an incomplete last message is dropped.
 pub struct Messages<R> {
     lines: R,
 }
@@ -42,7 +42,7 @@ impl<R: BufRead> Messages<R> {
                     message.data.push_str(value);
                     has_data = true;
                 }
-                // Comments (keep-alives) have an empty name; other fields say nothing we use.
+                // Comments (keep-alives) have an empty name. Other fields are not used.
                 _ => {}
             }
         }

@@ -1,4 +1,4 @@
-//! Times as people write and read them: `2h` for two hours ago, `3m12s` for an age.
+//! Times for people: `2h` is two hours ago, `3m12s` is an age.
 
 use klambda_core::quantity::parse_duration_ms;
 use klambda_core::time::Millis;
@@ -22,20 +22,21 @@ fn moment_at(text: &str, now: Millis) -> Result<Moment, String> {
     if let Some(at) = Millis::parse_rfc3339(text) {
         return Ok(Moment(at.rfc3339()));
     }
-    let ago_ms = parse_duration_ms(text)
-        .map_err(|_| "expected a time like 2026-01-31T12:00:00Z, or how long ago, like 2h".to_owned())?;
+    let ago_ms = parse_duration_ms(text).map_err(|_| {
+        "expected a time like 2026-01-31T12:00:00Z or a duration before now like 2h".to_owned()
+    })?;
     Ok(Moment((now - ago_ms).rfc3339()))
 }
 
-/// How long to wait, which is never no time at all.
+/// A duration above zero.
 pub fn parse_timeout(text: &str) -> Result<Duration, String> {
     match parse_duration_ms(text)? {
-        0 => Err("must be more than nothing".to_owned()),
+        0 => Err("must be more than 0".to_owned()),
         ms => Ok(Duration::from_millis(ms)),
     }
 }
 
-/// The time since `at`, which is RFC 3339; `-` if there is none.
+/// The time since `at` (RFC 3339), or `-` without a time.
 pub fn age_of(at: Option<&str>, now: Millis) -> String {
     match at.and_then(Millis::parse_rfc3339) {
         Some(at) => span(now.since(at)),
@@ -53,7 +54,7 @@ pub fn relative(at: &str, now: Millis) -> String {
     }
 }
 
-/// A length of time the way kubectl prints ages: two units while the second one matters.
+/// A duration as kubectl prints ages: two units for small numbers, one for large ones.
 pub fn span(ms: u64) -> String {
     let s = ms / 1_000;
     let (m, h, d) = (s / 60, s / 3_600, s / 86_400);

@@ -38,7 +38,7 @@ fn it_proves_what_it_shows() {
         "✓ each handled once: 0 repeated",
         "✓ in order within 3 keys: 0 out of order",
         "✓ duplicates skipped: 1 of 1",
-        "✓ the poison event failed 2 times, then took its place: 0 passed it",
+        "✓ the failing event failed 2 times, then kept its place: 0 overtook it",
         ", 0 problems",
     ] {
         assert!(out.contains(shown), "{shown}\nis not in\n{out}");

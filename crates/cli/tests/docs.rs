@@ -5,7 +5,7 @@ mod support;
 use bytes::Bytes;
 use klambda_core::event::{self, Data, Event};
 use klambda_core::kinds;
-use klambda_core::subscription::Document;
+use klambda_core::subscription::{Document, spec_schema};
 use klambda_functions::events::{ALIASES, command};
 use klambda_functions::failure::Reason;
 use klambda_functions::resource::{Form, Resource};
@@ -62,6 +62,11 @@ fn the_guide_on_receiving() {
 #[test]
 fn the_guide_on_functions() {
     follow("docs/guide/functions.md");
+}
+
+#[test]
+fn the_guide_on_secrets() {
+    follow("docs/guide/secrets.md");
 }
 
 #[test]
@@ -132,7 +137,7 @@ fn strategies() {
 #[test]
 fn events_of_the_platform() {
     let page = read("docs/reference/events.md");
-    let (told, obeyed) = page.split_once("## Obeyed").expect("two parts");
+    let (told, obeyed) = page.split_once("## Commands").expect("two parts");
     for (kind, ..) in kinds::TABLE {
         assert!(told.contains(&format!("| `{kind}` |")), "{kind} is not on the page");
     }
@@ -156,11 +161,12 @@ fn commands() {
         String::from_utf8(output.stdout).expect("text")
     };
     let whole = help(&[]);
-    let (own, global) = whole.split_once("Global options:").expect("global options");
-    let global = global.split("Exit codes:").next().unwrap_or_default();
+    let options = Command::new(KLAMBDA).arg("options").env_clear().output().expect("options");
+    let options = String::from_utf8(options.stdout).expect("text");
+    let (global, codes) = options.split_once("Exit codes:").expect("exit codes");
+    let global = global.trim_start_matches("Global options:");
     section("docs/reference/cli.md", "global", &format!("```text\n{}\n```", trimmed(global)));
-    let mut text = format!("```text\n{}\n```\n", trimmed(own));
-    let codes = whole.split_once("Exit codes:").map(|(_, codes)| codes).unwrap_or_default();
+    let mut text = format!("```text\n{}\n```\n", trimmed(&whole));
     text.push_str(&format!("\n## Exit codes\n\n```text\n{}\n```\n", trimmed(codes)));
     for command in subcommands(&whole) {
         describe(&[&command], &help, &mut text);
@@ -172,8 +178,10 @@ fn describe(words: &[&str], help: &dyn Fn(&[&str]) -> String, text: &mut String)
     let said = help(words);
     let inner = subcommands(&said);
     if inner.is_empty() {
-        let own = said.split("Global options:").next().unwrap_or_default();
-        text.push_str(&format!("\n## `klambda {}`\n\n```text\n{}\n```\n", words.join(" "), trimmed(own)));
+        let (own, global) = said.split_once("Global options:").unwrap_or((&said, ""));
+        let after = global.split_once("\n\n").map(|(_, after)| after).unwrap_or_default();
+        let own = trimmed(&format!("{own}{after}"));
+        text.push_str(&format!("\n## `klambda {}`\n\n```text\n{own}\n```\n", words.join(" ")));
     }
     for command in inner {
         describe(&[words, &[command.as_str()]].concat(), help, text);
@@ -186,15 +194,25 @@ fn trimmed(text: &str) -> String {
     lines.join("\n").trim_matches('\n').to_owned()
 }
 
+/// The commands listed under a heading like `Commands:` or `Server commands:`.
 fn subcommands(help: &str) -> Vec<String> {
-    let Some((_, list)) = help.split_once("Commands:\n") else { return Vec::new() };
-    let lines = list.lines().take_while(|line| line.starts_with("  "));
-    let names =
-        lines.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
-    names.filter(|name| *name != "help").map(str::to_owned).collect()
+    let mut names = Vec::new();
+    let mut is_listed = false;
+    for line in help.lines().filter(|line| !line.is_empty()) {
+        match line.strip_prefix("  ") {
+            None => is_listed = line.to_lowercase().ends_with("commands:"),
+            Some(entry) if is_listed && !entry.starts_with(' ') => {
+                names.extend(entry.split_whitespace().next().map(str::to_owned));
+            }
+            Some(_) => {}
+        }
+    }
+    names.retain(|name| name != "help");
+    names
 }
 
-/// The table's defaults are those of a document that says nothing, and the example is a valid document.
+/// The table has every field of the schema and no other, with its default and its bounds, and the example is a valid
+/// document that says each of them.
 #[test]
 fn fields_of_a_subscription() {
     let text = read("docs/reference/subscription.md");
@@ -202,34 +220,58 @@ fn fields_of_a_subscription() {
     let example: Value = serde_saphyr::from_str(&example.text).expect("YAML");
     let full = Document::parse(&example).unwrap_or_else(|faults| panic!("{faults:?}"));
 
-    let documented: BTreeMap<String, String> = rows(&text)
-        .into_iter()
-        .map(|row| (row[0].trim_matches('`').to_owned(), row[1].trim_matches('`').to_owned()))
-        .collect();
-    let minimal = json!({"apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "a"},
-        "spec": {"target": {"url": "http://h/"}, "ordering": "ordered"}});
-    let minimal = Document::parse(&minimal).expect("valid").to_json();
-    let mut defaults = BTreeMap::new();
-    leaves("", &minimal["spec"], &mut defaults);
-    for (path, value) in defaults {
-        let shown = documented.get(&path).unwrap_or_else(|| panic!("{path} is not in the table"));
-        let said = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        assert!(
-            ["target.url", "ordering"].contains(&path.as_str()) || *shown == said,
-            "{path}: {shown}, but is {said}"
-        );
+    let rows = rows(&text);
+    let documented: BTreeMap<&str, &[String]> =
+        rows.iter().map(|row| (row[0].trim_matches('`'), row.as_slice())).collect();
+    let is_part = |path: &str, name: &str| path == name || path.starts_with(&format!("{name}."));
+    let mut fields = BTreeMap::new();
+    schema_fields("", &spec_schema().published(), &mut fields);
+    for (path, field) in &fields {
+        let Some(row) = documented.get(path.as_str()) else {
+            assert!(documented.keys().any(|name| is_part(path, name)), "{path} is not in the table");
+            continue;
+        };
+        if let Some(default) = field.get("default") {
+            let said = default.as_str().map_or_else(|| default.to_string(), str::to_owned);
+            assert_eq!(row[1].trim_matches('`'), said, "the default of {path}");
+        }
+        if let Some(bounds) = bounds(field) {
+            assert!(row[2].starts_with(&bounds), "{path} may be {bounds}, and the table says {}", row[2]);
+        }
     }
     let mut used = BTreeMap::new();
     leaves("", &full.to_json()["spec"], &mut used);
-    // The server's own subscriptions have it; documents of people do not.
-    for path in documented.keys().filter(|path| *path != "target.function") {
-        let known = used.keys().any(|used| used == path || used.starts_with(&format!("{path}.")));
-        assert!(known, "{path} is in the table, but not in the example");
+    for name in documented.keys() {
+        assert!(fields.keys().any(|path| is_part(path, name)), "{name} is in the table, but is no field");
+        // The server's own subscriptions have it; documents of people do not.
+        let in_example = *name == "target.function" || used.keys().any(|path| is_part(path, name));
+        assert!(in_example, "{name} is in the table, but not in the example");
     }
-    for path in used.keys() {
-        let named = documented.keys().any(|name| path == name || path.starts_with(&format!("{name}.")));
-        assert!(named, "{path} is in the example, but not in the table");
+}
+
+/// Every field of a schema that has none inside.
+fn schema_fields(path: &str, schema: &Value, found: &mut BTreeMap<String, Value>) {
+    let Some(properties) = schema["properties"].as_object() else {
+        found.insert(path.to_owned(), schema.clone());
+        return;
+    };
+    for (name, property) in properties {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        schema_fields(&path, property, found);
     }
+}
+
+/// What a field may be, as a table says it.
+fn bounds(field: &Value) -> Option<String> {
+    if let Some(words) = field["enum"].as_array() {
+        let words = words.iter().filter_map(Value::as_str).map(|word| format!("`{word}`"));
+        return Some(words.collect::<Vec<_>>().join(", "));
+    }
+    if field["type"] == "integer" {
+        return Some(format!("{} to {}", field["minimum"], field["maximum"]));
+    }
+    let (_, amounts) = field["description"].as_str()?.rsplit_once("Between ")?;
+    Some(amounts.trim_end_matches('.').replace(" and ", " to "))
 }
 
 /// The documents are valid, say every field of the tables and no other, and the defaults are those of one that says little.

@@ -2,11 +2,9 @@
 
 mod support;
 
-use std::path::Path;
-use std::process::Command;
-use support::process::Process;
+use support::eventually;
+use support::repository::{commit, served};
 use support::shell::Shell;
-use support::{eventually, free_port};
 
 fn same(manifest: String) -> String {
     manifest
@@ -102,38 +100,6 @@ fn a_function_from_a_git_repository() {
     });
 }
 
-/// The repository over git's own protocol, for as long as the process is kept.
-fn served(repository: &Path, folder: &Path) -> (String, Process) {
-    let port = free_port();
-    let mut command = Command::new("git");
-    command.args(["daemon", "--reuseaddr", "--export-all", "--listen=127.0.0.1"]);
-    command.arg(format!("--port={port}")).arg(format!("--base-path={}", folder.display())).arg(repository);
-    let process = Process::start(&mut command, &folder.join("daemon.log"));
-    eventually("the repository is served", || {
-        let address = format!("127.0.0.1:{port}");
-        std::net::TcpStream::connect(address).map(drop).map_err(|_| process.printed())
-    });
-    (format!("git://127.0.0.1:{port}/functions"), process)
-}
-
-/// A repository with one file in it, changed once more with each call.
-fn commit(repository: &Path, file: &str, text: &str) {
-    let git = |words: &[&str]| {
-        let identity =
-            ["-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false"];
-        let mut command = Command::new("git");
-        command.arg("-C").arg(repository).args(identity).args(words);
-        let output = command.output().expect("git");
-        assert!(output.status.success(), "{words:?}: {output:?}");
-    };
-    let file = repository.join(file);
-    std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
-    std::fs::write(&file, text).expect("written");
-    git(&["init", "-q", "-b", "main"]);
-    git(&["add", "-A"]);
-    git(&["commit", "-q", "-m", "A greeter"]);
-}
-
 #[test]
 fn a_chain_of_two_functions() {
     let shell = Shell::new();
@@ -158,5 +124,5 @@ fn a_chain_of_two_functions() {
     assert_eq!(shell.logged("invoice", "total", 2), ["7", "10"]);
     assert_eq!(shell.logged("invoice", "basket", 2), ["b-1", "b-1"]);
     let priced = shell.json(&["get", "events", "--type", "basket.priced"]);
-    assert_eq!(priced.as_array().map(Vec::len), Some(2));
+    assert_eq!(priced["items"].as_array().map(Vec::len), Some(2));
 }

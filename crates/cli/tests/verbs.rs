@@ -5,7 +5,7 @@ mod support;
 use serde_json::Value;
 use std::process::Stdio;
 use support::eventually;
-use support::process::Process;
+use support::process::{Process, Server};
 use support::shell::Shell;
 
 const ECHO: &str = r#"
@@ -70,7 +70,7 @@ fn namespaces_folders_and_forms() {
     let answer = shell.json(&["invoke", "c", "-n", "shop", "--data", "2"]);
     assert_eq!(answer["data"], 2, "a plain name is an agent's, too");
     assert!(shell.ok(&["logs", "c", "-n", "shop"]).contains("saw lambda.function.invoked"));
-    assert!(shell.ok(&["rebuild", "c", "-n", "shop"]).starts_with("agent/c is built again"));
+    assert!(shell.ok(&["rebuild", "c", "-n", "shop"]).starts_with("agent/c is being rebuilt"));
     let (code, told) = shell.fails(&["invoke", "function/c", "-n", "shop"]);
     assert_eq!(code, 4, "{told}");
     shell.ok(&["delete", "agent", "c", "-n", "shop", "--wait"]);
@@ -99,7 +99,7 @@ fn what_is_wrong_is_told_with_its_exit_code() {
     }
     let (code, told) = shell.fails(&["apply", "-f", &file, "-f", &shell.write("pod.yaml", "kind: Pod\n")]);
     assert_eq!(code, 2);
-    assert!(told.contains("kind Pod is not known"), "{told}");
+    assert!(told.contains("unknown kind Pod"), "{told}");
 
     // Somebody was faster.
     let seen = shell.ok(&["get", "function", "f", "-o", "yaml"]);
@@ -221,7 +221,7 @@ fn tokens_say_who_may_do_what() {
     assert!(shell.ok(&send).contains("accepted"));
     let (code, told) = shell.fails(&["get", "events", "--token-file", &ci]);
     assert_eq!(code, 1);
-    assert!(told.contains("needs the role viewer in namespace default; token/ci is producer"), "{told}");
+    assert!(told.contains("requires the role viewer in namespace default; token/ci is producer"), "{told}");
 
     for namespace in ["shop", "other"] {
         shell.ok(&["namespace", "create", namespace, "--token-file", &admin]);
@@ -238,7 +238,7 @@ fn tokens_say_who_may_do_what() {
     assert_eq!(shell.ok(&["token", "get", "v", "-o", "name", "--token-file", &admin]), "token/v\n");
     assert_eq!(shell.ok(&["token", "delete", "ci", "--token-file", &admin]), "token/ci deleted\n");
     let (_, told) = shell.fails(&send);
-    assert!(told.contains("not valid"), "{told}");
+    assert!(told.contains("invalid, expired or revoked"), "{told}");
     assert_eq!(shell.fails(&["token", "delete", "ci", "--token-file", &admin]).0, 4);
 
     let audit = shell.ok(&["get", "audit", "-A", "--token-file", &admin]);
@@ -251,4 +251,20 @@ fn tokens_say_who_may_do_what() {
         "",
         "nothing of the namespace has changed"
     );
+}
+
+#[test]
+fn json_logs_are_the_only_output_of_a_server() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = Server::with(folder.path(), &[("KLAMBDA_LOG_FORMAT", "json")]);
+    let (url, log) = (server.url.clone(), server.process.printed.clone());
+    assert!(server.process.stop().success());
+    let printed = std::fs::read_to_string(log).expect("the output");
+    let parse = |line: &str| {
+        serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("not JSON: {line}: {error}"))
+    };
+    let lines: Vec<Value> = printed.lines().map(parse).collect();
+    let started = lines.iter().find(|line| line["message"] == "Server started").expect("a line at the start");
+    assert_eq!(started["url"], url.as_str());
+    assert!(lines.iter().any(|line| line["message"] == "Server stopped"), "{printed}");
 }

@@ -1,7 +1,7 @@
-//! The control plane as a whole: loading, and what its parts share.
+//! The control plane: loads the functions at startup and owns the state that its parts share.
 
 use crate::counts::{Counting, Counts};
-use crate::gone::Gone;
+use crate::deleted::DeletedNames;
 use crate::invoke::{Ids, caller};
 use crate::options::Options;
 use crate::shared_state::{Held, SharedState, rules};
@@ -16,15 +16,15 @@ use klambda_functions::platform::{Home, Logs, News, Open, Platform};
 use klambda_functions::resource::{Aspect, Phase, Resource};
 use klambda_functions::{hash, triggers};
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::{Notify, OnceCell, RwLock};
 
-/// The kind of the documents that resources are.
+/// The document kind under which the engine stores resources.
 pub(crate) const DOCUMENTS: &str = "lambda";
 const PAGE: usize = 500;
 
-/// A clone is the same one.
+/// Clones share the same state.
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
@@ -35,24 +35,28 @@ pub struct Shared {
     pub(crate) clock: Clock,
     handle: OnceLock<Handle>,
     state: SharedState,
-    /// How many there are. Changed in steps of the engine only, so that the limit holds exactly.
+    /// Number of functions. Only steps of the engine change this number, so the limit is exact.
     pub(crate) functions_count: AtomicUsize,
-    /// For the task that plans: there is something to do, or something to do sooner.
+    /// Wakes the planning task when a function is due, or is due earlier than before.
     pub(crate) changed: Notify,
     open: Open,
     platform: OnceCell<Arc<dyn Platform>>,
     pub(crate) caller: Caller,
     pub(crate) ids: Ids,
+    /// True when the server requires no tokens, so every caller may do everything.
+    pub(crate) is_open: AtomicBool,
     pub(crate) counting: Counting,
+    /// Steps of the engine share it until their changes are durable. A backup takes it exclusively for a moment.
+    pub(crate) steps: RwLock<()>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("functions cannot be read back: {0}")]
+    #[error("could not load functions: {0}")]
     Store(#[from] Failure),
     #[error(
-        "function {key} cannot be read back: {source}. If an earlier version of klambda stored it, start with another data \
-         folder (--data) and apply the functions again"
+        "could not load function {key}: {source}. If an earlier version of klambda stored this function, start with another \
+         data folder (--data) and apply the functions again"
     )]
     Malformed { key: String, source: serde_json::Error },
 }
@@ -66,12 +70,13 @@ impl std::ops::Deref for Control {
 }
 
 impl Control {
-    /// Knows no functions before [`Control::load`].
+    /// Knows no functions until [`Control::load`] is called.
     pub fn new(options: Options, clock: Clock, open: Open) -> Control {
         let counting = Counting::new(options.named_max);
         let shared = Shared {
             options,
             ids: Ids::new(clock.now()),
+            is_open: AtomicBool::new(true),
             clock,
             handle: OnceLock::new(),
             state: SharedState::new(),
@@ -81,13 +86,19 @@ impl Control {
             platform: OnceCell::new(),
             caller: caller(),
             counting,
+            steps: RwLock::new(()),
         };
         Control { shared: Arc::new(shared) }
     }
 
-    /// Takes up what there is, before the engine runs.
+    /// Turns access control on: from now on the sender of a command matters.
+    pub fn close(&self) {
+        self.is_open.store(false, Ordering::Relaxed);
+    }
+
+    /// Loads the stored functions. Call this before the engine runs.
     pub fn load(&self, engine: &Engine) -> Result<(), Error> {
-        let gone = Gone::load(engine)?;
+        let deleted = DeletedNames::load(engine)?;
         let mut entries = load(engine)?;
         for (name, entry) in &mut entries {
             let is_known = engine.subscription_id(&name.subscription()).is_ok();
@@ -95,14 +106,14 @@ impl Control {
         }
         self.functions_count.store(entries.len(), Ordering::Relaxed);
         let mut state = self.lock();
-        state.gone = gone;
+        state.deleted = deleted;
         state.functions.extend(entries);
         Ok(())
     }
 
-    /// Begins to plan. The platform is opened when there is a function.
+    /// Starts planning. The platform is opened when the first function exists.
     pub async fn start(&self, handle: Handle) {
-        // A second start changes nothing: the first engine is the one that runs.
+        // A second call to `start` has no effect: the first engine stays in use.
         let _ = self.handle.set(handle);
         let names: Vec<Name> = self.lock().functions.keys().cloned().collect();
         if !names.is_empty() {
@@ -114,7 +125,7 @@ impl Control {
 
     pub(crate) async fn platform(&self) -> Option<&Arc<dyn Platform>> {
         let opened = self.platform.get_or_try_init(|| (self.open)(self.home())).await;
-        opened.inspect_err(|error| tracing::error!(%error, "Functions cannot be run.")).ok()
+        opened.inspect_err(|error| tracing::error!(%error, "Could not open the function platform")).ok()
     }
 
     fn home(&self) -> Home {
@@ -128,7 +139,7 @@ impl Control {
         Home { resources, tell: Arc::new(tell), now: Arc::new(move || clock.now()) }
     }
 
-    /// Runs a change on the engine; answers when it is durable.
+    /// Runs a change on the engine and returns when the change is durable.
     pub(crate) async fn step<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Engine) -> T + Send + 'static,
@@ -137,10 +148,11 @@ impl Control {
             let _step = rules::mark_step();
             change(engine)
         };
+        let _shared = self.steps.read().await;
         self.handle()?.command(step).await
     }
 
-    /// Looks at the engine.
+    /// Reads from the engine.
     pub(crate) async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Engine) -> T + Send + 'static,
@@ -152,7 +164,7 @@ impl Control {
         self.handle()?.query(step).await
     }
 
-    /// Nothing more is started, and all that runs is ended.
+    /// Starts nothing new and stops everything that runs.
     pub async fn stop(&self) {
         if let Some(platform) = self.running() {
             platform.stop().await;
@@ -165,13 +177,13 @@ impl Shared {
         self.state.lock()
     }
 
-    /// Not to be used while the lock is held: the platform may read files.
+    /// Do not call while holding the lock: the platform may read files.
     pub(crate) fn running(&self) -> Option<&Arc<dyn Platform>> {
         rules::assert_unlocked();
         self.platform.get()
     }
 
-    /// In a step of the engine: what it stored is so here as well from now on.
+    /// Called in a step of the engine: makes the stored change visible in this state.
     pub(crate) fn stored(&self, stored: crate::state::Stored) {
         self.state.send(stored);
     }
@@ -216,8 +228,8 @@ impl Shared {
         self.running().map_or(0, |platform| platform.builds_waiting())
     }
 
-    /// How many functions and agents there are, by namespace and by whether a version of them can be called. Namespaces
-    /// beyond the limit on labels are counted under none.
+    /// Number of functions and agents by namespace and by status. Namespaces beyond the label limit are counted under an
+    /// empty name.
     pub fn services(&self) -> BTreeMap<(String, &'static str), u64> {
         let state = self.lock();
         let mut counts: BTreeMap<(String, &'static str), u64> = BTreeMap::new();
@@ -237,22 +249,29 @@ impl Shared {
         counts
     }
 
-    /// What the function printed, from the last `past` lines on, if anything of it was ever deployed.
+    /// Number of replicas of each function and agent.
+    pub fn replicas(&self) -> Vec<(Name, u32)> {
+        let replicas =
+            |entry: &Entry| entry.resource.status.service_status.as_ref().map(|seen| seen.replicas);
+        let state = self.lock();
+        state.functions.iter().map(|(name, entry)| (name.clone(), replicas(entry).unwrap_or(0))).collect()
+    }
+
+    /// The output of the function, starting with the last `past` lines. `None` if no version was ever deployed.
     pub fn logs(&self, name: &Name, past: usize) -> Option<Box<dyn Logs>> {
         self.running()?.logs(name, past)
     }
 
-    /// One resource as it is now.
     pub fn get(&self, name: &Name) -> Option<Arc<Resource>> {
         self.lock().functions.get(name).map(|entry| entry.resource.clone())
     }
 
-    /// One resource with the version of its document.
+    /// A resource and the version of its document.
     pub(crate) fn live(&self, name: &Name) -> Option<(Arc<Resource>, u64)> {
         self.lock().functions.get(name).map(|entry| (entry.resource.clone(), entry.version))
     }
 
-    /// Resources that are wanted, by name, from the one after `after` on; and whether there are more.
+    /// Matching resources in name order, starting after `after`, and whether more follow.
     pub fn list(
         &self,
         after: Option<&Name>,
@@ -298,8 +317,8 @@ fn read(stored: Stored) -> Result<(Name, Entry), serde_json::Error> {
     Ok((Name::from_text(&stored.key), Entry::new(Arc::new(resource), stored.version)))
 }
 
-/// What is known of the subscription after a restart: the document that was tried last, if its condition says that the
-/// engine took it; else it is tried again, which changes nothing if it is the same.
+/// Restores the state of the subscription after a restart. If the condition says that the engine accepted the current
+/// document, its hash is restored; otherwise the document is sent again, which changes nothing when it is the same.
 fn subscription_of(resource: &Resource, is_known: bool) -> Option<Subscription> {
     if !is_known {
         return None;

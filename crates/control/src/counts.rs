@@ -1,8 +1,9 @@
-//! Counters of the control plane: per function up to a limit, and one total for the rest.
+//! Counters of the control plane: per function up to a limit, and one total for all other functions.
 
 use klambda_crash::{Guard, Lock};
+use klambda_dispatch::metrics::Histogram;
 use klambda_functions::name::Name;
-use klambda_functions::resource::Outcome;
+use klambda_functions::resource::BuildOutcome;
 use klambda_functions::write::Change;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,9 +14,9 @@ pub const FAILURE: &str = "failure";
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub functions: BTreeMap<Name, OfFunction>,
-    /// Of functions beyond the limit.
+    /// Total of all functions beyond the limit.
     pub others: OfFunction,
-    /// Parts of the build cache that were emptied, by reason.
+    /// Evicted parts of the build cache, by reason.
     pub caches_emptied: BTreeMap<&'static str, u64>,
 }
 
@@ -23,22 +24,34 @@ pub struct Counts {
 pub struct OfFunction {
     /// By phase and result.
     pub reconciles: BTreeMap<(&'static str, &'static str), u64>,
-    /// From the plan to its outcome being stored, by phase.
+    /// Time from the plan until its result is stored, by phase.
     pub reconcile_time: BTreeMap<&'static str, Durations>,
-    /// Writes, by what they did.
+    /// Writes, by operation.
     pub operations: BTreeMap<&'static str, Durations>,
     pub builds_active: u64,
     /// By result.
     pub builds: BTreeMap<&'static str, u64>,
     pub build_time: Durations,
-    /// From a version's deployment to its first answer.
+    /// Time from the deployment of a version until it is ready.
     pub creation_time: Durations,
+    pub calls: Calls,
+}
+
+/// Invocations of a function. The engine counts calls for events.
+#[derive(Clone, Debug, Default)]
+pub struct Calls {
+    pub count: u64,
+    /// Calls without a response, or with a status other than 2xx.
+    pub errors: u64,
+    pub took_ms: Histogram,
+    /// Calls that waited for a replica to start, including calls for events.
+    pub cold_starts: u64,
 }
 
 /// A histogram of durations.
 #[derive(Clone, Debug, Default)]
 pub struct Durations {
-    /// Up to each bound and not up to the one before; the last counts what is longer than all.
+    /// Counts per bucket, not cumulative. The last bucket counts durations above the highest bound.
     counts: [u64; Durations::BOUNDS.len() + 1],
     pub sum: f64,
     pub count: u64,
@@ -55,7 +68,7 @@ impl Durations {
         self.count += 1;
     }
 
-    /// Each bound, with how many were not longer.
+    /// Each bound with the number of durations at or below it.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         let mut total = 0;
         Durations::BOUNDS.into_iter().zip(self.counts).map(move |(bound, count)| {
@@ -65,7 +78,6 @@ impl Durations {
     }
 }
 
-/// Shared by those who count.
 #[derive(Debug)]
 pub struct Counting {
     functions_max: usize,
@@ -73,7 +85,7 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// At most this many functions are counted by name.
+    /// Counts at most `functions_max` functions by name.
     pub fn new(functions_max: usize) -> Counting {
         Counting { functions_max, counts: Lock::default() }
     }
@@ -95,7 +107,7 @@ impl Counting {
         self.lock().clone()
     }
 
-    /// A function that is gone leaves no labels behind.
+    /// Removes the labels of a deleted function.
     pub fn forget(&self, name: &Name) {
         self.lock().functions.remove(name);
     }
@@ -121,10 +133,10 @@ impl Counting {
         self.of(name, |of| of.builds_active += 1);
     }
 
-    pub fn build_ended(&self, name: &Name, outcome: Outcome, took: Duration) {
+    pub fn build_ended(&self, name: &Name, outcome: BuildOutcome, took: Duration) {
         let result = match outcome {
-            Outcome::Completed => SUCCESS,
-            Outcome::Failed => FAILURE,
+            BuildOutcome::Completed => SUCCESS,
+            BuildOutcome::Failed => FAILURE,
             other => other.name(),
         };
         self.of(name, |of| {
@@ -136,6 +148,18 @@ impl Counting {
 
     pub fn cache_emptied(&self, reason: &'static str) {
         *self.lock().caches_emptied.entry(reason).or_default() += 1;
+    }
+
+    pub fn called(&self, name: &Name, succeeded: bool, took: Duration) {
+        self.of(name, |of| {
+            of.calls.count += 1;
+            of.calls.errors += u64::from(!succeeded);
+            of.calls.took_ms.add(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
+        });
+    }
+
+    pub fn cold_start(&self, name: &Name) {
+        self.of(name, |of| of.calls.cold_starts += 1);
     }
 
     pub fn service_created(&self, name: &Name, took: Duration) {
@@ -159,7 +183,7 @@ mod tests {
         assert_eq!((counts.functions.len(), counts.others.reconciles[&("Ready", SUCCESS)]), (1, 1));
         counting.forget(&one);
         counting.build_begun(&two);
-        counting.build_ended(&two, Outcome::Failed, Duration::from_secs(1000));
+        counting.build_ended(&two, BuildOutcome::Failed, Duration::from_secs(1000));
         let counts = counting.read();
         assert_eq!((counts.functions[&two].builds_active, counts.functions[&two].builds[FAILURE]), (0, 1));
     }

@@ -1,38 +1,38 @@
-//! Calling a function directly: its body in, its answer out.
+//! Calls a function directly and returns its response.
 
 use crate::control::Control;
-use crate::elsewhere;
+use crate::remote;
 use bytes::Bytes;
-use klambda_core::address::Address;
+use klambda_core::address::ReplicaAddress;
 use klambda_core::ids::uuid;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::time::Millis;
 use klambda_dispatch::client::{self, Call, Caller};
 use klambda_functions::name::Name;
 use klambda_functions::platform::{Acquired, Endpoint, Lease, Unavailable};
-use klambda_functions::resource::{Aspect, Kind, Resource, Truth};
+use klambda_functions::resource::{Aspect, Resource, ResourceKind, Truth};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longer answers are refused.
+/// Longer responses are rejected.
 pub const ANSWER_BYTES_MAX: usize = 32 << 20;
-/// When a caller may try again.
+/// The Retry-After of temporary failures.
 const RETRY: Duration = Duration::from_secs(1);
 pub(crate) const FAILED_RETRY: Duration = Duration::from_secs(30);
-/// How often it is looked whether a replica is up that a call waits in.
+/// How often to check whether the replica that a call waits for has started.
 const LOOK: Duration = Duration::from_millis(20);
-/// The wrapper watches the time too, and its answer says more: it may be on its way.
+/// The wrapper enforces the same timeout and sends a better message, so wait a little longer for it.
 const LATE: Duration = Duration::from_millis(100);
-/// How long a long answer may take to be passed on, from its beginning to its end.
+/// Time limit for forwarding a long response, from its first to its last byte.
 const PASSED_ON_WITHIN: Duration = Duration::from_secs(300);
 const EVENT_TYPE: &str = "lambda.function.invoked";
-/// The attributes of an event that a call becomes. The first of them tells an event from anything else.
+/// The attributes of the event that a call becomes. The first one tells an event from other requests.
 const OWN: [&str; 5] = ["ce-specversion", "ce-id", "ce-type", "ce-source", "ce-time"];
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// A call that was read and not yet made.
+/// A call that was parsed and not yet sent.
 #[derive(Debug)]
 pub struct Invocation {
     name: Name,
@@ -46,7 +46,7 @@ pub enum Error {
     NotFound(String),
     #[error("{why}")]
     Unavailable { why: String, retry_after: Duration },
-    #[error("the function did not answer within {0:?}")]
+    #[error("the function timed out after {0:?}")]
     Timeout(Duration),
     #[error("{0}")]
     Broken(String),
@@ -54,27 +54,27 @@ pub enum Error {
     BadRequest(String),
 }
 
-/// What a function answered.
+/// The response of a function.
 #[derive(Debug)]
-pub struct Answer {
+pub struct FunctionResponse {
     pub status: u16,
     pub content_type: Option<String>,
-    /// All of it, or the beginning of a long one.
+    /// The whole body, or the beginning of a long one.
     pub body: Vec<u8>,
     pub rest: Option<Rest>,
 }
 
-/// The rest of a long answer: it stays with the function until it is asked for.
+/// The rest of a long response, read from the function on demand.
 pub struct Rest {
     source: Source,
     until: Instant,
-    /// The replica is not stopped before it has said all.
+    /// Keeps the replica running until the response is complete.
     _lease: Box<dyn Lease>,
 }
 
 pub(crate) enum Source {
     Replica(client::Rest),
-    Url(elsewhere::Rest),
+    Url(remote::Rest),
 }
 
 impl std::fmt::Debug for Rest {
@@ -84,7 +84,7 @@ impl std::fmt::Debug for Rest {
 }
 
 impl Rest {
-    /// How much is still to come, if that is known.
+    /// Remaining length, if known.
     pub fn length(&self) -> Option<u64> {
         match &self.source {
             Source::Replica(rest) => rest.length(),
@@ -92,19 +92,19 @@ impl Rest {
         }
     }
 
-    /// The next part; nothing if that was all.
+    /// The next part, or `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
         match &mut self.source {
             Source::Replica(rest) => rest.next(self.until.into()).await,
             Source::Url(rest) => {
                 let next = tokio::time::timeout_at(self.until.into(), rest.next()).await;
-                next.unwrap_or_else(|_| Err("the answer took too long".to_owned()))
+                next.unwrap_or_else(|_| Err("the response took too long".to_owned()))
             }
         }
     }
 }
 
-/// Ids of events that calls become: random once, and counted from there.
+/// Ids of the events that calls become: a random start value, then a counter.
 pub(crate) struct Ids {
     first: u128,
     given: AtomicU64,
@@ -119,9 +119,9 @@ impl Ids {
         Ids { first: u128::from_be_bytes(bytes), given: AtomicU64::new(0) }
     }
 
-    /// Not guessed by anybody is no promise that is needed here; given once is.
+    /// Ids must be unique; they need not be hard to guess.
     fn next(&self) -> String {
-        // The lower bits of a UUID are free.
+        // The lower bits of a UUID carry no meaning, so they can count.
         let number = self.given.fetch_add(1, Ordering::Relaxed);
         uuid(self.first.wrapping_add(u128::from(number)).to_be_bytes())
     }
@@ -132,10 +132,10 @@ pub(crate) fn caller() -> Caller {
 }
 
 impl Control {
-    /// Makes a call of a request. Its headers are needed no longer than this takes.
+    /// Turns a request into a call. The headers are borrowed only during this function.
     pub fn prepare<'h>(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         name: Name,
         headers: impl Iterator<Item = (&'h str, &'h [u8])>,
         body: Bytes,
@@ -149,9 +149,24 @@ impl Control {
         Ok(Invocation { name, resource, call: Call { headers, body } })
     }
 
-    pub async fn invoke(&self, invocation: Invocation) -> Result<Answer, Error> {
-        let Invocation { name, resource, call } = invocation;
-        let mut lease = self.lease(&name, &resource).await?;
+    pub async fn invoke(&self, invocation: Invocation) -> Result<FunctionResponse, Error> {
+        let lease = self.lease(&invocation.name, &invocation.resource).await?;
+        if lease.is_starting() {
+            self.counting.cold_start(&invocation.name);
+        }
+        let (name, began) = (invocation.name.clone(), Instant::now());
+        let response = self.call(invocation, lease).await;
+        let succeeded = response.as_ref().is_ok_and(|response| (200..300).contains(&response.status));
+        self.counting.called(&name, succeeded, began.elapsed());
+        response
+    }
+
+    async fn call(
+        &self,
+        invocation: Invocation,
+        mut lease: Box<dyn Lease>,
+    ) -> Result<FunctionResponse, Error> {
+        let Invocation { resource, call, .. } = invocation;
         let within = Duration::from_millis(resource.spec.call_timeout().ms);
         let answer = match lease.endpoint() {
             Endpoint::Local(address) => {
@@ -159,12 +174,12 @@ impl Control {
                     false => self.caller.call(address, &call, within + LATE).await,
                     true => self.call_early(&*lease, address, &call, within + LATE).await,
                 };
-                let client::Answer { status, content_type, body, rest } =
+                let client::CallResponse { status, content_type, body, rest } =
                     called.map_err(|outcome| failed(outcome, within))?;
                 (status, content_type, body, rest.map(Source::Replica))
             }
             Endpoint::Url(url) => {
-                let called = tokio::time::timeout(within, elsewhere::send(url, call)).await;
+                let called = tokio::time::timeout(within, remote::send(url, call)).await;
                 let (status, content_type, body, rest) = called.map_err(|_| Error::Timeout(within))??;
                 (status, content_type, body, rest.map(Source::Url))
             }
@@ -173,17 +188,17 @@ impl Control {
         let (status, content_type, body, rest) = answer;
         let until = Instant::now() + PASSED_ON_WITHIN;
         let rest = rest.map(|source| Rest { source, until, _lease: lease });
-        passable(Answer { status, content_type, body, rest })
+        passable(FunctionResponse { status, content_type, body, rest })
     }
 
-    /// The call waits in the socket of a replica that is coming up: that is not part of its time.
+    /// Calls a replica that is still starting. The time that the call waits for the replica does not count toward the timeout.
     async fn call_early(
         &self,
         lease: &dyn Lease,
-        address: &Address,
+        address: &ReplicaAddress,
         call: &Call,
         within: Duration,
-    ) -> Result<client::Answer, Outcome> {
+    ) -> Result<client::CallResponse, CallOutcome> {
         let time = async {
             while lease.is_starting() {
                 tokio::time::sleep(LOOK).await;
@@ -192,7 +207,7 @@ impl Control {
         };
         tokio::select! {
             called = self.caller.call(address, call, within + self.options.start_timeout) => called,
-            () = time => Err(Outcome::Timeout),
+            () = time => Err(CallOutcome::Timeout),
         }
     }
 
@@ -213,13 +228,13 @@ impl Control {
     }
 }
 
-/// The headers that a function may get to see.
+/// The request headers that a function may see.
 #[derive(Default)]
 struct Given<'h> {
     content_type: Option<&'h str>,
-    /// It is a CloudEvent already.
+    /// The request is already a CloudEvent.
     is_event: bool,
-    /// Those that we would write ourselves, and the rest.
+    /// Headers with the names in `OWN`, and all other headers.
     own: Vec<u8>,
     others: Vec<u8>,
 }
@@ -239,13 +254,13 @@ impl<'h> Given<'h> {
         }
         let media = given.content_type.unwrap_or_default();
         if begins(media, "application/cloudevents-batch") {
-            return Err(Error::BadRequest("a function is invoked with one event, not a batch".into()));
+            return Err(Error::BadRequest("invoke accepts one event, not a batch".into()));
         }
         given.is_event |= begins(media, "application/cloudevents+json");
         Ok(given)
     }
 
-    /// A CloudEvent goes as it is.
+    /// Passes a CloudEvent on unchanged.
     fn into_headers(self) -> Vec<u8> {
         let mut headers = self.own;
         headers.extend_from_slice(&self.others);
@@ -253,8 +268,8 @@ impl<'h> Given<'h> {
         headers
     }
 
-    /// What is no CloudEvent becomes the data of one. What it says of our own attributes is not taken.
-    fn wrapped(self, kind: Kind, name: &Name, body: &Bytes, id: &str, now: Millis) -> Vec<u8> {
+    /// Makes the body the data of a new CloudEvent. The attributes in `OWN` are ours, whatever the request says.
+    fn wrapped(self, kind: ResourceKind, name: &Name, body: &Bytes, id: &str, now: Millis) -> Vec<u8> {
         let source = format!("/lambda/{}s/{name}/invoke", kind.word());
         let mut headers = Vec::with_capacity(384);
         for (header, value) in OWN.iter().zip(["1.0", id, EVENT_TYPE, &source, &now.rfc3339()]) {
@@ -284,28 +299,28 @@ fn write(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     }
 }
 
-/// A final status that HTTP defines. Anything else, such as a 101, would mean something about our own connection.
-fn passable(answer: Answer) -> Result<Answer, Error> {
+/// Accepts only final HTTP status codes. Another code, such as 101, would affect our own connection.
+fn passable(answer: FunctionResponse) -> Result<FunctionResponse, Error> {
     match answer.status {
         200..=599 => Ok(answer),
-        status => {
-            Err(Error::Broken(format!("the function answered with the status {status}, not 200 to 599")))
-        }
+        status => Err(Error::Broken(format!(
+            "the function returned the invalid status {status} (expected 200 to 599)"
+        ))),
     }
 }
 
-fn failed(outcome: Outcome, within: Duration) -> Error {
+fn failed(outcome: CallOutcome, within: Duration) -> Error {
     match outcome {
-        Outcome::Timeout => Error::Timeout(within),
-        Outcome::Refused(why) | Outcome::Unusable(why) => {
-            Error::Broken(format!("the function cannot be reached: {why}"))
+        CallOutcome::Timeout => Error::Timeout(within),
+        CallOutcome::Refused(why) | CallOutcome::Unusable(why) => {
+            Error::Broken(format!("could not connect to the function: {why}"))
         }
-        Outcome::Broken(why) => Error::Broken(format!("the function did not answer: {why}")),
-        other => Error::Broken(format!("the function did not answer: {other:?}")),
+        CallOutcome::Broken(why) => Error::Broken(format!("the function did not respond: {why}")),
+        other => Error::Broken(format!("the function did not respond: {other:?}")),
     }
 }
 
-/// Why it does not serve, in the words of its conditions.
+/// Explains with the messages of the conditions why the function cannot serve.
 fn not_ready(resource: &Resource) -> Error {
     let said = |aspect: Aspect, truth: Truth| {
         let condition = resource.status.condition(aspect).filter(|said| said.status == truth);
@@ -315,12 +330,12 @@ fn not_ready(resource: &Resource) -> Error {
     let failed = order.into_iter().find_map(|aspect| said(aspect, Truth::False));
     let retry_after = if failed.is_some() { FAILED_RETRY } else { RETRY };
     let waits = || order.into_iter().find_map(|aspect| said(aspect, Truth::Unknown));
-    let why = failed.or_else(waits).unwrap_or_else(|| "it was just applied".into());
+    let why = failed.or_else(waits).unwrap_or_else(|| "it was applied a moment ago".into());
     let word = resource.kind.word();
-    Error::Unavailable { why: format!("the {word} cannot serve yet: {why}"), retry_after }
+    Error::Unavailable { why: format!("the {word} is not ready: {why}"), retry_after }
 }
 
-/// Bodies that come without a type, or with the one that tools send when they are told nothing, are JSON if they can be.
+/// Treats a body as JSON if it parses as JSON and has no content type, or the form type that tools like curl send by default.
 fn data_type<'t>(given: Option<&'t str>, body: &Bytes) -> &'t str {
     match given {
         Some(given) if !begins(given, FORM) => given,
@@ -343,7 +358,7 @@ mod tests {
         let given = Given::read(headers.iter().copied()).expect("one event");
         let headers = match given.is_event {
             true => given.into_headers(),
-            false => given.wrapped(Kind::LambdaFunction, &name, &body, "1", Millis(0)),
+            false => given.wrapped(ResourceKind::LambdaFunction, &name, &body, "1", Millis(0)),
         };
         let text = String::from_utf8(headers).expect("text");
         text.split_terminator("\r\n").map(str::to_owned).collect()
@@ -369,7 +384,7 @@ mod tests {
             "content-type: application/json",
         ];
         assert_eq!(lines(&given, b"{}"), expected);
-        assert_eq!(lines(&[], b"").len(), 5, "nothing is no data");
+        assert_eq!(lines(&[], b"").len(), 5, "an empty body has no content type");
         let form: [(&str, &[u8]); 1] = [("content-type", b"application/x-www-form-urlencoded")];
         assert_eq!(lines(&form, b"a=b")[5], "content-type: application/x-www-form-urlencoded");
         assert_eq!(lines(&form, b"[1]")[5], "content-type: application/json");

@@ -1,39 +1,44 @@
-//! The control plane: keeps functions and agents as documents of the engine, and brings what runs to what they ask for.
+//! The control plane: stores functions and agents as documents of the engine, and makes the platform match them.
 //!
-//! A write changes a document and is answered; one task then plans each function that changed or that something happened
-//! to, stores the status with the events that tell of it in one step, and has the [platform] act. What the platform
-//! comes to is seen the next time the function is planned.
+//! A write changes a document and returns. One task then plans each function that changed. It stores the new status and
+//! the events about it in one step, and lets the [platform] act. The next plan sees the result.
 //!
-//! - [`Control`] holds the resources; `writes` is what people do to them, `reconcile` the task.
+//! - [`Control`] holds the resources; `writes` changes them for callers; `reconcile` is the planning task.
 //! - `subscriptions` keeps triggers in the engine.
-//! - `seam` gives the engine replicas to deliver to; `invoke` calls one directly; `obey` acts on received events.
+//! - `replicas` gives the engine replicas to deliver to; `invoke` calls a function directly; `commands` runs commands that arrive
+//!   as events.
 //!
-//! **Invariant:** the resources in memory are never behind those that the engine has stored. A step of the engine sends
-//! what it stored over a channel, and taking the lock reads the channel first.
+//! **Invariant:** the resources in memory are never older than those that the engine has stored. A step of the engine
+//! sends each stored change over a channel, and taking the lock reads the channel first.
 //!
-//! **Invariant:** the lock is never taken inside a step of the engine, nor held while the platform is used.
+//! **Invariant:** the lock is never taken inside a step of the engine, and never held during a call of the platform.
 //!
 //! [platform]: klambda_functions::platform::Platform
 
+mod archive;
+mod commands;
 mod control;
 mod counts;
-mod elsewhere;
-mod gone;
+mod deleted;
 mod invoke;
-mod obey;
+mod one_shot;
 mod options;
-mod parser;
 mod reconcile;
-mod seam;
+mod remote;
+mod replicas;
+mod revisions;
+mod secrets;
 mod shared_state;
 mod state;
 mod subscriptions;
 mod writes;
 
+pub use archive::{Archive, Still};
+pub use commands::is_command;
 pub use control::{Control, Error as StartError};
-pub use counts::{Counts, Durations, OfFunction};
+pub use counts::{Calls, Counts, Durations, OfFunction};
 pub use invoke::{Error as InvokeError, Invocation, Rest};
 pub use klambda_functions::name::Name;
-pub use obey::acts;
 pub use options::Options;
+pub use revisions::Page as RevisionPage;
 pub use writes::{Applied, Error, has_functions};

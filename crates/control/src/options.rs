@@ -1,18 +1,18 @@
-//! Limits of the control plane, and where it is reached.
+//! Limits of the control plane and the URL of the server.
 
 use klambda_functions::plan;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Functions and agents together.
+    /// Limit on functions and agents together.
     pub functions_max: usize,
     pub limits: plan::Limits,
-    /// How long a call may wait in a replica that is coming up.
+    /// How long a call may wait for a starting replica.
     pub start_timeout: Duration,
-    /// Functions that are counted by name; the others are counted together.
+    /// Number of functions with metrics of their own. All other functions share one total.
     pub named_max: usize,
-    /// Where this server is reached, for the addresses in statuses.
+    /// Base URL of this server, used for URLs in statuses.
     pub url: String,
 }
 

@@ -1,14 +1,15 @@
-//! The task that plans: takes functions in the order of coming, stores what many of them came to in one step, then acts.
+//! The planning task: plans functions in order of arrival, stores the results of many functions in one step, then acts.
 
 use crate::control::{Control, DOCUMENTS};
 use crate::counts::{FAILURE, SUCCESS};
-use crate::gone;
+use crate::deleted;
+use crate::revisions;
 use crate::state::Stored;
-use crate::subscriptions::Wish;
+use crate::subscriptions::SubscriptionChange;
 use klambda_core::time::Millis;
 use klambda_crash::{Place, Point, contain};
 use klambda_dispatch::Engine;
-use klambda_dispatch::documents::{self, CONTENT_BYTES_MAX, EVENTS_MAX, Expected, Told, Write};
+use klambda_dispatch::documents::{self, CONTENT_BYTES_MAX, DocumentEvent, EVENTS_MAX, Expected, Write};
 use klambda_dispatch::runner::Stopped;
 use klambda_functions::name::Name;
 use klambda_functions::observed::Observed;
@@ -19,32 +20,34 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Functions that are planned before their outcome is stored.
+/// Maximum number of functions that are planned before the results are stored.
 const AT_ONCE: usize = 32;
 const STEP_BYTES_MAX: usize = 2 << 20;
-/// When what could not be stored is tried again.
+/// Delay before a failed write is retried.
 const AGAIN_MS: u64 = 1000;
 
 struct Planned {
     name: Name,
-    /// What the plan was made from, and the version of its document.
+    /// The resource that the plan is based on, and the version of its document.
     resource: Arc<Resource>,
     version: u64,
     plan: Plan,
-    /// What it counts as.
+    /// The result label of the metrics.
     result: &'static str,
-    /// How many events tell of it.
+    /// Number of events about this plan.
     events: usize,
-    /// As it is to be stored; none if nothing changes or it is to be removed.
-    outcome: Option<Outcome>,
+    /// The resource to store. `None` if nothing changes or the resource is removed.
+    update: Option<Update>,
+    /// Documents of revisions that are added or removed with it.
+    revisions: Vec<Write>,
 }
 
-struct Outcome {
+struct Update {
     resource: Resource,
     content: Vec<u8>,
 }
 
-/// What goes into one step of the engine.
+/// Plans that are stored in one step of the engine.
 #[derive(Default)]
 struct Step {
     planned: Vec<Planned>,
@@ -57,7 +60,7 @@ struct Group {
     planned: Vec<Planned>,
     writes: Vec<Write>,
     /// In the order of `planned`.
-    events: Vec<Told>,
+    events: Vec<DocumentEvent>,
 }
 
 impl Control {
@@ -94,7 +97,7 @@ impl Control {
         let _ = tokio::time::timeout(Duration::from_millis(wait), self.changed.notified()).await;
     }
 
-    /// On a thread that may wait: the platform may read files.
+    /// Runs on a thread that may block, because the platform may read files.
     async fn plan_all(&self, names: Vec<Name>) -> Result<Vec<Planned>, Stopped> {
         let control = self.clone();
         let plans = move || names.into_iter().filter_map(|name| control.plan(name)).collect();
@@ -109,20 +112,22 @@ impl Control {
             self.lock().wake(&name, at);
         }
         let events = plan.events.len();
-        let mut planned = Planned { name, resource, version, plan, result, events, outcome: None };
-        if planned.changes() && !planned.removes() && !planned.make_outcome() {
-            // Only a version without this limit stored one so large. It is planned when somebody changes or deletes it.
-            tracing::error!(function = %planned.name, "It is too large to be kept with its status: make it smaller or delete it.");
+        let revisions = Vec::new();
+        let mut planned = Planned { name, resource, version, plan, result, events, update: None, revisions };
+        if planned.changes() && !planned.removes() && !planned.make_update() {
+            // Only a version without this limit can have stored such a large resource. It is planned again when it changes or is deleted.
+            tracing::error!(function = %planned.name, "Function is too large to store with its status; make it smaller or delete it");
             self.count_failed(&planned.name);
             return None;
         }
+        planned.note_revisions(self.clock.now());
         Some(planned)
     }
 
     fn observe(&self, name: &Name, resource: &Resource) -> Observed {
         let mut observed = self.running().map(|platform| platform.observe(resource)).unwrap_or_default();
         for version in &mut observed.versions {
-            // A function without an address of its own is called through this server.
+            // A function without a URL of its own is called through this server.
             version.url.get_or_insert_with(|| self.invoke_url(resource));
         }
         observed.subscription = self.subscription_of(name);
@@ -134,7 +139,7 @@ impl Control {
         format!("{url}/api/v1/lambda/{kind}s/{}/invoke?namespace={}", metadata.name, metadata.namespace)
     }
 
-    /// A resource whose plan panics fails, and the others go on: it would panic again after every restart.
+    /// A panic in a plan fails only this resource. Ending the process would not help: the plan would panic after every restart.
     fn contained_plan(
         &self,
         name: &Name,
@@ -150,7 +155,7 @@ impl Control {
             Ok(plan) => return Some((plan, SUCCESS)),
             Err(panic) => panic,
         };
-        tracing::error!(%panic, function = %name, "The plan of a function panicked.");
+        tracing::error!(%panic, function = %name, "Planning a function panicked");
         match contain(Place::Plan, || failed(resource, &panic.to_string(), limits, now)) {
             Ok(plan) => Some((plan, FAILURE)),
             Err(_) => {
@@ -160,7 +165,7 @@ impl Control {
         }
     }
 
-    /// Stores what plans came to, then acts on it.
+    /// Stores the results of the plans, then runs their actions.
     async fn settle(&self, planned: Vec<Planned>, began: Instant) -> Result<(), Stopped> {
         let mut act = Vec::new();
         let mut step = Step::default();
@@ -181,13 +186,13 @@ impl Control {
             return Ok(());
         }
         let control = self.clone();
-        // Folders are made and files written: not on the thread that answers.
+        // The platform creates folders and writes files, so this runs on a thread that may block.
         let acting = tokio::task::spawn_blocking(move || control.act_on(act));
-        let wishes = acting.await.map_err(|_| Stopped)?;
-        self.meet(wishes).await
+        let changes = acting.await.map_err(|_| Stopped)?;
+        self.change_subscriptions(changes).await
     }
 
-    /// Counts a plan whose outcome is stored, also if nothing was to change.
+    /// Counts a plan after its result is stored, even if nothing changed.
     fn count(&self, planned: &Planned, took: Duration) {
         let Planned { name, resource, plan, result, .. } = planned;
         if planned.removes() {
@@ -211,35 +216,35 @@ impl Control {
         self.counting.reconciled(name, phase.name(), FAILURE, Duration::ZERO);
     }
 
-    fn act_on(&self, planned: Vec<Planned>) -> Vec<(Name, Wish)> {
+    fn act_on(&self, planned: Vec<Planned>) -> Vec<(Name, SubscriptionChange)> {
         Point::Act.pass();
-        let mut wishes = Vec::new();
+        let mut changes = Vec::new();
         for Planned { name, resource, plan, .. } in planned {
             for action in plan.actions {
-                wishes.extend(self.act(&name, &resource, action));
+                changes.extend(self.act(&name, &resource, action));
             }
         }
-        wishes
+        changes
     }
 
-    /// Answers those that were stored; what was made from something that has changed since is planned again.
+    /// Returns the plans that were stored. Plans whose resource changed meanwhile are queued again.
     async fn store_step(&self, step: Step) -> Result<Vec<Planned>, Stopped> {
         if step.planned.is_empty() {
             return Ok(Vec::new());
         }
         let names: Vec<Name> = step.planned.iter().map(|planned| planned.name.clone()).collect();
         let going = step.planned.iter().filter(|planned| planned.removes()).count();
-        let group = Group::new(step.planned, self.lock().gone.too_many(going));
+        let group = Group::new(step.planned, self.lock().deleted.too_many(going));
         let control = self.clone();
         match self.step(move |engine| control.put_group(engine, group)).await? {
             Ok((stored, outrun)) => {
                 outrun.iter().for_each(|name| self.enqueue(name));
                 Ok(stored)
             }
-            // Whatever is wrong with one of them is no reason for the others to wait.
+            // One invalid function must not delay the others.
             Err(documents::Error::Invalid(_)) if names.len() > 1 => self.store_each(names).await,
             Err(error) => {
-                tracing::warn!(%error, functions = names.len(), "What functions came to is not stored; it is tried again.");
+                tracing::warn!(%error, functions = names.len(), "Could not save function status; retrying");
                 let at = self.clock.now() + AGAIN_MS;
                 names.iter().for_each(|name| self.wake(name, at));
                 names.iter().for_each(|name| self.count_failed(name));
@@ -262,7 +267,7 @@ impl Control {
         Ok(stored)
     }
 
-    /// Answers what was stored, and the names of those that somebody else has changed since.
+    /// Returns the stored plans, and the names of functions that changed meanwhile.
     fn put_group(
         &self,
         engine: &mut Engine,
@@ -286,7 +291,7 @@ impl Control {
     }
 
     fn take_over(&self, planned: &mut Planned, version: u64) {
-        let Some(Outcome { mut resource, .. }) = planned.outcome.take() else {
+        let Some(Update { mut resource, .. }) = planned.update.take() else {
             self.functions_count.fetch_sub(1, Ordering::Relaxed);
             return self.stored(Stored::Removed(planned.name.clone()));
         };
@@ -294,23 +299,30 @@ impl Control {
         self.stored(Stored::Planned { resource: Arc::new(resource), version });
     }
 
-    /// Begins what the plan asks for. What is for the engine is answered, to be done together with that of others.
-    fn act(&self, name: &Name, resource: &Arc<Resource>, action: Action) -> Option<(Name, Wish)> {
+    /// Starts an action of the plan. A change of a subscription is returned, so that changes of many functions share one step.
+    fn act(
+        &self,
+        name: &Name,
+        resource: &Arc<Resource>,
+        action: Action,
+    ) -> Option<(Name, SubscriptionChange)> {
         let platform = self.running()?;
         match action {
             Action::Platform(task) => {
                 self.note_deployed(name, &task);
                 platform.act(resource, task);
             }
-            Action::Subscribe { document } => return Some((name.clone(), Wish::Put(document))),
-            Action::Drain { until } => return Some((name.clone(), Wish::Leave { until })),
-            Action::Unsubscribe => return Some((name.clone(), Wish::Leave { until: Millis(0) })),
+            Action::Subscribe { document } => return Some((name.clone(), SubscriptionChange::Put(document))),
+            Action::Drain { until } => return Some((name.clone(), SubscriptionChange::Delete { until })),
+            Action::Unsubscribe => {
+                return Some((name.clone(), SubscriptionChange::Delete { until: Millis(0) }));
+            }
             Action::Remove => platform.act(resource, Task::Forget),
         }
         None
     }
 
-    /// For the time from a version's deployment to its first answer.
+    /// Remembers when the version was deployed, to measure the time until it is ready.
     fn note_deployed(&self, name: &Name, task: &Task) {
         if let Task::Deploy { version, .. } = task
             && let Some(entry) = self.lock().functions.get_mut(name)
@@ -333,40 +345,50 @@ impl Planned {
         self.plan.actions.contains(&Action::Remove)
     }
 
-    /// Says whether it can be kept. What is left out of its status does not count as changed the next time.
-    fn make_outcome(&mut self) -> bool {
+    /// Returns false if the resource is too large to store. Status fields that were dropped to fit do not count as a change
+    /// the next time.
+    fn make_update(&mut self) -> bool {
         let mut resource = Resource::clone(&self.resource);
         resource.status = self.plan.status.clone();
         resource.counters = self.plan.counters;
         let Some(content) = resource.to_stored_within(CONTENT_BYTES_MAX) else { return false };
         self.plan.status = resource.status.clone();
         if self.changes() {
-            self.outcome = Some(Outcome { resource, content });
+            self.update = Some(Update { resource, content });
         }
         true
     }
 
-    /// Its document, and what is kept of it when it is gone.
+    fn note_revisions(&mut self, now: Millis) {
+        let after = self.update.as_ref().map(|update| &update.resource);
+        if after.is_some() || self.removes() {
+            self.revisions = revisions::writes(&self.name, &self.resource.status, after, now);
+        }
+    }
+
+    /// The writes of the document and of its revisions, and the write that keeps its event number when it is deleted.
     fn take_writes(&mut self) -> impl Iterator<Item = Write> + use<> {
         let document = Write {
             kind: DOCUMENTS.into(),
             key: self.name.as_str().to_owned(),
-            content: self.outcome.as_mut().map(|outcome| std::mem::take(&mut outcome.content)),
+            content: self.update.as_mut().map(|update| std::mem::take(&mut update.content)),
             expected: Expected::Version(self.version),
         };
         let told = self.plan.counters.transitions;
-        [document].into_iter().chain(self.removes().then(|| gone::keep(&self.name, told)))
+        let number = self.removes().then(|| deleted::keep(&self.name, told));
+        [document].into_iter().chain(std::mem::take(&mut self.revisions)).chain(number)
     }
 
     fn bytes(&self) -> usize {
-        self.outcome.as_ref().map_or(0, |outcome| outcome.content.len())
+        let revisions = self.revisions.iter().filter_map(|write| write.content.as_ref()).map(Vec::len);
+        self.update.as_ref().map_or(0, |update| update.content.len()) + revisions.sum::<usize>()
     }
 }
 
 impl Planned {
-    fn take_events(&mut self) -> Vec<Told> {
+    fn take_events(&mut self) -> Vec<DocumentEvent> {
         let events = std::mem::take(&mut self.plan.events).into_iter();
-        events.map(|event| Told { namespace: self.name.namespace().to_owned(), event }).collect()
+        events.map(|event| DocumentEvent { namespace: self.name.namespace().to_owned(), event }).collect()
     }
 }
 
@@ -378,9 +400,9 @@ impl Group {
         Group { planned, writes, events }
     }
 
-    /// The others are stored without it.
+    /// Removes one plan, so that the others can be stored without it.
     fn leave_out(&mut self, key: &str) {
-        self.writes.retain(|write| write.key != key);
+        self.writes.retain(|write| write.key != key && !revisions::is_of(write, key));
         if let Some(index) = self.planned.iter().position(|planned| planned.name.as_str() == key) {
             let before: usize = self.planned[..index].iter().map(|planned| planned.events).sum();
             let outrun = self.planned.remove(index);
@@ -421,7 +443,8 @@ mod tests {
         let told = (0..events).map(event).collect();
         let plan = Plan { actions: Vec::new(), status, counters, wake_at: None, events: told };
         let (name, resource) = (Name::new("default", name), Arc::new(Resource::default()));
-        Planned { name, resource, version: 1, plan, result: SUCCESS, events, outcome: None }
+        let revisions = Vec::new();
+        Planned { name, resource, version: 1, plan, result: SUCCESS, events, update: None, revisions }
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! The lock around the state, and the two rules that keep it short.
+//! The lock around the state, and two rules that keep the time under the lock short.
 //!
-//! - It is never taken inside a step of the engine: the engine would wait for whoever holds it. A step sends what it
-//!   stored instead ([`Stored`]), and taking the lock reads all of that first. So nobody sees a state that is behind what
-//!   the engine has stored.
-//! - It is never held while the platform is asked or told something, which may read files.
+//! - The lock is never taken inside a step of the engine, because the engine would then wait for the holder of the lock.
+//!   Instead, a step sends each stored change over a channel ([`Stored`]), and taking the lock reads the channel first.
+//!   So no reader sees a state that is older than what the engine has stored.
+//! - The lock is never held during a call of the platform, which may read files.
 //!
-//! Debug builds check both.
+//! Debug builds check both rules.
 
 use crate::state::{State, Stored};
 use klambda_crash::{Guard, Lock};
@@ -35,9 +35,9 @@ impl SharedState {
         Held { guard, _marked: rules::mark_lock() }
     }
 
-    /// For a step of the engine: never waits.
+    /// For steps of the engine. Never blocks.
     pub fn send(&self, stored: Stored) {
-        // The other end lives as long as this one.
+        // The receiver lives as long as the sender.
         let _ = self.stored.send(stored);
     }
 }
@@ -58,7 +58,7 @@ impl DerefMut for Held<'_> {
 
 #[cfg(debug_assertions)]
 pub mod rules {
-    //! What this thread is at.
+    //! Tracks whether this thread runs a step of the engine and whether it holds the lock.
 
     use std::cell::Cell;
 
@@ -89,11 +89,11 @@ pub mod rules {
     }
 
     pub fn assert_outside_of_steps() {
-        assert_eq!(STEPS.get(), 0, "the lock of the control plane is taken inside a step of the engine");
+        assert_eq!(STEPS.get(), 0, "the control plane lock was taken inside a step of the engine");
     }
 
     pub fn assert_unlocked() {
-        assert_eq!(LOCKS.get(), 0, "the platform is used while the lock of the control plane is held");
+        assert_eq!(LOCKS.get(), 0, "the platform was used while the control plane lock was held");
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic = "while the lock of the control plane is held"]
+    #[should_panic = "while the control plane lock was held"]
     fn using_the_platform_under_the_lock_is_caught() {
         let state = SharedState::new();
         let _held = state.lock();

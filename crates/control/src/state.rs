@@ -1,6 +1,6 @@
-//! What is held of each function, and which of them are to be planned.
+//! The state of each function, and the queue of functions to plan.
 
-use crate::gone::Gone;
+use crate::deleted::DeletedNames;
 use klambda_core::time::Millis;
 use klambda_crash::Point;
 use klambda_functions::name::Name;
@@ -11,19 +11,19 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 pub struct State {
-    /// By name, so that lists have an order.
+    /// Sorted by name, which is the order of lists.
     pub functions: BTreeMap<Name, Entry>,
-    pub gone: Gone,
-    /// What the engine stored and is not yet taken over here.
+    pub deleted: DeletedNames,
+    /// Changes that the engine has stored and this state has not applied yet.
     stored: Receiver<Stored>,
     queue: VecDeque<Name>,
-    /// When to plan a function though nothing happened. One that was planned sooner leaves a stale entry behind.
+    /// When to plan a function even if nothing changes. A function that was planned earlier leaves a stale entry here.
     wakes: BinaryHeap<Reverse<(Millis, Name)>>,
 }
 
 pub struct Entry {
     pub resource: Arc<Resource>,
-    /// Of its document.
+    /// Version of the document.
     pub version: u64,
     pub queued: bool,
     pub wake_at: Option<Millis>,
@@ -32,26 +32,31 @@ pub struct Entry {
     pub deployed: Option<(String, Millis)>,
 }
 
-/// What a step of the engine stored, in the order of the steps.
+/// A change that a step of the engine stored. Changes arrive in the order of the steps.
 pub enum Stored {
-    /// Somebody wrote it: it is planned next.
+    /// A caller wrote the resource. It is planned next.
     Written {
         resource: Arc<Resource>,
         version: u64,
     },
-    /// Its status is new.
+    /// A plan stored a new status.
     Planned {
         resource: Arc<Resource>,
         version: u64,
     },
     Removed(Name),
+    /// A secret was written or deleted.
+    Secret {
+        namespace: String,
+        name: String,
+    },
 }
 
 pub struct Subscription {
-    /// Of the last document that was tried.
+    /// Hash of the last document sent to the engine.
     pub hash: String,
     pub fault: Option<String>,
-    /// It is to go, and gone when the engine no longer has it.
+    /// The subscription is being deleted. Deletion is complete when the engine no longer has it.
     pub leaving: bool,
     pub waiting: u64,
 }
@@ -64,17 +69,17 @@ impl Entry {
 
 impl State {
     pub fn new(stored: Receiver<Stored>) -> State {
-        let (functions, gone) = (BTreeMap::new(), Gone::default());
-        State { functions, gone, stored, queue: VecDeque::new(), wakes: BinaryHeap::new() }
+        let (functions, deleted) = (BTreeMap::new(), DeletedNames::default());
+        State { functions, deleted, stored, queue: VecDeque::new(), wakes: BinaryHeap::new() }
     }
 
-    /// Takes over what the engine stored since the last look.
+    /// Applies all changes that the engine stored since the last call.
     pub fn catch_up(&mut self) {
         while let Ok(stored) = self.stored.try_recv() {
             match stored {
                 Stored::Written { resource, version } => {
                     let name = Name::of(&resource);
-                    self.gone.take(&name);
+                    self.deleted.take(&name);
                     self.store(&name, resource, version);
                     self.enqueue(&name);
                 }
@@ -84,8 +89,9 @@ impl State {
                 }
                 Stored::Removed(name) => {
                     self.functions.remove(&name);
-                    self.gone.add(name);
+                    self.deleted.add(name);
                 }
+                Stored::Secret { namespace, name } => self.enqueue_users(&namespace, &name),
             }
         }
     }
@@ -97,7 +103,7 @@ impl State {
         }
     }
 
-    /// Whether it was not in the queue already.
+    /// Returns false if the function was already queued.
     pub fn enqueue(&mut self, name: &Name) -> bool {
         let Some(entry) = self.functions.get_mut(name) else { return false };
         let added = !std::mem::replace(&mut entry.queued, true);
@@ -119,7 +125,7 @@ impl State {
         self.wakes.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// The next functions to plan, in the order of coming.
+    /// The next functions to plan, first in, first out.
     pub fn take(&mut self, most: usize, now: Millis) -> Vec<Name> {
         while let Some(Reverse((at, _))) = self.wakes.peek().filter(|Reverse((at, _))| *at <= now) {
             let at = *at;

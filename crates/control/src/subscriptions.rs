@@ -1,4 +1,4 @@
-//! Triggers, kept as subscriptions of the engine.
+//! Keeps the triggers of functions as subscriptions of the engine.
 
 use crate::control::Control;
 use crate::state::Subscription;
@@ -11,45 +11,48 @@ use klambda_functions::name::Name;
 use klambda_functions::{hash, observed};
 use serde_json::Value;
 
-/// How often a subscription that is to go is looked at.
+/// How often to check a subscription that is being deleted.
 const LOOK_MS: u64 = 50;
-/// When something that may pass is tried again.
+/// Delay before a temporary failure is retried.
 const AGAIN_MS: u64 = 500;
 
-/// What is asked of the engine for one function.
-pub enum Wish {
+/// A change of the subscription of one function.
+pub enum SubscriptionChange {
     Put(Value),
-    /// What still waits then becomes dead letters.
-    Leave {
+    /// Deletes the subscription. Events that are still pending at `until` become dead letters.
+    Delete {
         until: Millis,
     },
 }
 
-enum Met {
-    Taken(String),
-    Faulty(String, String),
-    Leaves,
-    Gone,
-    NotYet,
+enum ChangeResult {
+    Accepted(String),
+    Invalid(String, String),
+    Deleting,
+    Deleted,
+    Retry,
 }
 
 impl Control {
-    /// All of them in one step.
-    pub(crate) async fn meet(&self, wishes: Vec<(Name, Wish)>) -> Result<(), Stopped> {
-        if wishes.is_empty() {
+    /// Applies all changes in one step.
+    pub(crate) async fn change_subscriptions(
+        &self,
+        changes: Vec<(Name, SubscriptionChange)>,
+    ) -> Result<(), Stopped> {
+        if changes.is_empty() {
             return Ok(());
         }
         let now = self.clock.now();
-        let met = move |engine: &mut Engine| -> Vec<(Name, Met)> {
-            wishes.into_iter().map(|(name, wish)| meet(engine, name, wish, now)).collect()
+        let result = move |engine: &mut Engine| -> Vec<(Name, ChangeResult)> {
+            changes.into_iter().map(|(name, change)| change_subscription(engine, name, change, now)).collect()
         };
-        for (name, met) in self.step(met).await? {
-            self.note(&name, met);
+        for (name, result) in self.step(result).await? {
+            self.note(&name, result);
         }
         Ok(())
     }
 
-    /// As the plan wants it.
+    /// The subscription in the form that the planner reads.
     pub(crate) fn subscription_of(&self, name: &Name) -> Option<observed::Subscription> {
         let state = self.lock();
         state.functions.get(name)?.subscription.as_ref().map(|known| observed::Subscription {
@@ -60,22 +63,22 @@ impl Control {
         })
     }
 
-    fn note(&self, name: &Name, met: Met) {
+    fn note(&self, name: &Name, result: ChangeResult) {
         let mut state = self.lock();
         let Some(entry) = state.functions.get_mut(name) else { return };
         let waiting = entry.subscription.as_ref().map_or(0, |known| known.waiting);
         let mut next = Some(self.clock.now());
-        entry.subscription = match met {
-            Met::Taken(hash) => Some(Subscription { hash, fault: None, leaving: false, waiting }),
-            Met::Faulty(hash, fault) => {
+        entry.subscription = match result {
+            ChangeResult::Accepted(hash) => Some(Subscription { hash, fault: None, leaving: false, waiting }),
+            ChangeResult::Invalid(hash, fault) => {
                 Some(Subscription { hash, fault: Some(fault), leaving: false, waiting })
             }
-            Met::Leaves => {
+            ChangeResult::Deleting => {
                 let hash = entry.subscription.take().map(|known| known.hash).unwrap_or_default();
                 Some(Subscription { hash, fault: None, leaving: true, waiting })
             }
-            Met::Gone => None,
-            Met::NotYet => {
+            ChangeResult::Deleted => None,
+            ChangeResult::Retry => {
                 next = Some(self.clock.now() + AGAIN_MS);
                 entry.subscription.take()
             }
@@ -87,7 +90,7 @@ impl Control {
         self.changed.notify_one();
     }
 
-    /// Whether those that are to go are gone.
+    /// Checks whether the subscriptions that are being deleted are gone.
     pub(crate) async fn look_at_leaving(&self, names: &[Name]) -> Result<(), Stopped> {
         let is_leaving = |state: &crate::state::State, name: &&Name| {
             let entry = state.functions.get(*name);
@@ -120,34 +123,39 @@ impl Control {
     }
 }
 
-fn meet(engine: &mut Engine, name: Name, wish: Wish, now: Millis) -> (Name, Met) {
-    let met = match wish {
-        Wish::Put(document) => put(engine, &document),
-        Wish::Leave { until } => leave(engine, &name.subscription(), until.since(now)),
+fn change_subscription(
+    engine: &mut Engine,
+    name: Name,
+    change: SubscriptionChange,
+    now: Millis,
+) -> (Name, ChangeResult) {
+    let result = match change {
+        SubscriptionChange::Put(document) => put(engine, &document),
+        SubscriptionChange::Delete { until } => leave(engine, &name.subscription(), until.since(now)),
     };
-    (name, met)
+    (name, result)
 }
 
-fn put(engine: &mut Engine, document: &Value) -> Met {
+fn put(engine: &mut Engine, document: &Value) -> ChangeResult {
     let hash = hash::of(document);
     let parsed = match Document::parse(document) {
         Ok(parsed) => parsed,
         Err(faults) => {
             let fault = faults.first().map(ToString::to_string).unwrap_or_default();
-            return Met::Faulty(hash, fault);
+            return ChangeResult::Invalid(hash, fault);
         }
     };
     match engine.put_subscription(parsed, false) {
-        Ok(_) => Met::Taken(hash),
-        Err(Refused::DiskFull | Refused::Unavailable(_) | Refused::Conflict(_)) => Met::NotYet,
-        Err(refused) => Met::Faulty(hash, refused.to_string()),
+        Ok(_) => ChangeResult::Accepted(hash),
+        Err(Refused::DiskFull | Refused::Unavailable(_) | Refused::Conflict(_)) => ChangeResult::Retry,
+        Err(refused) => ChangeResult::Invalid(hash, refused.to_string()),
     }
 }
 
-fn leave(engine: &mut Engine, subscription: &str, grace_ms: u64) -> Met {
+fn leave(engine: &mut Engine, subscription: &str, grace_ms: u64) -> ChangeResult {
     match engine.retire_subscription(subscription, grace_ms) {
-        Ok(()) => Met::Leaves,
-        Err(Refused::NotFound(_)) => Met::Gone,
-        Err(_) => Met::NotYet,
+        Ok(()) => ChangeResult::Deleting,
+        Err(Refused::NotFound(_)) => ChangeResult::Deleted,
+        Err(_) => ChangeResult::Retry,
     }
 }

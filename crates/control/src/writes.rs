@@ -1,8 +1,8 @@
-//! What people do to resources. A write is made from what is in memory and stored only if that is still so; if somebody
-//! was faster, it is made again.
+//! Changes of resources by callers. A write is computed from the state in memory and stored only if the resource has not
+//! changed meanwhile. Otherwise the write is computed again.
 
 use crate::control::{Control, DOCUMENTS, Shared};
-use crate::gone;
+use crate::deleted;
 use crate::state;
 use klambda_core::fault::Fault;
 use klambda_core::ids::uuid;
@@ -11,43 +11,67 @@ use klambda_dispatch::runner::Stopped;
 use klambda_dispatch::{Engine, audit};
 use klambda_functions::name::Name;
 use klambda_functions::request;
-use klambda_functions::resource::{Form, Kind, Resource, STATUS_BYTES_MAX};
+use klambda_functions::resource::{Form, Resource, ResourceKind, STATUS_BYTES_MAX};
 use klambda_functions::write::{self, Birth, Change, Refused, Written};
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// What of a resource is not its status: together they can be kept, whatever becomes of it.
+/// Size limit of everything except the status, so that a resource always fits together with its status.
 const ASKED_BYTES_MAX: usize = CONTENT_BYTES_MAX - STATUS_BYTES_MAX;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("there is no {} {name} in namespace {namespace}", .kind.word())]
-    NotFound { kind: Kind, namespace: String, name: String },
-    #[error("there is a {} {name} in namespace {namespace} already", .kind.word())]
-    Exists { kind: Kind, namespace: String, name: String },
+    #[error("{} {name} not found in namespace {namespace}", .kind.word())]
+    NotFound { kind: ResourceKind, namespace: String, name: String },
+    #[error("{} {name} already exists in namespace {namespace}", .kind.word())]
+    Exists { kind: ResourceKind, namespace: String, name: String },
     #[error("the document is not valid")]
     Invalid(Vec<Fault>),
     #[error("{0}")]
     Conflict(String),
     #[error("{}", Refused::Deleting)]
     Deleting,
-    #[error("there are {0} functions and agents already (functions.max)")]
+    #[error("the limit of {0} functions and agents is reached (functions.max)")]
     Limit(usize),
-    #[error("namespace {namespace:?} has {max} functions and agents already (its limits.functions)")]
+    #[error("namespace {namespace} has reached its limit of {max} functions and agents (limits.functions)")]
     NamespaceLimit { namespace: String, max: u64 },
+    #[error("{} {name} has no revision {number}; {}", .kind.word(), known_text(.known))]
+    NoRevision { kind: ResourceKind, name: String, number: u64, known: Vec<u64> },
+    #[error(
+        "the artifact of revision {number} no longer exists ({artifact}): apply its manifest again to build it"
+    )]
+    ArtifactGone { number: u64, artifact: String },
+    #[error("revision {number} of {name} cannot be read back: {why}")]
+    Damaged { name: String, number: u64, why: String },
     #[error(transparent)]
     Store(documents::Error),
     #[error(transparent)]
     Stopped(#[from] Stopped),
 }
 
-/// A resource as it is after a write, and what the write changed.
+/// A resource after a write, and what the write changed.
 #[derive(Clone, Debug)]
 pub struct Applied {
     pub resource: Arc<Resource>,
     pub change: Change,
+}
+
+/// Identities can have any length, but the size of a status is limited.
+const WHO_BYTES_MAX: usize = 256;
+
+fn who() -> Option<String> {
+    audit::who().map(|who| who[..who.floor_char_boundary(WHO_BYTES_MAX)].to_owned())
+}
+
+fn known_text(known: &[u64]) -> String {
+    let numbers: Vec<String> = known.iter().map(u64::to_string).collect();
+    match numbers.as_slice() {
+        [] => "it has none yet".to_owned(),
+        [one] => format!("the only one is {one}"),
+        _ => format!("there are {}", numbers.join(", ")),
+    }
 }
 
 impl From<Refused> for Error {
@@ -60,25 +84,26 @@ impl From<Refused> for Error {
     }
 }
 
-/// What a write is made from, and the version of its document.
-type Live = (Arc<Resource>, u64);
+/// The resource that a write is based on, and the version of its document.
+pub(crate) type Live = (Arc<Resource>, u64);
 
-/// What came of storing a write.
 enum Stored {
     Done(Arc<Resource>),
-    /// It was made from something that has changed since.
+    /// The resource changed after the write was computed.
     Outrun,
 }
 
 impl Control {
-    /// As POST does: it must not be there yet.
-    pub async fn create(&self, document: &Value, kind: Kind) -> Result<Applied, Error> {
+    /// Creates a resource, which must not exist yet.
+    pub async fn create(&self, document: &Value, kind: ResourceKind) -> Result<Applied, Error> {
         let resource = write::create(document, Form::Body(kind), self.birth()).map_err(Error::Invalid)?;
         let name = Name::of(&resource);
         audit::named(name.name());
         if let Some(known) = self.get(&name) {
             return Err(exists(&known));
         }
+        let mut resource = resource;
+        resource.status.applied_by = who();
         let began = Instant::now();
         match self.store(resource, None).await? {
             Stored::Done(resource) => {
@@ -92,8 +117,8 @@ impl Control {
         }
     }
 
-    /// A whole document, merged three ways with what was applied last.
-    pub async fn apply(&self, name: &Name, document: &Value, kind: Kind) -> Result<Applied, Error> {
+    /// Applies a whole document with a three-way merge.
+    pub async fn apply(&self, name: &Name, document: &Value, kind: ResourceKind) -> Result<Applied, Error> {
         loop {
             let live = self.live(name);
             let known = live.as_ref().map(|(resource, _)| &**resource);
@@ -101,18 +126,45 @@ impl Control {
                 return Err(exists(other));
             }
             let written = write::apply(known, document, Form::Body(kind), self.birth())?;
+            let written = self.look_into_folder(written).await;
             if let Some(applied) = self.finish(live, written).await? {
                 return Ok(applied);
             }
         }
     }
 
-    /// A part of a document, merged in.
-    pub async fn update(&self, kind: Kind, name: &Name, body: &Value) -> Result<Applied, Error> {
+    /// Returns the result that `apply` would have. Makes the same checks and stores nothing.
+    pub async fn try_apply(
+        &self,
+        name: &Name,
+        document: &Value,
+        kind: ResourceKind,
+    ) -> Result<Applied, Error> {
+        let live = self.live(name);
+        let known = live.as_ref().map(|(resource, _)| &**resource);
+        if let Some(other) = known.filter(|known| known.kind != kind) {
+            return Err(exists(other));
+        }
+        let Written { mut resource, change } = write::apply(known, document, Form::Body(kind), self.birth())?;
+        sized(&mut resource, known)?;
+        if change == Change::Created {
+            let (control, namespace) = (self.clone(), name.namespace().to_owned());
+            self.step(move |engine| control.check_room(engine, &namespace)).await??;
+        }
+        Ok(Applied { resource: Arc::new(resource), change })
+    }
+
+    /// Merges part of a document into the resource.
+    pub async fn update(&self, kind: ResourceKind, name: &Name, body: &Value) -> Result<Applied, Error> {
         self.change(kind, name, |live| Ok(write::update(live, body)?)).await
     }
 
-    pub async fn delete(&self, kind: Kind, name: &Name, version: Option<&str>) -> Result<Applied, Error> {
+    pub async fn delete(
+        &self,
+        kind: ResourceKind,
+        name: &Name,
+        version: Option<&str>,
+    ) -> Result<Applied, Error> {
         let now = self.clock.now();
         self.change(kind, name, |live| {
             write::check_version(live, version)?;
@@ -122,14 +174,14 @@ impl Control {
         .await
     }
 
-    pub async fn rebuild(&self, kind: Kind, name: &Name) -> Result<Applied, Error> {
+    pub async fn rebuild(&self, kind: ResourceKind, name: &Name) -> Result<Applied, Error> {
         let id = self.birth().uid;
         self.mark(kind, name, |resource| request::rebuild(resource, &id)).await
     }
 
     pub(crate) async fn mark(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         name: &Name,
         mark: impl Fn(&mut Resource),
     ) -> Result<Applied, Error> {
@@ -147,7 +199,7 @@ impl Control {
 
     async fn change(
         &self,
-        kind: Kind,
+        kind: ResourceKind,
         name: &Name,
         change: impl Fn(&Resource) -> Result<Written, Error>,
     ) -> Result<Applied, Error> {
@@ -161,10 +213,27 @@ impl Control {
         }
     }
 
-    async fn finish(&self, live: Option<Live>, written: Written) -> Result<Option<Applied>, Error> {
-        let Written { resource, change } = written;
+    /// Detects changed content of a source folder, even if the manifest is unchanged.
+    async fn look_into_folder(&self, written: Written) -> Written {
+        if written.change == Change::Created || !request::is_from_folder(&written.resource) {
+            return written;
+        }
+        let Some(platform) = self.platform().await else { return written };
+        let digest = platform.look(Arc::new(written.resource.clone())).await;
+        request::note_folder(written, digest.ok().as_deref())
+    }
+
+    pub(crate) async fn finish(
+        &self,
+        live: Option<Live>,
+        written: Written,
+    ) -> Result<Option<Applied>, Error> {
+        let Written { mut resource, change } = written;
         if let (Change::Nothing, Some((resource, _))) = (change, &live) {
             return Ok(Some(Applied { resource: resource.clone(), change }));
+        }
+        if matches!(change, Change::Created | Change::Spec) {
+            resource.status.applied_by = who();
         }
         let began = Instant::now();
         match self.store(resource, live).await? {
@@ -185,7 +254,15 @@ impl Control {
         stored
     }
 
-    /// In a step of the engine. It is stored if its document still has the version that the write was made from.
+    /// Checks the limits on functions, of the server and of the namespace.
+    fn check_room(&self, engine: &Engine, namespace: &str) -> Result<(), Error> {
+        match self.functions_count.load(Ordering::Relaxed) >= self.options.functions_max {
+            true => Err(Error::Limit(self.options.functions_max)),
+            false => check_namespace(engine, namespace),
+        }
+    }
+
+    /// Runs in a step of the engine. Stores the resource only if its document still has the expected version.
     fn put(
         &self,
         engine: &mut Engine,
@@ -195,20 +272,17 @@ impl Control {
     ) -> Result<Stored, Error> {
         let name = Name::of(&resource);
         let is_new = from.is_none();
-        if is_new && self.functions_count.load(Ordering::Relaxed) >= self.options.functions_max {
-            return Err(Error::Limit(self.options.functions_max));
-        }
         if is_new {
-            check_namespace(engine, name.namespace())?;
+            self.check_room(engine, name.namespace())?;
         }
         let mut writes = Vec::with_capacity(2);
-        let told = if is_new { gone::told(engine, &name).map_err(documents::Error::from) } else { Ok(0) };
+        let told = if is_new { deleted::told(engine, &name).map_err(documents::Error::from) } else { Ok(0) };
         let told = told.map_err(Error::Store)?;
         if told > 0 {
-            // Events of one name are counted on, whoever has it.
+            // A function continues the event numbers of an earlier function with the same name.
             resource.counters.transitions = told;
             content = resource.to_stored();
-            writes.push(gone::forget(&name));
+            writes.push(deleted::forget(&name));
         }
         let (key, expected) = (name.as_str().to_owned(), from.map_or(Expected::Absent, Expected::Version));
         writes.push(Write { kind: DOCUMENTS.into(), key, content: Some(content), expected });
@@ -226,15 +300,15 @@ impl Control {
 }
 
 impl Shared {
-    /// One of this kind.
-    pub fn find(&self, kind: Kind, name: &Name) -> Result<Arc<Resource>, Error> {
+    /// The resource with this name and kind.
+    pub fn find(&self, kind: ResourceKind, name: &Name) -> Result<Arc<Resource>, Error> {
         self.get(name).filter(|resource| resource.kind == kind).ok_or_else(|| not_found(kind, name))
     }
 
     fn birth(&self) -> Birth {
         let mut bytes = [0; 16];
         if let Err(error) = getrandom::fill(&mut bytes) {
-            tracing::warn!(%error, "There is no randomness to be had; the clock has to do.");
+            tracing::warn!(%error, "No random source available; using the clock instead");
             bytes[..8].copy_from_slice(&self.clock.now().0.to_be_bytes());
         }
         let [a, b, c, d, e, f, g, h, ..] = bytes;
@@ -246,8 +320,8 @@ impl Shared {
     }
 }
 
-/// The document, if it leaves room for its status. What is larger because it was stored by an earlier version may be
-/// made smaller, and may go.
+/// The encoded document, if it leaves room for its status. A document that an earlier version stored above this limit may
+/// still shrink or be deleted.
 fn sized(resource: &mut Resource, from: Option<&Resource>) -> Result<Vec<u8>, Error> {
     let asked = resource.asked_bytes();
     let is_taken = asked <= ASKED_BYTES_MAX
@@ -256,14 +330,14 @@ fn sized(resource: &mut Resource, from: Option<&Resource>) -> Result<Vec<u8>, Er
     let content = if is_taken { resource.to_stored_within(CONTENT_BYTES_MAX) } else { None };
     content.ok_or_else(|| {
         let message = format!(
-            "is {asked} bytes with all it says and what was applied last; at most {}Ki can be kept. Keep larger code in git or a bucket",
+            "is {asked} bytes including the last applied document; the maximum is {}Ki. Store larger code in git or in a bucket",
             ASKED_BYTES_MAX >> 10
         );
         Error::Invalid(vec![Fault::new("", message)])
     })
 }
 
-/// Whether the namespace is there and takes one more.
+/// Checks that the namespace exists and is below its limit.
 fn check_namespace(engine: &Engine, namespace: &str) -> Result<(), Error> {
     engine.namespace_id(namespace).map_err(|refused| Error::Store(refused.into()))?;
     let Some(max) = engine.namespace_limits(namespace).functions else { return Ok(()) };
@@ -273,12 +347,12 @@ fn check_namespace(engine: &Engine, namespace: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a namespace has functions or agents, also ones that are on their way out.
+/// Whether a namespace has functions or agents, including those that are being deleted.
 pub fn has_functions(engine: &Engine, namespace: &str) -> Result<bool, Error> {
     Ok(functions_in(engine, namespace, 1)? > 0)
 }
 
-/// How many a namespace has, counted up to a limit.
+/// Number of functions in a namespace, counted up to a limit.
 fn functions_in(engine: &Engine, namespace: &str, limit: usize) -> Result<usize, Error> {
     let prefix = Name::new(namespace, "");
     let found = engine.documents(DOCUMENTS, Some(prefix.as_str()), limit);
@@ -286,7 +360,7 @@ fn functions_in(engine: &Engine, namespace: &str, limit: usize) -> Result<usize,
     Ok(found.iter().take_while(|document| document.key.starts_with(prefix.as_str())).count())
 }
 
-fn not_found(kind: Kind, name: &Name) -> Error {
+pub(crate) fn not_found(kind: ResourceKind, name: &Name) -> Error {
     Error::NotFound { kind, namespace: name.namespace().to_owned(), name: name.name().to_owned() }
 }
 

@@ -1,8 +1,8 @@
-//! How fast the lane machine is by itself: `cargo bench -p klambda-core`. One core, a thousand lanes, each event arrives, is
-//! started and is acknowledged. A plain `main` that prints a figure: allocations are not counted, since a counting
-//! allocator needs `unsafe`, which the workspace forbids.
+//! Measures the speed of the lane machine alone: `cargo bench -p klambda-core`. One core, 1,000 lanes; each event
+//! arrives, starts and is acknowledged. A plain `main` prints one figure per case. It does not count allocations,
+//! because a counting allocator needs `unsafe`, which the workspace forbids.
 
-use klambda_core::ids::{Address, LaneNumber, Position, Sequence};
+use klambda_core::ids::{LaneNumber, Locator, Position, Sequence};
 use klambda_core::lane::{Action, Entry, Flag, Input, Lane, Policy};
 use klambda_core::subscription::{GapAction, OnFailure, Start};
 use klambda_core::time::Millis;
@@ -21,11 +21,11 @@ fn main() {
     ] {
         let per_second = events_per_second(sequenced, depth);
         println!("{name}: {:.1} M events/s, {:.0} ns an event", per_second / 1e6, 1e9 / per_second);
-        assert!(per_second >= EVENTS_PER_SECOND_MIN, "slower than promised");
+        assert!(per_second >= EVENTS_PER_SECOND_MIN, "slower than the documented minimum");
     }
 }
 
-/// `depth`: how many events of a lane arrive before they are delivered.
+/// `depth`: number of events that arrive in a lane before any of them is delivered.
 fn events_per_second(sequenced: bool, depth: u64) -> f64 {
     let policy = policy(sequenced);
     let mut lanes: Vec<Lane> = (0..LANES).map(|_| Lane::new(Millis(1))).collect();
@@ -52,7 +52,7 @@ fn events_per_second(sequenced: bool, depth: u64) -> f64 {
         }
     }
     let took = began.elapsed().as_secs_f64();
-    assert_eq!(delivered, rounds * depth * LANES, "everything went out");
+    assert_eq!(delivered, rounds * depth * LANES, "every event was delivered");
     assert!(lanes.iter().all(Lane::is_idle));
     delivered as f64 / took
 }
@@ -65,19 +65,19 @@ fn arrive(
     now: Millis,
     actions: &mut Vec<Action>,
 ) {
-    let (at, number) = (Address(position * 500), LaneNumber(0));
+    let (at, number) = (Locator::new(position * 500), LaneNumber(0));
     let entry =
         Entry { position: Position(position), at, number, accepted: now, bytes: 500, flag: Flag::None };
     actions.clear();
     let input = Input::Arrived { entry, sequence, taken: false };
-    lane.apply(black_box(input), policy, now, actions).expect("arrivals are never refused");
+    lane.apply(black_box(input), policy, now, actions).expect("a lane never rejects an arrival");
 }
 
 fn deliver(lane: &mut Lane, policy: &Policy, now: Millis, actions: &mut Vec<Action>) -> bool {
     assert!(lane.is_ready(now));
     lane.started(now);
     actions.clear();
-    lane.apply(black_box(Input::Delivered), policy, now, actions).expect("outcomes are never refused");
+    lane.apply(black_box(Input::Delivered), policy, now, actions).expect("a lane never rejects an outcome");
     matches!(black_box(&actions[..]), [Action::Delivered(_)])
 }
 

@@ -1,4 +1,4 @@
-//! Events for property tests: any that the HTTP binding accepts.
+//! Generators for property tests: any event that the HTTP binding accepts.
 
 use crate::event::{Attribute, Data, Event, Form, Value};
 use bytes::Bytes;
@@ -20,7 +20,7 @@ pub fn event() -> impl Strategy<Value = Event> {
     )
 }
 
-/// JSON of any shape that `serde_json::Value` can hold.
+/// Any JSON value that `serde_json::Value` can represent.
 pub fn json() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
         Just(serde_json::Value::Null),
@@ -39,7 +39,7 @@ pub fn json() -> impl Strategy<Value = serde_json::Value> {
 }
 
 fn attribute(name: &str, value: Value) -> Attribute {
-    // The specification makes a subject a string.
+    // The specification requires the subject to be a string.
     let value = if name == "subject" { Value::String(value.text().into_owned()) } else { value };
     Attribute { name: name.to_owned(), value }
 }
@@ -57,11 +57,11 @@ fn content() -> impl Strategy<Value = (Option<String>, Option<Data>)> {
         prop_oneof![Just(None), Just(Some("application/json".to_owned())), Just(Some("a/b+json".to_owned()))];
     prop_oneof![
         (json_media, json(), any::<bool>())
-            .prop_filter("null is no data", |(_, v, _)| !v.is_null())
+            .prop_filter("null means no data", |(_, v, _)| !v.is_null())
             .prop_map(|(media, value, pretty)| {
                 let text =
                     if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
-                (media, data(text.expect("JSON").into_bytes(), Form::Json))
+                (media, data(text.expect("a Value serializes").into_bytes(), Form::Json))
             }),
         "\\PC{1,30}".prop_map(|text| (Some("text/plain".to_owned()), data(text.into_bytes(), Form::Text))),
         prop::collection::vec(any::<u8>(), 1..40)

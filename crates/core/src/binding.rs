@@ -1,7 +1,7 @@
 //! The CloudEvents 1.0 HTTP binding, as a pure function of headers and body.
 //!
-//! A request is refused as a whole only if it cannot be taken apart; otherwise each of its events is judged by itself,
-//! and all that is wrong with one is said at once.
+//! A request is refused as a whole only if it cannot be split into events. Otherwise each event is checked on its
+//! own, and all faults of an event are reported together.
 
 mod draft;
 mod structured;
@@ -26,7 +26,7 @@ pub struct Limits {
     pub event_bytes_max: usize,
     pub attributes_max: usize,
     pub attribute_bytes_max: usize,
-    /// Events may come without `id` and `source`: they are left empty, for the one who reads them to fill in.
+    /// Accept events without `id` and `source`. The missing attributes are left empty, and the caller fills them in.
     pub may_lack_identity: bool,
 }
 
@@ -49,18 +49,18 @@ pub enum Mode {
     Batch,
 }
 
-/// Why no event of a request was looked at.
+/// The reason why a request was refused before any of its events was checked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("{0}")]
     UnsupportedMediaType(String),
-    #[error("the request holds no event that could be read")]
+    #[error("the request contains no readable event")]
     BadRequest(Vec<Fault>),
     #[error("the request has too many {what}: at most {limit}")]
     TooLarge { what: &'static str, limit: usize },
 }
 
-/// One event that cannot be accepted, with as much of its identity as could be read.
+/// An event that cannot be accepted, with the parts of its identity that could be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
     pub id: Option<String>,
@@ -69,17 +69,17 @@ pub struct Rejected {
     pub too_large: bool,
 }
 
-/// The events of a request, in the order they stand in it.
+/// The events of a request, in request order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parsed {
     pub mode: Mode,
     pub events: Vec<Result<Event, Rejected>>,
-    /// How many of them have no `specversion` and were taken as 1.0. Only the JSON format allows that: in the binary
-    /// mode the header tells an event from any other request.
+    /// Number of events without `specversion`, which were read as 1.0. Only the JSON format allows this. In binary
+    /// mode the `ce-specversion` header is what distinguishes an event from any other request.
     pub unversioned: usize,
 }
 
-/// All headers may be given: those of events are picked out.
+/// `headers` may contain all headers of the request; `parse` picks those of the event.
 pub fn parse<'a>(
     content_type: Option<&str>,
     headers: impl Iterator<Item = (&'a str, &'a [u8])>,
@@ -134,8 +134,8 @@ fn binary<'a>(
 
 fn unsupported(content_type: &str) -> Refusal {
     Refusal::UnsupportedMediaType(match content_type {
-        "" => format!("the request names no content type: {WHAT_TO_SEND}"),
-        other => format!("`{}` is not an event: {WHAT_TO_SEND}", excerpt(other)),
+        "" => format!("the request has no content type: {WHAT_TO_SEND}"),
+        other => format!("`{}` is not a content type for events: {WHAT_TO_SEND}", excerpt(other)),
     })
 }
 
@@ -150,7 +150,8 @@ fn attribute_name(header: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The attribute in a header: a quoted string is unquoted, then percent-encoding undone once. `None` if not UTF-8.
+/// The attribute value in a header: removes the quotes of a quoted string, then undoes percent-encoding once. `None`
+/// if the result is not UTF-8.
 fn header_text(value: &[u8]) -> Option<String> {
     let unquoted = unquote(value);
     if !unquoted.contains(&b'%') {
@@ -172,13 +173,13 @@ fn unquote(value: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(text)
 }
 
-/// The body as data; an empty one is none.
+/// The body as data; `None` if the body is empty.
 fn binary_data(draft: &mut Draft<'_>, body: Bytes) -> Option<Data> {
     if body.is_empty() {
         return None;
     }
     let form = match draft.content_type() {
-        // JSON is what an event without a content type means, if it can.
+        // Without a content type, the data is JSON if the body parses as JSON.
         None => {
             if is_json(&body) {
                 Form::Json
@@ -186,7 +187,7 @@ fn binary_data(draft: &mut Draft<'_>, body: Bytes) -> Option<Data> {
                 Form::Binary
             }
         }
-        // In binary mode the body is opaque: that it is JSON is taken on trust here and checked where it matters.
+        // In binary mode the body is opaque. The content type is trusted here; code that needs JSON checks the body.
         Some(media) if is_json_media(media) => Form::Json,
         Some(media) if is_utf8_text(media) && std::str::from_utf8(&body).is_ok() => Form::Text,
         Some(_) => Form::Binary,
@@ -194,7 +195,7 @@ fn binary_data(draft: &mut Draft<'_>, body: Bytes) -> Option<Data> {
     Some(Data { bytes: body, form })
 }
 
-/// `text/…`, unless it names another encoding than UTF-8.
+/// `text/…`, unless the charset is neither UTF-8 nor US-ASCII.
 fn is_utf8_text(media: &str) -> bool {
     let lower = media.to_ascii_lowercase();
     let encoding = lower.split_once("charset=").map(|(_, rest)| rest.trim_start_matches('"'));

@@ -1,15 +1,16 @@
-//! The circuit breaker of one endpoint. Pure: told of outcomes, asked whether a call may start.
+//! The circuit breaker of one endpoint. Pure: the caller reports outcomes and asks whether a call may start.
 
 use crate::time::Millis;
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// This many failures in a row open it, from as many different lanes (refused connections: from any).
+    /// The breaker opens after this many consecutive failures from as many different lanes. Refused connections count
+    /// from any lane.
     pub consecutive: u32,
-    /// Or this share of the calls in the window …
+    /// The breaker also opens when this share of the calls in the window fails …
     pub ratio: f64,
-    /// … if there were at least this many.
+    /// … and the window contains at least this many calls.
     pub calls_min: u32,
     pub window_ms: u64,
     pub half_open_after_ms: u64,
@@ -24,15 +25,15 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Closed,
-    /// No call starts before `probe_at`.
+    /// No call may start before `probe_at`.
     Open {
         probe_at: Millis,
     },
-    /// One probe is under way.
+    /// One probe is in flight.
     HalfOpen,
 }
 
-/// Names a lane, so that one sick lane cannot open the breaker for all.
+/// Identifies a lane, so that one failing lane cannot open the breaker for all.
 pub type LaneTag = u64;
 
 #[derive(Clone, Debug)]
@@ -41,7 +42,7 @@ pub struct Breaker {
     state: State,
     refused_in_row: u32,
     failed_lanes: Vec<LaneTag>,
-    /// (second, calls, failures), oldest first: at most one bucket a second of the window.
+    /// (second, calls, failures), oldest first: at most one bucket per second of the window.
     window: VecDeque<(u64, u32, u32)>,
     last_probe: Option<LaneTag>,
 }
@@ -66,7 +67,7 @@ impl Breaker {
         self.state == State::Closed
     }
 
-    /// A call may start now. In the open state that is the probe once it is due.
+    /// True if a call may start now. In the open state, this is the probe once it is due.
     pub fn allows(&self, now: Millis) -> bool {
         match self.state {
             State::Closed => true,
@@ -75,7 +76,7 @@ impl Breaker {
         }
     }
 
-    /// The lane that probed last, so that the next probe can be another's.
+    /// The lane of the last probe, so that the next probe can use another lane.
     pub fn last_probe(&self) -> Option<LaneTag> {
         self.last_probe
     }
@@ -107,10 +108,10 @@ impl Breaker {
         }
     }
 
-    /// A failure that speaks of the endpoint. Answers whether it opened the breaker just now.
+    /// Records a failure that is the endpoint's fault. Returns true if it opened the breaker.
     pub fn failed(&mut self, lane: LaneTag, refused: bool, now: Millis) -> bool {
         match self.state {
-            // A call that began before the breaker opened.
+            // This call started before the breaker opened.
             State::Open { .. } => return false,
             State::HalfOpen => {
                 self.open(now);
@@ -225,20 +226,20 @@ mod tests {
     #[test]
     fn calls_of_longer_ago_than_the_window_do_not_count() {
         let mut b = Breaker::new(Limits { consecutive: 1000, ..Limits::default() });
-        // One in eight: far below half, in seconds of their own and in the same.
+        // One failure in eight calls is far below half, both over all seconds and within one.
         for n in 0..80 {
-            assert!(!b.failed(7, false, T) || n >= 19, "fewer than twenty calls");
+            assert!(!b.failed(7, false, T) || n >= 19, "opened with fewer than 20 calls");
             (0..7).for_each(|_| b.succeeded(T));
         }
         assert!(b.is_closed());
-        // After ten seconds only what fails now is left.
+        // After eleven seconds, only the new failures are in the window.
         let later = T + 11_000;
         let opened: Vec<bool> = (0..20).map(|_| b.failed(7, false, later)).collect();
         assert_eq!(opened.iter().position(|opened| *opened), Some(19));
 
         let mut b = Breaker::new(Limits { consecutive: 1000, ..Limits::default() });
         (0..30).for_each(|_| b.succeeded(T));
-        assert!((0..29).all(|_| !b.failed(7, false, T + 9_000)), "those of nine seconds ago count");
+        assert!((0..29).all(|_| !b.failed(7, false, T + 9_000)), "calls of nine seconds ago still count");
         assert!(b.failed(7, false, T + 9_000));
     }
 
@@ -257,6 +258,6 @@ mod tests {
         b.started(6, probe + 7);
         b.succeeded(probe + 8);
         b.abandoned(probe + 9);
-        assert!(b.is_closed(), "there is no probe to abandon");
+        assert!(b.is_closed(), "without a probe, abandoned() changes nothing");
     }
 }

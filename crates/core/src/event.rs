@@ -1,4 +1,4 @@
-//! A CloudEvent 1.0 in memory: its context attributes in the order they came, and its data byte for byte.
+//! A CloudEvent 1.0 in memory: its context attributes in the order of arrival, and its data byte for byte.
 
 use crate::readable::is_readable;
 use base64::Engine as _;
@@ -6,10 +6,10 @@ use bytes::Bytes;
 use serde_json::Map;
 use std::borrow::Cow;
 
-/// The one version of the specification that is understood.
+/// The only supported version of the specification.
 pub const SPEC_VERSION: &str = "1.0";
 
-/// What we write on delivery; a producer's own attributes of these names are not passed on.
+/// The attributes that a delivery sets. If a producer sets an attribute of the same name, it is not passed on.
 pub const DELIVERY_ATTRIBUTES: [&str; 3] = ["lanesequence", "previousid", "orderstatus"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Event {
     pub source: String,
     /// The CloudEvents `type`.
     pub kind: String,
-    /// Every other context attribute but `specversion`, optional ones and extensions alike.
+    /// All other context attributes except `specversion`: optional attributes and extensions.
     pub attributes: Vec<Attribute>,
     pub data: Option<Data>,
 }
@@ -42,30 +42,30 @@ pub struct Data {
     pub form: Form,
 }
 
-/// How data stands in a structured event. Delivered in binary mode, all three are just bytes.
+/// How the data appears in a structured event. In binary mode, all three forms are plain bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// A JSON text, kept byte for byte.
     Json,
-    /// UTF-8 text of a content type that is not JSON: a JSON string in structured mode.
+    /// UTF-8 text whose content type is not JSON. In structured mode, it is a JSON string.
     Text,
-    /// Anything else: `data_base64` in structured mode.
+    /// Anything else. In structured mode, it is `data_base64`.
     Binary,
 }
 
-/// What filters, keys and sequences read of an event, however it is held.
+/// The parts of an event that filters, keys and sequences read, for all representations of an event.
 pub trait Attributes {
-    /// Any context attribute, the required ones included, as text.
+    /// Any context attribute as text, including the required ones.
     fn attribute(&self, name: &str) -> Option<Cow<'_, str>>;
 
-    /// The data, if it is a JSON text.
+    /// The data, if it is JSON.
     fn json_data(&self) -> Option<&[u8]> {
         None
     }
 }
 
 impl Event {
-    /// Any context attribute by its CloudEvents name; `id`, `source`, `type` and `specversion` too.
+    /// Any context attribute by its CloudEvents name, including `id`, `source`, `type` and `specversion`.
     pub fn attribute(&self, name: &str) -> Option<Cow<'_, str>> {
         match name {
             "id" => Some(Cow::Borrowed(&self.id)),
@@ -76,7 +76,7 @@ impl Event {
         }
     }
 
-    /// Every context attribute with its name, the required ones included.
+    /// Passes every context attribute to `take`, including the required ones.
     pub fn each_attribute(&self, mut take: impl FnMut(&str, &str)) {
         take("id", &self.id);
         take("source", &self.source);
@@ -85,8 +85,8 @@ impl Event {
         self.attributes.iter().for_each(|attribute| take(&attribute.name, &attribute.value.text()));
     }
 
-    /// The event in the CloudEvents JSON format. Numbers in the data go through `serde_json::Value`:
-    /// where every digit matters, write [`crate::event_codec::EventView::write_json`] instead.
+    /// The event in the CloudEvents JSON format. Numbers in the data pass through `serde_json::Value` and may lose
+    /// digits. To keep every digit, use [`crate::event_codec::EventView::write_json`].
     pub fn to_json(&self) -> serde_json::Value {
         let mut object = Map::new();
         object.insert("specversion".into(), SPEC_VERSION.into());
@@ -118,13 +118,13 @@ impl Attributes for Event {
     }
 }
 
-/// Whether the bytes are one JSON text.
+/// True if the bytes are a single JSON text.
 pub(crate) fn is_json(bytes: &[u8]) -> bool {
     let text = std::str::from_utf8(bytes);
     text.is_ok_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok())
 }
 
-/// JSON sent as `data_base64` is JSON all the same, if the event says so.
+/// Data sent as `data_base64` counts as JSON if the content type says so.
 pub(crate) fn holds_json<'a>(form: Form, content_type: impl FnOnce() -> Option<Cow<'a, str>>) -> bool {
     match form {
         Form::Json => true,

@@ -8,8 +8,8 @@
 //! text    id, source, type, then name and value of each attribute, end to end
 //! bytes   the data, to the end
 //! ```
-//! All text stands together, so that one UTF-8 check covers it and every attribute is a slice of it; integers and
-//! booleans are stored as the text in which they are delivered anyway.
+//! All text is stored together: one UTF-8 check covers it, and every attribute is a slice of it. Integers and
+//! booleans are stored as text, because they are delivered as text.
 
 use crate::event::{Attribute, Attributes, Data, Event, Form, SPEC_VERSION, Value, holds_json};
 use bytes::Bytes;
@@ -22,12 +22,12 @@ const STRING: u64 = 0;
 const INTEGER: u64 = 1;
 const BOOLEAN: u64 = 2;
 
-/// These bytes are no event; the text says why.
+/// The bytes are not an encoded event; the text gives the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an encoded event: {0}")]
 pub struct Malformed(pub &'static str);
 
-/// An encoded event, checked once and read in place.
+/// An encoded event, validated once and read in place.
 #[derive(Clone, Copy, Debug)]
 pub struct EventView<'a> {
     bytes: &'a [u8],
@@ -72,7 +72,7 @@ impl Event {
         }
     }
 
-    /// No encoding of this event is longer.
+    /// An upper bound for the length of the encoding.
     pub fn encoded_len_max(&self) -> usize {
         let attributes: usize =
             self.attributes.iter().map(|a| a.name.len() + 32 + string_len(&a.value)).sum();
@@ -94,7 +94,7 @@ impl<'a> EventView<'a> {
         Ok(EventView { bytes, id, source, kind, attributes, form, data_at: bytes.len() - data.len() })
     }
 
-    /// The id and the type alone; the rest is not checked.
+    /// Reads only the id and the type. The rest is not validated.
     pub fn id_and_kind(bytes: &'a [u8]) -> Result<(&'a str, &'a str), Malformed> {
         let Parts { lengths: [id, source, kind], text, .. } = Parts::of(bytes)?;
         let (id, rest) = text.split_at(id);
@@ -114,7 +114,7 @@ impl<'a> EventView<'a> {
         self.kind
     }
 
-    /// Every context attribute but `specversion`, `id`, `source` and `type`, in the producer's order.
+    /// Every context attribute except `specversion`, `id`, `source` and `type`, in the producer's order.
     pub fn attributes(&self) -> impl Iterator<Item = (&'a str, ValueRef<'a>)> + use<'a> {
         self.attributes.filter_map(|(name, kind, text)| Some((name, ValueRef::read(kind, text)?)))
     }
@@ -134,7 +134,7 @@ impl<'a> EventView<'a> {
         }
     }
 
-    /// Name and text of each attribute, whatever its type.
+    /// The name and text of each attribute, regardless of its type.
     pub(crate) fn raw_attributes(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         self.attributes.map(|(name, _, text)| (name, text))
     }
@@ -152,7 +152,7 @@ impl<'a> EventView<'a> {
         self.form
     }
 
-    /// Where the data stands in the slice that was decoded, for a caller who holds it as `Bytes`.
+    /// The range of the data within the decoded slice, for callers that hold the slice as `Bytes`.
     pub fn data_range(&self) -> Range<usize> {
         self.data_at..self.bytes.len()
     }
@@ -201,12 +201,12 @@ impl<'a> ValueRef<'a> {
     }
 }
 
-/// An encoded event, taken apart by its lengths.
+/// An encoded event, split by its lengths.
 struct Parts<'a> {
     form: Option<Form>,
-    /// Of id, source and type, with which the text begins.
+    /// The lengths of id, source and type, which come first in the text.
     lengths: [usize; 3],
-    /// How many attributes there are, and their lengths.
+    /// The number of attributes; `attributes` holds their lengths.
     count: usize,
     attributes: Reader<'a>,
     text: &'a [u8],
@@ -228,16 +228,16 @@ impl<'a> Parts<'a> {
             let (name, value, _) = head.attribute()?;
             text_len = text_len.saturating_add(name).saturating_add(value);
         }
-        let (text, data) = head.rest.split_at_checked(text_len).ok_or(Malformed("text is cut off"))?;
+        let (text, data) = head.rest.split_at_checked(text_len).ok_or(Malformed("the text is truncated"))?;
         Ok(Parts { form, lengths, count, attributes, text, data })
     }
 }
 
 fn utf8(text: &[u8]) -> Result<&str, Malformed> {
-    std::str::from_utf8(text).map_err(|_| Malformed("text is not UTF-8"))
+    std::str::from_utf8(text).map_err(|_| Malformed("the text is not UTF-8"))
 }
 
-/// The attributes still ahead: their lengths in one place, their text in another.
+/// The attributes that are not read yet. Their lengths and their text are in separate places.
 #[derive(Clone, Copy, Debug)]
 struct RawAttributes<'a> {
     left: usize,
@@ -246,11 +246,12 @@ struct RawAttributes<'a> {
 }
 
 impl<'a> RawAttributes<'a> {
-    /// Walks them once, so that iterating later cannot meet an error.
+    /// Walks all attributes once, so that a later iteration cannot fail.
     fn check(mut self) -> Result<(), Malformed> {
         while self.left > 0 {
             let (_, kind, text) = self.step()?;
-            ValueRef::read(kind, text).ok_or(Malformed("an attribute is not of its type"))?;
+            ValueRef::read(kind, text)
+                .ok_or(Malformed("the value of an attribute does not match its type"))?;
         }
         Ok(())
     }
@@ -290,7 +291,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     #[inline]
     fn byte(&mut self) -> Result<u8, Malformed> {
-        let (first, rest) = self.rest.split_first().ok_or(Malformed("it is cut off"))?;
+        let (first, rest) = self.rest.split_first().ok_or(Malformed("the encoding is truncated"))?;
         self.rest = rest;
         Ok(*first)
     }
@@ -312,7 +313,7 @@ impl Reader<'_> {
         usize::try_from(self.varint()?).map_err(|_| Malformed("a length is too long"))
     }
 
-    /// Lengths of name and value, and the value's type.
+    /// The lengths of the name and the value, and the type of the value.
     fn attribute(&mut self) -> Result<(usize, usize, u64), Malformed> {
         let (name, head) = (self.length()?, self.length()?);
         Ok((name, head >> 2, head as u64 & 3))
@@ -338,7 +339,7 @@ fn value_head(value: &Value) -> u64 {
 fn write_value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::String(text) => out.extend_from_slice(text.as_bytes()),
-        Value::Integer(number) => write!(out, "{number}").expect("a Vec takes every write"),
+        Value::Integer(number) => write!(out, "{number}").expect("writing to a Vec does not fail"),
         Value::Boolean(flag) => out.extend_from_slice(if *flag { b"true" } else { b"false" }),
     }
 }
@@ -370,7 +371,7 @@ fn form_of(byte: u8) -> Result<Option<Form>, Malformed> {
         1 => Ok(Some(Form::Json)),
         2 => Ok(Some(Form::Text)),
         3 => Ok(Some(Form::Binary)),
-        _ => Err(Malformed("unknown form of data")),
+        _ => Err(Malformed("unknown data form")),
     }
 }
 
@@ -386,7 +387,7 @@ mod tests {
         bytes
     }
 
-    /// Reads everything a view offers; a checked view must not panic either.
+    /// Reads everything that a view offers. A view that passed validation must never panic.
     fn exercise(bytes: &[u8]) {
         let id_and_kind = EventView::id_and_kind(bytes);
         let Ok(view) = EventView::decode(bytes) else { return };

@@ -1,4 +1,4 @@
-//! An encoded event as others read it: the CloudEvents JSON format, and the headers of the HTTP binary mode.
+//! Output formats of an encoded event: the CloudEvents JSON format, and the headers of the HTTP binary mode.
 
 use crate::event::{DELIVERY_ATTRIBUTES, Form, SPEC_VERSION};
 use crate::event_codec::{EventView, ValueRef};
@@ -9,12 +9,13 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use std::borrow::Cow;
 use std::io::Write;
 
-/// What the HTTP binding has encoded in header values: all but printable ASCII, and space, quote and percent.
+/// The characters that the HTTP binding percent-encodes in header values: everything except printable ASCII, plus
+/// space, quote and percent.
 const HEADER_UNSAFE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
 
 impl EventView<'_> {
-    /// Appends the event in the JSON format, always on one line, so that it can stand in a line-based stream. Its JSON data
-    /// is written as base64 where a common reader could not hold it.
+    /// Appends the event in the JSON format. The output is always a single line, so that it can be used in line-based
+    /// streams. JSON data that common parsers cannot read is written as base64.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"specversion\":\"1.0\",\"id\":");
         write_string(out, self.id());
@@ -44,7 +45,7 @@ impl EventView<'_> {
                 write_string(out, &String::from_utf8_lossy(self.data()));
             }
             Some(form @ (Form::Json | Form::Binary)) => {
-                // Base64 alone does not say that it is JSON.
+                // Base64 data does not show that it is JSON, so the content type must.
                 if form == Form::Json && self.raw_attributes().all(|(name, _)| name != "datacontenttype") {
                     out.extend_from_slice(b",\"datacontenttype\":\"application/json\"");
                 }
@@ -55,7 +56,8 @@ impl EventView<'_> {
         }
     }
 
-    /// Gives every header of the binary mode, lower-case name and encoded value, `content-type` among them.
+    /// Passes every header of the binary mode to `f`, with lower-case name and encoded value. This includes
+    /// `content-type`.
     pub fn headers(&self, f: &mut dyn FnMut(&str, &str)) {
         f("ce-specversion", SPEC_VERSION);
         f("ce-id", &header_value(self.id()));
@@ -80,7 +82,8 @@ impl EventView<'_> {
     }
 }
 
-/// A context attribute's text as the HTTP binding writes it in a header; borrowed if it needs no encoding.
+/// The text of a context attribute, encoded for a header as the HTTP binding requires; borrowed if no encoding is
+/// needed.
 pub fn header_value(text: &str) -> Cow<'_, str> {
     let is_safe = |byte: u8| (byte > b' ') & (byte < 0x7f) & (byte != b'"') & (byte != b'%');
     match scan::all(text.as_bytes(), is_safe) {
@@ -92,16 +95,16 @@ pub fn header_value(text: &str) -> Cow<'_, str> {
 fn write_value(out: &mut Vec<u8>, value: ValueRef<'_>) {
     match value {
         ValueRef::String(text) => write_string(out, text),
-        ValueRef::Integer(number) => write!(out, "{number}").expect("a Vec takes every write"),
+        ValueRef::Integer(number) => write!(out, "{number}").expect("writing to a Vec does not fail"),
         ValueRef::Boolean(flag) => out.extend_from_slice(if flag { b"true" } else { b"false" }),
     }
 }
 
 fn write_string(out: &mut Vec<u8>, text: &str) {
-    serde_json::to_writer(out, text).expect("a Vec takes every write");
+    serde_json::to_writer(out, text).expect("writing to a Vec does not fail");
 }
 
-/// A JSON text breaks its lines only between tokens, where a space does as well.
+/// JSON has line breaks only between tokens, where a space is equivalent.
 fn write_on_one_line(out: &mut Vec<u8>, json: &[u8]) {
     let from = out.len();
     out.extend_from_slice(json);
@@ -116,7 +119,7 @@ fn write_base64(out: &mut Vec<u8>, data: &[u8]) {
     let from = out.len();
     out.resize(from + data.len().div_ceil(3) * 4, 0);
     let written = base64::prelude::BASE64_STANDARD.encode_slice(data, &mut out[from..]);
-    out.truncate(from + written.expect("the room was made for it"));
+    out.truncate(from + written.expect("the buffer has the exact size"));
 }
 
 #[cfg(test)]

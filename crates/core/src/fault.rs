@@ -1,12 +1,12 @@
-//! What is wrong with something that came from outside, named so that its author can mend it.
+//! Faults in input from outside, each with its location and a message that helps the author to fix it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One thing wrong in outside input. Readers collect all of them before they refuse.
+/// One fault in input from outside. Parsers collect all faults before they reject the input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Where, such as `spec.retry.backoff` or `[3].source`; empty for the input as a whole.
+    /// The location, such as `spec.retry.backoff` or `[3].source`; empty for the input as a whole.
     pub path: String,
     pub message: String,
 }
@@ -26,16 +26,16 @@ impl fmt::Display for Fault {
     }
 }
 
-/// "unknown `kye`: did you mean `key`?", or the list of what is known when nothing is close.
+/// "unknown field `kye`: did you mean `key`?", or the list of known words if none of them is similar.
 pub fn unknown(what: &str, word: &str, known: &[&str]) -> String {
     let word = excerpt(word);
     match closest(&word, known) {
         Some(near) => format!("unknown {what} `{word}`: did you mean `{near}`?"),
-        None => format!("unknown {what} `{word}`: known are {}", known.join(", ")),
+        None => format!("unknown {what} `{word}`: expected one of {}", known.join(", ")),
     }
 }
 
-/// The beginning of an outside text, short enough for a message.
+/// The beginning of a text from outside, short enough for a message.
 pub(crate) fn excerpt(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -49,12 +49,12 @@ fn closest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     (near.0 <= folded.chars().count().div_ceil(3).min(3)).then_some(near.1)
 }
 
-/// `max_events`, `max-events` and `maxEvents` are the same slip.
+/// `max_events`, `max-events` and `maxEvents` count as the same word.
 fn fold(word: &str) -> String {
     word.chars().filter(|c| !matches!(c, '_' | '-')).flat_map(char::to_lowercase).collect()
 }
 
-/// Levenshtein's distance, with one row.
+/// The Levenshtein distance, with one row of memory.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -85,7 +85,7 @@ mod tests {
         );
         assert_eq!(
             unknown("field", "colour", &["maxEvents", "ttl"]),
-            "unknown field `colour`: known are maxEvents, ttl"
+            "unknown field `colour`: expected one of maxEvents, ttl"
         );
     }
 }

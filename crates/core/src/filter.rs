@@ -5,27 +5,32 @@ mod index;
 pub use self::index::Index;
 pub use crate::event::Attributes;
 use crate::fault::{Fault, unknown};
-use serde_json::{Map, Value, json};
+use crate::schema::written_as;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 const DEPTH_MAX: usize = 16;
 const NODES_MAX: usize = 1000;
+pub(crate) const ATTRIBUTE_RULE: &str = "attribute names may contain only the letters a-z and digits";
 const DIALECTS: [&str; 6] = ["exact", "prefix", "suffix", "all", "any", "not"];
 
-/// Attribute names, each with the text it is compared to. All of them must hold.
+/// Attribute names, each with the text to compare with. All comparisons must succeed.
 pub type Comparisons = Vec<(String, String)>;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Use [`parse_all`] to read filters from outside: it enforces the limits on their size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Filter {
-    Exact(Comparisons),
-    Prefix(Comparisons),
-    Suffix(Comparisons),
+    Exact(#[serde(with = "comparisons")] Comparisons),
+    Prefix(#[serde(with = "comparisons")] Comparisons),
+    Suffix(#[serde(with = "comparisons")] Comparisons),
     All(Vec<Filter>),
     Any(Vec<Filter>),
     Not(Box<Filter>),
 }
 
 impl Filter {
-    /// An attribute that the event lacks equals nothing and begins or ends with nothing.
+    /// A comparison with an attribute that the event does not have is false.
     pub fn matches(&self, event: &impl Attributes) -> bool {
         match self {
             Filter::Exact(given) => hold(given, event, |text, expected| text == expected),
@@ -38,23 +43,16 @@ impl Filter {
     }
 
     pub fn to_json(&self) -> Value {
-        match self {
-            Filter::Exact(given) => json!({ "exact": comparisons_json(given) }),
-            Filter::Prefix(given) => json!({ "prefix": comparisons_json(given) }),
-            Filter::Suffix(given) => json!({ "suffix": comparisons_json(given) }),
-            Filter::All(filters) => json!({ "all": list_json(filters) }),
-            Filter::Any(filters) => json!({ "any": list_json(filters) }),
-            Filter::Not(filter) => json!({ "not": filter.to_json() }),
-        }
+        serde_json::to_value(self).expect("the maps in a filter have string keys")
     }
 }
 
-/// Whether every filter of a subscription matches; none at all lets every event through.
+/// True if every filter of a subscription matches. A subscription without filters matches every event.
 pub fn all_match(filters: &[Filter], event: &impl Attributes) -> bool {
     filters.iter().all(|filter| filter.matches(event))
 }
 
-/// The `filters` of a subscription.
+/// Parses the `filters` of a subscription.
 pub fn parse_all(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Vec<Filter> {
     if value.is_null() {
         return Vec::new();
@@ -69,16 +67,26 @@ pub fn parse_all(value: &Value, path: &str, faults: &mut Vec<Fault>) -> Vec<Filt
     filters
 }
 
-pub(crate) fn list_json(filters: &[Filter]) -> Value {
-    filters.iter().map(Filter::to_json).collect()
-}
-
-fn comparisons_json(given: &Comparisons) -> Value {
-    given.iter().map(|(name, text)| (name.clone(), Value::from(text.as_str()))).collect::<Map<_, _>>().into()
-}
-
 fn hold(given: &Comparisons, event: &impl Attributes, test: impl Fn(&str, &str) -> bool) -> bool {
     given.iter().all(|(name, expected)| event.attribute(name).is_some_and(|text| test(&text, expected)))
+}
+
+// A structural schema cannot be recursive, so it accepts any object here. [`parse_all`] checks the content.
+written_as!([] Filter, "Filter", { "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+
+/// Serializes the comparisons as an object.
+mod comparisons {
+    use super::Comparisons;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::collections::BTreeMap;
+
+    pub(super) fn serialize<S: Serializer>(given: &Comparisons, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(given.iter().map(|(name, text)| (name, text)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Comparisons, D::Error> {
+        BTreeMap::deserialize(deserializer).map(|given| given.into_iter().collect())
+    }
 }
 
 struct Parser<'f> {
@@ -98,7 +106,7 @@ impl Parser<'_> {
         };
         let parsed =
             items.iter().enumerate().map(|(index, item)| self.one(item, &format!("{path}[{index}]"), depth));
-        // Every item is looked at, so that every fault is told.
+        // Parses every item before collecting, so that all faults are reported.
         parsed.collect::<Vec<_>>().into_iter().collect()
     }
 
@@ -108,13 +116,13 @@ impl Parser<'_> {
             return None;
         }
         if depth > DEPTH_MAX {
-            self.fault(path, format!("filters are nested at most {DEPTH_MAX} deep"));
+            self.fault(path, format!("filters may be nested at most {DEPTH_MAX} levels deep"));
             return None;
         }
         let dialect =
             value.as_object().filter(|object| object.len() == 1).and_then(|object| object.iter().next());
         let Some((dialect, body)) = dialect else {
-            self.fault(path, format!("must be an object with exactly one of {}", DIALECTS.join(", ")));
+            self.fault(path, format!("must be an object with exactly one of: {}", DIALECTS.join(", ")));
             return None;
         };
         self.dialect(dialect, body, &format!("{path}.{dialect}"), depth)
@@ -129,7 +137,10 @@ impl Parser<'_> {
             "any" => self.nested(body, path, depth).map(Filter::Any),
             "not" => self.one(body, path, depth + 1).map(|filter| Filter::Not(Box::new(filter))),
             "sql" | "cesql" => {
-                self.fault(path, format!("the SQL dialect is not supported: use {}", DIALECTS.join(", ")));
+                self.fault(
+                    path,
+                    format!("the SQL dialect is not supported; use one of: {}", DIALECTS.join(", ")),
+                );
                 None
             }
             other => {
@@ -142,14 +153,14 @@ impl Parser<'_> {
     fn nested(&mut self, body: &Value, path: &str, depth: usize) -> Option<Vec<Filter>> {
         let filters = self.list(body, path, depth + 1)?;
         if filters.is_empty() {
-            self.fault(path, "must hold at least one filter");
+            self.fault(path, "must contain at least one filter");
         }
         Some(filters)
     }
 
     fn comparisons(&mut self, body: &Value, path: &str) -> Option<Comparisons> {
         let Some(object) = body.as_object().filter(|object| !object.is_empty()) else {
-            self.fault(path, "must be an object of attribute names and texts");
+            self.fault(path, "must be an object that maps attribute names to strings");
             return None;
         };
         let parsed =
@@ -159,7 +170,7 @@ impl Parser<'_> {
 
     fn comparison(&mut self, name: &str, value: &Value, path: &str) -> Option<(String, String)> {
         if !is_attribute_name(name) {
-            self.fault(path, "attribute names have only the letters a-z and digits");
+            self.fault(path, ATTRIBUTE_RULE);
         }
         match value {
             Value::String(text) if !text.is_empty() => Some((name.to_owned(), text.clone())),
@@ -184,6 +195,7 @@ mod tests {
     use super::*;
     use crate::event::Event;
     use proptest::prelude::*;
+    use serde_json::json;
     use std::borrow::Cow;
     use std::collections::BTreeMap;
 
@@ -195,7 +207,7 @@ mod tests {
         }
     }
 
-    /// The specification read straight off the JSON.
+    /// A reference implementation that evaluates the JSON directly.
     fn model(filter: &Value, bag: &BTreeMap<String, String>) -> bool {
         let (dialect, body) =
             filter.as_object().and_then(|object| object.iter().next()).expect("one dialect");
@@ -238,7 +250,8 @@ mod tests {
             let document = Value::Array(filters.clone());
             let parsed = parse_all(&document, "spec.filters", &mut faults);
             prop_assert_eq!(&faults, &[]);
-            prop_assert_eq!(list_json(&parsed), document);
+            prop_assert_eq!(serde_json::to_value(&parsed).expect("JSON"), document.clone());
+            prop_assert_eq!(&serde_json::from_value::<Vec<Filter>>(document).expect("filters"), &parsed);
             let expected = filters.iter().all(|filter| model(filter, &bag));
             prop_assert_eq!(all_match(&parsed, &Bag(bag)), expected);
         }
@@ -273,11 +286,11 @@ mod tests {
         let expected = [
             "f[0].prefx: unknown filter dialect `prefx`: did you mean `prefix`?",
             "f[1].exact.type: must not be empty",
-            "f[2].any[0].suffix.Type: attribute names have only the letters a-z and digits",
-            "f[2].any[1]: must be an object with exactly one of exact, prefix, suffix, all, any, not",
-            "f[3].sql: the SQL dialect is not supported: use exact, prefix, suffix, all, any, not",
-            "f[4]: must be an object with exactly one of exact, prefix, suffix, all, any, not",
-            "f[5].all: must hold at least one filter",
+            "f[2].any[0].suffix.Type: attribute names may contain only the letters a-z and digits",
+            "f[2].any[1]: must be an object with exactly one of: exact, prefix, suffix, all, any, not",
+            "f[3].sql: the SQL dialect is not supported; use one of: exact, prefix, suffix, all, any, not",
+            "f[4]: must be an object with exactly one of: exact, prefix, suffix, all, any, not",
+            "f[5].all: must contain at least one filter",
             "f[6].exact.n: must be a string",
         ];
         assert_eq!(told, expected);

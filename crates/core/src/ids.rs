@@ -1,4 +1,4 @@
-//! Numbers that must never be mixed up.
+//! Newtypes for numbers that must never be confused.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,38 +18,51 @@ macro_rules! number {
 }
 
 number!(
-    /// The place of an event in the log, counted from 1: arrival order.
+    /// The position of an event in the log, counted from 1. It defines the arrival order.
     Position(u64)
 );
 number!(
-    /// Where a record stands in the log, in bytes from the log's beginning.
-    Address(u64)
-);
-number!(
-    /// The producer's sequence of an event within its key. May have gaps; decides order.
+    /// The producer's sequence number of an event within its key. It defines the delivery order and may have gaps.
     Sequence(u64)
 );
 number!(
-    /// Our own number of an event within its lane (`lanesequence`): contiguous from 1. Zero: no place taken yet.
+    /// The number of an event within its lane (`lanesequence`), assigned by the lane: contiguous from 1. Zero means
+    /// not assigned yet.
     LaneNumber(u64)
 );
 number!(
-    /// A subscription for as long as it exists; never given twice.
+    /// Identifies a subscription while it exists; never reused.
     SubscriptionId(u32)
 );
 number!(
-    /// A namespace for as long as it exists; never given twice. Zero: the default one.
+    /// Identifies a namespace while it exists; never reused. Zero is the default namespace.
     NamespaceId(u64)
 );
 
-/// A number without a sign or leading zeros, so that every id has one spelling.
+/// The location of an event in a log. Only the log that created it can interpret it. A later event has a higher
+/// locator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Locator(u64);
+
+impl Locator {
+    pub const fn new(raw: u64) -> Locator {
+        Locator(raw)
+    }
+
+    /// The value that the log passed to `new`.
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
+}
+
+/// Parses a number without sign or leading zeros, so that every id has exactly one spelling.
 pub fn plain_number(text: &str) -> Option<u64> {
     let is_plain = text == "0" || text.starts_with(|first: char| matches!(first, '1'..='9'));
-    // A sign can only come first.
+    // The check of the first character also excludes a sign.
     text.parse().ok().filter(|_| is_plain)
 }
 
-/// A UUID of version 4 with these random bytes.
+/// A version 4 UUID from these random bytes.
 pub fn uuid(random: [u8; 16]) -> String {
     let bits = u128::from_be_bytes(random) & !(0xf << 76 | 0x3 << 62) | (0x4 << 76 | 0x2 << 62);
     let hex = format!("{bits:032x}");

@@ -1,18 +1,18 @@
-//! Single values in raw JSON text, read where they stand. The text is known to be valid JSON.
+//! Reads single values from raw JSON text without copying. The text must be valid JSON.
 
 use std::borrow::Cow;
 
-/// The value that a raw JSON text spells.
+/// The value of a raw JSON text.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Scalar<'a> {
     Null,
     Boolean(bool),
-    /// As written; JSON numbers have no size.
+    /// As written, because JSON numbers have no size limit.
     Number(&'a str),
     String(Cow<'a, str>),
     /// An array or an object.
     Compound,
-    /// A string with an escape that is no character (half a surrogate pair).
+    /// A string with an invalid escape, such as half a surrogate pair.
     Unreadable,
 }
 

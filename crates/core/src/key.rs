@@ -1,48 +1,78 @@
-//! Which lane an event belongs to, and which place its producer gave it there.
+//! Extracts the key of an event, which selects its lane, and the producer's sequence number.
 
 use crate::event::Attributes;
 use crate::json::{Scalar, scalar};
+use crate::schema::{form, written_as};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 pub use pointer::Pointer;
 
 mod pointer;
 
-/// A key is held per lane and travels in URLs; nobody needs a longer one.
+/// Every lane stores its key, and keys appear in URLs, so their length is limited.
 pub const KEY_BYTES_MAX: usize = 1024;
 
-/// The highest sequence that a producer may give.
+/// The highest sequence that a producer may use.
 pub const SEQUENCE_MAX: u64 = u64::MAX - 1;
 
-/// Where a subscription takes the key of an event from.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Where a subscription finds the key of an event.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// `partitionkey`, else `subject`, else `source`.
+    /// `partitionkey`, else `subject`, else `source`. Applies when a document does not configure a key.
     #[default]
+    #[serde(skip)]
     Default,
     Attribute(String),
     Pointer(Pointer),
 }
 
-/// Where a subscription takes the producer's sequence from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where a subscription finds the producer's sequence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SequenceSource {
     Attribute(String),
     Pointer(Pointer),
 }
 
+impl Source {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Source::Default
+    }
+}
+
+/// An object with exactly one of two members, expressed as a structural schema.
+macro_rules! place {
+    ($type:ident, $name:literal) => {
+        written_as!([] $type, $name, {
+            "type": "object",
+            "properties": {
+                "attribute": { "type": "string", "pattern": form::ATTRIBUTE, "description": "The name of an attribute." },
+                "pointer": { "type": "string", "pattern": form::POINTER, "description": "A JSON pointer into the data." },
+            },
+            "x-kubernetes-validations": [
+                { "rule": "has(self.attribute) != has(self.pointer)", "message": "specify either attribute or pointer, not both" },
+            ],
+        });
+    };
+}
+
+place!(Source, "KeySource");
+place!(SequenceSource, "SequenceSource");
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key<'a> {
     Found(Cow<'a, str>),
-    /// Nothing but the event's `source` was left to go by, which makes one lane of all that it sends.
+    /// Only the event's `source` was available. All events of that source share one lane.
     FromSource(Cow<'a, str>),
-    /// Absent, empty, or no string, number or boolean.
+    /// The key is absent, empty, or not a string, number or boolean.
     Missing,
     /// Longer than [`KEY_BYTES_MAX`].
     TooLong,
 }
 
-/// The key of an event. Numbers and strings name the same key: 42, 42.0 and "42" are one.
+/// The key of an event. Numbers and strings are equivalent: 42, 42.0 and "42" are the same key.
 pub fn key<'a>(source: &Source, event: &'a impl Attributes) -> Key<'a> {
     match source {
         Source::Default => default_key(event),
@@ -53,8 +83,8 @@ pub fn key<'a>(source: &Source, event: &'a impl Attributes) -> Key<'a> {
     }
 }
 
-/// The producer's sequence of an event: a decimal integer below 2^64 - 1, leading zeros allowed. The highest number is
-/// left out because a lane must be able to expect the one after it.
+/// The producer's sequence of an event: a decimal integer below 2^64 - 1, leading zeros allowed. 2^64 - 1 is excluded
+/// because a lane must be able to expect the number after the highest sequence.
 pub fn sequence(source: &SequenceSource, event: &impl Attributes) -> Option<u64> {
     any_sequence(source, event).filter(|sequence| *sequence <= SEQUENCE_MAX)
 }
@@ -102,7 +132,7 @@ fn decimal(text: &str) -> Option<u64> {
     if plain { text.parse().ok() } else { None }
 }
 
-/// A number of whole value as the integer it is, any other as it is written.
+/// A number with an integral value as an integer; any other number as written.
 fn plain_number(text: &str) -> Cow<'_, str> {
     match text {
         "-0" => Cow::Borrowed("0"),
@@ -111,7 +141,7 @@ fn plain_number(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Moves the point by the exponent, digit by digit, since a float would change large numbers.
+/// Moves the decimal point digit by digit, because a float would change large numbers.
 fn whole_number(text: &str) -> Option<String> {
     const DIGITS_MAX: usize = 64;
     let (sign, magnitude) = text.strip_prefix('-').map_or(("", text), |rest| ("-", rest));

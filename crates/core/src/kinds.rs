@@ -1,4 +1,4 @@
-//! The event types of the platform itself, and how a replay treats each unless configured otherwise.
+//! The event types of the platform, and the default replay strategy of each.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -8,65 +8,65 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
-    /// One after the other within a key, in the lane's order.
+    /// One at a time within a key, in the order of the lane.
     Ordered,
-    /// Side by side. In an ordered lane this means ordered all the same.
+    /// Concurrently. In an ordered lane, this is the same as ordered.
     Parallel,
-    /// Only when a person selects the dead letter by its id.
+    /// Only if a user selects the dead letter by its id.
     Manual,
-    /// Not delivered again: the dead letter is removed.
+    /// Never delivered again: the replay removes the dead letter.
     Discard,
 }
 
-/// Every type with its default strategy and the reason for it.
+/// Each type with its default strategy and the reason for it.
 pub const TABLE: &[(&str, Strategy, &str)] = &[
-    (FUNCTION_CREATED, Strategy::Ordered, "everything else about a function presupposes that it exists"),
+    (FUNCTION_CREATED, Strategy::Ordered, "all other events of a function assume that the function exists"),
     (FUNCTION_UPDATED, Strategy::Ordered, "the last update must win"),
-    (FUNCTION_DELETED, Strategy::Manual, "replayed late it would delete a function created again since"),
+    (FUNCTION_DELETED, Strategy::Manual, "a late replay would delete a function that was created again"),
     (BUILD_STARTED, Strategy::Ordered, "a build starts before it ends"),
-    (BUILD_COMPLETED, Strategy::Ordered, "a service is made of the build that completed last"),
-    (BUILD_FAILED, Strategy::Ordered, "a failure must not hide a success that came after it"),
-    (BUILD_TIMEOUT, Strategy::Ordered, "it ends one build and must not end the next"),
-    (BUILD_CANCELLED, Strategy::Ordered, "it ends one build and must not end the next"),
-    (BUILD_STOPPED, Strategy::Ordered, "it ends one build and must not end the next"),
+    (BUILD_COMPLETED, Strategy::Ordered, "the last completed build defines the service"),
+    (BUILD_FAILED, Strategy::Ordered, "an old failure must not override a later success"),
+    (BUILD_TIMEOUT, Strategy::Ordered, "it ends one build and must not affect the next"),
+    (BUILD_CANCELLED, Strategy::Ordered, "it ends one build and must not affect the next"),
+    (BUILD_STOPPED, Strategy::Ordered, "it ends one build and must not affect the next"),
     (SERVICE_CREATED, Strategy::Ordered, "a service exists before it changes"),
     (SERVICE_UPDATED, Strategy::Ordered, "the last update must win"),
-    (SERVICE_DELETED, Strategy::Manual, "replayed late it would take down a service created again since"),
-    (STATUS_UPDATED, Strategy::Parallel, "each carries a whole status with its time and stands alone"),
-    (HEALTH_CHECK, Strategy::Discard, "an old check says nothing about now and the next one is on its way"),
+    (SERVICE_DELETED, Strategy::Manual, "a late replay would delete a service that was created again"),
+    (STATUS_UPDATED, Strategy::Parallel, "each event is a complete status with its own time"),
+    (HEALTH_CHECK, Strategy::Discard, "an old check says nothing about the current health"),
     (PARSER_STARTED, Strategy::Ordered, "a parser starts before it ends"),
-    (PARSER_COMPLETED, Strategy::Ordered, "what follows uses the result that came last"),
-    (PARSER_FAILED, Strategy::Ordered, "a failure must not hide a success that came after it"),
+    (PARSER_COMPLETED, Strategy::Ordered, "later steps use the latest result"),
+    (PARSER_FAILED, Strategy::Ordered, "an old failure must not override a later success"),
 ];
 
-/// The default strategy of an event type. Unknown types keep their order, which is never wrong.
+/// The default strategy of an event type. Unknown types are replayed in order, which is always safe.
 pub fn default_strategy(kind: &str) -> Strategy {
     TABLE.iter().find(|(name, ..)| *name == kind).map_or(Strategy::Ordered, |(_, strategy, _)| *strategy)
 }
 
-/// Declares the constants, the enum and the way between the two from one list.
+/// Declares the constants, the enum and the conversions between them from one list.
 macro_rules! kinds {
     ($($constant:ident $variant:ident $name:literal,)*) => {
         $(pub const $constant: &str = $name;)*
 
-        /// An event type that the platform emits and understands.
+        /// An event type of the platform.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Kind {
+        pub enum EventKind {
             $($variant,)*
         }
 
-        impl Kind {
-            pub const ALL: &[Kind] = &[$(Kind::$variant,)*];
+        impl EventKind {
+            pub const ALL: &[EventKind] = &[$(EventKind::$variant,)*];
 
             pub fn name(self) -> &'static str {
                 match self {
-                    $(Kind::$variant => $constant,)*
+                    $(EventKind::$variant => $constant,)*
                 }
             }
 
-            pub fn parse(name: &str) -> Option<Kind> {
+            pub fn parse(name: &str) -> Option<EventKind> {
                 match name {
-                    $($constant => Some(Kind::$variant),)*
+                    $($constant => Some(EventKind::$variant),)*
                     _ => None,
                 }
             }
@@ -132,12 +132,12 @@ mod tests {
 
     #[test]
     fn each_of_the_seventeen_types_has_one_row() {
-        assert_eq!(Kind::ALL.len(), 17);
+        assert_eq!(EventKind::ALL.len(), 17);
         assert_eq!(
             TABLE.iter().map(|row| row.0).collect::<Vec<_>>(),
-            Kind::ALL.iter().map(|k| k.name()).collect::<Vec<_>>()
+            EventKind::ALL.iter().map(|k| k.name()).collect::<Vec<_>>()
         );
-        assert!(Kind::ALL.iter().all(|kind| Kind::parse(kind.name()) == Some(*kind)));
+        assert!(EventKind::ALL.iter().all(|kind| EventKind::parse(kind.name()) == Some(*kind)));
         assert_eq!(default_strategy("order.paid"), Strategy::Ordered);
         assert_eq!(default_strategy(HEALTH_CHECK), Strategy::Discard);
         assert_eq!("manual".parse(), Ok(Strategy::Manual));

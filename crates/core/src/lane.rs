@@ -1,16 +1,16 @@
-//! The lane machine: one key of one subscription, a strict FIFO with its own state.
+//! The lane machine: one key of one subscription, a strict FIFO queue with its own state.
 //!
-//! `Lane::apply(input, policy, now, actions)` is pure: the same lane and input give the same lane and actions, always.
-//! Every input that changes a lane is one record in the log, so a crash is undone by applying the records again.
-//! The one thing that is not in the log is whether a request is open (`in_flight`): after a crash none is.
+//! `Lane::apply(input, policy, now, actions)` is pure: the same lane and input always give the same lane and actions.
+//! Every input that changes a lane is one record in the log. Recovery after a crash applies the records again. Only
+//! `in_flight`, whether a request is open, is not in the log: after a crash, no request is open.
 //!
-//! Inside a lane an event is in one of four places:
-//! - `early`: its producer sequence is above the expected one; it has no number yet;
-//! - `queue` (its front in memory, `spilled` chunks on disk, `back` in memory): it has its number and waits its turn;
-//! - `aside`: a dead letter that is replayed under its old number; it goes before the queue;
+//! An event of a lane is in one of four places:
+//! - `early`: its producer sequence is above the expected one; it has no number yet.
+//! - `queue`: it has a number and waits for its turn.
+//! - `aside`: a dead letter that is replayed under its old number; it precedes the queue.
 //! - gone: delivered, purged, or a dead letter outside the lane.
 //!
-//! A dead letter that holds its lane is the head of `queue` while `held` is set.
+//! A dead letter that parks its lane is the head of `queue`, and `held` is set.
 
 mod early;
 mod gap;
@@ -18,6 +18,7 @@ mod gaps;
 mod invariants;
 mod operators;
 mod policy;
+mod producer;
 mod queue;
 mod state;
 mod step;
@@ -25,73 +26,47 @@ mod turn;
 
 pub use gaps::{Gap, Gaps};
 pub use policy::Policy;
-pub use queue::{CHUNK, FRONT_MAX, Spilled};
+pub use queue::{CHUNK, FRONT_MAX, Queue, Spilled};
 pub use state::{Hold, State};
 pub use step::{Action, Count, Input, Refused, Why};
 pub use turn::Turn;
 
-pub(crate) use early::{Passed, SpilledEarly, Watermark};
+pub(crate) use early::{Early, SpilledEarly};
+pub(crate) use gap::GapWait;
+pub(crate) use producer::{Passed, Producer, Watermark};
+pub(crate) use turn::Delivery;
 
-use crate::ids::{Address, LaneNumber, Position, Sequence};
+use crate::ids::{LaneNumber, Locator, Position};
 use crate::time::Millis;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lane {
-    pub(crate) next_number: LaneNumber,
-    pub(crate) queue: VecDeque<Entry>,
-    pub(crate) spilled: Spilled,
-    pub(crate) back: Vec<Entry>,
+    pub(crate) queue: Queue,
     pub(crate) aside: VecDeque<Entry>,
-    pub(crate) early: BTreeMap<Sequence, Entry>,
-    pub(crate) early_bytes: u64,
-    /// Early events on disk; all of them are above all in `early`.
-    pub(crate) early_spilled: SpilledEarly,
-    pub(crate) expected: Option<Sequence>,
-    /// Waiting for lower sequences than the first one seen.
-    pub(crate) opening: bool,
-    pub(crate) watermark: Watermark,
-    /// Sequence ranges that were given up.
-    pub(crate) gaps: Gaps,
-    pub(crate) gap_until: Option<Millis>,
-    /// The head failed its last attempt and stays as a dead letter in its place.
+    pub(crate) early: Early,
+    pub(crate) producer: Producer,
+    pub(crate) gap: GapWait,
+    pub(crate) delivery: Delivery,
+    /// The head failed its last attempt and stays at the head as a dead letter.
     pub(crate) held: bool,
-    /// The gap waits for a person.
-    pub(crate) gap_parked: bool,
-    /// The sequence moved on to a gap that is not compared with the buffer's limits yet, since the early events before it
-    /// are on disk. Only within a step.
-    pub(crate) reopened: bool,
     pub(crate) paused: bool,
-    /// The event that began its turn keeps it until it is delivered or given up.
-    pub(crate) turn: Option<Turn>,
-    /// Of the event that began its turn, since it was last given fresh ones.
-    pub(crate) attempts: u32,
-    /// Of the queue's head in all, holds and resumptions included.
-    pub(crate) attempts_total: u32,
-    /// Of the first of `aside`, since it came back. Apart, because it goes out while another dead letter holds the lane.
-    pub(crate) aside_attempts_total: u32,
-    pub(crate) retry_at: Option<Millis>,
-    /// The next event to take a place is flagged.
-    pub(crate) flag_next: bool,
-    /// The first event of the next chunk to be loaded is flagged.
-    pub(crate) flag_loaded: bool,
     pub(crate) since: Millis,
     pub(crate) active_at: Millis,
-    pub(crate) in_flight: bool,
 }
 
-/// A waiting event: where it stands, not what it says. Payloads stay in the log.
+/// A pending event. It refers to the payload, which stays in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub position: Position,
-    pub at: Address,
+    pub at: Locator,
     pub number: LaneNumber,
     pub accepted: Millis,
     pub bytes: u32,
     pub flag: Flag,
 }
 
-/// What `ce-orderstatus` says of a delivery.
+/// The value of `ce-orderstatus` of a delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Flag {
     #[default]
@@ -103,37 +78,20 @@ pub enum Flag {
 impl Lane {
     pub fn new(now: Millis) -> Lane {
         Lane {
-            next_number: LaneNumber(1),
-            queue: VecDeque::new(),
-            spilled: Spilled::default(),
-            back: Vec::new(),
+            queue: Queue::default(),
             aside: VecDeque::new(),
-            early: BTreeMap::new(),
-            early_bytes: 0,
-            early_spilled: SpilledEarly::default(),
-            expected: None,
-            opening: false,
-            watermark: Watermark::default(),
-            gaps: Gaps::default(),
-            reopened: false,
-            gap_until: None,
+            early: Early::default(),
+            producer: Producer::default(),
+            gap: GapWait::default(),
+            delivery: Delivery::default(),
             held: false,
-            gap_parked: false,
             paused: false,
-            turn: None,
-            attempts: 0,
-            attempts_total: 0,
-            aside_attempts_total: 0,
-            retry_at: None,
-            flag_next: false,
-            flag_loaded: false,
             since: now,
             active_at: now,
-            in_flight: false,
         }
     }
 
-    /// Takes one step. `Err` changes nothing; only operators' inputs can be refused.
+    /// Applies one input. `Err` changes nothing; only inputs from operators can be refused.
     pub fn apply(
         &mut self,
         input: Input,
@@ -141,10 +99,10 @@ impl Lane {
         now: Millis,
         actions: &mut Vec<Action>,
     ) -> Result<(), Refused> {
-        let (state, watermark) = (self.state(), self.watermark);
-        self.watermark.rotate(self.passed(), policy.window_ms, now);
+        let (state, watermark) = (self.state(), self.producer.watermark);
+        self.producer.watermark.rotate(self.passed(), policy.window_ms, now);
         if let Err(refused) = self.step(input, policy, now, actions) {
-            self.watermark = watermark;
+            self.producer.watermark = watermark;
             return Err(refused);
         }
         self.active_at = now;
@@ -166,7 +124,7 @@ impl Lane {
         match input {
             Input::Arrived { entry, sequence, taken } => match sequence {
                 Some(sequence) => self.arrived(entry, sequence, taken, policy, now, actions),
-                None => self.place(entry),
+                None => self.queue.place(entry),
             },
             Input::Delivered => self.delivered(actions),
             Input::Failed { fatal, retry_at } => self.failed(fatal, retry_at, policy, actions),

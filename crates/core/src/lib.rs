@@ -1,6 +1,7 @@
-//! The pure heart of knative-lambda: events, subscriptions, keys, sequences and the lane machine.
+//! The pure core of knative-lambda: events, subscriptions, keys, sequences and the lane machine.
 //!
-//! Nothing here reads a clock, touches a disk or waits: every function is given what it needs and says what follows.
+//! Nothing here reads a clock, accesses a disk or blocks. Every function gets its input as arguments and returns the
+//! result.
 
 pub mod address;
 pub mod binding;
@@ -9,7 +10,6 @@ pub mod event;
 pub mod event_codec;
 mod event_out;
 pub mod fault;
-mod fields;
 pub mod filter;
 pub mod http1;
 pub mod ids;
@@ -24,7 +24,9 @@ pub mod planted;
 pub mod quantity;
 mod readable;
 pub mod retry;
+pub mod scalar;
 pub mod scan;
+pub mod schema;
 pub mod strict_json;
 pub mod subscription;
 pub mod time;

@@ -1,36 +1,57 @@
-//! Namespaces: everything lives in one, and nothing crosses from one to another.
+//! Namespaces. Every resource belongs to one namespace, and namespaces are isolated from each other.
 
 use crate::fault::Fault;
-use crate::fields::{Faults, Fields};
-use crate::subscription::API_VERSION;
-use serde_json::{Map, Value, json};
+use crate::schema::{self, API_VERSION, Schema, form};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
 
-/// The one that is always there, and that is meant where none is named.
+/// The namespace that always exists. It applies when a request does not name one.
 pub const DEFAULT: &str = "default";
 pub const KIND: &str = "Namespace";
 
 const LIMIT_MAX: u64 = 1_000_000_000_000;
 
-/// A namespace as its admin writes it.
+/// The document of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
     pub name: String,
     pub limits: Limits,
 }
 
-/// What all of a namespace may have together. Those of the server hold besides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Spec {
+    limits: Limits,
+}
+
+/// Limits for a whole namespace. They apply in addition to the limits of the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Limits {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = LIMIT_MAX))]
     pub events_per_second: Option<u64>,
-    /// Events that wait, over all its subscriptions.
+    /// Maximum number of pending events over all subscriptions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = LIMIT_MAX))]
     pub backlog: Option<u64>,
-    /// Those of functions do not count.
+    /// Maximum number of subscriptions, not counting those of functions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = LIMIT_MAX))]
     pub subscriptions: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = LIMIT_MAX))]
     pub functions: Option<u64>,
 }
 
-/// A name without dots, as namespaces and functions have it.
+pub const LABEL_RULE: &str =
+    "must have 1 to 63 of the characters a-z, 0-9 and -, and must begin and end with a letter or digit";
+
+/// True if this is a valid name without dots, as namespaces and functions use.
 pub fn is_label(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let is_edge = |byte: Option<u8>| byte.is_some_and(|byte| byte != b'-');
@@ -40,8 +61,8 @@ pub fn is_label(name: &str) -> bool {
         && is_edge(name.bytes().last())
 }
 
-/// A name that tells namespaces apart: `name` in the default one, `namespace/name` in others. What somebody gives as a name
-/// may have a slash in it. Nothing has such a name, and it must not be taken for one of another namespace.
+/// A name that is unique across namespaces: `name` in the default namespace, `namespace/name` in others. User input
+/// may contain a slash. No resource has such a name, and it must not be mistaken for a name in another namespace.
 pub fn full_name<'a>(namespace: &str, name: &'a str) -> Cow<'a, str> {
     match namespace {
         DEFAULT if !name.contains('/') => Cow::Borrowed(name),
@@ -49,66 +70,57 @@ pub fn full_name<'a>(namespace: &str, name: &'a str) -> Cow<'a, str> {
     }
 }
 
-/// Namespace and name of a full name.
+/// Splits a full name into namespace and name.
 pub fn split(full_name: &str) -> (&str, &str) {
     full_name.split_once('/').unwrap_or((DEFAULT, full_name))
 }
 
+/// The command-line flag that selects this namespace, for commands shown to users. Empty for the default namespace.
+pub fn flag(namespace: &str) -> String {
+    match namespace {
+        DEFAULT => String::new(),
+        other => format!(" -n {other}"),
+    }
+}
+
+static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
+    let metadata = json!({ "name": { "type": "string", "pattern": form::LABEL } });
+    Schema::document(KIND, metadata, &Schema::of::<Spec>(), &["apiVersion", "kind", "metadata"])
+});
+
 impl Document {
-    /// Reads a document, strictly; all that is wrong with it is told at once.
+    /// Parses a document strictly and reports all faults together.
     pub fn parse(value: &Value) -> Result<Document, Vec<Fault>> {
-        if !value.is_object() {
-            return Err(vec![Fault::new("", "a namespace is an object with apiVersion, kind and metadata")]);
-        }
-        let faults = Faults::default();
-        let document = read(value, &faults);
-        let faults = faults.into_inner();
-        if faults.is_empty() { Ok(document) } else { Err(faults) }
+        let mut read = SCHEMA.read(value, |_, _| {})?;
+        let name = read["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let spec: Option<Spec> = schema::typed(&mut read, "spec")?;
+        Ok(Document { name, limits: spec.unwrap_or_default().limits })
     }
 
     pub fn to_json(&self) -> Value {
-        let named = self.limits.named().into_iter();
-        let limits: Map<String, Value> =
-            named.filter_map(|(name, limit)| Some((name.to_owned(), limit?.into()))).collect();
-        json!({
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": { "name": self.name },
-            "spec": { "limits": limits },
-        })
+        let spec = Spec { limits: self.limits };
+        json!({ "apiVersion": API_VERSION, "kind": KIND, "metadata": { "name": self.name }, "spec": spec })
     }
 }
 
-impl Limits {
-    const NAMES: [&str; 4] = ["eventsPerSecond", "backlog", "subscriptions", "functions"];
-
-    fn named(&self) -> [(&'static str, Option<u64>); 4] {
-        let Limits { events_per_second, backlog, subscriptions, functions } = *self;
-        let [a, b, c, d] = Self::NAMES;
-        [(a, events_per_second), (b, backlog), (c, subscriptions), (d, functions)]
-    }
+/// The namespaces that a list includes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Within {
+    #[default]
+    All,
+    These(Arc<BTreeSet<String>>),
 }
 
-fn read(value: &Value, faults: &Faults) -> Document {
-    let known = ["apiVersion", "kind", "metadata", "spec", "status"];
-    let top = Fields::open(Some(value), String::new(), &known, faults);
-    for (name, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
-        let text = top.required(name);
-        if !text.is_empty() && text != expected {
-            top.fault(name, format!("must be {expected}"));
+impl Within {
+    pub fn one(namespace: &str) -> Within {
+        Within::These(Arc::new(BTreeSet::from([namespace.to_owned()])))
+    }
+
+    pub fn has(&self, namespace: &str) -> bool {
+        match self {
+            Within::All => true,
+            Within::These(names) => names.contains(namespace),
         }
-    }
-    let metadata = top.child("metadata", &["name", "createdAt"]);
-    let name = metadata.required("name");
-    if metadata.get("name").is_some_and(Value::is_string) && !is_label(name) {
-        metadata.fault("name", "has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit");
-    }
-    let limits = top.child("spec", &["limits"]).child("limits", &Limits::NAMES);
-    let limit = |name: &str| limits.get(name).map(|_| limits.count(name, 0..=LIMIT_MAX, 0));
-    let [events_per_second, backlog, subscriptions, functions] = Limits::NAMES.map(limit);
-    Document {
-        name: name.to_owned(),
-        limits: Limits { events_per_second, backlog, subscriptions, functions },
     }
 }
 
@@ -131,7 +143,7 @@ mod tests {
         let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
         assert_eq!(
             paths,
-            ["apiVersion", "kind", "metadata.name", "spec.limits.backlogs", "spec.limits.backlog"]
+            ["apiVersion", "kind", "metadata.name", "spec.limits.backlog", "spec.limits.backlogs"]
         );
     }
 
@@ -141,7 +153,11 @@ mod tests {
             assert_eq!(full_name(namespace, name), full);
             assert_eq!(split(full), (namespace, name));
         }
-        assert_eq!(full_name(DEFAULT, "shop/orders"), "default/shop/orders", "not that of shop");
+        assert_eq!(
+            full_name(DEFAULT, "shop/orders"),
+            "default/shop/orders",
+            "not a name in the namespace shop"
+        );
         assert!(is_label("a") && is_label("a-1"));
         for bad in ["", "-a", "a-", "A", "a.b", "a/b", "*", &"a".repeat(64)] {
             assert!(!is_label(bad), "{bad}");

@@ -1,35 +1,35 @@
-//! What a delivery came to, and what that means for the event, the lane and the endpoint.
+//! The outcome of a delivery, and its consequences for the event, the lane and the endpoint.
 
 use crate::event::Event;
 use serde::{Deserialize, Serialize};
 
-/// How one call of a target ended.
+/// The result of one call to a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CallOutcome {
     Status {
         code: u16,
         retry_after_ms: Option<u64>,
         detail: String,
     },
     Refused(String),
-    /// Reset, closed before the answer, or an answer that is no HTTP.
+    /// The connection was reset or closed before the response, or the response is not HTTP.
     Broken(String),
-    /// The same of a function of this server: its process ended, and another one takes its place.
+    /// Like `Broken`, for a function of this server: its process ended, and another replica replaces it.
     Ended(String),
     Timeout,
-    /// The call could not even be made: a header value that cannot be read, a certificate that is not there.
+    /// The call could not be made, for example because of an invalid header value or a missing certificate.
     Unusable(String),
-    /// The call panicked. Nobody knows how far it got.
+    /// The call panicked. It is unknown whether the target received the event.
     Internal(String),
-    /// A function's success with events of its own. An empty id or source is to be filled in.
+    /// A function succeeded and returned events. The caller fills in an empty id or source.
     Replied {
         replies: Vec<Event>,
     },
-    /// A function's success whose events cannot be read.
+    /// A function succeeded, but the events in its response are invalid.
     BadReplies(String),
-    /// Whoever handled it within this process found that it says nothing it could act on.
+    /// A handler inside this process rejected the event as invalid.
     Invalid(String),
-    /// There is no replica of the function to call: no attempt was made.
+    /// The function has no replica to call. This does not count as an attempt.
     NotReady {
         why: String,
         retry_after_ms: u64,
@@ -40,79 +40,81 @@ pub enum Outcome {
 pub enum Verdict {
     Delivered,
     Retry,
-    /// The target says that this event will never do.
+    /// The target will never accept this event.
     Fatal,
 }
 
-impl Outcome {
+impl CallOutcome {
     pub fn verdict(&self) -> Verdict {
         match self {
-            Outcome::Status { code: 200..=299, .. } | Outcome::Replied { .. } => Verdict::Delivered,
-            Outcome::Status { code: 400 | 413 | 415 | 422, .. }
-            | Outcome::BadReplies(_)
-            | Outcome::Invalid(_) => Verdict::Fatal,
+            CallOutcome::Status { code: 200..=299, .. } | CallOutcome::Replied { .. } => Verdict::Delivered,
+            CallOutcome::Status { code: 400 | 413 | 415 | 422, .. }
+            | CallOutcome::BadReplies(_)
+            | CallOutcome::Invalid(_) => Verdict::Fatal,
             _ => Verdict::Retry,
         }
     }
 
-    /// Counts against the endpoint: it speaks of the target, not of the event.
+    /// True if the failure counts against the endpoint: it is caused by the target, not by the event.
     pub fn is_endpoint_failure(&self) -> bool {
         match self {
-            Outcome::Status { code, .. } => matches!(code, 429 | 502 | 503 | 504),
-            Outcome::Refused(_) | Outcome::Broken(_) | Outcome::Timeout => true,
-            Outcome::Ended(_)
-            | Outcome::Unusable(_)
-            | Outcome::Internal(_)
-            | Outcome::Replied { .. }
-            | Outcome::BadReplies(_)
-            | Outcome::Invalid(_)
-            | Outcome::NotReady { .. } => false,
+            CallOutcome::Status { code, .. } => matches!(code, 429 | 502 | 503 | 504),
+            CallOutcome::Refused(_) | CallOutcome::Broken(_) | CallOutcome::Timeout => true,
+            CallOutcome::Ended(_)
+            | CallOutcome::Unusable(_)
+            | CallOutcome::Internal(_)
+            | CallOutcome::Replied { .. }
+            | CallOutcome::BadReplies(_)
+            | CallOutcome::Invalid(_)
+            | CallOutcome::NotReady { .. } => false,
         }
     }
 
     pub fn is_refused(&self) -> bool {
-        matches!(self, Outcome::Refused(_))
+        matches!(self, CallOutcome::Refused(_))
     }
 
     pub fn retry_after_ms(&self) -> Option<u64> {
         match self {
-            Outcome::Status { retry_after_ms, .. } => *retry_after_ms,
-            Outcome::NotReady { retry_after_ms, .. } => Some(*retry_after_ms),
+            CallOutcome::Status { retry_after_ms, .. } => *retry_after_ms,
+            CallOutcome::NotReady { retry_after_ms, .. } => Some(*retry_after_ms),
             _ => None,
         }
     }
 
-    /// The reason of the dead letter that this outcome makes of its event, if it was the last.
+    /// The reason of the dead letter if this outcome was the last attempt.
     pub fn reason(&self) -> Reason {
         match self {
-            Outcome::Status { code: 400 | 413 | 415 | 422, .. } => Reason::Poison,
-            Outcome::Status { code: 502..=504, .. }
-            | Outcome::Refused(_)
-            | Outcome::Unusable(_)
-            | Outcome::NotReady { .. } => Reason::Unavailable,
-            Outcome::BadReplies(_) | Outcome::Invalid(_) => Reason::Validation,
-            Outcome::Timeout => Reason::Timeout,
-            Outcome::Status { .. }
-            | Outcome::Broken(_)
-            | Outcome::Ended(_)
-            | Outcome::Internal(_)
-            | Outcome::Replied { .. } => Reason::RetriesExhausted,
+            CallOutcome::Status { code: 400 | 413 | 415 | 422, .. } => Reason::Poison,
+            CallOutcome::Status { code: 502..=504, .. }
+            | CallOutcome::Refused(_)
+            | CallOutcome::Unusable(_)
+            | CallOutcome::NotReady { .. } => Reason::Unavailable,
+            CallOutcome::BadReplies(_) | CallOutcome::Invalid(_) => Reason::Validation,
+            CallOutcome::Timeout => Reason::Timeout,
+            CallOutcome::Status { .. }
+            | CallOutcome::Broken(_)
+            | CallOutcome::Ended(_)
+            | CallOutcome::Internal(_)
+            | CallOutcome::Replied { .. } => Reason::RetriesExhausted,
         }
     }
 
-    /// One line for people: the lane's `lastError`.
+    /// A one-line description for users: the `lastError` of the lane.
     pub fn describe(&self) -> String {
         match self {
-            Outcome::Status { code, detail, .. } if detail.is_empty() => format!("HTTP {code}"),
-            Outcome::Status { code, detail, .. } => format!("HTTP {code}: {detail}"),
-            Outcome::Refused(detail) => format!("connection refused: {detail}"),
-            Outcome::Broken(detail) | Outcome::Ended(detail) => format!("connection broken: {detail}"),
-            Outcome::Timeout => "no answer within the timeout".into(),
-            Outcome::Unusable(detail) => format!("not called: {detail}"),
-            Outcome::Replied { replies } => format!("answered with {} events", replies.len()),
-            Outcome::BadReplies(detail) => format!("the events it answered with were refused: {detail}"),
-            Outcome::Invalid(detail) | Outcome::Internal(detail) => detail.clone(),
-            Outcome::NotReady { why, .. } => format!("not called: {why}"),
+            CallOutcome::Status { code, detail, .. } if detail.is_empty() => format!("HTTP {code}"),
+            CallOutcome::Status { code, detail, .. } => format!("HTTP {code}: {detail}"),
+            CallOutcome::Refused(detail) => format!("connection refused: {detail}"),
+            CallOutcome::Broken(detail) | CallOutcome::Ended(detail) => {
+                format!("connection broken: {detail}")
+            }
+            CallOutcome::Timeout => "timed out without a response".into(),
+            CallOutcome::Unusable(detail) => format!("not called: {detail}"),
+            CallOutcome::Replied { replies } => format!("events in the response: {}", replies.len()),
+            CallOutcome::BadReplies(detail) => format!("the response contains invalid events: {detail}"),
+            CallOutcome::Invalid(detail) | CallOutcome::Internal(detail) => detail.clone(),
+            CallOutcome::NotReady { why, .. } => format!("not called: {why}"),
         }
     }
 }
@@ -122,16 +124,16 @@ impl Outcome {
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
     RetriesExhausted,
-    /// The target refused it as malformed.
+    /// The target rejected the event as invalid.
     Poison,
     Unavailable,
     Timeout,
-    /// It has no key or sequence where the policy names one.
+    /// The event has no valid key or sequence although the policy requires one.
     Validation,
     Late,
     Gap,
     Overflow,
-    /// A person skipped it.
+    /// A user skipped the event.
     Skipped,
 }
 
@@ -179,26 +181,26 @@ impl Reason {
 mod tests {
     use super::*;
 
-    fn status(code: u16, detail: &str) -> Outcome {
-        Outcome::Status { code, retry_after_ms: Some(7), detail: detail.into() }
+    fn status(code: u16, detail: &str) -> CallOutcome {
+        CallOutcome::Status { code, retry_after_ms: Some(7), detail: detail.into() }
     }
 
     #[test]
     fn an_outcome_says_what_a_person_must_know() {
-        let not_ready = Outcome::NotReady { why: "it is built".into(), retry_after_ms: 9 };
+        let not_ready = CallOutcome::NotReady { why: "the build is running".into(), retry_after_ms: 9 };
         for (outcome, line, retry_after_ms, of_endpoint) in [
             (status(500, ""), "HTTP 500", Some(7), false),
             (status(503, "busy"), "HTTP 503: busy", Some(7), true),
             (status(429, ""), "HTTP 429", Some(7), true),
-            (Outcome::Refused("a:1".into()), "connection refused: a:1", None, true),
-            (Outcome::Broken("reset".into()), "connection broken: reset", None, true),
-            (Outcome::Ended("reset".into()), "connection broken: reset", None, false),
-            (Outcome::Timeout, "no answer within the timeout", None, true),
-            (Outcome::Unusable("no file".into()), "not called: no file", None, false),
-            (Outcome::Internal("internal error: x".into()), "internal error: x", None, false),
-            (Outcome::Replied { replies: Vec::new() }, "answered with 0 events", None, false),
-            (Outcome::Invalid("no name".into()), "no name", None, false),
-            (not_ready, "not called: it is built", Some(9), false),
+            (CallOutcome::Refused("a:1".into()), "connection refused: a:1", None, true),
+            (CallOutcome::Broken("reset".into()), "connection broken: reset", None, true),
+            (CallOutcome::Ended("reset".into()), "connection broken: reset", None, false),
+            (CallOutcome::Timeout, "timed out without a response", None, true),
+            (CallOutcome::Unusable("no file".into()), "not called: no file", None, false),
+            (CallOutcome::Internal("internal error: x".into()), "internal error: x", None, false),
+            (CallOutcome::Replied { replies: Vec::new() }, "events in the response: 0", None, false),
+            (CallOutcome::Invalid("no name".into()), "no name", None, false),
+            (not_ready, "not called: the build is running", Some(9), false),
         ] {
             assert_eq!(outcome.describe(), line);
             assert_eq!(outcome.retry_after_ms(), retry_after_ms, "{line}");

@@ -1,12 +1,13 @@
-//! Durations and sizes as people write them: `1m30s`, `24h`, `16Mi`. What is printed reads back as the same number.
+//! Durations, sizes and CPU quantities in the notation that users write: `1m30s`, `24h`, `16Mi`, `250m`. Formatting
+//! and parsing are inverse.
 
 const DAY_MS: u64 = 86_400_000;
 
-/// From large to small, which is also the order in which a duration names them.
+/// From large to small, which is also their order within a duration.
 const DURATION_UNITS: [(&str, u64); 5] =
     [("d", DAY_MS), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-/// Binary units first: printing prefers them.
+/// Binary units come first, because formatting prefers them.
 const SIZE_UNITS: [(&str, u64); 12] = [
     ("Ei", 1 << 60),
     ("Pi", 1 << 50),
@@ -28,7 +29,7 @@ pub fn parse_duration_ms(text: &str) -> Result<u64, String> {
         return Ok(0);
     }
     let bad =
-        || format!("`{}` is no duration: write 500ms, 30s, 1m30s, 24h or 7d", crate::fault::excerpt(text));
+        || format!("`{}` is not a duration: write 500ms, 30s, 1m30s, 24h or 7d", crate::fault::excerpt(text));
     let (mut rest, mut total, mut last) = (text, 0u64, u64::MAX);
     while !rest.is_empty() || last == u64::MAX {
         let (number, after) = split_number(rest).ok_or_else(bad)?;
@@ -44,7 +45,7 @@ pub fn format_duration_ms(ms: u64) -> String {
     let mut text = String::new();
     let mut rest = ms;
     for (unit, size) in DURATION_UNITS {
-        // A single day reads better in hours: 24h, 36h, then 2d.
+        // Less than two days is shown in hours: 24h, 36h, then 2d.
         let whole = if size == DAY_MS && rest < 2 * DAY_MS { 0 } else { rest / size };
         if whole > 0 {
             text.push_str(&format!("{whole}{unit}"));
@@ -54,10 +55,10 @@ pub fn format_duration_ms(ms: u64) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
-/// Plain bytes, binary units (`16Mi`) or decimal ones (`100M`).
+/// Plain bytes, binary units (`16Mi`) or decimal units (`100M`).
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let bad =
-        || format!("`{}` is no size: write bytes, or 1Ki, 16Mi, 10Gi, 100M", crate::fault::excerpt(text));
+        || format!("`{}` is not a size: write bytes, or 1Ki, 16Mi, 10Gi, 100M", crate::fault::excerpt(text));
     let (number, unit) = split_number(text).ok_or_else(bad)?;
     let size = match unit {
         "" => 1,
@@ -73,6 +74,25 @@ pub fn format_bytes(bytes: u64) -> String {
         Some((unit, size)) => format!("{}{unit}", bytes / size),
         None => bytes.to_string(),
     }
+}
+
+/// Thousandths of a CPU: `250m`, `0.25` or `2`.
+pub fn parse_cpu(text: &str) -> Result<u64, String> {
+    let bad = || "is not a CPU quantity: write 250m, 0.5 or 2".to_owned();
+    if let Some(millis) = text.strip_suffix('m') {
+        return millis.parse().map_err(|_| bad());
+    }
+    let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+    if part.is_empty() || part.len() > 3 || !part.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(bad());
+    }
+    let part: u64 = format!("{part:0<3}").parse().map_err(|_| bad())?;
+    let whole: u64 = whole.parse().map_err(|_| bad())?;
+    whole.checked_mul(1000).and_then(|millis| millis.checked_add(part)).ok_or_else(bad)
+}
+
+pub fn format_cpu(millis: u64) -> String {
+    if millis.is_multiple_of(1000) { (millis / 1000).to_string() } else { format!("{millis}m") }
 }
 
 fn split_number(text: &str) -> Option<(u64, &str)> {
@@ -130,6 +150,17 @@ mod tests {
         }
         for text in ["", "Mi", "1MiB", "-1", "1.5Gi", "99Ei", "1 Ki"] {
             assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn shares_of_a_processor_read_and_print() {
+        for (text, millis) in [("25m", 25), ("1", 1000), ("0.5", 500), ("1.25", 1250), ("2.001", 2001)] {
+            assert_eq!(parse_cpu(text), Ok(millis), "{text}");
+            assert_eq!(parse_cpu(&format_cpu(millis)), Ok(millis));
+        }
+        for text in ["", "m", "-1", "1.", "1.2345", "x", "1e3"] {
+            assert!(parse_cpu(text).is_err(), "{text}");
         }
     }
 

@@ -1,12 +1,13 @@
-//! JSON that every common reader can hold, also inside an answer of ours.
+//! Checks whether every common parser can read a JSON text, even inside one of our responses.
 //!
-//! Valid JSON may nest without end, name numbers that no machine has (1e999) or halves of characters (`"\ud800"`). Readers
-//! refuse such a text, and with it all that stands around it: one event would hide a whole page of them.
+//! Valid JSON may be nested without limit, and may contain numbers outside the range of a double (1e999) or half a
+//! surrogate pair (`"\ud800"`). Parsers reject such a text together with everything around it, so one event could
+//! make a whole page unreadable.
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
-/// Common readers give up at 128. What is left is for the answer around it.
+/// Common parsers fail at depth 128. The difference is for the response around the data.
 const DEPTH_MAX: usize = 100;
 
 pub(crate) fn is_readable(bytes: &[u8]) -> bool {
@@ -14,7 +15,7 @@ pub(crate) fn is_readable(bytes: &[u8]) -> bool {
     Inside { depth: 0 }.deserialize(&mut reader).is_ok() && reader.end().is_ok()
 }
 
-/// Reads a value and keeps nothing of it.
+/// Reads a value and discards it.
 #[derive(Clone, Copy)]
 struct Inside {
     depth: usize,

@@ -1,8 +1,8 @@
-//! When a failed delivery is tried again.
+//! The delay before a failed delivery is retried.
 
-/// The delay before the attempt after `failures` failures: doubling from `backoff_ms`, at most `max_backoff_ms`, with
-/// the upper half of it left to chance so that lanes that failed together do not come back together.
-/// `random` is any number; `retry_after_ms` is what the target asked for and is obeyed up to an hour.
+/// The delay before the next attempt, after `failures` failures. It doubles from `backoff_ms` up to `max_backoff_ms`.
+/// The upper half is random, so that lanes that failed together do not retry together. `random` is any number.
+/// `retry_after_ms` is the delay that the target requested; it is honored up to one hour.
 pub fn delay_ms(
     failures: u32,
     backoff_ms: u64,

@@ -1,15 +1,15 @@
-//! Checks of short texts that every event passes.
+//! Fast checks of short texts, which run for every event.
 
-/// Whether every byte is so. It looks at all of them before it decides: a loop without an early end is compiled to one
-/// that compares many bytes at a time.
+/// True if the predicate holds for every byte. Always checks all bytes, because the compiler can vectorize a loop
+/// without early exit.
 #[inline]
 pub fn all(bytes: &[u8], is: impl Fn(u8) -> bool) -> bool {
     bytes.iter().fold(true, |all, byte| all & is(*byte))
 }
 
-/// How often the two bytes follow each other, counted in the same way.
+/// Counts how often the pair occurs. Vectorized in the same way.
 pub fn count_pairs(bytes: &[u8], pair: [u8; 2]) -> usize {
-    // The count of a block fits into a byte.
+    // The count within a block must fit into a `u8`.
     const BLOCK: usize = 240;
     let following = bytes.get(1..).unwrap_or_default();
     let blocks = bytes.chunks(BLOCK).zip(following.chunks(BLOCK));
@@ -18,7 +18,7 @@ pub fn count_pairs(bytes: &[u8], pair: [u8; 2]) -> usize {
 
 fn count_in_block(block: &[u8], following: &[u8], [first, second]: [u8; 2]) -> u8 {
     let pairs = block.iter().zip(following);
-    // It never wraps. To check that for each byte would be most of the work.
+    // The count never wraps. A checked addition would dominate the cost.
     pairs.fold(0, |count, (a, b)| u8::wrapping_add(count, u8::from((*a == first) & (*b == second))))
 }
 

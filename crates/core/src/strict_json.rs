@@ -1,10 +1,11 @@
-//! JSON as a tree, in which no object has a member twice: of two readers each might take another one.
+//! Parses JSON into a tree and rejects objects with duplicate members, because parsers disagree on which duplicate
+//! counts.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use std::fmt;
 
-/// Reads as a `Value` does, but refuses members that come twice.
+/// Like `Value`, but rejects duplicate members.
 #[derive(Debug)]
 pub struct Strict(pub Value);
 
@@ -64,7 +65,7 @@ impl<'de> Visitor<'de> for Reader {
         while let Some(name) = members.next_key::<String>()? {
             let Strict(value) = members.next_value()?;
             if object.contains_key(&name) {
-                return Err(A::Error::custom(format_args!("the member {name:?} is given twice")));
+                return Err(A::Error::custom(format_args!("the member {name:?} appears twice")));
             }
             object.insert(name, value);
         }
@@ -83,7 +84,7 @@ mod tests {
         assert_eq!(strict.0, serde_json::from_str::<Value>(text).expect("JSON"));
         for (twice, name) in [(r#"{"a":1,"a":1}"#, "\"a\""), (r#"[{"x":{"b":1,"c":2,"\u0062":3}}]"#, "\"b\"")]
         {
-            let error = serde_json::from_str::<Strict>(twice).expect_err("twice").to_string();
+            let error = serde_json::from_str::<Strict>(twice).expect_err("a duplicate member").to_string();
             assert!(error.contains(name) && error.contains("twice"), "{error}");
         }
         assert!(serde_json::from_str::<Strict>("{} {}").is_err());

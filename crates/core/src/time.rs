@@ -1,4 +1,4 @@
-//! Wall-clock instants as plain numbers. The clock itself is always outside: whoever calls passes `now`.
+//! Wall-clock times as plain numbers. Nothing here reads a clock: the caller passes `now`.
 
 use serde::{Deserialize, Serialize};
 use std::ops::{Add, Sub};
@@ -12,12 +12,12 @@ impl Millis {
     pub const ZERO: Millis = Millis(0);
     pub const NEVER: Millis = Millis(u64::MAX);
 
-    /// Milliseconds from `earlier` to this, zero if the clock went backwards.
+    /// Milliseconds from `earlier` to this time; zero if the clock went backwards.
     pub fn since(self, earlier: Millis) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// As RFC 3339 in UTC, for people and APIs.
+    /// The time in RFC 3339 format, in UTC.
     pub fn rfc3339(self) -> String {
         jiff::Timestamp::from_millisecond(i64::try_from(self.0).unwrap_or(i64::MAX))
             .unwrap_or(jiff::Timestamp::MAX)

@@ -1,5 +1,5 @@
-//! The few primitives all our binary forms are made of: little-endian numbers, varints and length-prefixed bytes.
-//! A reader never panics: whatever does not fit is `Malformed`.
+//! The primitives of our binary formats: little-endian numbers, varints and length-prefixed bytes. A reader never
+//! panics: invalid input is `Malformed`.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {0}")]
@@ -18,7 +18,7 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// `None` as 0, `Some(n)` as n + 1, which for the largest number is one bit longer than a number.
+/// Encodes `None` as 0 and `Some(n)` as n + 1. For the largest number, n + 1 needs one bit more than a `u64`.
 pub fn put_option(out: &mut Vec<u8>, n: Option<u64>) {
     match n.map_or(Some(0), |n| n.checked_add(1)) {
         Some(n) => put_varint(out, n),
@@ -62,7 +62,7 @@ impl<'a> Reader<'a> {
             let byte = self.u8()?;
             n |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
-                // Of the tenth byte one bit is left to mean anything.
+                // Only one bit of the tenth byte is significant.
                 return if shift < 63 || byte < 2 { Ok(n) } else { Err(Malformed("varint")) };
             }
         }
@@ -104,7 +104,7 @@ mod tests {
         let mut r = Reader::new(&out);
         assert_eq!((r.varint(), r.option(), r.bytes()), (Ok(number), Ok(option), Ok(bytes)));
         assert!(r.is_empty() && r.rest().is_empty());
-        // A byte less is too few, wherever it is missing.
+        // Reading must fail if the last byte is missing.
         let mut r = Reader::new(&out[..out.len() - 1]);
         assert!(r.varint().is_err() || r.option().is_err() || r.bytes().is_err());
     }

@@ -1,4 +1,4 @@
-//! The places that contain a panic.
+//! The places that catch a panic.
 
 use crate::{CONTAINED, SAID};
 use std::fmt;
@@ -8,14 +8,14 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 
-/// Where a panic is contained.
+/// A place that catches a panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// One HTTP request: it is answered with 500.
+    /// One HTTP request: the response is 500.
     Request,
     /// The plan of one resource: the resource fails.
     Plan,
-    /// One call of a target: a failed attempt.
+    /// One call to a target: a failed attempt.
     Call,
 }
 
@@ -31,7 +31,7 @@ impl Place {
     }
 }
 
-/// What a contained panic said: its message and where it was.
+/// The message and location of a caught panic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Panic(String);
 
@@ -45,12 +45,12 @@ impl std::error::Error for Panic {}
 
 static COUNTS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
-/// How many panics this place has contained since the process started.
+/// Number of panics that this place has caught since the process started.
 pub fn contained(place: Place) -> u64 {
     COUNTS[place as usize].load(Relaxed)
 }
 
-/// Runs the work; a panic of it becomes an error. What the work changed must be its own.
+/// Runs `work` and turns a panic into an error. `work` must not change shared state.
 pub fn contain<T>(place: Place, work: impl FnOnce() -> T) -> Result<T, Panic> {
     CONTAINED.set(CONTAINED.get() + 1);
     let done = catch_unwind(AssertUnwindSafe(work));
@@ -61,14 +61,14 @@ pub fn contain<T>(place: Place, work: impl FnOnce() -> T) -> Result<T, Panic> {
         if !said.is_empty() {
             return Panic(said);
         }
-        // Without the hook the message is all there is.
+        // Without the hook, only the message is available.
         let message = payload.downcast_ref::<&str>().copied();
         let message = message.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
         Panic(message.unwrap_or("panicked").to_owned())
     })
 }
 
-/// The same for a future. It must not be polled again after an error.
+/// Like `contain`, for a future. Do not poll the future again after an error.
 pub fn contain_future<F: Future>(
     place: Place,
     mut future: Pin<&mut F>,
@@ -101,12 +101,15 @@ mod tests {
         let mut polls = 0;
         let future = pin!(poll_fn(|_| {
             polls += 1;
-            assert!(polls < 2, "the second poll");
+            assert!(polls < 2, "the second poll panics");
             Poll::<()>::Pending
         }));
         let mut contained = pin!(contain_future(Place::Call, future));
         let mut cx = Context::from_waker(Waker::noop());
         assert!(contained.as_mut().poll(&mut cx).is_pending());
-        assert_eq!(contained.as_mut().poll(&mut cx), Poll::Ready(Err(Panic("the second poll".into()))));
+        assert_eq!(
+            contained.as_mut().poll(&mut cx),
+            Poll::Ready(Err(Panic("the second poll panics".into())))
+        );
     }
 }

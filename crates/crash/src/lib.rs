@@ -1,11 +1,12 @@
-//! Crash-only: what a panic ends.
+//! Crash-only design: what a panic ends.
 //!
-//! A panic may leave state half changed, and nobody can tell which. So it ends the process, with one line that names the
-//! cause, and the next start recovers from the log. No task and no thread can die alone and leave the others waiting.
+//! A panic may leave state half changed, and it is unknown which state. So a panic ends the process with one line
+//! that gives the cause, and the next start recovers from the log. No task or thread can die alone and leave others
+//! waiting for it.
 //!
-//! Three places contain a panic instead ([`Place`]), because their input would bring the process down again after every
-//! restart: one HTTP request, the plan of one resource, one call of a target. Even there a panic under a [`Lock`]
-//! ends the process: the state behind the lock belongs to others too.
+//! Three places catch a panic instead ([`Place`]), because their input would crash the process again after every
+//! restart: one HTTP request, the plan of one resource, one call to a target. Even there, a panic while a [`Lock`] is
+//! held ends the process, because others share the state behind the lock.
 //!
 //! The program calls [`install`] once. Without it, as in tests, panics unwind as usual.
 
@@ -27,15 +28,15 @@ pub const EXIT_PANIC: u8 = 70;
 pub const EXIT_STORE: u8 = 74;
 
 thread_local! {
-    /// How many [`contain`]s are around what runs on this thread.
+    /// Number of nested [`contain`] calls on this thread.
     static CONTAINED: Cell<u32> = const { Cell::new(0) };
-    /// How many [`Guard`]s this thread holds.
+    /// Number of [`Guard`]s that this thread holds.
     static LOCKS: Cell<u32> = const { Cell::new(0) };
-    /// What the last contained panic said.
+    /// The message of the last caught panic.
     static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// From here on a panic that nothing contains ends the process with [`EXIT_PANIC`].
+/// After this call, an uncaught panic ends the process with [`EXIT_PANIC`].
 pub fn install() {
     std::panic::set_hook(Box::new(|info| {
         let said = describe(info);
@@ -52,7 +53,7 @@ pub fn install() {
     }));
 }
 
-/// One line: what happened and where.
+/// One line with the message and the location.
 fn describe(info: &PanicHookInfo<'_>) -> String {
     let message = info.payload_as_str().unwrap_or("panicked").replace(['\r', '\n'], " ");
     match info.location() {

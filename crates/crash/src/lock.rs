@@ -1,10 +1,10 @@
-//! A lock around state that several tasks share.
+//! A lock for state that several tasks share.
 
 use crate::LOCKS;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// State behind a lock. A panic while it is locked ends the process, wherever it happens: nobody sees half a change.
+/// State behind a lock. A panic while it is locked ends the process, so that no one sees a half-finished change.
 #[derive(Debug, Default)]
 pub struct Lock<T>(Mutex<T>);
 
@@ -14,7 +14,8 @@ impl<T> Lock<T> {
     }
 
     pub fn lock(&self) -> Guard<'_, T> {
-        // Poisoned only where `install` was not called, that is in tests; those see the first panic anyway.
+        // The lock can be poisoned only if `install` was not called, as in tests, which report the first panic
+        // anyway.
         let guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         LOCKS.set(LOCKS.get() + 1);
         Guard(guard)

@@ -1,7 +1,7 @@
-//! Planted panics: one point in each task, at which a test build can be made to panic.
+//! Planted panics: one point in each task where a test build can be made to panic.
 //!
-//! `KLAMBDA_PANIC="sync 3"` panics when the point of the sync thread is passed for the third time. Without the feature
-//! `planted` a point is nothing.
+//! `KLAMBDA_PANIC="sync 3"` panics the third time that the sync thread passes its point. Without the feature
+//! `planted`, a point does nothing.
 
 /// Declares the points and their names from one list.
 macro_rules! points {
@@ -47,7 +47,7 @@ impl Point {
     #[inline(always)]
     pub fn pass(self) {}
 
-    /// Panics if this is the pass that the environment names.
+    /// Panics if the environment selects this pass.
     #[cfg(feature = "planted")]
     pub fn pass(self) {
         use std::sync::LazyLock;
@@ -62,7 +62,7 @@ impl Point {
             && name == self.name()
         {
             let now = PASSES.fetch_add(1, Relaxed) + 1;
-            assert!(now != *pass, "planted at {name}, pass {pass}");
+            assert!(now != *pass, "planted panic at {name}, pass {pass}");
         }
     }
 }

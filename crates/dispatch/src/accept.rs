@@ -1,29 +1,29 @@
-//! Taking events in: who wants each one, who knows it already, and whether there is room.
+//! Accepts events: finds the subscriptions that match, detects duplicates, and checks limits.
 
-use crate::engine::{Answer, Engine, Failure, NewEvent, Token};
-use crate::known::life_ms;
+use crate::engine::{Completion, Engine, Failure, NewEvent, Token};
+use crate::known_ids::life_ms;
 use crate::namespaces::Sender;
 use crate::overflow::DROP_BYTES_MAX;
 use crate::subscription::Subscription;
-use crate::trail::{correlation_id, trace_id};
+use crate::trace_ids::{correlation_id, trace_id};
 use klambda_core::binding::Rejected;
 use klambda_core::event::Event;
 use klambda_core::fault::Fault;
 use klambda_core::filter;
-use klambda_core::ids::{Address, NamespaceId, Position, Sequence, SubscriptionId};
+use klambda_core::ids::{NamespaceId, Position, Sequence, SubscriptionId};
 use klambda_core::key::{self, Key};
-use klambda_core::namespace;
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::{Ordering, Spec};
 use klambda_core::time::Millis;
+use klambda_store::address::LogAddress;
 use klambda_store::marks::{Identity, Mark, State as MarkState};
 use klambda_store::record::{Route, To};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// What became of one event of a request.
+/// The result for one event of a request.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Judged {
+pub struct EventResult {
     pub id: Option<String>,
     pub source: Option<String>,
     pub status: Status,
@@ -34,7 +34,7 @@ pub enum Status {
     Accepted {
         position: Position,
     },
-    /// Every subscription that wants it knows it.
+    /// Every matching subscription already knows the event.
     Skipped {
         reason: &'static str,
     },
@@ -47,7 +47,7 @@ pub enum Rejection {
         faults: Vec<Fault>,
         too_large: bool,
     },
-    /// A subscription's backlog is at a limit.
+    /// The backlog of a subscription is at a limit.
     Backlog {
         subscription: String,
         limit: &'static str,
@@ -59,7 +59,7 @@ pub enum Rejection {
     NoNamespace {
         namespace: String,
     },
-    /// All of a namespace together is at a limit.
+    /// The namespace as a whole is at a limit.
     NamespaceFull {
         namespace: String,
         limit: &'static str,
@@ -68,13 +68,13 @@ pub enum Rejection {
         limit: usize,
     },
     DiskFull,
-    /// The store stopped.
+    /// The store has failed.
     Unavailable {
         why: String,
     },
 }
 
-/// An event that is judged, and what it is known by.
+/// A new event and its identity for duplicate detection.
 #[derive(Clone, Copy)]
 struct Incoming<'a> {
     namespace: NamespaceId,
@@ -82,13 +82,13 @@ struct Incoming<'a> {
     identity: Identity,
 }
 
-/// About what an acknowledgement takes in the log.
+/// Approximate size of an acknowledgement in the log.
 pub(crate) const ACKNOWLEDGEMENT_BYTES: usize = 64;
 
-/// The longest route: a key of 1024 bytes and a few numbers.
+/// Maximum size of a route: a key of 1,024 bytes and a few numbers.
 pub(crate) const ROUTE_BYTES_MAX: usize = 1100;
 
-/// Where a subscription wants an event, before it is written down.
+/// Where an event goes in a subscription, before the route is logged.
 pub(crate) enum Wanted<'a> {
     Lane { key: Cow<'a, str>, sequence: Option<Sequence>, from_source: bool },
     Alone,
@@ -100,20 +100,22 @@ pub(crate) enum Taken<'a> {
     Yes(Wanted<'a>),
     Known(&'static str),
     Full(&'static str),
-    /// Yes, in the place of its oldest event.
+    /// Accepted, but the subscription must drop its oldest event first.
     Crowded(Wanted<'a>),
 }
 
-/// How long the log knows events that nobody wants.
+/// How long the log remembers events that no subscription matches.
 const LOG_WINDOW_MS: u64 = 24 * 3_600_000;
 
-/// Subscriptions that are gone, or want other events than they did, and since when. The log has what they took and
-/// nobody wants now; what knows that is their marks alone, for a mark of the log's own would be one more per event.
+/// Subscriptions that were deleted or changed their filters, with the time of the change. The log may hold events
+/// that they accepted and that no subscription matches any more. Only the marks of these subscriptions identify such
+/// events as duplicates: the log writes a mark of its own only for events without a route.
 #[derive(Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Parted(Vec<(SubscriptionId, Millis)>);
+pub(crate) struct FormerSubscriptions(Vec<(SubscriptionId, Millis)>);
 
-impl Parted {
-    /// Each is looked up for every event that nobody wants: the oldest are forgotten before that costs much.
+impl FormerSubscriptions {
+    /// Every entry is looked up for each event that no subscription matches, so the list stays short: the oldest
+    /// entry is dropped.
     const MAX: usize = 64;
 
     pub fn note(&mut self, id: SubscriptionId, time: Millis) {
@@ -126,24 +128,24 @@ impl Parted {
 }
 
 impl Engine {
-    /// Judges a request's events in order and answers when all of it is durable.
+    /// Processes the events of a request in order. The answer is sent when all of them are durable.
     pub fn accept(&mut self, token: Token, sender: &Sender, events: Vec<Result<Event, Rejected>>) {
         let had_failed = self.condition.failed.is_some();
         let judged = events.into_iter().map(|event| self.judge(sender, event)).collect();
-        // After a failure all of it is refused, and no sync will ever release the answer.
+        // After a store failure every event is rejected, and no later sync would release the answer.
         match had_failed {
-            true => self.commits.answer_now(Answer::Events(token, judged)),
-            false => self.commits.answer(Answer::Events(token, judged)),
+            true => self.commits.answer_now(Completion::Events(token, judged)),
+            false => self.commits.answer(Completion::Events(token, judged)),
         }
     }
 
-    fn judge(&mut self, sender: &Sender, event: Result<Event, Rejected>) -> Judged {
+    fn judge(&mut self, sender: &Sender, event: Result<Event, Rejected>) -> EventResult {
         let event = match event {
             Ok(event) => event,
             Err(rejected) => {
                 self.metrics.received("", "rejected");
                 let Rejected { id, source, faults, too_large } = rejected;
-                return Judged {
+                return EventResult {
                     id,
                     source,
                     status: Status::Rejected(Rejection::Invalid { faults, too_large }),
@@ -159,7 +161,7 @@ impl Engine {
             }),
         };
         self.metrics.received(&event.kind, status.name());
-        Judged { id: Some(event.id), source: Some(event.source), status }
+        EventResult { id: Some(event.id), source: Some(event.source), status }
     }
 
     fn take(&mut self, sender: &Sender, event: &Event) -> Result<Status, Failure> {
@@ -197,30 +199,6 @@ impl Engine {
         self.settle(new, &wanted, &crowded, known.last().map(|(_, reason)| *reason))
     }
 
-    /// The namespace that the sender names, if it takes one more event.
-    fn admit(&mut self, sender: &Sender) -> Result<NamespaceId, Rejection> {
-        let name = sender.namespace.as_deref().unwrap_or(namespace::DEFAULT);
-        let Some(id) = self.namespaces.named(name) else {
-            return Err(Rejection::NoNamespace { namespace: name.to_owned() });
-        };
-        let now = self.now;
-        let Some(known) = self.namespaces.get_mut(id) else { return Ok(id) };
-        let limits = known.limits;
-        if !known.admits(now) {
-            return Err(self.over_limit(id, "eventsPerSecond"));
-        }
-        match limits.backlog {
-            Some(max) if self.subscriptions.owed_in(id) >= max => Err(self.over_limit(id, "backlog")),
-            _ => Ok(id),
-        }
-    }
-
-    fn over_limit(&mut self, id: NamespaceId, limit: &'static str) -> Rejection {
-        let namespace = self.namespace_name(id).unwrap_or_default().to_owned();
-        self.metrics.namespace_rejected(&namespace, limit);
-        Rejection::NamespaceFull { namespace, limit }
-    }
-
     pub(crate) fn is_controller(&self, id: SubscriptionId) -> bool {
         self.subscriptions.get(id).is_some_and(|subscription| subscription.document.is_controller())
     }
@@ -244,7 +222,7 @@ impl Engine {
         self.append_event(new, wanted, crowded)
     }
 
-    /// Where an event goes that is about to be appended.
+    /// Builds the routes of an event that is about to be appended.
     pub(crate) fn routes<'a>(&mut self, wanted: &'a [(SubscriptionId, Wanted<'_>)]) -> Vec<Route<'a>> {
         for (id, place) in wanted {
             if let Wanted::Lane { from_source: true, .. } = place {
@@ -257,7 +235,7 @@ impl Engine {
     pub(crate) fn route<'a>(&self, subscription: SubscriptionId, wanted: &'a Wanted<'_>) -> Route<'a> {
         let previous = match wanted {
             Wanted::Lane { key, .. } => self.last_step(subscription, key),
-            _ => Address(0),
+            _ => LogAddress(0),
         };
         let to = match wanted {
             Wanted::Lane { key, sequence, .. } => To::Lane { key, sequence: *sequence },
@@ -268,13 +246,13 @@ impl Engine {
         Route { subscription, previous, to }
     }
 
-    /// The newest step of a lane that is in memory; the chain of one that is not begins anew at its row.
-    pub(crate) fn last_step(&self, id: SubscriptionId, key: &str) -> Address {
+    /// The newest step of a lane that is in memory. The chain of a lane on disk starts again at its row.
+    pub(crate) fn last_step(&self, id: SubscriptionId, key: &str) -> LogAddress {
         let slot = self.lanes.find(id, key);
-        slot.and_then(|slot| self.lanes.get(slot)).map_or(Address(0), |resident| resident.last_step)
+        slot.and_then(|slot| self.lanes.get(slot)).map_or(LogAddress(0), |resident| resident.last_step)
     }
 
-    /// What makes room for it goes only once nothing can refuse it any more.
+    /// Drops old events only when the new event can no longer be rejected.
     fn append_event(
         &mut self,
         new: Incoming<'_>,
@@ -286,7 +264,7 @@ impl Engine {
         if length_max > self.store.log.record_bytes_max() {
             return Ok(Status::Rejected(Rejection::TooLarge { limit: self.store.log.record_bytes_max() }));
         }
-        // Once the disk is full, the room that is left belongs to the acknowledgements of what waits.
+        // On a full disk, the remaining space is reserved for the acknowledgements of pending events.
         let owed = if self.condition.disk_full { self.waiting() as usize * ACKNOWLEDGEMENT_BYTES } else { 0 };
         let room = length_max + owed + crowded.len() * DROP_BYTES_MAX;
         if !self.store.log.has_room_for_events(room) || self.lacks_checkpoint() {
@@ -299,7 +277,7 @@ impl Engine {
         Ok(Status::Accepted { position })
     }
 
-    /// Whether and how a subscription takes an event that its filters let through.
+    /// Decides whether and where a subscription takes an event that passed its filters.
     fn takes<'a>(
         &mut self,
         id: SubscriptionId,
@@ -328,7 +306,7 @@ impl Engine {
         }
     }
 
-    /// How a subscription takes an event that is new to it, whether or not it has room.
+    /// Decides where a subscription places a new event, regardless of its limits.
     pub(crate) fn takes_place<'a>(
         &mut self,
         id: SubscriptionId,
@@ -341,7 +319,7 @@ impl Engine {
         let wanted = place(subscription, event);
         if let Wanted::Lane { key, sequence, .. } = &wanted {
             let (policy, now) = (subscription.policy, self.now);
-            // It comes into memory now in any case, and the chain of its steps with it.
+            // The lane is loaded now in any case, together with the chain of its steps.
             let slot = self.resident(id, key)?;
             let resident = self.lanes.get(slot);
             if let (Some(resident), Some(sequence)) = (resident, sequence)
@@ -353,12 +331,13 @@ impl Engine {
         Ok(Taken::Yes(wanted))
     }
 
-    /// Whether the subscription knows the event: within its window, or because it still waits or is a dead letter.
+    /// True if the subscription knows the event: the id is within the window, or the event is pending or a dead
+    /// letter.
     pub(crate) fn is_known(&self, subscription: &Subscription, identity: Identity) -> Result<bool, Failure> {
         self.is_known_at(subscription, identity, self.now)
     }
 
-    /// The same for an event that was accepted at this time, however much later it is read.
+    /// The same for an event accepted at the given time, even if the subscription reads it much later.
     pub(crate) fn is_known_at(
         &self,
         subscription: &Subscription,
@@ -369,16 +348,17 @@ impl Engine {
         if let MarkState::Released(_) = mark.state {
             return Ok(false);
         }
-        let is_open = |at: Address| self.lanes.iter().any(|(_, r)| r.lane.in_flight() && r.current_at == at);
+        let is_open =
+            |at: LogAddress| self.lanes.iter().any(|(_, r)| r.lane.in_flight() && r.before.current_at == at);
         if planted::is_on(Bug::InFlightUnknown) && is_open(mark.at) {
             return Ok(false);
         }
-        let life_ms = life_ms(subscription.document.spec.idempotency_ttl_ms);
-        if accepted.since(mark.time) < life_ms && mark.age() >= self.known.first() {
+        let life_ms = life_ms(subscription.document.spec.idempotency.ttl_ms);
+        if accepted.since(mark.time) < life_ms && mark.age() >= self.known_ids.first() {
             return Ok(true);
         }
         match mark.state {
-            // Accepted, and not read from the log yet: it waits as well.
+            // Accepted but not yet read from the log: the event is pending too.
             MarkState::Later(_) if subscription.is_reading() && !planted::is_on(Bug::UnreadForgotten) => {
                 Ok(true)
             }
@@ -389,20 +369,20 @@ impl Engine {
         }
     }
 
-    /// Whether the log has the event, of which no subscription says that it knows it.
+    /// True if the log holds the event although no matching subscription knows it.
     pub(crate) fn log_knows(&self, identity: Identity) -> Result<bool, Failure> {
         let parted = self.subscriptions.parted.0.iter().map(|(id, _)| *id);
         for id in std::iter::once(SubscriptionId(0)).chain(parted) {
             let mark = self.store.marks.get(identity, id)?;
             let is_young = |mark: Mark| self.now.since(mark.time) < LOG_WINDOW_MS;
-            if mark.is_some_and(|mark| is_young(mark) && mark.age() >= self.known.first()) {
+            if mark.is_some_and(|mark| is_young(mark) && mark.age() >= self.known_ids.first()) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// For every subscription that knows the event.
+    /// Counts the duplicate for every subscription that knows the event.
     pub(crate) fn count_duplicates(&mut self, known: &[(SubscriptionId, &'static str)], event: &Event) {
         for (id, reason) in known {
             let Some(subscription) = self.subscriptions.get(*id) else { continue };
@@ -411,12 +391,12 @@ impl Engine {
             tracing::info!(
                 subscription = %subscription.name(), key, id = %event.id, source = %event.source, reason,
                 sequence, expected_sequence, trace_id = trace_id(event), correlation_id = correlation_id(event).as_deref(),
-                "Duplicate skipped."
+                "Duplicate event skipped"
             );
         }
     }
 
-    /// For a log line: the event's key and sequence, and the sequence that its lane expects.
+    /// Values for a log line: the event's key and sequence, and the sequence that its lane expects.
     fn sequence_of(
         &self,
         subscription: &Subscription,
@@ -448,14 +428,13 @@ impl Engine {
         Status::Rejected(Rejection::Backlog { subscription: name, limit, deepest })
     }
 
-    /// The deepest lane in memory: the one to name to a producer that is turned away. Looked for once a second.
+    /// The deepest lane in memory, named in the rejection that the producer gets. Computed at most once per second.
     fn deepest_lane(&mut self, id: SubscriptionId) -> Option<(String, u64)> {
         let known = self.subscriptions.get(id)?.flow.deepest.as_ref();
         if let Some((_, key, depth)) = known.filter(|known| self.now.since(known.0) < 1000) {
             return Some((key.clone(), *depth));
         }
-        let lanes =
-            self.lanes.iter().filter(|(_, resident)| resident.subscription == id && !resident.key.is_empty());
+        let lanes = self.lanes.iter().filter(|(_, resident)| resident.subscription == id);
         let (_, deepest) = lanes.max_by_key(|(_, resident)| resident.lane.depth())?;
         let (key, depth) = (deepest.key.to_string(), deepest.lane.depth());
         self.subscriptions.get_mut(id)?.flow.deepest = Some((self.now, key.clone(), depth));
@@ -481,7 +460,7 @@ impl Status {
     }
 }
 
-/// The place an event takes by the subscription's rules.
+/// Where an event goes under the subscription's rules.
 pub(crate) fn place<'a>(subscription: &Subscription, event: &'a impl filter::Attributes) -> Wanted<'a> {
     place_under(&subscription.document.spec, event)
 }
@@ -494,16 +473,18 @@ pub(crate) fn place_under<'a>(spec: &Spec, event: &'a impl filter::Attributes) -
     let (key, from_source) = match key::key(&policy.key, event) {
         Key::Found(key) => (key, false),
         Key::FromSource(key) => (key, true),
-        Key::Missing => return Wanted::Invalid("the event has no key where the subscription names one"),
+        Key::Missing => {
+            return Wanted::Invalid("the event does not have the key that the subscription requires");
+        }
         Key::TooLong => return Wanted::Invalid("the event's key is longer than 1024 bytes"),
     };
     let sequence = match &policy.sequence {
         None => None,
-        Some(source) => match key::sequence(source, event) {
+        Some(rule) => match key::sequence(&rule.source, event) {
             Some(sequence) => Some(Sequence(sequence)),
             None => {
                 return Wanted::Invalid(
-                    "the event has no readable sequence where the subscription names one",
+                    "the event does not have the sequence that the subscription requires, or the sequence is not a number",
                 );
             }
         },

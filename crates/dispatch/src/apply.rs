@@ -1,8 +1,7 @@
-//! What a record does to state. The same code for a record that was just appended and for one read back after a crash.
+//! Applies log records to state. The same code runs for new records and for records replayed after a restart.
 
 mod change;
 mod disorder;
-mod single;
 mod step;
 
 pub(crate) use disorder::range;
@@ -10,19 +9,20 @@ pub(crate) use disorder::range;
 use crate::engine::{Engine, Failure};
 use crate::rows;
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
+use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag, Input, Turn};
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
+use klambda_store::address::{Kept, LogAddress};
 use klambda_store::marks::{Identity, Mark, State as MarkState};
 use klambda_store::record::{EventHead, Gone, LaneRef, Record, ReplayChange, Route, To};
 
 impl Engine {
     pub(crate) fn apply_record(
         &mut self,
-        at: Address,
+        at: LogAddress,
         record: &Record<'_>,
         position: Position,
     ) -> Result<(), Failure> {
@@ -32,7 +32,7 @@ impl Engine {
                 self.apply_event(at, position, head, event)
             }
             Record::Routed { time, position, at: event_at, accepted, bytes, route } => {
-                self.keeping.takes_up(*event_at);
+                self.maintenance.takes_up(*event_at);
                 let entry = entry(*position, *event_at, *accepted, *bytes as usize);
                 self.apply_routed(at, *time, entry, route)
             }
@@ -46,6 +46,7 @@ impl Engine {
                         self.apply_step(at, *time, *subscription, key, step)
                     }
                     LaneRef::Alone(position) => self.apply_single(at, *time, *subscription, *position, step),
+                    LaneRef::Unordered => self.apply_unordered(at, *time, *subscription, step),
                 }
             }
             Record::Subscription { time, subscription, change } => {
@@ -74,7 +75,7 @@ impl Engine {
         }
     }
 
-    /// After a crash: what a step met in flight when it was made first.
+    /// During recovery: restores the event that was in flight when the step was logged.
     fn restore_running(
         &mut self,
         id: SubscriptionId,
@@ -93,7 +94,7 @@ impl Engine {
 
     fn apply_event(
         &mut self,
-        at: Address,
+        at: LogAddress,
         position: Position,
         head: EventHead<'_>,
         event: &[u8],
@@ -107,10 +108,10 @@ impl Engine {
         self.place_event(at, position, time, routes, identity, event.len())
     }
 
-    /// What an accepted event does, once it is in the log.
+    /// Applies an accepted event that is in the log.
     pub(crate) fn place_event(
         &mut self,
-        at: Address,
+        at: LogAddress,
         position: Position,
         time: Millis,
         routes: &[Route<'_>],
@@ -136,7 +137,7 @@ impl Engine {
 
     fn apply_routed(
         &mut self,
-        at: Address,
+        at: LogAddress,
         time: Millis,
         entry: Entry,
         route: &Route<'_>,
@@ -152,7 +153,7 @@ impl Engine {
 
     pub(crate) fn apply_route(
         &mut self,
-        at: Address,
+        at: LogAddress,
         time: Millis,
         entry: Entry,
         route: &Route<'_>,
@@ -174,12 +175,11 @@ impl Engine {
             }
             To::Alone => {
                 subscription.tally.arrived(&entry);
-                let slot = self.resident(id, "")?;
-                self.step(slot, Input::Arrived { entry, sequence: None, taken: false }, time, at)
+                self.queue_up(id, entry, at)
             }
             To::Invalid { what } => {
-                subscription.tally.pin(entry.at);
-                let key = self.key_of(id, entry.at);
+                subscription.tally.pin(entry.address());
+                let key = self.key_of(id, entry.address());
                 self.add_dead_letter(id, key.as_deref(), entry, Reason::Validation, what, 0, time, None)
             }
             To::Later => {
@@ -190,15 +190,15 @@ impl Engine {
         }
     }
 
-    /// The key of an event that takes no place in its lane, if it has one.
-    fn key_of(&self, id: SubscriptionId, at: Address) -> Option<String> {
+    /// The key of an event that has no place in its lane, if it has a key.
+    fn key_of(&self, id: SubscriptionId, at: LogAddress) -> Option<String> {
         let record = self.read_event(at).ok()?;
-        self.lane_by_rules(id, &record).ok()?.filter(|key| !key.is_empty())
+        self.key_by_rules(id, &record).ok()?
     }
 
     fn apply_gone(
         &mut self,
-        at: Address,
+        at: LogAddress,
         time: Millis,
         id: SubscriptionId,
         position: Position,
@@ -208,27 +208,27 @@ impl Engine {
         self.store.rows.delete(&rows::at_position(rows::DEAD, id, position));
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         subscription.tally.dead -= 1;
-        subscription.tally.unpin(letter.entry.at);
+        subscription.tally.unpin(letter.entry.address());
         if self.condition.live && why != Gone::Deleted {
             let name = subscription.name();
-            tracing::warn!(subscription = %name, position = position.0, why = ?why, "Dead letter dropped.");
+            tracing::warn!(subscription = %name, position = position.0, why = ?why, "Dead letter dropped");
             self.metrics.dead_letter_dropped(name, if why == Gone::Expired { "expired" } else { "overflow" });
         }
         if let Some(key) = letter.key.as_deref().filter(|_| subscription.policy.sequenced) {
             let slot = self.resident(id, key)?;
             if let Some(resident) = self.lanes.get_mut(slot) {
-                resident.dirty |= resident.lane.released();
+                resident.row.dirty |= resident.lane.released();
             }
         }
         self.release(id, &letter.entry, time, at)
     }
 }
 
-fn entry(position: Position, at: Address, accepted: Millis, bytes: usize) -> Entry {
-    Entry { position, at, number: LaneNumber(0), accepted, bytes: bytes as u32, flag: Flag::None }
+fn entry(position: Position, at: LogAddress, accepted: Millis, bytes: usize) -> Entry {
+    Entry { position, at: at.into(), number: LaneNumber(0), accepted, bytes: bytes as u32, flag: Flag::None }
 }
 
-/// The event in an event's record, and where it begins.
+/// The event inside an event record, and its offset.
 pub(crate) fn event_of(record: &[u8]) -> Result<(usize, &[u8]), Malformed> {
     let event = klambda_store::record::event_of(record)?;
     Ok((record.len() - event.len(), event))

@@ -1,9 +1,9 @@
-//! The audit log: who changed what, when, and from where. Neither payloads nor secrets are in it.
+//! The audit log: who changed what, when, and from where. It never contains payloads or secrets.
 //!
-//! An entry is a document that is written in the group of the change itself: after a crash there are both or neither. It is
-//! noted before the change is made, and goes with the first record of it. What changes nothing leaves no entry.
+//! An entry is a document in the same group as the change, so a crash keeps both or neither. The entry is prepared
+//! before the change and written with the first record of the change. A request that changes nothing leaves no entry.
 //!
-//! Entries are numbered without a hole, so that the newest are found without a scan.
+//! Entry numbers are contiguous, so the newest entries are found without a scan.
 
 use crate::engine::{Engine, Failure};
 use crate::rows;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// What somebody did.
+/// One audited action.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     pub who: String,
@@ -24,14 +24,14 @@ pub struct Entry {
     pub verb: String,
     /// `subscription`, `function`, `token`, …
     pub kind: String,
-    /// None: it concerns the whole server.
+    /// `None` if the action concerns the whole server.
     pub namespace: Option<String>,
     pub name: String,
     /// The address of the client.
     pub from: String,
 }
 
-/// An entry as it stands in the log.
+/// An entry read from the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audited {
     pub number: u64,
@@ -39,72 +39,72 @@ pub struct Audited {
     pub entry: Entry,
 }
 
-/// Which entries there are: from the first up to the next, which is not there yet.
+/// The range of existing entries; `next` is exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Numbers {
     first: u64,
     next: u64,
 }
 
-/// An entry that is about to be written.
-pub(crate) struct Next {
+/// An entry about to be written.
+pub(crate) struct NextEntry {
     number: u64,
     content: Vec<u8>,
 }
 
-impl Next {
-    /// What it takes in the log at most.
+impl NextEntry {
+    /// Maximum size of the entry in the log.
     pub fn length_max(&self) -> usize {
         RECORD_HEADER + 64 + self.content.len()
     }
 }
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredEntry {
     time: u64,
     #[serde(flatten)]
     entry: Entry,
 }
 
 const KIND: &str = "audit";
-/// Of each text of an entry: some come from outside.
+/// Limit per text of an entry, because some texts come from the client.
 const TEXT_BYTES_MAX: usize = 512;
-/// Entries that one request looks at.
+/// Maximum number of entries that one request reads.
 const LOOK_MAX: u64 = 1000;
-/// Entries that one step removes.
+/// Maximum number of entries deleted at once.
 const EXPIRE_MAX: u64 = 250;
 const EXPIRE_EVERY_MS: u64 = 60_000;
 
 impl Engine {
-    /// Makes a change and notes who made it. Answers with what came of it, and whether there was anything to note.
+    /// Makes a change and records who made it. Returns the result, and whether an entry was written.
     pub fn audited<T>(&mut self, entry: &Entry, change: impl FnOnce(&mut Engine) -> T) -> (T, bool) {
         self.scratch.audit = Some(Box::new(entry.clone()));
         let done = change(self);
         (done, self.scratch.audit.take().is_none())
     }
 
-    /// The entry that goes with the group that is about to begin, if one is noted.
-    pub(crate) fn next_audit(&mut self) -> Result<Option<Next>, Failure> {
+    /// The pending entry that belongs to the next group, if there is one.
+    pub(crate) fn next_audit(&mut self) -> Result<Option<NextEntry>, Failure> {
         let Some(entry) = self.scratch.audit.as_ref().map(|entry| entry.shortened()) else { return Ok(None) };
         let number = self.audit_numbers()?.next;
-        let stored = Stored { time: self.now.0, entry };
+        let stored = StoredEntry { time: self.now.0, entry };
         let content = serde_json::to_vec(&stored).map_err(|error| Failure::State(error.to_string()))?;
-        Ok(Some(Next { number, content }))
+        Ok(Some(NextEntry { number, content }))
     }
 
-    /// In a group, before the change.
-    pub(crate) fn write_audit(&mut self, next: &Next) -> Result<(), Failure> {
+    /// Called inside a group, before the change.
+    pub(crate) fn write_audit(&mut self, next: &NextEntry) -> Result<(), Failure> {
         self.scratch.audit = None;
         let key = key(next.number);
         let changes = vec![DocumentChange { kind: KIND, key: &key, content: Some(&next.content) }];
         self.append(&Record::Documents { time: self.now, changes })?;
-        if let Some(numbers) = &mut self.keeping.audit {
+        if let Some(numbers) = &mut self.maintenance.audit {
             numbers.next = next.number + 1;
         }
         Ok(())
     }
 
-    /// Entries from the newest on, or from the one before `before`; and the `before` of the next page.
+    /// Returns entries from newest to oldest, starting before `before`, and the `before` of the next page.
     pub fn audit_page(
         &mut self,
         before: Option<u64>,
@@ -129,17 +129,17 @@ impl Engine {
 
     fn audit_entry(&self, number: u64) -> Result<Option<Audited>, Failure> {
         let Some(document) = self.document(KIND, &key(number))? else { return Ok(None) };
-        let stored: Stored =
+        let stored: StoredEntry =
             serde_json::from_slice(&document.content).map_err(|_| Malformed("audit entry"))?;
         Ok(Some(Audited { number, time: Millis(stored.time), entry: stored.entry }))
     }
 
-    /// Once a minute: entries that are too old or too many go, the oldest first.
+    /// Once per minute, deletes the oldest entries that exceed the age or count limit.
     pub(crate) fn expire_audit(&mut self) -> Result<(), Failure> {
-        if self.keeping.expire_audit_at > self.now || self.must_write().is_err() {
+        if self.maintenance.expire_audit_at > self.now || self.must_write().is_err() {
             return Ok(());
         }
-        self.keeping.expire_audit_at = self.now + EXPIRE_EVERY_MS;
+        self.maintenance.expire_audit_at = self.now + EXPIRE_EVERY_MS;
         let Numbers { first, next } = self.audit_numbers()?;
         let too_many = next.saturating_sub(self.config.audit_entries_max);
         let most = next.min(first + EXPIRE_MAX);
@@ -151,12 +151,12 @@ impl Engine {
             return Ok(());
         }
         if end == first + EXPIRE_MAX {
-            self.keeping.expire_audit_at = self.now;
+            self.maintenance.expire_audit_at = self.now;
         }
         let keys: Vec<String> = (first..end).map(key).collect();
         let changes = keys.iter().map(|key| DocumentChange { kind: KIND, key, content: None }).collect();
         self.commit(&Record::Documents { time: self.now, changes })?;
-        self.keeping.audit = Some(Numbers { first: end, next });
+        self.maintenance.audit = Some(Numbers { first: end, next });
         Ok(())
     }
 
@@ -165,9 +165,9 @@ impl Engine {
         Ok(entry.is_none_or(|entry| self.now.since(entry.time) > self.config.audit_age_ms))
     }
 
-    /// Looked up once after a start; nobody else writes entries.
+    /// Cached after the first lookup, because only this code writes entries.
     fn audit_numbers(&mut self) -> Result<Numbers, Failure> {
-        if let Some(numbers) = self.keeping.audit {
+        if let Some(numbers) = self.maintenance.audit {
             return Ok(numbers);
         }
         let numbers = match self.audit_from(0)? {
@@ -177,7 +177,7 @@ impl Engine {
                 while self.audit_from(first + step)?.is_some() {
                     step *= 2;
                 }
-                // The last one is before `first + step`, and at or behind half of that.
+                // The last entry is before `first + step` and not before `first + step / 2`.
                 let (mut there, mut gone) = (first + step / 2, first + step);
                 while gone - there > 1 {
                     let middle = there + (gone - there) / 2;
@@ -189,11 +189,11 @@ impl Engine {
                 Numbers { first, next: gone }
             }
         };
-        self.keeping.audit = Some(numbers);
+        self.maintenance.audit = Some(numbers);
         Ok(numbers)
     }
 
-    /// The first entry from this number on.
+    /// The first entry with this number or a higher one.
     fn audit_from(&self, number: u64) -> Result<Option<u64>, Failure> {
         let prefix = rows::documents(KIND);
         let found = self.store.rows.scan(&prefix, &rows::document(KIND, &key(number)), 1)?;
@@ -206,7 +206,7 @@ fn key(number: u64) -> String {
 }
 
 impl Entry {
-    /// On one line, and no longer than there is room for.
+    /// Removes line breaks and cuts texts to the limit.
     fn shortened(&self) -> Entry {
         let short = |text: &str| {
             let start = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
@@ -223,37 +223,42 @@ impl Entry {
     }
 }
 
-// ---- for whom a task works ------------------------------------------------------------------------------------
+// ---- tasks on behalf of a user --------------------------------------------------------------------------------
 
 tokio::task_local! {
-    static NOTED: Arc<Noted>;
+    static NOTED: Arc<AuditContext>;
 }
 
-/// What a task does on somebody's behalf. However many steps that takes, it is one entry, with the first that changes
+/// Work that a task does on behalf of a user. It leaves one entry, written with the first step that changes
 /// something.
-pub(crate) struct Noted {
+pub(crate) struct AuditContext {
     entry: Mutex<Entry>,
     is_written: AtomicBool,
 }
 
-/// Runs a task on somebody's behalf: the changes that it asks of the engine are noted.
+/// Runs a task on behalf of a user and audits the changes that it makes in the engine.
 pub async fn on_behalf<F: Future>(entry: Entry, work: F) -> F::Output {
-    let noted = Noted { entry: Mutex::new(entry), is_written: AtomicBool::new(false) };
+    let noted = AuditContext { entry: Mutex::new(entry), is_written: AtomicBool::new(false) };
     NOTED.scope(Arc::new(noted), work).await
 }
 
-/// What is changed has a name that was not known at the beginning.
+/// Sets the name of the changed resource if it was not known when the task began.
 pub fn named(name: &str) {
     let _ = NOTED.try_with(|noted| {
         noted.entry.lock().unwrap_or_else(PoisonError::into_inner).name = name.to_owned();
     });
 }
 
-pub(crate) fn noted() -> Option<Arc<Noted>> {
+/// The identity that the current task works for, if there is one.
+pub fn who() -> Option<String> {
+    NOTED.try_with(|noted| noted.entry.lock().unwrap_or_else(PoisonError::into_inner).who.clone()).ok()
+}
+
+pub(crate) fn noted() -> Option<Arc<AuditContext>> {
     NOTED.try_with(Arc::clone).ok()
 }
 
-impl Noted {
+impl AuditContext {
     pub(crate) fn run<T>(&self, engine: &mut Engine, change: impl FnOnce(&mut Engine) -> T) -> T {
         if self.is_written.load(Ordering::Relaxed) {
             return change(engine);

@@ -1,21 +1,21 @@
-//! Calls of targets: those that begin, those that are open, those that ended and wait to be written down.
+//! Calls of targets: started, open, and finished but not yet logged.
 
 use crate::endpoint::{EndpointId, Endpoints};
 use crate::lanes::{Lanes, Slot};
 use crate::metrics::TypeId;
-use crate::replies::PutOff;
+use crate::replies::DelayedReplies;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use klambda_core::breaker::Limits;
 use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::Flag;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Smaller events are not counted: their number is limited, and nearly always they are sent at once.
+/// Smaller events are not counted: the number of calls is limited, and small events are nearly always sent at once.
 pub const COUNTED_BYTES_MIN: usize = 8 << 10;
 
 /// One call of a target, to be made now.
@@ -26,25 +26,25 @@ pub struct Delivery {
     /// The log record that holds the event, and the event's bytes within it.
     pub record: Bytes,
     pub event: Range<usize>,
-    /// Its place in its lane; none for unordered events.
+    /// The place in the lane; `None` for unordered events.
     pub place: Option<Place>,
     pub attempt: u32,
 }
 
 impl Delivery {
-    /// The event as bytes of its own: as a part of the log it would keep all that was written with it in memory.
+    /// Copies a small event. As a slice of the log it would keep everything in memory that was written with it.
     pub(crate) fn detach(&mut self) {
         if self.record.len() < COUNTED_BYTES_MIN {
             self.record = Bytes::copy_from_slice(&self.record);
         }
     }
 
-    /// It has been sent: who needs the event again reads it from the log.
+    /// Drops the event after it was sent. Later readers get it from the log.
     pub(crate) fn let_go(&mut self) {
         self.record = Bytes::new();
     }
 
-    /// Whether this system emitted the event itself. What the event says has no part in it.
+    /// True if this system emitted the event. The record decides, not the event's attributes.
     pub fn is_emitted(&self) -> bool {
         klambda_store::record::is_emitted(&self.record)
     }
@@ -67,7 +67,7 @@ pub enum Who {
 }
 
 impl Who {
-    /// Its name for a breaker.
+    /// The value that identifies the caller to a breaker.
     pub(crate) fn tag(self, lanes: &Lanes) -> u64 {
         match self {
             Who::Lane(slot) => lanes.tag_of(slot),
@@ -80,45 +80,48 @@ impl Who {
 pub struct InFlight {
     pub subscription: SubscriptionId,
     pub who: Who,
-    /// As the target was when the call began.
+    /// The endpoint of the target when the call began.
     pub endpoint: EndpointId,
     pub started: Millis,
-    /// It was answered, and the events of the answer wait for room.
+    /// The target has answered, but its reply events wait for room.
     pub put_off: bool,
-    /// What its event is counted as.
+    /// The event type used in metrics.
     pub kind: TypeId,
-    /// Bytes that count until they are sent.
+    /// Bytes that count against the limit until they are sent.
     pub unsent: usize,
 }
 
-/// All of it ends with the process: a call that was open is made again.
+/// None of this survives the process: open calls are made again after a restart.
 pub(crate) struct Calls {
     pub endpoints: Endpoints,
     open: HashMap<Ticket, InFlight>,
+    /// Open calls whose reply events wait for room.
+    put_off: u32,
     next_ticket: u64,
-    /// Bytes of events that are on their way and not sent yet.
+    /// Bytes of events in flight that are not sent yet.
     unsent_bytes: usize,
-    /// To be handed out.
+    /// Calls not yet handed to the client.
     begun: Vec<Delivery>,
-    /// Answers whose events find no room yet.
-    pub held_back: PutOff,
-    /// Ended, without room in the log to say so.
-    stalled: Vec<(Ticket, Outcome)>,
-    /// The subscription that began the last one.
+    /// Answers whose reply events do not fit yet.
+    pub held_back: DelayedReplies,
+    /// Finished calls whose outcome does not fit into the log yet.
+    stalled: Vec<(Ticket, CallOutcome)>,
+    /// The subscription that started the most recent call.
     pub turn: SubscriptionId,
     random: u64,
 }
 
 impl Calls {
-    /// `seed` drives jitter.
+    /// `seed` initializes the jitter.
     pub fn new(breaker: Limits, seed: u64) -> Calls {
         Calls {
             endpoints: Endpoints::new(breaker),
             open: HashMap::new(),
+            put_off: 0,
             next_ticket: 1,
             unsent_bytes: 0,
             begun: Vec::new(),
-            held_back: PutOff::default(),
+            held_back: DelayedReplies::default(),
             stalled: Vec::new(),
             turn: SubscriptionId(0),
             random: seed,
@@ -133,14 +136,14 @@ impl Calls {
         ticket
     }
 
-    /// The call is over, or given up.
     pub fn close(&mut self, ticket: Ticket) -> Option<InFlight> {
         let flight = self.open.remove(&ticket)?;
         self.unsent_bytes -= flight.unsent;
+        self.put_off -= u32::from(flight.put_off);
         Some(flight)
     }
 
-    /// All its bytes have been sent. Answers whose they were and how many.
+    /// All bytes of the call were sent. Returns the subscription and the number of bytes.
     pub fn sent(&mut self, ticket: Ticket) -> Option<(SubscriptionId, usize)> {
         let flight = self.open.get_mut(&ticket)?;
         let bytes = std::mem::take(&mut flight.unsent);
@@ -152,7 +155,7 @@ impl Calls {
         self.open.get(&ticket)
     }
 
-    /// Hands it out, and notes what its event is counted as.
+    /// Queues the call to be handed out and stores the event type for metrics.
     pub fn begin(&mut self, delivery: Delivery, kind: TypeId) {
         if let Some(flight) = self.open.get_mut(&delivery.ticket) {
             flight.kind = kind;
@@ -160,14 +163,15 @@ impl Calls {
         self.begun.push(delivery);
     }
 
-    /// Its answer waits for room. Answers whose call it is, unless that is known.
+    /// Marks that the answer waits for room. Returns the subscription, or `None` if it was marked before.
     pub fn put_off(&mut self, ticket: Ticket) -> Option<SubscriptionId> {
         let flight = self.open.get_mut(&ticket).filter(|flight| !flight.put_off)?;
         flight.put_off = true;
+        self.put_off += 1;
         Some(flight.subscription)
     }
 
-    pub fn stall(&mut self, ticket: Ticket, outcome: Outcome) {
+    pub fn stall(&mut self, ticket: Ticket, outcome: CallOutcome) {
         self.stalled.push((ticket, outcome));
     }
 
@@ -175,7 +179,7 @@ impl Calls {
         std::mem::take(&mut self.begun)
     }
 
-    pub fn take_stalled(&mut self) -> Vec<(Ticket, Outcome)> {
+    pub fn take_stalled(&mut self) -> Vec<(Ticket, CallOutcome)> {
         std::mem::take(&mut self.stalled)
     }
 
@@ -187,6 +191,12 @@ impl Calls {
         self.open.len()
     }
 
+    /// Calls that hold a slot: the target has not answered yet. An answered call may wait for room that only another
+    /// call can make, so it must not keep that call from starting.
+    pub fn holding_slots(&self) -> u32 {
+        self.open.len() as u32 - self.put_off
+    }
+
     pub fn unsent_bytes(&self) -> usize {
         self.unsent_bytes
     }
@@ -195,7 +205,7 @@ impl Calls {
         self.open.capacity() * size_of::<(Ticket, InFlight)>()
     }
 
-    /// Splitmix64: jitter needs no better.
+    /// Splitmix64 is good enough for jitter.
     pub fn next_random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,53 +1,53 @@
-//! Subscriptions that read the log: new ones that begin in the past, those that were full, and those whose ordering
-//! rules changed.
+//! Subscriptions that read the log: new ones that begin in the past, ones that reached a limit, and ones whose
+//! ordering rules changed.
 //!
-//! While it reads, events that arrive for a subscription are noted as `Later` and read from the log like the rest, so
-//! that there is one order. It goes live in the step in which nothing is left between the two. The newest unread events
-//! are also listed in memory: while all of them are, the log need not be searched for them.
+//! While a subscription reads, new events for it are logged with the route `Later` and read from the log like the
+//! rest, which keeps a single order. The subscription goes live in the step in which nothing is left to read. The
+//! newest unread events are also listed in memory. While the list is complete, the log is not searched.
 
 use crate::accept::{Wanted, place};
 use crate::engine::{Engine, Failure, if_readable};
 use crate::subscription::{Phase, Reading, Subscription};
 use crate::subscriptions::Work;
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::{Address, LaneNumber, NamespaceId, Position, SubscriptionId};
+use klambda_core::ids::{LaneNumber, NamespaceId, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag};
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::{Document, From};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
+use klambda_store::address::{Kept, LogAddress};
 use klambda_store::log;
 use klambda_store::record::{Change, EventHead, Missed, Record, Route, To};
 
-/// What is read in one go: so many events, or frames of the log, each of which counts as many events.
+/// How much is read in one step: a number of events, or frames of the log, where a frame counts as `FRAME_EVENTS`.
 const EVENTS_AT_ONCE: usize = 8192;
 const FRAME_EVENTS: usize = EVENTS_AT_ONCE / 32;
 
-/// How many unread events are listed in memory: of one subscription, and the share of memory for all of them.
+/// How many unread events are listed in memory per subscription, and the share of memory for all lists.
 const LISTED_MAX: usize = 65_536;
 const LISTED_MIN: usize = 64;
 const LISTED_SHARE: usize = 32;
 
-/// What becomes of the events that are read.
+/// What happens to the events that are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Routed,
     Missed(Missed),
 }
 
-/// How far reading came.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Read {
     /// Something was read, and there may be more.
     Some,
-    /// What comes next cannot be read now.
+    /// The next event cannot be read now.
     Nothing,
-    /// Nothing is unread.
+    /// No event is unread.
     All,
 }
 
 impl Subscription {
-    /// It reads the log: events that it accepts are read later.
+    /// True if the subscription reads the log. Events that it accepts are read later.
     pub(crate) fn is_reading(&self) -> bool {
         matches!(self.phase, Phase::CatchingUp { .. })
     }
@@ -70,7 +70,7 @@ impl Subscription {
         }
     }
 
-    /// It has come to this event.
+    /// The subscription has reached this event.
     pub(crate) fn routed(&mut self, entry: &Entry) {
         if entry.position >= self.life.began {
             self.tally.later = self.tally.later.saturating_sub(1);
@@ -97,17 +97,18 @@ impl Subscription {
         }
     }
 
-    /// All unread events are listed in memory.
+    /// True if all unread events are listed in memory.
     fn is_all_listed(&self) -> bool {
         self.unread.from <= self.done()
     }
 
-    /// The rules in force hold for the event at this position, not those that wait to begin.
+    /// True if the current rules apply to the event at this position, and not the rules that take effect later.
     fn is_under_rules(&self, position: Position) -> bool {
         self.next_rules.document.is_none() || position < self.next_rules.from
     }
 
-    /// Unread events that the rules in force hold for. A new subscription reads its past under whatever rules it has.
+    /// The number of unread events under the current rules. A new subscription reads its past under whatever rules it
+    /// has.
     pub(crate) fn unread_under_rules(&self) -> u64 {
         match (&self.next_rules.document, self.phase) {
             (Some(_), _) => self.tally.later_old,
@@ -116,12 +117,12 @@ impl Subscription {
         }
     }
 
-    /// Nothing waits under the rules in force, so that others can begin.
+    /// True if nothing is pending under the current rules, so that new rules can take effect.
     pub(crate) fn is_drained(&self) -> bool {
         self.tally.waiting == 0 && self.unread_under_rules() == 0
     }
 
-    /// No unread event that retention may remove is before this position.
+    /// True if no unread event that retention may delete is before this position.
     pub(crate) fn has_read_up_to(&self, position: Position) -> bool {
         match self.phase {
             Phase::CatchingUp { why: Reading::Past, .. } => true,
@@ -136,11 +137,11 @@ impl Subscription {
 }
 
 impl Engine {
-    /// Where a new subscription begins, and since when if that is later than asked.
+    /// Where a new subscription begins. The time is set if that is later than requested.
     pub(crate) fn first_phase(
         &self,
         document: &Document,
-        at: Address,
+        at: LogAddress,
         next_position: Position,
     ) -> (Phase, Option<Millis>) {
         let segments = self.store.log.segments();
@@ -156,28 +157,28 @@ impl Engine {
         let after = segments.partition_point(|segment| segment.created <= from);
         let segment = &segments[after.saturating_sub(1)];
         let done = Position(segment.first_position.0.saturating_sub(1));
-        let late = from > Millis::ZERO && from < oldest.created && oldest.base > Address(0);
+        let late = from > Millis::ZERO && from < oldest.created && oldest.base > LogAddress(0);
         let phase = Phase::CatchingUp { cursor: segment.start(), done, why: Reading::Past };
         (phase, late.then_some(oldest.created))
     }
 
-    /// Where reading begins that is to come to the record at this address. A record stands within a frame, and frames
-    /// are found from their segment's beginning on.
-    pub(crate) fn first_frame(&self, at: Address) -> Address {
+    /// Where to start reading to reach the record at this address. A record is inside a frame, and frames can only be
+    /// located from the beginning of their segment.
+    pub(crate) fn first_frame(&self, at: LogAddress) -> LogAddress {
         let segments = self.store.log.segments();
         let after = segments.partition_point(|segment| segment.base <= at);
         segments.get(after.saturating_sub(1)).map_or(at, |segment| segment.start())
     }
 
-    /// An event that the subscription will come to later. One that was live falls behind with it.
+    /// Notes an event that the subscription reads later. A live subscription falls behind.
     pub(crate) fn comes_later(&mut self, id: SubscriptionId, entry: Entry) {
         match self.subscriptions.get(id).map(|s| s.phase) {
             Some(Phase::Live) if !self.condition.live && planted::is_on(Bug::LagNotRecovered) => return,
-            Some(Phase::Live) => self.fall_behind(id, entry.at, entry.position),
+            Some(Phase::Live) => self.fall_behind(id, entry.address(), entry.position),
             Some(Phase::CatchingUp { .. }) => {}
             _ => return,
         }
-        let listed_max = self.keeping.listed_max.max(LISTED_MIN);
+        let listed_max = self.maintenance.listed_max.max(LISTED_MIN);
         if self.subscriptions.get(id).is_some_and(|s| s.unread.listed.len() >= listed_max) {
             self.set_cursor(id);
         }
@@ -186,8 +187,8 @@ impl Engine {
         }
     }
 
-    /// From this event on it reads the log.
-    pub(crate) fn fall_behind(&mut self, id: SubscriptionId, at: Address, position: Position) {
+    /// Makes the subscription read the log from this event on.
+    pub(crate) fn fall_behind(&mut self, id: SubscriptionId, at: LogAddress, position: Position) {
         let (cursor, done) = (self.first_frame(at), Position(position.0 - 1));
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         subscription.phase = Phase::CatchingUp { cursor, done, why: Reading::Behind };
@@ -196,13 +197,14 @@ impl Engine {
         subscription.unread.has_room = false;
     }
 
-    /// While the list in memory serves, the cursor stays behind. This brings it to the first unread event.
+    /// The cursor does not move while the list in memory is used. This moves it to the first unread event.
     pub(crate) fn set_cursor(&mut self, id: SubscriptionId) {
         let Some(subscription) = self.subscriptions.get(id) else { return };
         if !subscription.is_behind() || !subscription.is_all_listed() {
             return;
         }
-        let first = subscription.unread.listed.front().map_or(self.store.log.written(), |first| first.at);
+        let first =
+            subscription.unread.listed.front().map_or(self.store.log.written(), |first| first.address());
         let first = self.first_frame(first);
         if let Some(subscription) = self.subscriptions.get_mut(id)
             && let Phase::CatchingUp { cursor, .. } = &mut subscription.phase
@@ -230,9 +232,9 @@ impl Engine {
     pub(crate) fn catch_up_all(&mut self) -> Result<(), Failure> {
         let ids = self.subscriptions.with(Work::Reading);
         self.share_lists(ids.len());
-        self.keeping.reads_on = false;
+        self.maintenance.reads_on = false;
         for id in ids {
-            self.keeping.reads_on |= self.catch_up(id)?;
+            self.maintenance.reads_on |= self.catch_up(id)?;
         }
         Ok(())
     }
@@ -240,11 +242,11 @@ impl Engine {
     /// The more subscriptions read, the fewer unread events of each are listed in memory.
     fn share_lists(&mut self, readers: usize) {
         let all = self.config.memory_bytes / LISTED_SHARE / size_of::<Entry>();
-        self.keeping.listed_max = (all / readers.max(1)).clamp(LISTED_MIN, LISTED_MAX);
+        self.maintenance.listed_max = (all / readers.max(1)).clamp(LISTED_MIN, LISTED_MAX);
         if readers == 0 {
             return;
         }
-        let listed_max = self.keeping.listed_max;
+        let listed_max = self.maintenance.listed_max;
         let reading = self.subscriptions.each_with(Work::Reading);
         let long: Vec<SubscriptionId> =
             reading.filter(|s| s.unread.listed.len() > listed_max).map(|s| s.id).collect();
@@ -257,12 +259,12 @@ impl Engine {
         }
     }
 
-    /// What the lists of unread events take up.
+    /// Memory used by the lists of unread events.
     pub(crate) fn listed_bytes(&self) -> usize {
         self.subscriptions.values().map(|s| s.unread.listed.capacity() * size_of::<Entry>()).sum()
     }
 
-    /// Answers whether there is more to read at once.
+    /// Returns true if there is more to read immediately.
     fn catch_up(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
         if self.begin_rules(id)? {
             return Ok(true);
@@ -286,7 +288,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// New ordering rules begin once everything has drained that came before them.
+    /// Applies new ordering rules after everything accepted before them has drained.
     fn begin_rules(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
         let Some(document) = &subscription.next_rules.document else { return Ok(false) };
@@ -302,7 +304,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Unread events go, some at a time. Answers whether there may be more that can go now.
+    /// Discards unread events in steps. Returns true if more may be discarded now.
     pub(crate) fn discard_unread(&mut self, id: SubscriptionId, mut left: usize) -> Result<bool, Failure> {
         while left > 0 && self.store.log.has_room_for_many() {
             let is_unread = |s: &Subscription| s.is_behind() && s.tally.later > 0;
@@ -316,7 +318,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Reads the next unread event that is listed, or the next durable frame.
+    /// Reads the next listed event, or the next durable frame.
     fn read_on(&mut self, id: SubscriptionId, fate: Fate, left: &mut usize) -> Result<Read, Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(Read::Nothing) };
         if !subscription.is_all_listed() {
@@ -332,7 +334,7 @@ impl Engine {
             }
             Some(entry) => {
                 *left -= 1;
-                let Some(record) = if_readable(self.read_event(entry.at))? else {
+                let Some(record) = if_readable(self.read_event(entry.address()))? else {
                     self.is_unreadable(id, entry.position, "the event is damaged");
                     return Ok(Read::Nothing);
                 };
@@ -383,14 +385,15 @@ impl Engine {
         Ok(Read::Some)
     }
 
-    /// The subscription cannot read past this event. It retries every round, so this is logged and counted once.
+    /// Called when the subscription cannot read past this event. It retries in every round, so the error is logged
+    /// and counted only once.
     fn is_unreadable(&mut self, id: SubscriptionId, position: Position, error: &str) {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         if subscription.unread.unreadable.replace(position) == Some(position) {
             return;
         }
         let name = subscription.name();
-        tracing::error!(subscription = name, position = position.0, error, "Cannot read an unread event.");
+        tracing::error!(subscription = name, position = position.0, error, "Could not read an unread event");
         self.metrics.damaged += 1;
     }
 
@@ -409,7 +412,7 @@ impl Engine {
         let EventHead { namespace, routes, .. } = head;
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
-        // Since it is there, it was asked when the event was accepted.
+        // After its creation, the subscription was matched when the event was accepted.
         let takes = match entry.position < subscription.life.began {
             true => self.takes_history(subscription, namespace, entry.accepted, &view)?,
             false => routes.iter().any(|route| route.subscription == id && route.to == To::Later),
@@ -440,7 +443,7 @@ impl Engine {
         let record = Record::Routed {
             time: self.now,
             position: entry.position,
-            at: entry.at,
+            at: entry.address(),
             accepted: entry.accepted,
             bytes: entry.bytes,
             route,
@@ -465,6 +468,6 @@ impl Engine {
     }
 }
 
-pub(crate) fn entry(position: Position, at: Address, accepted: Millis, bytes: u32) -> Entry {
-    Entry { position, at, number: LaneNumber(0), accepted, bytes, flag: Flag::None }
+pub(crate) fn entry(position: Position, at: LogAddress, accepted: Millis, bytes: u32) -> Entry {
+    Entry { position, at: at.into(), number: LaneNumber(0), accepted, bytes, flag: Flag::None }
 }

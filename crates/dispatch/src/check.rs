@@ -1,13 +1,13 @@
-//! The proof of a data folder: every checksum, and that per-key order, no loss and no double acknowledgement hold.
+//! Checks a data folder: all checksums, per-key order, no lost events and no duplicate acknowledgements.
 //!
-//! Two readings that share no code decide. The `ledger` reads the log record by record and knows nothing of lanes: it
-//! keeps who was routed and who was acknowledged, and what was recorded that allows an exception. The engine opens the
-//! same folder as it would to serve, through its tables and its lane machine. What the one says still waits must be
-//! what the other has, event by event.
+//! Two independent readers share no code. The `ledger` reads the log record by record and knows nothing of lanes. It
+//! tracks which events were routed and acknowledged, and which recorded decisions allow an exception. The engine
+//! opens the same folder as a server would, through its tables and its lane logic. Both must agree on every pending
+//! event.
 //!
-//! Nothing is written: the engine works on an `Overlay` that keeps its changes in memory. Memory is what waits (16 bytes
-//! an event, once more while the two are compared), 16 bytes for each lane with a producer's sequence, and what was
-//! dropped by records that do not name their events.
+//! The check writes nothing: the engine works on an `Overlay` that keeps its changes in memory. The check needs
+//! memory for pending events (16 bytes each, twice that during the comparison), 16 bytes for each lane with a
+//! producer's sequence, and the events dropped by records that do not name them.
 
 mod account;
 mod compare;
@@ -17,12 +17,13 @@ mod overlay;
 mod report;
 
 pub use overlay::Overlay;
-pub use report::{Cut, Kind, Problem, Problems, Report};
+pub use report::{Cut, Problem, ProblemKind, Problems, Report};
 
 use crate::engine::{Config, Engine, Failure};
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::{Address, Position};
+use klambda_core::ids::Position;
 use klambda_core::time::Millis;
+use klambda_store::address::LogAddress;
 use klambda_store::disk::Disk;
 use klambda_store::inspect;
 use klambda_store::log::{self, Options};
@@ -38,7 +39,7 @@ use std::sync::Arc;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("there is no data of knative-lambda in it")]
+    #[error("the folder does not contain knative-lambda data")]
     Empty,
     #[error(transparent)]
     Format(manifest::Error),
@@ -55,7 +56,7 @@ pub enum Stage {
     State,
 }
 
-/// How far it is, in bytes.
+/// Progress in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     pub stage: Stage,
@@ -63,7 +64,7 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// Checks the folder of a stopped server, or a copy.
+/// Checks the folder of a stopped server, or a copy of it.
 pub fn check(disk: Arc<dyn Disk>, on_progress: &mut dyn FnMut(Progress)) -> Result<Report, Error> {
     let mut findings = Findings::default();
     let mut report = Report::default();
@@ -78,13 +79,13 @@ pub fn check(disk: Arc<dyn Disk>, on_progress: &mut dyn FnMut(Progress)) -> Resu
     let ledger = read_log(&*disk, checkpoint, &mut report, &mut findings, on_progress)?;
     ledger.add_counts(&mut report);
     on_progress(Progress { stage: Stage::State, done: 0, total: 0 });
-    // Against a damaged log nothing can be compared: whatever is missing may be in the damage.
+    // With a damaged log there is nothing to compare: missing events may be in the damaged part.
     if findings.is_undamaged() {
         compare_state(disk, ledger, &mut report, &mut findings);
     }
-    report.duplicate_acknowledgements = findings.count(Kind::DuplicateAcknowledgement);
-    report.order_violations = findings.count(Kind::OrderViolation);
-    report.lost = findings.count(Kind::Lost);
+    report.duplicate_acknowledgements = findings.count(ProblemKind::DuplicateAcknowledgement);
+    report.order_violations = findings.count(ProblemKind::OrderViolation);
+    report.lost = findings.count(ProblemKind::Lost);
     report.problems = findings.into_problems();
     Ok(report)
 }
@@ -96,7 +97,7 @@ fn load_manifest(disk: &dyn Disk, findings: &mut Findings) -> Result<Option<Mani
         Err(manifest::Error::Io(error)) => Err(Error::Io(error)),
         Err(error @ manifest::Error::Format { .. }) => Err(Error::Format(error)),
         Err(error @ (manifest::Error::Damaged(_) | manifest::Error::Missing)) => {
-            findings.add(Kind::Damage, None, error.to_string());
+            findings.add(ProblemKind::Damage, None, error.to_string());
             Ok(None)
         }
     }
@@ -118,18 +119,18 @@ fn verify_tables(
             Err(table::Error::Io { file, source }) if source.kind() != io::ErrorKind::NotFound => {
                 return Err(log::Error::Io { file, source }.into());
             }
-            Err(error) => findings.add(Kind::Damage, None, error.to_string()),
+            Err(error) => findings.add(ProblemKind::Damage, None, error.to_string()),
         }
         on_progress(Progress { stage: Stage::Tables, done: report.table_bytes, total });
     }
     Ok(())
 }
 
-fn oldest_base(disk: &dyn Disk) -> io::Result<Address> {
+fn oldest_base(disk: &dyn Disk) -> io::Result<LogAddress> {
     Ok(disk.list()?.iter().filter_map(|name| Segment::base_of(name)).min().unwrap_or_default())
 }
 
-/// Reads the whole log: every checksum, and every record into the ledger.
+/// Reads the whole log: verifies every checksum and enters every record into the ledger.
 fn read_log(
     disk: &dyn Disk,
     checkpoint: Checkpoint,
@@ -139,8 +140,8 @@ fn read_log(
 ) -> Result<Ledger, Error> {
     const STRIDE: u64 = 1 << 20;
     let total = log_bytes(disk)?;
-    let mut ledger = Ledger::new(Address(0), Position(1));
-    let mut begun: Option<Address> = None;
+    let mut ledger = Ledger::new(LogAddress(0), Position(1));
+    let mut begun: Option<LogAddress> = None;
     let mut next_shown = 0;
     let census = inspect::inspect(disk, checkpoint, &mut |at, body, position| {
         let start = *begun.get_or_insert_with(|| {
@@ -150,9 +151,11 @@ fn read_log(
         match decode(&body) {
             Ok(Record::Documents { changes, .. }) => ledger.read_documents(at, &changes),
             Ok(record) => ledger.read(&record, position, findings),
-            Err(what) => {
-                findings.add(Kind::Damage, None, format!("the record at address {at} says nothing: {what}"))
-            }
+            Err(what) => findings.add(
+                ProblemKind::Damage,
+                None,
+                format!("the record at address {at} cannot be decoded: {what}"),
+            ),
         }
         let done = at.0 - start.0;
         if done >= next_shown {
@@ -162,7 +165,7 @@ fn read_log(
         Ok(())
     })?;
     for damage in &census.damage {
-        findings.add(Kind::Damage, None, damage.to_string());
+        findings.add(ProblemKind::Damage, None, damage.to_string());
     }
     if ledger.has_suspects() {
         inspect::inspect(disk, checkpoint, &mut |_, body, position| {
@@ -186,18 +189,18 @@ fn log_bytes(disk: &dyn Disk) -> io::Result<u64> {
 fn decode(body: &[u8]) -> Result<Record<'_>, String> {
     let record = Record::decode(body).map_err(|error| error.to_string())?;
     if let Record::Event { event, .. } | Record::Kept { event, .. } = &record {
-        EventView::decode(event).map_err(|_| "its event cannot be read".to_owned())?;
+        EventView::decode(event).map_err(|_| "the event inside it cannot be decoded".to_owned())?;
     }
     Ok(record)
 }
 
-/// Opens the folder as the server would, and holds its state against the ledger.
+/// Opens the folder as a server would, and compares its state with the ledger.
 fn compare_state(disk: Arc<dyn Disk>, ledger: Ledger, report: &mut Report, findings: &mut Findings) {
     let config = Config {
         log: Options { segment_bytes: 1 << 20, reserve_bytes: 0, tail_bytes: 1 << 20 },
         ..Config::default()
     };
-    // At the time of its last record: no timer runs out while it is looked at.
+    // The clock is that of the last record, so no timer expires during the check.
     let opened = Engine::open(Arc::new(Overlay::new(disk)), config, Millis::ZERO, [0; 16]);
     let compared: Result<(), Failure> = match opened {
         Ok((engine, _)) => {
@@ -207,6 +210,6 @@ fn compare_state(disk: Arc<dyn Disk>, ledger: Ledger, report: &mut Report, findi
         Err(failure) => Err(failure),
     };
     if let Err(failure) = compared {
-        findings.add(Kind::State, None, format!("a server could not open this folder: {failure}"));
+        findings.add(ProblemKind::State, None, format!("the server cannot open this folder: {failure}"));
     }
 }

@@ -1,9 +1,9 @@
-//! Calls targets over HTTP: one delivery in, one outcome out.
+//! Calls targets over HTTP: takes a delivery and returns an outcome.
 //!
-//! Nothing a target does is an error here. Every way in which a call can end is an [`Outcome`], and what it means for
-//! the event and its lane is decided elsewhere. Proxies named in the environment are not used, redirects not followed.
+//! Nothing that a target does is an error here. Every way in which a call can end is an [`CallOutcome`], and other code
+//! decides what that means for the event and its lane. The client ignores proxy settings of the environment and
+//! follows no redirects.
 
-mod answer;
 mod caller;
 mod connection;
 mod content;
@@ -13,31 +13,32 @@ mod own_headers;
 mod pool;
 mod reply;
 mod request;
+mod response_parser;
 mod stream;
 mod target;
 mod tls;
 mod watch;
 
 #[cfg(test)]
-mod answer_tests;
+mod response_parser_tests;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use caller::{Answer, Call, Caller, Rest};
+pub use caller::{Call, CallResponse, Caller, Rest};
 
 use crate::engine::Delivery;
 use crate::functions::{Acquired, Functions, NoFunctions, Unavailable};
-use answer::Wanted;
-use connection::{Begun, Connection, Trouble};
+use connection::{Begun, CallError, Connection};
 use klambda_core::event_codec::EventView;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::{Document, FunctionName};
 use klambda_crash::{Guard, Lock};
 use own_headers::Rendered;
 use pool::Pool;
 use request::Request;
+use response_parser::Wanted;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Weak};
@@ -49,14 +50,15 @@ use tokio::time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub connect_timeout_ms: u64,
-    /// Connections unused for this long are closed.
+    /// Connections that are idle for this long are closed.
     pub pool_idle_ms: u64,
-    /// One unused for this long may be closed by the other side just as a call goes out over it: the call is made again.
-    /// Closed any sooner, the other side has likely seen the call, and it counts.
+    /// The peer may close a connection that was idle for this long just as a call is sent on it. In that case the
+    /// call is repeated. If the connection was idle for less, the peer has probably seen the call, so the attempt
+    /// counts.
     pub stale_ms: u64,
-    /// Answers are read up to here so that their connection can be used again; longer ones cost it.
+    /// Answers are read up to this size so that the connection can be reused. A longer answer costs the connection.
     pub answer_bytes_max: usize,
-    /// How long an answer of a function may be, with all events in it.
+    /// Maximum size of a function's answer, including its events.
     pub replies_bytes_max: usize,
 }
 
@@ -86,15 +88,15 @@ struct Shared {
 
 #[derive(Default)]
 struct Targets {
-    /// By the address of their document, which they keep alive.
+    /// By the address of the document, which the entry keeps alive.
     prepared: HashMap<usize, Arc<Prepared>, foldhash::fast::FixedState>,
     pools: HashMap<pool::Key, Weak<Pool>>,
     is_swept: bool,
 }
 
-/// How often idle connections are looked after, and how long a changed file may go unseen.
+/// How often idle connections are checked, and the maximum delay before a changed file is noticed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Stands for "no timeout" where a clock would overflow.
+/// Replaces "no timeout" where an `Instant` would overflow.
 const FOREVER: Duration = Duration::from_secs(365 * 86_400);
 
 impl Client {
@@ -102,26 +104,26 @@ impl Client {
         Client::with_functions(options, Arc::new(NoFunctions))
     }
 
-    /// One that can call functions too.
+    /// A client that can also call functions.
     pub fn with_functions(options: Options, functions: Arc<dyn Functions>) -> Client {
         Client { shared: Arc::new(Shared { options, functions, targets: Lock::default() }) }
     }
 
-    /// Makes the call. Dropping the future closes its connection. The event's bytes are let go of when they are sent.
-    pub async fn deliver(&self, delivery: &mut Delivery) -> Outcome {
+    /// Makes the call. Dropping the future closes the connection. The event's bytes are released when they are sent.
+    pub async fn deliver(&self, delivery: &mut Delivery) -> CallOutcome {
         match self.try_deliver(delivery).await {
             Ok(outcome) | Err(outcome) => outcome,
         }
     }
 
     #[cfg(test)]
-    pub async fn call(&self, delivery: &Delivery) -> Outcome {
+    pub async fn call(&self, delivery: &Delivery) -> CallOutcome {
         self.deliver(&mut delivery.clone()).await
     }
 
-    async fn try_deliver(&self, delivery: &mut Delivery) -> Result<Outcome, Outcome> {
-        let target = &*self.shared.prepared(&delivery.document).map_err(Outcome::Unusable)?;
-        let live = target.headers.live(SWEEP_INTERVAL).map_err(Outcome::Unusable)?;
+    async fn try_deliver(&self, delivery: &mut Delivery) -> Result<CallOutcome, CallOutcome> {
+        let target = &*self.shared.prepared(&delivery.document).map_err(CallOutcome::Unusable)?;
+        let live = target.headers.live(SWEEP_INTERVAL).map_err(CallOutcome::Unusable)?;
         let own = live.as_deref().or_else(|| target.headers.fixed());
         let own = own.expect("headers are fixed or live");
         let mut sending = Sending { delivery, target, own };
@@ -141,12 +143,12 @@ impl Client {
         }
     }
 
-    /// Waits for a replica as long as that takes, then calls it. The replica is held until the answer is read.
+    /// Waits for a replica without a time limit, then calls it. The replica is held until the answer is read.
     async fn call_function(
         &self,
         sending: &mut Sending<'_>,
         replicas: &Replicas,
-    ) -> Result<Outcome, Outcome> {
+    ) -> Result<CallOutcome, CallOutcome> {
         let FunctionName { namespace, name } = &replicas.function;
         if let Some(handling) = self.shared.functions.handle(namespace, name, sending.delivery) {
             return Ok(handling.await);
@@ -158,11 +160,11 @@ impl Client {
         let acquired = acquired.wait().await;
         let mut lease = acquired.map_err(|Unavailable { why, retry_after_ms }| {
             let why = format!("function {namespace}/{name}: {why}");
-            Outcome::NotReady { why, retry_after_ms }
+            CallOutcome::NotReady { why, retry_after_ms }
         })?;
         let options = self.shared.options;
         let pool = replicas.pool(&lease.address, |key| self.shared.targets().pool(key, options));
-        let pool = pool.map_err(Outcome::Unusable)?;
+        let pool = pool.map_err(CallOutcome::Unusable)?;
         let outcome = sending.call_http1(&pool, options.replies_bytes_max).await;
         if outcome.is_ok() {
             lease.held.answered();
@@ -170,13 +172,13 @@ impl Client {
         drop(lease);
         outcome.map_err(|outcome| match outcome {
             // One replica ended. The breaker is for the whole function, so it must not count this.
-            Outcome::Refused(why) | Outcome::Broken(why) => Outcome::Ended(why),
+            CallOutcome::Refused(why) | CallOutcome::Broken(why) => CallOutcome::Ended(why),
             other => other,
         })
     }
 }
 
-/// A delivery on its way, for as long as its bytes are needed.
+/// A delivery being sent, for as long as its bytes are needed.
 struct Sending<'a> {
     delivery: &'a mut Delivery,
     target: &'a Prepared,
@@ -184,13 +186,13 @@ struct Sending<'a> {
 }
 
 impl Sending<'_> {
-    fn request(&self) -> Result<Request<'_>, Outcome> {
+    fn request(&self) -> Result<Request<'_>, CallOutcome> {
         let event = self.delivery.record.get(self.delivery.event.clone()).unwrap_or_default();
-        let event = EventView::decode(event).map_err(|error| Outcome::Unusable(error.to_string()))?;
+        let event = EventView::decode(event).map_err(|error| CallOutcome::Unusable(error.to_string()))?;
         Ok(Request { delivery: self.delivery, event, target: self.target, own: self.own })
     }
 
-    async fn call_http1(&mut self, pool: &Pool, bytes_max: usize) -> Result<Outcome, Outcome> {
+    async fn call_http1(&mut self, pool: &Pool, bytes_max: usize) -> Result<CallOutcome, CallOutcome> {
         let now = Instant::now();
         let deadline = self.target.deadline(now);
         let mut connection = match pool.take(now) {
@@ -199,14 +201,14 @@ impl Sending<'_> {
         };
         loop {
             let mut begun = Begun::new(bytes_max, self.target.wanted());
-            // The request is made in there: it is no part of the future of a call.
+            // The request is built inside the closure, so it is not part of the call's future.
             let begin = poll_fn(|context| {
                 let begin = |request| connection.begin(context, &request, &mut begun);
                 Poll::Ready(self.request().map(begin))
             });
             begin.await?;
             if !connection.is_stale() {
-                // What is not sent yet has a hold on it of its own.
+                // Bytes that are not sent yet are kept by the connection.
                 self.delivery.let_go();
             }
             match connection.finish(&mut begun, deadline).await {
@@ -216,17 +218,17 @@ impl Sending<'_> {
                     }
                     return Ok(replied.reply.into_outcome());
                 }
-                // The target closed it while it waited for this call: not a word about the event, nor about the target.
-                Err(Trouble::Closed(_)) if connection.is_stale() && !self.delivery.record.is_empty() => {
+                // The target closed the idle connection. That says nothing about the event or the target.
+                Err(CallError::Closed(_)) if connection.is_stale() && !self.delivery.record.is_empty() => {
                     connection = self.connect(pool, deadline).await?;
                 }
-                Err(Trouble::Closed(why) | Trouble::Broken(why)) => return Err(Outcome::Broken(why)),
-                Err(Trouble::Timeout) => return Err(Outcome::Timeout),
+                Err(CallError::Closed(why) | CallError::Broken(why)) => return Err(CallOutcome::Broken(why)),
+                Err(CallError::Timeout) => return Err(CallOutcome::Timeout),
             }
         }
     }
 
-    async fn connect(&mut self, pool: &Pool, deadline: Instant) -> Result<Connection, Outcome> {
+    async fn connect(&mut self, pool: &Pool, deadline: Instant) -> Result<Connection, CallOutcome> {
         self.delivery.detach();
         pool.connect(deadline).await
     }
@@ -278,7 +280,7 @@ impl Targets {
         Ok(pool)
     }
 
-    /// Forgets documents that nobody else holds, and pools that no document needs.
+    /// Removes documents that nobody else references, and pools that no document needs.
     fn forget(&mut self) -> Vec<Arc<Pool>> {
         self.prepared.retain(|_, prepared| Arc::strong_count(&prepared.document) > 1);
         self.pools.retain(|_, pool| pool.strong_count() > 0);
@@ -286,7 +288,7 @@ impl Targets {
     }
 }
 
-/// Looks after idle connections until the last client is gone.
+/// Closes idle connections until the last client is dropped.
 async fn sweep(shared: Weak<Shared>) {
     loop {
         tokio::time::sleep(SWEEP_INTERVAL).await;

@@ -1,45 +1,46 @@
-//! What waits until the log is durable: answers, and the next sync itself.
+//! Replies that wait until the log is durable, and the time of the next sync.
 
-use crate::accept::Judged;
-use klambda_core::ids::{Address, Position};
+use crate::accept::EventResult;
+use klambda_core::ids::Position;
 use klambda_core::time::Millis;
+use klambda_store::address::LogAddress;
 use std::collections::VecDeque;
 
-/// Acknowledgements alone wait this long for company before they are synced.
+/// How long acknowledgements wait for further records before they are synced.
 pub const SYNC_DELAY_MS: u64 = 50;
 
-/// Names a request of the caller's; answered when what it did is durable.
+/// Identifies a request of the caller. It is answered when its changes are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
 
 #[derive(Debug)]
-pub enum Answer {
-    Events(Token, Vec<Judged>),
-    /// All that was done before it was asked is durable.
+pub enum Completion {
+    Events(Token, Vec<EventResult>),
+    /// Everything done before the request is durable.
     Durable(Token),
 }
 
 #[derive(Default)]
 pub(crate) struct Commits {
-    /// What they tell of is appended, and not written.
-    unwritten: Vec<Answer>,
-    /// It is durable once the log is up to here.
-    unsynced: VecDeque<(Address, Answer)>,
-    ready: Vec<Answer>,
-    /// Since when something is appended that no sync covers.
+    /// The records are appended but not written.
+    unwritten: Vec<Completion>,
+    /// Durable once the log is synced up to this address.
+    unsynced: VecDeque<(LogAddress, Completion)>,
+    ready: Vec<Completion>,
+    /// When the first record was appended that no sync covers.
     dirty_since: Option<Millis>,
-    /// Events before this position are covered by a sync that has ended or is under way.
+    /// Events before this position are covered by a finished or running sync.
     covered: Position,
 }
 
 impl Commits {
-    /// Given when all that is appended by now is durable.
-    pub fn answer(&mut self, answer: Answer) {
+    /// Sends the reply when everything appended so far is durable.
+    pub fn answer(&mut self, answer: Completion) {
         self.unwritten.push(answer);
     }
 
-    /// Given at once: it tells of nothing that is in the log.
-    pub fn answer_now(&mut self, answer: Answer) {
+    /// Sends the reply at once, because it does not depend on the log.
+    pub fn answer_now(&mut self, answer: Completion) {
         self.ready.push(answer);
     }
 
@@ -47,19 +48,19 @@ impl Commits {
         self.dirty_since.get_or_insert(now);
     }
 
-    /// All that was appended is written, up to here.
-    pub fn written(&mut self, up_to: Address) {
+    /// Everything appended is written, up to this address.
+    pub fn written(&mut self, up_to: LogAddress) {
         self.unsynced.extend(self.unwritten.drain(..).map(|answer| (up_to, answer)));
     }
 
-    /// The log is durable up to here.
-    pub fn synced(&mut self, up_to: Address) {
+    /// The log is durable up to this address.
+    pub fn synced(&mut self, up_to: LogAddress) {
         while let Some((_, answer)) = self.unsynced.pop_front_if(|waiting| waiting.0 <= up_to) {
             self.ready.push(answer);
         }
     }
 
-    /// A sync begins that covers all events before `next`. Answers how many it is the first to cover.
+    /// A sync begins that covers all events before `next`. Returns how many events it is the first to cover.
     pub fn sync_begins(&mut self, next: Position) -> u64 {
         self.dirty_since = None;
         let events = next.0 - self.covered.0;
@@ -67,17 +68,17 @@ impl Commits {
         events
     }
 
-    /// A sync ended, and it covered all that is appended.
+    /// A sync ended that covers everything appended.
     pub fn all_synced(&mut self) {
         self.dirty_since = None;
     }
 
-    /// The engine starts: all events before `next` are durable.
+    /// The engine starts; all events before `next` are durable.
     pub fn begin(&mut self, next: Position) {
         self.covered = next;
     }
 
-    pub fn take_ready(&mut self) -> Vec<Answer> {
+    pub fn take_ready(&mut self) -> Vec<Completion> {
         std::mem::take(&mut self.ready)
     }
 
@@ -89,7 +90,7 @@ impl Commits {
         !self.unsynced.is_empty()
     }
 
-    /// When what is appended has waited long enough for company.
+    /// When the appended records have waited long enough and should be synced.
     pub fn sync_due(&self) -> Option<Millis> {
         self.dirty_since.map(|since| since + SYNC_DELAY_MS)
     }

@@ -1,26 +1,28 @@
-//! Dead letters: events that failed for good, with why. One that holds its lane stands at the lane's head and is only
-//! listed here; one outside stands here alone, for as long and as many as the subscription allows.
+//! Dead letters: events that failed permanently, with the reason. A dead letter that parks its lane stays at the head
+//! of the lane and is only listed here. The others exist only here, up to the age and count that the subscription
+//! allows.
 
 use crate::engine::{Engine, Failure, if_readable};
 use crate::residency::{from_json, to_json};
 use crate::rows;
 use crate::subscription::Subscription;
-use crate::trail::{correlation_id, trace_id};
+use crate::trace_ids::{correlation_id, trace_id};
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
+use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag};
 use klambda_core::namespace;
 use klambda_core::outcome::Reason;
 use klambda_core::subscription::{CONTROLLER, OnFull, Overflow};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
+use klambda_store::address::{Kept, LogAddress};
 use klambda_store::record::{Gone, Record};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug)]
 pub struct DeadLetter {
     pub subscription: SubscriptionId,
-    /// None for an event without a key, or of a subscription without lanes.
+    /// `None` for an event without a key, or in a subscription without lanes.
     pub key: Option<String>,
     pub entry: Entry,
     pub event_id: String,
@@ -37,7 +39,7 @@ pub struct DeadLetter {
 /// How often an event was tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempts {
-    /// Since it was last given fresh ones.
+    /// Since the attempts were last reset.
     pub fresh: u32,
     pub total: u32,
 }
@@ -48,11 +50,11 @@ impl Attempts {
     }
 }
 
-/// A dead letter's row.
+/// The stored form of a dead letter.
 #[derive(Serialize, Deserialize)]
 struct Row {
     key: Option<String>,
-    at: Address,
+    at: LogAddress,
     number: LaneNumber,
     accepted: Millis,
     bytes: u32,
@@ -62,38 +64,38 @@ struct Row {
     reason: Reason,
     error: String,
     attempts: u32,
-    /// Where fewer than all.
+    /// Set only if it differs from `attempts`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fresh: Option<u32>,
     failed: Millis,
     previous: Option<String>,
 }
 
-/// What is known of the dead letters outside the lanes without looking through them. Ends with the process.
+/// Facts about the dead letters outside the lanes that save a scan. Kept in memory only.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outside {
-    /// None stands before this: what is gone from the front is not looked through again.
+    /// No dead letter is before this position, so scans start here.
     pub first: Position,
-    /// None failed before this.
+    /// No dead letter failed before this time.
     oldest: Millis,
-    /// Up to where they were looked through for those that are too old, and the oldest failure of those that stay.
+    /// How far the scan for expired dead letters has come, and the oldest failure among those that stay.
     cursor: Position,
     seen: Millis,
 }
 
-/// How many go in one round, because there are too many, and how many are looked at for their age.
+/// How many dead letters are dropped per round when there are too many, and how many are checked for their age.
 const OVERFLOWING_AT_ONCE: usize = 2048;
 const EXPIRING_AT_ONCE: usize = 256;
 const GONE_BYTES_MAX: usize = 64;
 
-/// Which dead letters a request means. All that is given must hold.
+/// Selects dead letters. All given conditions must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Selector {
-    /// None: all of them.
+    /// `None` selects all namespaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// A full name.
+    /// The full name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subscription: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,18 +104,18 @@ pub struct Selector {
     pub kind: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// By the time it failed.
+    /// Compared with the time of the failure.
     #[serde(with = "rfc3339", skip_serializing_if = "Option::is_none")]
     pub since: Option<Millis>,
     #[serde(with = "rfc3339", skip_serializing_if = "Option::is_none")]
     pub until: Option<Millis>,
-    /// With full names. None of them, if the list is empty.
+    /// Ids with full names. An empty list selects nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<Vec<String>>,
-    /// Commands are left out, since whoever asks may not give them.
+    /// Excludes commands, because the caller is not allowed to issue them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub without_commands: bool,
-    /// Said by someone who means every dead letter. It adds nothing to a selector that says nothing else.
+    /// Confirms that the caller means every dead letter. Has no effect on the selection.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
 }
@@ -154,24 +156,24 @@ impl Selector {
 }
 
 impl DeadLetter {
-    /// With the name it is given; to tell it apart from those of other namespaces, a full name.
+    /// The id with the given name. Use the full name to make it unique across namespaces.
     pub fn id(&self, subscription: &str) -> String {
         format!("{subscription}.{}", self.entry.position)
     }
 
-    /// Its number in a lane. In another lane than its own, under rules that came later, it never had a place.
+    /// The number in a lane. In a lane other than its own, under later rules, the event never had a place.
     pub fn number_in(&self, key: &str) -> LaneNumber {
         if self.key.as_deref() == Some(key) { self.entry.number } else { LaneNumber(0) }
     }
 
-    /// Where there are no lanes, a number says nothing.
+    /// `None` without a lane, because the number has no meaning there.
     pub fn lane_sequence(&self) -> Option<u64> {
         let number = Some(self.entry.number.0).filter(|number| *number > 0);
         self.key.as_ref().and(number)
     }
 }
 
-/// How lists and logs call an event.
+/// How lists and logs identify an event.
 pub(crate) struct Named {
     pub(crate) id: String,
     source: String,
@@ -200,7 +202,7 @@ impl Named {
 }
 
 impl Engine {
-    /// An event becomes a dead letter outside the lanes; the oldest makes room if there are too many.
+    /// Adds a dead letter outside the lanes. If there are too many, the oldest is dropped later.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn add_dead_letter(
         &mut self,
@@ -214,7 +216,7 @@ impl Engine {
         previous_id: Option<String>,
     ) -> Result<(), Failure> {
         if let Some(subscription) = self.subscriptions.get_mut(id) {
-            subscription.outside.added(entry.position, time, subscription.tally.dead);
+            subscription.on_disk.outside.added(entry.position, time, subscription.tally.dead);
             subscription.tally.dead += 1;
         }
         let attempts = Attempts::all(attempts);
@@ -234,10 +236,10 @@ impl Engine {
         time: Millis,
         previous_id: Option<String>,
     ) -> Result<(), Failure> {
-        let named = self.names_of(entry.at)?;
+        let named = self.names_of(entry.address())?;
         let row = Row {
             key: key.map(str::to_owned),
-            at: entry.at,
+            at: entry.address(),
             number: entry.number,
             accepted: entry.accepted,
             bytes: entry.bytes,
@@ -260,14 +262,14 @@ impl Engine {
             tracing::warn!(
                 subscription = %name, key, id = %row.id, source = %row.source, reason = reason.name(), error, holds,
                 trace_id = named.trace_id, correlation_id = named.correlation_id,
-                "Dead letter."
+                "Event became a dead letter"
             );
         }
         Ok(())
     }
 
-    /// What an event is called. One that cannot be read back is a dead letter like any other, and says so.
-    pub(crate) fn names_of(&self, at: Address) -> Result<Named, Failure> {
+    /// The names of an event. An event that cannot be read gets the name `unreadable`.
+    pub(crate) fn names_of(&self, at: LogAddress) -> Result<Named, Failure> {
         let named = self.read_event(at).and_then(|record| Named::read(&record));
         Ok(if_readable(named)?.unwrap_or_else(Named::unreadable))
     }
@@ -282,7 +284,7 @@ impl Engine {
         row.map(|row| decode(letter, id, position, &row)).transpose()
     }
 
-    /// Either kind.
+    /// Finds a dead letter inside or outside the lanes.
     pub fn find_dead_letter(
         &self,
         id: SubscriptionId,
@@ -294,14 +296,14 @@ impl Engine {
         }
     }
 
-    /// Where to look for dead letters of a kind after a position.
+    /// Where to start looking for dead letters of this kind after a position.
     pub(crate) fn first_after(&self, letter: u8, id: SubscriptionId, after: Position) -> Position {
         let outside = self.subscriptions.get(id).filter(|_| letter == rows::DEAD);
-        let first = outside.map_or(Position(0), |subscription| subscription.outside.first);
+        let first = outside.map_or(Position(0), |subscription| subscription.on_disk.outside.first);
         Position(after.0.saturating_add(1)).max(first)
     }
 
-    /// All that a selector means of one subscription, oldest first, from a position on.
+    /// Dead letters of one subscription that match the selector, oldest first, after a position.
     pub fn select_dead_letters(
         &self,
         id: SubscriptionId,
@@ -353,15 +355,14 @@ impl Engine {
         }
     }
 
-    /// The oldest of too many go, as many as there are too many of, a portion at a time. Those that hold a lane are never
-    /// touched.
+    /// Drops the oldest dead letters above the limit, in portions. Dead letters that park a lane are never dropped.
     pub(crate) fn limit_dead_letters(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         let over = usize::try_from(subscription.dead_letters_over()).unwrap_or(usize::MAX);
         if over == 0 {
             return Ok(());
         }
-        let (prefix, first) = (rows::of_subscription(rows::DEAD, id), subscription.outside.first);
+        let (prefix, first) = (rows::of_subscription(rows::DEAD, id), subscription.on_disk.outside.first);
         let from = rows::at_position(rows::DEAD, id, first);
         for (key, _) in self.store.rows.scan(&prefix, &from, over.min(OVERFLOWING_AT_ONCE))? {
             let position = Position(rows::number_of(&key));
@@ -369,18 +370,19 @@ impl Engine {
                 break;
             }
             if let Some(subscription) = self.subscriptions.get_mut(id) {
-                subscription.outside.first = Position(position.0 + 1);
+                subscription.on_disk.outside.first = Position(position.0 + 1);
             }
         }
         Ok(())
     }
 
-    /// Those that are too old go. They stand in the order of their events, and one that was replayed and failed again is
-    /// younger than its place: all are looked at, a portion at a time. Answers whether there is another portion.
+    /// Drops expired dead letters. They are stored in the order of their events, and one that was replayed and failed
+    /// again is younger than its place, so all of them are checked, in portions. Returns true if there is another
+    /// portion.
     pub(crate) fn expire_dead_letters(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
         let ttl_ms = subscription.document.spec.dead_letters.ttl_ms;
-        let mut outside = subscription.outside;
+        let mut outside = subscription.on_disk.outside;
         if subscription.tally.dead == 0 || self.now.since(outside.oldest) < ttl_ms {
             return Ok(false);
         }
@@ -405,12 +407,12 @@ impl Engine {
             (outside.cursor, outside.oldest) = (Position(0), outside.seen);
         }
         if let Some(subscription) = self.subscriptions.get_mut(id) {
-            subscription.outside = outside;
+            subscription.on_disk.outside = outside;
         }
         Ok(!is_last)
     }
 
-    /// Answers whether there was room to write it down.
+    /// Returns false if the log has no room.
     fn drop_dead_letter(
         &mut self,
         id: SubscriptionId,
@@ -426,7 +428,7 @@ impl Engine {
 }
 
 impl Subscription {
-    /// How many dead letters must go to make the rest as many as may be.
+    /// How many dead letters exceed the limit.
     pub(crate) fn dead_letters_over(&self) -> u64 {
         let limits = &self.document.spec.dead_letters;
         let drops = self.document.spec.backlog.on_full == OnFull::Drop;
@@ -438,7 +440,7 @@ impl Subscription {
 }
 
 impl Outside {
-    /// One more is there; `others`: so many were before.
+    /// Adds one; `others` is the number before.
     fn added(&mut self, position: Position, failed: Millis, others: u64) {
         self.first = if others == 0 { position } else { self.first.min(position) };
         self.oldest = self.oldest.min(failed);
@@ -458,7 +460,7 @@ pub(crate) fn decode(
         key: row.key,
         entry: Entry {
             position,
-            at: row.at,
+            at: row.at.into(),
             number: row.number,
             accepted: row.accepted,
             bytes: row.bytes,

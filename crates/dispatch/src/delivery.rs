@@ -1,7 +1,7 @@
-//! Who may call its target next, and what becomes of the answer.
+//! Decides which lane may call its target next, and handles the outcome of calls.
 //!
-//! Slots go round over subscriptions, and within one over its ready lanes. A subscription always gets its share of the
-//! global limit; what is above its share comes out of what nobody else could claim.
+//! Slots go round-robin over subscriptions, and within a subscription over its ready lanes. A subscription always
+//! gets its share of the global limit. Beyond its share it may use slots that no other subscription can claim.
 
 mod room;
 mod slots;
@@ -10,40 +10,38 @@ mod starting;
 use crate::engine::{Engine, Failure, InFlight, Ticket, Who};
 use crate::lanes::Slot;
 use crate::subscription::Subscription;
-use klambda_core::ids::{Address, Position, SubscriptionId};
-use klambda_core::outcome::{Outcome, Reason, Verdict};
+use klambda_core::ids::{Position, SubscriptionId};
+use klambda_core::outcome::{CallOutcome, Reason, Verdict};
 use klambda_core::planted::{self, Bug};
 use klambda_core::retry;
 use klambda_core::time::Millis;
+use klambda_store::address::LogAddress;
 use klambda_store::record::{LaneRef, Record, Step};
 
-/// Room that must be left for the acknowledgement before a call is made.
+/// Log space that must be free for the acknowledgement before a call is made.
 pub(crate) const STEP_BYTES_MAX: usize = 4096;
 const ERROR_BYTES_MAX: usize = 512;
 
 impl Engine {
-    /// Looks at a lane after something happened to it: counts it, and queues it or sets its timer.
+    /// Updates a lane after a change: counts it, and queues it or sets its timer.
     pub(crate) fn touch(&mut self, slot: Slot) {
         let Some(resident) = self.lanes.recount(slot) else { return };
         let Some(subscription) = self.subscriptions.get_mut(resident.subscription) else { return };
-        if resident.key.is_empty() {
-            return;
-        }
         let kind = resident.count_kind();
-        if kind != resident.counted {
-            subscription.tally.recount(resident.counted, kind);
-            resident.counted = kind;
+        if kind != resident.listed.counted {
+            subscription.tally.recount(resident.listed.counted, kind);
+            resident.listed.counted = kind;
         }
         if !self.condition.live {
             return;
         }
         subscription.list_by_age(slot, resident, self.now);
         if resident.lane.is_ready(self.now) {
-            if !resident.queued {
-                resident.queued = true;
+            if !resident.listed.ready {
+                resident.listed.ready = true;
                 let needs = resident.needs_synced();
                 if needs > self.store.log.synced() {
-                    self.waits.lane_until_synced(needs, slot);
+                    self.wakeups.lane_until_synced(needs, slot);
                 } else {
                     subscription.flow.ready.push_back(slot);
                 }
@@ -58,16 +56,16 @@ impl Engine {
         }
     }
 
-    /// One at a time: a lane that waits may be touched by any number of arrivals.
+    /// Keeps one timer per lane, because any number of arrivals may touch a waiting lane.
     fn set_timer(&mut self, slot: Slot, at: Millis) {
         let Some(resident) = self.lanes.get_mut(slot) else { return };
-        if resident.timer_at.is_none_or(|set| at < set) {
-            resident.timer_at = Some(at);
-            self.waits.lane_until(at, slot);
+        if resident.listed.timer_at.is_none_or(|set| at < set) {
+            resident.listed.timer_at = Some(at);
+            self.wakeups.lane_until(at, slot);
         }
     }
 
-    /// After a change of the subscription itself: its lanes may go on, or must look again.
+    /// Makes lanes on disk be checked again after a change of the subscription.
     pub(crate) fn rouse(&mut self, id: SubscriptionId) {
         if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.on_disk.due = Millis::ZERO;
@@ -75,25 +73,16 @@ impl Engine {
     }
 
     pub(crate) fn fire_timers(&mut self) -> Result<(), Failure> {
-        while let Some((at, slot)) = self.waits.due_lane(self.now) {
+        while let Some((at, slot)) = self.wakeups.due_lane(self.now) {
             if let Some(resident) = self.lanes.get_mut(slot) {
-                resident.timer_at.take_if(|set| *set <= at);
+                resident.listed.timer_at.take_if(|set| *set <= at);
             }
             self.fire(slot)?;
         }
-        while let Some((id, position)) = self.waits.due_single(self.now) {
+        while let Some((id, position)) = self.wakeups.due_single(self.now) {
             self.ready_single(id, position);
         }
         Ok(())
-    }
-
-    /// An unordered event may be called again, if it still waits.
-    pub(crate) fn ready_single(&mut self, id: SubscriptionId, position: Position) {
-        if let Some(subscription) = self.subscriptions.get_mut(id)
-            && subscription.flow.singles.get(&position).is_some_and(|single| !single.in_flight)
-        {
-            subscription.flow.ready_singles.push_back(position);
-        }
     }
 
     fn fire(&mut self, slot: Slot) -> Result<(), Failure> {
@@ -122,9 +111,9 @@ impl Engine {
         id: SubscriptionId,
         key: &str,
         step: Step<'_>,
-    ) -> Result<Address, Failure> {
+    ) -> Result<LogAddress, Failure> {
         let slot = self.resident(id, key)?;
-        let Some(resident) = self.lanes.get(slot) else { return Ok(Address(0)) };
+        let Some(resident) = self.lanes.get(slot) else { return Ok(LogAddress(0)) };
         let (previous, running) = (resident.last_step, resident.lane.running());
         let record = Record::Step {
             time: self.now,
@@ -137,21 +126,10 @@ impl Engine {
         self.commit(&record)
     }
 
-    /// Logs and applies one step of an event of an unordered subscription.
-    pub(crate) fn step_single(
-        &mut self,
-        id: SubscriptionId,
-        position: Position,
-        step: Step<'_>,
-    ) -> Result<Address, Failure> {
-        let (lane, previous) = (LaneRef::Alone(position), Address(0));
-        self.commit(&Record::Step { time: self.now, subscription: id, lane, previous, running: None, step })
-    }
+    // ---- outcomes of calls --------------------------------------------------------------------------------
 
-    // ---- ending -------------------------------------------------------------------------------------------
-
-    /// A call ended. The acknowledgement is logged here and written by the next `flush`, before any delivery after it.
-    pub fn outcome(&mut self, ticket: Ticket, outcome: Outcome) {
+    /// A call ended. The acknowledgement is logged here and written by the next `flush`, before any later delivery.
+    pub fn outcome(&mut self, ticket: Ticket, outcome: CallOutcome) {
         if self.condition.failed.is_some() {
             return;
         }
@@ -159,8 +137,8 @@ impl Engine {
             return self.calls.stall(ticket, outcome);
         }
         let done = match outcome {
-            Outcome::Replied { replies } => self.finish_replied(ticket, replies),
-            Outcome::NotReady { why, retry_after_ms } => {
+            CallOutcome::Replied { replies } => self.finish_replied(ticket, replies),
+            CallOutcome::NotReady { why, retry_after_ms } => {
                 self.not_ready(ticket, why, retry_after_ms);
                 Ok(())
             }
@@ -169,18 +147,18 @@ impl Engine {
         self.note(done);
     }
 
-    /// A call was given up without an outcome: it counts as not made.
+    /// A call was abandoned without an outcome. It counts as not made.
     pub fn abandon(&mut self, ticket: Ticket) {
         let now = self.now;
         let Some(flight) = self.close(ticket) else { return };
         self.not_asked(&flight);
-        // With its subscription its lane is gone too, and the lane's slot may be another's.
+        // If the subscription is gone, so is the lane, and the slot may belong to another lane.
         let Some(subscription) = self.subscriptions.get_mut(flight.subscription) else { return };
         match flight.who {
             Who::Alone(position) => {
-                if let Some(single) = subscription.flow.singles.get_mut(&position) {
+                if let Some(single) = subscription.unordered.under_way.get_mut(&position) {
                     single.in_flight = false;
-                    self.waits.single_until(now, flight.subscription, position);
+                    self.wakeups.single_until(now, flight.subscription, position);
                 }
             }
             Who::Lane(slot) => {
@@ -192,7 +170,7 @@ impl Engine {
         }
     }
 
-    /// The endpoint has said nothing: if this was a probe of its breaker, the next call is one.
+    /// The endpoint gave no information. If the call was a probe of its breaker, the next call becomes the probe.
     pub(crate) fn not_asked(&mut self, flight: &InFlight) {
         self.calls.endpoints.tell(flight.endpoint, |breaker| breaker.abandoned(self.now));
     }
@@ -203,13 +181,13 @@ impl Engine {
             subscription.flow.in_flight -= 1;
             subscription.flow.unsent_bytes -= flight.unsent;
             subscription.flow.put_off -= u32::from(flight.put_off);
-            // There may be room now for events that it has not read.
-            self.keeping.reads_on |= subscription.is_reading();
+            // There may be room now for unread events.
+            self.maintenance.reads_on |= subscription.is_reading();
         }
         Some(flight)
     }
 
-    pub(crate) fn finish(&mut self, ticket: Ticket, outcome: Outcome) -> Result<(), Failure> {
+    pub(crate) fn finish(&mut self, ticket: Ticket, outcome: CallOutcome) -> Result<(), Failure> {
         let Some(flight) = self.close(ticket) else { return Ok(()) };
         self.tell_breaker(&flight, &outcome);
         let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(()) };
@@ -241,21 +219,23 @@ impl Engine {
             Who::Lane(slot) => self.lanes.get(slot).map_or(0, |resident| resident.lane.attempts()),
             Who::Alone(position) => {
                 let subscription = self.subscriptions.get(flight.subscription);
-                subscription.and_then(|s| s.flow.singles.get(&position)).map_or(0, |single| single.attempts)
+                subscription
+                    .and_then(|s| s.unordered.under_way.get(&position))
+                    .map_or(0, |single| single.attempts)
             }
         }
     }
 
-    /// The breaker of where the call went, also if its subscription has gone or delivers elsewhere by now.
-    fn tell_breaker(&mut self, flight: &InFlight, outcome: &Outcome) {
+    /// Updates the breaker of the called endpoint, even if the subscription is gone or has another target by now.
+    fn tell_breaker(&mut self, flight: &InFlight, outcome: &CallOutcome) {
         let (lanes, now) = (&self.lanes, self.now);
         let opened = self.calls.endpoints.tell(flight.endpoint, |breaker| {
             if outcome.is_endpoint_failure() {
                 return breaker.failed(flight.who.tag(lanes), outcome.is_refused(), now);
             }
             match outcome {
-                // The endpoint was never asked, or did not live to answer.
-                Outcome::Unusable(_) | Outcome::Ended(_) => breaker.abandoned(now),
+                // The endpoint was not called, or ended before it answered.
+                CallOutcome::Unusable(_) | CallOutcome::Ended(_) => breaker.abandoned(now),
                 _ => breaker.succeeded(now),
             }
             false
@@ -263,7 +243,7 @@ impl Engine {
         if opened == Some(true) {
             self.metrics.breaker_opened += 1;
             let name = self.subscriptions.get(flight.subscription).map(Subscription::name);
-            tracing::warn!(subscription = name, error = %outcome.describe(), "Breaker opened.");
+            tracing::warn!(subscription = name, error = %outcome.describe(), "Breaker opened");
         }
     }
 
@@ -295,7 +275,7 @@ impl Engine {
             subscription = flight.subscription.0,
             position = position.0,
             error,
-            "Delivery failed."
+            "Delivery failed"
         );
         self.log_step(flight, Step::Failed { position, fatal, retry_at, reason, error })
     }

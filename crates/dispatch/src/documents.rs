@@ -1,5 +1,5 @@
-//! Documents: what the platform itself keeps by kind and key, such as its functions. A change and the events that tell of
-//! it are one step: after a crash there are both or neither.
+//! Documents that the platform stores by kind and key, for example functions. A change and its events are one atomic
+//! step: a crash keeps both or neither.
 
 use crate::engine::{Engine, Failure};
 use crate::group::{NoRoom, Origin, OutboxEntry};
@@ -7,8 +7,8 @@ use crate::namespaces;
 use crate::operate::Refused;
 use crate::rows;
 use klambda_core::event::Event;
-use klambda_core::ids::Address;
 use klambda_core::wire::Malformed;
+use klambda_store::address::LogAddress;
 use klambda_store::log;
 use klambda_store::record::{DocumentChange, Record};
 use klambda_store::segment::RECORD_HEADER;
@@ -19,17 +19,17 @@ pub const CONTENT_BYTES_MAX: usize = 1 << 20;
 pub const CHANGES_MAX: usize = 1000;
 pub const EVENTS_MAX: usize = 1000;
 
-/// A document to be written, or removed.
+/// A document to write or delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     pub kind: String,
     pub key: String,
-    /// None: it is removed.
+    /// `None` deletes the document.
     pub content: Option<Vec<u8>>,
     pub expected: Expected,
 }
 
-/// What must be there for a write to happen.
+/// The precondition of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     Any,
@@ -37,9 +37,9 @@ pub enum Expected {
     Version(u64),
 }
 
-/// An event that tells of a document, in the namespace of what it tells of.
+/// An event about a document, in the namespace of the resource.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub struct DocumentEvent {
     pub namespace: String,
     pub event: Event,
 }
@@ -47,14 +47,14 @@ pub struct Told {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     pub key: String,
-    /// Rises with every change, over all documents.
+    /// Increases with every change of any document.
     pub version: u64,
     pub content: Vec<u8>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody else was first.
+    /// Another writer was first.
     #[error("{kind} {key:?} {}; read it again and repeat the change", found_text(.found))]
     Conflict { kind: String, key: String, found: Option<u64> },
     #[error("{0}")]
@@ -64,7 +64,7 @@ pub enum Error {
 }
 
 fn found_text(found: &Option<u64>) -> String {
-    found.map_or_else(|| "is not there".into(), |version| format!("has version {version} by now"))
+    found.map_or_else(|| "does not exist".into(), |version| format!("now has version {version}"))
 }
 
 impl From<Failure> for Error {
@@ -74,9 +74,9 @@ impl From<Failure> for Error {
 }
 
 impl Engine {
-    /// Writes all documents and accepts all events in one step, or does nothing. Answers the version that the documents
-    /// have from now on. An event that this system emitted before, by source and id, adds nothing.
-    pub fn put_documents(&mut self, writes: &[Write], events: &[Told]) -> Result<u64, Error> {
+    /// Writes all documents and accepts all events in one step, or does nothing. Returns the new version of the
+    /// documents. An event that this system emitted before, with the same source and id, is ignored.
+    pub fn put_documents(&mut self, writes: &[Write], events: &[DocumentEvent]) -> Result<u64, Error> {
         self.must_write()?;
         check_sizes(writes, events)?;
         for write in writes {
@@ -93,7 +93,7 @@ impl Engine {
             Ok(length) => length,
             Err(NoRoom::TooLarge(_)) => {
                 return Err(Error::Invalid(format!(
-                    "{} documents and {} events are too much for one step; write fewer at once",
+                    "{} documents and {} events do not fit into one step; write fewer at once",
                     writes.len(),
                     events.len()
                 )));
@@ -118,7 +118,7 @@ impl Engine {
         }
     }
 
-    fn entry<'a>(&self, told: &'a Told) -> Result<OutboxEntry<'a>, Error> {
+    fn entry<'a>(&self, told: &'a DocumentEvent) -> Result<OutboxEntry<'a>, Error> {
         Ok(OutboxEntry { namespace: self.namespace_id(&told.namespace)?, event: &told.event })
     }
 
@@ -143,7 +143,7 @@ impl Engine {
         row.map(|row| decode(key.to_owned(), &row)).transpose()
     }
 
-    /// Documents of a kind by key, from the one after `after` on.
+    /// Documents of a kind by key, after `after`.
     pub fn documents(&self, kind: &str, after: Option<&str>, limit: usize) -> Result<Vec<Stored>, Failure> {
         let prefix = rows::documents(kind);
         let from = match after {
@@ -159,14 +159,14 @@ impl Engine {
 
     pub(crate) fn apply_documents(
         &mut self,
-        at: Address,
+        at: LogAddress,
         changes: &[DocumentChange<'_>],
     ) -> Result<(), Failure> {
         for change in changes {
             if change.kind == namespaces::DOCUMENTS {
                 self.namespaces.apply(at, change.key, change.content)?;
                 if change.content.is_none() {
-                    self.forget_replays_of(change.key);
+                    self.forget_namespace(change.key);
                 }
             }
             let row = rows::document(change.kind, change.key);
@@ -185,20 +185,22 @@ impl Write {
     }
 }
 
-fn check_sizes(writes: &[Write], events: &[Told]) -> Result<(), Error> {
+fn check_sizes(writes: &[Write], events: &[DocumentEvent]) -> Result<(), Error> {
     let invalid = |text: String| Err(Error::Invalid(text));
     if writes.len() > CHANGES_MAX || events.len() > EVENTS_MAX {
         return invalid(format!(
-            "at most {CHANGES_MAX} documents and {EVENTS_MAX} events are written at once"
+            "at most {CHANGES_MAX} documents and {EVENTS_MAX} events can be written at once"
         ));
     }
     for write in writes {
         let (kind, key) = (&write.kind, &write.key);
         if kind.is_empty() || kind.len() > KIND_BYTES_MAX || kind.contains('\0') {
-            return invalid(format!("a document's kind has 1 to {KIND_BYTES_MAX} bytes and no zero"));
+            return invalid(format!(
+                "the kind of a document must have 1 to {KIND_BYTES_MAX} bytes and no zero byte"
+            ));
         }
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
-            return invalid(format!("a document's key has 1 to {KEY_BYTES_MAX} bytes"));
+            return invalid(format!("the key of a document must have 1 to {KEY_BYTES_MAX} bytes"));
         }
         if write.content.as_ref().is_some_and(|content| content.len() > CONTENT_BYTES_MAX) {
             return invalid(format!("{kind} {key:?} is longer than {CONTENT_BYTES_MAX} bytes"));

@@ -1,4 +1,4 @@
-//! The places subscriptions deliver to. Subscriptions of a namespace with the same target share one breaker.
+//! Delivery endpoints. Subscriptions of a namespace with the same target share one breaker.
 
 use hashbrown::HashMap;
 use klambda_core::breaker::{Breaker, Limits, State};
@@ -7,7 +7,7 @@ use klambda_core::subscription::Target;
 use klambda_core::time::Millis;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Never given twice, so that what comes late from an endpoint is not taken for another's.
+/// Ids are never reused, so that a late outcome is not attributed to another endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointId(u64);
 
@@ -15,7 +15,7 @@ pub struct Endpoints {
     limits: Limits,
     by_authority: HashMap<(NamespaceId, String), EndpointId>,
     breakers: BTreeMap<EndpointId, Breaker>,
-    /// Those whose breakers are not closed.
+    /// Endpoints whose breakers are not closed.
     troubled: BTreeSet<EndpointId>,
     next: u64,
 }
@@ -26,7 +26,7 @@ impl Endpoints {
         Endpoints { limits, by_authority: HashMap::new(), breakers, troubled, next: 1 }
     }
 
-    /// The endpoint of a target: its scheme, host and port. What one namespace meets there is no other's business.
+    /// The endpoint of a target: its scheme, host and port. Endpoints are separate per namespace.
     pub fn of(&mut self, namespace: NamespaceId, target: &Target) -> EndpointId {
         let address = target.address();
         let key = (namespace, authority(&address).to_owned());
@@ -40,19 +40,19 @@ impl Endpoints {
         id
     }
 
-    /// Forgets the endpoints that no subscription delivers to any more.
+    /// Forgets endpoints that no subscription uses.
     pub fn keep(&mut self, is_used: impl Fn(EndpointId) -> bool) {
         self.by_authority.retain(|_, id| is_used(*id));
         self.breakers.retain(|id, _| is_used(*id));
         self.troubled.retain(|id| is_used(*id));
     }
 
-    /// None of an endpoint that was forgotten.
+    /// `None` if the endpoint was forgotten.
     pub fn breaker(&self, endpoint: EndpointId) -> Option<&Breaker> {
         self.breakers.get(&endpoint)
     }
 
-    /// Something happened at an endpoint: its breaker hears of it. Nothing of one that was forgotten.
+    /// Updates the breaker of an endpoint. Does nothing if the endpoint was forgotten.
     pub fn tell<T>(&mut self, endpoint: EndpointId, what: impl FnOnce(&mut Breaker) -> T) -> Option<T> {
         let breaker = self.breakers.get_mut(&endpoint)?;
         let told = what(breaker);
@@ -63,12 +63,12 @@ impl Endpoints {
         Some(told)
     }
 
-    /// One that was forgotten had nothing against it.
+    /// Closed if the endpoint was forgotten.
     pub fn state(&self, endpoint: EndpointId) -> State {
         self.breaker(endpoint).map_or(State::Closed, Breaker::state)
     }
 
-    /// The next time an open breaker lets a probe through.
+    /// The next time an open breaker allows a probe.
     pub fn next_probe(&self) -> Option<Millis> {
         let probes = self.troubled.iter().filter_map(|endpoint| match self.state(*endpoint) {
             State::Open { probe_at } => Some(probe_at),

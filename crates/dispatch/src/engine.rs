@@ -1,15 +1,15 @@
-//! The engine: everything that happens to events, as one synchronous machine.
+//! The engine: everything that happens to events, as one synchronous state machine.
 //!
-//! It owns the log and all state, and is told of requests, outcomes and time. It reads no clock, opens no socket and
-//! starts no thread: what is to be done outside comes out as deliveries, answers and jobs. The runner does them with
-//! tokio and threads; a simulator does them as it pleases.
+//! The engine owns the log and all state. Callers pass in requests, outcomes and the time. The engine reads no clock,
+//! opens no socket and starts no thread: it returns deliveries, replies and jobs for others to carry out. The runner
+//! does that with tokio and threads, and a simulator in its own way.
 //!
-//! One rule carries everything: **state changes only by applying a record that was appended to the log.** Recovery
-//! applies the same records with the same code. What is not in the log (open requests, ready queues, breakers, timers)
+//! The central rule: **state changes only by applying a record that was appended to the log.** Recovery applies the
+//! same records with the same code. Everything that is not in the log (open requests, ready queues, breakers, timers)
 //! is rebuilt from state.
 //!
-//! A round is: inputs, `tick`, `flush`. Deliveries come out of `flush` only, after the write that holds the
-//! acknowledgements before them.
+//! A round consists of inputs, `tick` and `flush`. Only `flush` produces deliveries, after it has written the
+//! acknowledgements that precede them.
 
 mod commit;
 mod config;
@@ -23,7 +23,7 @@ pub use failure::Failure;
 pub(crate) use failure::if_readable;
 
 pub use crate::calls::{Delivery, InFlight, Place, Ticket, Who};
-pub use crate::commits::{Answer, SYNC_DELAY_MS, Token};
+pub use crate::commits::{Completion, SYNC_DELAY_MS, Token};
 
 use crate::audit::Entry;
 use crate::calls::Calls;
@@ -33,11 +33,12 @@ use crate::metrics::Metrics;
 use crate::namespaces::Namespaces;
 use crate::replay::Replays;
 use crate::subscriptions::{Subscriptions, Work};
-use crate::waits::Waits;
-use klambda_core::ids::{Address, NamespaceId, Position, SubscriptionId};
+use crate::wakeups::Wakeups;
+use klambda_core::ids::{NamespaceId, Position, SubscriptionId};
 use klambda_core::lane::Action;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
+use klambda_store::address::LogAddress;
 use klambda_store::disk::Disk;
 use klambda_store::log::{self, Log, LogReader};
 use klambda_store::manifest::Manifest;
@@ -48,44 +49,44 @@ use klambda_store::tables::TableSet;
 use klambda_store::{recovery, witness};
 use std::sync::Arc;
 
-/// What the engine can do for now. All of it ends with the process.
+/// The current condition of the engine, kept in memory only.
 #[derive(Default)]
 pub(crate) struct Condition {
-    /// Recovery is over.
+    /// Recovery is complete.
     pub live: bool,
-    /// The store failed, and why: nothing is acknowledged any more.
+    /// Why the store failed. After a failure nothing is acknowledged.
     pub failed: Option<String>,
     pub disk_full: bool,
     pub stopping: bool,
 }
 
-/// What is on disk: the log, and tables of what it amounts to.
+/// The data on disk: the log, and the tables that hold the state derived from it.
 pub(crate) struct Store {
     pub disk: Arc<dyn Disk>,
     pub log: Log,
     pub rows: Rows,
     pub marks: Marks,
     pub manifest: Manifest,
-    /// The folder's secret: ids are known by a hash with it.
+    /// The secret of the data folder, used to hash event ids.
     pub key: [u8; 16],
 }
 
-/// Reused so that a step allocates nothing, or set for one step.
+/// Buffers that are reused to avoid allocations, and values that are set for one step.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub takers: Vec<SubscriptionId>,
     pub actions: Vec<Action>,
     pub body: Vec<u8>,
-    /// While everything in a lane is given up: the event at its head, and how often that was tried.
+    /// Set while a lane is being discarded as dead letters: the event at its head, and its attempts.
     pub giving_up: Option<(Position, u32)>,
-    /// Who makes the change that comes next. Goes with its first record.
+    /// Who makes the next change. Logged with the first record of the change.
     pub audit: Option<Box<Entry>>,
 }
 
 pub struct Engine {
     pub(crate) config: Config,
     pub(crate) store: Store,
-    pub(crate) known: crate::known::Known,
+    pub(crate) known_ids: crate::known_ids::KnownIds,
     pub(crate) namespaces: Namespaces,
     pub(crate) subscriptions: Subscriptions,
     pub(crate) lanes: Lanes,
@@ -94,17 +95,18 @@ pub struct Engine {
     pub(crate) now: Millis,
     pub(crate) condition: Condition,
     pub(crate) calls: Calls,
-    pub(crate) waits: Waits,
+    pub(crate) wakeups: Wakeups,
     pub(crate) commits: Commits,
-    pub(crate) keeping: crate::keeping::Keeping,
+    pub(crate) maintenance: crate::maintenance::Maintenance,
     pub(crate) scratch: Scratch,
 }
 
-/// What a checkpoint may write, as a part of memory: a full disk must have room for one, or no segment could ever go.
+/// The share of memory that a checkpoint may write. A full disk must keep room for one; otherwise no segment could
+/// ever be deleted.
 const CHECKPOINT_SHARE: u64 = 4;
 
 impl Engine {
-    /// Opens the folder and recovers. `seed` drives jitter, and the folder's key if the folder is new.
+    /// Opens the folder and recovers. `seed` initializes the jitter, and the key of a new folder.
     pub fn open(
         disk: Arc<dyn Disk>,
         config: Config,
@@ -123,7 +125,7 @@ impl Engine {
         manifest.sweep(&*disk)?;
         let rows = Rows::new(TableSet::open(&*disk, &manifest.rows)?);
         let marks = Marks::new(TableSet::open(&*disk, &manifest.marks)?);
-        // Twice over the log: first to find its end and make it clean, then to apply it, frame by frame.
+        // The log is read twice: first to find its end and cut an incomplete tail, then to apply it, frame by frame.
         let from = manifest.checkpoint();
         let (mut log, report) = recovery::open(disk.clone(), config.log, from, now, &mut |_, _, _| Ok(()))?;
         log.set_keep_free(config.memory_bytes as u64 / CHECKPOINT_SHARE);
@@ -138,7 +140,7 @@ impl Engine {
         Ok((engine, report))
     }
 
-    fn replay_log(&mut self, from: Address) -> Result<(), Failure> {
+    fn replay_log(&mut self, from: LogAddress) -> Result<(), Failure> {
         let reader = self.store.log.reader();
         let mut at = from;
         while let Some(frame) = reader.frame(at)? {
@@ -172,31 +174,31 @@ impl Engine {
             metrics: Metrics::new(config.metric_types_max),
             config,
             store: Store { disk, log, rows, marks, key: manifest.key(), manifest },
-            known: crate::known::Known::default(),
+            known_ids: crate::known_ids::KnownIds::default(),
             namespaces: Namespaces::default(),
             subscriptions: Subscriptions::default(),
             lanes: Lanes::default(),
             replays: Replays::default(),
             now: Millis(now.0.min(1)),
             condition: Condition::default(),
-            waits: Waits::default(),
+            wakeups: Wakeups::default(),
             commits: Commits::default(),
-            keeping: crate::keeping::Keeping::default(),
+            maintenance: crate::maintenance::Maintenance::default(),
             scratch: Scratch::default(),
         }
     }
 
-    /// Time passes: timers that are due, catching up, keeping house. Time never goes backwards in here.
+    /// Advances time: fires due timers, reads unread events, runs maintenance. Time never goes backwards here.
     pub fn tick(&mut self, now: Millis) {
         self.now = self.now.max(now);
         self.store.log.set_now(self.now);
-        self.release_held();
+        self.release_suspended();
         self.retry_put_off();
         let done = self.fire_timers().and_then(|()| self.keep_house()).and_then(|()| self.run_replays());
         self.note(done);
     }
 
-    /// Ends a round: everything appended is written, and what may start now comes out as deliveries.
+    /// Ends a round: writes everything appended, and starts the deliveries that may start now.
     pub fn flush(&mut self) {
         if self.condition.failed.is_some() {
             return;
@@ -207,7 +209,7 @@ impl Engine {
             return self.note(Err(error.into()));
         }
         let written =
-            if planted::is_on(Bug::AnswerBeforeSync) { Address(0) } else { self.store.log.written() };
+            if planted::is_on(Bug::AnswerBeforeSync) { LogAddress(0) } else { self.store.log.written() };
         self.commits.written(written);
         if self.store.log.needs_sync() {
             self.commits.appended(self.now);
@@ -221,48 +223,48 @@ impl Engine {
         self.calls.take_begun()
     }
 
-    pub fn take_answers(&mut self) -> Vec<Answer> {
+    pub fn take_completions(&mut self) -> Vec<Completion> {
         self.commits.take_ready()
     }
 
-    /// Asks to be answered when all that was done so far is durable.
+    /// Requests a reply when everything done so far is durable.
     pub fn when_durable(&mut self, token: Token) {
-        self.commits.answer(Answer::Durable(token));
+        self.commits.answer(Completion::Durable(token));
     }
 
-    /// When `tick` should be called at the latest.
+    /// The latest time for the next call of `tick`.
     pub fn wake_at(&self) -> Millis {
-        // The end of a sync that is under way is heard of anyway, and so is an event for a breaker that would let it pass.
+        // The end of a running sync is an input anyway, and so is an event for a breaker that would allow it.
         let sync = self.commits.sync_due().filter(|_| !self.store.log.is_syncing());
         let probe = self.calls.endpoints.next_probe().filter(|at| *at > self.now);
-        // Without room in the log, or while the engine stops, none of these can be done. Whatever changes that is an input,
-        // and has a round of its own.
-        let letters = Some(self.keeping.letters_due()).filter(|_| self.has_room_for_step());
+        // Without room in the log, or while the engine stops, none of these can run. Whatever changes that is an
+        // input with its own round.
+        let letters = Some(self.maintenance.letters_due()).filter(|_| self.has_room_for_step());
         let replay = self.replays.wake_at().filter(|_| self.can_start());
         let cold = self.cold_due().filter(|_| self.can_start());
-        let reads = self.keeping.reads_on.then_some(self.now).filter(|_| self.has_room_for_step());
-        let own = [self.held_until(), self.calls.held_back.due(), replay, cold, letters, reads];
-        let times = [self.waits.next_due(), sync, probe].into_iter().chain(own);
+        let reads = self.maintenance.reads_on.then_some(self.now).filter(|_| self.has_room_for_step());
+        let own = [self.suspended_until(), self.calls.held_back.due(), replay, cold, letters, reads];
+        let times = [self.wakeups.next_due(), sync, probe].into_iter().chain(own);
         times.flatten().min().unwrap_or(Millis::NEVER).min(self.now + 1000)
     }
 
-    /// How many rows of the tables were read so far.
+    /// How many table rows were read so far.
     pub fn rows_read(&self) -> u64 {
         self.store.rows.read()
     }
 
-    /// No more deliveries start; a checkpoint is made so that the next start is quick.
+    /// Stops starting deliveries and requests a checkpoint, so that the next start is fast.
     pub fn stop(&mut self) {
         self.condition.stopping = true;
         self.request_checkpoint();
     }
 
-    /// How long a sync took.
+    /// Records the duration of a sync.
     pub fn committed(&mut self, took: std::time::Duration) {
         self.metrics.commit_micros.add(took.as_micros() as u64);
     }
 
-    /// How long a request took from its arrival to its answer.
+    /// Records the time from the arrival of a request to its answer.
     pub fn accepted(&mut self, took: std::time::Duration) {
         self.metrics.accept_micros.add(took.as_micros() as u64);
     }
@@ -271,8 +273,8 @@ impl Engine {
         &self.metrics
     }
 
-    /// Events and changes may come in now. Not while the next segment or a checkpoint is on its way: that is soon, and no
-    /// reason to refuse.
+    /// True if events and changes may come in now. False only while the next segment or a checkpoint is being
+    /// prepared, which is short and no reason to reject.
     pub fn is_accepting(&self) -> bool {
         let has_room = self.store.log.has_room_for_many() && !self.awaits_checkpoint();
         has_room || self.condition.failed.is_some() || self.condition.disk_full
@@ -286,17 +288,17 @@ impl Engine {
         self.calls.len() == 0 && !self.store.log.needs_sync() && !self.commits.has_unsynced()
     }
 
-    /// Events that wait, over all subscriptions.
+    /// Pending events of all subscriptions.
     pub fn waiting(&self) -> u64 {
         self.subscriptions.values().map(|subscription| subscription.tally.waiting).sum()
     }
 
-    /// Events that were accepted and are unread, over all subscriptions.
+    /// Accepted but unread events of all subscriptions.
     pub fn unread(&self) -> u64 {
         self.subscriptions.values().map(|subscription| subscription.tally.later).sum()
     }
 
-    /// Some subscription reads the log.
+    /// True if any subscription reads the log.
     pub fn is_catching_up(&self) -> bool {
         self.subscriptions.each_with(Work::Reading).next().is_some()
     }
@@ -305,7 +307,7 @@ impl Engine {
         self.subscriptions.values().map(|s| s.tally.dead + s.tally.held).sum()
     }
 
-    /// Those of them that have nothing to do.
+    /// Lanes in memory that have nothing to do.
     pub fn idle_lanes_in_memory(&self) -> usize {
         self.lanes.iter().filter(|(_, resident)| resident.lane.is_idle()).count()
     }
@@ -330,18 +332,18 @@ impl Engine {
         self.now
     }
 
-    // ---- helpers of the other files -----------------------------------------------------------------------
+    // ---- helpers for other files --------------------------------------------------------------------------
 
-    /// After a failure of the store nothing is acknowledged any more.
+    /// After a store failure nothing is acknowledged.
     pub(crate) fn note(&mut self, result: Result<(), Failure>) {
         if let Err(Failure::Log(log::Error::Full)) = result {
-            // Nothing was appended, so nothing happened: it is tried again when the next segment is there.
+            // Nothing was appended, so nothing changed. The work is retried when the next segment is ready.
             return;
         }
         if let Err(failure) = result
             && self.condition.failed.is_none()
         {
-            tracing::error!(%failure, "The store failed: nothing is acknowledged until a restart.");
+            tracing::error!(%failure, "Store failed; nothing is acknowledged until a restart");
             self.condition.failed = Some(failure.to_string());
         }
     }

@@ -1,45 +1,45 @@
-//! The seam to whoever runs functions: a delivery to a function asks here for a replica to call.
+//! The interface to the code that runs functions: a delivery to a function acquires a replica here.
 
 use crate::engine::Delivery;
-use klambda_core::address::Address;
-use klambda_core::outcome::Outcome;
+use klambda_core::address::ReplicaAddress;
+use klambda_core::outcome::CallOutcome;
 use std::future::Future;
 use std::pin::Pin;
 
-/// Knows where functions run.
+/// Provides replicas of functions.
 pub trait Functions: Send + Sync {
-    /// A replica to make one call to. Waiting for it is no attempt and has no timeout but its own.
+    /// Acquires a replica for one call. Waiting is not an attempt and has its own timeout only.
     fn acquire(&self, namespace: &str, name: &str) -> Acquired;
 
-    /// For a function that is part of this process: handles the event here, and nobody is called.
+    /// Handles the event directly if the function is part of this process; otherwise returns `None`.
     fn handle(&self, _namespace: &str, _name: &str, _delivery: &Delivery) -> Option<Handling> {
         None
     }
 }
 
-pub type Handling = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+pub type Handling = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 pub enum Acquired {
     Ready(Lease),
-    /// One is being started.
+    /// A replica is being started.
     Soon(Pin<Box<dyn Future<Output = Result<Lease, Unavailable>> + Send>>),
     Unavailable(Unavailable),
 }
 
-/// A replica that will not be stopped while this is held: until the answer is read.
+/// A replica that is not stopped while the lease exists, that is, until the response is read.
 pub struct Lease {
-    pub address: Address,
-    /// Dropped when the call is over.
+    pub address: ReplicaAddress,
+    /// Dropped when the call ends.
     pub held: Box<dyn Hold>,
 }
 
-/// Keeps a replica for one call.
+/// Reserves a replica for one call.
 pub trait Hold: Send {
-    /// The replica gave an answer, whatever it said: it works.
+    /// The replica answered with any status, so it works.
     fn answered(&mut self) {}
 }
 
-/// There is nobody to call, and events wait without an attempt.
+/// No replica can be called. Events wait without using an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     pub why: String,
@@ -51,7 +51,7 @@ pub struct NoFunctions;
 
 impl Functions for NoFunctions {
     fn acquire(&self, _: &str, _: &str) -> Acquired {
-        let why = "this server runs no functions".to_owned();
+        let why = "this server does not run functions".to_owned();
         Acquired::Unavailable(Unavailable { why, retry_after_ms: 60_000 })
     }
 }

@@ -1,59 +1,60 @@
-//! Records that take effect together: after a crash all of them are there, or none.
+//! Groups of records that take effect together: a crash keeps all of them or none.
 //!
-//! A group stands in one frame of the log, and recovery keeps a frame or cuts it as a whole. Everything that could
-//! refuse one of its events is asked before the first record is appended.
+//! A group is one frame of the log, and recovery keeps or cuts a frame as a whole. Every condition that could reject
+//! one of the events is checked before the first record is appended.
 
 use crate::accept::{Taken, Wanted};
-use crate::audit::Next;
+use crate::audit::NextEntry;
 use crate::engine::{Engine, Failure, NewEvent};
 use crate::overflow::{Crowded, DROP_BYTES_MAX, EVENTS_FULL, LETTERS_FULL};
 use crate::subscription::Subscription;
 use klambda_core::event::Event;
-use klambda_core::ids::{Address, NamespaceId, Position, SubscriptionId};
+use klambda_core::ids::{NamespaceId, Position, SubscriptionId};
 use klambda_core::time::Millis;
+use klambda_store::address::LogAddress;
 use klambda_store::log;
 use klambda_store::marks::{Identity, Mark, State as MarkState};
 use klambda_store::segment::RECORD_HEADER;
 
-/// Under this number stand the ids of events that this system emitted.
+/// Marks of events that this system emitted are stored under this subscription number.
 const OUTBOX: SubscriptionId = SubscriptionId(u32::MAX);
 
-/// What this system tells of itself may exceed a backlog by so many events before the subscription misses some: its
-/// work must not stop because one reader has.
+/// Events that this system emits may exceed a backlog limit by this many before the subscription misses some. The
+/// system must not stop because one reader has stopped.
 const SURPLUS_MAX: u64 = 10_000;
 
 const EMITTED_WINDOW_MS: u64 = 24 * 3_600_000;
 
-/// Why events find no place.
+/// Why there is no room for events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoRoom {
     #[error("the backlog of subscription {subscription} is full ({limit})")]
     Backlog { subscription: String, limit: &'static str },
     #[error("the disk is full")]
     Disk,
-    #[error("together they are longer than the log can hold in one step ({0} bytes)")]
+    #[error("the events do not fit into one step of the log ({0} bytes)")]
     TooLarge(usize),
 }
 
-/// An event that comes of a step of the engine itself: an answer of a function, or one that tells of a document. It is taken
-/// in by the group of its cause, and its id follows from the cause, so that to take it in twice adds nothing.
+/// An event that the engine itself creates: a reply of a function, or an event about a document. It is appended in
+/// the group of its cause. Its id is derived from the cause, so appending it twice has no effect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutboxEntry<'a> {
     pub namespace: NamespaceId,
     pub event: &'a Event,
 }
 
-/// Who an event of a group comes from.
+/// The origin of an event in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// This system, about itself.
+    /// This system.
     System,
-    /// A function, in answer to the event at the head of a lane of this subscription.
+    /// A function, in reply to the event at the head of a lane of this subscription.
     Reply(SubscriptionId),
 }
 
 impl Engine {
-    /// The most that the events take in the log together with `beside`, if there is room for all of them.
+    /// The maximum size in the log of the events together with `beside`, if there is room for all of them.
     pub(crate) fn room_for(
         &mut self,
         events: &[OutboxEntry<'_>],
@@ -81,7 +82,7 @@ impl Engine {
             true => self.waiting() as usize * crate::accept::ACKNOWLEDGEMENT_BYTES,
             false => 0,
         };
-        // While the next segment is on its way, what the system decides may use the reserve.
+        // While the next segment is being prepared, events of the system may use the reserve.
         let is_soon = origin == Origin::System
             && !self.condition.disk_full
             && self.store.log.has_room_for_steps(length);
@@ -93,8 +94,8 @@ impl Engine {
         Ok(Ok(length))
     }
 
-    /// How many subscriptions want an event of the system. Nobody turns one away, but those that drop their oldest
-    /// event at a limit drop one for it.
+    /// The number of subscriptions that match an event of the system. None of them rejects the event, but
+    /// subscriptions that drop their oldest event at a limit drop one.
     fn routes_of_system(
         &mut self,
         entry: OutboxEntry<'_>,
@@ -121,8 +122,8 @@ impl Engine {
         Ok(ids.len())
     }
 
-    /// How many subscriptions want the event, if each of them has room for it after those `before` it, or will have it
-    /// when what is `crowded` has dropped its oldest.
+    /// The number of subscriptions that match the event, if each of them has room for it after the events `before`
+    /// it, or will have room when the subscriptions in `crowded` have dropped their oldest events.
     fn routes_with_room(
         &mut self,
         entry: OutboxEntry<'_>,
@@ -144,7 +145,7 @@ impl Engine {
             if before.iter().any(|other| is_it(other.event) && subscription.wants(namespace, other.event)) {
                 continue;
             }
-            // All that it has under way waits for room itself: it would wait for itself, or in a ring, for ever.
+            // All calls of the subscription wait for room themselves. Waiting here would be a deadlock.
             if subscription.flow.put_off > 0 && subscription.flow.put_off == subscription.flow.in_flight {
                 continue;
             }
@@ -158,7 +159,7 @@ impl Engine {
         Ok(Ok(ids.len()))
     }
 
-    /// Only who sends events from outside has a right to have them obeyed: neither who tells of a change, nor a function.
+    /// Replies and events of the system are never commands: only an external sender may have the right to command.
     fn wanting_in_group(&self, entry: OutboxEntry<'_>) -> Vec<SubscriptionId> {
         let mut wanting = Vec::new();
         self.subscriptions.wanting(entry.namespace, entry.event, &mut wanting);
@@ -170,8 +171,8 @@ impl Engine {
         self.identity(entry.namespace, &entry.event.source, &entry.event.id)
     }
 
-    /// The limit that keeps a reply out. One that finds nothing waiting is let in, however many come with it: what is more
-    /// than a backlog ever holds would be waited with for ever.
+    /// The limit that excludes a reply. If nothing is pending, replies are accepted regardless of their number;
+    /// otherwise a reply larger than the backlog limit would wait forever.
     fn is_full_for(
         &self,
         subscription: &Subscription,
@@ -180,7 +181,7 @@ impl Engine {
         drops: u64,
     ) -> Option<&'static str> {
         let limit = self.limit_reached(subscription, before.len() as u64)?;
-        // The cause itself leaves in the same step.
+        // The cause leaves in the same step.
         let leaves = u64::from(subscription.id == cause) + drops;
         let waiting = subscription.tally.waiting.saturating_sub(leaves);
         if limit == LETTERS_FULL || waiting == 0 {
@@ -194,26 +195,28 @@ impl Engine {
         self.limit_reached(subscription, 0).filter(|limit| *limit != EVENTS_FULL)
     }
 
-    /// Appends what `append` does as one group, with an entry of the audit log if one is noted. Nothing of it may fail
-    /// for want of room.
+    /// Appends the records of `append` as one group, with the pending audit entry if there is one. None of the
+    /// records may fail for lack of room.
     pub(crate) fn in_group<T>(
         &mut self,
         length_max: usize,
         append: impl FnOnce(&mut Engine) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let audit = self.next_audit()?;
-        self.store.log.begin_group(length_max + audit.as_ref().map_or(0, Next::length_max))?;
+        self.store.log.begin_group(length_max + audit.as_ref().map_or(0, NextEntry::length_max))?;
         let audited = audit.map_or(Ok(()), |audit| self.write_audit(&audit));
         let done = audited.and_then(|()| append(self));
         self.store.log.end_group();
         done.map_err(|failure| match failure {
-            // Half of a group must never be written: with this the store stops before the next write.
-            Failure::Log(log::Error::Full) => Failure::State("a group of records did not fit".into()),
+            // Half a group must never be written, so this stops the store before the next write.
+            Failure::Log(log::Error::Full) => {
+                Failure::State("a group of records did not fit into the log".into())
+            }
             other => other,
         })
     }
 
-    /// Takes in one event of a group. Answers where, or nothing if everyone knows it.
+    /// Accepts one event of a group. Returns its position, or `None` if every subscription knows it.
     pub(crate) fn take_in_group(
         &mut self,
         entry: OutboxEntry<'_>,
@@ -260,7 +263,7 @@ impl Engine {
         Ok(Some(position))
     }
 
-    /// A reader that is far behind goes without, and that is counted.
+    /// A reader that is far behind misses the event, which is counted.
     fn misses(&mut self, id: SubscriptionId) -> bool {
         let Some(subscription) = self.subscriptions.get(id) else { return true };
         let limit = subscription.document.spec.backlog.events_max.saturating_add(SURPLUS_MAX);
@@ -269,13 +272,13 @@ impl Engine {
         }
         let name = subscription.name().to_owned();
         self.metrics.dead_letter_dropped(&name, "overflow");
-        tracing::warn!(subscription = %name, "Backlog full: an event of the platform itself is not taken.");
+        tracing::warn!(subscription = %name, "Backlog full; platform event dropped");
         true
     }
 
-    // ---- what this system emitted itself ------------------------------------------------------------------
+    // ---- events emitted by this system --------------------------------------------------------------------
 
-    pub(crate) fn mark_emitted(&mut self, identity: Identity, at: Address, time: Millis) {
+    pub(crate) fn mark_emitted(&mut self, identity: Identity, at: LogAddress, time: Millis) {
         self.store.marks.put(identity, OUTBOX, Mark { at, time, state: MarkState::Taken(Position(0)) });
         self.count_mark(time, at);
     }

@@ -1,9 +1,10 @@
-//! Reading the log as a list of events: pages of it, and its growing end. Sees only what is durable, so that nobody is
-//! shown an event that a crash takes back. Runs on any thread that may wait for the disk.
+//! Reads the log as a list of events: in pages, and as it grows. It sees only durable events, so a crash never takes
+//! back an event that a reader has seen. Runs on any thread that may block on the disk.
 
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::{Address, NamespaceId, Position};
+use klambda_core::ids::{NamespaceId, Position};
 use klambda_core::time::Millis;
+use klambda_store::address::LogAddress;
 use klambda_store::log::{self, LogReader};
 use klambda_store::record::Record;
 use std::io::Write;
@@ -13,11 +14,11 @@ pub struct History {
     reader: LogReader,
 }
 
-/// Which events are wanted.
+/// Selects events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// None: all of them.
-    pub namespace: Option<NamespaceId>,
+    /// `None` selects all namespaces.
+    pub namespaces: Option<Vec<NamespaceId>>,
     pub kinds: Kinds,
 }
 
@@ -28,20 +29,20 @@ pub enum Kinds {
     TypePrefix(String),
 }
 
-/// Where reading goes on.
+/// Where reading continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    at: Address,
-    /// All events up to this one have been looked at.
+    at: LogAddress,
+    /// All events up to this position were processed.
     pub after: Position,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub events: usize,
-    /// Of what is answered; one event may exceed it.
+    /// Limit of the returned bytes; a single event may exceed it.
     pub bytes: usize,
-    /// Of the log that is looked through.
+    /// Limit of the log bytes that are scanned.
     pub scanned_bytes: u64,
 }
 
@@ -57,22 +58,22 @@ pub struct Item {
 pub struct Page {
     pub items: Vec<Item>,
     pub cursor: Cursor,
-    /// The durable end was not reached.
+    /// The durable end of the log was not reached.
     pub more: bool,
 }
 
-/// One event by its id, as it stands in the log.
+/// One event found by its id.
 #[derive(Debug)]
 pub struct Found {
-    pub at: Address,
+    pub at: LogAddress,
     pub position: Position,
     pub accepted: Millis,
     pub source: String,
-    /// The encoded event; of several that were found, only the newest has it.
+    /// The encoded event; kept only for the newest of several matches.
     pub event: Vec<u8>,
 }
 
-/// Adds a newer one. Of those before it only the place is of use: many events of one id would fill the memory.
+/// Adds a newer match. Older matches keep only their place, so that many events with one id do not fill the memory.
 pub fn push(found: &mut Vec<Found>, newer: Found) {
     if let Some(older) = found.last_mut() {
         older.event = Vec::new();
@@ -82,25 +83,25 @@ pub fn push(found: &mut Vec<Found>, newer: Found) {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("the log begins at position {oldest}")]
+    #[error("the log starts at position {oldest}")]
     TooOld { oldest: Position },
     #[error(transparent)]
     Log(#[from] log::Error),
-    #[error("the log says something this version does not understand: {0}")]
+    #[error("this version cannot decode a record of the log: {0}")]
     Malformed(#[from] klambda_core::wire::Malformed),
 }
 
-/// How far back an event is looked for that no mark remembers.
+/// How much of the log is searched for an event without a mark.
 const SEARCH_BYTES: u64 = 64 << 20;
 
 impl Filter {
     fn wants(&self, namespace: NamespaceId, kind: &str) -> bool {
-        self.namespace.is_none_or(|wanted| wanted == namespace) && self.kinds.wants(kind)
+        self.namespaces.as_ref().is_none_or(|wanted| wanted.contains(&namespace)) && self.kinds.wants(kind)
     }
 }
 
 impl Kinds {
-    /// A type, or its beginning with a star behind it.
+    /// A type, or a prefix followed by a star.
     pub fn parse(text: &str) -> Kinds {
         match text.strip_suffix('*') {
             Some("") => Kinds::All,
@@ -119,7 +120,7 @@ impl Kinds {
 }
 
 impl Cursor {
-    /// How much of the log lies between two places.
+    /// The number of log bytes between two cursors.
     pub fn bytes_since(&self, earlier: &Cursor) -> u64 {
         self.at.0.saturating_sub(earlier.at.0)
     }
@@ -134,12 +135,12 @@ impl History {
         &self.reader
     }
 
-    /// The position of the oldest event that is kept, or of the first to come.
+    /// The position of the oldest event in the log, or of the first event to come.
     pub fn oldest(&self) -> Position {
         self.reader.oldest().map_or(Position(1), |segment| segment.first_position)
     }
 
-    /// Behind this position; 0 is before the oldest, whatever that is.
+    /// A cursor after this position; 0 means before the oldest event.
     pub fn behind(&self, after: Position) -> Result<Cursor, Error> {
         let oldest = self.oldest();
         if after > Position(0) && after.0 < oldest.0.saturating_sub(1) {
@@ -148,19 +149,19 @@ impl History {
         Ok(Cursor { at: self.reader.seek(after)?, after })
     }
 
-    /// Behind everything that is there.
+    /// A cursor at the end of the log.
     pub fn end(&self) -> Cursor {
         Cursor { at: self.reader.synced(), after: Position(0) }
     }
 
-    /// Whether there may be something to read: costs nothing.
+    /// True if there may be something to read. This check is cheap.
     pub fn has_more(&self, cursor: &Cursor) -> bool {
         cursor.at < self.reader.synced()
     }
 
     pub fn read(&self, cursor: Cursor, filter: &Filter, limits: Limits) -> Result<Page, Error> {
         match self.read_on(cursor, filter, limits) {
-            // Retention was faster: go on where the log begins now, unless something would be left out.
+            // Retention deleted the segment: continue where the log begins now, unless events would be skipped.
             Err(Error::Log(log::Error::Gone(_))) => self.read_on(self.behind(cursor.after)?, filter, limits),
             other => other,
         }
@@ -204,8 +205,9 @@ impl History {
         Ok(page)
     }
 
-    /// The event at an address, wherever retention has put it, with its position if its record names it.
-    pub fn at(&self, at: Address, located: Address) -> Result<Option<Found>, Error> {
+    /// The event at an address, read from `located` (its copy if retention moved it). `None` if there is no event or
+    /// no position.
+    pub fn at(&self, at: LogAddress, located: LogAddress) -> Result<Option<Found>, Error> {
         let record = self.reader.read(located)?;
         let (accepted, event, position) = match Record::decode(&record)? {
             Record::Event { time, event, .. } => {
@@ -220,9 +222,9 @@ impl History {
         Ok(Some(Found { at, position, accepted, source: view.source().to_owned(), event: event.to_vec() }))
     }
 
-    /// Events of this id in the newest part of the log, oldest first.
+    /// Events with this id in the newest part of the log, oldest first.
     pub fn search(&self, wanted: NamespaceId, id: &str, source: Option<&str>) -> Result<Vec<Found>, Error> {
-        let from = Address(self.reader.synced().0.saturating_sub(SEARCH_BYTES));
+        let from = LogAddress(self.reader.synced().0.saturating_sub(SEARCH_BYTES));
         let segment = self.reader.segment_of(from).or_else(|| self.reader.oldest());
         let Some(mut at) = segment.map(|segment| segment.start()) else { return Ok(Vec::new()) };
         let mut found = Vec::new();
@@ -254,7 +256,7 @@ impl History {
 fn item(namespace: NamespaceId, position: Position, accepted: Millis, event: &EventView<'_>) -> Item {
     let mut json = Vec::with_capacity(256 + event.data().len());
     let head = write!(json, "{{\"position\":{position},\"acceptedAt\":\"{}\",\"event\":", accepted.rfc3339());
-    head.expect("a Vec takes every write");
+    head.expect("writing to a Vec cannot fail");
     event.write_json(&mut json);
     json.push(b'}');
     Item { namespace, position, json }

@@ -1,21 +1,21 @@
-//! The lanes that are in memory: those with something to do, and those that had until a moment ago.
-//! All others are rows on disk. Slots are plain numbers, so that queues and timers can hold them cheaply. A slot
-//! whose lane has left memory names no lane.
+//! The lanes in memory: those that have work, and those that recently had. All others are rows on disk. Slots are
+//! plain numbers, so that queues and timers can store them cheaply. A slot is invalid once its lane has left memory.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
-use klambda_core::ids::{Address, LaneNumber, Position, Sequence, SubscriptionId};
+use klambda_core::ids::{LaneNumber, Position, Sequence, SubscriptionId};
 use klambda_core::lane::{Entry, Lane, State};
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
+use klambda_store::address::{Kept, LogAddress};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot {
     index: u32,
-    /// Counts the lanes that have had this place.
+    /// Incremented whenever the place gets another lane.
     turn: u32,
 }
 
@@ -29,53 +29,78 @@ pub struct Resident {
     pub subscription: SubscriptionId,
     pub key: Box<str>,
     pub lane: Lane,
-    /// The lane's event before the head.
-    pub previous: Previous,
-    pub previous_number: LaneNumber,
-    /// The last event that left from behind the head: the one before what follows the head.
-    pub behind: Option<(LaneNumber, Previous)>,
-    /// The event in flight, to become `previous`.
-    pub current_at: Address,
-    pub current_id: String,
-    /// Of the subscription's rules.
+    pub before: Before,
+    /// The epoch of the subscription's rules.
     pub epoch: u32,
     /// The newest step, where the chain of steps begins.
-    pub last_step: Address,
-    pub last_error: String,
-    /// Of dead letters that were taken back or moved here, from before that; until they leave the lane.
+    pub last_step: LogAddress,
+    /// Why the head failed last.
+    pub failure: Failed,
+    /// Data of replayed or moved dead letters, until they leave the lane.
     pub earlier: Vec<Earlier>,
-    pub last_reason: Reason,
-    /// No early event that is on disk has a lower sequence.
+    /// No early event on disk has a lower sequence.
     pub early_from: Sequence,
-    /// Differs from its row.
-    pub dirty: bool,
-    /// Which index row it has on disk.
-    pub indexed: Indexed,
-    /// Where it is listed by age on disk, and in memory; zero: it is not.
-    pub aged_at: Position,
-    pub listed_at: Position,
-    /// No delivery starts before the log is durable up to here.
-    pub barrier: Address,
-    /// Stands in its subscription's ready queue.
-    pub queued: bool,
-    /// How it is counted in its subscription.
-    pub counted: Option<State>,
-    /// The earliest timer that is set for it; none: none.
-    pub timer_at: Option<Millis>,
-    /// Stands in the list of idle lanes.
-    pub listed_idle: bool,
-    /// Arrivals in this and the last ten seconds: the rate for people.
+    /// No delivery starts before the log is durable up to this address.
+    pub barrier: LogAddress,
+    pub row: RowState,
+    pub listed: Listed,
+    /// Arrivals in the current and the previous period of ten seconds, to display the rate.
     pub rate: Rate,
-    /// Its heap bytes, as counted in `Lanes::heap`.
+    /// The heap bytes of this lane that are included in `Lanes::heap`.
     heap: usize,
 }
 
-/// What is known of a dead letter that goes back to its lane.
+/// The events that the following events name as their previous event.
+#[derive(Clone, Debug, Default)]
+pub struct Before {
+    /// The event before the head.
+    pub event: Previous,
+    pub number: LaneNumber,
+    /// The last event that left from behind the head. It precedes the event that follows the head.
+    pub behind: Option<(LaneNumber, Previous)>,
+    /// The event in flight, which becomes `event` when it leaves.
+    pub current_at: LogAddress,
+    pub current_id: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct Failed {
+    pub reason: Reason,
+    pub error: String,
+}
+
+/// The state of the row of a lane in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct RowState {
+    /// The lane differs from its row.
+    pub dirty: bool,
+    /// Which index row the lane has.
+    pub indexed: Indexed,
+    /// The position in the list by age; 0 if the lane is not listed.
+    pub aged_at: Position,
+}
+
+/// The lists in memory that contain the lane.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Listed {
+    /// In the ready queue of its subscription.
+    pub ready: bool,
+    /// The state under which the subscription counts the lane.
+    pub counted: Option<State>,
+    /// The earliest timer of the lane, if one is set.
+    pub timer_at: Option<Millis>,
+    /// In the list of idle lanes.
+    pub idle: bool,
+    /// The position in the list by age; 0 if the lane is not listed.
+    pub by_age: Position,
+}
+
+/// Data of a dead letter that returns to its lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Earlier {
     pub position: Position,
     pub attempts: u32,
-    /// The event before it, if it had a place; empty if none is known.
+    /// The id of the event before it, if it had a place; empty if unknown.
     pub previous_id: String,
 }
 
@@ -85,16 +110,16 @@ pub enum Previous {
     None,
     Id(String),
     /// Not looked up yet: the event at this address.
-    At(Address),
+    At(LogAddress),
 }
 
-/// The index a lane's row is listed in on disk.
+/// The index on disk that lists the lane's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Indexed {
     No,
-    /// Something waits and will go on by itself.
+    /// Events are pending and will continue without help.
     Waiting,
-    /// Waits for a person.
+    /// The lane waits for an operator.
     Parked,
 }
 
@@ -137,13 +162,13 @@ pub struct Lanes {
     free: Vec<u32>,
     index: HashTable<Slot>,
     hasher: FixedState,
-    /// Those that have nothing to do, and some that had: the first to leave memory.
+    /// Lanes without work, and some that have got work since. They leave memory first.
     idle: VecDeque<Slot>,
     /// Heap bytes of all lanes: entries, keys, ids, errors.
     heap: usize,
 }
 
-/// Estimate of one lane in memory: its place, its index entry and a few queued entries. Used to turn bytes into lanes.
+/// Estimated memory of a lane: its place, its index entry and a few queued entries. Converts bytes into lanes.
 pub const LANE_BYTES: usize = PLACE_BYTES + INDEX_BYTES + 4 * size_of::<Entry>();
 const PLACE_BYTES: usize = size_of::<Place>();
 /// A hash table keeps about half of its buckets free.
@@ -160,27 +185,27 @@ impl Lanes {
         self.index.len() * OWN_BYTES + self.heap
     }
 
-    /// Bytes of places that hold no lane.
+    /// Bytes of places without a lane.
     pub fn slack_bytes(&self) -> usize {
         (self.places.capacity() - self.index.len()) * PLACE_BYTES
             + self.free.capacity() * size_of::<u32>()
             + self.idle.capacity() * size_of::<Slot>()
     }
 
-    /// It has nothing to do for now.
+    /// Lists a lane that has no work for now.
     pub fn list_idle(&mut self, slot: Slot) {
         if let Some(resident) = resident_at(&mut self.places, slot)
-            && !std::mem::replace(&mut resident.listed_idle, true)
+            && !std::mem::replace(&mut resident.listed.idle, true)
         {
             self.idle.push_back(slot);
         }
     }
 
-    /// The one that has been listed longest, and is no longer. It may have something to do by now.
+    /// Takes the lane that was listed longest. It may have work by now.
     pub fn next_idle(&mut self) -> Option<Slot> {
         while let Some(slot) = self.idle.pop_front() {
             let resident = resident_at(&mut self.places, slot);
-            if resident.is_some_and(|resident| std::mem::take(&mut resident.listed_idle)) {
+            if resident.is_some_and(|resident| std::mem::take(&mut resident.listed.idle)) {
                 return Some(slot);
             }
         }
@@ -203,7 +228,7 @@ impl Lanes {
         hasher.finish()
     }
 
-    /// Names a lane to a breaker.
+    /// Identifies a lane to a breaker.
     pub fn tag(&self, subscription: SubscriptionId, key: &str) -> u64 {
         self.hash(subscription, key)
     }
@@ -212,7 +237,7 @@ impl Lanes {
         self.get(slot).map_or(0, |resident| self.hash(resident.subscription, &resident.key))
     }
 
-    /// Counts what a lane takes anew, after something happened to it.
+    /// Recounts the memory of a lane after a change.
     pub fn recount(&mut self, slot: Slot) -> Option<&mut Resident> {
         let resident = resident_at(&mut self.places, slot)?;
         let (before, heap) = (resident.heap, resident.heap_bytes());
@@ -227,7 +252,7 @@ impl Lanes {
         self.heap += resident.heap;
         let index = self.free.pop().unwrap_or_else(|| {
             if self.places.len() == self.places.capacity() {
-                // Grow by an eighth instead of doubling: a place takes some 500 bytes.
+                // Grow by an eighth instead of doubling, because a place takes about 500 bytes.
                 self.places.reserve_exact(self.places.len() / 8 + 64);
             }
             self.places.push(Place::default());
@@ -239,7 +264,7 @@ impl Lanes {
         let (places, hasher) = (&self.places, &self.hasher);
         self.index.insert_unique(hash, slot, |slot| {
             let resident =
-                places[slot.index as usize].resident.as_ref().expect("an indexed lane is resident");
+                places[slot.index as usize].resident.as_ref().expect("an indexed lane must be in memory");
             let mut hasher = hasher.build_hasher();
             hasher.write_u32(resident.subscription.0);
             hasher.write(resident.key.as_bytes());
@@ -292,26 +317,15 @@ impl Resident {
             subscription,
             key: key.into(),
             lane,
-            previous: Previous::None,
-            previous_number: LaneNumber(0),
-            behind: None,
-            current_at: Address(0),
-            current_id: String::new(),
+            before: Before::default(),
             epoch: 0,
-            last_step: Address(0),
-            last_error: String::new(),
+            last_step: LogAddress(0),
+            failure: Failed { reason: Reason::RetriesExhausted, error: String::new() },
             earlier: Vec::new(),
             early_from: Sequence(0),
-            last_reason: Reason::RetriesExhausted,
-            dirty: false,
-            indexed: Indexed::No,
-            aged_at: Position(0),
-            listed_at: Position(0),
-            barrier: Address(0),
-            queued: false,
-            counted: None,
-            timer_at: None,
-            listed_idle: false,
+            barrier: LogAddress(0),
+            row: RowState { dirty: false, indexed: Indexed::No, aged_at: Position(0) },
+            listed: Listed::default(),
             rate: Rate::default(),
             heap: 0,
         }
@@ -322,19 +336,19 @@ impl Resident {
             Previous::Id(id) => id.capacity(),
             Previous::None | Previous::At(_) => 0,
         };
-        let behind = self.behind.as_ref().map_or(0, |(_, previous)| id(previous));
+        let behind = self.before.behind.as_ref().map_or(0, |(_, previous)| id(previous));
         let one = |earlier: &Earlier| size_of::<Earlier>() + earlier.previous_id.capacity();
         let earlier: usize = self.earlier.iter().map(one).sum();
-        let own = self.key.len() + self.current_id.capacity() + self.last_error.capacity();
-        let texts = own + id(&self.previous) + behind + earlier;
+        let own = self.key.len() + self.before.current_id.capacity() + self.failure.error.capacity();
+        let texts = own + id(&self.before.event) + behind + earlier;
         self.lane.heap_bytes() + if planted::is_on(Bug::TextsUncounted) { 0 } else { texts }
     }
 
-    /// Forgets what was expected under earlier rules.
+    /// Forgets the sequence that was expected under earlier rules.
     pub fn enter(&mut self, epoch: u32) {
         if self.epoch != epoch {
             self.epoch = epoch;
-            self.dirty = true;
+            self.row.dirty = true;
             if self.lane.depth() == 0 {
                 self.lane.forget_sequence();
             }
@@ -342,25 +356,25 @@ impl Resident {
     }
 
     /// How far the log must be durable before the head may be delivered.
-    pub fn needs_synced(&self) -> Address {
-        let head = self.lane.head().map_or(Address(0), |(_, entry)| Address(entry.at.0 + 1));
+    pub fn needs_synced(&self) -> LogAddress {
+        let head = self.lane.head().map_or(LogAddress(0), |(_, entry)| entry.address().after());
         match () {
-            () if planted::is_on(Bug::DeliveryBeforeSync) => Address(0),
+            () if planted::is_on(Bug::DeliveryBeforeSync) => LogAddress(0),
             () if planted::is_on(Bug::DecisionUnsynced) => head,
             () => head.max(self.barrier),
         }
     }
 
-    /// The attempts of a replayed dead letter from before its replay, once.
+    /// Takes the attempts that a replayed dead letter had before its replay.
     pub fn take_earlier(&mut self, position: Position) -> u32 {
         let known = self.earlier.iter().position(|earlier| earlier.position == position);
         known.map_or(0, |n| self.earlier.swap_remove(n).attempts)
     }
 
-    /// The event before this one in the lane, as it stood when this one had its turn.
+    /// The id of the event before this one in the lane, as of this event's turn.
     pub fn previous_id_of(&self, entry: &Entry) -> Option<String> {
-        if entry.number > self.previous_number {
-            return match &self.previous {
+        if entry.number > self.before.number {
+            return match &self.before.event {
                 Previous::Id(id) => Some(id.clone()),
                 _ => None,
             };
@@ -369,7 +383,7 @@ impl Resident {
         Some(earlier.previous_id.clone()).filter(|id| !id.is_empty())
     }
 
-    /// The index its row belongs in, as it is now.
+    /// The index for the lane's current state.
     pub fn index_kind(&self) -> Indexed {
         if self.lane.depth() == 0 {
             Indexed::No
@@ -384,7 +398,7 @@ impl Resident {
         self.lane.hold().is_some() && self.lane.head().is_none() && self.lane.gap_timer().is_none()
     }
 
-    /// As `count_kind`, once no request is open.
+    /// Like `count_kind`, but as if no request were open.
     pub fn count_kind_at_rest(&self) -> Option<State> {
         let mut lane = self.lane.clone();
         if lane.in_flight() {
@@ -393,7 +407,7 @@ impl Resident {
         (lane.depth() > 0 || lane.is_paused()).then(|| lane.state())
     }
 
-    /// How it counts in its subscription's lanes by state: not at all when nothing waits.
+    /// The state under which the subscription counts the lane; `None` if nothing is pending.
     pub fn count_kind(&self) -> Option<State> {
         (self.lane.depth() > 0 || self.lane.is_paused()).then(|| self.lane.state())
     }
@@ -411,9 +425,9 @@ mod tests {
     fn a_slot_that_is_held_for_longer_than_its_lane_names_no_other() {
         let mut lanes = Lanes::default();
         let first = lanes.insert(resident("first"));
-        lanes.remove(first).expect("it was there");
+        lanes.remove(first).expect("the lane is in memory");
         let second = lanes.insert(resident("second"));
-        assert_eq!(first.index, second.index, "places are used again");
+        assert_eq!(first.index, second.index, "the place is reused");
         assert!(
             lanes.get(first).is_none() && lanes.get_mut(first).is_none() && lanes.remove(first).is_none()
         );

@@ -1,9 +1,9 @@
-//! The data plane: takes events in, keeps every key of every subscription a lane, and delivers.
+//! The data plane: accepts events, keeps a lane for every key of every subscription, and delivers.
 
 mod accept;
 mod apply;
 pub mod audit;
-mod behind;
+pub mod benchmark_data;
 mod calls;
 mod catch_up;
 pub mod check;
@@ -16,32 +16,33 @@ mod endpoint;
 pub mod engine;
 pub mod functions;
 mod group;
-pub mod held;
+pub mod held_memory;
 pub mod history;
-mod keeping;
-mod known;
+mod known_ids;
+mod lagging;
 mod lanes;
+mod maintenance;
 mod memory;
 pub mod metrics;
 pub mod namespaces;
 pub mod operate;
 mod overflow;
+mod range_counts;
 pub mod replay;
 mod replies;
 mod residency;
 mod retiring;
 mod rows;
 pub mod runner;
-pub mod seed;
 pub mod snapshot;
-mod spread;
 mod subscription;
 mod subscriptions;
-mod trail;
+mod trace_ids;
+mod unordered;
 pub mod views;
-mod waits;
+mod wakeups;
 pub mod workers;
 
-pub use accept::{Judged, Rejection, Status};
-pub use engine::{Answer, Config, Delivery, Engine, Failure, Place, Ticket, Token};
+pub use accept::{EventResult, Rejection, Status};
+pub use engine::{Completion, Config, Delivery, Engine, Failure, Place, Ticket, Token};
 pub use namespaces::Sender;

@@ -1,4 +1,4 @@
-//! What is counted. Plain numbers of one thread; labels are subscriptions, types and reasons, never a key.
+//! Counters, used by one thread. Labels are subscriptions, types and reasons, never keys.
 
 use hashbrown::HashMap;
 use klambda_core::outcome::Reason;
@@ -19,29 +19,29 @@ pub struct Metrics {
     pub dead_letters: BTreeMap<(String, Reason), u64>,
     pub dead_letters_dropped: BTreeMap<(String, &'static str), u64>,
     pub backlog_rejected: BTreeMap<String, u64>,
-    /// Events turned away by the limits of a namespace.
+    /// Events rejected by the limits of a namespace.
     pub namespace_rejected: BTreeMap<(String, &'static str), u64>,
     pub unmatched: u64,
     pub damaged: u64,
     pub breaker_opened: u64,
-    /// Times a subscription had to wait for room in memory.
+    /// How often a subscription had to wait for memory.
     pub room_waits: u64,
     pub marks_expired_early: u64,
     pub tail_cut: u64,
     pub checkpoints: u64,
     pub checkpoint_failures: u64,
-    /// Bytes and events of each commit, and how long it took, in microseconds.
+    /// Duration of each commit in microseconds, and its number of events.
     pub commit_micros: Histogram,
     pub commit_events: Histogram,
     pub accept_micros: Histogram,
 }
 
-/// Stands for a type that is named in labels.
+/// Identifies an event type that has its own label.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TypeId(u16);
 
 impl TypeId {
-    /// All types that have no label of their own.
+    /// All types without their own label.
     const OTHER: TypeId = TypeId(u16::MAX);
 }
 
@@ -53,7 +53,7 @@ pub struct Processed {
     pub took_ms: Histogram,
 }
 
-/// Counts by powers of two: bucket `n` holds values below 2^n.
+/// Counts by powers of two: bucket `n` counts values below 2^n.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     pub buckets: [u64; Histogram::BUCKETS],
@@ -77,7 +77,7 @@ impl Histogram {
         self.sum += value;
     }
 
-    /// Upper bound and cumulative count of each bucket.
+    /// The upper bound and cumulative count of each bucket.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut total = 0;
         self.buckets.iter().enumerate().map(move |(n, count)| {
@@ -88,7 +88,7 @@ impl Histogram {
 }
 
 const OTHER: &str = "other";
-/// Types that are named for one subscription; calls for events of more are counted as `other`.
+/// Maximum number of types with their own label per subscription; calls for other types count as `other`.
 const PROCESSED_TYPES_MAX: usize = 16;
 
 impl Metrics {
@@ -131,7 +131,7 @@ impl Metrics {
         }
     }
 
-    /// What `kind` is counted as.
+    /// The label that `kind` is counted under.
     pub fn type_id(&mut self, kind: &str) -> TypeId {
         if let Some(known) = self.types.get(kind) {
             return *known;
@@ -169,7 +169,11 @@ impl Metrics {
         count(&mut self.backlog_rejected, subscription);
     }
 
-    /// By the name of the limit.
+    pub fn forget_namespace(&mut self, namespace: &str) {
+        self.namespace_rejected.retain(|(name, _), _| name != namespace);
+    }
+
+    /// `limit` is the name of the limit.
     pub fn namespace_rejected(&mut self, namespace: &str, limit: &'static str) {
         *self.namespace_rejected.entry((namespace.to_owned(), limit)).or_default() += 1;
     }
@@ -197,7 +201,7 @@ impl Metrics {
         processed.took_ms.add(took_ms);
     }
 
-    /// Calls for a subscription, by the type of their events.
+    /// Calls of a subscription by event type.
     pub fn processed_of(&self, subscription: &str) -> BTreeMap<&str, &Processed> {
         let names: HashMap<u16, &str> = self.types.iter().map(|(name, id)| (id.0, name.as_str())).collect();
         let name = |id: &TypeId| names.get(&id.0).copied().unwrap_or(OTHER);
@@ -205,7 +209,12 @@ impl Metrics {
         by_type.map(|(id, processed)| (name(id), processed)).collect()
     }
 
-    /// A removed subscription leaves no labels behind.
+    /// Calls for a subscription, whatever the type of their events.
+    pub fn calls_of(&self, subscription: &str) -> impl Iterator<Item = &Processed> {
+        self.processed.get(subscription).into_iter().flatten().map(|(_, processed)| processed)
+    }
+
+    /// Removes the labels of a deleted subscription.
     pub fn forget(&mut self, subscription: &str) {
         self.processed.remove(subscription);
         for counts in [
@@ -246,7 +255,7 @@ fn count(counts: &mut BTreeMap<String, u64>, subscription: &str) {
     }
 }
 
-/// Looks a pair of labels up without owning it.
+/// Looks up a pair of labels without owning them.
 #[derive(Hash)]
 struct Label<'a>(&'a str, &'static str);
 

@@ -1,28 +1,30 @@
-//! Namespaces: by name and by number, with what each may have.
+//! Namespaces by name and by number, with their limits.
 //!
-//! A namespace is kept as a document of the platform. Its number is where its first record stands in the log, so that no
-//! number is ever given twice: one that is deleted and made again sees nothing of what was there before.
+//! A namespace is stored as a document. Its number is the address of its first record in the log, so numbers are
+//! never reused: a namespace that is deleted and created again sees nothing of the old one.
 
+use crate::accept::Rejection;
 use crate::documents::{Expected, Write};
 use crate::engine::{Engine, Failure};
-use crate::operate::{Put, Refused};
+use crate::operate::{Leftover, Put, Refused};
 use crate::subscription::Subscription;
 use hashbrown::HashMap;
-use klambda_core::ids::{Address, NamespaceId};
+use klambda_core::ids::NamespaceId;
 use klambda_core::namespace::{self, Document, Limits};
 use klambda_core::subscription::CONTROLLER;
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
+use klambda_store::address::LogAddress;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The kind of document that namespaces are kept as.
+/// The kind of the documents that store namespaces.
 pub const DOCUMENTS: &str = "namespace";
 
-/// Who sends events: into which namespace, and whether those that ask for something are obeyed.
+/// The sender of events: its namespace, and whether it may issue commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sender {
-    /// None: the default one.
+    /// `None` means the default namespace.
     pub namespace: Option<Box<str>>,
     pub may_command: bool,
 }
@@ -39,17 +41,17 @@ pub(crate) struct Namespace {
     pub intake: Intake,
 }
 
-/// How many events were taken in the second that runs. Ends with the process.
+/// The number of events accepted in the current second. Kept in memory only.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Intake {
     second: u64,
     events: u64,
 }
 
-/// What is kept of a namespace.
+/// The stored form of a namespace.
 #[derive(Serialize, Deserialize)]
-struct Stored {
-    /// None in its first record, of which it is the address.
+struct StoredNamespace {
+    /// `None` in the first record, whose address is the number.
     #[serde(default)]
     id: Option<NamespaceId>,
     created: Millis,
@@ -96,21 +98,16 @@ impl Namespaces {
         if let Some(id) = self.names.remove(name) {
             self.all.remove(&id);
         }
-        // The default one is there also without a document.
-        if name == namespace::DEFAULT {
-            let document = Document { name: name.to_owned(), limits: Limits::default() };
-            self.put(NamespaceId(0), document, Millis::ZERO);
-        }
     }
 
-    /// A document of a namespace was written or removed.
-    pub fn apply(&mut self, at: Address, name: &str, content: Option<&[u8]>) -> Result<(), Malformed> {
+    /// Applies a written or deleted document of a namespace.
+    pub fn apply(&mut self, at: LogAddress, name: &str, content: Option<&[u8]>) -> Result<(), Malformed> {
         let Some(content) = content else {
             self.remove(name);
             return Ok(());
         };
-        let malformed = Malformed("namespace document");
-        let stored: Stored = serde_json::from_slice(content).map_err(|_| malformed)?;
+        let stored: StoredNamespace =
+            serde_json::from_slice(content).map_err(|_| Malformed("namespace document"))?;
         let document = Document::parse(&stored.document).map_err(|_| Malformed("namespace document"))?;
         let first = if name == namespace::DEFAULT { NamespaceId(0) } else { NamespaceId(at.0) };
         self.put(stored.id.unwrap_or(first), document, stored.created);
@@ -123,7 +120,7 @@ impl Namespace {
         Document { name: self.name.clone(), limits: self.limits }
     }
 
-    /// Whether one more event may come in now. One that may is counted.
+    /// True if one more event is within the rate limit. Every request is counted.
     pub fn admits(&mut self, now: Millis) -> bool {
         let Some(max) = self.limits.events_per_second else { return true };
         let second = now.0 / 1000;
@@ -136,78 +133,117 @@ impl Namespace {
 }
 
 impl Engine {
-    pub fn namespace_id(&self, name: &str) -> Result<NamespaceId, Refused> {
-        let id = self.namespaces.named(name);
-        id.ok_or_else(|| Refused::NotFound(format!("there is no namespace {name:?}")))
+    /// The namespace of the sender, if it accepts one more event.
+    pub(crate) fn admit(&mut self, sender: &Sender) -> Result<NamespaceId, Rejection> {
+        let name = sender.namespace.as_deref().unwrap_or(namespace::DEFAULT);
+        let Some(id) = self.namespaces.named(name) else {
+            return Err(Rejection::NoNamespace { namespace: name.to_owned() });
+        };
+        let now = self.now;
+        let Some(known) = self.namespaces.get_mut(id) else { return Ok(id) };
+        let limits = known.limits;
+        if !known.admits(now) {
+            return Err(self.over_limit(id, "eventsPerSecond"));
+        }
+        match limits.backlog {
+            Some(max) if self.subscriptions.owed_in(id) >= max => Err(self.over_limit(id, "backlog")),
+            _ => Ok(id),
+        }
     }
 
-    /// The name of a namespace that is there.
+    fn over_limit(&mut self, id: NamespaceId, limit: &'static str) -> Rejection {
+        let namespace = self.namespace_name(id).unwrap_or_default().to_owned();
+        self.metrics.namespace_rejected(&namespace, limit);
+        Rejection::NamespaceFull { namespace, limit }
+    }
+
+    pub fn namespace_id(&self, name: &str) -> Result<NamespaceId, Refused> {
+        let id = self.namespaces.named(name);
+        id.ok_or_else(|| Refused::NotFound(format!("namespace {name:?} not found")))
+    }
+
+    /// The name of an existing namespace.
     pub fn namespace_name(&self, id: NamespaceId) -> Option<&str> {
         self.namespaces.get(id).map(|namespace| namespace.name.as_str())
     }
 
-    /// The names of all that are there.
+    /// The names of all namespaces.
     pub fn namespace_names(&self) -> std::collections::HashMap<NamespaceId, String> {
         self.namespaces.all.iter().map(|(id, namespace)| (*id, namespace.name.clone())).collect()
     }
 
-    /// When it was created; the default one always was.
+    fn namespace(&self, name: &str) -> Option<&Namespace> {
+        self.namespaces.named(name).and_then(|id| self.namespaces.get(id))
+    }
+
+    /// When the namespace was created; 0 for the default namespace.
     pub fn namespace_created(&self, name: &str) -> Millis {
-        let id = self.namespaces.named(name);
-        id.and_then(|id| self.namespaces.get(id)).map_or(Millis::ZERO, |namespace| namespace.created)
+        self.namespace(name).map_or(Millis::ZERO, |namespace| namespace.created)
     }
 
     pub fn namespace_limits(&self, name: &str) -> Limits {
-        let id = self.namespaces.named(name);
-        id.and_then(|id| self.namespaces.get(id)).map(|namespace| namespace.limits).unwrap_or_default()
+        self.namespace(name).map(|namespace| namespace.limits).unwrap_or_default()
     }
 
     pub fn put_namespace(&mut self, document: &Document) -> Result<Put, Refused> {
+        let put = self.check_put_namespace(document)?;
+        if put == Put::Unchanged {
+            return Ok(put);
+        }
         let known = self.namespaces.named(&document.name);
         let before = known.and_then(|id| self.namespaces.get(id));
-        if before.is_some_and(|before| before.limits == document.limits) {
-            return Ok(Put::Unchanged);
-        }
-        if known.is_none() && self.namespaces.all.len() >= self.config.namespaces_max {
-            let max = self.config.namespaces_max;
-            return Err(Refused::Limit(format!("there are {max} namespaces already (limits.namespaces)")));
-        }
         let created = before.map_or(self.now, |before| before.created);
-        let stored = Stored { id: known, created, document: document.to_json() };
+        let stored = StoredNamespace { id: known, created, document: document.to_json() };
         let content = serde_json::to_vec(&stored).map_err(|error| Refused::Unavailable(error.to_string()))?;
         self.write_namespace(&document.name, Some(content))?;
-        Ok(if known.is_some() { Put::Changed } else { Put::Created })
+        Ok(put)
     }
 
-    /// Only an empty one goes. Whoever keeps other documents in it asks for those first.
+    /// Returns the result that `put_namespace` would have. Changes nothing.
+    pub fn check_put_namespace(&self, document: &Document) -> Result<Put, Refused> {
+        let max = self.config.namespaces_max;
+        let known = self.namespaces.named(&document.name).and_then(|id| self.namespaces.get(id));
+        match known {
+            Some(known) if known.limits == document.limits => Ok(Put::Unchanged),
+            Some(_) => Ok(Put::Changed),
+            None if self.namespaces.all.len() < max => Ok(Put::Created),
+            None => {
+                Err(Refused::Limit(format!("the limit of {max} namespaces is reached (limits.namespaces)")))
+            }
+        }
+    }
+
+    /// Deletes an empty namespace. The caller checks for documents of other kinds first.
     pub fn delete_namespace(&mut self, name: &str) -> Result<(), Refused> {
         let id = self.namespace_id(name)?;
         if name == namespace::DEFAULT {
-            return Err(Refused::Conflict("the default namespace is always there".into()));
+            return Err(Refused::Conflict("the default namespace cannot be deleted".into()));
         }
-        // The server's own goes with it, unless commands are in it.
-        let is_empty = |s: &Subscription| s.tally.owed() + s.tally.dead + s.tally.held == 0;
-        let counts = |s: &&Subscription| !s.document.is_controller() || !is_empty(s);
-        let inside = self.subscriptions.values().filter(|s| s.namespace == id).filter(counts);
-        let (current, left): (Vec<_>, Vec<_>) = inside.partition(|s| !s.is_retired());
-        if !current.is_empty() {
-            let names: Vec<&str> = current.iter().take(5).map(|s| s.document.name.as_str()).collect();
-            let detail = format!(
-                "namespace {name:?} has subscriptions ({}: {}); delete them first, and see to the commands of {CONTROLLER}",
-                current.len(),
-                names.join(", ")
-            );
-            return Err(Refused::Conflict(detail));
-        }
-        if !left.is_empty() {
-            let detail = format!("namespace {name:?} has dead letters; replay or purge them first");
-            return Err(Refused::Conflict(detail));
-        }
-        let full_name = namespace::full_name(name, CONTROLLER).into_owned();
-        if self.subscriptions.named(&full_name).is_some() {
-            self.delete_subscription(&full_name, crate::operate::Leftover::Discard)?;
+        self.must_be_empty(id, name)?;
+        let controller = namespace::full_name(name, CONTROLLER).into_owned();
+        if self.subscriptions.named(&controller).is_some() {
+            self.delete_subscription(&controller, Leftover::Discard)?;
         }
         self.write_namespace(name, None)
+    }
+
+    fn must_be_empty(&self, id: NamespaceId, name: &str) -> Result<(), Refused> {
+        let inside = || self.subscriptions.values().filter(|s| s.namespace == id);
+        let own = |s: &&Subscription| s.document.is_controller();
+        let is_used = |s: &Subscription| s.tally.owed() + s.tally.dead + s.tally.held > 0;
+        let current = inside().filter(|s| !own(s) && !s.is_retired()).count();
+        let detail = if current > 0 {
+            format!("namespace {name:?} still has subscriptions ({current}); delete them first")
+        } else if inside().any(|s| !own(&s)) {
+            format!("namespace {name:?} still has dead letters; replay or purge them first")
+        } else if inside().any(is_used) {
+            format!(
+                "namespace {name:?} still has pending or failed commands; resolve those of subscription {CONTROLLER} first"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Refused::Conflict(detail))
     }
 
     fn write_namespace(&mut self, name: &str, content: Option<Vec<u8>>) -> Result<(), Refused> {
@@ -220,10 +256,17 @@ impl Engine {
         }
     }
 
-    /// After a start: those whose documents are in tables.
+    /// Removes everything of a deleted namespace that a new one with the same name could see, or that would
+    /// accumulate.
+    pub(crate) fn forget_namespace(&mut self, name: &str) {
+        self.metrics.forget_namespace(name);
+        self.forget_replays_of(name);
+    }
+
+    /// After a start, loads the namespaces from the tables.
     pub(crate) fn load_namespaces(&mut self) -> Result<(), Failure> {
         for stored in self.documents(DOCUMENTS, None, usize::MAX)? {
-            self.namespaces.apply(Address(stored.version), &stored.key, Some(&stored.content))?;
+            self.namespaces.apply(LogAddress(stored.version), &stored.key, Some(&stored.content))?;
         }
         Ok(())
     }

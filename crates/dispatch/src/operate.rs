@@ -1,5 +1,5 @@
-//! What people ask for: subscriptions, and actions on lanes and dead letters. Each is checked, logged and applied; the
-//! caller answers when it is durable.
+//! Requests of operators: changes of subscriptions, and actions on lanes and dead letters. Each is checked, logged
+//! and applied. The caller answers when the change is durable.
 
 use crate::dead_letters::Selector;
 use crate::engine::{Engine, Failure, InFlight};
@@ -7,6 +7,7 @@ use crate::lanes::Resident;
 use crate::residency::PART_EVENTS;
 use crate::rows;
 use crate::subscription::Subscription;
+use crate::views::counted;
 use klambda_core::fault::Fault;
 use klambda_core::ids::{Position, Sequence, SubscriptionId, plain_number};
 use klambda_core::lane::{Input, State};
@@ -31,7 +32,7 @@ pub enum Refused {
     Limit(String),
     #[error("the request is not valid")]
     Invalid(Vec<Fault>),
-    #[error("the disk is full: even decisions cannot be written until there is room")]
+    #[error("the disk is full; no change can be written until there is free space")]
     DiskFull,
     #[error("{0}")]
     Unavailable(String),
@@ -57,11 +58,11 @@ pub enum Put {
     Created,
     Changed,
     Unchanged,
-    /// The new ordering rules begin when what waits has drained.
+    /// The new ordering rules take effect when all pending events have drained.
     Draining,
 }
 
-/// What becomes of what waits for a subscription that goes.
+/// What happens to the pending events of a deleted subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leftover {
     Refuse,
@@ -80,48 +81,53 @@ impl Engine {
 
     pub fn subscription_id(&self, name: &str) -> Result<SubscriptionId, Refused> {
         let id = self.subscriptions.named(name);
-        id.ok_or_else(|| Refused::NotFound(format!("there is no subscription {name:?}")))
+        id.ok_or_else(|| Refused::NotFound(format!("subscription {name:?} not found")))
     }
 
     // ---- subscriptions ------------------------------------------------------------------------------------
 
     pub fn put_subscription(&mut self, document: Document, discard: bool) -> Result<Put, Refused> {
         self.must_write()?;
-        let put = match self.subscriptions.named(&document.full_name()) {
-            None => {
-                self.namespace_id(&document.namespace)?;
-                // Those of functions are as many as there are functions.
-                if !Document::is_managed(&document.name) {
-                    self.check_subscriptions_max(&document.namespace)?;
-                }
-                (self.subscriptions.next(), Put::Created)
-            }
-            Some(id) => (id, self.check_change(id, &document, discard)?),
-        };
-        if put.1 == Put::Unchanged {
+        let put = self.check_put(&document, discard)?;
+        if put == Put::Unchanged {
             return Ok(Put::Unchanged);
         }
-        if discard && put.1 != Put::Created && self.is_new_epoch(put.0, &document) {
-            self.discard_waiting(put.0)?;
+        let known = self.subscriptions.named(&document.full_name());
+        let id = known.unwrap_or_else(|| self.subscriptions.next());
+        if discard && put != Put::Created && self.is_new_epoch(id, &document) {
+            self.discard_waiting(id)?;
         }
         let text = document.to_stored_json().to_string();
-        self.commit_change(put.0, Change::Put { document: &text })?;
-        Ok(put.1)
+        self.commit_change(id, Change::Put { document: &text })?;
+        Ok(put)
     }
 
-    /// Whether there may be one more, in all and in the namespace.
+    /// Returns the result that `put_subscription` would have. Changes nothing.
+    pub fn check_put(&self, document: &Document, discard: bool) -> Result<Put, Refused> {
+        if let Some(id) = self.subscriptions.named(&document.full_name()) {
+            return self.check_change(id, document, discard);
+        }
+        self.namespace_id(&document.namespace)?;
+        // Subscriptions of functions are limited by the number of functions.
+        if !Document::is_managed(&document.name) {
+            self.check_subscriptions_max(&document.namespace)?;
+        }
+        Ok(Put::Created)
+    }
+
+    /// Checks the limits of the server and of the namespace.
     fn check_subscriptions_max(&self, namespace: &str) -> Result<(), Refused> {
         let own = || self.subscriptions.names().filter(|name| !Document::is_managed(name));
         let max = self.config.subscriptions_max;
         if own().count() >= max {
             return Err(Refused::Limit(format!(
-                "there are {max} subscriptions already (limits.subscriptions)"
+                "the limit of {max} subscriptions is reached (limits.subscriptions)"
             )));
         }
         let Some(max) = self.namespace_limits(namespace).subscriptions else { return Ok(()) };
         if own().filter(|name| namespace::split(name).0 == namespace).count() as u64 >= max {
             return Err(Refused::Limit(format!(
-                "namespace {namespace:?} has {max} subscriptions already (its limits.subscriptions)"
+                "namespace {namespace:?} has reached its limit of {max} subscriptions (limits.subscriptions of the namespace)"
             )));
         }
         Ok(())
@@ -135,13 +141,13 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(Put::Created) };
         if subscription.is_leaving() {
             return Err(Refused::Conflict(format!(
-                "subscription {:?} is being deleted; wait until it has drained",
+                "subscription {:?} is being deleted; wait until its pending events are delivered",
                 document.name
             )));
         }
         if subscription.document.spec.from != document.spec.from {
             return Err(Refused::Immutable(
-                "spec.from is fixed when a subscription is created; delete it and create it again".into(),
+                "spec.from cannot be changed; delete the subscription and create it again".into(),
             ));
         }
         if *subscription.document == *document && subscription.next_rules.document.is_none() {
@@ -152,8 +158,8 @@ impl Engine {
         }
         let parked = self.parked_lanes(id, 10)?;
         if !parked.is_empty() && !discard {
-            let detail = "a change of ordering, key or sequence waits for what is there to drain, and parked lanes do \
-                          not drain; resume, skip or purge them, or discard what waits with ?discard=true";
+            let detail = "a change of ordering, key or sequence waits until all pending events are delivered, and parked lanes do \
+                          not deliver; resume, skip or purge them, or drop the pending events with ?discard=true";
             return Err(Refused::LanesParked { detail: detail.into(), lanes: parked });
         }
         Ok(if discard { Put::Changed } else { Put::Draining })
@@ -171,32 +177,33 @@ impl Engine {
         let waiting = subscription.tally.owed();
         let reads_past = subscription.is_reading() && !subscription.is_behind();
         match leftover {
-            // What it accepted and has not come to yet is not among what waits.
+            // Events that the subscription accepted but has not reached yet are not counted as pending.
             Leftover::Refuse | Leftover::Drain if reads_past => Err(Refused::EventsWaiting {
-                detail: "it still reads the log, and events that it accepted are ahead of it; wait until its status says so no more, or delete with ?discard=true".into(),
+                detail: "the subscription is still reading older events from the log; wait until it has caught up, or delete with ?discard=true".into(),
                 waiting,
             }),
-            Leftover::Refuse if waiting > 0 => Err(Refused::EventsWaiting {
-                detail: format!(
-                    "events wait for it ({waiting}); delete with ?drain=true to deliver them first, or with ?discard=true to drop them"
-                ),
-                waiting,
-            }),
-            Leftover::Drain if waiting > 0 && subscription.is_paused() => Err(Refused::Conflict(format!(
-                "subscription {name:?} is paused, so its {waiting} pending events cannot drain; resume it first \
-                 (klambda subscription resume {name}), or delete with ?discard=true to drop them"
-            ))),
+            Leftover::Refuse if waiting > 0 => {
+                Err(Refused::EventsWaiting { detail: still_pending(waiting), waiting })
+            }
+            Leftover::Drain if waiting > 0 && subscription.is_paused() => {
+                let Document { namespace, name, .. } = &*subscription.document;
+                let flag = namespace::flag(namespace);
+                Err(Refused::Conflict(format!(
+                    "subscription {name:?} is paused, so its pending events ({waiting}) cannot be delivered; resume it first \
+                     (klambda subscription resume {name}{flag}), or delete with ?discard=true to drop them"
+                )))
+            }
             Leftover::Drain if waiting > 0 => {
                 let lanes = self.parked_lanes(id, 10)?;
                 if !lanes.is_empty() {
                     let detail =
-                        "parked lanes do not drain; resume, skip or purge them, or delete with ?discard=true";
+                        "parked lanes do not deliver their pending events; resume, skip or purge them, or delete with ?discard=true";
                     return Err(Refused::LanesParked { detail: detail.into(), lanes });
                 }
                 self.commit_change(id, Change::Drain)?;
                 Ok(false)
             }
-            // Dead letters outlive it, unless they are not wanted.
+            // Dead letters outlive the subscription, unless they are to be discarded.
             Leftover::Refuse | Leftover::Drain if subscription.tally.dead > 0 => {
                 self.commit_change(id, Change::Retired)?;
                 Ok(true)
@@ -215,14 +222,14 @@ impl Engine {
             let next = subscription.next_rules.document.as_ref();
             subscription.is_paused() == pause && next.is_none_or(|next| next.spec.paused == pause)
         };
-        // What changes nothing is not recorded.
+        // A request that changes nothing is not recorded.
         if self.subscriptions.get(id).is_some_and(is_so) {
             return Ok(());
         }
         self.commit_change(id, if pause { Change::Pause } else { Change::Resume })
     }
 
-    /// Keys of lanes that wait for a person, some of them.
+    /// Some keys of lanes that wait for an operator.
     pub(crate) fn parked_lanes(&self, id: SubscriptionId, limit: usize) -> Result<Vec<String>, Failure> {
         let parked = |state: State| matches!(state, State::Parked | State::Paused);
         let resident = self.lanes.iter().filter(|(_, r)| r.subscription == id && r.lane.depth() > 0);
@@ -241,8 +248,8 @@ impl Engine {
         Ok(keys)
     }
 
-    /// Before a change that discards what waits: a part of it goes, from this key on. Answers from where there may be
-    /// more. Nothing goes if the change would be refused.
+    /// Discards a part of the pending events, starting at a key, before a change that discards them all. Returns
+    /// where there may be more. Discards nothing if the change would be refused.
     pub fn discard_part(&mut self, document: &Document, from: &str) -> Result<Option<String>, Refused> {
         const LANES: usize = 1024;
         let Some(id) = self.subscriptions.named(&document.full_name()) else { return Ok(None) };
@@ -251,7 +258,10 @@ impl Engine {
             return Ok(None);
         }
         self.must_write()?;
-        if self.discard_unread(id, PART_EVENTS)? {
+        let is_long = |s: &Subscription| s.unordered.queue.len() > PART_EVENTS as u64;
+        if self.discard_unread(id, PART_EVENTS)?
+            || (self.subscriptions.get(id).is_some_and(is_long) && self.purge_unordered_part(id)?)
+        {
             return Ok(Some(from.to_owned()));
         }
         let (keys, up_to) = self.waiting_keys_from(id, from, LANES)?;
@@ -265,10 +275,10 @@ impl Engine {
         Ok(up_to.map(|key| key + "\0"))
     }
 
-    /// All that waits goes, lane by lane, except what is in flight.
+    /// Discards all pending events, lane by lane, except those in flight.
     fn discard_waiting(&mut self, id: SubscriptionId) -> Result<(), Refused> {
         while self.discard_unread(id, PART_EVENTS)? {
-            // Without room none of them goes, however often that is tried.
+            // Without room in the log no event can be discarded, so retrying would not help.
             if !self.store.log.has_room_for_many() {
                 return Err(Refused::DiskFull);
             }
@@ -277,42 +287,28 @@ impl Engine {
             while self.purge_part(id, &key)? {}
             self.discard_lane(id, &key)?;
         }
-        let subscription = self.subscriptions.get(id);
-        let singles: Vec<Position> = subscription
-            .map(|s| {
-                s.flow
-                    .singles
-                    .values()
-                    .filter(|single| !single.in_flight)
-                    .map(|single| single.entry.position)
-                    .collect()
-            })
-            .unwrap_or_default();
-        for position in singles {
-            self.must_write()?;
-            self.step_single(id, position, Step::Purge { events: 1, after: Position(0) })?;
-        }
+        while self.purge_unordered_part(id)? {}
         Ok(())
     }
 
-    /// What a lane holds but for what is in flight. Answers how much that was.
+    /// Discards the events of a lane except the one in flight. Returns how many.
     fn discard_lane(&mut self, id: SubscriptionId, key: &str) -> Result<u64, Refused> {
         self.must_write()?;
         let slot = self.resident(id, key)?;
         let Some(resident) = self.lanes.get(slot) else { return Ok(0) };
         let events = resident.lane.purgeable();
         if events > 0 {
-            self.step_lane(id, key, Step::Purge { events, after: Position(0) })?;
+            self.step_lane(id, key, Step::Purge { events })?;
         }
         Ok(events)
     }
 
-    /// The keys of all lanes in which something waits.
+    /// The keys of all lanes with pending events.
     pub(crate) fn waiting_keys(&self, id: SubscriptionId) -> Result<Vec<String>, Failure> {
         Ok(self.waiting_keys_from(id, "", usize::MAX)?.0)
     }
 
-    /// Some of them, from a key on and in order, and the last one that was looked at if there may be more.
+    /// Some of the keys, in order from a key on, and the last one checked if there may be more.
     fn waiting_keys_from(
         &self,
         id: SubscriptionId,
@@ -356,13 +352,13 @@ impl Engine {
         let (step, input) = match action {
             LaneAction::Resume => (Step::Resume, Input::Resume),
             LaneAction::Skip => (Step::Skip, Input::Skip),
-            // Where nothing waits there is nothing to record.
+            // If nothing is pending, there is nothing to record.
             LaneAction::Purge if events == 0 && !planted::is_on(Bug::PurgeFlags) => return Ok(()),
-            LaneAction::Purge => (Step::Purge { events, after: Position(0) }, Input::Purge),
+            LaneAction::Purge => (Step::Purge { events }, Input::Purge),
             LaneAction::Pause => (Step::Pause, Input::Pause),
             LaneAction::Reset { expected } => (Step::Reset { expected }, Input::Reset { expected }),
         };
-        // Tried on a copy first: what is logged must hold.
+        // Tried on a copy first, because a logged step must be applicable.
         if let (Some(resident), Some(subscription)) = (self.lanes.get(slot), self.subscriptions.get(id)) {
             let mut lane = resident.lane.clone();
             lane.apply(input, &subscription.policy, self.now, &mut Vec::new())
@@ -370,11 +366,11 @@ impl Engine {
         }
         self.step_lane(id, key, step)?;
         let purged = (action == LaneAction::Purge).then_some(events);
-        tracing::info!(subscription = name, key, ?action, purged, "Lane changed by hand.");
+        tracing::info!(subscription = name, key, ?action, purged, "Operator action on lane");
         Ok(())
     }
 
-    /// Before a purge of a lane with more in it than may go in one step: a part of it goes. Answers whether there was one.
+    /// Purges a part of a lane that is too long for one step. Returns true if there was such a part.
     pub fn purge_lane_part(&mut self, name: &str, key: &str) -> Result<bool, Refused> {
         let id = self.subscription_id(name)?;
         self.known_lane(id, name, key)?;
@@ -388,7 +384,7 @@ impl Engine {
         key: &str,
     ) -> Result<crate::lanes::Slot, Refused> {
         let unknown = || Refused::NotFound(format!("subscription {name:?} has no lane {key:?}"));
-        if key.is_empty() || !self.subscriptions.get(id).is_some_and(|s| s.is_ordered()) {
+        if !self.subscriptions.get(id).is_some_and(|s| s.is_ordered()) {
             return Err(unknown());
         }
         if self.lanes.find(id, key).is_none() && self.peek_lane(id, key)?.is_none() {
@@ -399,13 +395,14 @@ impl Engine {
 
     // ---- dead letters -------------------------------------------------------------------------------------
 
-    /// `orders.1042` as the subscription and position it means.
+    /// Parses an id such as `orders.1042` into the subscription and the position.
     pub fn dead_letter_id(&self, id: &str) -> Result<(SubscriptionId, Position), Refused> {
-        let unknown = || Refused::NotFound(format!("there is no dead letter {id:?}"));
+        let unknown = || Refused::NotFound(format!("dead letter {id:?} not found"));
         let (name, position) = id.rsplit_once('.').ok_or_else(unknown)?;
         let position = Position(plain_number(position).ok_or_else(unknown)?);
         let named = self.subscriptions_named(name);
-        // The one that has the name comes first; it means those that are gone only if it has no such dead letter.
+        // The current subscription with this name comes first. The id refers to a deleted one only if the current one
+        // has no such dead letter.
         let first = named.first().copied().ok_or_else(unknown)?;
         for id in &named[1..] {
             if self.find_dead_letter(first, position)?.is_none()
@@ -417,7 +414,7 @@ impl Engine {
         Ok((first, position))
     }
 
-    /// Deletes a dead letter. The lane that one holds goes on, flagged.
+    /// Deletes a dead letter. If it parks its lane, the lane continues and the next event is flagged.
     pub fn delete_dead_letter(&mut self, id: &str) -> Result<(), Refused> {
         let (subscription, position) = self.dead_letter_id(id)?;
         self.must_write()?;
@@ -439,23 +436,25 @@ impl Engine {
         Ok(())
     }
 
-    /// Why nothing can be deleted: there is no such dead letter, or it is on its way to its target right now.
+    /// Why the dead letter cannot be deleted: it does not exist, or it is in flight.
     fn no_dead_letter(&self, name: &str, id: SubscriptionId, position: Position) -> Refused {
         let is_open = |flight: &InFlight| {
             flight.subscription == id && self.entry_of(flight).is_some_and(|entry| entry.position == position)
         };
         if self.calls.iter().any(|(_, flight)| is_open(flight)) {
-            return Refused::Conflict(format!("{name:?} is being delivered; wait for the outcome"));
+            return Refused::Conflict(format!(
+                "dead letter {name:?} is being delivered; wait for the outcome"
+            ));
         }
         if self.replays.is_open(id, position) {
             return Refused::Conflict(format!(
-                "dead letter {name:?} is being replayed and waits for its delivery; wait for the outcome"
+                "dead letter {name:?} is being replayed; wait for the outcome"
             ));
         }
-        Refused::NotFound(format!("there is no dead letter {name:?}"))
+        Refused::NotFound(format!("dead letter {name:?} not found"))
     }
 
-    /// Deletes all that a selector means; those that hold lanes only if asked for.
+    /// Deletes all selected dead letters; those that park lanes only if `holders` is true.
     pub fn purge_dead_letters(&mut self, selector: &Selector, holders: bool) -> Result<u64, Refused> {
         self.must_write()?;
         let ids: Vec<SubscriptionId> = match &selector.subscription {
@@ -477,4 +476,12 @@ impl Engine {
         }
         Ok(purged)
     }
+}
+
+fn still_pending(waiting: u64) -> String {
+    let (are, them) = if waiting == 1 { ("is", "it") } else { ("are", "them") };
+    format!(
+        "{} {are} pending; delete with ?drain=true to deliver {them} first, or with ?discard=true to drop {them}",
+        counted(waiting, "event")
+    )
 }

@@ -1,7 +1,7 @@
-//! Backlogs at their limits: which limit is reached, and what goes where the oldest makes room.
+//! Backlog limits: which limit is reached, and which event is dropped to make room.
 //!
-//! What goes first in its lane goes first: `Lane::first_droppable`. The oldest over all lanes is the one of these with
-//! the lowest position, wherever its lane is (see `by_age`).
+//! Each lane has an event that it would drop first (`Lane::first_droppable`). Among these, the event with the lowest
+//! position is the oldest of all lanes, in memory or on disk (see `by_age`).
 
 mod by_age;
 
@@ -15,31 +15,31 @@ use klambda_core::subscription::OnFull;
 use klambda_core::time::Millis;
 use klambda_store::record::Step;
 
-/// The most that the record of a drop takes in the log: a key of 1024 bytes and a few numbers.
+/// Maximum size of the record of a drop: a key of 1,024 bytes and a few numbers.
 pub(crate) const DROP_BYTES_MAX: usize = 1200;
 
-/// The limit that no drop makes room at.
+/// Dropping events makes no room at this limit.
 pub(crate) const LETTERS_FULL: &str = "deadLetters.maxEvents";
 pub(crate) const EVENTS_FULL: &str = "maxEvents";
 const AGE_FULL: &str = "maxAge";
 
-/// Where a limit was lowered more than one event has to go for each that comes, and not all at once.
+/// After a limit was lowered, several events are dropped for each new one, but not all at once.
 const DROPS_AT_ONCE: usize = 64;
 
-/// A subscription that has to drop its oldest event for one that comes.
+/// A subscription that must drop its oldest event for a new one.
 pub(crate) struct Crowded {
     pub subscription: SubscriptionId,
     pub limit: &'static str,
 }
 
-/// What to drop; in a lane unless it is one of an unordered subscription.
+/// The event to drop. `key` is `None` in an unordered subscription.
 struct Oldest {
     key: Option<Box<str>>,
     entry: Entry,
 }
 
 impl Subscription {
-    /// Whether so many events could make room where this limit is reached: all but those in flight and those that hold
+    /// True if this many events could be dropped at this limit: all events except those in flight and those that park
     /// their lanes.
     pub(crate) fn drops_at(&self, limit: &str, events: u64) -> bool {
         let kept = u64::from(self.flow.in_flight) + self.tally.held;
@@ -50,7 +50,7 @@ impl Subscription {
 }
 
 impl Engine {
-    /// The limit that is reached once `more` events wait beside those that do.
+    /// The limit that is reached with `more` additional pending events.
     pub(crate) fn limit_reached(&self, subscription: &Subscription, more: u64) -> Option<&'static str> {
         let (limits, tally) = (&subscription.document.spec.backlog, &subscription.tally);
         if subscription.letters_are_full() {
@@ -73,7 +73,7 @@ impl Engine {
         age_max_ms > 0 && self.now.since(accepted) >= age_max_ms
     }
 
-    /// Drops the oldest events until an event has its place, and `length` in the log beside them.
+    /// Drops the oldest events until there is room for one event, and for `length` bytes in the log.
     pub(crate) fn make_room(&mut self, id: SubscriptionId, length: usize) -> Result<(), Failure> {
         for n in 0..DROPS_AT_ONCE {
             let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
@@ -87,15 +87,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether one more drop gets the backlog nearer to its limit. One that is too old for what cannot go does not get
-    /// younger by it.
+    /// True if another drop brings the backlog closer to its limit. At the age limit, dropping does not help if the
+    /// oldest events cannot be dropped.
     fn helps(&self, id: SubscriptionId, limit: &str, oldest: &Oldest, length: usize) -> bool {
         let subscription = self.subscriptions.get(id);
         let is_too_old = subscription.is_some_and(|s| self.is_too_old(s, oldest.entry.accepted));
         (limit != AGE_FULL || is_too_old) && self.store.log.has_room_for_events(length + DROP_BYTES_MAX)
     }
 
-    /// Drops one event for one that comes in a group, unless others have made room enough for it.
+    /// Drops one event for a new event of a group, unless other drops have made enough room.
     pub(crate) fn drop_for(&mut self, crowded: Crowded) -> Result<(), Failure> {
         let Crowded { subscription: id, limit } = crowded;
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
@@ -117,29 +117,14 @@ impl Engine {
         };
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         self.metrics.dead_letter_dropped(subscription.name(), "overflow");
-        tracing::warn!(subscription = %subscription.name(), "Backlog full: the oldest event is dropped.");
+        tracing::warn!(subscription = %subscription.name(), "Backlog full; oldest event dropped");
         Ok(())
     }
 
     fn oldest_droppable(&mut self, id: SubscriptionId) -> Result<Option<Oldest>, Failure> {
         match self.subscriptions.get(id) {
             Some(subscription) if subscription.is_ordered() => self.oldest_in_lanes(id),
-            Some(_) => self.oldest_single(id),
-            None => Ok(None),
+            _ => Ok(self.oldest_resting(id).map(|entry| Oldest { key: None, entry })),
         }
-    }
-
-    /// The oldest event of an unordered subscription that is not in flight.
-    fn oldest_single(&mut self, id: SubscriptionId) -> Result<Option<Oldest>, Failure> {
-        let resting = |s: &Subscription| {
-            let single = s.flow.singles.values().find(|single| !single.in_flight)?;
-            Some(Oldest { key: None, entry: single.entry })
-        };
-        let first = self.subscriptions.get(id).and_then(resting);
-        if first.is_some() {
-            return Ok(first);
-        }
-        self.take_next_single(id, None)?;
-        Ok(self.subscriptions.get(id).and_then(resting))
     }
 }

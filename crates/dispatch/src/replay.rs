@@ -1,8 +1,9 @@
-//! Replay jobs: dead letters go back to their targets, in order within a key, keys in parallel, one at a time per key.
+//! Replay jobs: dead letters go back to their targets, in order within a key and one at a time per key, with keys in
+//! parallel.
 //!
-//! A job is a record when it begins, when it has looked up what there is to do, and when it ends. In between its counts
-//! follow from the steps of its dead letters, so a restart goes on where the crash was: what is still a dead letter and
-//! failed before the job began is left to do.
+//! A job is logged when it begins, when its plan is complete, and when it ends. In between, its counts follow from
+//! the steps of its dead letters. So a restart continues where the crash happened: every event that is still a dead
+//! letter and failed before the job began is left to do.
 
 mod plan;
 mod run;
@@ -33,19 +34,25 @@ pub struct Job {
     pub selector: Selector,
     pub rate_per_second: u32,
     pub parallelism: u32,
+    #[serde(flatten)]
+    pub counts: Counts,
+    pub skipped_reasons: BTreeMap<String, u64>,
+    /// The dead letters that are in their lanes now: subscription, position, key.
+    pub open: Vec<(SubscriptionId, Position, String)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
     pub selected: u64,
     pub replayed: u64,
     pub failed: u64,
     pub skipped: u64,
-    /// Queued behind a dead letter that holds their lane: the job does not wait for them.
-    #[serde(default)]
+    /// Queued behind a dead letter that parks their lane. The job does not wait for these.
     pub waiting: u64,
     pub keys: u64,
     pub order_violations: u64,
     pub duplicates: u64,
-    pub skipped_reasons: BTreeMap<String, u64>,
-    /// In their lanes now: subscription, position, key.
-    pub open: Vec<(SubscriptionId, Position, String)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +64,7 @@ pub enum State {
     Stopped,
 }
 
-/// Jobs that are done are kept for people to look at, so many.
+/// Maximum number of finished jobs that are kept for inspection.
 const ENDED_KEPT: usize = 100;
 
 #[derive(Default)]
@@ -67,22 +74,22 @@ pub struct Replays {
     work: HashMap<u64, Work>,
 }
 
-/// What is left to do of a running job. Built from the dead letters that are there; ends with the process.
+/// The remaining work of a running job. Built from the existing dead letters and kept in memory only.
 #[derive(Default)]
 struct Work {
-    /// Until all that there is to do is known.
+    /// Set until the plan is complete.
     plan: Option<Box<Plan>>,
-    /// By the age of the oldest dead letter in each.
+    /// By the age of the oldest dead letter of each queue.
     queues: BTreeMap<(Millis, u64), Queue>,
     active: Vec<Queue>,
     done: HashSet<(SubscriptionId, Position)>,
     last: HashMap<(SubscriptionId, String), LaneNumber>,
     stopped: HashSet<(SubscriptionId, String)>,
-    /// Earliest time of the next replay, by the rate.
+    /// The earliest time of the next replay under the rate limit.
     next_at: f64,
 }
 
-/// Dead letters that go one after the other.
+/// Dead letters that are replayed one after the other.
 pub(crate) struct Queue {
     pub(crate) subscription: SubscriptionId,
     key: Option<String>,
@@ -91,27 +98,33 @@ pub(crate) struct Queue {
 }
 
 impl Job {
-    /// What it passed over is still there and is looked at again, after a restart or a change of ordering.
+    /// Resets the counts of skipped dead letters that still exist and are checked again, after a restart or a change
+    /// of ordering.
     fn looks_again(&mut self) {
         for reason in ["manual", "invalid", "paused", "parked", "stopped", "noSubscription", "unreadable"] {
-            self.skipped -= self.skipped_reasons.remove(reason).unwrap_or(0);
+            self.counts.skipped -= self.skipped_reasons.remove(reason).unwrap_or(0);
         }
     }
 
-    /// So many are left to do. What was selected and is not known of any more is gone.
+    /// `left` dead letters are left to do. Selected ones that can no longer be found are counted as gone.
     fn planned(&mut self, left: u64, keys: u64) {
-        if self.selected == 0 {
-            self.keys = keys;
+        if self.counts.selected == 0 {
+            self.counts.keys = keys;
         }
         let open = self.open.len() as u64;
-        let known = self.replayed + self.failed + self.skipped + self.waiting + open + left;
-        self.skip("gone", self.selected.saturating_sub(known));
-        self.selected = self.selected.max(known);
+        let known = self.counts.replayed
+            + self.counts.failed
+            + self.counts.skipped
+            + self.counts.waiting
+            + open
+            + left;
+        self.skip("gone", self.counts.selected.saturating_sub(known));
+        self.counts.selected = self.counts.selected.max(known);
     }
 
     fn skip(&mut self, reason: &str, count: u64) {
         if count > 0 {
-            self.skipped += count;
+            self.counts.skipped += count;
             *self.skipped_reasons.entry(reason.to_owned()).or_default() += count;
         }
     }
@@ -149,12 +162,12 @@ impl Queue {
 }
 
 impl Replays {
-    /// The lanes that were planned with are others now: jobs plan again.
+    /// The lanes have changed, so all jobs plan again.
     pub fn plan_again(&mut self) {
         self.work.clear();
     }
 
-    /// What jobs and what is left to do of them take in memory, about.
+    /// Approximate memory of the jobs and their remaining work.
     pub fn memory_bytes(&self) -> usize {
         let jobs = self.jobs.values().map(Job::memory_bytes).sum::<usize>();
         jobs + self.work.values().map(Work::memory_bytes).sum::<usize>()
@@ -182,12 +195,12 @@ impl Replays {
         self.jobs.values().any(|job| job.state == State::Running)
     }
 
-    /// Jobs as rows for a checkpoint.
+    /// The jobs as rows for a checkpoint.
     pub fn changed(&self) -> Vec<(u64, String)> {
         self.jobs.iter().filter_map(|(id, job)| Some((*id, serde_json::to_string(job).ok()?))).collect()
     }
 
-    /// When the next dead letter may go. A queue whose letter is on its way waits for the outcome of that.
+    /// When the next dead letter may be replayed. A queue with a dead letter in flight waits for its outcome.
     pub fn wake_at(&self) -> Option<Millis> {
         if self.work.values().any(|work| work.plan.as_ref().is_some_and(|plan| !plan.is_done())) {
             return Some(Millis::ZERO);
@@ -202,14 +215,14 @@ impl Replays {
         }
     }
 
-    /// A dead letter of this job waits in its lane behind the one that holds it.
+    /// A dead letter of this job is pending behind the one that parks its lane.
     pub fn waits(&mut self, job: u64) {
         if let Some(job) = self.jobs.get_mut(&job) {
-            job.waiting += 1;
+            job.counts.waiting += 1;
         }
     }
 
-    /// A running job sent this dead letter back to its lane and its outcome is not known yet.
+    /// True if a running job returned this dead letter to its lane and the outcome is unknown.
     pub fn is_open(&self, id: SubscriptionId, position: Position) -> bool {
         self.jobs.values().any(|job| job.open.iter().any(|open| open.0 == id && open.1 == position))
     }
@@ -229,26 +242,26 @@ impl Replays {
         }
         let Some((job_id, key)) = self.close(id, position) else { return };
         let Some(job) = self.jobs.get_mut(&job_id) else { return };
-        job.replayed += 1;
+        job.counts.replayed += 1;
         let work = self.work.entry(job_id).or_default();
         if !work.done.insert((id, position)) {
-            job.duplicates += 1;
+            job.counts.duplicates += 1;
         }
         if number != LaneNumber(0) {
             let last = work.last.entry((id, key)).or_default();
-            job.order_violations += u64::from(number < *last);
+            job.counts.order_violations += u64::from(number < *last);
             *last = number;
         }
     }
 
-    /// A dead letter that was on its way was purged or dropped: no job waits for it.
+    /// A dead letter in flight was purged or dropped, so no job waits for it.
     pub fn dropped(&mut self, id: SubscriptionId, position: Position) {
         if let Some((job, _)) = self.close(id, position) {
             self.skip(job, "purged", 1);
         }
     }
 
-    /// A subscription is gone, and with it all that was on its way to it.
+    /// A subscription was deleted with all of its events in flight.
     pub fn forget(&mut self, id: SubscriptionId) {
         let positions: Vec<Position> = self
             .jobs
@@ -272,13 +285,13 @@ impl Replays {
         }
         let Some((job_id, key)) = self.close(id, position) else { return };
         if let Some(job) = self.jobs.get_mut(&job_id) {
-            job.failed += 1;
+            job.counts.failed += 1;
         }
         self.work.entry(job_id).or_default().stopped.insert((id, key));
     }
 }
 
-/// What a replay is asked to do.
+/// The parameters of a replay.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub selector: Selector,
@@ -286,7 +299,7 @@ pub struct Request {
     pub parallelism: u32,
 }
 
-/// What a replay would do, looked up in parts.
+/// The effect that a replay would have, computed in parts.
 pub struct DryRun {
     pub request: Request,
     pub(crate) plan: Plan,
@@ -299,7 +312,7 @@ impl Engine {
         Ok(DryRun { request, plan })
     }
 
-    /// Looks at one more part. Answers whether that was the last.
+    /// Processes one more part. Returns true if it was the last.
     pub fn continue_dry_run(&self, dry: &mut DryRun) -> Result<bool, Refused> {
         self.plan_part(&mut dry.plan)?;
         Ok(dry.plan.is_done())
@@ -317,14 +330,7 @@ impl Engine {
             selector: request.selector,
             rate_per_second: request.rate_per_second,
             parallelism: request.parallelism.max(1),
-            selected: 0,
-            replayed: 0,
-            failed: 0,
-            skipped: 0,
-            waiting: 0,
-            keys: 0,
-            order_violations: 0,
-            duplicates: 0,
+            counts: Counts::default(),
             skipped_reasons: BTreeMap::new(),
             open: Vec::new(),
         };
@@ -342,14 +348,14 @@ impl Engine {
                         Some((namespace, name)) => {
                             format!("apply function {name} (namespace {namespace}) again")
                         }
-                        None => "create one of that name".to_owned(),
+                        None => "create a subscription with this name".to_owned(),
                     };
                     return Err(Refused::Conflict(format!(
-                        "subscription {name:?} is gone and only its dead letters are left; {remedy} to replay them \
+                        "subscription {name:?} was deleted and only its dead letters are left; {remedy} to replay them \
                          to it"
                     )));
                 }
-                Err(Refused::NotFound(format!("there is no subscription {name:?}")))
+                Err(Refused::NotFound(format!("subscription {name:?} not found")))
             }
             _ => Ok(()),
         }
@@ -364,7 +370,6 @@ impl Engine {
         }
     }
 
-    /// A namespace is gone: whoever has its name later sees none of its jobs.
     pub(crate) fn forget_replays_of(&mut self, namespace: &str) {
         let jobs = self.replays.jobs.values();
         let its = jobs.filter(|job| job.selector.namespace.as_deref() == Some(namespace));
@@ -376,8 +381,7 @@ impl Engine {
     }
 
     pub fn stop_replay(&mut self, id: u64) -> Result<(), Refused> {
-        let job =
-            self.replays.get(id).ok_or_else(|| Refused::NotFound(format!("there is no replay r{id}")))?;
+        let job = self.replays.get(id).ok_or_else(|| Refused::NotFound(format!("replay r{id} not found")))?;
         if job.state != State::Running {
             return Ok(());
         }

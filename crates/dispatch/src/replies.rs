@@ -1,35 +1,36 @@
-//! Events that a function answers with: they are accepted in the same step as the acknowledgement of their cause, so
-//! that after a crash there are both or neither. What has no id gets one from its cause and its place in the answer, so
-//! that an answer given twice adds nothing.
+//! Reply events of functions. They are accepted in the same step as the acknowledgement of their cause, so a crash
+//! keeps both or neither. A reply without an id gets one from its cause and its place in the response, so repeating a
+//! response adds nothing.
 
 use crate::delivery::STEP_BYTES_MAX;
 use crate::engine::{Engine, Failure, InFlight, Ticket, Who};
 use crate::group::{NoRoom, Origin, OutboxEntry};
 use crate::lanes::Resident;
-use crate::subscription::Held;
+use crate::subscription::{Subscription, Suspension};
 use crate::subscriptions::Work;
 use klambda_core::event::{Attribute, Event, Value};
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::Entry;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::{Document, MANAGED_PREFIX};
 use klambda_core::time::Millis;
+use klambda_store::address::Kept;
 use klambda_store::log;
 use klambda_store::segment::RECORD_HEADER;
 
-/// How many answers of functions lie between an event and the one that began it.
+/// The number of function replies between an event and the original event.
 pub const HOPS: &str = "lambdahops";
 
-/// Answers that find no room are kept up to here; beyond it their function is called again later.
+/// Responses that find no room are kept up to this size. Beyond it, the function is called again later.
 const PUT_OFF_BYTES_MAX: usize = 16 << 20;
-/// How often those that are kept look for room again, and how long the others wait.
+/// How often kept responses look for room again, and how long the others wait.
 const LOOK_MS: u64 = 50;
 const RETRY_MS: u64 = 1000;
 
-/// Answers whose events find no room yet. Their causes are not acknowledged and stay in flight.
+/// Responses whose reply events find no room yet. Their causes are not acknowledged and stay in flight.
 #[derive(Default)]
-pub(crate) struct PutOff {
+pub(crate) struct DelayedReplies {
     answers: Vec<Waiting>,
     bytes: usize,
     due: Option<Millis>,
@@ -41,7 +42,7 @@ struct Waiting {
     why: String,
 }
 
-impl PutOff {
+impl DelayedReplies {
     pub fn due(&self) -> Option<Millis> {
         self.due
     }
@@ -51,7 +52,7 @@ impl PutOff {
     }
 }
 
-/// What an answer is about.
+/// The event that a response belongs to.
 struct Cause {
     subscription: SubscriptionId,
     position: Position,
@@ -62,18 +63,18 @@ struct Cause {
 }
 
 impl Engine {
-    /// A call ended well, with events of its own.
+    /// A call succeeded and returned reply events.
     pub(crate) fn finish_replied(&mut self, ticket: Ticket, replies: Vec<Event>) -> Result<(), Failure> {
         let Some(flight) = self.calls.get(ticket).copied() else { return Ok(()) };
         let Some(entry) = self.entry_of(&flight) else { return self.finish(ticket, acknowledged()) };
         let Some(cause) = self.cause_of(&flight, &entry)? else {
-            let why = "the event that they answer cannot be read back".to_owned();
-            return self.finish(ticket, Outcome::BadReplies(why));
+            let why = "the event that the function replied to cannot be read from the log".to_owned();
+            return self.finish(ticket, CallOutcome::BadReplies(why));
         };
         let replies = match self.complete(&cause, replies) {
             Ok(replies) if replies.is_empty() => return self.finish(ticket, acknowledged()),
             Ok(replies) => replies,
-            Err(why) => return self.finish(ticket, Outcome::BadReplies(why)),
+            Err(why) => return self.finish(ticket, CallOutcome::BadReplies(why)),
         };
         let origin = Origin::Reply(cause.subscription);
         let namespace = self.subscriptions.get(cause.subscription).map(|s| s.namespace).unwrap_or_default();
@@ -82,7 +83,7 @@ impl Engine {
         let length = match self.room_for(&entries, RECORD_HEADER + STEP_BYTES_MAX, origin)? {
             Ok(length) => length,
             Err(no_room @ NoRoom::TooLarge(_)) => {
-                return self.finish(ticket, Outcome::BadReplies(no_room.to_string()));
+                return self.finish(ticket, CallOutcome::BadReplies(no_room.to_string()));
             }
             Err(no_room) => {
                 self.put_off(ticket, replies, no_room.to_string());
@@ -105,15 +106,17 @@ impl Engine {
         let subscription = self.subscriptions.get(flight.subscription)?;
         match flight.who {
             Who::Lane(slot) => self.lanes.get(slot)?.lane.head().map(|(_, entry)| *entry),
-            Who::Alone(position) => subscription.flow.singles.get(&position).map(|single| single.entry),
+            Who::Alone(position) => {
+                subscription.unordered.under_way.get(&position).map(|single| single.entry)
+            }
         }
     }
 
-    /// None of one that cannot be read back.
+    /// `None` if the event can no longer be read.
     fn cause_of(&mut self, flight: &InFlight, entry: &Entry) -> Result<Option<Cause>, Failure> {
         let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(None) };
         let (id, source) = (subscription.id, source_of(&subscription.document));
-        self.read_back(entry.at, |_, event| Cause {
+        self.read_back(entry.address(), |_, event| Cause {
             subscription: id,
             position: entry.position,
             id: event.id().to_owned(),
@@ -123,11 +126,11 @@ impl Engine {
         })
     }
 
-    /// Fills in what a function may leave out, or says why its events cannot be taken.
+    /// Fills in attributes that a function may omit, or returns why the events are invalid.
     fn complete(&self, cause: &Cause, replies: Vec<Event>) -> Result<Vec<Event>, String> {
         if replies.len() > self.config.replies_max {
             return Err(format!(
-                "{} events; an answer has at most {}",
+                "{} events in one response; the limit is {}",
                 replies.len(),
                 self.config.replies_max
             ));
@@ -135,8 +138,8 @@ impl Engine {
         let hops = cause.hops.saturating_add(1);
         if hops > self.config.hops_max && !replies.is_empty() {
             return Err(format!(
-                "the loop guard stopped it: {HOPS} would be {hops}, and at most {} answers may follow one another; \
-                 filters that let a function see its own events make such a loop",
+                "the loop guard rejected the reply: {HOPS} would be {hops}, and the limit is {}; \
+                 check that the filters do not match the function's own reply events",
                 self.config.hops_max
             ));
         }
@@ -144,12 +147,12 @@ impl Engine {
         Ok(replies.into_iter().enumerate().map(fill).collect())
     }
 
-    // ---- no room yet --------------------------------------------------------------------------------------
+    // ---- waiting for room ---------------------------------------------------------------------------------
 
     fn put_off(&mut self, ticket: Ticket, replies: Vec<Event>, why: String) {
         let bytes: usize = replies.iter().map(Event::encoded_len_max).sum();
         if self.calls.held_back.bytes + bytes > PUT_OFF_BYTES_MAX {
-            return self.not_ready(ticket, format!("no room for its events: {why}"), RETRY_MS);
+            return self.not_ready(ticket, format!("no room for the reply events: {why}"), RETRY_MS);
         }
         self.calls.held_back.bytes += bytes;
         self.mark_put_off(ticket);
@@ -169,11 +172,22 @@ impl Engine {
             return;
         }
         for Waiting { ticket, replies, .. } in std::mem::take(&mut self.calls.held_back).answers {
-            self.outcome(ticket, Outcome::Replied { replies });
+            self.outcome(ticket, CallOutcome::Replied { replies });
         }
     }
 
-    /// What the answer to this lane's head waits for.
+    /// Status message with the number of calls whose reply events wait for room, and why the first one waits.
+    pub(crate) fn put_off_message(&self, subscription: &Subscription) -> Option<String> {
+        let is_its = |waiting: &&Waiting| {
+            self.calls.get(waiting.ticket).is_some_and(|flight| flight.subscription == subscription.id)
+        };
+        let first = self.calls.held_back.answers.iter().find(is_its)?;
+        let count = subscription.flow.put_off;
+        let calls = if count == 1 { "1 call has".into() } else { format!("{count} calls have") };
+        Some(format!("{calls} returned reply events that wait for room: {}", first.why))
+    }
+
+    /// Why the reply events for this lane's head wait.
     pub(crate) fn put_off_of(&self, resident: &Resident) -> Option<&str> {
         let is_its = |waiting: &&Waiting| {
             let who = self.calls.get(waiting.ticket).map(|flight| flight.who);
@@ -184,47 +198,47 @@ impl Engine {
         self.calls.held_back.answers.iter().find(is_its).map(|waiting| waiting.why.as_str())
     }
 
-    // ---- no replica ---------------------------------------------------------------------------------------
+    // ---- waiting for a replica ----------------------------------------------------------------------------
 
-    /// There was nobody to call: no attempt was made, and the subscription rests for a while.
+    /// No replica could be called. No attempt was made, and the subscription waits for a while.
     pub(crate) fn not_ready(&mut self, ticket: Ticket, why: String, retry_after_ms: u64) {
         if let Some(flight) = self.calls.get(ticket) {
             let id = flight.subscription;
             let until = self.now + retry_after_ms.clamp(1, klambda_core::retry::RETRY_AFTER_MS_MAX);
-            self.hold(id, Held { why, until });
+            self.suspend(id, Suspension { why, until });
         }
         if planted::is_on(Bug::NotReadyCounts) {
-            let done = self.finish(ticket, Outcome::Timeout);
+            let done = self.finish(ticket, CallOutcome::Timeout);
             return self.note(done);
         }
         self.abandon(ticket);
     }
 
-    pub(crate) fn hold(&mut self, id: SubscriptionId, held: Held) {
+    pub(crate) fn suspend(&mut self, id: SubscriptionId, suspension: Suspension) {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
-        subscription.flow.held = Some(held);
+        subscription.flow.suspension = Some(suspension);
     }
 
-    /// The earliest time at which a subscription that is held goes on.
-    pub(crate) fn held_until(&self) -> Option<Millis> {
+    /// The earliest time at which a suspended subscription continues.
+    pub(crate) fn suspended_until(&self) -> Option<Millis> {
         self.subscriptions
-            .each_with(Work::Held)
-            .filter_map(|s| s.flow.held.as_ref())
+            .each_with(Work::Suspended)
+            .filter_map(|s| s.flow.suspension.as_ref())
             .map(|held| held.until)
             .min()
     }
 
-    /// Those whose time has come go on.
-    pub(crate) fn release_held(&mut self) {
+    /// Releases suspended subscriptions whose time has come.
+    pub(crate) fn release_suspended(&mut self) {
         let now = self.now;
-        for id in self.subscriptions.with(Work::Held) {
+        for id in self.subscriptions.with(Work::Suspended) {
             if let Some(subscription) = self.subscriptions.get_mut(id) {
-                subscription.flow.held.take_if(|held| held.until <= now);
+                subscription.flow.suspension.take_if(|held| held.until <= now);
             }
         }
     }
 
-    /// A function has a replica again: its events need not wait any longer.
+    /// A function has a replica again, so its events need not wait any longer.
     pub fn function_ready(&mut self, namespace: &str, name: &str) {
         let is_it = |s: &&crate::subscription::Subscription| {
             let function = s.document.spec.target.function();
@@ -233,7 +247,7 @@ impl Engine {
         let its: Vec<SubscriptionId> = self.subscriptions.values().filter(is_it).map(|s| s.id).collect();
         for id in its {
             if let Some(subscription) = self.subscriptions.get_mut(id) {
-                subscription.flow.held.take_if(|held| held.until < Millis::NEVER);
+                subscription.flow.suspension.take_if(|held| held.until < Millis::NEVER);
             }
         }
     }
@@ -242,8 +256,8 @@ impl Engine {
 impl Cause {
     fn fill(&self, n: usize, mut reply: Event, hops: u32) -> Event {
         if reply.id.is_empty() {
-            // The position tells causes apart that have an id in common, the subscription functions that answer the same
-            // cause; both are the same however often it is answered.
+            // The position distinguishes causes with the same id, and the subscription distinguishes functions that
+            // reply to the same cause. Both are the same for every repetition.
             reply.id = format!("{}.{}.{}.{n}", self.id, self.position, self.subscription.0);
         }
         if reply.source.is_empty() {
@@ -261,11 +275,11 @@ impl Cause {
     }
 }
 
-fn acknowledged() -> Outcome {
-    Outcome::Status { code: 200, retry_after_ms: None, detail: String::new() }
+fn acknowledged() -> CallOutcome {
+    CallOutcome::Status { code: 200, retry_after_ms: None, detail: String::new() }
 }
 
-/// Of events that say none: the function they are from, wherever it runs.
+/// The source of replies without one: the function that they are from, wherever it runs.
 fn source_of(document: &Document) -> String {
     let managed = document.name.strip_prefix(MANAGED_PREFIX).and_then(|name| name.split_once('.'));
     match (document.spec.target.function(), managed) {

@@ -1,5 +1,5 @@
-//! Which lanes are in memory. A lane comes in when something happens to it and goes back to its row when nothing does;
-//! the middle of a long queue is on disk even while its lane is in memory.
+//! Loads and evicts lanes. A lane is loaded when something happens to it, and goes back to its row when it is idle.
+//! The middle of a long queue is on disk even while its lane is in memory.
 
 mod queues;
 
@@ -8,15 +8,15 @@ pub(crate) use queues::PART_EVENTS;
 use crate::engine::{Engine, Failure};
 use crate::lanes::{Earlier, Indexed, Previous, Resident, Slot};
 use crate::rows;
-use crate::subscription::{Row, Single, Subscription};
+use crate::subscription::{Row, Subscription};
 use crate::subscriptions::Work;
-use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
+use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::Lane;
-use klambda_core::lane_row::{put_entry, take_entry};
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::wire::{Malformed, Reader, put_bytes, put_option, put_varint};
+use klambda_store::address::LogAddress;
 use serde::{Deserialize, Serialize};
 
 #[derive(Default, Serialize, Deserialize)]
@@ -25,14 +25,14 @@ struct Global {
     next_replay: u64,
     removed: Vec<SubscriptionId>,
     #[serde(default)]
-    parted: crate::accept::Parted,
+    parted: crate::accept::FormerSubscriptions,
     #[serde(default)]
-    known: crate::known::Known,
+    known: crate::known_ids::KnownIds,
     now: Millis,
 }
 
 impl Engine {
-    /// The lane in memory, from its row or new.
+    /// Returns the lane in memory; loads it from its row or creates it.
     pub(crate) fn resident(&mut self, id: SubscriptionId, key: &str) -> Result<Slot, Failure> {
         if let Some(slot) = self.lanes.find(id, key) {
             return Ok(slot);
@@ -45,7 +45,7 @@ impl Engine {
                 resident
             }
         };
-        if resident.indexed == Indexed::Waiting
+        if resident.row.indexed == Indexed::Waiting
             && let Some(subscription) = self.subscriptions.get_mut(id)
         {
             subscription.on_disk.waiting = subscription.on_disk.waiting.saturating_sub(1);
@@ -55,7 +55,7 @@ impl Engine {
         if is_idle {
             self.lanes.list_idle(slot);
         }
-        // Whatever it was brought in for, it has left the disk's index: from here on its own timer wakes it.
+        // The lane is no longer in the index on disk, so from here on its own timer wakes it.
         self.touch(slot);
         Ok(slot)
     }
@@ -64,7 +64,7 @@ impl Engine {
         self.subscriptions.get(id).map_or(0, |subscription| subscription.life.epochs)
     }
 
-    /// As it is, without bringing it in.
+    /// Reads a lane without loading it.
     pub(crate) fn peek_lane(&self, id: SubscriptionId, key: &str) -> Result<Option<Resident>, Failure> {
         let row = self.store.rows.get(&rows::of_lane(rows::LANE, id, key))?;
         row.map(|row| self.decode_lane(id, key, &row)).transpose()
@@ -73,40 +73,31 @@ impl Engine {
     fn decode_lane(&self, id: SubscriptionId, key: &str, row: &[u8]) -> Result<Resident, Failure> {
         let mut resident = Resident::new(id, key, Lane::new(Millis::ZERO));
         let r = &mut Reader::new(row);
-        resident.last_step = Address(r.varint()?);
-        resident.previous_number = LaneNumber(r.varint()?);
-        resident.previous = match r.text()? {
+        resident.last_step = LogAddress(r.varint()?);
+        resident.before.number = LaneNumber(r.varint()?);
+        resident.before.event = match r.text()? {
             "" => Previous::None,
             id => Previous::Id(id.to_owned()),
         };
-        resident.last_reason = Reason::from_code(r.u8()?).ok_or(Malformed("reason"))?;
-        resident.last_error = r.text()?.to_owned();
+        resident.failure.reason = Reason::from_code(r.u8()?).ok_or(Malformed("reason"))?;
+        resident.failure.error = r.text()?.to_owned();
         for _ in 0..r.varint()? {
             let (position, attempts) = (Position(r.varint()?), r.u32()?);
-            resident.earlier.push(Earlier { position, attempts, previous_id: String::new() });
+            resident.earlier.push(Earlier { position, attempts, previous_id: r.text()?.to_owned() });
         }
+        let (number, id_behind) = (LaneNumber(r.varint()?), r.text()?.to_owned());
+        resident.before.behind = (number.0 > 0).then_some((number, Previous::Id(id_behind)));
+        resident.epoch = r.u32()?;
         resident.lane = Lane::decode(r)?;
-        if !r.is_empty() {
-            let (number, id) = (LaneNumber(r.varint()?), r.text()?.to_owned());
-            resident.behind = (number.0 > 0).then_some((number, Previous::Id(id)));
-        }
-        if !r.is_empty() {
-            for earlier in &mut resident.earlier {
-                earlier.previous_id = r.text()?.to_owned();
-            }
-        }
-        if !r.is_empty() {
-            resident.epoch = r.u32()?;
-        }
-        resident.dirty = false;
+        resident.row.dirty = false;
         resident.enter(self.epoch_of(id));
-        resident.indexed = resident.index_kind();
-        resident.counted = resident.count_kind();
+        resident.row.indexed = resident.index_kind();
+        resident.listed.counted = resident.count_kind();
         let first = resident.lane.first_droppable_at_rest();
         if let Some(entry) =
             first.filter(|_| self.subscriptions.get(id).is_some_and(|s| s.on_disk.lists_ages))
         {
-            resident.aged_at = entry.position;
+            resident.row.aged_at = entry.position;
         }
         if self.condition.live
             && let Some(subscription) = self.subscriptions.get(id)
@@ -118,14 +109,14 @@ impl Engine {
         Ok(resident)
     }
 
-    /// Writes the lane's row and index as they should be now.
+    /// Updates the lane's row and index.
     pub(crate) fn store_lane(&mut self, slot: Slot) -> Result<(), Failure> {
         self.resolve_previous(slot)?;
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
-        if !resident.dirty {
+        if !resident.row.dirty {
             return Ok(());
         }
-        resident.dirty = false;
+        resident.row.dirty = false;
         let row = resident.row();
         let (id, key) = (resident.subscription, resident.key.clone());
         self.store.rows.put(&rows::of_lane(rows::LANE, id, &key), &row);
@@ -136,7 +127,7 @@ impl Engine {
 
     fn store_index(&mut self, slot: Slot) {
         let Some(resident) = self.lanes.get_mut(slot) else { return };
-        let (before, after) = (resident.indexed, resident.index_kind());
+        let (before, after) = (resident.row.indexed, resident.index_kind());
         let (id, key) = (resident.subscription, &resident.key);
         let row = |letter| rows::of_lane(letter, id, key);
         if before != after {
@@ -153,14 +144,14 @@ impl Engine {
             Indexed::Parked if before != after => self.store.rows.put(&row(rows::PARKED), &[]),
             _ => {}
         }
-        resident.indexed = after;
+        resident.row.indexed = after;
         if let Some(subscription) = self.subscriptions.get_mut(id) {
             let lanes = &mut subscription.tally.waiting_lanes;
             *lanes = *lanes + u64::from(after == Indexed::Waiting) - u64::from(before == Indexed::Waiting);
         }
     }
 
-    /// Out of memory, to its row.
+    /// Moves a lane from memory to its row.
     pub(crate) fn evict(&mut self, slot: Slot) -> Result<(), Failure> {
         self.store_lane(slot)?;
         let Some(resident) = self.lanes.remove(slot) else { return Ok(()) };
@@ -168,7 +159,7 @@ impl Engine {
         if let Some(subscription) = self.subscriptions.get_mut(resident.subscription) {
             subscription.evicted_from_ages(&resident);
         }
-        if resident.indexed == Indexed::Waiting
+        if resident.row.indexed == Indexed::Waiting
             && let Some(subscription) = self.subscriptions.get_mut(resident.subscription)
         {
             subscription.on_disk.waiting += 1;
@@ -176,71 +167,67 @@ impl Engine {
                 return Ok(());
             }
             subscription.on_disk.due = subscription.on_disk.due.min(due);
-            // A look through the index that is under way may be past its key.
+            // A scan of the index that is under way may have passed its key.
             subscription.on_disk.seen_due = subscription.on_disk.seen_due.min(due);
         }
         Ok(())
     }
 
-    /// Looks the ids of the lane's previous events up, so that the events themselves may go.
+    /// Looks up the ids of the lane's previous events, so that the events themselves may be deleted.
     pub(crate) fn resolve_previous(&mut self, slot: Slot) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
-        let before = match resident.previous {
+        let before = match resident.before.event {
             Previous::At(at) => Some(self.id_at(at)?),
             _ => None,
         };
         if let (Some(resident), Some(previous)) = (self.lanes.get_mut(slot), before) {
-            resident.previous = previous;
+            resident.before.event = previous;
         }
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
-        let behind = match resident.behind {
+        let behind = match resident.before.behind {
             Some((number, Previous::At(at))) => Some((number, self.id_at(at)?)),
             _ => return Ok(()),
         };
         if let Some(resident) = self.lanes.get_mut(slot) {
-            resident.behind = behind;
+            resident.before.behind = behind;
         }
         Ok(())
     }
 
-    /// None of one that cannot be read back: what follows it names nothing rather than something wrong.
-    fn id_at(&mut self, at: Address) -> Result<Previous, Failure> {
+    /// `None` if the event cannot be read: the following event then names no previous event rather than a wrong one.
+    fn id_at(&mut self, at: LogAddress) -> Result<Previous, Failure> {
         let id = self.read_back(at, |_, event| event.id().to_owned())?;
         Ok(id.map_or(Previous::None, Previous::Id))
     }
 
-    // ---- all at once --------------------------------------------------------------------------------------
+    // ---- all lanes ----------------------------------------------------------------------------------------
 
-    /// State as of the last checkpoint.
+    /// Loads the state of the last checkpoint.
     pub(crate) fn load_rows(&mut self) -> Result<(), Failure> {
         if let Some(row) = self.store.rows.get(rows::GLOBAL)? {
             let global: Global = from_json(&row)?;
             self.subscriptions.set_next(global.next_subscription);
-            self.keeping.set_removed_stored(global.removed.clone());
+            self.maintenance.set_removed_stored(global.removed.clone());
             self.subscriptions.set_removed(global.removed);
             self.subscriptions.parted = global.parted;
-            self.known = global.known;
+            self.known_ids = global.known;
             self.replays.next_id = global.next_replay.max(1);
             self.now = self.now.max(global.now);
         }
         self.load_namespaces()?;
         for (key, row) in self.store.rows.scan(&[rows::SUBSCRIPTION], &[], usize::MAX)? {
-            let id = SubscriptionId(u32::from_be_bytes(
-                key.get(1..5).and_then(|bytes| bytes.try_into().ok()).unwrap_or_default(),
-            ));
+            let id = rows::subscription_of(&key);
             let row: Row = from_json(&row)?;
             let mut subscription =
                 Subscription::from_row(id, row).ok_or(Malformed("subscription document"))?;
-            // What was unread at the checkpoint is in the log alone.
+            // Events that were unread at the checkpoint are only in the log.
             subscription.unread.from =
                 Position(self.store.manifest.checkpoint().next_position.0.saturating_sub(1));
             subscription.flow.endpoint =
                 self.calls.endpoints.of(subscription.namespace, &subscription.document.spec.target);
             self.subscriptions.add(subscription);
         }
-        for (key, row) in self.store.rows.scan(&[rows::SINGLE], &[], usize::MAX)? {
-            self.load_single(&key, &row)?;
-        }
+        self.load_unordered()?;
         for (key, row) in self.store.rows.scan(&[rows::REPLAY], &[], usize::MAX)? {
             let text = String::from_utf8(row).map_err(|_| Malformed("replay"))?;
             self.replays.put(rows::number_of(&key), &text);
@@ -248,32 +235,14 @@ impl Engine {
         Ok(())
     }
 
-    fn load_single(&mut self, key: &[u8], row: &[u8]) -> Result<(), Failure> {
-        let id = SubscriptionId(u32::from_be_bytes(
-            key.get(1..5).and_then(|bytes| bytes.try_into().ok()).unwrap_or_default(),
-        ));
-        let r = &mut Reader::new(row);
-        let mut single = Single::new(take_entry(r)?);
-        single.attempts = r.u32()?;
-        single.attempts_total = r.u32()?;
-        single.retry_at = r.option()?.map(Millis);
-        single.reason = Reason::from_code(r.u8()?).ok_or(Malformed("reason"))?;
-        single.error = r.text()?.to_owned();
-        single.stored = true;
-        if let Some(subscription) = self.subscriptions.get_mut(id) {
-            subscription.flow.singles.insert(Position(rows::number_of(key)), single);
-        }
-        Ok(())
-    }
-
-    /// Everything that is only in memory becomes rows: the first step of a checkpoint.
+    /// Converts everything that is only in memory to rows: the first step of a checkpoint.
     pub(crate) fn store_all(&mut self) -> Result<(), Failure> {
         let is_left_out = |r: &Resident| planted::is_on(Bug::CheckpointSkipsBusy) && r.lane.in_flight();
-        let is_due = |resident: &Resident| resident.dirty && !is_left_out(resident);
+        let is_due = |resident: &Resident| resident.row.dirty && !is_left_out(resident);
         let dirty: Vec<Slot> =
             self.lanes.iter().filter(|(_, resident)| is_due(resident)).map(|(slot, _)| slot).collect();
         dirty.into_iter().try_for_each(|slot| self.store_lane(slot))?;
-        // How far those that read have come moves with the log, also while nothing happens to them.
+        // The progress of subscriptions that read moves with the log, even if nothing else happens to them.
         let mut ids = self.subscriptions.with(Work::Reading);
         ids.extend(self.subscriptions.unstored());
         ids.sort_unstable();
@@ -287,7 +256,7 @@ impl Engine {
             next_replay: self.replays.next_id,
             removed: self.subscriptions.removed().to_vec(),
             parted: self.subscriptions.parted.clone(),
-            known: self.known.clone(),
+            known: self.known_ids.clone(),
             now: self.now,
         };
         self.store.rows.put(rows::GLOBAL, &to_json(&global)?);
@@ -301,30 +270,20 @@ impl Engine {
         self.set_cursor(id);
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         let mut row = subscription.row();
-        // A request that is open ends with the process: its lane counts as it will be found.
+        // An open request ends with the process, so its lane is counted as it will be after a restart.
         for flight in self.calls.iter().map(|(_, flight)| flight).filter(|flight| flight.subscription == id) {
             if let crate::engine::Who::Lane(slot) = flight.who
                 && let Some(resident) = self.lanes.get(slot)
             {
-                row.tally.recount(resident.counted, resident.count_kind_at_rest());
+                row.tally.recount(resident.listed.counted, resident.count_kind_at_rest());
             }
         }
-        for (position, single) in &mut subscription.flow.singles {
-            let mut value = Vec::new();
-            put_entry(&mut value, &single.entry);
-            put_varint(&mut value, u64::from(single.attempts));
-            put_varint(&mut value, u64::from(single.attempts_total));
-            put_option(&mut value, single.retry_at.map(|at| at.0));
-            value.push(single.reason.code());
-            put_bytes(&mut value, single.error.as_bytes());
-            self.store.rows.put(&rows::at_position(rows::SINGLE, id, *position), &value);
-            single.stored = true;
-        }
+        subscription.unordered.store(id, &mut self.store.rows);
         self.store.rows.put(&rows::of_subscription(rows::SUBSCRIPTION, id), &to_json(&row)?);
         Ok(())
     }
 
-    /// After recovery: timers, queues and counters are built from state.
+    /// After recovery, builds timers, queues and counters from state.
     pub(crate) fn go_live(&mut self) -> Result<(), Failure> {
         self.condition.live = true;
         let slots: Vec<Slot> = self.lanes.iter().map(|(slot, _)| slot).collect();
@@ -339,9 +298,9 @@ impl Engine {
             self.touch(slot);
         }
         for subscription in self.subscriptions.values() {
-            for (position, single) in &subscription.flow.singles {
+            for (position, single) in &subscription.unordered.under_way {
                 let at = single.retry_at.unwrap_or(Millis::ZERO).min(self.now + 3_600_000);
-                self.waits.single_until(at, subscription.id, *position);
+                self.wakeups.single_until(at, subscription.id, *position);
             }
         }
         Ok(())
@@ -354,7 +313,7 @@ impl Engine {
         resident.lane.clamp_timers(&subscription.policy, klambda_core::retry::RETRY_AFTER_MS_MAX, now);
     }
 
-    // ---- lanes on disk that should go on ------------------------------------------------------------------
+    // ---- due lanes on disk --------------------------------------------------------------------------------
 
     pub(crate) fn cold_due(&self) -> Option<Millis> {
         let ready_max = self.ready_max();
@@ -363,7 +322,7 @@ impl Engine {
         cold.map(|subscription| subscription.on_disk.due).min()
     }
 
-    /// Brings lanes in that are due, some at a time, while there is little else to do for their subscription.
+    /// Loads due lanes in portions, while their subscription has little other work.
     pub(crate) fn warm_up(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         let batch = self.ready_max();
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
@@ -407,50 +366,42 @@ impl Engine {
 }
 
 impl Resident {
-    /// The lane's row. What is not looked up yet of the previous event must be before.
+    /// The row of the lane. The ids of the previous events must be resolved first.
     pub(crate) fn row(&self) -> Vec<u8> {
         let mut row = Vec::with_capacity(128);
         put_varint(&mut row, self.last_step.0);
-        put_varint(&mut row, self.previous_number.0);
-        let previous = match &self.previous {
+        put_varint(&mut row, self.before.number.0);
+        let previous = match &self.before.event {
             Previous::Id(id) => id.as_str(),
             _ => "",
         };
         put_bytes(&mut row, previous.as_bytes());
-        row.push(self.last_reason.code());
-        put_bytes(&mut row, self.last_error.as_bytes());
+        row.push(self.failure.reason.code());
+        put_bytes(&mut row, self.failure.error.as_bytes());
         put_varint(&mut row, self.earlier.len() as u64);
         for earlier in &self.earlier {
             put_varint(&mut row, earlier.position.0);
             put_varint(&mut row, u64::from(earlier.attempts));
+            put_bytes(&mut row, earlier.previous_id.as_bytes());
         }
+        let behind = match &self.before.behind {
+            Some((number, Previous::Id(id))) => (number.0, id.as_str()),
+            _ => (0, ""),
+        };
+        put_varint(&mut row, behind.0);
+        put_bytes(&mut row, behind.1.as_bytes());
+        put_varint(&mut row, u64::from(self.epoch));
         self.lane.encode(&mut row);
-        // What came later to this row is at its end, and only where there is something to say.
-        match &self.behind {
-            Some((number, Previous::Id(id))) => {
-                put_varint(&mut row, number.0);
-                put_bytes(&mut row, id.as_bytes());
-            }
-            _ if self.earlier.is_empty() && self.epoch == 0 => return row,
-            _ => {
-                put_varint(&mut row, 0);
-                put_bytes(&mut row, b"");
-            }
-        }
-        self.earlier.iter().for_each(|earlier| put_bytes(&mut row, earlier.previous_id.as_bytes()));
-        if self.epoch > 0 {
-            put_varint(&mut row, u64::from(self.epoch));
-        }
         row
     }
 }
 
 fn missing(what: &str, key: &str) -> Failure {
-    Failure::State(format!("{what} of key {key:?} is missing from the tables"))
+    Failure::State(format!("{what} of key {key:?} not found in the tables"))
 }
 
 pub(crate) fn from_json<T: serde::de::DeserializeOwned>(row: &[u8]) -> Result<T, Failure> {
-    serde_json::from_slice(row).map_err(|error| Failure::State(format!("a row cannot be read: {error}")))
+    serde_json::from_slice(row).map_err(|error| Failure::State(format!("could not decode a row: {error}")))
 }
 
 pub(crate) fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, Failure> {

@@ -1,4 +1,4 @@
-//! Subscriptions that go but leave their dead letters behind: what a deleted function did not get to.
+//! Deleted subscriptions that leave dead letters behind, for example the undelivered events of a deleted function.
 
 use crate::accept::place;
 use crate::apply::event_of;
@@ -6,50 +6,53 @@ use crate::engine::{Engine, Failure, Ticket, if_readable};
 use crate::lanes::{Earlier, Slot};
 use crate::operate::Refused;
 use crate::residency::PART_EVENTS;
-use crate::subscription::{Held, Phase, Reading, Subscription};
+use crate::subscription::{Phase, Reading, Suspension};
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::{Entry, Hold, Input};
 use klambda_core::outcome::Reason;
 use klambda_core::time::Millis;
+use klambda_store::address::{Kept, LogAddress};
 use klambda_store::record::{Change, Gone, Record, Route, Step, To};
 
-/// Subscriptions of which only dead letters are left; the oldest of more go with theirs.
+/// Maximum number of deleted subscriptions with dead letters. Beyond it, the oldest are removed with their dead
+/// letters.
 const RETIRED_MAX: usize = 1000;
 const AT_ONCE: usize = 4096;
 const STEP_BYTES: usize = 16 << 10;
-const WHY: &str = "its subscription was deleted before it could be delivered";
+const WHY: &str = "the subscription was deleted before the event could be delivered";
 
 impl Engine {
-    /// No new events from now on. What still waits after the grace time becomes dead letters, which outlive it.
+    /// Stops accepting events. Events still pending after the grace period become dead letters that outlive the
+    /// subscription.
     pub fn retire_subscription(&mut self, name: &str, grace_ms: u64) -> Result<(), Refused> {
         let id = self.subscription_id(name)?;
         self.must_write()?;
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
         if subscription.is_reading() && !subscription.is_behind() {
             return Err(Refused::Conflict(format!(
-                "subscription {name:?} still takes up events that came before; retire it when it has caught up"
+                "subscription {name:?} is still reading older events from the log; delete it when it has caught up"
             )));
         }
         self.commit_change(id, Change::Retire { until: self.now + grace_ms })
     }
 
-    /// Whether a subscription has this name, or had it and left dead letters.
+    /// Fails unless a subscription has this name, or had it and left dead letters.
     pub fn knows_subscription(&self, name: &str) -> Result<(), Refused> {
         match self.subscriptions_named(name).is_empty() {
-            true => Err(Refused::NotFound(format!("there is no subscription {name:?}"))),
+            true => Err(Refused::NotFound(format!("subscription {name:?} not found"))),
             false => Ok(()),
         }
     }
 
-    /// Those of this name: first the one that has it, then those that had it.
+    /// The subscriptions with this name: the current one first, then deleted ones.
     pub(crate) fn subscriptions_named(&self, name: &str) -> Vec<SubscriptionId> {
         let current = self.subscriptions.named(name);
         let retired = self.subscriptions.values().filter(|s| s.is_retired() && s.name() == name);
         current.into_iter().chain(retired.map(|s| s.id)).collect()
     }
 
-    /// All of a namespace, or of all of them.
+    /// All subscriptions of a namespace, or of all namespaces.
     pub(crate) fn subscriptions_in(&self, namespace: Option<&str>) -> Vec<SubscriptionId> {
         let Some(namespace) = namespace else { return self.subscriptions.ids() };
         let inside = self.subscriptions.values().filter(|s| s.document.namespace == namespace);
@@ -79,7 +82,7 @@ impl Engine {
         self.commit(&Record::Subscription { time: self.now, subscription: id, change }).map(|_| ())
     }
 
-    /// More than anyone will look through: the oldest go.
+    /// Removes the oldest deleted subscription if there are too many.
     pub(crate) fn limit_retired(&mut self) -> Result<(), Failure> {
         if self.subscriptions.len() <= self.subscriptions.names_len() + RETIRED_MAX {
             return Ok(());
@@ -93,22 +96,25 @@ impl Engine {
         if !self.store.log.has_room_for_steps(STEP_BYTES) {
             return Ok(());
         }
-        tracing::warn!(subscription = %name, letters, "Too many deleted subscriptions have dead letters: the oldest ones go.");
+        tracing::warn!(subscription = %name, letters, "Too many deleted subscriptions with dead letters; dropping the oldest");
         self.metrics.dead_letters_dropped(&name, "overflow", letters);
         self.end(id, Change::Remove)
     }
 
-    // ---- giving up ----------------------------------------------------------------------------------------
+    // ---- converting pending events to dead letters --------------------------------------------------------
 
-    /// The grace time is over: what waits becomes dead letters, some at a time.
+    /// The grace period is over: pending events become dead letters, in portions.
     fn give_up_waiting(&mut self, id: SubscriptionId) -> Result<(), Failure> {
-        self.hold(id, Held { why: "it is being deleted".into(), until: Millis::NEVER });
+        self.suspend(
+            id,
+            Suspension { why: "the subscription is being deleted".into(), until: Millis::NEVER },
+        );
         let of_it = self.calls.iter().filter(|(_, flight)| flight.subscription == id);
         let open: Vec<Ticket> = of_it.map(|(ticket, _)| ticket).collect();
         open.into_iter().for_each(|ticket| self.abandon(ticket));
         let keys = self.waiting_keys(id)?;
         let mut left = AT_ONCE as u64;
-        for key in keys.iter().filter(|key| !key.is_empty()) {
+        for key in &keys {
             left = self.give_up_lane(id, key, left)?;
             if left == 0 {
                 return Ok(());
@@ -124,7 +130,7 @@ impl Engine {
         self.finish_given_up(id)
     }
 
-    /// As much of a lane as may still go. Answers how much more may.
+    /// Converts up to `left` events of a lane. Returns how many more may be converted.
     fn give_up_lane(&mut self, id: SubscriptionId, key: &str, mut left: u64) -> Result<u64, Failure> {
         while left > 0 && self.store.log.has_room_for_steps(STEP_BYTES) {
             let slot = self.resident(id, key)?;
@@ -146,20 +152,12 @@ impl Engine {
     }
 
     fn first_single(&mut self, id: SubscriptionId) -> Result<Option<Position>, Failure> {
-        let first = |s: &Subscription| s.flow.singles.keys().next().copied();
-        let Some(subscription) = self.subscriptions.get(id) else { return Ok(None) };
-        if let Some(position) = first(subscription) {
-            return Ok(Some(position));
-        }
-        if subscription.is_ordered() && self.lanes.find(id, "").is_none() {
-            return Ok(None);
-        }
-        self.take_next_single(id, None)?;
-        Ok(self.subscriptions.get(id).and_then(first))
+        let under_way = self.subscriptions.get(id).and_then(|s| s.unordered.first_under_way());
+        if under_way.is_some() { Ok(under_way) } else { self.take_next_single(id) }
     }
 
-    /// Everything in the lane becomes a dead letter. One that held the lane stays the dead letter it was.
-    pub(crate) fn apply_give_up(&mut self, at: Address, time: Millis, slot: Slot) -> Result<(), Failure> {
+    /// All events of the lane become dead letters. An event that parked the lane keeps its dead letter.
+    pub(crate) fn apply_give_up(&mut self, at: LogAddress, time: Millis, slot: Slot) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
         if resident.lane.hold() == Some(Hold::Failed) {
             self.step(slot, Input::Skip, time, at)?;
@@ -171,10 +169,10 @@ impl Engine {
         done
     }
 
-    /// The oldest in the lane become dead letters; one that holds it stays for the end.
+    /// The oldest events of the lane become dead letters; an event that parks the lane comes last.
     pub(crate) fn apply_give_up_part(
         &mut self,
-        at: Address,
+        at: LogAddress,
         time: Millis,
         slot: Slot,
         events: u64,
@@ -213,7 +211,7 @@ impl Engine {
         position: Position,
         time: Millis,
     ) -> Result<(), Failure> {
-        let single = self.subscriptions.get(id).and_then(|s| s.flow.singles.get(&position));
+        let single = self.subscriptions.get(id).and_then(|s| s.unordered.under_way.get(&position));
         let Some((entry, attempts)) = single.map(|single| (single.entry, single.attempts_total)) else {
             return Ok(());
         };
@@ -230,15 +228,15 @@ impl Engine {
         self.subscriptions.free_name(id);
     }
 
-    // ---- coming back --------------------------------------------------------------------------------------
+    // ---- replaying to a successor -------------------------------------------------------------------------
 
-    /// The subscription that has the name of this one, if this one is gone.
+    /// The current subscription with the name of this deleted one.
     pub(crate) fn successor(&self, id: SubscriptionId) -> Option<SubscriptionId> {
         let retired = self.subscriptions.get(id).filter(|s| s.is_retired())?;
         self.subscriptions.named(retired.name())
     }
 
-    /// A dead letter of a subscription that is gone goes to its successor, as an event that is new there.
+    /// Moves a dead letter of a deleted subscription to its successor, where it is a new event.
     pub(crate) fn move_letter(
         &mut self,
         from: SubscriptionId,
@@ -248,19 +246,19 @@ impl Engine {
     ) -> Result<(), Failure> {
         let Some(letter) = self.find_dead_letter(from, position)? else { return Ok(()) };
         let Some(subscription) = self.subscriptions.get(to) else { return Ok(()) };
-        let record = if_readable(self.read_event(letter.entry.at))?;
+        let record = if_readable(self.read_event(letter.entry.address()))?;
         let view = record.as_deref().and_then(|record| EventView::decode(event_of(record).ok()?.1).ok());
         let Some(view) = view else {
             tracing::error!(
                 position = position.0,
-                "A dead letter cannot be read back: it stays where it is."
+                "Could not read a dead letter from the log; it is not replayed"
             );
             self.replays.skip(job, "unreadable", 1);
             return Ok(());
         };
         let identity = self.identity(subscription.namespace, view.source(), view.id());
         if self.is_known(subscription, identity)? {
-            // It was sent again since: there is nothing left to deliver.
+            // The event was sent again since, so there is nothing left to deliver.
             self.replays.skip(job, "known", 1);
             let (time, why) = (self.now, Gone::Deleted);
             return self
@@ -272,7 +270,7 @@ impl Engine {
             time: self.now,
             from,
             position,
-            at: letter.entry.at,
+            at: letter.entry.address(),
             accepted: letter.entry.accepted,
             bytes: letter.entry.bytes,
             route: self.route(to, &wanted),
@@ -283,7 +281,7 @@ impl Engine {
 
     pub(crate) fn apply_moved(
         &mut self,
-        at: Address,
+        at: LogAddress,
         time: Millis,
         from: SubscriptionId,
         entry: Entry,
@@ -295,25 +293,44 @@ impl Engine {
             self.store.rows.delete(&row);
             if let Some(subscription) = self.subscriptions.get_mut(from) {
                 subscription.tally.dead -= 1;
-                subscription.tally.unpin(entry.at);
+                subscription.tally.unpin(entry.address());
             }
         }
-        let (to, key) = (route.subscription, if let To::Lane { key, .. } = route.to { key } else { "" });
-        // Before it takes its place: it may be a dead letter again at once.
+        let to = route.subscription;
+        let key = if let To::Lane { key, .. } = route.to { key } else { "" };
+        // Before the event takes its place, because it may become a dead letter again immediately.
         self.replays.started(job, to, entry.position, key);
         self.mark_taken(&entry, time, to)?;
-        self.keeping.takes_up(entry.at);
-        if let To::Lane { .. } | To::Alone = route.to {
-            // It stands among younger ones: their queue is not in order of arrival while it does.
-            let slot = self.resident(to, key)?;
-            let earlier = Earlier { position: entry.position, attempts: 0, previous_id: String::new() };
-            if let Some(resident) = self.lanes.get_mut(slot) {
-                resident.earlier.push(earlier);
-            }
-        }
+        self.maintenance.takes_up(entry.address());
+        self.stands_among_younger(to, &entry, &route.to)?;
         self.apply_route(at, time, entry, route)?;
         if let To::Invalid { .. } = route.to {
             self.replays.failed(to, entry.position);
+        }
+        Ok(())
+    }
+
+    /// Records that the queue is not in order of arrival while it contains this event.
+    fn stands_among_younger(
+        &mut self,
+        id: SubscriptionId,
+        entry: &Entry,
+        to: &To<'_>,
+    ) -> Result<(), Failure> {
+        match to {
+            To::Lane { key, .. } => {
+                let slot = self.resident(id, key)?;
+                let earlier = Earlier { position: entry.position, attempts: 0, previous_id: String::new() };
+                if let Some(resident) = self.lanes.get_mut(slot) {
+                    resident.earlier.push(earlier);
+                }
+            }
+            To::Alone => {
+                if let Some(subscription) = self.subscriptions.get_mut(id) {
+                    subscription.unordered.moved.push_back(entry.position);
+                }
+            }
+            To::Invalid { .. } | To::Later | To::Missed { .. } => {}
         }
         Ok(())
     }

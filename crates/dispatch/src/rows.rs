@@ -1,13 +1,14 @@
-//! The keys of rows. One letter says what a row is; numbers are big-endian, so that order is what people expect.
+//! The keys of rows. The first letter is the kind of the row. Numbers are big-endian, so that rows sort numerically.
 
-use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_core::ids::{Position, Sequence, SubscriptionId};
 use klambda_core::wire::put_varint;
+use klambda_store::address::LogAddress;
 
 pub const SUBSCRIPTION: u8 = b'S';
 pub const LANE: u8 = b'L';
-/// Index: lanes that wait and go on by themselves.
+/// Index: lanes that wait and continue without help.
 pub const WAITING: u8 = b'W';
-/// Index: lanes that wait for a person.
+/// Index: lanes that wait for an operator.
 pub const PARKED: u8 = b'P';
 /// Index: lanes by the position of the event that they would drop first.
 pub const BY_AGE: u8 = b'B';
@@ -15,13 +16,16 @@ pub const BY_AGE: u8 = b'B';
 pub const CHUNK: u8 = b'Q';
 /// An early event beyond the buffer.
 pub const EARLY: u8 = b'E';
-/// An event of an unordered subscription that is on its way.
+/// The queue of an unordered subscription, and a chunk of its middle.
+pub const UNORDERED: u8 = b'U';
+pub const UNORDERED_CHUNK: u8 = b'C';
+/// An event of an unordered subscription that is in flight or between attempts.
 pub const SINGLE: u8 = b'A';
 /// A dead letter outside the lanes.
 pub const DEAD: u8 = b'D';
-/// A dead letter that holds its lane.
+/// A dead letter that parks its lane.
 pub const HELD: u8 = b'H';
-/// Where an event was copied to when its segment went.
+/// The address of the copy of an event whose segment was deleted.
 pub const KEPT: u8 = b'K';
 pub const REPLAY: u8 = b'J';
 /// A document of the platform.
@@ -33,6 +37,11 @@ pub fn of_subscription(letter: u8, id: SubscriptionId) -> Vec<u8> {
     key.push(letter);
     key.extend_from_slice(&id.0.to_be_bytes());
     key
+}
+
+pub fn subscription_of(row: &[u8]) -> SubscriptionId {
+    let number = row.get(1..5).and_then(|bytes| bytes.try_into().ok());
+    SubscriptionId(u32::from_be_bytes(number.unwrap_or_default()))
 }
 
 pub fn of_lane(letter: u8, id: SubscriptionId, lane: &str) -> Vec<u8> {
@@ -48,6 +57,12 @@ pub fn lane_of(row: &[u8]) -> &str {
 
 pub fn chunk(id: SubscriptionId, lane: &str, chunk: u64) -> Vec<u8> {
     numbered(CHUNK, id, lane, chunk)
+}
+
+pub fn unordered_chunk(id: SubscriptionId, chunk: u64) -> Vec<u8> {
+    let mut key = of_subscription(UNORDERED_CHUNK, id);
+    key.extend_from_slice(&chunk.to_be_bytes());
+    key
 }
 
 pub fn early(id: SubscriptionId, lane: &str, sequence: Sequence) -> Vec<u8> {
@@ -80,11 +95,11 @@ pub fn at_position(letter: u8, id: SubscriptionId, position: Position) -> Vec<u8
     key
 }
 
-pub fn kept(at: Address) -> Vec<u8> {
+pub fn kept(at: LogAddress) -> Vec<u8> {
     [&[KEPT], at.0.to_be_bytes().as_slice()].concat()
 }
 
-/// All documents of a kind; a kind has no zero in it.
+/// The prefix of all documents of a kind. A kind contains no zero byte.
 pub fn documents(kind: &str) -> Vec<u8> {
     [&[DOCUMENT], kind.as_bytes(), &[0]].concat()
 }

@@ -1,23 +1,23 @@
-//! Drives the engine: one task on tokio, and a thread each for syncs, for preparing segments and for chores.
+//! Runs the engine: one tokio task, and a thread each for syncs, segment preparation and chores.
 //!
-//! Inputs gather in a shared inbox; the task takes them all at once, so that under load one write and one sync serve
-//! many, and a lone request waits for nobody.
+//! Inputs are collected in a shared inbox, and the task takes all of them at once. So under load one write and one
+//! sync serve many requests, and a single request waits for no other.
 
-use crate::accept::Judged;
+use crate::accept::EventResult;
 use crate::audit;
 use crate::client;
-use crate::documents::{self, Stored, Told, Write};
-use crate::engine::{Answer, Engine, Failure, Ticket, Token};
+use crate::documents::{self, DocumentEvent, Stored, Write};
+use crate::engine::{Completion, Engine, Failure, Ticket, Token};
 use crate::functions::{Functions, NoFunctions};
 use crate::namespaces::Sender;
 use crate::workers::Workers;
 use hashbrown::HashMap;
 use klambda_core::binding::Rejected;
 use klambda_core::event::Event;
-use klambda_core::ids::Address;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::time::Millis;
 use klambda_crash::{Guard, Lock, Point};
+use klambda_store::address::LogAddress;
 use klambda_store::chore::{Chore, Done};
 use klambda_store::disk::File;
 use klambda_store::log::{PrepareJob, SyncJob};
@@ -28,33 +28,33 @@ use std::sync::mpsc as threads;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, oneshot};
 
-/// Tells whoever asked.
+/// Sends the answer to the caller.
 type Answering = Box<dyn FnOnce() + Send>;
 
-/// Something for the engine, from anywhere.
+/// An input for the engine.
 enum Input {
     Accept {
         sender: Sender,
         events: Vec<Result<Event, Rejected>>,
-        answer: oneshot::Sender<Vec<Judged>>,
+        answer: oneshot::Sender<Vec<EventResult>>,
         since: Instant,
     },
-    Outcome {
+    CallOutcome {
         ticket: Ticket,
-        outcome: Outcome,
+        outcome: CallOutcome,
     },
     /// The bytes of a call are no longer in memory.
     Sent(Ticket),
     Synced {
-        up_to: Address,
+        up_to: LogAddress,
         result: io::Result<()>,
         took: Duration,
     },
     Prepared(io::Result<Arc<dyn File>>),
     ChoreDone(Result<Done, table::Error>),
-    /// Changes state, then waits until that is durable.
+    /// Changes state and is answered when the change is durable.
     Command(Box<dyn FnOnce(&mut Engine) -> Answering + Send>),
-    /// Only looks.
+    /// Only reads.
     Query(Box<dyn FnOnce(&mut Engine) + Send>),
     Stop {
         deadline: Instant,
@@ -70,12 +70,12 @@ struct Inbox {
 #[derive(Default)]
 struct Waiting {
     inputs: Vec<Input>,
-    /// The runner has ended and takes nothing more.
+    /// The runner has ended and accepts no inputs.
     closed: bool,
 }
 
 impl Inbox {
-    /// Drops the input if the runner has ended. That drops its channel as well, which tells the caller.
+    /// If the runner has ended, drops the input. That closes its channel, which informs the caller.
     fn push(&self, input: Input) {
         let mut waiting = self.lock();
         if waiting.closed {
@@ -106,35 +106,35 @@ impl Inbox {
     }
 }
 
-/// Talks to the running engine. Cheap to clone.
+/// A handle to the running engine. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
     inbox: Arc<Inbox>,
 }
 
-/// The engine has stopped. Whether anything was done is unknown.
+/// The engine has stopped. It is unknown whether the request took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server is shutting down")]
 pub struct Stopped;
 
-/// The store failed: what was not acknowledged by then never will be. A restart recovers.
+/// The store failed. Anything not acknowledged by then never will be. A restart recovers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store failed: {0}")]
 pub struct StoreFailed(pub String);
 
 impl Handle {
-    /// Answers when all of it is durable.
+    /// Returns when all events are durable.
     pub async fn accept(
         &self,
         sender: Sender,
         events: Vec<Result<Event, Rejected>>,
-    ) -> Result<Vec<Judged>, Stopped> {
+    ) -> Result<Vec<EventResult>, Stopped> {
         let (answer, result) = oneshot::channel();
         self.inbox.push(Input::Accept { sender, events, answer, since: Instant::now() });
         result.await.map_err(|_| Stopped)
     }
 
-    /// Runs a change on the engine; answers when it is durable. Whoever the task works for is noted in the audit log.
+    /// Runs a change on the engine and returns when it is durable. The change is audited if the task acts for a user.
     pub async fn command<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Engine) -> T + Send + 'static,
@@ -153,7 +153,7 @@ impl Handle {
         result.await.map_err(|_| Stopped)
     }
 
-    /// Looks at the engine between two rounds.
+    /// Reads from the engine between two rounds.
     pub async fn query<T: Send + 'static>(
         &self,
         look: impl FnOnce(&mut Engine) -> T + Send + 'static,
@@ -165,11 +165,11 @@ impl Handle {
         result.await.map_err(|_| Stopped)
     }
 
-    /// Writes documents and accepts the events that tell of it; answers when all of it is durable.
+    /// Writes documents and accepts their events; returns when all of it is durable.
     pub async fn put_documents(
         &self,
         writes: Vec<Write>,
-        events: Vec<Told>,
+        events: Vec<DocumentEvent>,
     ) -> Result<Result<u64, documents::Error>, Stopped> {
         self.command(move |engine| engine.put_documents(&writes, &events)).await
     }
@@ -179,7 +179,7 @@ impl Handle {
         self.query(move |engine| engine.document(&kind, &key)).await
     }
 
-    /// Of a kind, by key, from the one after `after` on.
+    /// Documents of a kind by key, after `after`.
     pub async fn documents(
         &self,
         kind: &str,
@@ -190,13 +190,13 @@ impl Handle {
         self.query(move |engine| engine.documents(&kind, after.as_deref(), limit)).await
     }
 
-    /// A function has a replica again: what waits for it goes on.
+    /// A function has a replica again, so its pending events continue.
     pub fn function_ready(&self, namespace: &str, name: &str) {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         self.inbox.push(Input::Query(Box::new(move |engine| engine.function_ready(&namespace, &name))));
     }
 
-    /// No new deliveries; those that are open may finish until the deadline.
+    /// Starts no new deliveries. Open ones may finish until the deadline.
     pub fn stop(&self, within: Duration) {
         self.inbox.push(Input::Stop { deadline: Instant::now() + within });
     }
@@ -215,7 +215,8 @@ impl Clock {
         Clock { wall_ms: wall.as_millis() as u64, start: Instant::now() }
     }
 
-    /// Set forward to this if it is behind: after a restart with a clock that was set back, the log's time goes on.
+    /// Moves the clock forward to `at` if it is behind, so that the log's time continues after the system clock was
+    /// set back.
     pub fn not_before(self, at: Millis) -> Clock {
         Clock { wall_ms: self.wall_ms + at.since(self.now()), ..self }
     }
@@ -239,7 +240,7 @@ pub struct Runner {
     syncs: threads::Sender<SyncJob>,
     prepares: threads::Sender<PrepareJob>,
     chores: threads::Sender<Chore>,
-    accepts: HashMap<Token, (oneshot::Sender<Vec<Judged>>, Instant)>,
+    accepts: HashMap<Token, (oneshot::Sender<Vec<EventResult>>, Instant)>,
     commands: HashMap<Token, Answering>,
     held: Vec<Input>,
     next_token: u64,
@@ -247,7 +248,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// The engine and the handle to it. Nothing runs before `run` does. Under load deliveries have threads of their own.
+    /// Creates the runner and its handle. Nothing runs before `run`. Under load, deliveries run on their own threads.
     pub fn new(
         engine: Engine,
         client: client::Options,
@@ -257,7 +258,7 @@ impl Runner {
         Runner::with_functions(engine, client, clock, delivery_threads, Arc::new(NoFunctions))
     }
 
-    /// The same, with functions to deliver to.
+    /// The same, with functions as targets.
     pub fn with_functions(
         engine: Engine,
         client: client::Options,
@@ -271,7 +272,7 @@ impl Runner {
         let chores = chore_thread(inbox.clone());
         let prepares = prepare_thread(inbox.clone());
         let outcomes = inbox.clone();
-        let done = move |ticket, outcome| outcomes.push(Input::Outcome { ticket, outcome });
+        let done = move |ticket, outcome| outcomes.push(Input::CallOutcome { ticket, outcome });
         let sends = inbox.clone();
         let sent = move |ticket| sends.push(Input::Sent(ticket));
         let workers = Workers::start(delivery_threads, client, functions, Arc::new(done), Arc::new(sent))?;
@@ -293,8 +294,8 @@ impl Runner {
         Ok((runner, handle))
     }
 
-    /// Runs until stopped; everything accepted is durable when it ends. Ends at once when the store fails. However it
-    /// ends, every call on a handle is answered.
+    /// Runs until stopped. When it ends, everything accepted is durable. Ends at once if the store fails. In every
+    /// case, all calls on handles are answered.
     pub async fn run(mut self) -> Result<(), StoreFailed> {
         let mut inputs = Vec::new();
         loop {
@@ -345,7 +346,7 @@ impl Runner {
                 self.accepts.insert(token, (answer, since));
                 self.engine.accept(token, &sender, events);
             }
-            Input::Outcome { ticket, outcome } => self.engine.outcome(ticket, outcome),
+            Input::CallOutcome { ticket, outcome } => self.engine.outcome(ticket, outcome),
             Input::Sent(ticket) => self.engine.sent(ticket),
             Input::Synced { up_to, result, took } => {
                 self.engine.committed(took);
@@ -373,18 +374,18 @@ impl Runner {
         Token(self.next_token)
     }
 
-    /// Does what the engine asks for.
+    /// Carries out what the engine asks for.
     fn act(&mut self) {
         let now = Instant::now();
-        for answer in self.engine.take_answers() {
+        for answer in self.engine.take_completions() {
             match answer {
-                Answer::Events(token, judged) => {
+                Completion::Events(token, judged) => {
                     if let Some((answer, since)) = self.accepts.remove(&token) {
                         self.engine.accepted(now.saturating_duration_since(since));
                         let _ = answer.send(judged);
                     }
                 }
-                Answer::Durable(token) => {
+                Completion::Durable(token) => {
                     if let Some(answer) = self.commands.remove(&token) {
                         answer();
                     }
@@ -404,7 +405,7 @@ impl Runner {
     }
 }
 
-/// Callers that still wait learn that the engine has stopped: their channels are dropped.
+/// Callers that still wait are informed by the closed channels.
 impl Drop for Runner {
     fn drop(&mut self) {
         self.inbox.close();
@@ -424,7 +425,7 @@ fn sync_thread(inbox: Arc<Inbox>) -> threads::Sender<SyncJob> {
     sender
 }
 
-/// Apart from chores: a long merge must not keep the log from its next segment.
+/// Separate from chores, because a long merge must not delay the next segment of the log.
 fn prepare_thread(inbox: Arc<Inbox>) -> threads::Sender<PrepareJob> {
     let (sender, jobs) = threads::channel::<PrepareJob>();
     spawn("klambda-prepare", move || {
@@ -448,8 +449,5 @@ fn chore_thread(inbox: Arc<Inbox>) -> threads::Sender<Chore> {
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) {
-    std::thread::Builder::new()
-        .name(name.into())
-        .spawn(work)
-        .expect("a process that starts can start a thread");
+    std::thread::Builder::new().name(name.into()).spawn(work).expect("could not start a thread");
 }

@@ -1,12 +1,12 @@
 //! A consistent copy of the data folder of a running engine, as a tar archive. Unpacked into an empty folder it is a
-//! data folder: restoring is unpacking and starting.
+//! data folder, so restoring means unpacking and starting.
 //!
-//! Tables never change, and of the log only what is durable is copied, with zeros behind it as in a fresh segment. Both
-//! are held open from one instant on, so nothing that happens meanwhile, not even the removal of a file, disturbs it.
+//! Tables never change, and only the durable part of the log is copied, padded with zeros like a fresh segment. All
+//! files are opened at one instant, so later changes, even a deleted file, do not affect the copy.
 
 use crate::engine::Engine;
-use klambda_core::ids::Address;
 use klambda_core::time::Millis;
+use klambda_store::address::LogAddress;
 use klambda_store::disk::File;
 use klambda_store::manifest::{self, Manifest};
 use klambda_store::segment::Segment;
@@ -18,8 +18,10 @@ pub struct Snapshot {
     manifest: Manifest,
     tables: Vec<(String, Arc<dyn File>)>,
     segments: Vec<Segment>,
-    durable: Address,
+    durable: LogAddress,
     taken: Millis,
+    /// Files beside those of the store, with their names.
+    added: Vec<(String, Vec<u8>)>,
 }
 
 impl Engine {
@@ -27,7 +29,7 @@ impl Engine {
         let tables = self.store.rows.tables().tables().iter().chain(self.store.marks.tables().tables());
         let durable = self.store.log.synced();
         let mut segments = self.store.log.segments();
-        // One that was begun but holds nothing durable yet is begun again after a restore.
+        // A segment without durable records is created again after a restore.
         segments.retain(|segment| segment.base <= durable);
         Snapshot {
             manifest: self.store.manifest.clone(),
@@ -35,20 +37,36 @@ impl Engine {
             segments,
             durable,
             taken: self.now,
+            added: Vec::new(),
         }
     }
 }
 
 impl Snapshot {
-    /// What will be written, without the archive's own headers.
+    /// Adds a file to the copy. Its name must differ from those of the store's own files.
+    pub fn add_file(&mut self, name: &str, content: Vec<u8>) {
+        self.added.push((name.to_owned(), content));
+    }
+
+    /// The number of bytes to be written, without the headers of the archive.
     pub fn bytes(&self) -> io::Result<u64> {
         let tables: u64 = self.tables.iter().map(|(_, file)| file.len()).sum::<io::Result<u64>>()?;
         Ok(tables + self.segments.iter().map(|segment| segment.capacity).sum::<u64>())
     }
 
-    /// Blocks until all is written. The manifest comes last: a copy that was cut off has none and is refused.
+    /// Blocks until everything is written. The manifest comes last, so a truncated copy has none and is rejected.
     pub fn write_tar(&self, out: impl Write) -> io::Result<()> {
+        self.write_tar_after(out, |_| Ok(()))
+    }
+
+    /// The same, with what is not the engine's before it.
+    pub fn write_tar_after<W: Write>(
+        &self,
+        out: W,
+        before: impl FnOnce(&mut tar::Builder<W>) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut archive = tar::Builder::new(out);
+        before(&mut archive)?;
         for (name, file) in &self.tables {
             let length = file.len()?;
             self.append(&mut archive, name, length, Part { file: &**file, at: 0, end: length, length })?;
@@ -59,7 +77,10 @@ impl Snapshot {
                 Part { file: &*segment.file, at: 0, end: segment.offset(end), length: segment.capacity };
             self.append(&mut archive, &Segment::name(segment.base), segment.capacity, part)?;
         }
-        // All that was copied was durable: of a copy, no end that cannot be read is an unfinished write.
+        for (name, content) in &self.added {
+            self.append(&mut archive, name, content.len() as u64, content.as_slice())?;
+        }
+        // Everything copied was durable, so an unreadable end of a copy is never an unfinished write.
         let synced = witness::encode(self.durable);
         self.append(&mut archive, witness::NAME, synced.len() as u64, synced.as_slice())?;
         let manifest = self.manifest.encode()?;
@@ -82,7 +103,7 @@ impl Snapshot {
     }
 }
 
-/// The beginning of a file, with zeros behind it.
+/// The beginning of a file, padded with zeros.
 struct Part<'a> {
     file: &'a dyn File,
     at: u64,

@@ -1,23 +1,24 @@
-//! A subscription at work: its document, what waits for it, and who may go next.
+//! A subscription: its document, its pending events, and the lanes that are ready.
 
 use crate::dead_letters::Outside;
 use crate::endpoint::EndpointId;
 use crate::lanes::Slot;
 use crate::overflow::ByAge;
-use crate::spread::Spread;
-use klambda_core::ids::{Address, NamespaceId, Position, SubscriptionId};
+use crate::range_counts::RangeCounts;
+use crate::unordered::Unordered;
+use klambda_core::ids::{NamespaceId, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Policy, State};
-use klambda_core::outcome::Reason;
 use klambda_core::subscription::{Document, Ordering};
 use klambda_core::time::Millis;
+use klambda_store::address::{Kept, LogAddress};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub struct Subscription {
     pub id: SubscriptionId,
     pub namespace: NamespaceId,
-    /// Its name among those of all namespaces.
+    /// The full name, unique across namespaces.
     name: Box<str>,
     pub document: Arc<Document>,
     pub policy: Policy,
@@ -26,93 +27,91 @@ pub struct Subscription {
     pub next_rules: NextRules,
     pub tally: Tally,
     pub notes: Notes,
-    /// What follows ends with the process.
-    pub(crate) noted: Noted,
+    /// The following fields are kept in memory only.
+    pub(crate) noted: Bookkeeping,
     pub flow: Flow,
     pub unread: Unread,
+    pub unordered: Unordered,
     pub(crate) on_disk: OnDisk,
-    pub outside: Outside,
 }
 
-/// What it has been through.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Life {
     pub created: Millis,
-    /// The first position after its creation: what is before that is history to it.
+    /// The first position after its creation. Earlier events are history for this subscription.
     pub began: Position,
-    /// When it had last read everything: gap timers run from then on.
+    /// When it had last read everything. Gap timers run from then on.
     pub caught_at: Millis,
-    /// How often its ordering rules changed: dead letters from before may have had another lane than they would have now.
+    /// How often the ordering rules changed. Older dead letters may belong to a lane other than the one that the
+    /// current rules give.
     pub epochs: u32,
 }
 
-/// New ordering rules that begin when what waits has drained.
+/// New ordering rules that take effect when the pending events have drained.
 #[derive(Default)]
 pub struct NextRules {
     pub document: Option<Document>,
-    /// The first event that they hold for.
+    /// The first event that the new rules apply to.
     pub from: Position,
 }
 
-/// What others keep of it.
+/// Bookkeeping of `Subscriptions` about this subscription.
 #[derive(Default)]
-pub(crate) struct Noted {
-    /// It is to be sorted again by what there is to do for it.
+pub(crate) struct Bookkeeping {
+    /// Must be sorted again by its work.
     pub to_sort: bool,
-    /// It is to be stored in its row.
+    /// Its row must be written.
     pub to_store: bool,
-    /// What is owed to it, as it was last counted for its namespace.
+    /// The number of owed events, as last counted for its namespace.
     pub owed: u64,
     /// The length of its document as text.
     pub document_bytes: usize,
 }
 
-/// What is called and what is ready to be.
+/// Open calls, and lanes that are ready.
 #[derive(Default)]
 pub struct Flow {
     pub endpoint: EndpointId,
     pub ready: VecDeque<Slot>,
     pub in_flight: u32,
-    /// Those of them that were answered with events that wait for room.
+    /// Calls whose reply events wait for room.
     pub put_off: u32,
-    /// Of events in flight, bytes that are not sent yet.
+    /// Bytes of events in flight that are not sent yet.
     pub unsent_bytes: usize,
-    /// Its next event waits for room in memory.
+    /// The next event waits for memory.
     pub lacks_room: bool,
-    /// Unordered: events that left the queue and are called, or wait to be called again.
-    pub singles: BTreeMap<Position, Single>,
-    pub ready_singles: VecDeque<Position>,
-    /// The deepest lane as of a moment ago.
+    /// The deepest lane as of the last lookup.
     pub deepest: Option<(Millis, String, u64)>,
-    /// Nothing starts for now, through no fault of an event or of the target.
-    pub held: Option<Held>,
+    /// Nothing starts for now, for a reason that is not the event's or the target's fault.
+    pub suspension: Option<Suspension>,
 }
 
-/// Events that it accepted and has not read from the log.
+/// Accepted events that are not read from the log yet.
 #[derive(Default)]
 pub struct Unread {
-    /// Those that were accepted after this position: all of them, so that they need not be looked for in the log.
+    /// All unread events accepted after `from`, so that they need not be searched in the log.
     pub listed: VecDeque<Entry>,
     pub from: Position,
-    /// The one that cannot be read back, if it came to one: nothing after it is read.
+    /// An event that cannot be read. Nothing after it is read.
     pub unreadable: Option<Position>,
-    /// It had room for them when it was last looked at, and reads until it is full.
+    /// There was room at the last check. The subscription then reads until it is full.
     pub has_room: bool,
 }
 
-/// Its lanes on disk.
+/// Lanes on disk, and dead letters outside the lanes.
 pub(crate) struct OnDisk {
-    /// Those that are on disk alone and would go on by themselves, and when the next of them is due.
+    /// The number of lanes only on disk that continue without help, and when the next one is due.
     pub waiting: u64,
     pub due: Millis,
     pub cursor: Vec<u8>,
     pub seen_due: Millis,
-    /// All of them are listed by age.
+    /// All lanes are listed by age.
     pub lists_ages: bool,
-    /// While it has to drop its oldest events: which those are.
+    /// The oldest events, while the subscription must drop some.
     pub by_age: Option<Box<ByAge>>,
-    /// The row to go on from while those that were not listed by age are.
+    /// The row to continue from while unlisted lanes are being listed by age.
     pub ages_from: Vec<u8>,
+    pub outside: Outside,
 }
 
 impl Default for OnDisk {
@@ -125,13 +124,14 @@ impl Default for OnDisk {
             lists_ages: false,
             by_age: None,
             ages_from: Vec::new(),
+            outside: Outside::default(),
         }
     }
 }
 
-/// Why nothing of a subscription starts, and until when.
+/// Why nothing of the subscription starts, and until when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct Suspension {
     pub why: String,
     pub until: Millis,
 }
@@ -140,19 +140,19 @@ pub struct Held {
 #[serde(rename_all = "camelCase")]
 pub enum Phase {
     Live,
-    /// Reads the log from here; events that arrive meanwhile are read there too.
+    /// Reads the log from `cursor`. New events are read there too.
     CatchingUp {
-        cursor: Address,
+        cursor: LogAddress,
         done: Position,
         why: Reading,
     },
-    /// Takes no new events and goes when nothing waits.
+    /// Accepts no new events and is removed when nothing is pending.
     Draining,
-    /// Takes no new events; what still waits at this time becomes dead letters.
+    /// Accepts no new events. Events still pending at this time become dead letters.
     Retiring {
         until: Millis,
     },
-    /// Gone but for its dead letters. Another may have its name.
+    /// Removed except for its dead letters. Another subscription may have its name.
     Retired,
 }
 
@@ -160,72 +160,60 @@ pub enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Reading {
-    /// It is new and begins in the past.
+    /// The subscription is new and begins in the past.
     Past,
-    /// It was full, or had to wait for new ordering rules: it has accepted events that it has not read yet.
+    /// The subscription reached a limit, or waited for new ordering rules, and has accepted events that it has not
+    /// read yet.
     Behind,
-    /// As `Behind`, and deleted: it takes no new events and drains once everything is read.
+    /// Like `Behind`, but deleted: it accepts no new events and drains when everything is read.
     Draining,
-    /// As `Draining`; what still waits at this time becomes dead letters.
+    /// Like `Draining`; events still pending at this time become dead letters.
     Retiring { until: Millis },
 }
 
-/// What is counted of a subscription; the same after a restart as before.
+/// Counters of a subscription, which survive a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Tally {
     pub waiting: u64,
     pub waiting_bytes: u64,
-    /// Accepted and unread: in no lane, and owed all the same.
+    /// Accepted and unread events. They are in no lane, but count as owed.
     pub later: u64,
     pub later_bytes: u64,
-    /// Those of them that were accepted before new ordering rules, which wait for them.
+    /// Unread events accepted before new ordering rules that wait for them.
     pub later_old: u64,
-    /// None of them was accepted before this.
+    /// None of them was accepted before this time.
     pub later_since: Millis,
     /// Dead letters outside lanes.
     pub dead: u64,
-    /// Dead letters that hold their lanes.
+    /// Dead letters that park their lanes.
     pub held: u64,
     pub delivered: u64,
-    /// Lanes with something waiting, by state.
+    /// Lanes with pending events, by state.
     pub lanes: [u64; 6],
-    /// Waiting events by the second they were accepted in.
-    ages: Spread<512>,
-    /// Waiting events and dead letters by the stretch of log they stand in: what retention must keep.
-    pins: Spread<4096>,
-    /// A stretch is two to the power of this many bytes long.
+    /// Pending events by the second in which they were accepted.
+    ages: RangeCounts<512>,
+    /// Pending events and dead letters by the stretch of the log that contains them. Retention must keep these.
+    pins: RangeCounts<4096>,
+    /// The length of a stretch is two to the power of this number, in bytes.
     pin_shift: PinShift,
-    /// Lanes on disk that wait and would go on by themselves.
+    /// Lanes on disk that wait and continue without help.
     pub waiting_lanes: u64,
 }
 
-/// Things its owner should know.
+/// Facts that the status reports to the owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Notes {
-    /// It began later than asked, because the log did.
+    /// Began later than requested, because the log has no older events.
     pub began_late: Option<Millis>,
     pub events_without_key: u64,
-    /// Events that retention removed before they were read, and the last of them.
+    /// Events that retention deleted before they were read, and the last of them.
     pub missed: u64,
     pub missed_last: Position,
 }
 
-/// An event of an unordered subscription on its way.
-#[derive(Clone, Debug)]
-pub struct Single {
-    pub entry: Entry,
-    pub attempts: u32,
-    pub attempts_total: u32,
-    pub retry_at: Option<Millis>,
-    pub in_flight: bool,
-    pub error: String,
-    pub reason: Reason,
-    pub stored: bool,
-}
-
-/// A mebibyte unless said otherwise.
+/// One MiB by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 struct PinShift(u32);
@@ -237,7 +225,7 @@ impl Default for PinShift {
 }
 
 impl Tally {
-    /// A segment is some stretches long, or what waits in it would pin its neighbours.
+    /// A segment consists of several stretches, so that a pending event does not pin neighbouring segments.
     pub fn new(segment_bytes: u64) -> Tally {
         const STRETCHES_LOG2: u32 = 6;
         let shift = segment_bytes.max(1).ilog2().saturating_sub(STRETCHES_LOG2);
@@ -248,10 +236,10 @@ impl Tally {
         self.waiting += 1;
         self.waiting_bytes += u64::from(entry.bytes);
         self.ages.add(entry.accepted.0 / 1000);
-        self.pin(entry.at);
+        self.pin(entry.address());
     }
 
-    /// Events that were accepted for it and have not reached it.
+    /// Events accepted for the subscription that have not reached it.
     pub fn owed(&self) -> u64 {
         self.waiting + self.later
     }
@@ -260,47 +248,47 @@ impl Tally {
         self.waiting_bytes + self.later_bytes
     }
 
-    /// When the oldest of these was accepted, to the second.
+    /// When the oldest owed event was accepted, to the second.
     pub fn oldest_owed(&self) -> Option<Millis> {
         let unread = (self.later > 0).then_some(self.later_since);
         self.oldest().into_iter().chain(unread).min()
     }
 
-    /// It waits no longer; a dead letter goes on pinning its place in the log.
+    /// The event is no longer pending. A dead letter still pins its place in the log.
     pub fn left(&mut self, entry: &Entry) {
         self.waiting -= 1;
         self.waiting_bytes -= u64::from(entry.bytes);
         self.ages.remove(entry.accepted.0 / 1000);
     }
 
-    pub fn pin(&mut self, at: Address) {
+    pub fn pin(&mut self, at: LogAddress) {
         self.pins.add(self.stretch(at));
     }
 
-    pub fn unpin(&mut self, at: Address) {
+    pub fn unpin(&mut self, at: LogAddress) {
         self.pins.remove(self.stretch(at));
     }
 
-    fn stretch(&self, at: Address) -> u64 {
+    fn stretch(&self, at: LogAddress) -> u64 {
         at.0 >> self.pin_shift.0
     }
 
-    /// Whether something stands near here.
-    pub fn pins(&self, at: Address) -> bool {
+    /// True if a pinned event is near this address.
+    pub fn pins(&self, at: LogAddress) -> bool {
         self.pins_between(at, at)
     }
 
-    pub fn pins_between(&self, from: Address, to: Address) -> bool {
+    pub fn pins_between(&self, from: LogAddress, to: LogAddress) -> bool {
         self.pins.any_between(self.stretch(from), self.stretch(to))
     }
 
-    /// Nothing stands before this.
-    pub fn first_pin(&self) -> Option<Address> {
-        self.pins.first().map(|stretch| Address(stretch << self.pin_shift.0))
+    /// No pinned event is before this address.
+    pub fn first_pin(&self) -> Option<LogAddress> {
+        self.pins.first().map(|stretch| LogAddress(stretch << self.pin_shift.0))
     }
 
-    /// When the oldest event that waits was accepted, to the second; if they are spread over many seconds, to a small part
-    /// of the time between them. It is never said to be older than it is.
+    /// When the oldest pending event was accepted, to the second. If events are spread over many seconds, the result
+    /// is exact to a small part of that span. It is never earlier than the real time.
     pub fn oldest(&self) -> Option<Millis> {
         self.ages.first_at_most().map(|second| Millis(second * 1000))
     }
@@ -323,7 +311,7 @@ impl Tally {
     }
 }
 
-/// A subscription's row: everything but its lanes.
+/// The row of a subscription: everything except its lanes.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
@@ -354,7 +342,7 @@ impl Subscription {
         created: Millis,
         phase: Phase,
     ) -> Subscription {
-        let noted = Noted { document_bytes: text_bytes(&document), ..Noted::default() };
+        let noted = Bookkeeping { document_bytes: text_bytes(&document), ..Bookkeeping::default() };
         Subscription {
             id,
             namespace,
@@ -369,8 +357,8 @@ impl Subscription {
             noted,
             flow: Flow::default(),
             unread: Unread::default(),
+            unordered: Unordered::default(),
             on_disk: OnDisk::default(),
-            outside: Outside::default(),
         }
     }
 
@@ -382,12 +370,9 @@ impl Subscription {
         self.document.spec.ordering == Ordering::Ordered
     }
 
-    /// A call could be made, if the limits and the target allow it.
+    /// True if a call could be made, subject to limits and the state of the target.
     pub fn has_ready(&self) -> bool {
-        let has_queued = || self.tally.waiting > self.flow.singles.len() as u64;
-        !self.flow.ready.is_empty()
-            || !self.flow.ready_singles.is_empty()
-            || (!self.is_ordered() && has_queued())
+        !self.flow.ready.is_empty() || !self.unordered.ready.is_empty() || !self.unordered.queue.is_empty()
     }
 
     pub fn is_retired(&self) -> bool {

@@ -1,9 +1,9 @@
-//! All subscriptions: by number, by name, by what they ask of an event, and by what there is to do for them.
+//! All subscriptions: by number, by name, by filters, and by pending work.
 //!
-//! A subscription that has nothing to do costs memory, and no work per event or per round. To change one, callers go
-//! through `get_mut`, which notes it. Only those that were noted are sorted again, and stored by a checkpoint.
+//! An idle subscription costs memory, but no work per event or per round. Callers change a subscription through
+//! `get_mut`, which notes it. Only noted subscriptions are sorted again and stored by a checkpoint.
 
-use crate::accept::Parted;
+use crate::accept::FormerSubscriptions;
 use crate::subscription::Subscription;
 use hashbrown::HashMap;
 use klambda_core::event::Event;
@@ -15,38 +15,59 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 pub struct Subscriptions {
     all: BTreeMap<SubscriptionId, Subscription>,
     names: HashMap<String, SubscriptionId>,
-    /// The number of the next one. None is given twice.
+    /// The number of the next subscription. Numbers are never reused.
     next: SubscriptionId,
-    /// Removed ones whose rows are still in some table.
+    /// Removed subscriptions whose rows are still in some table.
     removed: Vec<SubscriptionId>,
     by_filters: HashMap<NamespaceId, Index<SubscriptionId>>,
     by_work: [BTreeSet<SubscriptionId>; WORKS.len()],
-    /// Those that ceased to want events a short while ago: the log may know those by their marks alone.
-    pub parted: Parted,
-    /// Events owed to those of each namespace, as of the last time they were sorted.
-    owed: HashMap<NamespaceId, u64>,
-    /// Those to sort again by what there is to do for them.
+    /// Subscriptions that recently stopped accepting some events. The log may know those events only by their marks.
+    pub parted: FormerSubscriptions,
+    /// Owed events per namespace, as of the last sorting.
+    owed: Owed,
+    /// Subscriptions to be sorted again by their work.
     noted: Vec<SubscriptionId>,
-    /// Those that are other than their rows.
+    /// Subscriptions that differ from their rows.
     unstored: Vec<SubscriptionId>,
 }
 
-/// Something to do for a subscription.
+/// A kind of work for a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// A lane or an event is ready to be called.
     Ready,
-    /// Lanes on disk wait to come in.
+    /// Lanes on disk wait to be loaded.
     Cold,
-    /// It reads the log.
+    /// The subscription reads the log.
     Reading,
-    /// It has more dead letters than it may.
+    /// The subscription has too many dead letters.
     Overflowing,
-    /// It is held for a while.
-    Held,
+    /// The subscription is suspended for a while.
+    Suspended,
 }
 
-const WORKS: [Work; 5] = [Work::Ready, Work::Cold, Work::Reading, Work::Overflowing, Work::Held];
+/// The number of owed events per namespace, if not 0.
+#[derive(Default)]
+struct Owed(HashMap<NamespaceId, u64>);
+
+impl Owed {
+    fn of(&self, namespace: NamespaceId) -> u64 {
+        self.0.get(&namespace).copied().unwrap_or(0)
+    }
+
+    /// Updates the count of a namespace after the count of one of its subscriptions changed.
+    fn recount(&mut self, namespace: NamespaceId, before: u64, now: u64) {
+        if before == now {
+            return;
+        }
+        match self.of(namespace) + now - before {
+            0 => self.0.remove(&namespace),
+            owed => self.0.insert(namespace, owed),
+        };
+    }
+}
+
+const WORKS: [Work; 5] = [Work::Ready, Work::Cold, Work::Reading, Work::Overflowing, Work::Suspended];
 
 impl Work {
     fn is_due(self, subscription: &Subscription) -> bool {
@@ -55,7 +76,7 @@ impl Work {
             Work::Cold => subscription.on_disk.waiting > 0,
             Work::Reading => subscription.is_reading(),
             Work::Overflowing => subscription.dead_letters_over() > 0,
-            Work::Held => subscription.flow.held.is_some(),
+            Work::Suspended => subscription.flow.suspension.is_some(),
         }
     }
 }
@@ -69,8 +90,8 @@ impl Default for Subscriptions {
             removed: Vec::new(),
             by_filters: HashMap::new(),
             by_work: Default::default(),
-            parted: Parted::default(),
-            owed: HashMap::new(),
+            parted: FormerSubscriptions::default(),
+            owed: Owed::default(),
             noted: Vec::new(),
             unstored: Vec::new(),
         }
@@ -82,7 +103,7 @@ impl Subscriptions {
         self.all.get(&id)
     }
 
-    /// For any change but that of its document.
+    /// For any change except of the document.
     pub fn get_mut(&mut self, id: SubscriptionId) -> Option<&mut Subscription> {
         let subscription = self.all.get_mut(&id)?;
         if !std::mem::replace(&mut subscription.noted.to_sort, true) {
@@ -112,7 +133,7 @@ impl Subscriptions {
 
     // ---- names --------------------------------------------------------------------------------------------
 
-    /// The one that has the name now. Others that had it may have left dead letters.
+    /// The current subscription with this name. Deleted ones with the same name may have left dead letters.
     pub fn named(&self, name: &str) -> Option<SubscriptionId> {
         self.names.get(name).copied()
     }
@@ -125,7 +146,7 @@ impl Subscriptions {
         self.names.len()
     }
 
-    /// Another may have the name of this one from here on.
+    /// Allows another subscription to take the name.
     pub fn free_name(&mut self, id: SubscriptionId) {
         let Some(subscription) = self.all.get(&id) else { return };
         if self.names.get(subscription.name()) == Some(&id) {
@@ -133,7 +154,7 @@ impl Subscriptions {
         }
     }
 
-    // ---- coming and going ---------------------------------------------------------------------------------
+    // ---- adding and removing ------------------------------------------------------------------------------
 
     pub fn next(&self) -> SubscriptionId {
         self.next
@@ -167,15 +188,17 @@ impl Subscriptions {
         }
     }
 
-    /// Nothing of it is left but rows in tables.
+    /// Removes the subscription; only rows in tables are left.
     pub fn remove(&mut self, id: SubscriptionId) -> Option<Subscription> {
         self.free_name(id);
         let subscription = self.all.remove(&id)?;
         if let Some(by_filters) = self.by_filters.get_mut(&subscription.namespace) {
             by_filters.remove(id);
+            if by_filters.is_empty() {
+                self.by_filters.remove(&subscription.namespace);
+            }
         }
-        let owed = subscription.noted.owed;
-        self.count_owed(subscription.namespace, owed, 0);
+        self.owed.recount(subscription.namespace, subscription.noted.owed, 0);
         for set in &mut self.by_work {
             set.remove(&id);
         }
@@ -189,7 +212,7 @@ impl Subscriptions {
         &self.removed
     }
 
-    /// No table has a row of these any more.
+    /// No table has rows of these subscriptions any more.
     pub fn forget_removed(&mut self, gone: &[SubscriptionId]) {
         self.removed.retain(|id| !gone.contains(id));
     }
@@ -200,12 +223,12 @@ impl Subscriptions {
 
     // ---- rows ---------------------------------------------------------------------------------------------
 
-    /// Those that are other than their rows.
+    /// Subscriptions that differ from their rows.
     pub fn unstored(&self) -> &[SubscriptionId] {
         &self.unstored
     }
 
-    /// Each has its row.
+    /// The rows of all subscriptions are up to date.
     pub fn all_stored(&mut self) {
         for id in self.unstored.drain(..) {
             if let Some(subscription) = self.all.get_mut(&id) {
@@ -214,9 +237,9 @@ impl Subscriptions {
         }
     }
 
-    // ---- who is concerned ---------------------------------------------------------------------------------
+    // ---- selection ----------------------------------------------------------------------------------------
 
-    /// Adds those of the namespace that want the event, in the order of their numbers.
+    /// Adds the subscriptions of the namespace that match the event, ordered by number.
     pub fn wanting(&self, namespace: NamespaceId, event: &Event, wanting: &mut Vec<SubscriptionId>) {
         let Some(by_filters) = self.by_filters.get(&namespace) else { return };
         by_filters.find(event, wanting);
@@ -224,24 +247,19 @@ impl Subscriptions {
         wanting.retain(|id| self.all.get(id).is_some_and(wants));
     }
 
-    /// Events that were accepted for those of a namespace and have not reached them.
+    /// Events accepted in a namespace that have not reached their subscriptions.
     pub fn owed_in(&mut self, namespace: NamespaceId) -> u64 {
         self.sort_noted();
-        self.owed.get(&namespace).copied().unwrap_or(0)
+        self.owed.of(namespace)
     }
 
-    fn count_owed(&mut self, namespace: NamespaceId, before: u64, now: u64) {
-        let owed = self.owed.entry(namespace).or_default();
-        *owed = *owed + now - before;
-    }
-
-    /// Those for which there is something to do, in the order of their numbers.
+    /// Subscriptions with this kind of work, ordered by number.
     pub fn with(&mut self, work: Work) -> Vec<SubscriptionId> {
         self.sort_noted();
         self.by_work[work as usize].iter().copied().collect()
     }
 
-    /// The same to look at, in no order.
+    /// The same for reading, in no order.
     pub fn each_with(&self, work: Work) -> impl Iterator<Item = &Subscription> {
         let sorted = self.by_work[work as usize].iter().filter_map(|id| self.all.get(id));
         let sorted = sorted.filter(|subscription| !subscription.noted.to_sort);
@@ -255,10 +273,7 @@ impl Subscriptions {
             subscription.noted.to_sort = false;
             let owed = subscription.tally.owed();
             let before = std::mem::replace(&mut subscription.noted.owed, owed);
-            if owed != before {
-                let all = self.owed.entry(subscription.namespace).or_default();
-                *all = *all + owed - before;
-            }
+            self.owed.recount(subscription.namespace, before, owed);
             for work in WORKS {
                 let set = &mut self.by_work[work as usize];
                 match work.is_due(subscription) {
@@ -290,7 +305,7 @@ mod tests {
         let mut seen: Vec<u32> = subscriptions.each_with(work).map(|s| s.id.0).collect();
         seen.sort_unstable();
         let sorted: Vec<u32> = subscriptions.with(work).into_iter().map(|id| id.0).collect();
-        assert_eq!(seen, sorted, "looked at before and after sorting");
+        assert_eq!(seen, sorted, "same result before and after sorting");
         sorted
     }
 
@@ -303,20 +318,20 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_changed_is_sorted_again() {
+    fn a_changed_subscription_is_sorted_again() {
         let mut subscriptions = Subscriptions::default();
         (1..=5).for_each(|n| subscriptions.add(subscription(n, &format!("s{n}"), "a")));
         assert!(ids(&mut subscriptions, Work::Cold).is_empty());
         for id in [4, 2] {
-            subscriptions.get_mut(SubscriptionId(id)).expect("there").on_disk.waiting = 1;
+            subscriptions.get_mut(SubscriptionId(id)).expect("exists").on_disk.waiting = 1;
         }
         assert_eq!(ids(&mut subscriptions, Work::Cold), [2, 4]);
-        subscriptions.get_mut(SubscriptionId(2)).expect("there").on_disk.waiting = 0;
-        subscriptions.get_mut(SubscriptionId(3)).expect("there").on_disk.waiting = 7;
+        subscriptions.get_mut(SubscriptionId(2)).expect("exists").on_disk.waiting = 0;
+        subscriptions.get_mut(SubscriptionId(3)).expect("exists").on_disk.waiting = 7;
         assert_eq!(ids(&mut subscriptions, Work::Cold), [3, 4]);
         subscriptions.all_stored();
-        subscriptions.get_mut(SubscriptionId(5)).expect("there").on_disk.waiting = 0;
-        subscriptions.get_mut(SubscriptionId(4)).expect("there").on_disk.waiting = 2;
+        subscriptions.get_mut(SubscriptionId(5)).expect("exists").on_disk.waiting = 0;
+        subscriptions.get_mut(SubscriptionId(4)).expect("exists").on_disk.waiting = 2;
         assert_eq!(subscriptions.unstored(), [SubscriptionId(5), SubscriptionId(4)]);
         subscriptions.remove(SubscriptionId(4));
         assert_eq!(subscriptions.unstored(), [SubscriptionId(5)]);

@@ -1,7 +1,7 @@
-//! What people see of the engine: plain values that serialize as the API documents them. Nothing here changes state.
+//! Views of the engine for the API: plain values that serialize as documented. Nothing here changes state.
 //!
-//! Looking must not hold up the work, so a view takes from the engine only what is in memory or a few rows away. What
-//! needs the log (the event at a lane's head, a key's history) is read afterwards, on another thread: `resolve`.
+//! A view must not delay the engine, so it takes only what is in memory or a few rows away. Data from the log (the
+//! event at a lane's head, the history of a key) is read afterwards by `resolve`, on another thread.
 
 mod dead_letters;
 mod fates;
@@ -32,7 +32,7 @@ use klambda_core::wire::Malformed;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// An instant as APIs write it: RFC 3339, in UTC.
+/// A time in the API format: RFC 3339, in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub Millis);
 
@@ -42,14 +42,20 @@ impl Serialize for Time {
     }
 }
 
-/// Some of a list, and where the rest begins.
+/// A page of a list, and where the rest begins.
 #[derive(Debug, Serialize)]
 pub struct Page<T> {
     pub items: Vec<T>,
     pub next: Option<String>,
 }
 
-/// An encoded event in the CloudEvents JSON format, its data byte for byte.
+/// `1 event`, or `3 events`.
+pub(crate) fn counted(count: u64, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
+/// An encoded event in the CloudEvents JSON format, with its data unchanged.
 pub fn event_json(event: &[u8]) -> Result<Box<RawValue>, Malformed> {
     let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
     let mut json = Vec::new();

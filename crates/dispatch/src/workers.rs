@@ -1,15 +1,15 @@
-//! Tasks that make deliveries, one after the other. A task that is done waits for the next delivery instead of ending:
-//! waking one costs a fraction of starting one.
+//! Tasks that make deliveries. A finished task waits for the next delivery instead of ending, because waking a task
+//! is much cheaper than starting one.
 //!
-//! A few deliveries are made where the engine runs, which is soonest. Many are handed to threads of their own: while one
-//! core talks to producers and runs the engine, another talks to targets.
+//! A few deliveries at a time run on the engine's runtime, which has the lowest latency. Larger rounds go to other
+//! threads, so that one core serves producers and the engine while another serves targets.
 
 use crate::calls::COUNTED_BYTES_MIN;
 use crate::client::{self, Client};
 use crate::engine::{Delivery, Ticket};
 use crate::functions::Functions;
 use bytes::Bytes;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_crash::{Lock, Place, Point, contain_future};
 use std::io;
 use std::pin::pin;
@@ -17,22 +17,22 @@ use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, mpsc};
 
-/// More than this many do not wait; they end.
+/// At most this many idle tasks wait; others end.
 const IDLE_MAX: usize = 512;
 
-/// From this many at once, other threads make them: waking one has its price.
+/// Rounds of at least this size go to the other threads, because waking a thread has a cost.
 const MANY: usize = 8;
 
-/// Is told of every outcome.
-pub type Done = Arc<dyn Fn(Ticket, Outcome) + Send + Sync>;
+/// Called with every outcome.
+pub type Done = Arc<dyn Fn(Ticket, CallOutcome) + Send + Sync>;
 
-/// Is told when the bytes of a call that count are no longer in memory, unless its outcome was told before.
+/// Called when the counted bytes of a call are no longer in memory. Has no effect after its outcome.
 pub type Sent = Arc<dyn Fn(Ticket) + Send + Sync>;
 
-/// What is open when this is dropped is given up.
+/// Dropping this abandons open deliveries.
 pub struct Workers {
     here: Arc<Shared>,
-    /// Rounds of deliveries; never more of them than the engine lets be open.
+    /// Rounds of deliveries. The engine limits how many are open.
     elsewhere: mpsc::UnboundedSender<Vec<Delivery>>,
 }
 
@@ -43,7 +43,7 @@ struct Shared {
     sent: Sent,
 }
 
-/// The record of a large event, which counts for as long as it is here.
+/// The record of a large event, counted as long as it exists.
 struct Unsent {
     record: Vec<u8>,
     ticket: Ticket,
@@ -76,7 +76,7 @@ impl Workers {
         done: Done,
         sent: Sent,
     ) -> io::Result<Workers> {
-        // Each side has connections of its own: a socket belongs to the runtime that opened it.
+        // Each side has its own connections, because a socket belongs to the runtime that opened it.
         let shared = || {
             let client = Client::with_functions(client, functions.clone());
             Arc::new(Shared { client, idle: Lock::default(), done: done.clone(), sent: sent.clone() })
@@ -110,7 +110,8 @@ fn runtime(threads: usize) -> io::Result<Runtime> {
     builder.event_interval(EVENT_INTERVAL).enable_all().thread_name("klambda-deliver").build()
 }
 
-/// Sockets are asked less often while tasks are ready: larger batches, fewer calls. Measured: 6% more events a second.
+/// Polls sockets less often while tasks are ready, which gives larger batches and fewer system calls. Measured: 6%
+/// more events per second.
 pub const EVENT_INTERVAL: u32 = 512;
 
 async fn hand_out(shared: Arc<Shared>, mut rounds: mpsc::UnboundedReceiver<Vec<Delivery>>) {
@@ -152,7 +153,7 @@ async fn work(shared: Arc<Shared>, worker: Arc<Worker>) {
     }
 }
 
-/// A large event becomes a copy of its own: as a part of the log it would keep all that was written with it in memory.
+/// Copies a large event. As a slice of the log it would keep everything in memory that was written with it.
 fn watch(delivery: &mut Delivery, sent: &Sent) {
     if delivery.record.len() >= COUNTED_BYTES_MIN {
         let record = std::mem::take(&mut delivery.record).to_vec();
@@ -160,15 +161,15 @@ fn watch(delivery: &mut Delivery, sent: &Sent) {
     }
 }
 
-/// A call that panics is a failed attempt: to end the process for it would end it again after every restart.
-async fn call(client: &Client, delivery: &mut Delivery) -> Outcome {
+/// A call that panics is a failed attempt. Ending the process would repeat the panic after every restart.
+async fn call(client: &Client, delivery: &mut Delivery) -> CallOutcome {
     let ticket = delivery.ticket;
     let call = pin!(async {
         Point::Call.pass();
         client.deliver(delivery).await
     });
     contain_future(Place::Call, call).await.unwrap_or_else(|panic| {
-        tracing::error!(%panic, ticket = ticket.0, "A call of a target panicked.");
-        Outcome::Internal(panic.to_string())
+        tracing::error!(%panic, ticket = ticket.0, "Panic during a call of a target");
+        CallOutcome::Internal(panic.to_string())
     })
 }

@@ -1,4 +1,4 @@
-//! The audit log: an entry for each change, in the change's own group.
+//! The audit log: one entry per change, in the group of the change.
 
 mod world;
 
@@ -22,14 +22,14 @@ fn entry(verb: &str, name: &str) -> Entry {
 }
 
 fn document(name: &str) -> Document {
-    Document::parse(&ordered(name, &json!({}))).expect("a good document")
+    Document::parse(&ordered(name, &json!({}))).expect("a valid document")
 }
 
 fn all(engine: &mut Engine) -> Vec<Audited> {
     engine.audit_page(None, 1000, |_| true).expect("read").0
 }
 
-/// Verb and name of each entry, the newest first.
+/// Verb and name of each entry, newest first.
 fn told(engine: &mut Engine) -> Vec<String> {
     all(engine).iter().map(|audited| format!("{} {}", audited.entry.verb, audited.entry.name)).collect()
 }
@@ -40,7 +40,7 @@ fn each_change_leaves_one_entry_and_what_changes_nothing_none() {
     let engine = &mut world.engine;
     let put = |engine: &mut Engine| engine.put_subscription(document("a"), false).is_ok();
     assert_eq!(engine.audited(&entry("put", "a"), put), (true, true));
-    assert_eq!(engine.audited(&entry("put", "a"), put), (true, false), "it is the same already");
+    assert_eq!(engine.audited(&entry("put", "a"), put), (true, false), "nothing changes");
     let pause = |engine: &mut Engine| engine.pause_subscription("a", true).is_ok();
     assert_eq!(engine.audited(&entry("pause", "a"), pause), (true, true));
     let refused = |engine: &mut Engine| engine.pause_subscription("b", true).is_ok();
@@ -58,7 +58,7 @@ fn each_change_leaves_one_entry_and_what_changes_nothing_none() {
     assert_eq!(engine.audited(&entry("create", "f"), write), (false, false));
     let delete = |engine: &mut Engine| engine.delete_subscription("a", Leftover::Discard).is_ok();
     assert_eq!(engine.audited(&entry("delete", "a"), delete), (true, true));
-    // What nobody asked for is not in it.
+    // Changes without a user are not in the audit log.
     engine.put_subscription(document("own"), false).expect("put");
     let expected = ["delete a", "create f", "pause a", "put a"];
     assert_eq!(told(engine), expected);
@@ -71,7 +71,7 @@ fn each_change_leaves_one_entry_and_what_changes_nothing_none() {
     world.must_be_sound();
 }
 
-/// Also where the record of the entry fills a write, and the change alone would begin another one.
+/// Also if the record of the entry fills a write and the change alone would begin another one.
 #[test]
 fn a_power_cut_leaves_the_change_and_its_entry_or_neither() {
     const WRITE_BYTES: usize = 64 << 10;
@@ -112,7 +112,7 @@ fn a_power_cut_leaves_the_change_and_its_entry_or_neither() {
 }
 
 #[test]
-fn it_is_read_in_pages_from_the_newest_on() {
+fn entries_are_read_in_pages_newest_first() {
     let mut world = World::new(3);
     for n in 0..2500 {
         let kind = if n % 500 == 0 { "rare" } else { "common" };
@@ -165,7 +165,7 @@ fn the_oldest_go_when_they_are_too_many_or_too_old() {
     let left = all(&mut world.engine);
     assert_eq!((left.len(), left[0].number, left[299].number), (300, 1000, 701));
     world.restart(&mut |_| 0);
-    assert_eq!(all(&mut world.engine), left, "the numbers are found again");
+    assert_eq!(all(&mut world.engine), left, "the numbers are the same after a restart");
     for _ in 0..6 {
         world.pass(day / 2);
     }

@@ -1,8 +1,8 @@
-//! Breakers: what a call that comes to its end late says, and of whom.
+//! Breakers: which endpoint the outcome of a late call counts for.
 
 mod world;
 
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_dispatch::Delivery;
 use klambda_dispatch::operate::{LaneAction, Leftover};
 use serde_json::{Value, json};
@@ -21,12 +21,12 @@ fn to(name: &str, port: u16) -> Value {
     })
 }
 
-fn refused() -> Outcome {
-    Outcome::Refused("refused".into())
+fn refused() -> CallOutcome {
+    CallOutcome::Refused("refused".into())
 }
 
-/// Answers what is open, if anything is.
-fn answer(world: &mut World, outcome: fn() -> Outcome) -> usize {
+/// Answers all open calls.
+fn answer(world: &mut World, outcome: fn() -> CallOutcome) -> usize {
     world.pass(200);
     let open = world.take_open();
     let count = open.len();
@@ -35,7 +35,7 @@ fn answer(world: &mut World, outcome: fn() -> Outcome) -> usize {
     count
 }
 
-/// The endpoint has refused until its breaker opened.
+/// The endpoint refuses calls until its breaker opens.
 fn open_breaker(world: &mut World) {
     for _ in 0..5 {
         answer(world, refused);
@@ -43,7 +43,7 @@ fn open_breaker(world: &mut World) {
     assert_eq!(answer(world, refused), 0, "the breaker is open");
 }
 
-/// The breaker is open, and the call that tries the endpoint again is under way.
+/// The breaker is open, and its probe is in flight.
 fn probing() -> (World, Vec<Delivery>) {
     let mut world = World::new(1);
     world.put(to("a", 9000));
@@ -57,7 +57,7 @@ fn probing() -> (World, Vec<Delivery>) {
 
 #[test]
 fn a_probe_of_a_subscription_that_is_deleted_meanwhile_leaves_the_breaker_free() {
-    for outcome in [world::ok as fn() -> Outcome, refused] {
+    for outcome in [world::ok as fn() -> CallOutcome, refused] {
         let (mut world, probe) = probing();
         world.put(to("b", 9000));
         world.send("k", None);
@@ -66,12 +66,12 @@ fn a_probe_of_a_subscription_that_is_deleted_meanwhile_leaves_the_breaker_free()
         world.settle();
         probe.into_iter().for_each(|delivery| world.engine.outcome(delivery.ticket, outcome()));
         world.pass(PROBE_MS + 1000);
-        assert_eq!(answer(&mut world, world::ok), 1, "the other subscription goes on");
+        assert_eq!(answer(&mut world, world::ok), 1, "the other subscription continues");
     }
 }
 
 #[test]
-fn what_comes_late_from_an_old_target_is_not_held_against_the_new_one() {
+fn a_late_outcome_of_an_old_target_does_not_count_for_the_new_one() {
     let mut world = World::new(1);
     world.put(to("a", 9000));
     ["k", "l", "m", "n"].iter().for_each(|key| world.send(key, None));

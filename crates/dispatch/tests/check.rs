@@ -1,14 +1,15 @@
-//! `check` passes every folder that the engine leaves behind, and finds every wrong that is done to one.
+//! `check` accepts every folder that the engine leaves behind, and finds every fault injected into one.
 
 mod world;
 
-use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_core::ids::{Position, Sequence, SubscriptionId};
 use klambda_core::subscription::Document;
-use klambda_dispatch::check::{self, Kind, Report};
+use klambda_dispatch::check::{self, ProblemKind, Report};
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::documents::{Expected, Write};
 use klambda_dispatch::operate::{LaneAction, Leftover};
 use klambda_dispatch::replay::Request;
+use klambda_store::address::LogAddress;
 use klambda_store::disk::{Disk, File, read_exact_at};
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::inspect;
@@ -44,7 +45,7 @@ fn subscription(name: &str, spec: serde_json::Value) -> serde_json::Value {
     document
 }
 
-/// All kinds of subscriptions.
+/// Subscriptions of all kinds.
 const NAMES: [&str; 7] = ["parks", "skips", "sequenced", "strict", "unordered", "small", "heap"];
 
 fn document(name: &str) -> serde_json::Value {
@@ -66,13 +67,13 @@ fn document(name: &str) -> serde_json::Value {
     subscription(name, spec)
 }
 
-/// Some person does something, sensible or not.
+/// A random operator action, sensible or not.
 fn operate(world: &mut World, rng: &mut Rng) {
     let name = NAMES[rng.below(7) as usize];
     let key = format!("k{}", rng.below(5));
     let other = document(NAMES[rng.below(7) as usize]);
     let engine = &mut world.engine;
-    // What does not fit the state is refused, which is fine.
+    // An action that does not fit the state is refused, which is fine.
     match rng.below(17) {
         0 | 1 => drop(engine.act_on_lane(name, &key, LaneAction::Resume)),
         2 | 3 => drop(engine.act_on_lane(name, &key, LaneAction::Skip)),
@@ -89,11 +90,11 @@ fn operate(world: &mut World, rng: &mut Rng) {
             let leftover = [Leftover::Refuse, Leftover::Drain, Leftover::Discard][rng.below(3) as usize];
             drop(engine.delete_subscription(name, leftover));
         }
-        // Created anew, or changed to other rules.
+        // Creates the subscription again, or changes its rules.
         13 | 14 => {
             let mut changed = other;
             changed["metadata"]["name"] = json!(name);
-            let parsed = Document::parse(&changed).expect("a good document");
+            let parsed = Document::parse(&changed).expect("a valid document");
             drop(engine.put_subscription(parsed, rng.below(2) == 0));
         }
         _ => engine.request_checkpoint(),
@@ -120,7 +121,7 @@ fn live(world: &mut World, rng: &mut Rng, rounds: u64, mut each: impl FnMut(&mut
 }
 
 #[test]
-fn whatever_the_engine_leaves_behind_passes() {
+fn every_folder_of_the_engine_passes() {
     for seed in 0..15 {
         let mut rng = Rng(seed);
         let mut world = World::new(seed);
@@ -161,7 +162,8 @@ fn history_read_from_the_log_passes() {
     }
 }
 
-/// Old segments go; what waited in them is known from copies and tables, and so counted, not judged.
+/// Old segments are deleted. Events that were pending in them are known from copies and tables, so they are counted
+/// but not checked.
 #[test]
 fn a_log_whose_beginning_is_gone_passes() {
     let mut rng = Rng(3);
@@ -185,11 +187,11 @@ fn a_log_whose_beginning_is_gone_passes() {
     let report = check_is_ok(&world.disk, "retention");
     assert!(report.first_position > Position(1), "{report:?}");
     assert_eq!((report.waiting, report.dead_letters), (1, 1));
-    assert!(report.before_log > 0, "at least the one that is parked");
-    assert_eq!(report.lanes, 41 - 1, "the parked lane was not touched since");
+    assert!(report.before_log > 0, "at least the parked event");
+    assert_eq!(report.lanes, 41 - 1, "the parked lane has no steps in this log");
 }
 
-/// What waits in a segment with damage cannot be copied as a whole: it is not removed, however old it is.
+/// Pending events of a damaged segment cannot all be copied, so the segment is kept, however old it is.
 #[test]
 fn a_damaged_segment_is_kept_with_what_waits_in_it() {
     let mut rng = Rng(3);
@@ -200,25 +202,28 @@ fn a_damaged_segment_is_kept_with_what_waits_in_it() {
         world.send(key, None);
         world.settle();
     }
-    let damaged = last_byte(&world.disk, &Segment::name(Address(0))) - 40;
-    while world.engine.reader().segment_of(Address(2 << 20)).is_none() {
+    let damaged = last_byte(&world.disk, &Segment::name(LogAddress(0))) - 40;
+    while world.engine.reader().segment_of(LogAddress(2 << 20)).is_none() {
         world.send("later", None);
         world.step(&mut rng, |_, _| world::ok());
     }
     world.engine.request_checkpoint();
     world.settle();
     // The end of the second event: the first can still be read.
-    world.disk.flip_bit(&Segment::name(Address(0)), 8 * damaged);
+    world.disk.flip_bit(&Segment::name(LogAddress(0)), 8 * damaged);
     for _ in 0..20 {
         world.now = world.now + 24 * 3_600_000;
         world.step(&mut rng, |_, _| world::ok());
         world.settle();
     }
-    assert!(world.disk.list().expect("lists").contains(&Segment::name(Address(0))), "it was removed");
-    assert_eq!(kinds(&check(&world.disk)), [Kind::Damage]);
+    assert!(
+        world.disk.list().expect("lists").contains(&Segment::name(LogAddress(0))),
+        "the segment was deleted"
+    );
+    assert_eq!(kinds(&check(&world.disk)), [ProblemKind::Damage]);
 }
 
-/// What was in flight when the oldest of the queue was dropped is not what a restart drops.
+/// The event in flight when the oldest of the queue was dropped must not be dropped after a restart.
 #[test]
 fn drops_of_an_unordered_queue_are_the_same_after_a_restart() {
     let mut world = World::new(5);
@@ -235,9 +240,9 @@ fn drops_of_an_unordered_queue_are_the_same_after_a_restart() {
     assert_eq!((report.delivered, report.purged, report.waiting), (10, 4, 0));
 }
 
-// ---- wrongs ---------------------------------------------------------------------------------------------------
+// ---- injected faults ------------------------------------------------------------------------------------------
 
-/// Ten events of one key, all delivered, as of a checkpoint: the engine will not read these steps again.
+/// Ten events of one key, all delivered before a checkpoint, so that the engine does not read these steps again.
 fn delivered() -> World {
     let mut rng = Rng(1);
     let mut world = World::new(1);
@@ -260,21 +265,21 @@ fn checkpoint(world: &mut World, rng: &mut Rng) {
         world.step(rng, |_, _| world::ok());
     }
     world.settle();
-    let manifest = Manifest::load(&world.disk).expect("whole").expect("there");
-    assert!(manifest.checkpoint > Address(96));
+    let manifest = Manifest::load(&world.disk).expect("an intact manifest").expect("exists");
+    assert!(manifest.checkpoint > LogAddress(96));
 }
 
-/// Rewrites records of the log in place, with right checksums: a log that says something else.
+/// Rewrites records of the log in place, with correct checksums.
 fn forge(disk: &MemoryDisk, mut change: impl FnMut(Position, &mut Record<'_>)) -> usize {
     let mut forged = Vec::new();
-    let from = Manifest::load(disk).expect("whole").expect("there").checkpoint();
+    let from = Manifest::load(disk).expect("an intact manifest").expect("exists").checkpoint();
     inspect::inspect(disk, from, &mut |at, body, position| {
         let mut record = Record::decode(&body).expect("a record");
         change(position, &mut record);
         let mut new = Vec::new();
         record.encode(&mut new);
         if new != body[..] {
-            assert_eq!(new.len(), body.len(), "a record keeps its place");
+            assert_eq!(new.len(), body.len(), "a forged record has the same length");
             forged.push((at, new));
         }
         Ok(())
@@ -289,13 +294,13 @@ fn forge(disk: &MemoryDisk, mut change: impl FnMut(Position, &mut Record<'_>)) -
     forged.len()
 }
 
-fn file_of(disk: &MemoryDisk, at: Address) -> (Arc<dyn File>, u64) {
+fn file_of(disk: &MemoryDisk, at: LogAddress) -> (Arc<dyn File>, u64) {
     let bases = disk.list().expect("lists").into_iter().filter_map(|name| Segment::base_of(&name));
     let base = bases.filter(|base| *base <= at).max().expect("a segment");
     (disk.open(&Segment::name(base)).expect("opens"), at.0 - base.0)
 }
 
-/// Forges whom acknowledgements are of.
+/// Changes the positions of acknowledgements.
 fn forge_acknowledgements(disk: &MemoryDisk, of: impl Fn(u64) -> u64) {
     let forged = forge(disk, |_, record| {
         if let Record::Step { step: Step::Delivered { position }, .. } = record {
@@ -305,8 +310,8 @@ fn forge_acknowledgements(disk: &MemoryDisk, of: impl Fn(u64) -> u64) {
     assert!(forged > 0);
 }
 
-fn kinds(report: &Report) -> Vec<Kind> {
-    let mut kinds: Vec<Kind> = report.problems.listed.iter().map(|problem| problem.kind).collect();
+fn kinds(report: &Report) -> Vec<ProblemKind> {
+    let mut kinds: Vec<ProblemKind> = report.problems.listed.iter().map(|problem| problem.kind).collect();
     kinds.dedup();
     kinds
 }
@@ -317,12 +322,17 @@ fn an_event_acknowledged_twice_is_found_and_so_is_the_one_that_never_was() {
     check_is_ok(&world.disk, "before");
     forge_acknowledgements(&world.disk, |position| if position == 7 { 4 } else { position });
     let report = check(&world.disk);
-    assert_eq!(kinds(&report), [Kind::DuplicateAcknowledgement, Kind::Lost], "{:#?}", report.problems);
+    assert_eq!(
+        kinds(&report),
+        [ProblemKind::DuplicateAcknowledgement, ProblemKind::Lost],
+        "{:#?}",
+        report.problems
+    );
     assert_eq!((report.duplicate_acknowledgements, report.lost, report.order_violations), (1, 1, 0));
-    assert_eq!(report.problems.listed[0].text, "one: event 4 was acknowledged twice, or after it had left");
+    assert_eq!(report.problems.listed[0].text, "one: event 4 was acknowledged twice, or after it left");
     assert_eq!(
         report.problems.listed[1].text,
-        "one: event 7 is neither delivered nor waiting nor a dead letter"
+        "one: event 7 is not delivered, not pending and not a dead letter"
     );
 }
 
@@ -335,7 +345,7 @@ fn a_delivery_out_of_order_is_found() {
         other => other,
     });
     let report = check(&world.disk);
-    assert_eq!(kinds(&report), [Kind::OrderViolation], "{:#?}", report.problems);
+    assert_eq!(kinds(&report), [ProblemKind::OrderViolation], "{:#?}", report.problems);
     assert_eq!(report.order_violations, 1);
 }
 
@@ -359,7 +369,7 @@ fn a_replay_in_its_place_is_not_late() {
             world.engine.outcome(second.ticket, world::ok());
         }
         let request = Request { selector: Selector::default(), rate_per_second: 0, parallelism: 1 };
-        world.engine.create_replay(request).expect("it begins");
+        world.engine.create_replay(request).expect("a replay job");
         world.drain();
         let report = check_is_ok(&world.disk, on_failure);
         assert_eq!((report.delivered, report.late), (2, u64::from(on_failure == "skip")), "{on_failure}");
@@ -386,7 +396,7 @@ fn a_delivery_out_of_its_producers_order_is_found() {
         other => other,
     });
     let report = check(&world.disk);
-    assert_eq!(kinds(&report), [Kind::OrderViolation], "{:#?}", report.problems);
+    assert_eq!(kinds(&report), [ProblemKind::OrderViolation], "{:#?}", report.problems);
 }
 
 #[test]
@@ -400,13 +410,13 @@ fn an_acknowledgement_of_an_event_that_was_never_sent_there_is_found() {
     assert_eq!(forged, 1);
     let report = check(&world.disk);
     assert!(
-        kinds(&report).contains(&Kind::Unaccounted) && kinds(&report).contains(&Kind::Lost),
+        kinds(&report).contains(&ProblemKind::Unaccounted) && kinds(&report).contains(&ProblemKind::Lost),
         "{:#?}",
         report.problems
     );
 }
 
-/// The log says that an event was sent to the second subscription, whose state has never heard of it.
+/// The log says that an event was routed to the second subscription, but the state does not contain the event.
 #[test]
 fn an_event_that_waits_nowhere_is_found() {
     let mut rng = Rng(1);
@@ -425,11 +435,11 @@ fn an_event_that_waits_nowhere_is_found() {
     });
     assert_eq!(forged, 1);
     let report = check(&world.disk);
-    assert_eq!(kinds(&report), [Kind::Unaccounted, Kind::Lost], "{:#?}", report.problems);
+    assert_eq!(kinds(&report), [ProblemKind::Unaccounted, ProblemKind::Lost], "{:#?}", report.problems);
     assert_eq!(report.lost, 1);
 }
 
-/// After the checkpoint the engine itself reads the log, and refuses what cannot be.
+/// After the checkpoint the engine reads the log itself, and rejects impossible steps.
 #[test]
 fn a_state_that_cannot_follow_from_the_log_is_found() {
     let mut world = World::new(1);
@@ -443,14 +453,14 @@ fn a_state_that_cannot_follow_from_the_log_is_found() {
     });
     assert!(forged > 0);
     let report = check(&world.disk);
-    assert!(kinds(&report).contains(&Kind::State), "{:#?}", report.problems);
+    assert!(kinds(&report).contains(&ProblemKind::State), "{:#?}", report.problems);
     assert_eq!(report.duplicate_acknowledgements, 1);
 }
 
 #[test]
 fn damage_is_named_and_a_torn_tail_is_not_damage() {
     let mut world = delivered();
-    let segment = Segment::name(Address(0));
+    let segment = Segment::name(LogAddress(0));
     for _ in 0..3 {
         world.send("k", None);
         world.drain();
@@ -460,7 +470,7 @@ fn damage_is_named_and_a_torn_tail_is_not_damage() {
     let damaged = world.disk.clone_image();
     damaged.flip_bit(&segment, 8 * 150);
     let report = check(&damaged);
-    assert_eq!(kinds(&report), [Kind::Damage]);
+    assert_eq!(kinds(&report), [ProblemKind::Damage]);
     assert!(
         report.problems.listed[0].text.contains(&segment)
             && report.problems.listed[0].text.contains("offset 64"),
@@ -478,12 +488,12 @@ fn damage_is_named_and_a_torn_tail_is_not_damage() {
     let damaged = world.disk.clone_image();
     damaged.flip_bit(&table, 8 * 20);
     let report = check(&damaged);
-    assert_eq!(kinds(&report), [Kind::Damage]);
+    assert_eq!(kinds(&report), [ProblemKind::Damage]);
     assert!(report.problems.listed[0].text.contains(&table), "{:?}", report.problems);
 
     let damaged = world.disk.clone_image();
     damaged.flip_bit("manifest", 8 * 20);
-    assert_eq!(kinds(&check(&damaged)), [Kind::Damage]);
+    assert_eq!(kinds(&check(&damaged)), [ProblemKind::Damage]);
 
     let torn = world.disk.clone_image();
     let end = last_byte(&torn, &segment);
@@ -526,6 +536,6 @@ fn a_document_that_is_not_what_the_log_says_is_found() {
     });
     assert_eq!(forged, 1);
     let report = check(&world.disk);
-    assert_eq!(kinds(&report), [Kind::State], "{:#?}", report.problems);
+    assert_eq!(kinds(&report), [ProblemKind::State], "{:#?}", report.problems);
     assert!(report.problems.listed[0].text.starts_with("document function eno has version None"));
 }

@@ -1,4 +1,4 @@
-//! Events that outlive the segment they were written to, or that cannot be read back: what follows them goes on.
+//! Events that outlive their segment, or that cannot be read: later events continue.
 
 mod world;
 
@@ -26,7 +26,7 @@ fn ordered(policy: Value) -> Value {
     })
 }
 
-/// Answers everything that is open and that follows from it; what was called, with the id before it.
+/// Answers all open calls and those that follow. Returns the calls with their previous ids.
 fn answer_all(world: &mut World, mut code: impl FnMut(&str) -> u16) -> Vec<(String, Option<String>)> {
     let mut called = Vec::new();
     for _ in 0..4 {
@@ -50,7 +50,7 @@ fn begins_with(world: &World, name: &str) -> bool {
     world.disk.list().expect("lists").iter().any(|file| file == name)
 }
 
-/// A lane that is parked by `first`, whose segment is gone: only a copy of it is left.
+/// A lane parked by `first`, whose segment was deleted, so that only a copy is left.
 fn parked_and_copied() -> World {
     let mut world = World::new(1);
     world.put(ordered(json!({})));
@@ -61,11 +61,11 @@ fn parked_and_copied() -> World {
         answer_all(&mut world, |_| 200);
     }
     (0..60).for_each(|_| world.pass(DAY_MS / 4));
-    assert!(!begins_with(&world, "log-0000000000000000"), "the first segment has retired");
+    assert!(!begins_with(&world, "log-0000000000000000"), "the first segment was deleted");
     world
 }
 
-/// One of the things that happen by themselves: the finer the steps, the more there is between them.
+/// One of the engine's jobs. Small steps allow more states in between.
 fn small_step(world: &mut World, n: usize) {
     match n % 5 {
         0 => {
@@ -85,8 +85,8 @@ fn small_step(world: &mut World, n: usize) {
     }
 }
 
-/// A segment that was looked through stays for a while: its copies must be durable, and a checkpoint past it. Until it is
-/// gone a new subscription may take up events from it. Whenever that happens, none of them is lost.
+/// A scanned segment stays for a while: its copies must be durable, and a checkpoint must be past it. Until it is
+/// deleted, a new subscription may take events from it. None of them is lost, whenever that happens.
 #[test]
 fn an_event_that_is_taken_up_while_its_segment_retires_stays() {
     let mut world = retiring(0);
@@ -94,7 +94,7 @@ fn an_event_that_is_taken_up_while_its_segment_retires_stays() {
         small_step(&mut world, *n);
         first_position(&world) > 1
     };
-    let retired = 1 + (0..500).find(is_gone).expect("the segment goes");
+    let retired = 1 + (0..500).find(is_gone).expect("the segment is deleted");
     let mut taken_up = BTreeSet::new();
     for steps in retired.saturating_sub(15)..=retired {
         let mut world = retiring(steps);
@@ -103,10 +103,10 @@ fn an_event_that_is_taken_up_while_its_segment_retires_stays() {
         past["metadata"]["name"] = json!("past");
         past["spec"]["from"] = json!("earliest");
         past["spec"]["paused"] = json!(true);
-        let past = Document::parse(&past).expect("a good document");
+        let past = Document::parse(&past).expect("a valid document");
         world.engine.put_subscription(past, false).expect("put");
         (0..30).for_each(|_| world.pass(DAY_MS / 4));
-        assert!(first_position(&world) > 1, "the first segment has retired");
+        assert!(first_position(&world) > 1, "the first segment was deleted");
         let waiting = world.engine.waiting() - parked;
         taken_up.insert(waiting);
         world.engine.pause_subscription("past", false).unwrap();
@@ -118,10 +118,10 @@ fn an_event_that_is_taken_up_while_its_segment_retires_stays() {
             "{steps} steps: all but those of the parked lane"
         );
     }
-    assert!(taken_up.len() > 1, "the segment was there at first and gone in the end: {taken_up:?}");
+    assert!(taken_up.len() > 1, "the segment exists at first and is deleted at the end: {taken_up:?}");
 }
 
-/// Steps until the first segment ends.
+/// Runs steps until the first segment is being deleted.
 fn retiring(steps: usize) -> World {
     let log = Options { segment_bytes: 32 << 10, reserve_bytes: 4 << 10, tail_bytes: 4 << 10 };
     let mut world = World::with(1, Config { log, ..world::config() });
@@ -192,7 +192,7 @@ fn an_event_that_cannot_be_read_back_stops_nothing_but_itself() {
     world.put(ordered(json!({"onFailure": "skip"})));
     world.engine.pause_subscription("orders", true).unwrap();
     ["damaged", "next", "last"].iter().for_each(|id| world.send_as("sick", None, id));
-    // So many that the first are read from the disk.
+    // Enough events that the first ones are read from disk.
     (0..400).for_each(|n| world.send(&format!("well{n}"), None));
     world.settle();
     world.crash(&mut Rng(6));
@@ -210,9 +210,9 @@ fn an_event_that_cannot_be_read_back_stops_nothing_but_itself() {
     assert_eq!(answer_all(&mut world, |_| 200), [named("later", Some("last"))]);
 }
 
-/// It is tried again at every tick, and told once.
+/// The subscription retries at every tick, but the error is reported once.
 #[test]
-fn an_unread_event_that_cannot_be_read_back_is_told_once() {
+fn an_unreadable_unread_event_is_reported_once() {
     let mut world = World::new(1);
     let mut full = ordered(json!({}));
     full["spec"]["backlog"] = json!({"maxEvents": 2});
@@ -238,13 +238,16 @@ fn an_unread_event_that_cannot_be_read_back_is_told_once() {
     );
 }
 
-/// Damages the first place in the first segment where these bytes stand.
+/// Damages the first occurrence of these bytes in the first segment.
 fn flip(world: &World, bytes: &[u8]) {
     let name = "log-0000000000000000";
     let file = world.disk.open(name).expect("a segment");
     let mut content = vec![0; file.len().expect("a length") as usize];
     file.read_at(&mut content, 0).expect("reads");
-    let at = content.windows(bytes.len()).position(|window| window == bytes).expect("it is there");
+    let at = content
+        .windows(bytes.len())
+        .position(|window| window == bytes)
+        .expect("the segment contains the bytes");
     world.disk.flip_bit(name, 8 * at as u64);
 }
 

@@ -1,4 +1,4 @@
-//! Dead letters: how old they grow, how many there are, and what a replay of them reports.
+//! Dead letters: their age limit, their count limit, and the report of a replay.
 
 mod world;
 
@@ -32,7 +32,7 @@ fn positions(world: &World) -> Vec<u64> {
     found.expect("read").iter().map(|letter| letter.entry.position.0).collect()
 }
 
-/// One round in which every call gets this answer.
+/// One round in which every call gets this status.
 fn round(world: &mut World, ms: u64, status: u16) {
     world.pass(ms);
     for delivery in world.take_open() {
@@ -46,7 +46,7 @@ fn each_dead_letter_grows_old_by_its_own_failure() {
     for restarted in [false, true] {
         let mut world = World::new(1);
         world.put(document(json!({"deadLetters": {"ttl": "60s"}})));
-        // More than are looked at in one round.
+        // More than are checked in one round.
         (0..700).for_each(|n| world.send(&format!("k{n}"), None));
         (0..100).for_each(|_| round(&mut world, 10, 422));
         assert_eq!(positions(&world).len(), 700);
@@ -57,16 +57,16 @@ fn each_dead_letter_grows_old_by_its_own_failure() {
             world.restart(&mut |_| 0);
         }
         (0..10).for_each(|_| world.pass(1000));
-        assert_eq!(positions(&world).len(), 700, "none is old yet");
+        assert_eq!(positions(&world).len(), 700, "none has expired yet");
         (0..30).for_each(|_| world.pass(1000));
-        assert_eq!(positions(&world), [1, 300], "those that failed again are younger than the rest");
+        assert_eq!(positions(&world), [1, 300], "events that failed again are younger than the rest");
         (0..30).for_each(|_| world.pass(1000));
         assert_eq!(positions(&world), [0_u64; 0]);
         world.send("k", None);
         (0..3).for_each(|_| round(&mut world, 10, 422));
         assert_eq!(positions(&world), [701]);
         (0..62).for_each(|_| world.pass(1000));
-        assert_eq!(positions(&world), [0_u64; 0], "also when none was left for a while");
+        assert_eq!(positions(&world), [0_u64; 0], "also after there were none for a while");
         world.must_be_sound();
     }
 }
@@ -79,8 +79,8 @@ fn thousands_of_dead_letters_go_soon_after_their_time() {
     (0..6).for_each(|_| round(&mut world, 10, 422));
     assert_eq!(positions(&world).len(), 5000);
     world.pass(59_000);
-    assert_eq!(positions(&world).len(), 5000, "none is old yet");
-    // Whoever drives the engine looks when it asks for that.
+    assert_eq!(positions(&world).len(), 5000, "none has expired yet");
+    // The engine is called when it asks for it.
     let until = world.now + 4000;
     while world.now < until {
         let next = world.engine.wake_at().since(world.now).max(1);
@@ -99,12 +99,12 @@ fn there_are_never_many_more_than_may_be() {
         (0..2).for_each(|_| round(&mut world, 10, 422));
         world.pass(1);
         let last: Vec<u64> = (sent * 500 - 9..=sent * 500).collect();
-        assert_eq!(positions(&world), last, "the newest stay");
+        assert_eq!(positions(&world), last, "the newest ones are kept");
         if sent % 7 == 0 {
             world.restart(&mut |_| 0);
         }
     }
-    // One that was away while the front moved on comes back before it, and is the oldest.
+    // A dead letter that was away while the front moved on comes back before it, and is the oldest.
     world.engine.create_replay(replay(&["s.9995"])).expect("a job");
     (0..2).for_each(|_| world.pass(10));
     let away = world.take_open();
@@ -132,7 +132,7 @@ fn a_replay_that_a_crash_interrupts_reports_all_that_it_selected() {
         let request = Request { rate_per_second: 10, ..replay(&[]) };
         let job = world.engine.create_replay(request).expect("a job");
         (0..20).for_each(|_| round(&mut world, 100, 200));
-        // Some that it has not come to go away meanwhile.
+        // Some dead letters that the job has not reached are deleted meanwhile.
         let gone = positions(&world).split_off(10);
         for position in gone.iter().take(3) {
             world.engine.delete_dead_letter(&format!("s.{position}")).expect("deleted");
@@ -144,7 +144,8 @@ fn a_replay_that_a_crash_interrupts_reports_all_that_it_selected() {
         world.restart(&mut |_| 0);
         (0..60).for_each(|_| round(&mut world, 100, 200));
         let job = world.engine.replay(job).expect("a job");
-        let counts = (job.state, job.selected, job.replayed, job.failed, job.skipped);
+        let counts =
+            (job.state, job.counts.selected, job.counts.replayed, job.counts.failed, job.counts.skipped);
         assert_eq!(counts, (State::Succeeded, 40, 37, 0, 3), "seed {seed}: {job:?}");
         assert_eq!(job.skipped_reasons["gone"], 3, "seed {seed}: {job:?}");
         world.must_be_sound();

@@ -1,5 +1,5 @@
-//! What is not durable yet takes no effect: after a power cut nobody would know of it, and a number could be given to
-//! another event than the one that was delivered with it.
+//! Changes that are not durable must have no effect: a power cut would undo them, and a number could be given to an
+//! event other than the one delivered with it.
 
 mod world;
 
@@ -11,7 +11,7 @@ use klambda_dispatch::replay::Request;
 use serde_json::json;
 use world::{World, ordered};
 
-/// Everything that may start now, without a sync.
+/// Everything that can start now without a sync.
 fn starts(world: &mut World) -> Vec<Delivery> {
     let mut started = Vec::new();
     loop {
@@ -41,38 +41,41 @@ fn an_event_that_opens_a_lane_for_others_is_durable_before_they_go_out() {
         world.settle();
     }
     world.send("k", Some(16));
-    assert_eq!(numbers(&starts(&mut world)), [0; 0], "the buffer is full, but only in memory");
+    assert_eq!(numbers(&starts(&mut world)), [0; 0], "the full buffer is not durable yet");
     world.restart(&mut |_| 0);
     world.send("k", Some(13));
     world.settle();
     let open = world.take_open();
     assert_eq!(numbers(&open), [1]);
     let event = EventView::decode(&open[0].record[open[0].event.clone()]).expect("an event");
-    assert_eq!(event.attribute("sequence").as_deref(), Some("13"), "nobody had a number before");
+    assert_eq!(event.attribute("sequence").as_deref(), Some("13"), "no event had a number before");
 }
 
 #[test]
 fn an_event_from_the_past_goes_out_once_its_place_is_durable() {
-    let mut world = World::new(1);
-    world.send("k", None);
-    world.settle();
-    let document = Document::parse(&ordered("s", &json!({"from": "earliest"}))).expect("a good document");
-    world.engine.put_subscription(document, false).expect("put");
-    assert_eq!(numbers(&starts(&mut world)), [0; 0], "neither is the subscription durable");
-    world.settle();
-    assert_eq!(numbers(&world.take_open()), [1]);
+    for ordering in ["ordered", "unordered"] {
+        let mut world = World::new(1);
+        world.send("k", None);
+        world.settle();
+        let spec = json!({"from": "earliest", "ordering": ordering});
+        let document = Document::parse(&ordered("s", &spec)).expect("a valid document");
+        world.engine.put_subscription(document, false).expect("put");
+        assert_eq!(starts(&mut world).len(), 0, "the subscription is not durable either");
+        world.settle();
+        assert_eq!(world.take_open().len(), 1);
+    }
 }
 
-/// Arrivals that are not synced, and the memory that they take.
+/// Unsynced arrivals that use up memory.
 fn press(world: &mut World, lanes: std::ops::Range<u64>) {
     for n in lanes {
         world.send(&format!("fill{n}"), None);
         world.engine.run_prepare();
-        assert!(starts(world).is_empty(), "nothing new starts");
+        assert!(starts(world).is_empty(), "no new delivery starts");
     }
 }
 
-/// Its row would not say how far the log must be durable before anything starts.
+/// The row would not contain how far the log must be durable before anything starts.
 #[test]
 fn a_lane_with_a_decision_that_is_not_durable_stays_in_memory() {
     let mut world = World::new(2);
@@ -97,7 +100,7 @@ fn a_lane_with_a_decision_that_is_not_durable_stays_in_memory() {
     assert_eq!(world.engine.dead_letters(), 0, "the dead letter is back in its lane");
     press(&mut world, 800..1500);
     world.now = world.now + 6000;
-    assert!(starts(&mut world).is_empty(), "nobody would know of the replay after a power cut");
+    assert!(starts(&mut world).is_empty(), "a power cut would undo the replay");
     world.settle();
     assert_eq!(world.take_open().len(), 1);
 }
@@ -116,9 +119,9 @@ fn an_unordered_event_that_is_replayed_goes_out_once_that_is_durable() {
     world.settle();
     for _ in 0..3 {
         world.now = world.now + 1;
-        assert!(starts(&mut world).is_empty(), "nobody would know of the replay after a power cut");
+        assert!(starts(&mut world).is_empty(), "a power cut would undo the replay");
     }
-    assert_eq!(world.engine.dead_letters(), 0, "it is on its way again");
+    assert_eq!(world.engine.dead_letters(), 0, "the event is in flight again");
     world.settle();
     assert_eq!(world.take_open().len(), 1);
 }

@@ -1,9 +1,9 @@
-//! The engine on a simulated disk and target, one seed at a time: random producers, failures, crashes and operators.
-//! After the faults stop everything must drain, in order, with nothing lost and nothing invented.
+//! The engine with a simulated disk and target, one seed at a time: random producers, failures, crashes and
+//! operators. After the faults stop, everything must drain in order, with no event lost or invented.
 
 mod world;
 
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::replay::Request;
 use klambda_store::disk::Disk;
@@ -35,8 +35,8 @@ fn events_of_a_key_arrive_in_order_through_failures_and_crashes() {
                 sent += 1;
             }
             world.step(&mut rng, |rng, _| match rng.below(10) {
-                0 => Outcome::Timeout,
-                1 => Outcome::Status { code: 500, retry_after_ms: None, detail: String::new() },
+                0 => CallOutcome::Timeout,
+                1 => CallOutcome::Status { code: 500, retry_after_ms: None, detail: String::new() },
                 _ => world::ok(),
             });
             if rng.below(60) == 0 {
@@ -63,7 +63,7 @@ fn a_shuffled_producer_is_put_in_order() {
         world.put(document);
         let mut events: Vec<(String, u64)> =
             (0..4).flat_map(|key| (1..=30).map(move |n| (format!("k{key}"), n))).collect();
-        // Shuffled within a window, so that the buffer is used and never overflows.
+        // Shuffled within a window, so that the buffer is used but never overflows.
         for n in 0..events.len() {
             let other = (n + rng.below(8) as usize).min(events.len() - 1);
             events.swap(n, other);
@@ -251,12 +251,12 @@ fn a_dead_letter_from_before_the_subscription_was_ordered_is_replayed_into_its_l
     world.crash(&mut rng);
     world.drain();
     let job = world.engine.replay(job).expect("a job");
-    assert_eq!((job.selected, job.replayed, world.engine.dead_letters()), (1, 1, 0), "{job:?}");
+    assert_eq!((job.counts.selected, job.counts.replayed, world.engine.dead_letters()), (1, 1, 0), "{job:?}");
     assert_eq!(world.delivered("k"), ["e2", "e1"]);
 }
 
 #[test]
-fn an_event_that_cannot_be_read_back_is_a_dead_letter_and_the_rest_goes_on() {
+fn an_unreadable_event_becomes_a_dead_letter_and_the_rest_continues() {
     for ordering in ["ordered", "unordered"] {
         let mut world = World::new(9);
         let mut document = ordered("orders");
@@ -266,7 +266,7 @@ fn an_event_that_cannot_be_read_back_is_a_dead_letter_and_the_rest_goes_on() {
         (0..600).for_each(|n| world.send(&format!("k{n}"), None));
         world.settle();
         let segment = world.disk.list().expect("lists").into_iter().find(|name| name.starts_with("log-"));
-        // Long past what the engine keeps of the newest log.
+        // Far beyond the part of the log that the engine keeps in memory.
         world.disk.flip_bit(&segment.expect("a segment"), 8 * 4000);
         world.engine.pause_subscription("orders", false).expect("resumes");
         for _ in 0..200 {
@@ -308,7 +308,7 @@ fn retention_keeps_what_waits_and_drops_the_rest() {
     assert!(world.engine.log_bytes() < 20 * (128 << 10), "{}", world.engine.log_bytes());
     world.send_as("sick", None, "e1");
     world.settle();
-    assert_eq!(world.engine.waiting(), 1, "an event that waits is known, however old");
+    assert_eq!(world.engine.waiting(), 1, "a pending event is known, however old");
     world.engine.act_on_lane("orders", "sick", klambda_dispatch::operate::LaneAction::Resume).unwrap();
     world.drain();
     assert_eq!(world.delivered("sick"), ["e1"]);
@@ -348,17 +348,17 @@ fn retention_keeps_a_dead_letter_that_was_taken_back_into_a_long_queue() {
     world.put(document.clone());
     world.send("sick", None);
     world.settle();
-    assert_eq!(world.engine.dead_letters(), 1, "it has no key");
+    assert_eq!(world.engine.dead_letters(), 1, "the dead letter has no key");
     document["spec"]["orderingPolicy"] = json!({});
     world.put(document);
-    // Nothing of this lane is answered, so its queue grows. The dead letter comes to stand in the middle of it.
+    // No call of this lane is answered, so its queue grows around the dead letter.
     (0..1000).for_each(|_| world.send("sick", None));
     world.settle();
     let request = Request { selector: Selector::default(), rate_per_second: 0, parallelism: 3 };
     world.engine.create_replay(request).expect("one dead letter");
     world.settle();
     world.pass(10);
-    assert_eq!(world.engine.dead_letters(), 0, "it waits in its lane");
+    assert_eq!(world.engine.dead_letters(), 0, "the event is pending in its lane");
     (0..1000).for_each(|_| world.send("sick", None));
     world.settle();
     // Long enough for retention to copy the copies.
@@ -405,9 +405,13 @@ fn a_replay_keeps_the_order_of_each_key_and_survives_crashes() {
             }
             let report = world.engine.replay(job).unwrap();
             assert_ne!(report.state, State::Running, "seed {seed} attempt {attempt}: {report:?}");
-            assert_eq!((report.order_violations, report.duplicates), (0, 0), "seed {seed}: {report:?}");
-            let accounted = report.replayed + report.failed + report.skipped;
-            assert_eq!(accounted, report.selected, "seed {seed} attempt {attempt}: {report:?}");
+            assert_eq!(
+                (report.counts.order_violations, report.counts.duplicates),
+                (0, 0),
+                "seed {seed}: {report:?}"
+            );
+            let accounted = report.counts.replayed + report.counts.failed + report.counts.skipped;
+            assert_eq!(accounted, report.counts.selected, "seed {seed} attempt {attempt}: {report:?}");
             if world.engine.dead_letters() == 0 && world.engine.waiting() == 0 {
                 break;
             }
@@ -431,7 +435,7 @@ fn a_server_with_nothing_to_do_sleeps() {
     world.engine.tick(world.now);
     world.engine.flush();
     assert!(world.engine.sync_job().is_none());
-    assert!(world.engine.wake_at() > world.now, "one sync is under way");
+    assert!(world.engine.wake_at() > world.now, "one sync is running");
     let result = job.run();
     world.engine.sync_done(job.up_to, result);
     world.drain();

@@ -1,10 +1,10 @@
-//! Subscriptions whose ordering changes, with dead letters, replays and events that come while they read the log.
+//! Subscriptions whose ordering changes, with dead letters, replays, and events that arrive while they read the log.
 
 mod world;
 
 use klambda_core::event_codec::EventView;
 use klambda_core::lane::Flag;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
 use klambda_dispatch::Delivery;
 use klambda_dispatch::dead_letters::Selector;
@@ -15,7 +15,7 @@ use world::{World, error, ok, ordered};
 
 const DAY_MS: u64 = 24 * 3_600_000;
 
-/// What was delivered: subscription, event, number, whether late.
+/// A delivery: subscription, event, number, whether late.
 type Seen = (String, String, Option<u64>, bool);
 
 fn subscription(name: &str, spec: &Value) -> Value {
@@ -42,8 +42,8 @@ fn id(delivery: &Delivery) -> String {
     EventView::decode(event).expect("an event").id().to_owned()
 }
 
-/// Rounds until nothing is called for a while. `answer` of none leaves a call open for good.
-fn rounds(world: &mut World, mut answer: impl FnMut(&Delivery) -> Option<Outcome>) -> Vec<Seen> {
+/// Runs rounds until no call is made for a while. If `answer` returns `None`, the call stays open.
+fn rounds(world: &mut World, mut answer: impl FnMut(&Delivery) -> Option<CallOutcome>) -> Vec<Seen> {
     let (mut seen, mut quiet) = (Vec::new(), 0);
     while quiet < 10 {
         world.pass(1000);
@@ -101,14 +101,14 @@ fn a_dead_letter_goes_back_to_the_lane_of_the_rules_in_force() {
     world.send_as("k", None, "c");
     rounds(&mut world, |_| Some(ok()));
     replay_all(&mut world);
-    // Number 2 of the lane of its type, not of the lane it failed in.
+    // Number 2 of the lane of its type, not of the lane in which it failed.
     assert_eq!(rounds(&mut world, |_| Some(ok())), [seen("s", "b", Some(2), true)]);
     world.send_as("k", None, "d");
     assert_eq!(rounds(&mut world, |_| Some(ok())), [seen("s", "d", Some(3), false)]);
     world.must_be_sound();
 }
 
-/// A subscription with an event that is never answered, whose new rules therefore wait; target and filters do not.
+/// A subscription with a call that is never answered, so that its new rules wait. Target and filters do not.
 fn between_two_epochs(world: &mut World) {
     world.put(subscription("s", &by("partitionkey")));
     world.send_as("k", None, "first");
@@ -117,7 +117,7 @@ fn between_two_epochs(world: &mut World) {
 }
 
 #[test]
-fn what_was_accepted_for_later_stays_known_and_comes_once() {
+fn unread_events_stay_known_and_are_delivered_once() {
     let mut world = World::new(3);
     between_two_epochs(&mut world);
     world.send_as("k", None, "later");
@@ -132,17 +132,17 @@ fn what_was_accepted_for_later_stays_known_and_comes_once() {
 }
 
 #[test]
-fn what_it_knew_when_it_was_accepted_is_not_taken_from_the_log() {
+fn an_event_known_at_acceptance_is_not_read_from_the_log() {
     let mut world = World::new(4);
     world.put(subscription("other", &unordered()));
     between_two_epochs(&mut world);
-    // The other one has it and forgets it; to this one it waits all the time.
+    // The other subscription delivers the event and forgets it; in this one it is pending all the time.
     let mine = |delivery: &Delivery| delivery.document.name == "s";
     rounds(&mut world, |delivery| (!mine(delivery)).then(ok));
     world.pass(2 * DAY_MS);
     world.send_as("k", None, "first");
     world.settle();
-    assert_eq!(world.accepted["k"], ["first", "first"], "new to the other one");
+    assert_eq!(world.accepted["k"], ["first", "first"], "a new event for the other subscription");
     world.restart(&mut |_| 0);
     let all = rounds(&mut world, |_| Some(ok()));
     let mine = all.iter().filter(|one| one.0 == "s").count();
@@ -187,7 +187,7 @@ fn a_replay_ends_when_what_it_waits_for_is_purged_from_the_disk() {
     world.send_as("k", None, "bad");
     rounds(&mut world, |_| Some(error(400)));
     world.put(subscription("s", &by("partitionkey")));
-    // Long enough for its middle to be on disk, with the dead letter in it.
+    // Long enough that the middle of the queue, with the dead letter, is on disk.
     for _ in 0..400 {
         world.send("k", None);
     }
@@ -226,7 +226,7 @@ fn a_limit_that_is_lowered_far_below_what_waits_is_reached_step_by_step() {
 }
 
 #[test]
-fn other_rules_begin_with_sequences_of_their_own() {
+fn new_rules_start_with_new_sequences() {
     let by_sequence = json!({
         "ordering": "ordered",
         "orderingPolicy": {"key": {"attribute": "partitionkey"}, "sequence": {"attribute": "sequence"}},
@@ -252,7 +252,7 @@ fn other_rules_begin_with_sequences_of_their_own() {
     }
 }
 
-/// The next segment is not there yet: what is unread cannot go now, and nobody waits for that within a call.
+/// The next segment is not ready, so unread events cannot be discarded now, and the call does not wait for that.
 #[test]
 fn a_change_that_discards_unread_events_is_refused_without_room() {
     let mut world = World::new(9);
@@ -265,12 +265,12 @@ fn a_change_that_discards_unread_events_is_refused_without_room() {
     }
     let mut other = ordered("s", &spec);
     other["spec"]["orderingPolicy"] = json!({"key": {"attribute": "subject"}});
-    let document = Document::parse(&other).expect("a good document");
+    let document = Document::parse(&other).expect("a valid document");
     let refused = world.engine.put_subscription(document.clone(), true).expect_err("no room");
     assert!(matches!(refused, Refused::DiskFull), "{refused}");
     world.settle();
     world.engine.put_subscription(document, true).expect("there is room again");
     world.settle();
     assert_eq!(world.engine.failure(), None);
-    assert!(world.engine.waiting() <= 1, "only what is in flight is left of {sent}");
+    assert!(world.engine.waiting() <= 1, "only events in flight are left of {sent}");
 }

@@ -1,7 +1,7 @@
-//! Data folders of released formats, as they were written then, are opened by this version as they were left.
+//! Data folders of released formats: this version opens them as they were left.
 //!
-//! A format that has been released never changes, and neither does its fixture. A new format gets a fixture of its
-//! own, written by `write_fixture`:
+//! A released format never changes, and neither does its fixture. A new format gets its own fixture, written by
+//! `write_fixture`:
 //!
 //! ```sh
 //! cargo test -p klambda-dispatch --test fixture -- --ignored write_fixture
@@ -9,13 +9,14 @@
 
 use klambda_core::event::{Attribute, Data, Event, Form, Value};
 use klambda_core::event_codec::EventView;
-use klambda_core::outcome::Outcome;
+use klambda_core::namespace::Within;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::LaneAction;
 use klambda_dispatch::views::{LaneQuery, Letters};
-use klambda_dispatch::{Answer, Config, Delivery, Engine, Sender, Status, Token, check};
+use klambda_dispatch::{Completion, Config, Delivery, Engine, Sender, Status, Token, check};
 use klambda_store::log::Options;
 use klambda_store::manifest::{self, Manifest};
 use klambda_store::real_disk::RealDisk;
@@ -26,10 +27,10 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 const START: Millis = Millis(1_700_000_000_000);
-/// When the folder was left, and is opened again.
+/// When the folder was left and is opened again.
 const END: Millis = Millis(START.0 + 60_000);
 
-// ---- what is in it --------------------------------------------------------------------------------------------
+// ---- contents -------------------------------------------------------------------------------------------------
 
 /// Lanes of all kinds in tables, and a log after them that changes some and adds others.
 fn live(house: &mut House) {
@@ -42,7 +43,7 @@ fn live(house: &mut House) {
         json!({"filters": [{"exact": {"type": "note"}}], "target": {"url": "http://heap.test/"}}),
     );
 
-    // Whole segments of events that are done with.
+    // Whole segments of delivered events.
     for n in 1..=40 {
         house.send("order.placed", "well", &format!("well-{n}"), None);
         house.run();
@@ -105,7 +106,7 @@ fn a_folder_of_format_2_is_opened_as_it_was_left() {
     let copy = copy_of_fixture();
     let report = check::check(Arc::new(disk(copy.path())), &mut |_| {}).expect("a data folder");
     assert!(report.is_ok(), "{:#?}", report.problems);
-    let manifest = Manifest::load(&disk(copy.path())).expect("whole").expect("there");
+    let manifest = Manifest::load(&disk(copy.path())).expect("an intact manifest").expect("exists");
     assert!(manifest.checkpoint.0 > 0 && !manifest.rows.is_empty() && !manifest.marks.is_empty());
 
     let house = House::open(copy.path(), END);
@@ -117,7 +118,7 @@ fn a_folder_of_format_2_is_opened_as_it_was_left() {
 }
 
 #[test]
-fn a_folder_of_format_2_knows_its_ids_and_goes_on() {
+fn a_folder_of_format_2_knows_its_ids_and_continues() {
     let copy = copy_of_fixture();
     let mut house = House::open(copy.path(), END);
     let known = ["well-1", "well-43", "sick-422", "sick-4", "slow-3", "held-2"];
@@ -153,7 +154,7 @@ fn a_folder_of_format_2_knows_its_ids_and_goes_on() {
     assert_eq!(house.engine.waiting(), 0);
 }
 
-/// Marks of that format do not say their events' positions.
+/// Marks of this format do not contain the positions of their events.
 #[test]
 fn a_folder_of_format_2_knows_what_waits_past_every_window() {
     let copy = copy_of_fixture();
@@ -166,7 +167,7 @@ fn a_folder_of_format_2_knows_what_waits_past_every_window() {
         house.settle();
         let answers = std::mem::take(&mut house.answers);
         assert_eq!(answers, vec![Status::Skipped { reason: "duplicate" }; 4]);
-        // The table of their marks goes.
+        // The table of their marks is deleted.
         for _ in 0..20 {
             house.now = house.now + 1000;
             house.settle();
@@ -177,29 +178,29 @@ fn a_folder_of_format_2_knows_what_waits_past_every_window() {
     assert!(matches!(house.answers[..], [Status::Accepted { .. }]), "{:?}", house.answers);
 }
 
-/// Whatever else the other version may have changed about the manifest.
+/// Regardless of what else the other version changed in the manifest.
 #[test]
 fn another_format_is_refused_and_left_alone() {
     let copy = copy_of_fixture();
-    let mut newer = Manifest::load(&disk(copy.path())).expect("whole").expect("there");
+    let mut newer = Manifest::load(&disk(copy.path())).expect("an intact manifest").expect("exists");
     newer.format += 1;
-    for manifest in [newer.encode().expect("encoded"), b"d002df0b\n{\"format\": 3}".to_vec()] {
+    for manifest in [newer.encode().expect("encoded"), b"9f4349cc\n{\"format\": 4}".to_vec()] {
         std::fs::write(copy.path().join(manifest::NAME), manifest).expect("written");
         let refused = refused(copy.path());
         assert_eq!(
             refused,
-            "the data folder has format 3, and this version reads format 2: start the version that wrote it"
+            "the data folder has format 4, but this version supports only format 3: use the version that wrote it"
         );
     }
-    let older = copy_of(&fixture(1));
+    let older = copy_of(&fixture(2));
     assert_eq!(
         refused(older.path()),
-        "the data folder has format 1, and this version reads format 2: let the version that wrote it deliver what \
-         waits, then start this one with an empty folder"
+        "the data folder has format 2, but this version supports only format 3: deliver all pending events with the \
+         version that wrote it, then start this version with an empty folder"
     );
 }
 
-/// Why a folder is not opened. Nothing in it changes.
+/// The reason why a folder is not opened. Nothing in it may change.
 fn refused(folder: &Path) -> String {
     let before = contents(folder);
     let opened = Engine::open(Arc::new(disk(folder)), config(), END, [1; 16]);
@@ -213,12 +214,12 @@ fn refused(folder: &Path) -> String {
 #[ignore = "writes files of the repository; for a new format only"]
 fn write_fixture() {
     let folder = fixture(manifest::FORMAT);
-    assert!(!folder.exists(), "{} is there: a released format never changes", folder.display());
+    assert!(!folder.exists(), "{} exists, and a released format never changes", folder.display());
     let mut house = House::open(&folder, START);
     live(&mut house);
     assert!(house.now <= END);
     drop(house);
-    // Neither is part of what is kept: the one is made anew, the other is of a process.
+    // Not part of the fixture: the spare segment is created again, and the lock belongs to a process.
     for name in ["spare", "lock"] {
         let _ = std::fs::remove_file(folder.join(name));
     }
@@ -250,7 +251,7 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 fn disk(folder: &Path) -> RealDisk {
-    RealDisk::open(folder).expect("nobody holds it")
+    RealDisk::open(folder).expect("the folder is not locked")
 }
 
 fn config() -> Config {
@@ -263,11 +264,11 @@ fn config() -> Config {
 struct House {
     engine: Engine,
     now: Millis,
-    /// Otherwise the target answers what the id of an event asks for.
+    /// If false, the target answers with the status in the event's id.
     is_well: bool,
     answers: Vec<Status>,
     open: Vec<Delivery>,
-    /// What was acknowledged, by key: number, id and the id before it.
+    /// Acknowledged events by key: number, id and previous id.
     seen: BTreeMap<String, Vec<String>>,
 }
 
@@ -297,7 +298,7 @@ impl House {
         for (field, value) in spec.as_object().expect("an object") {
             document["spec"][field] = value.clone();
         }
-        let document = Document::parse(&document).expect("a good document");
+        let document = Document::parse(&document).expect("a valid document");
         self.engine.put_subscription(document, false).expect("put");
         self.settle();
     }
@@ -313,7 +314,7 @@ impl House {
         self.engine.accept(Token(1), &Sender::default(), vec![Ok(event)]);
     }
 
-    /// Until nothing more happens by itself.
+    /// Runs until nothing more happens.
     fn run(&mut self) {
         self.settle();
         while let Some(n) =
@@ -338,19 +339,21 @@ impl House {
             });
             self.seen.entry(key).or_default().push(place.unwrap_or(id));
         }
-        self.engine
-            .outcome(delivery.ticket, Outcome::Status { code, retry_after_ms: None, detail: String::new() });
+        self.engine.outcome(
+            delivery.ticket,
+            CallOutcome::Status { code, retry_after_ms: None, detail: String::new() },
+        );
     }
 
-    /// Everything is written, synced and answered.
+    /// Writes, syncs and answers everything.
     fn settle(&mut self) {
         for _ in 0..4 {
             self.now = self.now + 1;
             self.engine.tick(self.now);
             self.engine.flush();
             self.engine.run_jobs();
-            for answer in self.engine.take_answers() {
-                if let Answer::Events(_, judged) = answer {
+            for answer in self.engine.take_completions() {
+                if let Completion::Events(_, judged) = answer {
                     self.answers.extend(judged.into_iter().map(|judged| judged.status));
                 }
             }
@@ -376,7 +379,7 @@ fn id_of(delivery: &Delivery) -> String {
 
 fn subscriptions(engine: &Engine) -> String {
     let all = ["heap", "parks", "steps"].map(|name| {
-        let status = engine.view_subscription(name).expect("is there").status;
+        let status = engine.view_subscription(name).expect("exists").status;
         format!(
             "{name}: {}, {} waiting, {} dead letters, {} delivered\n",
             status.phase, status.waiting, status.dead_letters, status.delivered
@@ -386,11 +389,11 @@ fn subscriptions(engine: &Engine) -> String {
 }
 
 fn lanes(engine: &Engine) -> String {
-    let query = LaneQuery { namespace: None, subscription: None, state: None, after: None, limit: 100 };
+    let query = LaneQuery { within: Within::All, subscription: None, state: None, after: None, limit: 100 };
     let page = engine.view_lanes(&query).expect("lanes");
     let mut text = String::new();
     for lane in page.items {
-        let mut lane = engine.view_lane(&lane.subscription, &lane.key).expect("a lane").expect("is there");
+        let mut lane = engine.view_lane(&lane.subscription, &lane.key).expect("a lane").expect("exists");
         lane.resolve(&engine.reader());
         text += &format!("{}/{}: {}, {} waiting", lane.subscription, lane.key, lane.state, lane.depth);
         text += &format!(", numbers up to {}", lane.lane_sequence);

@@ -1,14 +1,14 @@
-//! The account of memory against an allocator that counts: what the engine says that it uses is what it uses, and that
-//! stays within what is configured, whatever is kept.
+//! Compares the engine's memory accounting with a counting allocator: the reported use is the real use, and it stays
+//! within the configured limit.
 
 use cap::Cap;
 use klambda_core::event::{Attribute, Event, Value};
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::replay::Request;
-use klambda_dispatch::{Answer, Config, Delivery, Engine, Sender, Status, Token};
+use klambda_dispatch::{Completion, Config, Delivery, Engine, Sender, Status, Token};
 use klambda_store::log::Options;
 use klambda_store::real_disk::RealDisk;
 use serde_json::json;
@@ -20,17 +20,17 @@ use tempfile::TempDir;
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
 const MEMORY: usize = 4 << 20;
-/// Buffers, metrics and what else does not grow.
+/// Buffers, metrics and other parts of constant size.
 const SLACK: usize = 160 << 10;
 
 struct House {
     engine: Engine,
     now: Millis,
-    /// In use before the engine was.
+    /// Bytes in use before the engine was opened.
     before: usize,
     accepted: u64,
     sent: u64,
-    /// The most that was in use beyond what the engine said, and at all.
+    /// The maximum of bytes in use.
     most: usize,
     _folder: TempDir,
 }
@@ -38,7 +38,9 @@ struct House {
 impl House {
     fn new() -> House {
         let folder = tempfile::tempdir().expect("a folder");
-        let disk = Arc::new(RealDisk::open(folder.path()).expect("nobody holds it"));
+        let disk = Arc::new(RealDisk::open(folder.path()).expect("the folder is not locked"));
+        // The schema of documents is built once and belongs to no engine.
+        let _ = Document::parse(&json!({}));
         let before = ALLOCATOR.allocated();
         let log = Options { segment_bytes: 4 << 20, reserve_bytes: 64 << 10, tail_bytes: 64 << 10 };
         let config = Config { memory_bytes: MEMORY, log, ..Config::default() };
@@ -55,13 +57,13 @@ impl House {
         for (field, value) in spec.as_object().expect("an object") {
             document["spec"][field] = value.clone();
         }
-        let document = Document::parse(&document).expect("a good document");
+        let document = Document::parse(&document).expect("a valid document");
         self.engine.put_subscription(document, false).expect("put");
         self.round(|_| None);
     }
 
-    /// Events of one type, each of a key of its own, in batches; each call ends as `answer` says.
-    fn send(&mut self, kind: &str, events: u64, answer: impl Fn(&Delivery) -> Option<Outcome>) {
+    /// Sends events of one type, each with its own key, in batches. Each call ends with `answer`.
+    fn send(&mut self, kind: &str, events: u64, answer: impl Fn(&Delivery) -> Option<CallOutcome>) {
         for batch in (0..events).collect::<Vec<_>>().chunks(250) {
             let batch = batch.iter().map(|_| Ok(self.event(kind))).collect();
             self.engine.accept(Token(1), &Sender::default(), batch);
@@ -75,14 +77,14 @@ impl House {
         let attribute =
             |name: &str, value: String| Attribute { name: name.into(), value: Value::String(value) };
         let key = format!("{kind}-{n:0>60}");
-        // So that the first of them waits for those before it.
+        // The first event of a lane then waits for lower sequences.
         let attributes = vec![attribute("partitionkey", key), attribute("sequence", "7".into())];
         let id = format!("an id of usual length, {n:0>30}");
         Event { id, source: "/a/source/of/some/length".into(), kind: kind.into(), attributes, data: None }
     }
 
-    /// Time passes, and everything is synced, stored and answered.
-    fn round(&mut self, answer: impl Fn(&Delivery) -> Option<Outcome>) {
+    /// Lets time pass, and syncs, stores and answers everything.
+    fn round(&mut self, answer: impl Fn(&Delivery) -> Option<CallOutcome>) {
         self.now = self.now + 1100;
         for _ in 0..4 {
             self.engine.tick(self.now);
@@ -93,8 +95,8 @@ impl House {
                 }
             }
             self.engine.run_jobs();
-            for answer in self.engine.take_answers() {
-                let Answer::Events(_, judged) = answer else { continue };
+            for answer in self.engine.take_completions() {
+                let Completion::Events(_, judged) = answer else { continue };
                 let taken = judged.iter().filter(|one| matches!(one.status, Status::Accepted { .. }));
                 self.accepted += taken.count() as u64;
             }
@@ -120,19 +122,19 @@ impl House {
 
     fn says(&mut self, what: &str) {
         let (real, says) = (self.in_use(), self.engine.view_status().memory.used_bytes);
-        println!("{what}: {real} bytes in use, {} at most; the account says {says}", self.most);
+        println!("{what}: {real} bytes in use, {} at most; reported {says}", self.most);
     }
 }
 
-fn failed(code: u16) -> impl Fn(&Delivery) -> Option<Outcome> {
+fn failed(code: u16) -> impl Fn(&Delivery) -> Option<CallOutcome> {
     let detail =
         "an error that says at some length what went wrong, and where, and what could be done ".repeat(5);
-    move |_| Some(Outcome::Status { code, retry_after_ms: None, detail: detail.clone() })
+    move |_| Some(CallOutcome::Status { code, retry_after_ms: None, detail: detail.clone() })
 }
 
-/// One after the other, since what is in use is counted for the whole process.
+/// One test, because memory is counted for the whole process.
 #[test]
-fn what_is_in_use_is_counted_and_bounded() {
+fn memory_use_is_counted_and_bounded() {
     let mut house = House::new();
     let slow = json!({"attempts": "unlimited", "backoff": "1h", "maxBackoff": "1h"});
     house.put("retried", json!({"ordering": "ordered", "concurrency": 1000, "retry": slow}));

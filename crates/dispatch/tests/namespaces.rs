@@ -1,18 +1,19 @@
-//! Everything lives in a namespace, and nothing crosses from one to another.
+//! Everything belongs to a namespace, and nothing crosses from one to another.
 
 mod world;
 
 use klambda_core::event::{Attribute, Event, Value};
 use klambda_core::ids::NamespaceId;
+use klambda_core::namespace::Within;
 use klambda_core::namespace::{Document, Limits};
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::CONTROLLER;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::history::{Filter, History, Kinds};
 use klambda_dispatch::operate::{LaneAction, Leftover, Put, Refused};
 use klambda_dispatch::replay::Request;
 use klambda_dispatch::views::LaneQuery;
-use klambda_dispatch::{Answer, Config, Delivery, Rejection, Sender, Status, Token, history};
+use klambda_dispatch::{Completion, Config, Delivery, Rejection, Sender, Status, Token, history};
 use serde_json::{Value as Json, json};
 use world::World;
 
@@ -28,7 +29,7 @@ fn power_cut(world: &mut World) {
     world.restart(&mut |_| 0);
 }
 
-/// The same in every namespace.
+/// The same subscription in every namespace.
 fn orders(namespace: &str) -> Json {
     json!({
         "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription",
@@ -56,10 +57,10 @@ fn send_as(world: &mut World, sender: &Sender, event: Event) -> Status {
         world.engine.flush();
         world.engine.run_sync();
         world.engine.run_prepare();
-        answers.extend(world.engine.take_answers());
+        answers.extend(world.engine.take_completions());
     }
     let judged = answers.into_iter().find_map(|answer| match answer {
-        Answer::Events(Token(7_000_000), mut judged) => judged.pop(),
+        Completion::Events(Token(7_000_000), mut judged) => judged.pop(),
         _ => None,
     });
     judged.expect("an answer").status
@@ -89,16 +90,23 @@ fn of<'a>(open: &'a [Delivery], namespace: &str) -> Vec<&'a Delivery> {
 fn the_same_names_keys_and_ids_never_meet() {
     let mut world = two();
     for namespace in ["default", "shop"] {
-        assert!(accepted(&send(&mut world, namespace, "1", "k")), "the other one's id is not known here");
+        assert!(
+            accepted(&send(&mut world, namespace, "1", "k")),
+            "ids of the other namespace are not known here"
+        );
         assert!(matches!(send(&mut world, namespace, "1", "k"), Status::Skipped { reason: "duplicate" }));
     }
     world.pass(1);
     let open = world.take_open();
-    assert_eq!((of(&open, "default").len(), of(&open, "shop").len()), (1, 1), "one lane each, at once");
+    assert_eq!(
+        (of(&open, "default").len(), of(&open, "shop").len()),
+        (1, 1),
+        "one lane in each namespace, in parallel"
+    );
     for delivery in open {
         let refused = delivery.document.namespace == "shop";
         let code = if refused { 422 } else { 200 };
-        let outcome = Outcome::Status { code, retry_after_ms: None, detail: String::new() };
+        let outcome = CallOutcome::Status { code, retry_after_ms: None, detail: String::new() };
         world.engine.outcome(delivery.ticket, outcome);
     }
     world.pass(1);
@@ -106,7 +114,7 @@ fn the_same_names_keys_and_ids_never_meet() {
     power_cut(&mut world);
     let lanes = |world: &World, namespace: Option<&str>| {
         let query = LaneQuery {
-            namespace: namespace.map(str::to_owned),
+            within: namespace.map_or(Within::All, Within::one),
             subscription: None,
             state: None,
             after: None,
@@ -119,7 +127,7 @@ fn the_same_names_keys_and_ids_never_meet() {
     assert!(lanes(&world, Some("shop")).contains(&parked));
     assert!(!lanes(&world, Some("default")).contains(&parked) && lanes(&world, None).contains(&parked));
 
-    // A replay, and a purge, of one namespace leave the other alone.
+    // A replay or a purge in one namespace does not affect the other.
     let selector =
         |namespace: &str| Selector { namespace: Some(namespace.into()), all: true, ..Selector::default() };
     assert_eq!(world.engine.purge_dead_letters(&selector("default"), true).expect("purged"), 0);
@@ -127,9 +135,12 @@ fn the_same_names_keys_and_ids_never_meet() {
     let id = world.engine.create_replay(request).expect("a job");
     world.pass(1);
     world.pass(1);
-    assert_eq!(world.engine.replay(id).expect("a job").selected, 0);
-    assert_eq!(world.engine.view_replays(Some("shop"), None, 10).items.len(), 0);
-    assert!(world.engine.act_on_lane("orders", "k", LaneAction::Skip).is_err(), "it holds nothing here");
+    assert_eq!(world.engine.replay(id).expect("a job").counts.selected, 0);
+    assert_eq!(world.engine.view_replays(&Within::one("shop"), None, 10).items.len(), 0);
+    assert!(
+        world.engine.act_on_lane("orders", "k", LaneAction::Skip).is_err(),
+        "nothing parks the lane in this namespace"
+    );
     world.engine.act_on_lane("shop/orders", "k", LaneAction::Skip).expect("skipped");
     world.settle();
     world.must_be_sound();
@@ -138,13 +149,13 @@ fn the_same_names_keys_and_ids_never_meet() {
 #[test]
 fn history_and_the_past_are_those_of_the_namespace() {
     let mut world = two();
-    let shop = world.engine.namespace_id("shop").expect("known");
+    let shop = world.engine.namespace_id("shop").expect("exists");
     for n in 0..5 {
         send(&mut world, if n < 2 { "default" } else { "shop" }, &format!("e{n}"), "k");
     }
     let history = History::new(world.engine.reader());
     let read = |namespace: Option<NamespaceId>| {
-        let filter = Filter { namespace, kinds: Kinds::All };
+        let filter = Filter { namespaces: namespace.map(|one| vec![one]), kinds: Kinds::All };
         let limits = history::Limits { events: 100, bytes: 1 << 20, scanned_bytes: 1 << 30 };
         let from = history.behind(klambda_core::ids::Position(0)).expect("a place");
         history.read(from, &filter, limits).expect("a page").items.len()
@@ -154,14 +165,14 @@ fn history_and_the_past_are_those_of_the_namespace() {
     assert_eq!(history.search(shop, "e2", None).expect("read").len(), 1);
     assert!(world.engine.sightings(shop, "/test", "e0").expect("read").is_empty());
 
-    // Who begins in the past sees its own alone.
+    // A subscription that begins in the past sees only events of its own namespace.
     let mut late = orders("shop");
     late["metadata"]["name"] = "late".into();
     late["spec"]["from"] = "earliest".into();
     world.put(late);
     world.pass(1);
     world.pass(1);
-    let late = world.engine.view_subscription("shop/late").expect("there");
+    let late = world.engine.view_subscription("shop/late").expect("exists");
     assert_eq!(late.status.waiting + late.status.delivered, 3);
 }
 
@@ -188,7 +199,7 @@ fn limits_hold_for_all_of_a_namespace_and_for_nobody_else() {
 
     let limits = Limits { backlog: Some(5), ..Limits::default() };
     namespace(&mut world, "shop", limits);
-    assert!(accepted(&send(&mut world, "shop", "b1", "k")), "the fifth that waits");
+    assert!(accepted(&send(&mut world, "shop", "b1", "k")), "the fifth pending event");
     let full = send(&mut world, "shop", "b2", "k");
     assert!(matches!(full, Status::Rejected(Rejection::NamespaceFull { limit: "backlog", .. })), "{full:?}");
     let nowhere = send(&mut world, "nowhere", "b2", "k");
@@ -199,8 +210,8 @@ fn limits_hold_for_all_of_a_namespace_and_for_nobody_else() {
 fn an_empty_one_goes_and_one_of_its_name_begins_anew() {
     let mut world = two();
     assert!(accepted(&send(&mut world, "shop", "1", "k")));
-    let refused = world.engine.delete_namespace("shop").expect_err("it has a subscription");
-    assert!(refused.to_string().contains("subscriptions (1: orders)"), "{refused}");
+    let refused = world.engine.delete_namespace("shop").expect_err("the namespace has a subscription");
+    assert!(refused.to_string().contains("subscriptions (1)"), "{refused}");
     assert!(world.engine.delete_namespace("default").is_err());
     world.engine.delete_subscription("shop/orders", Leftover::Discard).expect("deleted");
     world.engine.delete_namespace("shop").expect("deleted");
@@ -212,19 +223,23 @@ fn an_empty_one_goes_and_one_of_its_name_begins_anew() {
 
     namespace(&mut world, "shop", Limits::default());
     world.put(orders("shop"));
-    assert!(accepted(&send(&mut world, "shop", "1", "k")), "what the one before knew is forgotten");
-    let shop = world.engine.namespace_id("shop").expect("known");
+    assert!(accepted(&send(&mut world, "shop", "1", "k")), "ids of the previous namespace are forgotten");
+    let shop = world.engine.namespace_id("shop").expect("exists");
     world.engine.request_checkpoint();
     world.settle();
     power_cut(&mut world);
-    assert_eq!(world.engine.namespace_id("shop").expect("known"), shop, "the same after a restart");
+    assert_eq!(world.engine.namespace_id("shop").expect("exists"), shop, "the same number after a restart");
     let history = History::new(world.engine.reader());
-    assert_eq!(history.search(shop, "1", None).expect("read").len(), 1, "and not what came before it");
+    assert_eq!(
+        history.search(shop, "1", None).expect("read").len(),
+        1,
+        "events of the previous namespace are not found"
+    );
     world.must_be_sound();
 }
 
 #[test]
-fn only_who_may_is_obeyed_and_in_their_own_namespace() {
+fn commands_need_the_right_in_the_namespace_of_the_event() {
     let mut world = two();
     for namespace in ["default", "shop"] {
         let mut controller = orders(namespace);
@@ -245,7 +260,7 @@ fn only_who_may_is_obeyed_and_in_their_own_namespace() {
         .map(|delivery| delivery.document.namespace.as_str())
         .collect();
     assert_eq!(obeyed, ["shop"]);
-    let refused = world.engine.delete_namespace("shop").expect_err("a command waits");
+    let refused = world.engine.delete_namespace("shop").expect_err("a command is pending");
     assert!(refused.to_string().contains(CONTROLLER), "{refused}");
 }
 
@@ -264,7 +279,7 @@ fn namespaces_share_what_can_be_called_at_once() {
     }
     world.pass(1);
     let mut open = world.take_open();
-    assert!(of(&open, "shop").len() >= 56, "alone it gets all but the reserve");
+    assert!(of(&open, "shop").len() >= 56, "alone the namespace gets all slots except the reserve");
     for n in 0..60 {
         send(&mut world, "default", &format!("e{n}"), &format!("k{n}"));
     }
@@ -283,4 +298,40 @@ fn namespaces_share_what_can_be_called_at_once() {
         default >= 28,
         "half of them are the other one's, however many subscriptions: {default} and {shop}"
     );
+}
+
+#[test]
+fn breakers_are_separate_per_namespace() {
+    let mut world = two();
+    for n in 0..40 {
+        send(&mut world, "shop", &format!("e{n}"), &format!("k{n}"));
+    }
+    for _ in 0..5 {
+        world.pass(10);
+        for delivery in world.take_open() {
+            world.engine.outcome(delivery.ticket, CallOutcome::Timeout);
+        }
+    }
+    world.pass(1);
+    let breaker = |world: &World, name: &str| {
+        world.engine.view_subscription(name).expect("exists").status.breaker.state
+    };
+    assert_ne!(breaker(&world, "shop/orders"), "closed", "enough calls failed to open the breaker");
+    assert_eq!(breaker(&world, "orders"), "closed", "same address, but another namespace");
+}
+
+#[test]
+fn the_jobs_of_a_namespace_go_with_it() {
+    let mut world = two();
+    let selector = Selector { namespace: Some("shop".into()), all: true, ..Selector::default() };
+    let request = Request { selector, rate_per_second: 100, parallelism: 1 };
+    world.engine.create_replay(request).expect("a job");
+    world.pass(10);
+    assert_eq!(world.engine.view_replays(&Within::one("shop"), None, 10).items.len(), 1);
+    world.engine.delete_subscription("shop/orders", Leftover::Discard).expect("deleted");
+    world.engine.delete_namespace("shop").expect("deleted");
+    power_cut(&mut world);
+    namespace(&mut world, "shop", Limits::default());
+    assert_eq!(world.engine.view_replays(&Within::one("shop"), None, 10).items.len(), 0);
+    assert_eq!(world.engine.view_replays(&Within::All, None, 10).items.len(), 0);
 }

@@ -1,12 +1,12 @@
-//! Documents and the events that tell of them: one step, whatever happens.
+//! Documents and their events: one atomic step in every case.
 
 mod world;
 
 use klambda_core::event::{Data, Event, Form};
 use klambda_core::event_codec::EventView;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_dispatch::check::check;
-use klambda_dispatch::documents::{Error, Expected, Told, Write};
+use klambda_dispatch::documents::{DocumentEvent, Error, Expected, Write};
 use klambda_dispatch::{Engine, Sender, Token};
 use klambda_store::faulty_disk::Op;
 use klambda_store::record::is_emitted;
@@ -22,10 +22,10 @@ fn remove(key: &str, version: u64) -> Write {
     Write { kind: "function".into(), key: key.into(), content: None, expected: Expected::Version(version) }
 }
 
-fn told(id: &str) -> Told {
+fn told(id: &str) -> DocumentEvent {
     let (source, kind) = ("/platform".into(), "lambda.function.ready".into());
     let event = Event { id: id.into(), source, kind, attributes: Vec::new(), data: None };
-    Told { namespace: "default".into(), event }
+    DocumentEvent { namespace: "default".into(), event }
 }
 
 fn watcher() -> serde_json::Value {
@@ -45,7 +45,7 @@ fn durable(world: &mut World) {
     world.settle();
 }
 
-/// The ids of what is delivered and acknowledged from here on.
+/// The ids of all events delivered and acknowledged from here on.
 fn deliver(world: &mut World) -> Vec<String> {
     let mut ids = Vec::new();
     loop {
@@ -100,7 +100,7 @@ fn documents_are_written_listed_and_removed_by_version() {
 }
 
 #[test]
-fn limits_are_told() {
+fn exceeded_limits_are_reported() {
     let mut world = World::new(1);
     let long = "x".repeat(1025);
     for bad in [
@@ -110,19 +110,20 @@ fn limits_are_told() {
     ] {
         assert!(matches!(world.engine.put_documents(&[bad], &[]), Err(Error::Invalid(_))));
     }
-    // More than a segment of this world holds in one step.
+    // More than a segment of this world can hold in one step.
     let large = put("a", &"x".repeat(100 << 10), Expected::Any);
     assert!(matches!(world.engine.put_documents(&[large], &[]), Err(Error::Invalid(_))));
 }
 
 #[test]
-fn what_is_told_is_marked_and_told_once() {
+fn emitted_events_are_marked_and_delivered_once() {
     let mut world = World::new(3);
     world.put(watcher());
     world.engine.put_documents(&[put("a", "1", Expected::Any)], &[told("t1"), told("t2")]).expect("written");
     world.engine.put_documents(&[put("a", "2", Expected::Any)], &[told("t2"), told("t3")]).expect("written");
     assert_eq!(deliver(&mut world), ["t1", "t2", "t3"]);
-    // From outside the same event is known, and another one is not ours, whatever it says.
+    // An external event with the same id is a duplicate. Another external event is not marked as emitted, whatever it
+    // claims.
     world.engine.accept(Token(900), &Sender::default(), vec![Ok(told("t1").event), Ok(told("forged").event)]);
     world.settle();
     let forged = world.take_open();
@@ -131,7 +132,7 @@ fn what_is_told_is_marked_and_told_once() {
     world.restart(&mut |_| 0);
     world.engine.put_documents(&[], &[told("t1"), told("t3")]).expect("nothing new");
     world.pass(10);
-    assert_eq!(world.must_be_sound().events, 4, "three told, one forged");
+    assert_eq!(world.must_be_sound().events, 4, "three emitted events and one forged");
 }
 
 #[test]
@@ -145,7 +146,7 @@ fn a_power_cut_leaves_both_or_neither() {
         world.engine.put_documents(&[put("a", "old", Expected::Any)], &[told("t0")]).expect("written");
         durable(&mut world);
         if rng.below(2) == 0 {
-            // So much before it that the next record would begin another write.
+            // Enough data before it that the next record would begin another write.
             world.disk.set_sector_bytes(512);
             let full = put("full", &"f".repeat(62_000), Expected::Any);
             world.engine.put_documents(&[full], &[]).expect("written");
@@ -162,7 +163,7 @@ fn a_power_cut_leaves_both_or_neither() {
         {
             let _ = job.run();
         }
-        // Everything, the beginning, or any part of what was not synced.
+        // Keeps all, the beginning, or any part of the unsynced data.
         let (kept, mut sectors) = (rng.below(3), 120 + rng.below(40));
         world.restart(&mut |n| match kept {
             0 => n.saturating_sub(1),
@@ -214,7 +215,7 @@ fn a_write_or_sync_that_fails_leaves_both_or_neither() {
     }
 }
 
-/// Documents outlive the segments they were written in, and events that nobody has taken yet keep their mark.
+/// Documents outlive their segments, and undelivered events keep their mark.
 #[test]
 fn retention_keeps_documents_and_marks() {
     let mut world = World::new(5);
@@ -224,10 +225,10 @@ fn retention_keeps_documents_and_marks() {
     world.engine.put_documents(&[put("a", "kept", Expected::Any)], &[told("t1")]).expect("written");
     world.pass(10);
     for delivery in world.take_open() {
-        world.engine.outcome(delivery.ticket, Outcome::Timeout);
+        world.engine.outcome(delivery.ticket, CallOutcome::Timeout);
     }
     world.pass(10);
-    let version = world.engine.document("function", "a").expect("read").expect("there").version;
+    let version = world.engine.document("function", "a").expect("read").expect("exists").version;
     for n in 0..300 {
         world.engine.put_documents(&[put("b", &"x".repeat(2000), Expected::Any)], &[]).expect("written");
         world.pass(if n % 100 == 99 { 8 * 24 * 3_600_000 / 4 } else { 10 });
@@ -236,7 +237,7 @@ fn retention_keeps_documents_and_marks() {
         world.pass(3_600_000);
     }
     let oldest = world.engine.reader().oldest().expect("a segment").base;
-    assert!(version < oldest.0, "the segment of the document went");
+    assert!(version < oldest.0, "the segment of the document was deleted");
     world.restart(&mut |_| 0);
     assert_eq!(content(&world.engine, "a"), Some("kept".into()));
     world.must_be_sound();
@@ -298,5 +299,5 @@ fn a_reader_that_is_behind_does_not_stop_the_platform() {
     world.engine.accept(Token(900), &Sender::default(), vec![Ok(told("outside").event)]);
     world.engine.flush();
     world.settle();
-    assert_eq!(world.engine.waiting(), 10, "others are turned away");
+    assert_eq!(world.engine.waiting(), 10, "other events are rejected");
 }

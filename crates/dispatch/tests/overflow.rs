@@ -1,13 +1,13 @@
-//! Backlogs at their limits: what is dropped is the oldest, and only for an event that is then accepted.
+//! Backlog limits: the oldest event is dropped, and only for an event that is then accepted.
 
 mod world;
 
 use klambda_core::event::{Attribute, Data, Event, Form, Value};
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::Address;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_dispatch::operate::{LaneAction, Leftover};
-use klambda_dispatch::{Answer, Delivery, Rejection, Sender, Status, Token};
+use klambda_dispatch::{Completion, Delivery, Rejection, Sender, Status, Token};
+use klambda_store::address::LogAddress;
 use klambda_store::record::{Record, Step};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,9 +36,9 @@ fn judge(world: &mut World, event: Event) -> Status {
     world.engine.flush();
     world.engine.run_sync();
     world.engine.flush();
-    let answers = world.engine.take_answers();
+    let answers = world.engine.take_completions();
     let judged = answers.into_iter().find_map(|answer| match answer {
-        Answer::Events(Token(u64::MAX), mut judged) => judged.pop(),
+        Completion::Events(Token(u64::MAX), mut judged) => judged.pop(),
         _ => None,
     });
     judged.expect("an answer").status
@@ -48,12 +48,12 @@ fn waiting(world: &World, name: &str) -> u64 {
     world.engine.view_subscription(name).expect("a subscription").status.waiting
 }
 
-/// Positions that were dropped so far, in the order of the log.
+/// The positions dropped so far, in log order.
 fn dropped(world: &World) -> Vec<u64> {
     dropped_since(world, &mut world.engine.reader().oldest().expect("a segment").start())
 }
 
-fn dropped_since(world: &World, at: &mut Address) -> Vec<u64> {
+fn dropped_since(world: &World, at: &mut LogAddress) -> Vec<u64> {
     let reader = world.engine.reader();
     let mut found = Vec::new();
     while let Some(frame) = reader.frame(*at).expect("read") {
@@ -69,7 +69,7 @@ fn dropped_since(world: &World, at: &mut Address) -> Vec<u64> {
     found
 }
 
-/// Full and paused, so that all of it could be dropped: five events, the first of which `b` has in flight.
+/// A full and paused subscription that could drop all of its five events, the first of which `b` has in flight.
 fn beside_one_that_cannot_drop() -> World {
     let mut world = World::new(1);
     world.put(ordered("a", &json!({"paused": true, "backlog": drops_at(5)})));
@@ -106,7 +106,7 @@ fn an_event_that_the_log_has_no_room_for_costs_nobody_anything() {
     large.data = Some(Data { bytes: "x".repeat(100_000).into(), form: Form::Text });
     assert!(matches!(judge(&mut world, large), Status::Rejected(Rejection::TooLarge { .. })));
     assert_eq!(waiting(&world, "a"), 5);
-    // A disk that is filled by what nobody else wants.
+    // Fills the disk with events that no other subscription matches.
     world.engine.pause_subscription("a", false).expect("resumed");
     world.engine.delete_subscription("a", Leftover::Drain).expect("draining");
     world.engine.pause_subscription("a", true).expect("paused again");
@@ -157,7 +157,7 @@ fn an_event_that_its_lane_has_passed_is_skipped_and_drops_nothing() {
 }
 
 #[test]
-fn what_holds_its_lane_for_too_long_does_not_empty_the_backlog() {
+fn an_old_dead_letter_that_parks_its_lane_does_not_empty_the_backlog() {
     let mut world = World::new(3);
     let backlog = json!({"maxAge": "60s", "onFull": "drop"});
     world.put(ordered("s", &json!({"backlog": backlog})));
@@ -171,7 +171,7 @@ fn what_holds_its_lane_for_too_long_does_not_empty_the_backlog() {
         judge(&mut world, event(&format!("young{n}"), "well"));
     }
     assert!(dropped(&world).is_empty());
-    // From here on the dead letter is too old, and that cannot go.
+    // From here on the dead letter exceeds the age limit, but cannot be dropped.
     world.pass(20_000);
     for n in 0..5 {
         judge(&mut world, event(&format!("e{n}"), "well"));
@@ -197,7 +197,7 @@ fn replies_drop_nothing_while_one_of_them_finds_no_room() {
     let cause = world.take_open().pop().expect("a call");
     let reply = |kind: &str| Event { id: String::new(), kind: kind.into(), ..event("", "k") };
     let replies = vec![reply("kept"), reply("kept"), reply("late")];
-    world.engine.outcome(cause.ticket, Outcome::Replied { replies });
+    world.engine.outcome(cause.ticket, CallOutcome::Replied { replies });
     for _ in 0..5 {
         world.pass(100);
         assert_eq!((waiting(&world, "first"), dropped(&world)), (1, vec![]));
@@ -209,7 +209,7 @@ fn replies_drop_nothing_while_one_of_them_finds_no_room() {
     world.must_be_sound();
 }
 
-/// What one who looks from outside knows of a subscription in order of arrival.
+/// What an observer knows of a subscription in order of arrival.
 #[derive(Default)]
 struct Model {
     positions: BTreeMap<String, u64>,
@@ -231,7 +231,7 @@ impl Model {
     }
 }
 
-/// More lanes than memory holds, some in flight, some parked and resumed, through restarts.
+/// More lanes than fit into memory, some in flight, some parked and resumed, through restarts.
 #[test]
 fn the_oldest_that_can_go_is_dropped_wherever_its_lane_is() {
     for seed in 0..6 {
@@ -293,7 +293,7 @@ fn the_oldest_that_can_go_is_dropped_wherever_its_lane_is() {
     }
 }
 
-/// Sends events of one lane each in batches, and answers how many rows that read.
+/// Sends one event for each lane in batches, and returns how many rows that read.
 fn send_lanes(world: &mut World, lanes: std::ops::Range<u64>) -> u64 {
     let before = world.engine.rows_read();
     let lanes: Vec<u64> = lanes.collect();
@@ -305,7 +305,7 @@ fn send_lanes(world: &mut World, lanes: std::ops::Range<u64>) -> u64 {
     world.engine.rows_read() - before
 }
 
-/// Far more lanes than memory holds, one event in each: the work of a drop does not grow with them.
+/// Far more lanes than fit into memory, with one event each: the work of a drop does not grow with them.
 #[test]
 fn a_drop_looks_at_few_lanes_however_many_there_are() {
     const LANES: u64 = 6000;
@@ -315,7 +315,7 @@ fn a_drop_looks_at_few_lanes_however_many_there_are() {
     send_lanes(&mut world, 0..LANES);
     let read = send_lanes(&mut world, LANES..LANES + DROPS);
     assert_eq!(dropped(&world), (1..=DROPS).collect::<Vec<u64>>());
-    // Its own row, the row by age, and those of the lane that leaves memory for it.
+    // Its own row, the row by age, and the rows of the lane that is evicted for it.
     assert!(read < 8 * DROPS, "{DROPS} drops read {read} rows");
     world.engine.when_durable(Token(0));
     world.settle();
@@ -326,7 +326,7 @@ fn a_drop_looks_at_few_lanes_however_many_there_are() {
     world.must_be_sound();
 }
 
-/// It has no list of its lanes by age then, and gets one part by part.
+/// The subscription has no list of lanes by age yet, and builds one in parts.
 #[test]
 fn a_subscription_that_changes_to_dropping_drops_the_oldest() {
     const LANES: u64 = 3000;
@@ -334,7 +334,7 @@ fn a_subscription_that_changes_to_dropping_drops_the_oldest() {
     world.put(ordered("s", &json!({"paused": true, "backlog": {"maxEvents": LANES, "onFull": "reject"}})));
     send_lanes(&mut world, 0..LANES);
     world.put(ordered("s", &json!({"paused": true, "backlog": drops_at(LANES)})));
-    // Of more lanes than are looked at for one drop, the oldest of some may go first.
+    // With more lanes than one drop checks, the oldest of a part may be dropped first.
     send_lanes(&mut world, LANES..LANES + 10);
     let first = dropped(&world);
     assert_eq!(first.len(), 10);
@@ -345,9 +345,9 @@ fn a_subscription_that_changes_to_dropping_drops_the_oldest() {
     world.must_be_sound();
 }
 
-/// The log holds what was accepted for a subscription, also when that is gone or wants such events no more.
+/// The log remembers events accepted for a subscription that was deleted or no longer matches them.
 #[test]
-fn an_event_that_nobody_wants_any_more_is_known_by_the_log() {
+fn the_log_knows_an_event_that_no_subscription_matches_any_more() {
     let mut world = World::new(5);
     for name in ["deleted", "changed"] {
         world.put(ordered(name, &json!({"filters": [{"exact": {"partitionkey": name}}]})));
@@ -369,9 +369,9 @@ fn an_event_that_nobody_wants_any_more_is_known_by_the_log() {
     assert!(matches!(judge(&mut world, event("deleted", "deleted")), Status::Accepted { .. }));
 }
 
-/// What arrives while other rules wait to begin is in no lane yet, and counts all the same.
+/// Events that arrive while new rules wait are in no lane yet, but count.
 #[test]
-fn what_is_accepted_for_later_counts() {
+fn unread_events_count() {
     let by = |attribute: &str| {
         json!({
             "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "s"},
@@ -392,7 +392,7 @@ fn what_is_accepted_for_later_counts() {
     (0..20).for_each(|_| world.send("k", None));
     world.settle();
     assert_eq!(world.accepted["k"].len(), 5);
-    let waiting = |world: &World| world.engine.view_subscription("s").expect("there").status.waiting;
+    let waiting = |world: &World| world.engine.view_subscription("s").expect("exists").status.waiting;
     assert_eq!(waiting(&world), 5);
     world.crash(&mut Rng(1));
     assert_eq!(waiting(&world), 5);

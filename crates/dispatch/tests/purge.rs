@@ -1,4 +1,5 @@
-//! Long lanes that are purged, discarded or given up: in parts, none of which keeps others waiting for long.
+//! Long lanes that are purged, discarded or converted to dead letters: in parts, so that other work does not wait
+//! long.
 
 mod world;
 
@@ -12,7 +13,7 @@ use klambda_store::record::{Record, Step};
 use serde_json::{Value, json};
 use world::World;
 
-/// More than go in one step.
+/// More than one step may remove.
 const MANY: u64 = 5000;
 const PART: u64 = 2048;
 
@@ -27,9 +28,9 @@ fn document(spec: Value) -> Value {
     document
 }
 
-/// How many events each step took out of its lane.
+/// How many events each step removed from its lane.
 fn parts(world: &World) -> Vec<u64> {
-    let from = Manifest::load(&world.disk).expect("whole").expect("there").checkpoint();
+    let from = Manifest::load(&world.disk).expect("an intact manifest").expect("exists").checkpoint();
     let mut found = Vec::new();
     let read = inspect::inspect(&world.disk, from, &mut |_, body, _| {
         if let Ok(Record::Step { step, .. }) = Record::decode(&body) {
@@ -65,7 +66,7 @@ fn durable(world: &mut World) {
     world.settle();
 }
 
-/// A lane in which `MANY` wait.
+/// A lane with `MANY` pending events.
 fn long_lane(kind: &str) -> World {
     let mut world = World::new(1);
     world.put(document(match kind {
@@ -111,7 +112,7 @@ fn a_long_lane_is_purged_in_parts_and_nothing_of_it_is_left() {
         durable(&mut world);
         if is_cut {
             world.restart(&mut |_| 0);
-            assert_eq!(world.engine.waiting(), MANY - PART, "{what}: the rest still waits");
+            assert_eq!(world.engine.waiting(), MANY - PART, "{what}: the rest is still pending");
             world.must_be_sound();
         }
         world.engine.act_on_lane("s", "k", LaneAction::Purge).expect("purged");
@@ -123,7 +124,7 @@ fn a_long_lane_is_purged_in_parts_and_nothing_of_it_is_left() {
         must_be_parts(&world, MANY - stays);
         world.restart(&mut |_| 0);
         assert_eq!(world.engine.waiting(), 0, "{what}");
-        // Their ids are free, and the lane goes on.
+        // The ids are released, and the lane continues.
         for id in ["e4", "e2500", "e4999"] {
             world.send_as("k", (kind == "early").then_some(MANY + 3), id);
         }
@@ -135,7 +136,7 @@ fn a_long_lane_is_purged_in_parts_and_nothing_of_it_is_left() {
 }
 
 #[test]
-fn what_a_purge_that_was_cut_off_left_is_delivered_in_order_after_a_hole() {
+fn an_interrupted_purge_leaves_the_rest_in_order_after_a_hole() {
     let mut world = World::new(2);
     world.put(document(json!({"paused": true})));
     for n in 0..MANY {
@@ -152,9 +153,9 @@ fn what_a_purge_that_was_cut_off_left_is_delivered_in_order_after_a_hole() {
     for n in PART + 1..PART + 5 {
         (0..2).for_each(|_| world.pass(10));
         let open = world.take_open();
-        let place = open.first().and_then(|delivery| delivery.place.clone()).expect("one is on its way");
+        let place = open.first().and_then(|delivery| delivery.place.clone()).expect("one event is in flight");
         assert_eq!((place.number.0, place.previous_id), (n, Some(format!("e{}", n - 1))));
-        assert_eq!(place.flag == Flag::Gap, n == PART + 1, "the hole is told once");
+        assert_eq!(place.flag == Flag::Gap, n == PART + 1, "the hole is flagged once");
         open.into_iter().for_each(|delivery| world.engine.outcome(delivery.ticket, world::ok()));
     }
     world.drain();
@@ -163,7 +164,7 @@ fn what_a_purge_that_was_cut_off_left_is_delivered_in_order_after_a_hole() {
 }
 
 #[test]
-fn what_waits_is_discarded_in_parts_also_of_an_unordered_subscription() {
+fn pending_events_are_discarded_in_parts() {
     for ordering in ["ordered", "unordered"] {
         let mut world = World::new(3);
         world.put(document(json!({"ordering": ordering, "concurrency": 1})));
@@ -179,7 +180,7 @@ fn what_waits_is_discarded_in_parts_also_of_an_unordered_subscription() {
         let changed = Document::parse(&document(json!({
             "ordering": "ordered", "orderingPolicy": {"key": {"attribute": "source"}},
         })));
-        let changed = changed.expect("a good document");
+        let changed = changed.expect("a valid document");
         let mut next = Some(String::new());
         let mut rounds = 0;
         while let Some(from) = next {
@@ -210,16 +211,16 @@ fn a_long_lane_is_given_up_in_parts() {
     world.restart(&mut |_| 0);
     (0..4).for_each(|_| world.pass(1000));
     assert_eq!((world.engine.waiting(), world.engine.dead_letters()), (0, MANY));
-    assert!(world.engine.view_subscription("s").is_none(), "its name is free");
+    assert!(world.engine.view_subscription("s").is_none(), "the name is free");
     assert!(parts(&world).iter().all(|part| *part <= PART), "{:?}", parts(&world));
     world.must_be_sound();
     world.restart(&mut |_| 0);
     assert_eq!(world.engine.dead_letters(), MANY);
 }
 
-/// What never was delivered is no duplicate, however long ago its sequence was passed.
+/// An event that was never delivered is not a duplicate, however long ago the lane passed its sequence.
 #[test]
-fn what_left_without_success_may_come_again_long_after_its_sequence_was_passed() {
+fn an_undelivered_event_may_be_sent_again_long_after_its_sequence_was_passed() {
     let delete = |world: &mut World| world.engine.delete_dead_letter("s.2").expect("deleted");
     let purge = |world: &mut World| world.engine.act_on_lane("s", "k", LaneAction::Purge).expect("purged");
     let skip_and_delete = |world: &mut World| {
@@ -248,14 +249,14 @@ fn what_left_without_success_may_come_again_long_after_its_sequence_was_passed()
             world.send_as("k", Some(2), "two");
             world.settle();
             let open = world.take_open();
-            assert!(!open.is_empty(), "way {n}, crash {crash}: it was taken for a duplicate");
+            assert!(!open.is_empty(), "way {n}, crash {crash}: the event counted as a duplicate");
             let place = open[0].place.as_ref().expect("a lane");
             assert_eq!(place.flag, Flag::Late, "way {n}, crash {crash}");
         }
     }
 }
 
-/// A receiver learns of the hole with the next event in order.
+/// The next event in order tells the receiver about the hole.
 #[test]
 fn a_late_event_does_not_take_the_flag_of_a_gap() {
     let mut world = World::new(1);

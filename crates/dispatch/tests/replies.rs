@@ -1,11 +1,11 @@
-//! Events that functions answer with: accepted with the acknowledgement of their cause, or not at all.
+//! Reply events of functions: accepted together with the acknowledgement of their cause, or not at all.
 
 mod world;
 
 use klambda_core::event::{Attribute, Data, Event, Form, Value};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::Position;
-use klambda_core::outcome::{Outcome, Reason};
+use klambda_core::outcome::{CallOutcome, Reason};
 use klambda_dispatch::{Delivery, Sender, Token};
 use klambda_store::record::Record;
 use serde_json::json;
@@ -25,14 +25,14 @@ fn function(name: &str, kind: &str) -> serde_json::Value {
     })
 }
 
-/// A reply that leaves out what it may.
+/// A reply without optional attributes.
 fn reply(kind: &str) -> Event {
     let (id, source, kind) = (String::new(), String::new(), kind.into());
     Event { id, source, kind, attributes: Vec::new(), data: None }
 }
 
-fn replied(kinds: &[&str]) -> Outcome {
-    Outcome::Replied { replies: kinds.iter().map(|kind| reply(kind)).collect() }
+fn replied(kinds: &[&str]) -> CallOutcome {
+    CallOutcome::Replied { replies: kinds.iter().map(|kind| reply(kind)).collect() }
 }
 
 fn view(delivery: &Delivery) -> Event {
@@ -44,7 +44,7 @@ fn durable(world: &mut World) {
     world.settle();
 }
 
-/// Two functions, the first of which is called for `order.placed` and answers with `paid`.
+/// Two functions. The first is called for `order.placed` and replies with `paid`.
 fn chain(seed: u64) -> World {
     let mut world = World::new(seed);
     world.put(function("first", "order.placed"));
@@ -53,7 +53,7 @@ fn chain(seed: u64) -> World {
 }
 
 #[test]
-fn functions_that_answer_the_same_event_are_told_apart() {
+fn replies_of_two_functions_to_the_same_event_are_distinct() {
     let mut world = World::new(1);
     ["one", "other"].iter().for_each(|name| world.put(function(name, "order.placed")));
     world.send_as("k", None, "e1");
@@ -63,11 +63,11 @@ fn functions_that_answer_the_same_event_are_told_apart() {
     for call in calls {
         let mut event = reply("paid");
         event.source = "/shop".into();
-        world.engine.outcome(call.ticket, Outcome::Replied { replies: vec![event] });
+        world.engine.outcome(call.ticket, CallOutcome::Replied { replies: vec![event] });
     }
     world.pass(100);
     let status = world.engine.view_status();
-    assert_eq!(status.positions.last, Some(3), "the event and an answer of each");
+    assert_eq!(status.positions.last, Some(3), "the event and one reply of each function");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_power_cut_leaves_both_or_neither_and_a_repeat_adds_nothing() {
         assert_eq!(calls, BTreeMap::from([("e1.1.1.0".into(), 1)]), "seed {seed}");
         both += u32::from(again == 0);
         neither += u32::from(again == 1);
-        assert_eq!(world.must_be_sound().events, 3, "seed {seed}: the cause, two replies, and no more");
+        assert_eq!(world.must_be_sound().events, 3, "seed {seed}: the cause and two replies");
     }
     assert!(both > 20 && neither > 20, "{both} and {neither}");
 }
@@ -146,11 +146,11 @@ fn the_same_reply_of_two_functions_is_one_event() {
     world.put(lost);
     world.send_as("k", None, "e1");
     world.pass(100);
-    // Both answer with the same event: the second one is known.
+    // Both reply with the same event, so the second one is a duplicate.
     let mut own = reply("paid");
     (own.id, own.source) = ("fixed".into(), "/own".into());
     for delivery in world.take_open() {
-        world.engine.outcome(delivery.ticket, Outcome::Replied { replies: vec![own.clone()] });
+        world.engine.outcome(delivery.ticket, CallOutcome::Replied { replies: vec![own.clone()] });
     }
     world.pass(100);
     let calls: Vec<String> = world.take_open().iter().map(|delivery| view(delivery).id).collect();
@@ -189,7 +189,7 @@ fn a_loop_is_stopped_and_named() {
 fn replies_that_cannot_be_taken_are_a_failure_for_good() {
     let mut world = chain(4);
     for (n, outcome) in
-        [Outcome::BadReplies("type: missing".into()), replied(&["paid"; 101])].into_iter().enumerate()
+        [CallOutcome::BadReplies("type: missing".into()), replied(&["paid"; 101])].into_iter().enumerate()
     {
         let key = format!("k{n}");
         world.send_as(&key, None, &format!("e{}", n + 1));
@@ -198,7 +198,8 @@ fn replies_that_cannot_be_taken_are_a_failure_for_good() {
         world.engine.outcome(cause.ticket, outcome);
         world.pass(100);
         let id = world.id("lambda.default.first");
-        let letter = world.engine.find_dead_letter(id, Position(n as u64 + 1)).expect("read").expect("one");
+        let letter =
+            world.engine.find_dead_letter(id, Position(n as u64 + 1)).expect("read").expect("a dead letter");
         assert_eq!((letter.reason, letter.holds_lane), (Reason::Validation, true));
     }
     assert_eq!(world.engine.waiting(), 2);
@@ -225,12 +226,22 @@ fn a_full_backlog_holds_the_cause_back_without_an_attempt() {
             world.engine.outcome(delivery.ticket, replied(&["paid"]));
         }
     }
-    assert_eq!(calls, [("e1".into(), 1), ("e2".into(), 1)], "called once and kept");
+    assert_eq!(
+        calls,
+        [("e1".into(), 1), ("e2".into(), 1)],
+        "each event is called once and its reply is kept"
+    );
     let lane = world.engine.view_lane("lambda.default.first", "k").expect("read").expect("a lane");
     assert!(
         lane.waits_for.as_deref().is_some_and(|waits| waits.contains("lambda.default.second")),
         "{lane:?}"
     );
+    let first = world.engine.view_subscription("lambda.default.first").expect("exists");
+    let is_told = |message: &String| {
+        message.starts_with("1 call has returned reply events that wait for room")
+            && message.contains("lambda.default.second")
+    };
+    assert!(first.status.messages.iter().any(is_told), "{:?}", first.status.messages);
     world.engine.pause_subscription("lambda.default.second", false).expect("resumed");
     let mut paid = Vec::new();
     for _ in 0..10 {
@@ -245,7 +256,7 @@ fn a_full_backlog_holds_the_cause_back_without_an_attempt() {
     world.must_be_sound();
 }
 
-/// Each has no slot but the one whose answer waits for room in the other, or in itself.
+/// Each function has one slot, whose replies wait for room in the other function's backlog, or in its own.
 #[test]
 fn functions_whose_answers_fill_their_own_backlogs_do_not_wait_for_each_other() {
     for (first, second) in [("paid", "order.placed"), ("order.placed", "paid")] {
@@ -261,7 +272,7 @@ fn functions_whose_answers_fill_their_own_backlogs_do_not_wait_for_each_other() 
         (0..20).for_each(|n| world.send(&format!("k{n}"), None));
         world.settle();
         let (mut calls, mut rounds) = (0, 0);
-        // Some of each wait; then both have less room than that.
+        // At first some events of each are pending; then the limits are lowered below that.
         while world.engine.waiting() > 0 && rounds < 2000 {
             rounds += 1;
             if rounds == 30 {
@@ -283,7 +294,35 @@ fn functions_whose_answers_fill_their_own_backlogs_do_not_wait_for_each_other() 
     }
 }
 
-/// More at once than a backlog ever holds, and events of other kinds among them.
+/// Both slots of the engine belong to calls whose replies wait for room in a third function's backlog. That function
+/// can only make room if it gets a slot.
+#[test]
+fn answers_that_wait_for_room_hold_no_slot() {
+    let mut world = World::with(9, klambda_dispatch::Config { concurrency: 2, ..world::config() });
+    let mut last = function("last", "paid");
+    last["spec"]["backlog"] = json!({"maxEvents": 1, "onFull": "reject"});
+    last["spec"]["paused"] = true.into();
+    world.put(last);
+    ["first", "second"].iter().for_each(|name| world.put(function(name, "order.placed")));
+    ["e1", "e2"].iter().for_each(|id| world.send_as("k", None, id));
+    let mut paid = 0;
+    for round in 0..40 {
+        if round == 20 {
+            assert_eq!(world.engine.open_requests(), 2, "both wait for room");
+            world.engine.pause_subscription("lambda.default.last", false).expect("resumed");
+        }
+        world.pass(100);
+        for delivery in world.take_open() {
+            let is_paid = view(&delivery).kind == "paid";
+            paid += usize::from(is_paid);
+            world.engine.outcome(delivery.ticket, if is_paid { world::ok() } else { replied(&["paid"]) });
+        }
+    }
+    assert_eq!((paid, world.engine.waiting()), (4, 0));
+    world.must_be_sound();
+}
+
+/// More replies than a backlog can hold, with events of other types among them.
 #[test]
 fn an_answer_that_is_larger_than_a_backlog_is_taken_once_that_is_empty() {
     let mut world = World::new(8);
@@ -326,11 +365,11 @@ fn a_function_without_a_replica_spends_no_attempt() {
             assert_eq!(delivery.attempt, 1);
             calls += 1;
             let why = "function default/first: its build failed".into();
-            world.engine.outcome(delivery.ticket, Outcome::NotReady { why, retry_after_ms: 5000 });
+            world.engine.outcome(delivery.ticket, CallOutcome::NotReady { why, retry_after_ms: 5000 });
         }
     }
     assert!((1..=20).contains(&calls), "{calls} calls within 20 s");
-    let status = world.engine.view_subscription("lambda.default.first").expect("there").status;
+    let status = world.engine.view_subscription("lambda.default.first").expect("exists").status;
     assert_eq!((status.waiting, status.dead_letters, status.breaker.state), (4, 0, "closed"));
     let lane = world.engine.view_lane("lambda.default.first", "k1").expect("read").expect("a lane");
     assert!(lane.waits_for.as_deref().is_some_and(|waits| waits.contains("default/first")), "{lane:?}");
@@ -339,13 +378,13 @@ fn a_function_without_a_replica_spends_no_attempt() {
     assert_eq!(world.take_open().len(), 4);
 }
 
-/// How many events the first function answers an event with: always the same.
+/// How many events the first function replies with for an event; always the same.
 fn replies_to(id: &str) -> usize {
     id.bytes().map(usize::from).sum::<usize>() % 4
 }
 
-/// Functions in a chain under failures, crashes and full backlogs: every reply of every event is in the log once, and
-/// arrives.
+/// A chain of functions with failures, crashes and full backlogs: every reply of every event is in the log exactly
+/// once, and arrives.
 #[test]
 fn every_reply_is_accepted_exactly_once() {
     for seed in 0..40 {
@@ -376,8 +415,8 @@ fn every_reply_is_accepted_exactly_once() {
                 let chance = if is_calm { 9 } else { rng.below(10) };
                 match (chance, event.kind.as_str()) {
                     (0, _) => world::error(500),
-                    (1, _) => Outcome::Timeout,
-                    (2, _) => Outcome::NotReady { why: "starting".into(), retry_after_ms: 40 },
+                    (1, _) => CallOutcome::Timeout,
+                    (2, _) => CallOutcome::NotReady { why: "starting".into(), retry_after_ms: 40 },
                     (_, "paid") => {
                         *arrived.entry(event.id).or_default() += 1;
                         world::ok()
@@ -417,7 +456,7 @@ fn every_reply_is_accepted_exactly_once() {
     }
 }
 
-/// The ids of replies that the events of the log should have, and those it has; sorted.
+/// The ids of replies that should be in the log, and those that are; sorted.
 fn replies_in_log(world: &World) -> (Vec<String>, Vec<String>) {
     let reader = world.engine.reader();
     let (mut expected, mut found) = (Vec::new(), Vec::new());
@@ -446,7 +485,7 @@ fn replies_in_log(world: &World) -> (Vec<String>, Vec<String>) {
     (expected, found)
 }
 
-/// Room for acknowledgements alone: answers wait, and nothing is lost or called again.
+/// Room for acknowledgements only: replies wait, and nothing is lost or called again.
 #[test]
 fn a_full_disk_holds_the_cause_back_until_there_is_room() {
     let mut world = chain(9);
@@ -478,7 +517,7 @@ fn a_full_disk_holds_the_cause_back_until_there_is_room() {
         }
         calls.clone()
     };
-    assert_eq!(answer(&mut world, 20), ["e1"], "its answer finds no room");
+    assert_eq!(answer(&mut world, 20), ["e1"], "the reply finds no room");
     let lane = world.engine.view_lane("lambda.default.first", "k").expect("read").expect("a lane");
     assert!(lane.waits_for.as_deref().is_some_and(|waits| waits.contains("disk is full")), "{lane:?}");
     world.disk.set_capacity(None);

@@ -1,9 +1,9 @@
-//! Subscriptions that go and leave dead letters behind.
+//! Deleted subscriptions that leave dead letters behind.
 
 mod world;
 
 use klambda_core::event_codec::EventView;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::{LaneAction, Leftover, Refused};
@@ -47,7 +47,7 @@ fn id(delivery: &Delivery) -> String {
     EventView::decode(event).expect("an event").id().to_owned()
 }
 
-fn rounds(world: &mut World, n: u32, mut answer: impl FnMut(&Delivery) -> Option<Outcome>) {
+fn rounds(world: &mut World, n: u32, mut answer: impl FnMut(&Delivery) -> Option<CallOutcome>) {
     for _ in 0..n {
         world.pass(1000);
         for delivery in world.take_open() {
@@ -64,14 +64,14 @@ fn replay(subscription: Option<&str>) -> Request {
 }
 
 #[test]
-fn what_is_left_after_the_grace_time_becomes_dead_letters_that_stay() {
+fn events_pending_after_the_grace_period_become_dead_letters() {
     for ordering in ["ordered", "unordered"] {
         let mut world = World::new(1);
         world.put(function(ordering));
         for (key, id) in [("well", "e1"), ("sick", "e2"), ("sick", "e3"), ("open", "e4"), ("open", "e5")] {
             world.send_as(key, None, id);
         }
-        // One is done, one is poison, one hangs.
+        // One event succeeds, one fails permanently, one hangs.
         let target = |delivery: &Delivery| match id(delivery).as_str() {
             "e1" => Some(world::ok()),
             "e2" => Some(world::error(422)),
@@ -81,11 +81,11 @@ fn what_is_left_after_the_grace_time_becomes_dead_letters_that_stay() {
         world.engine.retire_subscription(NAME, 30_000).expect("retired");
         world.send_as("well", None, "e6");
         rounds(&mut world, 20, target);
-        assert_eq!(world.engine.view_subscription(NAME).expect("there").status.phase, "draining");
-        let again = Document::parse(&function(ordering)).expect("good");
+        assert_eq!(world.engine.view_subscription(NAME).expect("exists").status.phase, "draining");
+        let again = Document::parse(&function(ordering)).expect("a valid document");
         assert!(matches!(world.engine.put_subscription(again, false), Err(Refused::Conflict(_))));
         rounds(&mut world, 15, target);
-        assert!(world.engine.view_subscription(NAME).is_none(), "its name is free");
+        assert!(world.engine.view_subscription(NAME).is_none(), "the name is free");
         let mut expected: Vec<String> = (2..=5)
             .map(|n| format!("{NAME}.{n} e{n} {}", if n == 2 { "poison" } else { "unavailable" }))
             .collect();
@@ -95,19 +95,20 @@ fn what_is_left_after_the_grace_time_becomes_dead_letters_that_stay() {
         world.restart(&mut |n| rng.below(n.max(1)));
         assert_eq!(letters(&world), expected, "{ordering}");
 
-        // Readable, deletable, and nowhere to go yet.
-        let (of, position) = world.engine.dead_letter_id(&format!("{NAME}.3")).expect("known");
+        // The dead letters can be read and deleted, but not replayed yet.
+        let (of, position) = world.engine.dead_letter_id(&format!("{NAME}.3")).expect("exists");
         assert!(world.engine.view_dead_letter(of, position).expect("read").is_some());
         world.engine.delete_dead_letter(&format!("{NAME}.3")).expect("deleted");
         expected.remove(1);
         assert_eq!(letters(&world), expected);
         assert!(matches!(world.engine.create_replay(replay(Some(NAME))), Err(Refused::Conflict(_))));
-        let job = world.engine.create_replay(replay(None)).expect("made");
+        let job = world.engine.create_replay(replay(None)).expect("a replay job");
         rounds(&mut world, 3, |_| Some(world::ok()));
-        let job = world.engine.replay(job).expect("there");
+        let job = world.engine.replay(job).expect("exists");
         assert_eq!((job.state, job.skipped_reasons.get("noSubscription")), (State::Succeeded, Some(&3)));
 
-        // A new one of the name is a new one. The dead letters go there if asked to, but for what it was sent itself.
+        // A new subscription with the same name is independent. A replay moves the dead letters to it, except for
+        // events that it already has.
         world.put(function(ordering));
         world.send_as("open", None, "e5");
         let mut calls = Vec::new();
@@ -116,14 +117,17 @@ fn what_is_left_after_the_grace_time_becomes_dead_letters_that_stay() {
             Some(world::ok())
         };
         rounds(&mut world, 3, &mut note);
-        let job = world.engine.create_replay(replay(Some(NAME))).expect("made");
+        let job = world.engine.create_replay(replay(Some(NAME))).expect("a replay job");
         rounds(&mut world, 5, &mut note);
         calls.sort();
         let place = |n: u64| (ordering == "ordered").then_some(n);
         let wanted = [("e2".to_owned(), place(1)), ("e4".into(), place(2)), ("e5".into(), place(1))];
         assert_eq!(calls, wanted, "{ordering}");
-        let job = world.engine.replay(job).expect("there");
-        assert_eq!((job.state, job.replayed, job.failed, job.skipped), (State::Succeeded, 2, 0, 1));
+        let job = world.engine.replay(job).expect("exists");
+        assert_eq!(
+            (job.state, job.counts.replayed, job.counts.failed, job.counts.skipped),
+            (State::Succeeded, 2, 0, 1)
+        );
         assert!(letters(&world).is_empty());
         world.must_be_sound();
         let mut rng = Rng(2);
@@ -133,7 +137,7 @@ fn what_is_left_after_the_grace_time_becomes_dead_letters_that_stay() {
 }
 
 #[test]
-fn one_that_drains_in_time_is_gone() {
+fn a_subscription_that_drains_in_time_is_removed() {
     let mut world = World::new(2);
     world.put(function("ordered"));
     world.send_as("k", None, "e1");
@@ -168,9 +172,9 @@ fn dead_letters_that_are_left_grow_old_like_any() {
     world.must_be_sound();
 }
 
-/// Long queues, gaps and power cuts: every event is delivered or a dead letter, once.
+/// Long queues, gaps and power cuts: every event is delivered or becomes a dead letter, once.
 #[test]
-fn nothing_is_lost_on_the_way_out() {
+fn a_deleted_subscription_loses_no_event() {
     for seed in 0..12 {
         let mut rng = Rng(seed);
         let mut world = World::new(seed);
@@ -213,7 +217,7 @@ fn nothing_is_lost_on_the_way_out() {
         let dead: Vec<String> =
             letters(&world).iter().filter_map(|line| line.split(' ').nth(1).map(str::to_owned)).collect();
         let known = |n: u64| delivered.contains(&format!("e{n}")) || dead.contains(&format!("e{n}"));
-        // A sequence that is passed may be a duplicate by its watermark; those are skipped when they come.
+        // A passed sequence may count as a duplicate by its watermark; such events are skipped on arrival.
         let accepted = world.accepted.values().flatten().count();
         let found = (1..=n).filter(|n| known(*n)).count();
         assert!(found >= accepted, "seed {seed}: {found} of {accepted}");
@@ -221,7 +225,7 @@ fn nothing_is_lost_on_the_way_out() {
     }
 }
 
-/// In the middle of a long queue it stands among younger ones: who looks for it there must not go by their order.
+/// In the middle of a long queue the dead letter is among younger events, so a search must not rely on their order.
 #[test]
 fn retention_keeps_a_dead_letter_that_moved_into_a_long_queue() {
     for ordering in ["ordered", "unordered"] {
@@ -232,15 +236,15 @@ fn retention_keeps_a_dead_letter_that_moved_into_a_long_queue() {
         world.engine.retire_subscription(NAME, 0).expect("retired");
         rounds(&mut world, 3, |_| None);
         assert_eq!(letters(&world).len(), 1, "{ordering}");
-        // Its successor gets no answer, so that the queue grows.
+        // The successor gets no response, so that the queue grows.
         let mut document = function(ordering);
         document["spec"]["concurrency"] = json!(1);
         world.put(document);
         (0..600).for_each(|_| world.send("sick", None));
         world.settle();
-        world.engine.create_replay(replay(Some(NAME))).expect("made");
+        world.engine.create_replay(replay(Some(NAME))).expect("a replay job");
         (0..3).for_each(|_| world.pass(1000));
-        assert_eq!(letters(&world).len(), 0, "{ordering}: it waits among the others");
+        assert_eq!(letters(&world).len(), 0, "{ordering}: the event is pending among the others");
         (0..600).for_each(|_| world.send("sick", None));
         world.settle();
         // Long enough for retention to copy the copies.
@@ -251,12 +255,12 @@ fn retention_keeps_a_dead_letter_that_moved_into_a_long_queue() {
         world.drain();
         let delivered = world.delivered("sick");
         assert_eq!(delivered.iter().filter(|id| *id == "letter").count(), 1, "{ordering}");
-        assert_eq!(delivered.len(), 1201, "{ordering}: and nothing else is missing");
+        assert_eq!(delivered.len(), 1201, "{ordering}: nothing else is missing");
         world.must_be_sound();
     }
 }
 
-/// Letters in flight at the crash, letters that have no place with the successor, and one that cannot be read any more.
+/// Dead letters in flight at the crash, dead letters that the successor cannot place, and one that cannot be read.
 #[test]
 fn a_replay_to_a_successor_reports_every_dead_letter_through_damage_and_a_crash() {
     for ordering in ["ordered", "unordered"] {
@@ -268,7 +272,7 @@ fn a_replay_to_a_successor_reports_every_dead_letter_through_damage_and_a_crash(
         world.engine.retire_subscription(NAME, 0).expect("retired");
         rounds(&mut world, 5, |_| None);
         assert_eq!(letters(&world).len(), 250);
-        // A start reads the log from here on: what is damaged before that shows when it is wanted.
+        // A start reads the log from this checkpoint on, so earlier damage is found only when the event is read.
         world.engine.request_checkpoint();
         rounds(&mut world, 2, |_| None);
         let segment = world.disk.list().expect("lists").into_iter().find(|name| name.starts_with("log-"));
@@ -276,17 +280,18 @@ fn a_replay_to_a_successor_reports_every_dead_letter_through_damage_and_a_crash(
 
         world.put(function(ordering));
         let request = Request { parallelism: 64, ..replay(Some(NAME)) };
-        let job = world.engine.create_replay(request).expect("made");
+        let job = world.engine.create_replay(request).expect("a replay job");
         rounds(&mut world, 3, |_| None);
-        assert!(!world.engine.replay(job).expect("there").open.is_empty());
+        assert!(!world.engine.replay(job).expect("exists").open.is_empty());
         world.restart(&mut |_| 0);
         rounds(&mut world, 260, |_| Some(world::ok()));
         assert_eq!(world.engine.failure(), None);
-        let job = world.engine.replay(job).expect("there");
-        let counts = (job.state, job.selected, job.replayed, job.failed, job.skipped);
+        let job = world.engine.replay(job).expect("exists");
+        let counts =
+            (job.state, job.counts.selected, job.counts.replayed, job.counts.failed, job.counts.skipped);
         assert_eq!(counts, (State::Succeeded, 250, 249, 0, 1), "{ordering}: {job:?}");
         assert_eq!(job.skipped_reasons["unreadable"], 1);
-        assert_eq!(letters(&world).len(), 1, "what cannot be read stays where it is");
+        assert_eq!(letters(&world).len(), 1, "an unreadable dead letter is not moved");
     }
 }
 
@@ -301,15 +306,15 @@ fn a_dead_letter_that_a_successor_cannot_place_has_failed_again() {
     let mut document = function("ordered");
     document["spec"]["orderingPolicy"] = json!({"key": {"attribute": "nokey"}});
     world.put(document);
-    let job = world.engine.create_replay(replay(Some(NAME))).expect("made");
+    let job = world.engine.create_replay(replay(Some(NAME))).expect("a replay job");
     rounds(&mut world, 3, |_| Some(world::ok()));
-    let job = world.engine.replay(job).expect("there");
-    assert_eq!((job.state, job.selected, job.failed), (State::Failed, 1, 1), "{job:?}");
+    let job = world.engine.replay(job).expect("exists");
+    assert_eq!((job.state, job.counts.selected, job.counts.failed), (State::Failed, 1, 1), "{job:?}");
     assert_eq!(letters(&world), [format!("{NAME}.1 e1 validation")]);
     world.must_be_sound();
 }
 
-/// An unordered queue is in the order of arrival, and a dead letter that comes to it later is an older event.
+/// An unordered queue is in order of arrival, but a moved dead letter is an older event.
 #[test]
 fn a_restart_finds_what_was_on_its_way_beside_an_older_dead_letter() {
     for discards in [false, true] {
@@ -324,12 +329,12 @@ fn a_restart_finds_what_was_on_its_way_beside_an_older_dead_letter() {
         world.put(document);
         (1..=2).for_each(|n| world.send_as("k", None, &format!("new{n}")));
         world.settle();
-        world.engine.create_replay(replay(Some(NAME))).expect("made");
+        world.engine.create_replay(replay(Some(NAME))).expect("a replay job");
         (0..3).for_each(|_| world.pass(1000));
         let open = world.take_open();
         assert_eq!(open.len(), if discards { 2 } else { 3 });
         if discards {
-            let ordered = Document::parse(&function("ordered")).expect("good");
+            let ordered = Document::parse(&function("ordered")).expect("a valid document");
             world.engine.put_subscription(ordered, true).expect("changed");
         }
         let first = if discards { "new2" } else { "old" };
@@ -362,7 +367,7 @@ fn dead_letters_outlive_a_subscription_that_is_deleted_unless_they_are_not_wante
 }
 
 #[test]
-fn what_fails_while_a_subscription_drains_outlives_it() {
+fn dead_letters_of_a_draining_subscription_outlive_it() {
     let mut world = World::new(1);
     world.put(function("unordered"));
     world.send_as("k", None, "e1");
@@ -376,7 +381,7 @@ fn what_fails_while_a_subscription_drains_outlives_it() {
 }
 
 #[test]
-fn what_a_person_skips_says_so_also_after_a_crash() {
+fn an_event_skipped_by_an_operator_has_that_reason_after_a_crash() {
     let mut world = World::new(1);
     world.put(function("ordered"));
     world.send_as("k", None, "e1");
@@ -404,16 +409,16 @@ fn a_dead_letter_that_its_successor_knows_is_not_delivered_twice() {
         world.send_as("e1", None, "e1");
         rounds(&mut world, 2, |_| Some(world::ok()));
 
-        let job = world.engine.create_replay(replay(Some(NAME))).expect("made");
+        let job = world.engine.create_replay(replay(Some(NAME))).expect("a replay job");
         let mut called = Vec::new();
         rounds(&mut world, 5, |delivery| {
             called.push(id(delivery));
             Some(world::ok())
         });
         assert_eq!(called, ["e2"], "{ordering}");
-        let job = world.engine.replay(job).expect("there");
+        let job = world.engine.replay(job).expect("exists");
         assert_eq!(
-            (job.state, job.replayed, job.skipped_reasons.get("known")),
+            (job.state, job.counts.replayed, job.skipped_reasons.get("known")),
             (State::Succeeded, 1, Some(&1))
         );
         assert!(letters(&world).is_empty());

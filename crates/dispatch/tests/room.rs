@@ -1,4 +1,4 @@
-//! What is on its way to targets and not sent yet stays within its room, and who waits for room spends nothing.
+//! Memory of events in flight that are not sent yet is limited, and waiting for memory uses no attempt.
 
 mod world;
 
@@ -42,7 +42,7 @@ fn a_subscription_whose_target_reads_nothing_leaves_room_for_others() {
         world.put(to("well", ordering));
         send(&mut world, "hung", 20, EVENT);
         let hung = world.take_open();
-        // As many as leave the same room for another.
+        // As many as leave the same room for another subscription.
         assert_eq!(ids(&hung), 5, "{ordering}");
         assert!(world.engine.unsent_bytes() <= ROOM * 6 / 10);
         send(&mut world, "well", 1, EVENT);
@@ -50,7 +50,7 @@ fn a_subscription_whose_target_reads_nothing_leaves_room_for_others() {
         assert_eq!((ids(&well), &well[0].document.name), (1, &"well".to_owned()));
         assert_eq!(world.engine.sample().metrics.room_waits, 1);
 
-        // Sent, and not answered: the next may start.
+        // The events are sent but not answered, so the next ones may start.
         world.engine.sent(well[0].ticket);
         hung.iter().for_each(|delivery| world.engine.sent(delivery.ticket));
         hung.iter().for_each(|delivery| world.engine.sent(delivery.ticket));
@@ -58,7 +58,7 @@ fn a_subscription_whose_target_reads_nothing_leaves_room_for_others() {
         world.settle();
         assert_eq!(ids(&world.take_open()), 5);
 
-        // The end of a call gives its bytes back once, whether they were sent or not.
+        // The end of a call releases its bytes only once, whether they were sent or not.
         hung.iter().for_each(|delivery| world.engine.outcome(delivery.ticket, ok()));
         world.settle();
         assert_eq!(ids(&world.take_open()), 0);
@@ -66,7 +66,7 @@ fn a_subscription_whose_target_reads_nothing_leaves_room_for_others() {
 }
 
 #[test]
-fn those_who_wait_spend_no_attempt_and_lose_nothing() {
+fn waiting_for_memory_uses_no_attempt_and_loses_no_event() {
     for ordering in ["ordered", "unordered"] {
         let mut world = new();
         world.put(to("a", ordering));

@@ -1,4 +1,4 @@
-//! The runner answers every request, however it ends. It does not refuse a request that only has to wait for a moment.
+//! The runner answers every request, however it ends, and does not reject a request that only has to wait briefly.
 
 use klambda_core::event::Event;
 use klambda_core::subscription::Document;
@@ -41,7 +41,7 @@ fn event(id: &str) -> Event {
 async fn after_the_end_every_call_answers_that_it_stopped() {
     let (running, handle) = start(&MemoryDisk::new());
     handle.stop(Duration::ZERO);
-    assert_eq!(timeout(PATIENCE, running).await.expect("it ends").expect("no panic"), Ok(()));
+    assert_eq!(timeout(PATIENCE, running).await.expect("the runner ends").expect("no panic"), Ok(()));
     let accepted = timeout(PATIENCE, handle.accept(Sender::default(), vec![Ok(event("1"))])).await;
     assert_eq!(accepted.expect("an answer"), Err(Stopped));
     assert_eq!(timeout(PATIENCE, handle.command(|_| ())).await.expect("an answer"), Err(Stopped));
@@ -52,15 +52,15 @@ async fn after_the_end_every_call_answers_that_it_stopped() {
 async fn a_failed_sync_ends_the_runner_and_answers_those_who_wait() {
     let disk = MemoryDisk::new();
     let (running, handle) = start(&disk);
-    // All of them, since the next segment is prepared meanwhile.
+    // All syncs, because the next segment is prepared meanwhile.
     (1..=50).for_each(|n| disk.fail_nth(Op::Sync, n));
     let accepted = timeout(PATIENCE, handle.accept(Sender::default(), vec![Ok(event("1"))])).await;
     assert_eq!(accepted.expect("an answer"), Err(Stopped));
-    let ended = timeout(PATIENCE, running).await.expect("it ends").expect("no panic");
+    let ended = timeout(PATIENCE, running).await.expect("the runner ends").expect("no panic");
     assert!(ended.is_err_and(|failed| failed.to_string().starts_with("the store failed: ")));
 }
 
-/// A segment that ends is no full disk: the next one is on its way.
+/// The end of a segment is not a full disk: the next segment is being prepared.
 #[tokio::test]
 async fn a_change_waits_for_the_next_segment() {
     let mut engine = engine(&MemoryDisk::new(), 4 << 10);
@@ -68,7 +68,7 @@ async fn a_change_waits_for_the_next_segment() {
         "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "s"},
         "spec": {"target": {"url": "http://127.0.0.1:9"}, "filters": [{"exact": {"type": "none"}}]},
     });
-    let document = Document::parse(&subscription).expect("a good document");
+    let document = Document::parse(&subscription).expect("a valid document");
     let mut refused = None;
     for n in 0.. {
         engine.accept(Token(n), &Sender::default(), vec![Ok(event(&n.to_string()))]);
@@ -83,18 +83,18 @@ async fn a_change_waits_for_the_next_segment() {
     let (runner, handle) = runner(engine);
     let change = handle.command(move |engine| engine.put_subscription(document, false));
     tokio::select! {
-        // The change is there before the runner asks for a segment.
+        // The change is in the inbox before the runner asks for a segment.
         biased;
         changed = timeout(PATIENCE, change) => {
             changed.expect("an answer").expect("it runs").expect("there is room again");
         }
-        ended = runner.run() => panic!("it ended: {ended:?}"),
+        ended = runner.run() => panic!("the runner ended: {ended:?}"),
     }
 }
 
-/// However many steps it takes, and whether the first of them changes something or not.
+/// However many steps the task takes, and whether or not the first one changes something.
 #[tokio::test]
-async fn what_is_done_on_behalf_of_somebody_is_noted_once() {
+async fn a_task_on_behalf_of_a_user_is_audited_once() {
     let (running, handle) = start(&MemoryDisk::new());
     let write = |key: &str| Write {
         kind: "function".into(),
@@ -118,5 +118,5 @@ async fn what_is_done_on_behalf_of_somebody_is_noted_once() {
     let entries: Vec<Entry> = page.expect("read").0.into_iter().map(|audited| audited.entry).collect();
     assert_eq!(entries, [Entry { name: "b".into(), ..entry }]);
     handle.stop(Duration::ZERO);
-    timeout(PATIENCE, running).await.expect("it ends").expect("no panic").expect("in order");
+    timeout(PATIENCE, running).await.expect("the runner ends").expect("no panic").expect("a clean stop");
 }

@@ -1,4 +1,4 @@
-//! Calls that may be open at once, shared by those who have something to call.
+//! Open calls are shared among the subscriptions that have work.
 
 mod world;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use world::{World, ok, ordered};
 
-/// A subscription to the events of one key prefix, with this many calls at once.
+/// A subscription to the events of one key prefix, with this concurrency.
 fn of(prefix: &str, concurrency: u32) -> Value {
     let filters = json!([{"prefix": {"partitionkey": prefix}}]);
     ordered(prefix, &json!({"concurrency": concurrency, "filters": filters}))
@@ -21,14 +21,14 @@ fn send(world: &mut World, prefix: &str, keys: usize) {
     (0..keys).for_each(|n| world.send(&format!("{prefix}-{n}"), None));
 }
 
-/// How many calls each has open, by name.
+/// The number of open calls by subscription.
 fn open(open: &[Delivery]) -> BTreeMap<&str, usize> {
     let mut by_name = BTreeMap::new();
     open.iter().for_each(|delivery| *by_name.entry(delivery.document.name.as_str()).or_default() += 1);
     by_name
 }
 
-/// So many of a subscription's calls are answered.
+/// Answers `count` calls of a subscription.
 fn answer(world: &mut World, all: Vec<Delivery>, name: &str, count: usize) -> Vec<Delivery> {
     let (its, mut left): (Vec<_>, Vec<_>) = all.into_iter().partition(|d| d.document.name == name);
     for (n, delivery) in its.into_iter().enumerate() {
@@ -43,7 +43,7 @@ fn answer(world: &mut World, all: Vec<Delivery>, name: &str, count: usize) -> Ve
 }
 
 #[test]
-fn one_that_alone_has_work_gets_its_whole_concurrency_however_many_are_idle() {
+fn a_subscription_that_alone_has_work_gets_its_whole_concurrency() {
     let mut world = world(1024);
     world.put(of("busy", 256));
     (0..1000).for_each(|n| world.put(of(&format!("idle{n}"), 256)));
@@ -53,7 +53,7 @@ fn one_that_alone_has_work_gets_its_whole_concurrency_however_many_are_idle() {
 }
 
 #[test]
-fn those_with_work_get_equal_shares_and_what_others_leave() {
+fn subscriptions_with_work_get_equal_shares_and_unused_slots() {
     let mut world = world(64);
     world.put(of("a", 64));
     world.put(of("b", 64));
@@ -62,7 +62,8 @@ fn those_with_work_get_equal_shares_and_what_others_leave() {
     send(&mut world, "b", 100);
     send(&mut world, "c", 5);
     world.pass(1);
-    // An eighth of 64 is for those below their share. A third of the rest is 18; what `c` cannot use goes to the others.
+    // An eighth of 64 is reserved for subscriptions below their share. A third of the rest is 18; what `c` cannot use
+    // goes to the others.
     let calls = world.take_open();
     let shares = open(&calls);
     assert_eq!(shares["c"], 5);
@@ -82,7 +83,7 @@ fn a_newcomer_never_waits_behind_calls_that_hang() {
     world.pass(1);
     calls.extend(world.take_open());
     assert_eq!(open(&calls), BTreeMap::from([("hog", 56), ("new", 8)]));
-    // What the first gives back goes to who is below its share, until both have half.
+    // Slots released by the first go to the subscription below its share, until both have half.
     let calls = answer(&mut world, calls, "hog", 10);
     assert_eq!(open(&calls), BTreeMap::from([("hog", 46), ("new", 18)]));
     let calls = answer(&mut world, calls, "hog", 18);
@@ -90,7 +91,7 @@ fn a_newcomer_never_waits_behind_calls_that_hang() {
 }
 
 #[test]
-fn who_cannot_call_claims_no_share() {
+fn a_subscription_that_cannot_call_has_no_share() {
     let mut world = world(64);
     world.put(of("busy", 64));
     world.put(of("paused", 64));

@@ -1,14 +1,14 @@
-//! Conditions with the meaning they have in Kubernetes: the time is that of the last change of `status`, nothing else.
+//! Conditions with the same meaning as in Kubernetes: the transition time changes only when `status` changes.
 
 use crate::failure::cut;
 use crate::resource::{Aspect, Condition, Truth};
 use crate::scalar::Time;
 use klambda_core::time::Millis;
 
-/// A condition's message as JSON: long enough for a failure's, with its advice.
+/// Limit on the message of a condition as JSON. It fits the message of a failure with its advice.
 const MESSAGE_BYTES_MAX: usize = 1536;
 
-/// What a condition is to say.
+/// The new value of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saying {
     pub status: Truth,
@@ -34,7 +34,7 @@ impl Saying {
     }
 }
 
-/// Sets one condition. Says whether its status or reason changed, which is what others are told of.
+/// Sets one condition. Returns whether its status or reason changed, because those changes emit an event.
 pub fn set(
     conditions: &mut Vec<Condition>,
     aspect: Aspect,

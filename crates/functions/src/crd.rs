@@ -1,13 +1,14 @@
-//! Custom resource definitions, made from the same schemas that check what is read.
+//! Custom resource definitions, generated from the same schemas that validate documents.
 
-use crate::resource::{API_VERSION, Kind};
+use crate::resource::{API_VERSION, ResourceKind};
 use crate::schema;
+use klambda_core::subscription;
 use serde_json::{Value, json};
 
-/// `apiextensions.k8s.io/v1`, as `kubectl apply` takes it.
-pub fn definition(kind: Kind) -> Value {
+/// An `apiextensions.k8s.io/v1` definition for `kubectl apply`.
+fn definition(kind: &str, short_names: &[&str], columns: Value, schema: Value) -> Value {
     let (group, version) = API_VERSION.split_once('/').unwrap_or((API_VERSION, ""));
-    let singular = kind.name().to_lowercase();
+    let singular = kind.to_lowercase();
     let plural = format!("{singular}s");
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -17,11 +18,11 @@ pub fn definition(kind: Kind) -> Value {
             "group": group,
             "scope": "Namespaced",
             "names": {
-                "kind": kind.name(),
-                "listKind": format!("{}List", kind.name()),
+                "kind": kind,
+                "listKind": format!("{kind}List"),
                 "plural": plural,
                 "singular": singular,
-                "shortNames": short_names(kind),
+                "shortNames": short_names,
                 "categories": ["lambda"],
             },
             "versions": [{
@@ -29,31 +30,55 @@ pub fn definition(kind: Kind) -> Value {
                 "served": true,
                 "storage": true,
                 "subresources": { "status": {} },
-                "additionalPrinterColumns": columns(),
-                "schema": { "openAPIV3Schema": schema::open_api(kind) },
+                "additionalPrinterColumns": columns,
+                "schema": { "openAPIV3Schema": schema },
             }],
         },
     })
 }
 
 pub fn definitions() -> Vec<Value> {
-    Kind::ALL.into_iter().map(definition).collect()
+    let functions = ResourceKind::ALL.into_iter().map(of_functions);
+    functions.chain([of_subscriptions()]).collect()
 }
 
-fn short_names(kind: Kind) -> [&'static str; 2] {
-    match kind {
-        Kind::LambdaFunction => ["lf", "lfunc"],
-        Kind::LambdaAgent => ["la", "lagent"],
-    }
-}
-
-/// What `kubectl get` shows.
-fn columns() -> Value {
-    json!([
+fn of_functions(kind: ResourceKind) -> Value {
+    let short_names = match kind {
+        ResourceKind::LambdaFunction => ["lf", "lfunc"],
+        ResourceKind::LambdaAgent => ["la", "lagent"],
+    };
+    // The columns of `kubectl get`.
+    let columns = json!([
         { "name": "Phase", "type": "string", "jsonPath": ".status.phase" },
         { "name": "Ready", "type": "boolean", "jsonPath": ".status.serviceStatus.ready" },
         { "name": "Replicas", "type": "integer", "jsonPath": ".status.serviceStatus.replicas" },
         { "name": "URL", "type": "string", "jsonPath": ".status.serviceStatus.url", "priority": 1 },
         { "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp" },
-    ])
+    ]);
+    definition(kind.name(), &short_names, columns, schema::open_api(kind))
+}
+
+fn of_subscriptions() -> Value {
+    let columns = json!([
+        { "name": "Phase", "type": "string", "jsonPath": ".status.phase" },
+        { "name": "Ordering", "type": "string", "jsonPath": ".spec.ordering" },
+        { "name": "Waiting", "type": "integer", "jsonPath": ".status.waiting" },
+        { "name": "Dead letters", "type": "integer", "jsonPath": ".status.deadLetters" },
+        { "name": "URL", "type": "string", "jsonPath": ".spec.target.url", "priority": 1 },
+        { "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp" },
+    ]);
+    // The engine reports more than this. Only stable fields are part of the schema.
+    let status = json!({
+        "type": "object",
+        "properties": {
+            "phase": { "type": "string" },
+            "waiting": { "type": "integer", "description": "Events that are accepted and not yet delivered." },
+            "deadLetters": { "type": "integer" },
+        },
+        "x-kubernetes-preserve-unknown-fields": true,
+    });
+    let spec = subscription::spec_schema().published();
+    let schema =
+        json!({ "type": "object", "required": ["spec"], "properties": { "spec": spec, "status": status } });
+    definition(subscription::KIND, &["lsub"], columns, schema)
 }

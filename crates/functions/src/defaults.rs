@@ -1,5 +1,5 @@
-//! What holds where a manifest says nothing. Fields with a default of their own are filled in when a manifest is read;
-//! what a process may use is not: on one machine only a limit that somebody wrote is enforced.
+//! Default values. Most defaults are filled in when a manifest is read. Resource limits are not: the local platform
+//! enforces only the limits that a manifest sets.
 
 use crate::resource::Resources;
 use crate::scalar::{Cpu, Duration, Size};
@@ -20,7 +20,7 @@ pub const REQUEST_CPU: Cpu = Cpu { millis: 25 };
 pub const LIMIT_MEMORY: Size = Size::mebi(64);
 pub const LIMIT_CPU: Cpu = Cpu { millis: 50 };
 
-/// Every amount said, for a platform that must name them all.
+/// All amounts with defaults filled in, for platforms that must set every amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amounts {
     pub request_memory: Size,
@@ -29,7 +29,7 @@ pub struct Amounts {
     pub limit_cpu: Cpu,
 }
 
-/// A limit is never below what is requested, nor a request above its limit, whichever of the two was written.
+/// A default limit is never below the given request, and a default request is never above the given limit.
 pub fn amounts(resources: &Resources) -> Amounts {
     let (requests, limits) = (resources.requests, resources.limits);
     let limit_memory = limits.memory.unwrap_or(LIMIT_MEMORY.max(requests.memory.unwrap_or(REQUEST_MEMORY)));

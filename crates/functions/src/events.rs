@@ -1,4 +1,4 @@
-//! The platform's own events: the data of each of the 17 types, making them, and what received ones ask for.
+//! The events of the platform: the data of the 17 types, how they are built, and the commands that received ones carry.
 
 mod command;
 mod data;
@@ -13,17 +13,17 @@ use crate::hash;
 use crate::resource::Resource;
 use bytes::Bytes;
 use klambda_core::event::{Attribute, Data as EventData, Event, Form, Value as Text};
-use klambda_core::kinds::Kind;
+use klambda_core::kinds::EventKind;
 use klambda_core::time::Millis;
 use serde_json::Value;
 
-/// Other names of event types, as routes call them.
-pub const ALIASES: [(&str, Kind); 2] = [
-    ("network.notifi.lambda.build.start", Kind::BuildStarted),
-    ("network.notifi.lambda.parser.start", Kind::ParserStarted),
+/// Aliases of event types.
+pub const ALIASES: [(&str, EventKind); 2] = [
+    ("network.notifi.lambda.build.start", EventKind::BuildStarted),
+    ("network.notifi.lambda.parser.start", EventKind::ParserStarted),
 ];
 
-/// Which transition of which resource an event tells of: its id is made of this and its type.
+/// Identifies a transition of a resource. The id of an event is derived from this and its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub uid: String,
@@ -45,15 +45,15 @@ impl Identity {
         }
     }
 
-    /// The same transition always has the same one.
-    pub fn event_id(&self, kind: Kind) -> String {
+    /// The same transition always has the same id.
+    pub fn event_id(&self, kind: EventKind) -> String {
         hash::of(&(&self.uid, self.generation, self.transition, kind.name()))
     }
 }
 
-/// One event. Events of a function have its key and the transition as their sequence, so that subscribers can have them in
-/// order; what is no transition of it, such as the end of a parser, has no place among them.
-pub fn build_event(identity: &Identity, kind: Kind, data: &Value, now: Millis) -> Event {
+/// Builds one event. Events about a function carry its key and use the transition number as their sequence, so subscribers
+/// can receive them in order. Events that are not transitions, such as the end of a parser, have no sequence.
+pub fn build_event(identity: &Identity, kind: EventKind, data: &Value, now: Millis) -> Event {
     let subject = format!("{}/{}", identity.namespace, identity.name);
     let attributes = [
         ("time", now.rfc3339()),

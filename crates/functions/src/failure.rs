@@ -1,22 +1,22 @@
-//! What goes wrong with functions, each with the word for it and what its owner can do.
+//! Failures of functions: a reason for each, and advice for the owner.
 
-/// Lines kept of what a failed thing last said, and how much of each.
+/// Number of log lines that are kept of a failure, and the length of each.
 pub const LINES_MAX: usize = 20;
 pub const LINE_CHARS_MAX: usize = 400;
-/// The same as JSON, in which a character may take six bytes.
+/// The same limits as JSON, in which a character can take six bytes.
 const LINE_BYTES_MAX: usize = 1600;
 const DETAIL_BYTES_MAX: usize = 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub reason: Reason,
-    /// What happened, in a sentence without its full stop.
+    /// What happened: one sentence without the final period.
     pub detail: String,
-    /// The last lines of its log.
+    /// The last log lines of the failed step.
     pub lines: Vec<String>,
 }
 
-/// Declares the reasons, their advice and whether another try could help from one list.
+/// Declares the reasons from one list: each with its advice, and whether a retry can help.
 macro_rules! reasons {
     ($($reason:ident $again:literal $advice:literal,)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,14 +34,14 @@ macro_rules! reasons {
                 }
             }
 
-            /// Whether the same thing may end otherwise when it is tried again.
+            /// Whether a retry can succeed.
             pub fn may_pass(self) -> bool {
                 match self {
                     $(Reason::$reason => $again,)*
                 }
             }
 
-            /// What to do about it.
+            /// How to fix it: sentences without the final period.
             pub fn advice(self) -> &'static str {
                 match self {
                     $(Reason::$reason => $advice,)*
@@ -52,38 +52,40 @@ macro_rules! reasons {
 }
 
 reasons! {
-    SourceMissing false "Name a source: an image, a URL, or code with a runtime",
-    SourceNotFound false "Name what exists (repository, ref and path, or bucket and key), or put it there and ask for a rebuild",
-    SourceRefused false "Check that the credentials in the secret that secretRef names may read the source, then ask for a rebuild",
-    SourceUnsafe false "Take out what the message names, then ask for a rebuild: plain files and folders, and links that stay among them",
-    SourceUnreachable true "Check the address and the network, then ask for a rebuild",
-    SourceTimeout true "Make the source smaller or raise the time limit of fetches in the configuration, then ask for a rebuild",
-    ToolMissing false "Install the tool that the message names on this machine, then ask for a rebuild",
-    SecretNotFound false "Create the secret or config map that the manifest names, with the key it names, then ask for a rebuild",
-    ArchiveRefused false "Pack the code again and ask for a rebuild: plain files and folders below the archive's root, within the size limits",
-    SourceTooLarge false "Leave out files that the function does not need, or give it as an image; then ask for a rebuild. The limits are fixed: 256 MiB to fetch, 512 MiB unpacked, 20,000 files",
-    RuntimeNotFound false "Name a version that is there or leave runtime.version out; or install it and ask for a rebuild",
-    DependencyNotFound false "Correct the dependency's name and version",
-    DependencyFailed true "Look at the log lines, check that the package registry can be reached, then ask for a rebuild",
-    SyntaxError false "Correct the code at the place that the log lines name",
-    BuildFailed true "Look at the log lines, correct the code or its dependencies, and apply it again",
+    SourceMissing false "Add a source to the manifest: an image, a URL, or code with a runtime",
+    SourceNotFound false "Check the repository, ref and path, or the bucket and key. If you add the missing source later, run `klambda rebuild`",
+    SourceRefused false "Set credentials that can read the source in the secret of secretRef. If the credentials are right, change their access rights and run `klambda rebuild`",
+    SourceUnsafe false "Remove the file named in the message, then run `klambda rebuild`. A source may contain files, folders, and links that stay inside it",
+    SourceUnreachable true "Check the address and the network, then run `klambda rebuild`",
+    SourceTimeout true "Make the source smaller, or raise the fetch timeout in the configuration, then run `klambda rebuild`",
+    ToolMissing false "Install the missing tool on the server, then run `klambda rebuild`",
+    SecretNotFound false "The function continues automatically when the key exists",
+    SecretUnreadable false "Set the secret again. Or restore the key file that encrypted it, and restart the server",
+    ArchiveRefused false "Create the archive again, then run `klambda rebuild`. An archive may contain only files and folders below its root, within the size limits",
+    SourceTooLarge false "Remove files that the function does not need, or use an image, then run `klambda rebuild`. The limits are fixed: 256 MiB to fetch, 512 MiB unpacked, 20,000 files",
+    RuntimeNotFound false "Set runtime.version to an installed version or remove it. Or install the version and run `klambda rebuild`",
+    DependencyNotFound false "Fix the name and version of the dependency",
+    DependencyFailed true "Check the build log and the connection to the package registry, then run `klambda rebuild`",
+    SyntaxError false "Fix the error shown in the build log",
+    BuildFailed true "Check the build log, fix the code or its dependencies, and apply again",
     BuildTimeout false "Raise build.timeout or make the build smaller",
-    BuildStalled true "Look at the log lines, check that the package registry can be reached, then ask for a rebuild",
-    BuildCancelled false "Ask for a rebuild to build it after all",
-    BuildStopped false "Ask for a rebuild to let builds go on",
-    HandlerNotFound false "Export the function that runtime.handler names, or name the one that is there",
-    LoadError false "Correct what the code does when it is loaded; the log lines say where it fails",
-    NeverAnswered false "Let the process listen on the port in $PORT, and answer GET /healthz",
-    NotResponding true "Look for what blocks the process: an endless loop, or a call that waits without letting others run",
-    UrlUnreachable true "Check the URL and that something listens there; it is asked again, and serves when it answers",
-    StartFailed true "Look at the log lines: the process cannot be started",
-    Crashed true "Look at the log lines: the process ended by itself",
-    CrashLoop true "Look at the log lines: the process ends soon after each start",
-    OutOfMemory true "Raise resources.limits.memory, or use less",
-    ImageNotFound false "Check the image's name and tag, and the credentials to pull it",
-    NoContainerEngine false "Install podman or docker on this machine and ask for a rebuild, or give the source as code",
-    FolderNotAllowed false "A folder is a source on one machine only: use git, a bucket or inline code here",
-    PlatformError true "Look at the log of the server",
+    BuildStalled true "Check the build log and the connection to the package registry, then run `klambda rebuild`",
+    BuildCancelled false "To build it, run `klambda rebuild`",
+    BuildStopped false "To resume builds, run `klambda rebuild`",
+    HandlerNotFound false "Export the function named in runtime.handler, or change runtime.handler",
+    LoadError false "Fix the code that runs at load time; the log shows where it fails",
+    NeverAnswered false "Make the process listen on the port in $PORT and answer GET /healthz",
+    NotResponding true "Find the code that blocks the process, such as an endless loop or a blocking call",
+    UrlUnreachable true "Check the URL and the service behind it. The URL is checked again automatically",
+    StartFailed true "Check the log: the process could not start",
+    Crashed true "Check the log: the process exited",
+    CrashLoop true "Check the log: the process exits soon after each start",
+    OutOfMemory true "Raise resources.limits.memory or use less memory",
+    ImageNotFound false "Check the name and tag of the image, and the credentials to pull it",
+    NoContainerEngine false "Install podman or docker on the server and run `klambda rebuild`, or use code as the source",
+    IsolationRequired false "Use an image or a URL as the source. Or set functions.isolation to none, restart the server, and run `klambda rebuild`",
+    FolderNotAllowed false "Folders work only on a single machine. Use git, a bucket or inline code",
+    PlatformError true "Check the log of the server",
 }
 
 impl Failure {
@@ -95,7 +97,7 @@ impl Failure {
         Failure { lines, ..self }
     }
 
-    /// What happened and what to do.
+    /// What happened and how to fix it.
     pub fn message(&self) -> String {
         match self.detail.is_empty() {
             true => format!("{}.", self.reason.advice()),
@@ -106,7 +108,7 @@ impl Failure {
         }
     }
 
-    /// The end of its log, within bounds.
+    /// The last log lines, shortened.
     pub fn last_lines(&self) -> Vec<String> {
         let skipped = self.lines.len().saturating_sub(LINES_MAX);
         let bounded = |line: &String| cut(line, LINE_BYTES_MAX).chars().take(LINE_CHARS_MAX).collect();
@@ -114,7 +116,7 @@ impl Failure {
     }
 }
 
-/// The beginning of a text that takes at most so many bytes as JSON.
+/// The beginning of a text that takes at most this many bytes as JSON.
 pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
     let mut bytes = 0;
     let too_much = |character: char| {

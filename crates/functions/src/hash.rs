@@ -1,4 +1,4 @@
-//! Content addresses: what has the same one is the same thing, and is made once.
+//! Content hashes: equal content has the same hash and is built once.
 
 use crate::resource::{Metadata, Resource, Spec};
 use serde::Serialize;
@@ -6,10 +6,10 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 
-/// Half of SHA-256 is more than enough to never meet twice by chance, and half as long to read.
+/// Half of a SHA-256 is enough to rule out collisions, and shorter to read.
 const BYTES: usize = 16;
 
-/// Changes when somebody asks to build again.
+/// Changes when a rebuild is requested.
 pub const REBUILD_ANNOTATION: &str = "lambda.knative.io/rebuild";
 
 pub fn of_bytes(bytes: &[u8]) -> String {
@@ -20,18 +20,24 @@ pub fn of_bytes(bytes: &[u8]) -> String {
     })
 }
 
-/// Of a value as JSON. Maps of our types are sorted or have a fixed order, so the same value has the same text.
+/// Hash of a value as JSON. The maps in our types are sorted or have a fixed order, so equal values have equal JSON.
 pub fn of<T: Serialize>(value: &T) -> String {
     of_bytes(&serde_json::to_vec(value).unwrap_or_default())
 }
 
-/// What a build starts from, as written: anything here that changes begins a new build.
+/// The annotation with the content of a source folder that an apply found changed.
+pub const FOLDER_ANNOTATION: &str = "lambda.knative.io/folder-content";
+
+/// Hash of the inputs of a build as written. A change starts a new build.
 pub fn inputs(resource: &Resource) -> String {
     let spec = &resource.spec;
-    of(&json!([spec.source, spec.runtime, spec.build, again(resource)]))
+    match resource.metadata.annotations.get(FOLDER_ANNOTATION) {
+        None => of(&json!([spec.source, spec.runtime, spec.build, again(resource)])),
+        Some(content) => of(&json!([spec.source, spec.runtime, spec.build, again(resource), content])),
+    }
 }
 
-/// What tells a build that was asked for again from one that is simply there already.
+/// Differs for each requested rebuild, so that the same content is built again.
 fn again(resource: &Resource) -> Option<String> {
     let asked = resource.metadata.annotations.get(REBUILD_ANNOTATION).cloned();
     match resource.spec.build.force_rebuild {
@@ -43,22 +49,31 @@ fn again(resource: &Resource) -> Option<String> {
     }
 }
 
-/// The artifact: its code, its runtime and how it is built. Neither the time it may take nor who may fetch it counts, nor
-/// whose it is: two functions with the same code share it.
+/// Hash of an artifact: its code, runtime and build settings. The build timeout, the credentials and the owner do not
+/// count, so functions with the same code share an artifact.
 pub fn artifact(resource: &Resource, source_digest: &str) -> String {
     let build = &resource.spec.build;
     let how = json!([build.registry, build.tag, build.insecure, build.allow_source_distributions]);
     of(&json!([source_digest, resource.spec.runtime, how, again(resource)]))
 }
 
-/// The content of a source that is known without fetching it.
+/// Digest of a source that needs no fetching.
 pub fn known_digest(spec: &Spec) -> Option<String> {
     let source = spec.source.as_ref()?;
     (!source.kind.is_fetched()).then(|| of(source))
 }
 
-/// A version of the function: an artifact with its environment and limits. A change of scaling makes no new one.
+/// Hash of a revision: the version and the spec, without scaling and `paused`.
+pub fn revision(resource: &Resource, version: &str) -> String {
+    let spec = Spec { scaling: Default::default(), paused: false, ..resource.spec.clone() };
+    of(&json!([version, spec]))
+}
+
+/// Hash of a version: an artifact with its environment and limits. A change of scaling makes no new version.
 pub fn version(resource: &Resource, artifact: &str) -> String {
     let spec = &resource.spec;
-    of(&json!([artifact, spec.env, spec.resources]))
+    match spec.secret_files.is_empty() {
+        true => of(&json!([artifact, spec.env, spec.resources])),
+        false => of(&json!([artifact, spec.env, spec.resources, spec.secret_files])),
+    }
 }

@@ -1,8 +1,7 @@
-//! Functions and agents as resources: their types, validation and merging, and the plan that brings what runs to what
-//! is asked for.
+//! Functions and agents as resources: their types, validation and merging, and the planner that decides the next step.
 //!
-//! Everything here is pure: nothing reads a clock, touches a disk or waits. A [platform](platform::Platform) (processes
-//! on one machine, or a cluster) observes, is told by [`plan::plan`] what to do, does it, and observes again.
+//! Everything here is pure: nothing reads a clock, touches a disk or blocks. A [platform](platform::Platform) (processes on
+//! one machine, or a cluster) reports what it observes, [`plan::plan`] decides what to do, and the platform does it.
 
 mod check;
 pub mod conditions;
@@ -18,8 +17,11 @@ pub mod plan;
 pub mod platform;
 pub mod request;
 pub mod resource;
-pub mod scalar;
+pub mod revision;
 pub mod schema;
+pub mod secrets;
 pub mod triggers;
 mod validate;
 pub mod write;
+
+pub use klambda_core::scalar;

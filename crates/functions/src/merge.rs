@@ -1,8 +1,8 @@
-//! Merging documents: RFC 7386, and three ways against what was applied last.
+//! Merges documents: JSON merge patch (RFC 7386), and a three-way merge with the last applied document.
 
 use serde_json::{Map, Value};
 
-/// JSON merge patch (RFC 7386): `null` takes a member out, objects are merged, anything else replaces.
+/// JSON merge patch (RFC 7386): `null` removes a member, objects are merged, any other value replaces.
 pub fn patch(target: &mut Value, patch: &Value) {
     let Value::Object(members) = patch else {
         *target = patch.clone();
@@ -20,8 +20,8 @@ pub fn patch(target: &mut Value, patch: &Value) {
     }
 }
 
-/// What `desired` asks for over `live`: what `last` had asked for and `desired` no longer does goes away, and what others
-/// set stays. Lists are one value.
+/// Merges `desired` into `live`. Members that are in `last` but not in `desired` are removed. Members that other writers
+/// set stay. A list is replaced as a whole.
 pub fn three_way(last: &Value, live: &mut Value, desired: &Value) {
     let (Value::Object(wanted), Value::Object(object)) = (desired, &mut *live) else {
         *live = desired.clone();

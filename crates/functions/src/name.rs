@@ -1,19 +1,18 @@
-//! Names: which function is meant, what may be a name, and one for what came without.
+//! Names of functions: validation, and names derived for documents without one.
 
-pub use klambda_core::namespace::is_label;
+pub use klambda_core::namespace::{LABEL_RULE as RULE, is_label};
 
 use crate::hash;
-use crate::resource::{Kind, Resource, Source, Spec};
+use crate::resource::{Resource, ResourceKind, Source, Spec};
 use klambda_core::namespace::full_name;
 use klambda_core::subscription::MANAGED_PREFIX;
 use std::fmt;
 use std::sync::Arc;
 
 pub const LENGTH_MAX: usize = 63;
-pub const RULE: &str = "has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit";
 
-/// From the object's key, the repository, the folder or the image; otherwise a new one made of `random`.
-pub fn derive(kind: Kind, spec: &Spec, random: u64) -> String {
+/// Derives a name from the object key, the repository, the folder or the image; otherwise makes one from `random`.
+pub fn derive(kind: ResourceKind, spec: &Spec, random: u64) -> String {
     let found = spec.source.as_ref().and_then(told_by).map(|text| to_label(&text));
     found.filter(|name| is_label(name)).unwrap_or_else(|| {
         let digits = hash::of_bytes(&random.to_be_bytes());
@@ -49,7 +48,7 @@ fn without_extension(file: String) -> String {
     stem.map(str::to_owned).unwrap_or(file)
 }
 
-/// The nearest label: other characters become `-`.
+/// Converts a text to a label: other characters become `-`.
 fn to_label(text: &str) -> String {
     let mut label = String::with_capacity(text.len().min(LENGTH_MAX));
     for c in text.chars().map(|c| c.to_ascii_lowercase()) {
@@ -61,7 +60,7 @@ fn to_label(text: &str) -> String {
     label.trim_end_matches('-').to_owned()
 }
 
-/// `namespace/name`. Functions and agents share their names, since each has one subscription of it.
+/// `namespace/name`. Functions and agents share one set of names, because each has a subscription with that name.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Arc<str>);
 
@@ -74,7 +73,7 @@ impl Name {
         Name::new(&resource.metadata.namespace, &resource.metadata.name)
     }
 
-    /// As it is written in documents and in the fleet.
+    /// Parses the text form that documents and the fleet use.
     pub fn from_text(text: &str) -> Name {
         Name(text.into())
     }
@@ -91,7 +90,7 @@ impl Name {
         self.0.split_once('/').map_or(&*self.0, |(_, name)| name)
     }
 
-    /// The full name of the subscription that its triggers are.
+    /// The full name of the subscription for its triggers.
     pub fn subscription(&self) -> String {
         let name = format!("{MANAGED_PREFIX}{}.{}", self.namespace(), self.name());
         full_name(self.namespace(), &name).into_owned()
@@ -125,7 +124,7 @@ mod tests {
     fn names_are_derived_from_the_source() {
         let derived = |source: serde_json::Value| {
             let spec: Spec = serde_json::from_value(json!({ "source": source })).expect("spec");
-            derive(Kind::LambdaFunction, &spec, 7)
+            derive(ResourceKind::LambdaFunction, &spec, 7)
         };
         let cases = [
             (json!({ "minio": { "key": "functions/my-function.zip" } }), "my-function"),

@@ -1,30 +1,32 @@
-//! What a platform sees of one function. Plain data: a machine and a cluster fill it in alike.
+//! The observed state of one function. Plain data, filled in the same way by every platform.
 
 use crate::conditions::Saying;
 use crate::failure::Failure;
 use crate::resource::Scaling;
+use crate::secrets::Revisions;
 use klambda_core::time::Millis;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
-    /// The last fetch that was asked for.
+    /// The last requested fetch.
     pub source: Option<Fetch>,
-    /// The last build that was asked for.
+    /// The last requested build.
     pub build: Option<BuildRun>,
-    /// Artifacts that are there, whoever had them built.
+    /// Existing artifacts, including those that other functions built.
     pub artifacts: Vec<Artifact>,
     /// Every version that was deployed and not yet retired.
     pub versions: Vec<Version>,
     pub subscription: Option<Subscription>,
-    /// What the platform says of its own parts; nothing said is taken as well.
+    /// Conditions of the platform itself. `None` means ready.
     pub broker: Option<Saying>,
     pub dead_letters: Option<Saying>,
     pub agent: Option<Saying>,
+    pub secrets: Revisions,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fetch {
-    /// What it was asked for with.
+    /// Hash of the inputs that it was requested with.
     pub inputs: String,
     pub number: u64,
     pub state: FetchState,
@@ -32,23 +34,24 @@ pub struct Fetch {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum FetchState {
-    /// Others are before it, and it has not begun. Its time is not counted yet.
+    /// Waits behind others and has not started. The timeout does not count yet.
     Waiting {
         before: usize,
     },
     Running,
-    /// The hash of what was fetched: a commit, a checksum.
+    /// The digest of the fetched source, and its commit if it came from git.
     Done {
         digest: String,
+        commit: Option<String>,
     },
     Failed(Failure),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct BuildRun {
-    /// What it was asked for with.
+    /// Hash of the inputs that it was requested with.
     pub inputs: String,
-    /// The artifact's content hash.
+    /// The content hash of the artifact.
     pub hash: String,
     pub number: u64,
     pub state: BuildState,
@@ -56,12 +59,12 @@ pub struct BuildRun {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum BuildState {
-    /// Others are before it, and it has not begun. Its time is not counted yet.
+    /// Waits behind others and has not started. The timeout does not count yet.
     Waiting {
         before: usize,
     },
     Running,
-    /// Its artifact is among [`Observed::artifacts`].
+    /// The artifact is in [`Observed::artifacts`].
     Done,
     Failed(Failure),
 }
@@ -76,50 +79,50 @@ pub struct Artifact {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Version {
     pub version: String,
-    /// Of the spec it was deployed for; the highest is the newest.
+    /// Generation of the deployed spec. The highest is the newest.
     pub generation: u64,
     pub state: VersionState,
     pub replicas: u32,
     pub url: Option<String>,
-    /// Where it runs if not here: events go there.
+    /// The URL where it runs, if not on this platform. Events go there.
     pub elsewhere: Option<String>,
-    /// What it was last told.
+    /// The last scaling settings that it received.
     pub scaling: Scaling,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum VersionState {
-    /// It has not answered yet.
+    /// It has not responded yet.
     Starting { since: Millis },
-    /// It has answered, and does when called: also with no replica, when one can be started.
+    /// It has responded and can be called, even with no replica, because one can be started.
     Serving,
-    /// It does not start, or no longer does.
+    /// It fails to start, or stopped working.
     Failed(Failure),
-    /// Told to go; finishing what is open.
+    /// Retired; finishing open requests.
     Retiring,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subscription {
-    /// [`crate::hash::of`] the document it was made with.
+    /// [`crate::hash::of`] the document that created it.
     pub hash: String,
-    /// Events that wait to be delivered.
+    /// Pending events.
     pub waiting: u64,
-    /// It takes no more events.
+    /// It accepts no new events.
     pub draining: bool,
-    /// Why the engine did not take the last document.
+    /// Why the engine rejected the last document.
     pub fault: Option<String>,
 }
 
 impl FetchState {
-    /// Whether it has not come to an end.
+    /// Whether it has not finished.
     pub fn is_open(&self) -> bool {
         matches!(self, FetchState::Waiting { .. } | FetchState::Running)
     }
 }
 
 impl BuildState {
-    /// Whether it has not come to an end.
+    /// Whether it has not finished.
     pub fn is_open(&self) -> bool {
         matches!(self, BuildState::Waiting { .. } | BuildState::Running)
     }

@@ -1,21 +1,25 @@
-//! From what is asked for and what is seen to what is to be done next, and what to say of it.
+//! The planner: compares the desired and the observed state, and decides the next actions, the status and the events.
 //!
-//! [`plan`] is called again after everything that happens and at `wake_at`. It is driven by state, not by steps: an action
-//! that was lost is simply asked for again, and a platform ignores what it is already doing (a fetch or build is known by
-//! its number, a version and a subscription by their hash). What must be remembered between calls is in the status and
-//! in the counters, which the caller stores together with the emitted events in one step.
+//! [`plan`] runs after every change and at `wake_at`. It depends on state only: a lost action is requested again by the next
+//! plan, and a platform ignores requests that are already in progress (it knows a fetch or build by its number, a version
+//! and a subscription by their hash). The status and the counters carry everything that must survive between calls. The
+//! caller stores them and the events in one step.
 //!
-//! Rules that hold whatever happens:
+//! Rules that always hold:
 //! - content that is built or being built is not built again;
-//! - the version that serves is not retired before the next one answers;
-//! - a failed build or version leaves the serving one alone: `Failed` is said only when nothing serves;
-//! - each transition is told once, in order: the counters number events, and their ids are made of that number.
+//! - the serving version is not retired until the next one responds;
+//! - a failed build or version does not affect the serving version: the phase is `Failed` only when nothing serves;
+//! - each transition emits its events once and in order: the counters number them, and their ids contain the number.
 
 mod build;
 mod delete;
 mod outbox;
+mod revise;
 mod roll_out;
+mod secrets;
 mod subscribe;
+
+pub(crate) use build::job_name;
 
 use crate::conditions::{self, Saying};
 use crate::failure::{Failure, Reason};
@@ -23,48 +27,49 @@ use crate::observed::Observed;
 use crate::platform::Task;
 use crate::resource::{Aspect, Counters, Phase, Resource, Status};
 use klambda_core::event::Event;
-use klambda_core::kinds::Kind;
+use klambda_core::kinds::EventKind;
 use klambda_core::time::Millis;
 use serde_json::Value;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Tries of a source, and then of a build.
+    /// Maximum number of tries for a fetch, and for a build.
     pub tries_max: u32,
-    /// No try begins later than this after the first.
+    /// No try starts later than this after the first one.
     pub tries_within_ms: u64,
-    /// Before the second try; twice as long before the third.
+    /// Delay before the second try. The delay before the third is twice as long.
     pub retry_after_ms: u64,
-    /// A version that has not answered by then has failed.
+    /// A version that has not responded by then has failed.
     pub start_ms_max: u64,
-    /// How long a function that is deleted may finish what waits for it.
+    /// Revisions kept of a function, including the serving one.
+    pub revisions_max: usize,
+    /// How long a deleted function may process its pending events.
     pub drain_ms_max: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     pub actions: Vec<Action>,
-    /// To be stored, together with `counters` and `events`.
+    /// Stored together with `counters` and `events`.
     pub status: Status,
     pub counters: Counters,
-    /// When to plan again though nothing happened.
+    /// When to plan again even if nothing changes.
     pub wake_at: Option<Millis>,
     /// In order.
     pub events: Vec<Event>,
 }
 
-/// What is to be done next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// By the platform.
+    /// A task for the platform.
     Platform(Task),
-    /// Make the subscription what this document says.
+    /// Create or update the subscription from this document.
     Subscribe { document: Value },
-    /// Take no more events; deliver those that wait until then.
+    /// Accept no new events, and deliver the pending ones until then.
     Drain { until: Millis },
-    /// End the subscription. What still waits becomes dead letters, reason `unavailable`.
+    /// Delete the subscription. Pending events become dead letters with the reason `unavailable`.
     Unsubscribe,
-    /// Nothing is left: forget the resource.
+    /// Nothing is left of the function: delete the resource.
     Remove,
 }
 
@@ -81,6 +86,7 @@ impl Default for Limits {
             tries_within_ms: 20_000,
             retry_after_ms: 1000,
             start_ms_max: 120_000,
+            revisions_max: 10,
             drain_ms_max: 30_000,
         }
     }
@@ -96,7 +102,7 @@ pub fn plan(desired: &Resource, observed: &Observed, limits: &Limits, now: Milli
     planner.finish()
 }
 
-/// The plan of a resource for which [`plan`] itself failed: `Failed` with the reason. What runs is left alone.
+/// The plan for a resource whose [`plan`] panicked: phase `Failed` with the reason. Running versions stay as they are.
 pub fn failed(desired: &Resource, why: &str, limits: &Limits, now: Millis) -> Plan {
     let observed = Observed::default();
     let mut planner = Planner::new(desired, &observed, limits, now);
@@ -116,8 +122,8 @@ struct Planner<'a> {
     counters: Counters,
     actions: Vec<Action>,
     wake_at: Option<Millis>,
-    told: Vec<(Kind, Value)>,
-    /// Whether the phase or a condition is not what it was.
+    told: Vec<(EventKind, Value)>,
+    /// Whether the phase or a condition changed.
     changed: bool,
 }
 
@@ -140,18 +146,19 @@ impl<'a> Planner<'a> {
     fn begin(&mut self) {
         let generation = self.desired.metadata.generation;
         match self.status.observed_generation {
-            0 => self.tell_function(Kind::FunctionCreated),
-            seen if seen < generation => self.tell_function(Kind::FunctionUpdated),
+            0 => self.tell_function(EventKind::FunctionCreated),
+            seen if seen < generation => self.tell_function(EventKind::FunctionUpdated),
             _ => {}
         }
         self.status.observed_generation = generation;
     }
 
     fn reconcile(&mut self) {
-        let made = self.build();
-        let phase = self.roll_out(made);
+        let progress = self.build();
+        let phase = self.roll_out(progress);
         self.subscribe();
         self.platform_parts();
+        self.look_for_secrets();
         self.set_phase(phase);
     }
 
@@ -160,17 +167,17 @@ impl<'a> Planner<'a> {
             (
                 Aspect::BrokerReady,
                 &self.observed.broker,
-                Saying::yes("LocalLog", "Events come from the log."),
+                Saying::yes("LocalLog", "Events come from the local log"),
             ),
             (
                 Aspect::DlqReady,
                 &self.observed.dead_letters,
-                Saying::yes("LaneDeadLetters", "Dead letters are kept in their lanes."),
+                Saying::yes("LaneDeadLetters", "Dead letters stay in their lanes"),
             ),
             (
                 Aspect::AiAgentReady,
                 &self.observed.agent,
-                Saying::unknown("NotConfigured", "No agent watches it."),
+                Saying::unknown("NotConfigured", "No agent is configured"),
             ),
         ];
         for (aspect, said, otherwise) in parts {
@@ -180,7 +187,7 @@ impl<'a> Planner<'a> {
 
     fn finish(mut self) -> Plan {
         if self.changed {
-            self.tell_status(Kind::StatusUpdated);
+            self.tell_status(EventKind::StatusUpdated);
         }
         let events = outbox::events(self.desired, &mut self.counters, self.told, self.now);
         let Planner { actions, status, counters, wake_at, .. } = self;

@@ -1,19 +1,22 @@
-//! The seam between the control plane and whatever builds and runs functions: one machine, or a cluster.
+//! The interface between the control plane and a platform that builds and runs functions: one machine, or a cluster.
 //!
-//! Data flows one way. The control plane hands resources and [`Task`]s down; a platform answers what it sees when it is
-//! asked, and tells [`News`] when asking again is worth it. A task has no result: what came of it is observed. So a lost
-//! task, a restart and a slow cluster look the same to the control plane, and the next plan asks again.
+//! Data flows one way. The control plane passes resources and [`Task`]s to the platform. The platform reports its state
+//! when asked, and sends [`News`] when the state changed. A task returns no result: the next observation shows it. So a lost
+//! task, a restart and a slow cluster look the same to the control plane, and the next plan requests the task again.
 //!
-//! A platform knows resources, not how they are stored, who wrote them or which events tell of them. The control plane
-//! knows no process, no folder of a build and no object of a cluster.
+//! A platform knows resources. It does not know how they are stored, who wrote them, or which events describe them. The
+//! control plane knows no processes, no build folders and no objects of a cluster.
 
+use crate::failure::Failure;
 use crate::name::Name;
 use crate::observed::Observed;
-use crate::resource::{Outcome, Resource, Scaling};
-use klambda_core::address::Address;
+use crate::resource::{BuildOutcome, Resource, Scaling};
+use klambda_core::address::ReplicaAddress;
 use klambda_core::time::Millis;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,108 +25,131 @@ pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Builds and runs functions.
 pub trait Platform: Send + Sync {
-    /// What there is of a function now. May read files or ask others: called on a thread that may wait. The subscription
-    /// is not the platform's, and is left out.
+    /// The current state of a function, without its subscription, which the control plane owns. May read files or call
+    /// other services, so it is called on a thread that may block.
     fn observe(&self, resource: &Resource) -> Observed;
 
-    /// Begins a task, unless it is under way or done already. Called on a thread that may wait, after the status that
-    /// led to it is stored.
+    /// Starts a task, unless it is in progress or done. Called on a thread that may block, after the status that led to
+    /// the task is stored.
     fn act(&self, resource: &Arc<Resource>, task: Task);
 
-    /// A replica for one call. Called for every delivery: must not wait for files or for others.
+    /// A replica for one call. Called for every delivery, so it must not block.
     fn acquire(&self, name: &Name) -> Acquired;
 
-    /// What a function printed, from the last `past` lines on; nothing if none of it was ever started.
+    /// The output of a function, starting with the last `past` lines. `None` if no version was ever started.
     fn logs(&self, name: &Name, past: usize) -> Option<Box<dyn Logs>>;
 
     /// Builds that wait for a slot.
     fn builds_waiting(&self) -> usize;
 
-    /// Starts nothing more, and ends what cannot live without this process.
+    /// Whether a version of this artifact can be deployed without a build. May read files.
+    fn has_artifact(&self, hash: &str) -> bool;
+
+    /// Fetches the source of a resource and returns its digest, as in [`Observed::source`]. Keeps nothing.
+    fn look(&self, resource: Arc<Resource>) -> Pending<'_, Result<String, Failure>>;
+
+    /// Removes no file of a resource until the returned value is dropped.
+    fn keep(&self) -> Pending<'_, Box<dyn Send>>;
+
+    /// The files that another machine needs to serve the serving versions and the kept revisions. Reads files: called on
+    /// a thread that may block.
+    fn files_of(&self, resources: &[Arc<Resource>]) -> Files;
+
+    /// Starts nothing new, and stops everything that cannot outlive this process.
     fn stop(&self) -> Pending<'_, ()>;
 }
 
-/// Opens a platform when there is a function for it, which may be never.
+/// Files of a platform, for a backup.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Files {
+    /// The folder on disk, and its name in the data folder.
+    pub folder: PathBuf,
+    pub name: PathBuf,
+    /// Paths below the folder. A folder stands for everything in it.
+    pub paths: BTreeSet<PathBuf>,
+}
+
+/// Opens a platform. Called when the first function exists, which may be never.
 pub type Open = Box<dyn Fn(Home) -> Pending<'static, Result<Arc<dyn Platform>, String>> + Send + Sync>;
 
-/// What a platform is opened with.
+/// The arguments for opening a platform.
 pub struct Home {
-    /// All functions and agents, as they were last stored. What served of them serves again; what belongs to none of
-    /// them may be removed.
+    /// All stored functions and agents. Versions that served before serve again. Files that belong to none of them may be
+    /// removed.
     pub resources: Vec<Arc<Resource>>,
-    /// Never called while the platform holds a lock of its own.
+    /// Never called while the platform holds one of its locks.
     pub tell: Tell,
-    /// The clock that plans go by.
+    /// The clock of the planner.
     pub now: Arc<dyn Fn() -> Millis + Send + Sync>,
 }
 
 pub type Tell = Arc<dyn Fn(News) + Send + Sync>;
 
-/// What a plan asks of the platform. Hashes and numbers name things: a platform ignores what it is already doing.
+/// A task that a plan gives to the platform. Hashes and numbers identify tasks: a platform ignores those in progress.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Task {
-    /// Bring the source here, or see what it is now. Answered in [`Observed::source`].
+    /// Fetch the source, or check its current state. The result appears in [`Observed::source`].
     Fetch { inputs: String, number: u64 },
-    /// Make the artifact of what was fetched. Answered in [`Observed::build`] and [`Observed::artifacts`].
+    /// Build the artifact. The result appears in [`Observed::build`] and [`Observed::artifacts`].
     Build { inputs: String, number: u64, hash: String },
-    /// End fetches and builds that run for the function. `outcome` is what their end is called.
-    CancelBuild { outcome: Outcome },
-    /// Start a version beside what runs. `generation` is to be seen in [`Observed::versions`].
+    /// Stop the fetches and builds of the function, and record this outcome.
+    CancelBuild { outcome: BuildOutcome },
+    /// Start a version beside the running ones. `generation` appears in [`Observed::versions`].
     Deploy { version: String, artifact: String, generation: u64 },
-    /// Tell a version how to scale from now on; its processes stay.
+    /// Change the scaling of a version without restarting its processes.
     Scale { version: String, scaling: Scaling },
-    /// Send nothing more to a version and end it when what is open is done.
+    /// Send no new requests to a version, and stop it when the open ones are done.
     Retire { version: String },
-    /// The function is gone, and nothing of it runs: remove what is left of it.
+    /// The function is deleted and nothing of it runs: remove its files.
     Forget,
 }
 
-/// What a platform tells without being asked.
+/// A notification from the platform.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
-    /// An observation of this function would differ from the last one.
+    /// The observed state of this function changed.
     Changed(Name),
-    /// The same, and calls that wait for a replica may find one.
+    /// The same, and waiting calls may now find a replica.
     Replicas(Name),
     BuildBegun(Name),
-    /// `took` does not count the time that it waited for its turn.
+    /// `took` excludes the time that the build waited for a slot.
     BuildEnded {
         name: Name,
-        outcome: Outcome,
+        outcome: BuildOutcome,
         took: Duration,
     },
-    /// A part of the cache that builds share was emptied, and why.
+    /// A part of the shared build cache was evicted, with the reason.
     CacheEmptied(&'static str),
 }
 
 pub enum Acquired {
     Ready(Box<dyn Lease>),
-    /// All replicas are busy, and this call waits for its turn.
+    /// All replicas are busy; this call waits for its turn.
     Soon(Pending<'static, Result<Box<dyn Lease>, Unavailable>>),
     Unavailable(Unavailable),
 }
 
-/// A replica that will not be stopped while this is held.
+/// A replica that keeps running while this is held.
 pub trait Lease: Send + Sync {
     fn endpoint(&self) -> &Endpoint;
 
-    /// Whether the replica has yet to come up; a call that is sent to it waits until it has.
+    /// Whether the replica is still starting. A call that is sent to it waits until it has started.
     fn is_starting(&self) -> bool;
 
-    /// The replica gave an answer, whatever it said: it works.
+    /// Reports that the replica responded, with any status, so it works.
     fn answered(&mut self);
 }
 
-/// Where a replica is reached.
+/// The address of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    Local(Address),
+    Local(ReplicaAddress),
     Url(Arc<str>),
 }
 
 impl Endpoint {
-    /// Of what runs on this machine.
-    pub fn address(&self) -> Option<&Address> {
+    /// The address of a replica on this machine.
+    pub fn address(&self) -> Option<&ReplicaAddress> {
         match self {
             Endpoint::Local(address) => Some(address),
             Endpoint::Url(_) => None,
@@ -131,16 +157,16 @@ impl Endpoint {
     }
 }
 
-/// Why there is no replica to call.
+/// Why no replica can be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unavailable {
-    /// No version of it is deployed.
+    /// No version is deployed.
     NotDeployed(String),
-    /// Its version does not start.
+    /// The version fails to start.
     Failed(String),
-    /// More calls wait than may, or one waited too long.
+    /// Too many calls wait, or this one waited too long.
     Busy(String),
-    /// It is on its way out.
+    /// The function is being deleted.
     Ending(String),
 }
 
@@ -154,18 +180,18 @@ impl fmt::Display for Unavailable {
     }
 }
 
-/// Reads what a function prints.
+/// Reads the output of a function.
 pub trait Logs: Send {
-    /// The lines that are there already.
+    /// The lines that are available now.
     fn ready(&mut self) -> Vec<Line>;
 
-    /// Waits for the next line; nothing once the function is gone.
+    /// Waits for the next line. `None` once the function is deleted.
     fn next(&mut self) -> Pending<'_, Option<Line>>;
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Counts from 0 for each function, without a hole. A reader that is too slow sees by it that it missed lines.
+    /// Counts from 0 for each function, without gaps. A slow reader can detect missed lines.
     pub number: u64,
     pub time: Millis,
     pub replica: u64,

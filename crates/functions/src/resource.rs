@@ -1,11 +1,9 @@
-//! `LambdaFunction` and `LambdaAgent`: the same shape, read strictly. An agent may be applied before it has a source.
+//! `LambdaFunction` and `LambdaAgent`: the same structure, parsed strictly. An agent may be applied before it has a source.
 
-mod delivery;
-mod source;
+pub mod source;
 mod spec;
 mod status;
 
-pub use delivery::*;
 pub use source::*;
 pub use spec::*;
 pub use status::*;
@@ -13,17 +11,18 @@ pub use status::*;
 use crate::scalar::Time;
 use crate::{check, defaults, validate};
 use klambda_core::fault::Fault;
+use klambda_core::schema::first_of_each_place;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-pub const API_VERSION: &str = "lambda.knative.io/v1alpha1";
-/// Agents were first written under this group, and still may be.
+pub use klambda_core::schema::API_VERSION;
+/// The first API group of agents. It is still accepted.
 pub const AGENT_API_VERSION: &str = "lambda.knative.dev/v1alpha1";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Kind {
+pub enum ResourceKind {
     #[default]
     LambdaFunction,
     LambdaAgent,
@@ -32,16 +31,16 @@ pub enum Kind {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Resource {
-    pub kind: Kind,
+    pub kind: ResourceKind,
     pub metadata: Metadata,
     pub spec: Spec,
     pub status: Status,
-    /// Not part of what is shown.
+    /// Not shown to users.
     #[serde(skip)]
     pub counters: Counters,
 }
 
-/// A resource as it is kept: with its counters.
+/// A resource in its stored form, with its counters.
 #[derive(Serialize, Deserialize)]
 struct Kept<R> {
     resource: R,
@@ -71,60 +70,59 @@ pub struct Metadata {
     pub deletion_timestamp: Option<Time>,
 }
 
-/// How much of a document must be there.
+/// The required parts of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// A file: it says what it is and has a name.
+    /// A file: kind and name are required.
     Manifest,
-    /// The body of a request to an address that says what it is; its name may be derived.
-    Body(Kind),
+    /// The body of a request whose URL implies the kind. The name is optional.
+    Body(ResourceKind),
 }
 
-impl Kind {
-    pub const ALL: [Kind; 2] = [Kind::LambdaFunction, Kind::LambdaAgent];
+impl ResourceKind {
+    pub const ALL: [ResourceKind; 2] = [ResourceKind::LambdaFunction, ResourceKind::LambdaAgent];
 
     pub fn name(self) -> &'static str {
         match self {
-            Kind::LambdaFunction => "LambdaFunction",
-            Kind::LambdaAgent => "LambdaAgent",
+            ResourceKind::LambdaFunction => "LambdaFunction",
+            ResourceKind::LambdaAgent => "LambdaAgent",
         }
     }
 
-    /// What people call one: `function` or `agent`.
+    /// The user-facing name: `function` or `agent`.
     pub fn word(self) -> &'static str {
         match self {
-            Kind::LambdaFunction => "function",
-            Kind::LambdaAgent => "agent",
+            ResourceKind::LambdaFunction => "function",
+            ResourceKind::LambdaAgent => "agent",
         }
     }
 
-    pub fn parse(name: &str) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    pub fn parse(name: &str) -> Option<ResourceKind> {
+        ResourceKind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
     pub fn takes_api_version(self, version: &str) -> bool {
-        version == API_VERSION || (self == Kind::LambdaAgent && version == AGENT_API_VERSION)
+        version == API_VERSION || (self == ResourceKind::LambdaAgent && version == AGENT_API_VERSION)
     }
 }
 
 impl Resource {
-    /// Reads a document strictly, with all defaults; everything that is wrong with it is told at once.
-    /// A `status` that comes with it is not read.
+    /// Parses a document strictly, fills in defaults, and reports all faults together. A `status` in the document is ignored.
     pub fn parse(value: &Value, form: Form) -> Result<Resource, Vec<Fault>> {
         let (resource, mut faults) = check::read(value, form);
-        validate::resource(&resource, form, &mut faults);
+        validate::resource(&resource, value, form, &mut faults);
         let faults = first_of_each_place(faults);
         if faults.is_empty() { Ok(resource) } else { Err(faults) }
     }
 
-    /// As it is kept.
+    /// The stored form.
     pub fn to_stored(&self) -> Vec<u8> {
         let kept = Kept { resource: self, counters: self.counters };
-        serde_json::to_vec(&kept).expect("all of its maps have text for keys, so all of it is JSON")
+        serde_json::to_vec(&kept).expect("all map keys are strings, so serialization cannot fail")
     }
 
-    /// As it is kept within so many bytes, if it can be. Where all of it does not fit, what explains its status goes; and of
-    /// one that is being deleted all that it asked for, since nothing of that is needed any more.
+    /// The stored form, if it fits into `bytes_max`. To fit, it drops the messages of the status. For a resource that is being
+    /// deleted, it also drops the spec, which is no longer needed.
     pub fn to_stored_within(&mut self, bytes_max: usize) -> Option<Vec<u8>> {
         let smaller: [fn(&mut Resource); 3] =
             [|_| {}, |resource| resource.status.shorten(), Resource::drop_what_was_asked];
@@ -142,26 +140,26 @@ impl Resource {
         }
     }
 
-    /// What of it is not its status, in bytes.
+    /// Size of everything except the status, in bytes.
     pub fn asked_bytes(&self) -> usize {
         let bytes = |part: serde_json::Result<Vec<u8>>| part.map_or(0, |part| part.len());
         bytes(serde_json::to_vec(self)) - bytes(serde_json::to_vec(&self.status))
     }
 
-    /// What [`Resource::to_stored`] wrote.
+    /// Reads the output of [`Resource::to_stored`].
     pub fn from_stored(bytes: &[u8]) -> Result<Resource, serde_json::Error> {
         let Kept { resource, counters } = serde_json::from_slice::<Kept<Resource>>(bytes)?;
         Ok(Resource { counters, ..resource })
     }
 
-    /// The whole resource, every default filled in. There are no secrets in it.
+    /// The whole resource with all defaults. It contains no secrets.
     pub fn to_json(&self) -> Value {
         let mut value = serde_json::to_value(self).unwrap_or_default();
         value["apiVersion"] = API_VERSION.into();
         value
     }
 
-    /// The subscription of the engine that its triggers are.
+    /// The name of the subscription for its triggers.
     pub fn subscription_name(&self) -> String {
         format!("lambda.{}.{}", self.metadata.namespace, self.metadata.name)
     }
@@ -169,17 +167,6 @@ impl Resource {
     pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
-}
-
-/// The shape and the meaning may be faulted at the same place; the first says what to mend.
-fn first_of_each_place(faults: Vec<Fault>) -> Vec<Fault> {
-    let mut kept: Vec<Fault> = Vec::with_capacity(faults.len());
-    for fault in faults {
-        if !kept.iter().any(|known| known.path == fault.path) {
-            kept.push(fault);
-        }
-    }
-    kept
 }
 
 impl Default for Metadata {

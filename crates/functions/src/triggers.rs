@@ -1,4 +1,4 @@
-//! A function's triggers and delivery rules as one subscription of the engine.
+//! Converts the triggers and delivery settings of a function to one subscription of the engine.
 
 mod never;
 
@@ -8,7 +8,7 @@ use klambda_core::filter::{self, Filter};
 use klambda_core::subscription::{API_VERSION, Document, KIND};
 use serde_json::{Map, Value, json};
 
-/// The fields that a function has in common with a subscription, by the same name.
+/// The fields that functions share with subscriptions, under the same names.
 const SHARED: [&str; 9] = [
     "from",
     "ordering",
@@ -22,7 +22,7 @@ const SHARED: [&str; 9] = [
 ];
 const CONCURRENCY_MAX: u64 = 65_536;
 
-/// The subscription document, or none if nothing triggers the function. What runs elsewhere is called there, not
+/// The subscription document, or `None` if the function has no triggers. A function that runs at a URL is called there, not
 /// through a replica.
 pub fn subscription(resource: &Resource, elsewhere: Option<&str>) -> Option<Value> {
     let filters = filters(&resource.spec)?;
@@ -57,7 +57,7 @@ fn shared(spec: &Spec) -> Map<String, Value> {
     fields
 }
 
-/// An event goes to the function if any of its triggers lets it through; a trigger without filters lets everything through.
+/// An event matches if any trigger matches. A trigger without filters matches everything.
 pub fn filters(spec: &Spec) -> Option<Vec<Filter>> {
     let mut each: Vec<Vec<Filter>> =
         spec.triggers.iter().map(|trigger| of_trigger(trigger, "", &mut Vec::new())).collect();
@@ -89,13 +89,15 @@ fn of_trigger(trigger: &Trigger, path: &str, faults: &mut Vec<Fault>) -> Vec<Fil
     vec![Filter::Exact(comparisons.collect())]
 }
 
-pub(crate) fn check(spec: &Spec, faults: &mut Vec<Fault>) {
+/// `written` is the spec as the user wrote it: the parser of subscriptions must see the given fields, not the defaults.
+pub(crate) fn check(spec: &Spec, written: &Value, faults: &mut Vec<Fault>) {
     for (index, trigger) in spec.triggers.iter().enumerate() {
         let path = format!("spec.triggers[{index}]");
         check_trigger(trigger, &path, faults);
         of_trigger(trigger, &path, faults);
     }
-    let mut fields = shared(spec);
+    let mut fields: Map<String, Value> =
+        SHARED.iter().map(|name| ((*name).to_owned(), written[*name].clone())).collect();
     fields.insert("target".into(), json!({ "url": "http://127.0.0.1/" }));
     if let Err(told) = Document::parse(&document("default", "function", fields)) {
         faults.extend(told);
@@ -107,11 +109,11 @@ fn check_trigger(trigger: &Trigger, path: &str, faults: &mut Vec<Fault>) {
         faults.push(Fault::new(format!("{path}.broker"), "must not be empty"));
     }
     if trigger.filter.is_some() && trigger.filters.is_some() {
-        faults.push(Fault::new(path, "give either filter or filters, not both"));
+        faults.push(Fault::new(path, "set either filter or filters, not both"));
     }
     let Some(exact) = &trigger.filter else { return };
     if exact.kind.is_none() && exact.source.is_none() {
-        faults.push(Fault::new(format!("{path}.filter"), "needs a type, a source or both"));
+        faults.push(Fault::new(format!("{path}.filter"), "set type, source or both"));
     }
     for (name, text) in [("type", &exact.kind), ("source", &exact.source)] {
         if text.as_ref().is_some_and(String::is_empty) {
@@ -120,7 +122,7 @@ fn check_trigger(trigger: &Trigger, path: &str, faults: &mut Vec<Fault>) {
     }
 }
 
-/// The numbers of triggers whose filters contradict themselves: no event could ever match.
+/// The indexes of triggers whose filters contradict each other, so that no event can match.
 pub fn that_match_nothing(spec: &Spec) -> Vec<usize> {
     let each = spec.triggers.iter().enumerate();
     each.filter(|(_, trigger)| never::matches(&of_trigger(trigger, "", &mut Vec::new())))

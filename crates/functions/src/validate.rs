@@ -1,21 +1,23 @@
-//! What a manifest may say beyond its shape. Every check adds what it finds and goes on.
+//! Validates a manifest beyond its schema. Every check adds its faults and continues.
 
 mod source;
 
 use crate::name::{self, is_label};
 use crate::resource::{
-    Build, EnvVar, Form, KeyRef, Kind, Metadata, Resource, Resources, Runtime, Scaling, Spec,
+    Build, EnvVar, Form, KeyRef, Metadata, Resource, ResourceKind, Resources, Runtime, Scaling, SecretFiles,
+    Spec,
 };
 use crate::triggers;
 use klambda_core::fault::Fault;
 use klambda_core::quantity::format_duration_ms;
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 const SOURCE_TYPE: &str = "spec.source.type";
 const HOUR_MS: u64 = 3_600_000;
 const ANNOTATION_BYTES_MAX: usize = 2 << 20;
 const ENV_VALUE_BYTES_MAX: usize = 128 << 10;
-/// Set by the platform for every process.
+/// Variables that the platform sets for every process.
 const RESERVED_ENV: [&str; 2] = ["PORT", "K_SERVICE"];
 
 pub(crate) struct Faults<'f>(&'f mut Vec<Fault>);
@@ -32,13 +34,13 @@ impl Faults<'_> {
     }
 }
 
-pub(crate) fn resource(resource: &Resource, form: Form, faults: &mut Vec<Fault>) {
+pub(crate) fn resource(resource: &Resource, written: &Value, form: Form, faults: &mut Vec<Fault>) {
     let Resource { kind, metadata: given, spec: asked, .. } = resource;
     metadata(given, form, &mut Faults(faults));
-    // Nothing is asked of the members of a type that nobody knows.
+    // If the source type is unknown, its members are not checked.
     let is_typed = !faults.iter().any(|fault| fault.path == SOURCE_TYPE);
     spec(*kind, asked, is_typed, &mut Faults(faults));
-    triggers::check(asked, faults);
+    triggers::check(asked, &written["spec"], faults);
 }
 
 fn metadata(metadata: &Metadata, form: Form, faults: &mut Faults<'_>) {
@@ -60,15 +62,15 @@ fn labels(labels: &BTreeMap<String, String>, faults: &mut Faults<'_>) {
         let sized = !name.is_empty() && name.len() <= 317 && value.len() <= 63;
         let spelled = name.bytes().all(fine) && value.bytes().all(|byte| fine(byte) && byte != b'/');
         let place = format!("metadata.labels.{name}");
-        faults.unless(sized && spelled, &place, "a label has letters, digits, -, _ and ., at most 63");
+        faults.unless(sized && spelled, &place, "a label has at most 63 letters, digits, -, _ and .");
     }
 }
 
-fn spec(kind: Kind, spec: &Spec, is_typed: bool, faults: &mut Faults<'_>) {
+fn spec(kind: ResourceKind, spec: &Spec, is_typed: bool, faults: &mut Faults<'_>) {
     match &spec.source {
         Some(given) => source::check(given, is_typed, faults),
-        None if kind == Kind::LambdaFunction => {
-            faults.add("spec.source", "missing: say where the code is, such as type: inline or type: git");
+        None if kind == ResourceKind::LambdaFunction => {
+            faults.add("spec.source", "missing: set a source, such as type: inline or type: git");
         }
         None => {}
     }
@@ -76,13 +78,14 @@ fn spec(kind: Kind, spec: &Spec, is_typed: bool, faults: &mut Faults<'_>) {
     match &spec.runtime {
         Some(given) => runtime(given, faults),
         None if is_built => {
-            faults.add("spec.runtime", "missing: name at least runtime.language (nodejs, python or go)");
+            faults.add("spec.runtime", "missing: set at least runtime.language (nodejs, python or go)");
         }
         None => {}
     }
     scaling(&spec.scaling, faults);
     resources(&spec.resources, faults);
     env(&spec.env, faults);
+    secret_files(&spec.secret_files, faults);
     build(&spec.build, faults);
 }
 
@@ -107,7 +110,7 @@ fn runtime(runtime: &Runtime, faults: &mut Faults<'_>) {
 
 fn scaling(scaling: &Scaling, faults: &mut Faults<'_>) {
     let ordered = scaling.min_replicas <= scaling.max_replicas;
-    faults.unless(ordered, "spec.scaling.minReplicas", "must not be more than maxReplicas");
+    faults.unless(ordered, "spec.scaling.minReplicas", "must not be greater than maxReplicas");
     let grace = scaling.scale_to_zero_grace_period.ms;
     let path = "spec.scaling.scaleToZeroGracePeriod";
     faults.unless(grace <= HOUR_MS, path, format!("must be between 0s and {}", format_duration_ms(HOUR_MS)));
@@ -121,7 +124,7 @@ fn resources(resources: &Resources, faults: &mut Faults<'_>) {
     };
     let bytes = |amount: Option<crate::scalar::Size>| amount.map(|size| size.bytes);
     let millis = |amount: Option<crate::scalar::Cpu>| amount.map(|cpu| cpu.millis);
-    let message = "must not be more than the limit";
+    let message = "must not be greater than the limit";
     let fine = within(bytes(requests.memory), bytes(limits.memory));
     faults.unless(fine, "spec.resources.requests.memory", message);
     let fine = within(millis(requests.cpu), millis(limits.cpu));
@@ -138,10 +141,14 @@ fn env(env: &[EnvVar], faults: &mut Faults<'_>) {
         let path = format!("spec.env[{index}]");
         let name = variable.name.as_str();
         let place = format!("{path}.name");
-        faults.unless(is_variable(name), &place, "must be letters, digits and _, and not begin with a digit");
+        faults.unless(
+            is_variable(name),
+            &place,
+            "must contain only letters, digits and _, and must not start with a digit",
+        );
         let free = !RESERVED_ENV.contains(&name) && !name.starts_with("KLAMBDA_");
-        faults.unless(free, &place, "is set by the platform: take another name");
-        faults.unless(seen.insert(name), &place, format!("`{name}` is given twice"));
+        faults.unless(free, &place, "is reserved for the platform: use another name");
+        faults.unless(seen.insert(name), &place, format!("`{name}` is set twice"));
         env_value(variable, &path, faults);
     }
 }
@@ -157,15 +164,15 @@ fn env_value(variable: &EnvVar, path: &str, faults: &mut Faults<'_>) {
     let value = variable.value.as_deref().unwrap_or_default();
     let place = format!("{path}.value");
     faults.unless(value.len() <= ENV_VALUE_BYTES_MAX, &place, "must be at most 128Ki");
-    faults.unless(!value.contains('\0'), &place, "must not hold a zero byte");
+    faults.unless(!value.contains('\0'), &place, "must not contain a zero byte");
     let Some(from) = &variable.value_from else { return };
-    faults.unless(variable.value.is_none(), path, "give either value or valueFrom, not both");
+    faults.unless(variable.value.is_none(), path, "set either value or valueFrom, not both");
     let place = format!("{path}.valueFrom");
     match (&from.secret_key_ref, &from.config_map_key_ref) {
         (Some(key), None) => key_ref(key, &format!("{place}.secretKeyRef"), faults),
         (None, Some(key)) => key_ref(key, &format!("{place}.configMapKeyRef"), faults),
-        (None, None) => faults.add(place, "needs a secretKeyRef or a configMapKeyRef"),
-        (Some(_), Some(_)) => faults.add(place, "give either secretKeyRef or configMapKeyRef, not both"),
+        (None, None) => faults.add(place, "set secretKeyRef or configMapKeyRef"),
+        (Some(_), Some(_)) => faults.add(place, "set either secretKeyRef or configMapKeyRef, not both"),
     }
 }
 
@@ -173,14 +180,34 @@ fn key_ref(key: &KeyRef, path: &str, faults: &mut Faults<'_>) {
     faults.unless(is_object_name(&key.name), &format!("{path}.name"), OBJECT_NAME);
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let spelled = !key.key.is_empty() && key.key.len() <= 253 && key.key.bytes().all(fine);
-    // A key is a file name where secrets are files.
+    // Keys become file names when secrets are stored as files.
     let spelled = spelled && !key.key.starts_with("..") && key.key != ".";
-    faults.unless(spelled, &format!("{path}.key"), "must be letters, digits, -, _ and .");
+    faults.unless(spelled, &format!("{path}.key"), "must contain only letters, digits, -, _ and .");
 }
 
-const OBJECT_NAME: &str = "must be a name of a-z, 0-9, - and ., at most 253";
+fn secret_files(files: &[SecretFiles], faults: &mut Faults<'_>) {
+    let mut seen = BTreeSet::new();
+    for (index, SecretFiles { secret, path, .. }) in files.iter().enumerate() {
+        let place = format!("spec.secretFiles[{index}]");
+        let named = format!("{place}.secret");
+        faults.unless(is_object_name(secret), &named, OBJECT_NAME);
+        faults.unless(seen.insert(secret), &named, format!("`{secret}` is given twice"));
+        let fine = path.as_deref().is_none_or(is_mount_path);
+        faults.unless(fine, &format!("{place}.path"), "must be an absolute path without .., : and ,");
+    }
+}
 
-/// A DNS subdomain, as secrets and config maps are named.
+fn is_mount_path(path: &str) -> bool {
+    let parts = path.strip_prefix('/').map(|path| path.split('/'));
+    let is_plain = |part: &str| !part.is_empty() && part != "." && part != "..";
+    path.len() <= 1024
+        && !path.contains([':', ',', '"', '\0'])
+        && parts.is_some_and(|mut parts| parts.all(is_plain))
+}
+
+const OBJECT_NAME: &str = "must be a name of at most 253 characters: a-z, 0-9, - and .";
+
+/// A DNS subdomain, the format of names of secrets and config maps.
 fn is_object_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 253 && name.split('.').all(is_label)
 }
@@ -203,6 +230,6 @@ fn build(build: &Build, faults: &mut Faults<'_>) {
         let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         let spelled = !tag.is_empty() && tag.len() <= 128 && tag.bytes().all(fine);
         let spelled = spelled && !tag.starts_with(['-', '.']);
-        faults.unless(spelled, "spec.build.tag", "must be letters, digits, -, _ and ., at most 128");
+        faults.unless(spelled, "spec.build.tag", "must be at most 128 letters, digits, -, _ and .");
     }
 }

@@ -1,5 +1,5 @@
-//! What a write makes of a resource: created, merged, applied or marked for deletion. Storing it, and the next
-//! `resourceVersion`, are the store's.
+//! Computes the effect of a write on a resource: create, merge, apply or mark for deletion. The store saves it and assigns
+//! the next `resourceVersion`.
 
 use crate::resource::{Form, Metadata, Resource, SourceType};
 use crate::scalar::Time;
@@ -8,10 +8,10 @@ use klambda_core::fault::Fault;
 use klambda_core::time::Millis;
 use serde_json::{Value, json};
 
-/// The document that was applied last, as it was written.
+/// The last applied document, as written.
 pub const LAST_APPLIED: &str = "lambda.knative.io/last-applied";
 
-/// What only the caller can give: a clock and chance.
+/// Values that only the caller can provide: the time and randomness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Birth {
     pub uid: String,
@@ -22,9 +22,9 @@ pub struct Birth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Created,
-    /// The spec: there is a new generation.
+    /// The spec changed: there is a new generation.
     Spec,
-    /// Labels or annotations.
+    /// Labels or annotations changed.
     Metadata,
     Nothing,
 }
@@ -40,14 +40,14 @@ pub enum Refused {
     #[error("the document is not valid")]
     Invalid(Vec<Fault>),
     #[error(
-        "it was changed by someone else: the resourceVersion given is {given}, but it is {current} now. Read it again, and repeat the change"
+        "the resource has changed: you sent resourceVersion {given}, the current one is {current}. Get the resource again and repeat the change"
     )]
     Conflict { given: String, current: String },
-    #[error("it is being deleted: wait until it is gone, then create it again")]
+    #[error("the resource is being deleted: wait until the deletion completes, then create it again")]
     Deleting,
 }
 
-/// Whether a writer has seen what it is about to change. Saying nothing means: whatever it is now.
+/// Checks the version that the writer has seen. Without a version, any is accepted.
 pub fn check_version(live: &Resource, given: Option<&str>) -> Result<(), Refused> {
     let current = &live.metadata.resource_version;
     match given.filter(|given| !given.is_empty() && given != current) {
@@ -73,7 +73,7 @@ pub fn create(value: &Value, form: Form, birth: Birth) -> Result<Resource, Vec<F
     Ok(resource)
 }
 
-/// A file applied: created, or merged three ways against what was applied last. The same file twice changes nothing.
+/// Applies a file: creates the resource, or merges with the last applied document. Applying a file twice changes nothing.
 pub fn apply(live: Option<&Resource>, value: &Value, form: Form, birth: Birth) -> Result<Written, Refused> {
     let written = as_written(value);
     let Some(live) = live else {
@@ -81,7 +81,7 @@ pub fn apply(live: Option<&Resource>, value: &Value, form: Form, birth: Birth) -
         resource.metadata.annotations.insert(LAST_APPLIED.to_owned(), written.to_string());
         return Ok(Written { resource, change: Change::Created });
     };
-    // Faults are told of the file itself, not of what it is merged with.
+    // Report the faults of the file itself, not of the merged document.
     Resource::parse(value, form).map_err(Refused::Invalid)?;
     check_version(live, value.pointer("/metadata/resourceVersion").and_then(Value::as_str))?;
     let last = live.metadata.annotations.get(LAST_APPLIED);
@@ -93,7 +93,7 @@ pub fn apply(live: Option<&Resource>, value: &Value, form: Form, birth: Birth) -
     finish(live, &document)
 }
 
-/// What of a file is its author's: not what the server adds.
+/// The part of a file that its author controls, without fields that the server sets.
 fn as_written(value: &Value) -> Value {
     let mut metadata = json!({});
     for name in ["labels", "annotations"] {
@@ -107,10 +107,10 @@ fn as_written(value: &Value) -> Value {
     json!({ "metadata": metadata, "spec": value["spec"] })
 }
 
-/// A partial document (`{"spec": {"scaling": {"maxReplicas": 20}}}`) merged in, by PUT or PATCH.
+/// Merges a partial document such as `{"spec": {"scaling": {"maxReplicas": 20}}}`, for PUT and PATCH.
 pub fn update(live: &Resource, body: &Value) -> Result<Written, Refused> {
     if !body.is_object() {
-        let message = "must be an object with the parts of metadata and spec that are to change";
+        let message = "must be an object with the parts of metadata and spec to change";
         return Err(Refused::Invalid(vec![Fault::new("", message)]));
     }
     check_version(live, body.pointer("/metadata/resourceVersion").and_then(Value::as_str))?;
@@ -120,7 +120,7 @@ pub fn update(live: &Resource, body: &Value) -> Result<Written, Refused> {
     finish(live, &document)
 }
 
-/// A source of another type replaces the one before: the members of the old type need not be taken out by hand.
+/// A source of another type replaces the old one, so that users need not remove the members of the old type.
 fn keep_one_source(document: &mut Value, given: &Value) {
     let Some(Value::Object(said)) = given.pointer("/spec/source") else { return };
     let Some(Value::Object(source)) = document.pointer_mut("/spec/source") else { return };
@@ -162,11 +162,11 @@ fn fixed(live: &Resource, merged: &Resource) -> Vec<Fault> {
     ];
     let moved = pairs.into_iter().filter(|(_, before, after)| before != after);
     moved
-        .map(|(path, ..)| Fault::new(path, "cannot be changed: create another and delete this one"))
+        .map(|(path, ..)| Fault::new(path, "cannot be changed: create a new resource and delete this one"))
         .collect()
 }
 
-/// Marks it for deletion. Asking twice is the same as once.
+/// Marks the resource for deletion. Repeating it has no effect.
 pub fn delete(live: &Resource, now: Millis) -> Resource {
     let mut resource = live.clone();
     resource.metadata.deletion_timestamp.get_or_insert(Time(now));

@@ -1,8 +1,8 @@
-//! The little program between the server and a function's process: it makes the process die with the server, puts it
-//! where its limits are, and becomes it.
+//! A small helper program between the server and the process of a function. It ties the lifetime of the process to the
+//! server, moves it into its control groups, and then replaces itself with the process.
 //!
-//! The server starts itself again with a hidden word, and this runs before anything else of it. So no code runs between
-//! fork and exec, where little is allowed, and nothing here is `unsafe`.
+//! The server starts itself again with a hidden argument, and this code runs first. So no code runs between fork and exec,
+//! where little is allowed, and nothing here is `unsafe`.
 
 use crate::process::{leftovers, mark};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -12,17 +12,17 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, exit};
 
-/// What a shell answers where a command cannot be run.
+/// The exit code of a shell for a command that it cannot find.
 pub const EXIT_NOT_FOUND: i32 = 127;
 const EXIT_NOT_RUNNABLE: i32 = 126;
-/// The parent was gone already; nobody is there to see this.
+/// The parent has already exited, so nobody sees this code.
 const EXIT_ORPHAN: i32 = 125;
 
-/// Among the arguments: the command may do less than this program.
+/// An argument: run the command with fewer privileges than this program.
 const CONFINED: &str = "confined";
 
-/// Arguments: the parent's pid, [`CONFINED`] or not, the files of control groups to enter, `--`, the command. Or `watch`, the folder of
-/// records, the server.
+/// Arguments: the pid of the parent, optionally [`CONFINED`], the files of the control groups to enter, `--`, the command.
+/// Or: `watch`, the folder of records, the server.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ! {
     let mut arguments = arguments;
     let first = arguments.next();
@@ -30,11 +30,11 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ! {
         watch(arguments);
     }
     let parent = first.and_then(|pid| pid.to_str()?.parse().ok()).and_then(Pid::from_raw);
-    let Some(parent) = parent else { fail("the first argument is the pid of the parent") };
+    let Some(parent) = parent else { fail("the first argument must be the pid of the parent") };
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-        fail(&format!("cannot tie this process to its parent: {error}"));
+        fail(&format!("could not set the parent death signal: {error}"));
     }
-    // It may have died before the line above; then no signal comes.
+    // The parent may have died before the signal was set. Then no signal arrives.
     if getppid() != Some(parent) {
         exit(EXIT_ORPHAN);
     }
@@ -48,8 +48,8 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ! {
     become_it(&program, arguments)
 }
 
-/// Where everything runs as root, these would let a function read the memory and the environment of the server. Others
-/// do not have them, and may not give them up either.
+/// If everything runs as root, these capabilities would let a function read the memory and the environment of the server.
+/// Other users do not have them and cannot drop them.
 const FORBIDDEN: [CapabilitySet; 3] =
     [CapabilitySet::SYS_PTRACE, CapabilitySet::PERFMON, CapabilitySet::SYS_ADMIN];
 
@@ -59,23 +59,25 @@ fn confine() {
     }
 }
 
-/// Not a process of a function, but the one that sees to it that none is left.
+/// Runs the watcher, which kills leftover processes.
 fn watch(mut arguments: impl Iterator<Item = OsString>) -> ! {
-    let (Some(folder), Some(server)) = (arguments.next(), arguments.next()) else { fail("watch what?") };
+    let (Some(folder), Some(server)) = (arguments.next(), arguments.next()) else {
+        fail("watch needs a folder and a server")
+    };
     leftovers::watch(Path::new(&folder), &server.to_string_lossy());
     exit(0)
 }
 
-/// Its own pid is what 0 means there.
+/// Writing 0 moves the writing process itself.
 fn enter(file: &OsStr) {
     if let Err(error) = std::fs::write(file, "0") {
-        fail(&format!("cannot enter {}: {error}", file.display()));
+        fail(&format!("could not enter the control group {}: {error}", file.display()));
     }
 }
 
 fn become_it(program: &OsStr, arguments: impl Iterator<Item = OsString>) -> ! {
     let error = Command::new(program).args(arguments).exec();
-    eprintln!("{} cannot be run: {error}", program.display());
+    eprintln!("could not run {}: {error}", program.display());
     exit(match error.kind() {
         std::io::ErrorKind::NotFound => EXIT_NOT_FOUND,
         _ => EXIT_NOT_RUNNABLE,
@@ -87,13 +89,13 @@ fn fail(message: &str) -> ! {
     exit(EXIT_NOT_RUNNABLE)
 }
 
-/// Those of [`main`]'s arguments that stand before files and command.
+/// The arguments of [`main`] before the files and the command.
 pub fn launch_words(parent: u32, is_confined: bool) -> Vec<OsString> {
     let confined = is_confined.then(|| OsString::from(CONFINED));
     [OsString::from(parent.to_string())].into_iter().chain(confined).collect()
 }
 
-/// The arguments that [`main`] reads, after the words that lead to it.
+/// The arguments of [`main`], without the words that select it.
 pub(crate) fn arguments(
     parent: u32,
     enter: &[std::path::PathBuf],

@@ -1,48 +1,53 @@
-//! Images, run by podman or docker where one of them works on this machine.
+//! Runs images with podman or docker, if one of them works on this machine.
 //!
-//! The engine's client is a process like any other here, so that its output, its signals and its end are the image's.
-//! What outlives a killed client is ended by the watcher beside the server, which knows it by name; and what outlives
-//! that one too, at the next start, by a label.
+//! The client of the engine is an ordinary process here, so its output, signals and exit are those of the image. If a
+//! client is killed, its container may survive: the watcher of the server removes it by name. If the watcher is killed too,
+//! the next start removes it by its label.
 
 use crate::fleet::Reason;
+use crate::fleet::files::Files;
 use crate::process::{Command, Limits};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
 pub const NO_ENGINE: &str = "an image needs podman or docker, and neither works on this machine; install one, \
-                             or give a source that can be built";
+                             or use code as the source";
 
-/// How long a client may take for a question.
+/// Timeout of a short client command.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// And for fetching an image.
+/// Timeout for pulling an image.
 const FETCH_MAX: Duration = Duration::from_secs(30 * 60);
 
-/// On every container: which run of this program it is of.
+/// The label on every container: identifies the run of this program that started it.
 const LABEL: &str = "klambda.run";
 
 #[derive(Clone, Debug)]
 pub struct Image {
     pub reference: String,
-    /// The port it listens on, inside.
+    /// The port that it listens on inside the container.
     pub port: u16,
     pub arguments: Vec<String>,
     pub environment: Vec<(String, String)>,
     pub limits: Limits,
+    /// Secrets that it finds as files, and the folders in which they are.
+    pub files: Option<Arc<Files>>,
+    pub mounts: Vec<(PathBuf, String)>,
 }
 
-/// A client that has an engine behind it.
+/// A client with a working engine.
 #[derive(Clone, Debug)]
 pub struct Engine {
     program: &'static str,
-    /// It can put a first process before the image's own, which passes signals on and buries orphans.
+    /// Whether it can run an init process in the container, which forwards signals and reaps orphans.
     has_init: bool,
 }
 
-/// The engine of this machine; looked for until there is one.
+/// The engine of this machine. Searched again until one is found.
 pub async fn engine() -> Option<&'static Engine> {
     static FOUND: OnceCell<Engine> = OnceCell::const_new();
     FOUND.get_or_try_init(find).await.ok()
@@ -53,30 +58,30 @@ async fn find() -> Result<Engine, ()> {
         let engine = Engine { program, has_init: program == "docker" || has_catatonit() };
         if engine.ask(&["info"]).await.is_some() {
             let ended = engine.end_leftovers().await;
-            tracing::info!(program, ended, "Images are run by this engine.");
+            tracing::info!(program, ended, "Container engine found");
             return Ok(engine);
         }
     }
     Err(())
 }
 
-/// What podman has for it, which is a package of its own.
+/// The init program of podman, which is a separate package.
 fn has_catatonit() -> bool {
     let places = ["/usr/libexec/podman", "/usr/local/libexec/podman", "/usr/lib/podman", "/usr/bin"];
     places.iter().any(|folder| Path::new(folder).join("catatonit").exists())
 }
 
-/// The client ends with this if there was nothing to run: no image, no rights, no room.
+/// The exit code of the client when nothing could be run: no image, no permission, no space.
 pub const EXIT_ENGINE: i32 = 125;
 
-/// What the engine said, by the line that says most.
+/// The most useful line of the output of the engine.
 pub fn refused(last_lines: &[String]) -> String {
     let said = last_lines.iter().rev().find(|line| line.to_ascii_lowercase().contains("error"));
-    let said = said.or(last_lines.last()).map_or("it gave no reason", |line| line.as_str());
-    format!("the container engine refused it: {said}")
+    let said = said.or(last_lines.last()).map_or("no reason given", |line| line.as_str());
+    format!("the container engine failed: {said}")
 }
 
-/// This run: a pid may be another's later, but not with the same time of start.
+/// Identifies this run: pids are reused, but not together with the start time.
 fn this_run() -> String {
     let pid = std::process::id() as i32;
     run_of(pid).unwrap_or_else(|| pid.to_string())
@@ -86,17 +91,17 @@ fn run_of(pid: i32) -> Option<String> {
     crate::process::proc::stat(pid).map(|stat| format!("{pid}.{}", stat.started))
 }
 
-/// What a client itself needs of this program's environment.
+/// The variables of our environment that a client needs.
 const CLIENT_NEEDS: [&str; 6] =
     ["PATH", "HOME", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "XDG_RUNTIME_DIR"];
 
 impl Engine {
-    /// A name for a replica's container.
+    /// The container name of a replica.
     pub fn name_of(&self, replica: u64) -> String {
         format!("klambda-{}-{replica}", this_run())
     }
 
-    /// The command that runs the image until it ends, and leaves nothing behind.
+    /// The command that runs the image until it exits, and removes the container.
     pub fn command(&self, image: &Image, name: &str) -> Command {
         let mut arguments: Vec<String> = ["run", "--rm", "--name", name].map(String::from).to_vec();
         arguments.extend(self.has_init.then(|| "--init".to_owned()));
@@ -108,10 +113,15 @@ impl Engine {
         if let Some(millis) = image.limits.cpu_millis {
             arguments.extend(["--cpus".into(), format!("{}.{:03}", millis / 1000, millis % 1000)]);
         }
+        for (folder, place) in &image.mounts {
+            let source = folder.display();
+            arguments
+                .extend(["--mount".into(), format!("type=bind,source={source},target={place},readonly")]);
+        }
         let mut environment = client_environment();
         let port = ("PORT".to_owned(), image.port.to_string());
         for (variable, value) in image.environment.iter().chain([&port]) {
-            // By name only, so that no value is in the list of processes; but not those that are the client's own.
+            // Pass only names, so that no value appears in the process list, except for variables that the client itself uses.
             if CLIENT_NEEDS.contains(&variable.as_str()) {
                 arguments.extend(["--env".into(), format!("{variable}={value}")]);
             } else {
@@ -119,7 +129,7 @@ impl Engine {
                 environment.push((variable.clone(), value.clone()));
             }
         }
-        // A reference that begins with a dash is not an option.
+        // `--` keeps a reference that starts with a dash from being parsed as an option.
         arguments.extend(["--".into(), image.reference.clone()]);
         arguments.extend(image.arguments.iter().cloned());
         let (program, folder) = (PathBuf::from(self.program), PathBuf::from("/"));
@@ -130,10 +140,11 @@ impl Engine {
             environment,
             limits: Limits::default(),
             container: Some(name.to_owned()),
+            files: None,
         }
     }
 
-    /// Fetches an image that is not there, which may take longer than any start; else says why it cannot.
+    /// Pulls a missing image, which can take longer than a start. Returns the reason if that fails.
     pub async fn fetch(&self, reference: &str) -> Result<(), (Reason, String)> {
         if self.ask(&["image", "inspect", "--", reference]).await.is_some() {
             return Ok(());
@@ -143,7 +154,7 @@ impl Engine {
             Ok(Ok(output)) => output,
             Ok(Err(error)) => return Err((Reason::StartFailed, format!("{}: {error}", self.program))),
             Err(_) => {
-                let message = format!("the image did not arrive within {} minutes", FETCH_MAX.as_secs() / 60);
+                let message = format!("the image was not pulled within {} minutes", FETCH_MAX.as_secs() / 60);
                 return Err((Reason::ImageNotFound, message));
             }
         };
@@ -154,18 +165,18 @@ impl Engine {
         Err((Reason::ImageNotFound, refused(&said)))
     }
 
-    /// Where a container's port is reached, once it is.
+    /// The address of a port of a container, once the port is published.
     pub async fn address(&self, name: &str, port: u16) -> Option<SocketAddr> {
         let answer = self.ask(&["port", name, &format!("{port}/tcp")]).await?;
         answer.lines().find_map(|line| line.trim().parse().ok())
     }
 
-    /// In case its client was killed before it could.
+    /// Removes the container, in case its client was killed first.
     pub async fn remove(&self, name: &str) {
         let _ = self.ask(&["rm", "--force", name]).await;
     }
 
-    /// Ends containers of runs of this program that are no more.
+    /// Removes containers of earlier runs of this program.
     async fn end_leftovers(&self) -> usize {
         let filter = format!("label={LABEL}");
         let format = format!("{{{{.Names}}}} {{{{.Label \"{LABEL}\"}}}}");
@@ -182,7 +193,7 @@ impl Engine {
         ended
     }
 
-    /// What the client answers; nothing if it fails.
+    /// The output of the client, or `None` if it fails.
     async fn ask(&self, arguments: &[&str]) -> Option<String> {
         let mut command = self.client(arguments);
         let output = tokio::time::timeout(PATIENCE, command.output()).await.ok()?.ok()?;
@@ -214,11 +225,14 @@ mod tests {
             arguments: vec!["--serve".into()],
             environment: vec![("TOKEN".into(), "hidden".into()), ("HOME".into(), "/app".into())],
             limits: Limits { memory_bytes: Some(1 << 20), cpu_millis: Some(1250) },
+            files: None,
+            mounts: vec![("/data/secrets/7".into(), "/run/s".into())],
         };
         let command = engine.command(&image, "klambda-1-2");
         let words = command.arguments.join(" ");
         assert!(!words.contains("hidden"), "{words}");
         assert!(words.ends_with("--env TOKEN --env HOME=/app --env PORT -- -v/:/host --serve"), "{words}");
+        assert!(words.contains("--mount type=bind,source=/data/secrets/7,target=/run/s,readonly"), "{words}");
         assert!(words.contains("--publish 127.0.0.1::8080 --memory 1048576b --cpus 1.250"), "{words}");
         assert!(command.environment.contains(&("TOKEN".into(), "hidden".into())));
         assert!(!words.contains("--init"));
@@ -235,6 +249,6 @@ mod tests {
         assert!(refused(&podman).ends_with("Error: initializing source docker://x: no such host"));
         let docker = lines("Unable to find image\ndocker: Error response from daemon: denied.\nSee help.");
         assert!(refused(&docker).ends_with("Error response from daemon: denied."));
-        assert!(refused(&[]).contains("no reason"));
+        assert!(refused(&[]).contains("no reason given"));
     }
 }

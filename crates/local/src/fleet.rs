@@ -1,20 +1,19 @@
-//! The fleet: functions, their versions, the replicas of each, and who gets which.
+//! The fleet: functions, their versions, the replicas of each, and which request goes to which replica.
 //!
-//! A caller [acquires](Fleet::acquire) a replica for one request and lets go of it at the request's end. What is open and
-//! what waits decides how many replicas there are: from none to the most allowed, and back after a time of quiet. A
-//! replica that is just starting is given out at once; its socket listens already, and requests wait in it.
+//! A caller [acquires](Fleet::acquire) a replica for one request and releases it when the request ends. Open and waiting
+//! requests determine the number of replicas: from zero up to the maximum, and back after an idle period. A starting
+//! replica receives requests immediately: its socket already listens, and requests wait in it.
 //!
-//! A new version takes over when a replica of it has answered; the one before serves until then, and ends when its
-//! requests have. That an artifact has once answered is remembered on disk, so that a version of it is good with no
-//! replica running.
+//! A new version takes over when one of its replicas has responded. The previous version serves until then, and stops when
+//! its requests have ended. The fleet records on disk that an artifact has responded once, so a version of it counts as good
+//! even with no replica running.
 //!
-//! All state is behind one lock that is held for short and never while waiting; tasks exist only for replicas that run,
-//! and one keeps the time for all.
+//! One lock protects all state. It is held briefly and never while waiting. Tasks exist only for running replicas, plus one
+//! that waits for all deadlines.
 //!
-//! **Invariant:** requests are counted by leases alone; a replica is asked to end only when it has none, or when its time
-//! to drain is over.
+//! **Invariant:** only leases count requests. A replica is stopped only when it has none, or when its drain time is over.
 //!
-//! **Invariant:** who waits is served in the order of coming; nobody who comes later is given a replica before.
+//! **Invariant:** waiting callers are served in order of arrival.
 
 use crate::container::Image;
 use crate::process::logs::{Bounds, Logs};
@@ -31,6 +30,7 @@ use tokio::sync::Notify;
 mod desk;
 mod doubt;
 mod failure;
+pub mod files;
 mod function;
 mod good;
 mod keeper;
@@ -49,12 +49,12 @@ pub use observe::{Changes, Observation, Phase, VersionView};
 use desk::Desk;
 use function::Function;
 
-/// One state of a function that can be run.
+/// A version of a function that can run.
 #[derive(Clone, Debug)]
 pub struct Version {
-    /// Whoever deploys names it; the same name again changes nothing but the scaling.
+    /// Chosen by the caller. Deploying the same id again changes only the scaling.
     pub id: Arc<str>,
-    /// The hash of what is run. That it has once answered is remembered under this.
+    /// The hash of the artifact. The fleet records under this hash that the artifact has responded once.
     pub artifact: Arc<str>,
     pub run: Run,
     pub scaling: Scaling,
@@ -64,7 +64,7 @@ pub struct Version {
 pub enum Run {
     Process(Arc<Command>),
     Image(Arc<Image>),
-    /// It runs elsewhere; nothing is started.
+    /// Runs at a URL; nothing is started.
     Remote(Arc<str>),
 }
 
@@ -72,15 +72,15 @@ pub enum Run {
 pub struct Scaling {
     pub min_replicas: u32,
     pub max_replicas: u32,
-    /// Requests that one replica should have open.
+    /// Number of open requests that one replica should handle.
     pub target_concurrency: u32,
-    /// Requests that one replica may have open.
+    /// Maximum number of open requests of one replica.
     pub hard_concurrency: u32,
-    /// How long a replica without requests is kept.
+    /// How long an idle replica is kept.
     pub grace: Duration,
-    /// How long a replica may take to its first answer.
+    /// Time limit for the first response of a replica.
     pub start_timeout: Duration,
-    /// How long a replica's requests may take to end when it is no longer wanted.
+    /// Time limit for the open requests of a replica that is being stopped.
     pub drain: Duration,
     /// How many callers may wait for a replica, and for how long.
     pub waiting_max: usize,
@@ -105,37 +105,37 @@ impl Default for Scaling {
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    #[error("there is no function {0}")]
+    #[error("function {0} not found")]
     Unknown(Arc<str>),
     #[error("the function is being deleted")]
     Deleting,
-    #[error("{0} callers wait for a replica already; raise maxReplicas or send less")]
+    #[error("{0} callers are already waiting for a replica; raise maxReplicas or send fewer requests")]
     TooManyWaiting(usize),
-    #[error("no replica had room within {0:?}")]
+    #[error("no replica was free within {0:?}")]
     NoRoom(Duration),
     #[error(transparent)]
     Failed(Arc<Failure>),
-    #[error("the fleet has ended")]
+    #[error("the server is shutting down")]
     Ended,
 }
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it is remembered which artifacts have answered.
+    /// The folder that records which artifacts have responded.
     pub folder: PathBuf,
-    /// Of all functions together.
+    /// Limit for all functions together.
     pub replicas_max: usize,
     pub logs: Bounds,
     pub restarts: Restarts,
     pub doubts: Doubts,
 }
 
-/// When a replica that owes an answer is given up.
+/// When the fleet gives up on a replica that does not respond.
 #[derive(Clone, Copy, Debug)]
 pub struct Doubts {
-    /// One that does not say within this that it is up has others started in its place.
+    /// If the replica does not confirm within this time that it is up, others are started in its place.
     pub at_once: Duration,
-    /// It is ended when it was silent for as long as a call may take, and at least for this.
+    /// The replica is killed after it was silent for the call timeout, and at least for this time.
     pub at_least: Duration,
 }
 
@@ -145,16 +145,16 @@ impl Default for Doubts {
     }
 }
 
-/// When something that ended is started again.
+/// When a process that exited is restarted.
 #[derive(Clone, Copy, Debug)]
 pub struct Restarts {
-    /// Doubles with each end in a row.
+    /// Doubles with each exit in a row.
     pub backoff: Duration,
     pub backoff_max: Duration,
-    /// So many ends within so long without one answer are a crash loop.
+    /// A crash loop is this many exits within this time without a response in between.
     pub loop_ends: u32,
     pub loop_within: Duration,
-    /// What failed is tried again after this, if it is wanted.
+    /// A failed version is tried again after this time, if it is needed.
     pub retry: Duration,
 }
 
@@ -175,9 +175,14 @@ impl Options {
         let (logs, restarts, doubts) = (Bounds::default(), Restarts::default(), Doubts::default());
         Options { folder, replicas_max: 500, logs, restarts, doubts }
     }
+
+    /// Holds the secret files of each replica.
+    fn secrets(&self) -> PathBuf {
+        self.folder.join("secrets")
+    }
 }
 
-/// A clone is the same fleet.
+/// Clones share the same fleet.
 #[derive(Clone)]
 pub struct Fleet {
     shared: Arc<Shared>,
@@ -188,24 +193,29 @@ struct Shared {
     spawner: Spawner,
     runtime: Handle,
     state: Lock<State>,
-    /// For the one that keeps the time: there is an earlier deadline now.
+    /// Wakes the task that waits for deadlines: there is an earlier one.
     wake: Arc<Notify>,
-    /// For those who wait for functions to be gone: a replica is.
+    /// Wakes callers that wait for functions to be removed: a replica has stopped.
     gone: Notify,
-    /// For the one that reads changes.
+    /// Wakes the reader of changes.
     changed: Notify,
 }
 
 struct State {
     functions: HashMap<Arc<str>, Function, foldhash::fast::RandomState>,
     desk: Desk,
-    /// Nothing is deployed any more.
+    /// No more deployments are accepted.
     ended: bool,
 }
 
 impl Fleet {
-    /// Must be called within a runtime, which runs what belongs to replicas.
+    /// Must be called within a runtime, which runs the tasks of replicas.
     pub fn start(options: Options, spawner: Spawner) -> io::Result<Fleet> {
+        // Left by a run that was killed.
+        match std::fs::remove_dir_all(options.secrets()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let desk = Desk::open(&options)?;
         let shared = Arc::new(Shared {
             options,
@@ -220,7 +230,7 @@ impl Fleet {
         Ok(Fleet { shared })
     }
 
-    /// Makes this the version to run. It takes over when it has answered.
+    /// Sets the version to run. It takes over after its first response.
     pub fn deploy(&self, function: &str, version: Version) -> Result<(), Error> {
         let mut state = self.shared.lock();
         let State { functions, desk, ended } = &mut *state;
@@ -239,13 +249,13 @@ impl Fleet {
         Ok(())
     }
 
-    /// No more requests; those that are open have this long. Returns when nothing of it runs.
+    /// Accepts no new requests, and gives the open ones this long. Returns when nothing of the function runs.
     pub async fn remove(&self, function: &str, drain: Duration) {
         self.shared.begin_removal(function, drain);
         self.shared.gone(|name| name == function).await;
     }
 
-    /// Removes all functions, for good.
+    /// Removes all functions permanently.
     pub async fn shutdown(&self, drain: Duration) {
         let names: Vec<Arc<str>> = {
             let mut state = self.shared.lock();
@@ -256,17 +266,17 @@ impl Fleet {
         self.shared.gone(|_| true).await;
     }
 
-    /// What the function printed. From here on there is a place for it, also if nothing was printed yet.
+    /// The log of the function. Created if the function has not printed anything yet.
     pub fn logs(&self, function: &str) -> Option<Arc<Logs>> {
         Some(self.shared.lock().functions.get_mut(function)?.logs(self.shared.options.logs))
     }
 
-    /// Whether this artifact has once started and answered.
+    /// Whether this artifact has responded once.
     pub fn is_good(&self, artifact: &str) -> bool {
         self.shared.lock().desk.good.contains(artifact)
     }
 
-    /// The artifact is gone; should it come again, it has to prove itself.
+    /// Forgets a removed artifact. If it is built again, it must respond again.
     pub fn forget(&self, artifact: &str) {
         self.shared.lock().desk.good.forget(artifact);
     }
@@ -277,7 +287,7 @@ impl Shared {
         self.state.lock()
     }
 
-    /// Runs `change` on a function that is there.
+    /// Runs `change` on a function, if it exists.
     fn with(self: &Arc<Self>, name: &str, change: impl FnOnce(&mut Function, &mut Desk, Instant)) {
         let mut state = self.lock();
         let State { functions, desk, .. } = &mut *state;
@@ -290,7 +300,7 @@ impl Shared {
         self.with(name, |function, desk, _| function.begin_removal(drain, self, desk));
     }
 
-    /// Waits until the chosen functions have nothing that runs, and takes them out.
+    /// Waits until nothing of the selected functions runs, then removes them.
     async fn gone(&self, chosen: impl Fn(&str) -> bool) {
         loop {
             let notice = self.gone.notified();

@@ -1,15 +1,17 @@
-//! Functions on one machine: fetching their sources, running them as processes, scaling and routing.
+//! Functions on one machine: fetches their sources, runs them as processes, scales them and routes requests.
 //!
-//! - [`source`] brings code into a fresh folder, whatever it is kept in, and trusts none of it.
-//! - [`process`] runs a command that is handed its listening socket, and that never outlives this program.
-//! - [`fleet`] keeps functions, their versions and replicas; gives out replicas to callers; scales from zero and back.
-//! - [`platform`] joins these and the builds to what the control plane asks for.
-//! - [`container`] runs images through an engine of this machine, where there is one.
-//! - [`child`] is the little program between this one and a function: it ties the two lives together.
+//! - [`source`] fetches code from any kind of source into a new folder, and treats it as untrusted.
+//! - [`process`] runs a command with its listening socket. The command never outlives this program.
+//! - [`fleet`] keeps functions, their versions and replicas, gives replicas to callers, and scales from and to zero.
+//! - [`platform`] connects these and the builds to the control plane.
+//! - [`container`] runs images with the container engine of this machine, if there is one.
+//! - [`outgoing`] is the HTTP client for requests of the server to other machines.
+//! - [`child`] is the helper program between the server and a function, which ties their lifetimes together.
 
 pub mod child;
 pub mod container;
 pub mod fleet;
+pub mod outgoing;
 pub mod platform;
 pub mod process;
 pub mod source;

@@ -1,14 +1,15 @@
 //! One machine as a platform: sources and artifacts in a folder, functions as processes of a fleet.
 //!
-//! What is known of each function is behind one lock, held for short: never while a file is read or something is told.
-//! What was built and is needed by nobody is removed between two observations (`sweep`), never within one.
+//! One lock protects the state of all functions. It is held briefly, never while reading files or sending news. Unused
+//! artifacts are removed between two observations (`sweep`), never within one.
 
 mod ask;
+mod built_artifact;
 pub mod cache;
 mod deploy;
 mod function;
 mod jobs;
-mod made;
+mod kept;
 mod observe;
 mod options;
 mod secrets;
@@ -20,30 +21,31 @@ pub use options::Options;
 
 use crate::fleet::{self, Begun, Changes, Fleet};
 use crate::process::{self, Spawner, limits::Groups};
+use built_artifact::BuiltArtifact;
 use function::{Deployed, Function};
 use jobs::Jobs;
-use klambda_build::{Slots, Workshop};
+use klambda_build::{Builder, Slots};
 use klambda_core::time::Millis;
 use klambda_crash::{Guard, Lock, Point};
+use klambda_functions::failure::Failure;
 use klambda_functions::hash;
 use klambda_functions::name::Name;
 use klambda_functions::observed::Observed;
 use klambda_functions::platform::{
-    Acquired, Endpoint, Home, Lease, Logs, News, Open, Pending, Platform, Task, Tell, Unavailable,
+    Acquired, Endpoint, Files, Home, Lease, Logs, News, Open, Pending, Platform, Task, Tell, Unavailable,
 };
 use klambda_functions::resource::Resource;
-use made::Made;
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, RwLock};
+use tokio::sync::{Mutex, Notify, RwLock};
 
-/// How long what runs may take to end when the program does.
+/// Time limit for stopping all processes at shutdown.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
-/// A clone is the same machine.
+/// Clones share the same machine.
 #[derive(Clone)]
 pub struct Machine {
     shared: Arc<Shared>,
@@ -54,28 +56,32 @@ pub struct Shared {
     tell: Tell,
     now: Arc<dyn Fn() -> Millis + Send + Sync>,
     fleet: Fleet,
-    workshop: Workshop,
+    builder: Builder,
     functions: Lock<HashMap<Name, Function>>,
-    made: Lock<HashMap<String, Arc<Made>>>,
+    built: Lock<HashMap<String, Arc<BuiltArtifact>>>,
     fetches: Jobs,
     builds: Jobs,
-    /// Fetches that run at the same time.
+    /// Limits the number of concurrent fetches.
     slots: Slots,
-    /// Shared by those who observe and act; taken alone to remove what nobody needs.
+    /// Shared by observers and actors; taken exclusively to remove unused files.
     gate: RwLock<()>,
-    /// Something was done since the last sweep.
+    /// Work was done since the last sweep.
     worked: Notify,
+    /// Backups share it while they read artifacts. A sweep takes it exclusively, but never waits for it.
+    pinned: Arc<RwLock<()>>,
+    /// Limits looks into source folders to one at a time.
+    looking: Mutex<()>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(transparent)]
-    Workshop(#[from] klambda_build::Error),
+    Builder(#[from] klambda_build::Error),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Opens the machine when there is a function for it.
+/// Opens the machine when the first function exists.
 pub fn open(options: Options) -> Open {
     Box::new(move |home| {
         let options = options.clone();
@@ -95,7 +101,7 @@ impl std::ops::Deref for Machine {
 }
 
 impl Machine {
-    /// Ends what an earlier run left first, removes what nobody needs, and deploys again what served.
+    /// Kills leftovers of an earlier run, removes unused files, and deploys the versions that served.
     pub async fn open(options: Options, home: Home) -> Result<Machine, OpenError> {
         let opened = tokio::task::spawn_blocking(move || {
             let resources = home.resources.clone();
@@ -127,34 +133,36 @@ impl Machine {
         })?;
         let mut fleet = fleet::Options::new(folder.join("fleet"));
         fleet.replicas_max = options.replicas_max;
-        let mut workshop = klambda_build::Options::new(&folder);
-        workshop.builds_max = options.builds_max;
-        workshop.launcher = launcher(&options);
-        workshop.tender = Some(tender(spawner.tender()));
+        let mut builder = klambda_build::Options::new(&folder);
+        builder.builds_max = options.builds_max;
+        builder.launcher = launcher(&options);
+        builder.tracker = Some(tracker(spawner.tracker()));
         let shared = Shared {
             tell: home.tell,
             now: home.now,
             fleet: Fleet::start(fleet, spawner)?,
-            workshop: Workshop::open(workshop)?,
+            builder: Builder::open(builder)?,
             functions: Lock::default(),
-            made: Lock::default(),
+            built: Lock::default(),
             fetches: Jobs::default(),
             builds: Jobs::default(),
             slots: Slots::new(options.builds_max),
             gate: RwLock::new(()),
             worked: Notify::new(),
+            pinned: Arc::default(),
+            looking: Mutex::new(()),
             options,
         };
         Ok(Machine { shared: Arc::new(shared) })
     }
 
-    /// Takes over what an earlier run knew of it.
+    /// Restores the state that an earlier run had.
     fn adopt(&self, resource: &Resource) {
         let mut functions = self.lock();
         functions.entry(Name::of(resource)).or_default().needs(resource, Vec::new());
     }
 
-    /// Deploys again what served when the last run ended, if all of it is still there.
+    /// Deploys the version that served when the last run ended, if all its files still exist.
     fn restore(&self, resource: &Resource) {
         let Some(service) = resource.status.service_status.as_ref().filter(|_| !resource.is_deleting())
         else {
@@ -164,7 +172,8 @@ impl Machine {
         let Some(recipe) = self.recipe(version) else { return };
         let name = Name::of(resource);
         let Ok(run) = self.run_of(&name, resource, &recipe) else { return };
-        let wanted = hash::version(resource, &recipe.artifact) == version;
+        let secrets = secrets::revisions(resource, &self.options);
+        let wanted = secrets.version(hash::version(resource, &recipe.artifact)) == version;
         let deployed = Deployed {
             version: version.into(),
             content: self.content(&recipe.artifact),
@@ -173,14 +182,14 @@ impl Machine {
             scaling: service.scaling.unwrap_or(resource.spec.scaling),
             since: (self.now)(),
             run: Ok(run),
-            // It has answered before; that it still does is not asked for.
+            // It has responded before, so it is not checked again.
             asking: false,
         };
         self.tell_fleet(&name, &deployed);
         self.lock().entry(name).or_default().deployed.push(deployed);
     }
 
-    /// What happens to processes is a reason to observe, and to go on with what waits for one.
+    /// A change of processes triggers an observation, and wakes callers that wait for a replica.
     async fn watch(self, mut changes: Changes) {
         loop {
             let name = Name::from_text(&changes.next().await);
@@ -199,20 +208,20 @@ impl Shared {
         (self.tell)(News::Changed(name.clone()));
     }
 
-    /// The artifact of this hash, if it is there.
-    fn made(&self, hash: &str) -> Option<Arc<Made>> {
-        if let Some(made) = self.made.lock().get(hash) {
-            return Some(made.clone());
+    /// The artifact with this hash, if it exists.
+    fn built(&self, hash: &str) -> Option<Arc<BuiltArtifact>> {
+        if let Some(built) = self.built.lock().get(hash) {
+            return Some(built.clone());
         }
-        let made = Arc::new(Made::read(&self.options.folder.join("made"), hash)?);
-        self.made.lock().insert(hash.to_owned(), made.clone());
-        Some(made)
+        let built = Arc::new(BuiltArtifact::read(&self.options.folder.join("made"), hash)?);
+        self.built.lock().insert(hash.to_owned(), built.clone());
+        Some(built)
     }
 
-    fn note_made(&self, hash: &str, artifact: klambda_build::Artifact) -> io::Result<()> {
-        let made = Made::of(artifact);
-        made.write(&self.options.folder.join("made"), hash)?;
-        self.made.lock().insert(hash.to_owned(), Arc::new(made));
+    fn note_built(&self, hash: &str, artifact: klambda_build::Artifact) -> io::Result<()> {
+        let built = BuiltArtifact::of(artifact);
+        built.write(&self.options.folder.join("made"), hash)?;
+        self.built.lock().insert(hash.to_owned(), Arc::new(built));
         Ok(())
     }
 
@@ -266,7 +275,23 @@ impl Platform for Machine {
     }
 
     fn builds_waiting(&self) -> usize {
-        self.workshop.waiting()
+        self.builder.waiting()
+    }
+
+    fn has_artifact(&self, hash: &str) -> bool {
+        BuiltArtifact::read(&self.options.folder.join("made"), hash).is_some()
+    }
+
+    fn look(&self, resource: Arc<Resource>) -> Pending<'_, Result<String, Failure>> {
+        Box::pin(async move { Machine::look(self, &resource).await })
+    }
+
+    fn keep(&self) -> Pending<'_, Box<dyn Send>> {
+        Box::pin(async { Box::new(Arc::clone(&self.pinned).read_owned().await) as Box<dyn Send> })
+    }
+
+    fn files_of(&self, resources: &[Arc<Resource>]) -> Files {
+        Machine::files_of(self, resources)
     }
 
     fn stop(&self) -> Pending<'_, ()> {
@@ -298,15 +323,15 @@ fn unavailable(error: &fleet::Error) -> Unavailable {
     }
 }
 
-/// Ends what the commands of builds leave behind.
-fn tender(tender: process::Tender) -> klambda_build::Tender {
-    let begin = move || -> Box<dyn klambda_build::Tended> { Box::new(OfBuild(tender.tend())) };
-    klambda_build::Tender(Arc::new(begin))
+/// Kills the processes that build commands leave behind.
+fn tracker(tracker: process::ProcessTracker) -> klambda_build::ProcessTracker {
+    let begin = move || -> Box<dyn klambda_build::TrackedProcess> { Box::new(OfBuild(tracker.track())) };
+    klambda_build::ProcessTracker(Arc::new(begin))
 }
 
-struct OfBuild(process::Tended);
+struct OfBuild(process::TrackedProcess);
 
-impl klambda_build::Tended for OfBuild {
+impl klambda_build::TrackedProcess for OfBuild {
     fn variable(&self) -> (&'static str, &str) {
         self.0.variable()
     }
@@ -320,7 +345,7 @@ impl klambda_build::Tended for OfBuild {
     }
 }
 
-/// Builds are ended with this program as functions are.
+/// Builds end with this program, like functions.
 fn launcher(options: &Options) -> Vec<std::ffi::OsString> {
     let words = crate::child::launch_words(std::process::id(), true);
     options.helper.iter().cloned().chain(words).chain(["--".into()]).collect()

@@ -1,16 +1,17 @@
-//! Processes that serve: each is handed its listening socket as its standard input, so that callers may connect before
+//! Processes that serve requests. Each receives its listening socket as its standard input, so callers can connect before
 //! it is up; their requests wait in the kernel.
 //!
-//! - A process dies with this program, also when that is killed ([`crate::child`]); what still got away is ended at the
-//!   next start ([`leftovers`]).
-//! - It is a process group of its own and is signalled as one; what left the group ends with it as well ([`strays`]).
-//! - What it prints is kept in memory, the last of it ([`logs`]).
-//! - Limits hold only where they are stated ([`limits`]).
+//! - A process dies with this program, even if the program is killed ([`crate::child`]). The next start kills any process
+//!   that survived ([`leftovers`]).
+//! - It has its own process group, which receives its signals. Processes that left the group are killed too ([`strays`]).
+//! - The last part of its output is kept in memory ([`logs`]).
+//! - Limits apply only if they are set ([`limits`]).
 //!
-//! **Invariant:** the parent-death signal is tied to the thread that started a process, so all are started by one
-//! thread that lives as long as the program.
+//! **Invariant:** the parent death signal depends on the thread that started a process. So one thread starts all processes,
+//! and it lives as long as the program.
 
-use klambda_core::address::Address;
+use crate::fleet::files::Files;
+use klambda_core::address::ReplicaAddress;
 use klambda_core::quantity::format_bytes;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -27,24 +28,26 @@ pub(crate) mod mark;
 pub(crate) mod proc;
 mod spawner;
 mod strays;
-mod tended;
+mod tracked;
 
 pub use limits::Limits;
 pub use spawner::{Options, Spawner};
-pub use tended::{Tended, Tender};
+pub use tracked::{ProcessTracker, TrackedProcess};
 
-/// What to run.
+/// The command to run.
 #[derive(Clone, Debug, Default)]
 pub struct Command {
     pub program: PathBuf,
     pub arguments: Vec<String>,
-    /// Where it runs.
+    /// Its working directory.
     pub folder: PathBuf,
-    /// All of its environment, but for `PATH` and what says where its socket is.
+    /// Its whole environment, except `PATH` and the variables about its socket.
     pub environment: Vec<(String, String)>,
     pub limits: Limits,
-    /// The container that it is the client of. A daemon's container outlives its client.
+    /// The container that this command is the client of. The container of a daemon outlives its client.
     pub container: Option<String>,
+    /// Secrets that it finds as files. Whoever starts the command writes them.
+    pub files: Option<Arc<Files>>,
 }
 
 /// How a process ended.
@@ -52,7 +55,7 @@ pub struct Command {
 pub struct Exit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    /// It was ended for using more memory than this, its limit.
+    /// It was killed because it used more memory than this limit.
     pub out_of_memory: Option<u64>,
 }
 
@@ -60,49 +63,49 @@ impl std::fmt::Display for Exit {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.out_of_memory, self.code, self.signal) {
             (Some(limit), _, _) => {
-                write!(formatter, "used more memory than its limit of {}", format_bytes(limit))
+                write!(formatter, "exceeded its memory limit of {}", format_bytes(limit))
             }
-            (_, Some(code), _) => write!(formatter, "ended with exit code {code}"),
-            (_, None, Some(signal)) => write!(formatter, "was ended by signal {signal}"),
-            (_, None, None) => formatter.write_str("ended"),
+            (_, Some(code), _) => write!(formatter, "exited with code {code}"),
+            (_, None, Some(signal)) => write!(formatter, "was killed by signal {signal}"),
+            (_, None, None) => formatter.write_str("exited"),
         }
     }
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cannot start {program}: {error}")]
+    #[error("could not start {program}: {error}")]
     Start { program: String, error: std::io::Error },
-    #[error("no socket to listen on: {0}")]
+    #[error("could not create a socket: {0}")]
     Listen(std::io::Error),
-    #[error("the part of this program that starts processes has ended")]
+    #[error("the thread that starts processes has stopped")]
     Ended,
 }
 
-/// Calls that wait for a process to take them. The kernel may allow fewer.
+/// Connections that may wait for a process. The kernel may allow fewer.
 const CALLS_WAITING_MAX: i32 = 4096;
 
-/// A socket that already listens, under a name that the kernel gives.
-pub fn listen() -> Result<(OwnedFd, Address), Error> {
-    let listen = || -> std::io::Result<(OwnedFd, Address)> {
+/// A listening socket with a name assigned by the kernel.
+pub fn listen() -> Result<(OwnedFd, ReplicaAddress), Error> {
+    let listen = || -> std::io::Result<(OwnedFd, ReplicaAddress)> {
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         rustix::net::bind(&socket, &SocketAddrUnix::new_unnamed())?;
         rustix::net::listen(&socket, CALLS_WAITING_MAX)?;
         let bound = SocketAddrUnix::try_from(rustix::net::getsockname(&socket)?)?;
         let name = bound.abstract_name().and_then(|name| std::str::from_utf8(name).ok());
-        let name = name.ok_or_else(|| std::io::Error::other("the kernel gave it no name"))?;
-        Ok((socket, Address::Local(name.into())))
+        let name = name.ok_or_else(|| std::io::Error::other("the kernel assigned no name"))?;
+        Ok((socket, ReplicaAddress::Local(name.into())))
     };
     listen().map_err(Error::Listen)
 }
 
-/// A started process. A clone is the same process; letting go of all of them does not end it.
+/// A started process. Clones refer to the same process. Dropping all of them does not stop it.
 #[derive(Clone, Debug)]
 pub struct Process {
     pid: Pid,
     exit: watch::Receiver<Option<Exit>>,
-    /// What of the limits could not be kept, in words.
+    /// Limits that could not be enforced, as text.
     notes: Arc<[String]>,
 }
 
@@ -115,12 +118,12 @@ impl Process {
         &self.notes
     }
 
-    /// Waits for its end. All it printed is in its logs by then.
+    /// Waits for its end. Its whole output is in the log by then.
     pub async fn exited(&self) -> Exit {
         let mut exit = self.exit.clone();
         match exit.wait_for(Option::is_some).await.map(|exit| *exit) {
             Ok(Some(exit)) => exit,
-            // Whoever watched it is gone, with the whole runtime.
+            // The watching task was dropped together with the runtime.
             _ => Exit { code: None, signal: None, out_of_memory: None },
         }
     }
@@ -129,7 +132,7 @@ impl Process {
         self.exit.borrow().is_some()
     }
 
-    /// Asks it to end, and ends it after `drain`.
+    /// Asks it to exit, and kills it after `drain`.
     pub async fn stop(&self, drain: Duration) -> Exit {
         self.signal(Signal::TERM);
         if let Ok(exit) = tokio::time::timeout(drain, self.exited()).await {
@@ -143,7 +146,7 @@ impl Process {
         self.signal(Signal::KILL);
     }
 
-    /// Not after its end: the number may be another's by then. Its group's remains were killed at its end.
+    /// Does nothing after its end, because the pid may be reused. The rest of its group was killed at its end.
     fn signal(&self, signal: Signal) {
         if !self.has_exited() {
             let _ = kill_process_group(self.pid, signal);

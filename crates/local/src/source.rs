@@ -1,7 +1,7 @@
-//! Fetching a function's source into a fresh folder, within limits.
+//! Fetches the source of a function into a new folder, within limits.
 //!
-//! Whatever comes from outside is untrusted: an archive may name paths outside its folder, link out of it, or unpack to
-//! more than the disk holds; a repository may do the same. What is refused leaves nothing behind.
+//! All input is untrusted: an archive may name paths outside its folder, link out of it, or unpack to more than fits on the
+//! disk; a repository may do the same. A rejected source leaves nothing behind.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ mod object;
 
 use budget::Budget;
 
-/// Where a function's source is kept.
+/// Where the source of a function is stored.
 #[derive(Clone, Debug)]
 pub enum Source {
     Inline(Inline),
@@ -28,14 +28,14 @@ pub enum Source {
     Folder(PathBuf),
 }
 
-/// Code that stands in the manifest itself.
+/// Code inside the manifest.
 #[derive(Clone, Debug)]
 pub struct Inline {
     pub language: Language,
     /// `file.function`
     pub handler: String,
     pub code: String,
-    /// The text of the language's own file of dependencies; empty means none.
+    /// The content of the dependency file of the language. Empty means none.
     pub dependencies: String,
 }
 
@@ -49,9 +49,9 @@ pub enum Language {
 #[derive(Clone, Debug)]
 pub struct Git {
     pub url: String,
-    /// A branch, a tag or a commit; empty means the remote's default branch.
+    /// A branch, a tag or a commit. Empty means the default branch.
     pub reference: String,
-    /// A folder inside the repository; empty means all of it.
+    /// A folder in the repository. Empty means all of it.
     pub path: String,
     pub credentials: Credentials,
 }
@@ -62,7 +62,7 @@ pub struct Object {
     pub store: Store,
     pub bucket: String,
     pub key: String,
-    /// Another address than the provider's own; a MinIO always has one.
+    /// An endpoint other than that of the provider. Required for MinIO.
     pub endpoint: Option<String>,
     pub region: Option<String>,
     pub credentials: Credentials,
@@ -75,12 +75,12 @@ pub enum Store {
     Gcs,
 }
 
-/// Secrets, already resolved. Never printed.
+/// Resolved secrets. Never printed.
 #[derive(Clone, Default)]
 pub enum Credentials {
     #[default]
     None,
-    /// Name and password or token, for git over HTTP.
+    /// User name and password or token, for git over HTTP.
     Basic { username: String, password: String },
     /// A private key, for git over ssh.
     SshKey { private_key: String },
@@ -102,18 +102,18 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// How much one fetch may take.
+/// Limits of one fetch.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Of an archive as it is transferred.
+    /// Size of an archive in transfer.
     pub transfer_bytes: u64,
-    /// Of all files together, unpacked.
+    /// Size of all files together, unpacked.
     pub unpacked_bytes: u64,
     pub files: u64,
-    /// How many times larger than its transfer an archive may unpack. Small ones are not asked.
+    /// Maximum ratio of unpacked to packed size. Small archives are exempt.
     pub ratio: u64,
     pub time: Duration,
-    /// Which schemes a git address may have.
+    /// The allowed schemes of git URLs.
     pub git_schemes: Vec<String>,
 }
 
@@ -130,12 +130,12 @@ impl Default for Limits {
     }
 }
 
-/// What was fetched.
+/// The result of a fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fetched {
     pub files: u64,
     pub bytes: u64,
-    /// Which state of the source this is, where it has names for them: a commit, an ETag.
+    /// The revision of the source, if it has one: a commit or an ETag.
     pub revision: Option<String>,
 }
 
@@ -143,30 +143,30 @@ pub struct Fetched {
 pub enum Error {
     #[error("source not found: {0}")]
     NotFound(String),
-    #[error("source refused: {0}")]
+    #[error("access to the source denied: {0}")]
     Refused(String),
-    #[error("source cannot be taken as it is: {0}")]
+    #[error("source is not safe to copy: {0}")]
     Unsafe(String),
     #[error("source is too large: {0}")]
     TooLarge(String),
     #[error("archive is not safe to unpack: {0}")]
     UnsafeArchive(String),
-    #[error("archive cannot be read: {0}")]
+    #[error("could not read the archive: {0}")]
     BadArchive(String),
-    #[error("source was not fetched within {0:?}; raise the time limit or make the source smaller")]
+    #[error("fetching the source timed out after {0:?}; raise the timeout or make the source smaller")]
     Timeout(Duration),
-    #[error("bad reference to a source: {0}")]
+    #[error("invalid source: {0}")]
     BadReference(String),
-    #[error("source cannot be reached: {0}")]
+    #[error("could not reach the source: {0}")]
     Unreachable(String),
-    #[error("{0} is not installed on this machine; install it to fetch this source")]
+    #[error("{0} is not installed on the server; install it to fetch this source")]
     ToolMissing(&'static str),
-    #[error("writing the source: {0}")]
+    #[error("could not write the source: {0}")]
     Io(#[from] std::io::Error),
 }
 
 impl Error {
-    /// One word for conditions and metrics.
+    /// The reason for conditions and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
             Error::NotFound(_) => "NotFound",
@@ -183,31 +183,31 @@ impl Error {
         }
     }
 
-    /// Whether the same fetch may go better a little later.
+    /// Whether a retry can succeed.
     pub fn is_transient(&self) -> bool {
         matches!(self, Error::Timeout(_) | Error::Unreachable(_) | Error::Io(_))
     }
 }
 
-/// Brings the source into `into`, which must not exist yet. After an error it does not exist either.
+/// Fetches the source into `into`, which must not exist yet. After an error it does not exist either.
 pub async fn fetch(source: &Source, into: &Path, limits: &Limits) -> Result<Fetched, Error> {
     let (fetch, worked) = Fetch::begin(into, limits)?;
     let fetched = tokio::time::timeout(limits.time, fetch.run(source)).await;
     fetch.end(fetched, worked).await
 }
 
-/// How long work on files may take to notice that its time is over.
+/// How long file operations may take to notice that the time is over.
 const NOTICE: Duration = Duration::from_secs(1);
-/// Reads that block although their fetch is over. Each holds a thread; at this many nothing more is fetched from files.
+/// Limit on blocked reads of finished fetches. Each holds a thread. At the limit, no files are fetched.
 const BLOCKED_MAX: usize = 16;
 static BLOCKED: AtomicUsize = AtomicUsize::new(0);
 
-/// One fetch: where to, and how much it may take.
+/// One fetch: its target folder and its limits.
 struct Fetch<'a> {
     into: &'a Path,
     limits: &'a Limits,
     deadline: Instant,
-    /// Held by whoever works on files: that cannot be cancelled, but it sees the deadline itself.
+    /// Held by every file operation. These cannot be cancelled, but check the deadline themselves.
     working: mpsc::Sender<()>,
 }
 
@@ -218,8 +218,8 @@ impl<'a> Fetch<'a> {
         Ok((Fetch { into, limits, deadline: Instant::now() + limits.time, working }, worked))
     }
 
-    /// After an error the folder is removed, once nobody writes into it any more. A read that blocks is not waited for:
-    /// it is left to a thread that removes the folder when the read returns.
+    /// After an error, removes the folder when nobody writes into it any more. Does not wait for a blocked read: a thread
+    /// removes the folder when that read returns.
     async fn end(
         self,
         fetched: Result<Result<Fetched, Error>, Elapsed>,
@@ -235,7 +235,7 @@ impl<'a> Fetch<'a> {
             let _ = std::fs::remove_dir_all(into);
             return fetched;
         }
-        tracing::warn!(folder = %into.display(), "A read of a source blocks; the fetch ends without it.");
+        tracing::warn!(folder = %into.display(), "Reading a source is blocked; ending the fetch without it");
         let into = into.to_path_buf();
         BLOCKED.fetch_add(1, Ordering::Relaxed);
         let waited = std::thread::Builder::new().name("klambda-blocked".into()).spawn(move || {
@@ -265,26 +265,28 @@ impl<'a> Fetch<'a> {
         self.blocking(move || folder::copy(&from, &into, budget)).await
     }
 
-    /// Work on files, which must not hold up other tasks.
+    /// Runs file operations, which must not block other tasks.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         if BLOCKED.load(Ordering::Relaxed) >= BLOCKED_MAX {
-            return Err(Error::Unreachable(format!("{BLOCKED_MAX} reads of earlier sources still block")));
+            return Err(Error::Unreachable(format!(
+                "{BLOCKED_MAX} reads of earlier sources are still blocked"
+            )));
         }
         let working = self.working.clone();
         let (answer, answered) = oneshot::channel();
-        // A thread of its own: one of the runtime's would be missing elsewhere if a read blocks for ever.
+        // A separate thread: a read that blocks forever must not take a thread from the runtime.
         std::thread::Builder::new().name("klambda-fetch".into()).spawn(move || {
             let result = work();
             drop(working);
             let _ = answer.send(result);
         })?;
-        answered.await.unwrap_or_else(|_| Err(Error::Io(std::io::Error::other("the fetch broke off"))))
+        answered.await.unwrap_or_else(|_| Err(Error::Io(std::io::Error::other("the fetch was aborted"))))
     }
 
-    /// For what is made on the way: on the same disk.
+    /// For temporary files: a folder on the same disk.
     fn beside(&self) -> &Path {
         self.into.parent().unwrap_or(Path::new("."))
     }
@@ -308,11 +310,11 @@ mod tests {
         let fetched = tokio::time::timeout(limits.time, read).await;
         let ended = tokio::time::timeout(Duration::from_secs(10), fetch.end(fetched, worked)).await;
         assert!(matches!(ended, Ok(Err(Error::Timeout(_)))), "{ended:?}");
-        assert!(into.exists(), "it may still be written into");
+        assert!(into.exists(), "the blocked read may still write");
         drop(unblock);
         let until = Instant::now() + Duration::from_secs(10);
         while into.exists() {
-            assert!(Instant::now() < until, "the folder stays");
+            assert!(Instant::now() < until, "the folder was not removed");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

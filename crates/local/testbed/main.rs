@@ -1,4 +1,4 @@
-//! What the tests of this crate start: the exec helper, a small server, and a parent to be killed. Not shipped.
+//! The programs that the tests of this crate start: the exec helper, a small server, and a parent to be killed. Not shipped.
 
 use klambda_local::fleet::{self, Fleet, Run, Scaling, Version};
 use klambda_local::process::limits::Groups;
@@ -16,7 +16,7 @@ fn main() {
         Some("child") => klambda_local::child::main(arguments),
         Some("serve") => serve(),
         Some("parent") => parent(Path::new(&arguments.next().expect("a folder"))),
-        // As the client of a container engine: `rm --force NAME`.
+        // Acts as the client of a container engine: `rm --force NAME`.
         Some("rm") => std::fs::write(arguments.nth(1).expect("a name"), "").expect("a file"),
         role => panic!("unknown role {role:?}"),
     }
@@ -26,7 +26,7 @@ fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// A function as a wrapper would serve it, on the socket that is its standard input. Its environment tells how it fails.
+/// Serves like a wrapper, on the socket that is its standard input. Its environment sets how it fails.
 fn serve() {
     println!("starting");
     std::thread::sleep(Duration::from_millis(setting("START_DELAY_MS").unwrap_or(0)));
@@ -49,10 +49,10 @@ fn serve() {
     }
 }
 
-/// As if one thread did all: from the call that sets it on, nobody is answered.
+/// Simulates a single blocked thread: after the call that sets it, nobody gets a response.
 static BLOCKED_UNTIL: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// The path of a request.
+/// Reads a request and returns its path.
 fn read(stream: &mut UnixStream) -> Option<String> {
     let mut request = Vec::new();
     let mut piece = [0; 1024];
@@ -95,7 +95,7 @@ fn answer(mut stream: UnixStream, path: &str) {
     );
 }
 
-/// More and more memory, until something ends this.
+/// Allocates more and more memory, until the process is killed.
 fn allocate() -> String {
     let mut held = Vec::new();
     for _ in 0..200 {
@@ -120,6 +120,7 @@ async fn parent(folder: &Path) {
         environment: vec![("FORK".into(), "1".into())],
         limits: Limits::default(),
         container: Some(folder.join("removed").to_string_lossy().into_owned()),
+        files: None,
     };
     let scaling = Scaling { min_replicas: 2, ..Scaling::default() };
     let (id, artifact) = (Arc::from("1"), Arc::from("a"));

@@ -1,4 +1,4 @@
-//! What the resources share.
+//! State that the resources of the API share.
 
 use crate::auth::{Access, Opener};
 use crate::connection::INTERNAL;
@@ -6,6 +6,7 @@ use crate::functions::limits::Limiter;
 use crate::functions::watch::Requests;
 use crate::listener::Stats;
 use crate::problem::Problem;
+use crate::secrets::vault::Vault;
 use crate::shutdown::Shutdown;
 use axum::extract::FromRequestParts;
 use http::HeaderMap;
@@ -14,26 +15,27 @@ use klambda_control::Control;
 use klambda_core::binding;
 use klambda_crash::{Place, contain, contain_future};
 use klambda_dispatch::Engine;
-use klambda_dispatch::held::Account;
+use klambda_dispatch::held_memory::Account;
 use klambda_dispatch::history::History;
 use klambda_dispatch::runner::{Clock, Handle};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 use tokio::sync::Semaphore;
 
-/// The running engine and what else the resources need. Clones share it.
+/// The running engine and everything else that the resources need. Clones share the same state.
 #[derive(Clone)]
-pub struct Api(Arc<Inner>);
+pub struct Api(Arc<ApiState>);
 
-pub struct Inner {
+pub struct ApiState {
     pub handle: Handle,
     pub clock: Clock,
     pub control: Control,
     pub limiter: Limiter,
     pub requests: Requests,
-    /// Functions with labels of their own.
+    /// Number of functions with metrics of their own.
     pub metric_functions: usize,
     pub history: History,
     pub limits: binding::Limits,
@@ -41,20 +43,34 @@ pub struct Inner {
     pub unversioned: AtomicU64,
     pub shutdown: Shutdown,
     pub access: Arc<Access>,
-    pub stats: Arc<Stats>,
-    pub held: Account,
+    pub connections: Connections,
     pub about: About,
     pub turns: Turns,
+    pub secrets: Secrets,
 }
 
-/// What only so many may do at once.
+/// The two places of secrets.
+pub struct Secrets {
+    /// A folder of files, with a folder for each namespace.
+    pub folder: Option<PathBuf>,
+    /// The encrypted secrets in the log.
+    pub vault: Arc<Vault>,
+}
+
+/// The client connections: their counters and the memory that they hold.
+pub struct Connections {
+    pub stats: Arc<Stats>,
+    pub held: Account,
+}
+
+/// Limits on concurrent work.
 pub struct Turns {
     /// Open tails of the log.
     pub tails: Arc<Semaphore>,
     pub backups: Arc<Semaphore>,
-    /// Reads of the log: each of them may have a whole frame in memory.
+    /// Reads of the log. Each may hold a whole frame in memory.
     pub readers: Arc<Semaphore>,
-    /// Answers with one whole event in the making. As JSON it can be six times as long as it was sent.
+    /// Responses that contain one whole event. As JSON it can be six times as long as it was sent.
     pub shows: Semaphore,
 }
 
@@ -69,7 +85,7 @@ impl Default for Turns {
     }
 }
 
-/// What the server says of itself.
+/// Facts about the server.
 #[derive(Clone, Debug)]
 pub struct About {
     pub started: Instant,
@@ -81,30 +97,30 @@ pub const TAILS_MAX: usize = 100;
 const READERS_MAX: usize = 4;
 const SHOWS_MAX: usize = 4;
 
-/// The way to the API, which is there once the engine has recovered. Requests that come before are told so.
+/// Access to the API, available once the engine has recovered. Earlier requests are rejected.
 #[derive(Clone, Default)]
 pub struct Gate(Arc<OnceLock<Api>>);
 
 impl Gate {
     pub fn open(&self, api: Api) {
-        // A second opening changes nothing: the first engine is the one that runs.
+        // A second call has no effect: the first engine stays in use.
         let _ = self.0.set(api);
     }
 
     pub fn api(&self) -> Result<&Api, Problem> {
         self.0.get().ok_or_else(|| {
-            Problem::not_ready("the server reads its log to recover; it answers when that is done")
+            Problem::not_ready("the server is recovering its log; try again soon")
                 .retry_after(std::time::Duration::from_secs(1))
         })
     }
 }
 
 impl Api {
-    pub fn new(inner: Inner) -> Api {
-        Api(Arc::new(inner))
+    pub fn new(state: ApiState) -> Api {
+        Api(Arc::new(state))
     }
 
-    /// Looks at the engine.
+    /// Reads from the engine.
     pub async fn query<T: Send + 'static>(
         &self,
         look: impl FnOnce(&mut Engine) -> T + Send + 'static,
@@ -112,7 +128,7 @@ impl Api {
         self.handle.query(look).await.map_err(|_| self.stopped())
     }
 
-    /// Changes the engine; answers when the change is durable.
+    /// Changes the engine and returns when the change is durable.
     pub async fn command<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Engine) -> T + Send + 'static,
@@ -120,7 +136,7 @@ impl Api {
         self.handle.command(change).await.map_err(|_| self.stopped())
     }
 
-    /// Reads from the disk without holding up anybody else.
+    /// Reads from the disk without blocking other requests.
     pub async fn blocking<T: Send + 'static>(
         &self,
         read: impl FnOnce(&History) -> T + Send + 'static,
@@ -130,43 +146,43 @@ impl Api {
         blocking(move || read(&history)).await
     }
 
-    /// For a stream, which must end when the token of the request that opened it is revoked.
+    /// For streams, which must end when the token that opened them is revoked.
     pub fn opener(&self, headers: &HeaderMap) -> Opener {
         Opener::new(Arc::clone(&self.access), headers)
     }
 
-    /// Why the engine did not answer.
+    /// Why the engine did not respond.
     pub fn stopped(&self) -> Problem {
         if self.shutdown.is_requested() {
-            return Problem::shutting_down("the server is stopping; what it accepted is safe");
+            return Problem::shutting_down("the server is shutting down; accepted events are safe");
         }
-        Problem::storage_failed("the store failed, and what was asked is not durable; restart the server")
+        Problem::storage_failed("the store failed and the change is not durable; restart the server")
     }
 }
 
-/// Runs a part of one request on a thread of its own.
+/// Runs part of a request on a thread that may block.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     let done = tokio::task::spawn_blocking(move || contain(Place::Request, work)).await;
-    let done = done.map_err(|_| Problem::shutting_down("the server is stopping"))?;
+    let done = done.map_err(|_| Problem::shutting_down("the server is shutting down"))?;
     done.map_err(|panic| {
-        tracing::error!(%panic, "A request panicked.");
+        tracing::error!(%panic, "Request handler panicked");
         Problem::internal(INTERNAL)
     })
 }
 
-/// Runs a part of one request that goes on after its answer has begun.
+/// Runs part of a request that continues after its response has started.
 pub fn go_on(work: impl Future<Output = ()> + Send + 'static) {
     tokio::spawn(async move {
         if let Err(panic) = contain_future(Place::Request, pin!(work)).await {
-            tracing::error!(%panic, "A request panicked.");
+            tracing::error!(%panic, "Request handler panicked");
         }
     });
 }
 
 impl std::ops::Deref for Api {
-    type Target = Inner;
+    type Target = ApiState;
 
-    fn deref(&self) -> &Inner {
+    fn deref(&self) -> &ApiState {
         &self.0
     }
 }

@@ -1,4 +1,4 @@
-//! `/api/v1/audit`: who changed what. What is noted of a request is worked out from its address, before it is answered.
+//! `/api/v1/audit`: who changed what. The entry of a request is derived from its URL before it is handled.
 
 use crate::api::Api;
 use crate::auth::Who;
@@ -8,16 +8,18 @@ use crate::params::Params;
 use crate::problem::Problem;
 use crate::router::Peer;
 use crate::routes::Need;
-use crate::subscriptions;
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{Method, Uri};
+use klambda_core::namespace::Within;
+use klambda_core::time::Millis;
 use klambda_dispatch::audit::{Audited, Entry};
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::views::Time;
 use serde::Serialize;
 use serde_json::json;
+use std::collections::BTreeMap;
 
 #[derive(Serialize)]
 struct Item {
@@ -32,17 +34,24 @@ pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem>
     let (limit, before) = (params.limit(), params.number("cursor"));
     params.finish()?;
     let page = api.query(move |engine| {
-        subscriptions::check(engine, &scope)?;
-        // One of the same name before it is another namespace.
-        let created = scope.name().map(|name| engine.namespace_created(name));
+        scope.must_be_there(engine)?;
+        // A deleted namespace with the same name is another namespace.
+        let created: Option<BTreeMap<String, Millis>> = match scope.within() {
+            Within::All => None,
+            Within::These(names) => {
+                Some(names.iter().map(|name| (name.clone(), engine.namespace_created(name))).collect())
+            }
+        };
         let is_wanted = |audited: &Audited| {
-            created.is_none_or(|created| {
-                audited.time >= created && audited.entry.namespace.as_deref() == scope.name()
+            created.as_ref().is_none_or(|created| {
+                let since = audited.entry.namespace.as_ref().and_then(|name| created.get(name));
+                since.is_some_and(|since| audited.time >= *since)
             })
         };
         Ok::<_, Refused>(engine.audit_page(before, limit, is_wanted)?)
     });
     let (found, next) = page.await??;
+    let next = next.map(|next| next.to_string());
     let items: Vec<Item> = found.into_iter().map(Item::from).collect();
     Ok(Json(json!({ "items": items, "next": next })).into_response())
 }
@@ -53,10 +62,9 @@ impl From<Audited> for Item {
     }
 }
 
-// ---- what a request does --------------------------------------------------------------------------------------
+// ---- the entry of a request -----------------------------------------------------------------------------------
 
-/// What is noted if the request changes something; nothing for one that only reads. `path` is the address of the route,
-/// with its parameters unnamed.
+/// The audit entry of a request, or `None` if it only reads. `path` is the path of the route, with unnamed parameters.
 pub async fn entry(parts: &mut Parts, path: &str, need: Need) -> Option<Entry> {
     if parts.method == Method::GET || parts.method == Method::HEAD {
         return None;
@@ -66,11 +74,12 @@ pub async fn entry(parts: &mut Parts, path: &str, need: Need) -> Option<Entry> {
     for (name, value) in &params {
         if name == "action" { action = Some(value) } else { names.push(value) }
     }
-    let extensions = &parts.extensions;
-    let namespace = match (need, extensions.get::<Scope>()) {
-        (Need::In(_), Some(Scope::One(namespace))) => Some(namespace.to_string()),
+    let Ok(scope) = Scope::from_request_parts(parts, &()).await;
+    let namespace = match (need, scope) {
+        (Need::In(_), Scope::One(namespace)) => Some(namespace.to_string()),
         _ => None,
     };
+    let extensions = &parts.extensions;
     Some(Entry {
         who: extensions.get::<Who>()?.name.to_string(),
         verb: verb(&parts.method, path, action).to_owned(),
@@ -87,12 +96,12 @@ fn verb<'a>(method: &Method, path: &'a str, action: Option<&'a str>) -> &'a str 
         ("PATCH", _) => "patch",
         ("DELETE", _) => "delete",
         (_, Some("{action}")) => action.unwrap_or("act"),
-        (_, Some(word @ ("purge" | "rebuild"))) => word,
+        (_, Some(word @ ("purge" | "rebuild" | "rekey" | "rollback"))) => word,
         _ => "create",
     }
 }
 
-/// The word that the command line has for it.
+/// The word for it on the command line.
 fn kind(path: &str) -> &str {
     let mut words = path.trim_start_matches("/api/v1/").split('/');
     match (words.next().unwrap_or_default(), words.next()) {
@@ -103,12 +112,13 @@ fn kind(path: &str) -> &str {
         ("lambda", Some("agents")) => "agent",
         ("lambda", _) => "function",
         ("tokens", _) => "token",
+        ("secrets", _) => "secret",
         ("namespaces", _) => "namespace",
         (other, _) => other,
     }
 }
 
-/// A lane whose key does not fit into a path.
+/// Names a lane whose key does not fit into a path.
 fn named_by_query(uri: &Uri) -> String {
     let params = Params::read(uri, &["subscription", "key"]);
     let names = ["subscription", "key"].into_iter().filter_map(|name| params.text(name));

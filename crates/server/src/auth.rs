@@ -1,74 +1,103 @@
-//! Who makes a request. Without any tokens configured everybody may do everything, which is why the server then listens
-//! on loopback only.
+//! Authentication. If there was never a token, every client may do everything. That is why the server then listens only on
+//! loopback.
 //!
 //! A token is never logged and never part of an error.
 
 mod file;
 mod issued;
 mod jwt;
+mod mark;
 
 pub use file::{Error, Tokens};
 pub use issued::{Issued, LoadError, Refused};
 pub use jwt::{Error as JwtError, Jwt, keep as keep_keys};
+pub use mark::set as set_mark;
 
 use crate::problem::Problem;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, header};
 use klambda_access::{Identity, Token};
+use klambda_dispatch::Engine;
+use klambda_dispatch::runner::Clock;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// All the ways to be known.
+/// All ways to authenticate.
 #[derive(Debug, Default)]
 pub struct Access {
     file: Option<Tokens>,
-    /// There once the engine has recovered.
+    /// Set once the engine has recovered.
     issued: OnceLock<Issued>,
     jwt: Option<Jwt>,
+    /// True with a token file or an issuer. Otherwise the data folder decides, once the engine has recovered.
+    needs_token: OnceLock<bool>,
 }
 
-/// Who makes a request. Cheap to clone.
+/// The identity of a client. Cheap to clone.
 #[derive(Clone, Debug)]
 pub enum Who {
-    /// The same for everybody who comes this way.
+    /// Shared by all clients that authenticate this way.
     Common(&'static Identity),
     Own(Arc<Identity>),
 }
 
-/// Why nobody is known by a header.
+/// Why a header does not identify a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
     NoToken,
     WrongToken,
-    /// Nobody can tell before the engine has recovered.
+    /// The engine has not recovered yet.
     NotReady,
-    /// Nobody can tell before the keys of the issuer are there.
+    /// The keys of the issuer are not fetched yet.
     NoKeys,
-    /// A JWT that is not valid, and why.
+    /// An invalid JWT, and the reason.
     Refused(&'static str),
-    /// A JWT that is valid, but whose claims give no role.
+    /// A valid JWT whose claims give no role.
     NoRole,
 }
 
 static ANONYMOUS: Identity = Identity::admin("anonymous");
 static TOKEN_FILE: Identity = Identity::admin("token-file");
 
+const NO_TOKEN: &str = "this server requires a token: Authorization: Bearer <token>";
+const WRONG_TOKEN: &str = "the token is invalid, expired or revoked";
+/// Added if the server was started without a token file and without an issuer.
+const STILL_ON: &str = "authentication is on because this data folder has had tokens; if you have no valid token, \
+                        restart the server with a token file (tokenFile)";
+
 impl Access {
     pub fn open(token_file: Option<&Path>, jwt: Option<Jwt>) -> Result<Access, Error> {
-        Ok(Access { file: token_file.map(Tokens::load).transpose()?, issued: OnceLock::new(), jwt })
+        let file = token_file.map(Tokens::load).transpose()?;
+        let access = Access { file, jwt, ..Access::default() };
+        if access.is_configured() {
+            access.settle(true);
+        }
+        Ok(access)
     }
 
-    /// Whether nobody needs a token.
+    /// Whether no token is required. False while that is unknown.
     pub fn is_open(&self) -> bool {
-        self.file.is_none() && self.jwt.is_none()
+        self.needs_token.get() == Some(&false)
+    }
+
+    /// Whether the configuration allows another way to authenticate than issued tokens.
+    fn is_configured(&self) -> bool {
+        self.file.is_some() || self.jwt.is_some()
+    }
+
+    /// Sets whether a token is required. Only the first call counts.
+    pub fn settle(&self, needs_token: bool) {
+        let _ = self.needs_token.set(needs_token);
     }
 
     pub fn who(&self, authorization: Option<&[u8]>) -> Result<Who, Unknown> {
-        if self.is_open() {
-            return Ok(Who::Common(&ANONYMOUS));
+        match self.needs_token.get() {
+            Some(true) => {}
+            Some(false) => return Ok(Who::Common(&ANONYMOUS)),
+            None => return Err(Unknown::NotReady),
         }
         let given = authorization.and_then(bearer).ok_or(Unknown::NoToken)?;
         let mut unknown = Unknown::WrongToken;
@@ -92,10 +121,22 @@ impl Access {
         self.jwt.as_ref()
     }
 
-    /// From now on the tokens that were issued are known.
-    pub fn load(&self, issued: Issued) {
-        // A second time changes nothing: the first engine is the one that runs.
+    /// Loads the issued tokens and decides whether a token is required. Returns whether the data folder still lacks its
+    /// mark.
+    pub fn load(&self, engine: &Engine, clock: Clock, tokens_max: usize) -> Result<bool, LoadError> {
+        let issued = Issued::load(engine, clock, tokens_max)?;
+        let is_marked = mark::is_set(engine)?;
+        let needs_token = self.is_configured() || is_marked || !issued.is_empty();
+        // A second call has no effect: the first engine stays in use.
         let _ = self.issued.set(issued);
+        self.settle(needs_token);
+        if needs_token && !self.is_configured() {
+            tracing::warn!(
+                "Authentication is on because this data folder has had tokens. If you have no valid token, set \
+                 tokenFile to regain access"
+            );
+        }
+        Ok(needs_token && !is_marked)
     }
 
     pub fn issued(&self) -> Result<&Issued, Problem> {
@@ -104,7 +145,19 @@ impl Access {
 
     pub fn of(&self, headers: &HeaderMap) -> Result<Who, Problem> {
         let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        self.who(authorization).map_err(Problem::from)
+        self.who(authorization).map_err(|unknown| self.problem(unknown))
+    }
+
+    fn problem(&self, unknown: Unknown) -> Problem {
+        let text = match unknown {
+            Unknown::NoToken => NO_TOKEN,
+            Unknown::WrongToken => WRONG_TOKEN,
+            other => return other.into(),
+        };
+        match self.is_configured() {
+            true => Problem::unauthorized(text),
+            false => Problem::unauthorized(format!("{text}; {STILL_ON}")),
+        }
     }
 
     /// Reads the token file now.
@@ -129,20 +182,18 @@ impl Deref for Who {
 impl From<Unknown> for Problem {
     fn from(unknown: Unknown) -> Problem {
         match unknown {
-            Unknown::NoToken => {
-                Problem::unauthorized("this server needs a token: Authorization: Bearer <token>")
-            }
-            Unknown::WrongToken => {
-                Problem::unauthorized("the token is not valid on this server, or no longer")
-            }
+            Unknown::NoToken => Problem::unauthorized(NO_TOKEN),
+            Unknown::WrongToken => Problem::unauthorized(WRONG_TOKEN),
             Unknown::Refused(why) => Problem::unauthorized(why),
             Unknown::NoRole => Problem::forbidden(
-                "the token's claims give no role: it needs those that auth.jwt.roleClaim and auth.jwt.namespacesClaim name",
+                "the token grants no role: it needs the claims that auth.jwt.roleClaim and auth.jwt.namespacesClaim name",
             ),
-            Unknown::NoKeys => Problem::not_ready("the keys of the token's issuer are being fetched")
-                .retry_after(Duration::from_secs(1)),
+            Unknown::NoKeys => {
+                Problem::not_ready("the keys of the token issuer are being fetched; try again soon")
+                    .retry_after(Duration::from_secs(1))
+            }
             Unknown::NotReady => {
-                Problem::not_ready("the server is recovering; it knows its tokens when that is done")
+                Problem::not_ready("the server is recovering and has not loaded its tokens; try again soon")
                     .retry_after(Duration::from_secs(1))
             }
         }
@@ -165,7 +216,7 @@ fn bearer(authorization: &[u8]) -> Option<&[u8]> {
 /// How often an open stream checks its token.
 const STREAM_LOOK: Duration = Duration::from_millis(250);
 
-/// What opened a stream. The stream ends when this is no longer valid.
+/// The credentials that opened a stream. The stream ends when they are no longer valid.
 pub struct Opener {
     access: Arc<Access>,
     authorization: Option<HeaderValue>,
@@ -176,7 +227,7 @@ impl Opener {
         Opener { access, authorization: headers.get(header::AUTHORIZATION).cloned() }
     }
 
-    /// Returns when the token was revoked; where nobody needs one, never.
+    /// Returns when the token is revoked. Never returns if no token is required.
     pub async fn revoked(&self) {
         if self.access.is_open() {
             return std::future::pending().await;
@@ -220,7 +271,10 @@ mod tests {
 
     #[test]
     fn without_tokens_everybody_is_an_admin() {
-        let access = Access::default();
+        let access = Access::open(None, None).unwrap();
+        assert!(!access.is_open());
+        assert_eq!(access.who(None).unwrap_err(), Unknown::NotReady, "the data folder may have had tokens");
+        access.settle(false);
         assert!(access.is_open());
         assert_eq!(access.who(Some(b"Bearer whatever")).unwrap().name, "anonymous");
     }

@@ -1,8 +1,8 @@
-//! What goes out and what comes in. Answers of the hot path are plain bytes, never boxed; requests are
-//! collected under a size limit and a time limit, as far as there is room for them.
+//! Bodies of requests and responses. Responses of the hot path are plain bytes, never boxed. Requests are collected under a
+//! size limit, a time limit and a memory limit.
 
+use crate::body_buffer::BodyBuffer;
 use crate::connection::Connection;
-use crate::pieces::Pieces;
 use crate::problem::Problem;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
@@ -19,7 +19,7 @@ enum Inner {
     Stream(axum::body::Body, Option<Streaming>),
 }
 
-/// While it lives the connection is busy, so that a long stream is not taken for an idle connection.
+/// Keeps the connection busy while it exists, so that a long stream does not count as idle.
 struct Streaming(Arc<Connection>);
 
 impl Body {
@@ -27,7 +27,7 @@ impl Body {
         Body(Inner::Whole(Bytes::new()))
     }
 
-    /// Tells the connection when the answer is complete: whole bodies are, streams when they are dropped.
+    /// Tells the connection when the response is complete: a whole body is, a stream when it is dropped.
     pub(crate) fn watch(&mut self, connection: &Arc<Connection>) {
         match &mut self.0 {
             Inner::Whole(_) => connection.answered(),
@@ -102,7 +102,7 @@ impl HttpBody for Body {
     }
 }
 
-/// A request's body in one piece. A body that came in one frame is that frame, not a copy.
+/// The whole body of a request. A body that arrived in one frame is not copied.
 pub(crate) async fn collect(
     mut body: Incoming,
     limit: usize,
@@ -132,7 +132,7 @@ async fn gather(body: &mut Incoming, limit: usize, connection: &Connection) -> R
     if body.is_end_stream() {
         return Ok(first);
     }
-    let mut arrived = Pieces::default();
+    let mut arrived = BodyBuffer::default();
     arrived.extend(&first);
     drop(first);
     while let Some(data) = receiving.data(body).await? {
@@ -151,6 +151,8 @@ fn too_large(limit: usize) -> Problem {
 }
 
 pub(crate) fn overloaded() -> Problem {
-    Problem::overloaded("there was no room for the request in limits.heldBytes within limits.bodyTimeout")
-        .retry_after(Duration::from_secs(1))
+    Problem::overloaded(
+        "the server has no memory for the request (limits.heldBytes); it waited for limits.bodyTimeout",
+    )
+    .retry_after(Duration::from_secs(1))
 }

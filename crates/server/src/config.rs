@@ -1,7 +1,7 @@
-//! Every setting of the server, its default, and where it comes from: flags, then `KLAMBDA_*`, then one YAML
-//! file, then the default.
+//! All settings of the server with their defaults. Sources in order of precedence: flags, `KLAMBDA_*`, one YAML file, the
+//! default.
 //!
-//! [`DEFAULT_FILE`] is what `klambda config` prints; a test holds it equal to [`Config::default`].
+//! `klambda config` prints [`DEFAULT_FILE`]. A test checks that it equals [`Config::default`].
 
 mod settings;
 mod sources;
@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The whole default configuration, commented.
+/// The default configuration with comments.
 pub const DEFAULT_FILE: &str = include_str!("default_config.yaml");
 
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub struct Config {
     pub auth: Auth,
     pub tls: Tls,
     pub allow_hosts: Vec<String>,
-    /// Threads for producers and deliveries, half each and at least one; 0: as many as there are cores.
+    /// Threads for producers and deliveries, half for each and at least one. 0 means one per core.
     pub threads: usize,
     pub log: Log,
     pub limits: Limits,
@@ -38,17 +38,18 @@ pub struct Config {
     pub idempotency: Idempotency,
     pub delivery: Delivery,
     pub functions: Functions,
+    pub secrets: Secrets,
     pub replay: Replay,
 }
 
-/// Who is known besides the tokens of the server itself.
+/// Authentication besides the tokens of the server itself.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
 pub struct Auth {
     pub jwt: Jwt,
 }
 
-/// An issuer whose JWTs are trusted.
+/// A trusted issuer of JWTs.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
 pub struct Jwt {
@@ -95,16 +96,17 @@ pub struct Limits {
     pub header_timeout: Duration,
     pub body_timeout: Duration,
     pub idle_timeout: Duration,
-    /// Deliveries open at the same time, over all subscriptions.
+    /// Concurrent deliveries of all subscriptions.
     pub concurrency: usize,
     pub subscriptions: usize,
     pub tokens: usize,
+    pub secrets: usize,
     pub namespaces: usize,
-    /// Bytes held on behalf of others: half for requests, a quarter each for deliveries and answers.
+    /// Bytes held for clients: half for requests, a quarter each for deliveries and responses.
     pub held_bytes: usize,
-    /// Event types with a label of their own in the metrics.
+    /// Event types with their own label in the metrics.
     pub metric_types: usize,
-    /// Functions with a label of their own in the metrics.
+    /// Functions with their own label in the metrics.
     pub metric_functions: usize,
 }
 
@@ -112,7 +114,7 @@ pub struct Limits {
 #[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
 pub struct Retention {
     pub age: Duration,
-    /// 0: no limit.
+    /// 0 means no limit.
     pub bytes: u64,
 }
 
@@ -120,7 +122,7 @@ pub struct Retention {
 #[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
 pub struct Store {
     pub segment_bytes: u64,
-    /// Kept free for acknowledgements and decisions, so that a full server still drains.
+    /// Reserved for acknowledgements and decisions, so that a server with a full disk can still drain.
     pub reserve_bytes: u64,
 }
 
@@ -149,11 +151,12 @@ pub struct Breaker {
     pub half_open_after: Duration,
 }
 
-/// What functions and agents may use together.
+/// Limits of all functions and agents together.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
 pub struct Functions {
     pub secrets: Option<PathBuf>,
+    pub isolation: Isolation,
     pub max: usize,
     pub builds: usize,
     pub replicas: usize,
@@ -162,12 +165,31 @@ pub struct Functions {
     pub fetch_timeout: Duration,
     pub start_timeout: Duration,
     pub drain: Duration,
+    pub revisions: usize,
     pub cache_bytes: u64,
     pub cache_age: Duration,
     pub rate_limits: RateLimits,
 }
 
-/// Requests of one client in a second.
+/// Stored secrets. The encryption key itself is never part of the configuration.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Secrets {
+    /// `secrets.key` in the data folder if it is not set.
+    pub key_file: Option<PathBuf>,
+}
+
+/// The required isolation between the server and the code of functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub enum Isolation {
+    /// Functions run as the user of the server.
+    None,
+    /// This server cannot isolate functions, so it refuses to run code.
+    Required,
+}
+
+/// Requests per second of one client.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
 pub struct RateLimits {
@@ -180,32 +202,32 @@ pub struct RateLimits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
 pub enum RateLimit {
-    /// The default where others can connect, none on loopback.
+    /// The default limit if other machines can connect, no limit on loopback.
     #[default]
     Auto,
     Off,
     PerSecond(u32),
 }
 
-/// How dead letters of each event type are replayed; a type that is not named is `ordered`.
+/// How dead letters of each event type are replayed. Types that are not listed are `ordered`.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
 pub struct Replay {
     pub strategies: BTreeMap<String, Strategy>,
 }
 
-/// Listening where others can connect, in the open.
+/// The server would be reachable from other machines without authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Exposure {
     #[error(
-        "{0} can be reached from other machines: name a file of bearer tokens with --token-file (and a certificate \
-         with --tls-cert and --tls-key), or listen on 127.0.0.1"
+        "{0} is reachable from other machines: set a token file with --token-file (and a certificate with \
+         --tls-cert and --tls-key), or listen on 127.0.0.1"
     )]
     NoToken(SocketAddr),
 }
 
 impl Config {
-    /// Whether it is safe to listen at the configured address. `Ok` may carry a warning for the user.
+    /// Checks whether it is safe to listen on the configured address. `Ok` may contain a warning for the user.
     pub fn exposure(&self) -> Result<Option<String>, Exposure> {
         if self.listen.ip().to_canonical().is_loopback() {
             return Ok(None);
@@ -216,7 +238,7 @@ impl Config {
         let unencrypted = self.tls.cert.is_none();
         Ok(unencrypted.then(|| {
             format!(
-                "{} is served without TLS: tokens and events can be read on the way; --tls-cert and --tls-key change that",
+                "{} is served without TLS, so others on the network can read tokens and events; set --tls-cert and --tls-key",
                 self.listen
             )
         }))
@@ -248,6 +270,7 @@ impl Default for Config {
             idempotency: Idempotency { max_marks: 20_000_000 },
             delivery: Delivery::default(),
             functions: Functions::default(),
+            secrets: Secrets::default(),
             replay: Replay { strategies: settings::default_strategies() },
         }
     }
@@ -283,6 +306,7 @@ impl Default for Limits {
             concurrency: 4096,
             subscriptions: 10_000,
             tokens: 10_000,
+            secrets: 1_000,
             namespaces: 1_000,
             held_bytes: 96 * MI,
             metric_types: 100,
@@ -312,6 +336,7 @@ impl Default for Functions {
     fn default() -> Functions {
         Functions {
             secrets: None,
+            isolation: Isolation::None,
             max: 10_000,
             builds: 2,
             replicas: 500,
@@ -320,6 +345,7 @@ impl Default for Functions {
             fetch_timeout: secs(120),
             start_timeout: secs(60),
             drain: secs(30),
+            revisions: 10,
             cache_bytes: 10 << 30,
             cache_age: secs(30 * 86_400),
             rate_limits: RateLimits::default(),
@@ -340,12 +366,12 @@ mod tests {
         let parsed =
             Config::from_sources(Some(file.path()), std::iter::empty(), Overrides::default()).unwrap();
         assert_eq!(parsed, Config::default());
-        // What the file leaves out would still come from the default: take the keys themselves, too.
+        // Missing keys would still come from the default, so compare the keys too.
         let tree: Value = serde_saphyr::from_str(DEFAULT_FILE).unwrap();
         assert_eq!(leaves(&tree), leaves(&serde_json::to_value(Config::default()).unwrap()));
     }
 
-    /// Paths of all settings in a tree; a map that is a setting itself (the strategies) counts with its entries.
+    /// The paths of all settings in a tree. A map that is itself a setting (the strategies) counts with its entries.
     fn leaves(tree: &Value) -> BTreeSet<String> {
         fn walk(value: &Value, path: &str, found: &mut BTreeSet<String>) {
             match value {
@@ -391,7 +417,7 @@ mod tests {
         assert!(refused.contains("--token-file") && refused.contains("--tls-cert"), "{refused}");
         assert!(!refused.contains('\n'));
         config.auth.jwt.issuer = Some("https://issuer.example".to_owned());
-        assert!(config.exposure().is_ok(), "who is trusted by an issuer has a token");
+        assert!(config.exposure().is_ok(), "an issuer allows other addresses");
         config.auth.jwt.issuer = None;
         config.token_file = Some("token".into());
         assert!(config.exposure().unwrap().unwrap().contains("--tls-key"));

@@ -1,7 +1,7 @@
-//! One connection: what it is doing, since when, and when it has taken too long.
+//! One connection: its current activity, its start time, and its timeouts.
 //!
-//! A connection has one timer for its whole life instead of one per request: reads, writes and requests only
-//! note what they do, and the timer looks when it fires (or is moved closer by a shorter deadline).
+//! A connection has one timer for its whole life instead of one per request. Reads, writes and requests only record what
+//! they do, and the timer checks this when it fires (or is moved closer by a shorter deadline).
 
 use crate::body;
 use crate::listener::Service;
@@ -15,7 +15,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use klambda_crash::{Place, Point, contain_future};
-use klambda_dispatch::held::Holder;
+use klambda_dispatch::held_memory::Holder;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
@@ -27,51 +27,51 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How long each part of a conversation may take.
+/// Timeouts of the parts of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// From the first byte of a request to the end of its headers; and from the connection's start to that byte.
+    /// From the first byte of a request to the end of its headers; and from the start of the connection to that byte.
     pub header: Duration,
-    /// From the first byte of a request to the end of its body; and for a client that reads no answer to go on.
+    /// From the first byte of a request to the end of its body; and for a client that does not read its response.
     pub body: Duration,
     /// Between two requests.
     pub idle: Duration,
 }
 
-/// What the service may know of the connection a request came by.
+/// The properties of a connection that the service sees.
 #[derive(Debug)]
 pub struct Connection {
     pub peer: SocketAddr,
     pub local: IpAddr,
     timeouts: Timeouts,
     born: Instant,
-    /// A [`Phase`] in the low bits, the milliseconds since `born` at which it began above them.
+    /// A [`Phase`] in the low bits, and above them the time it began, in milliseconds since `born`.
     phase: AtomicU64,
-    /// Milliseconds since `born`, plus one, since which no byte could be written; zero: writing is free.
+    /// Since when no byte could be written, in milliseconds since `born` plus one. Zero if writing is possible.
     stalled: AtomicU64,
     body_late: AtomicBool,
     unread: AtomicBool,
-    /// Whether what is written is the service's answer.
+    /// Whether the bytes being written are the response of the service.
     answering: AtomicBool,
-    /// What was read and not answered.
+    /// Bytes read for requests without a response.
     pub(crate) held: Holder,
-    /// What of it belongs to the request that is being answered, as far as one can tell.
+    /// How many of them belong to the current request, as far as known.
     taken: AtomicUsize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Connected, and not a byte yet.
+    /// Connected, no byte received.
     New = 0,
-    /// A request's headers have begun but not ended.
+    /// Receiving the headers of a request.
     Head = 1,
     Body = 2,
-    /// The service has the request: no deadline of ours.
+    /// The service handles the request; we set no deadline.
     Busy = 3,
     /// Between two requests.
     Idle = 4,
-    /// The answer went out before the request was read; what the client still sends is thrown away for a
-    /// moment, since closing at once would reset the connection and take the answer with it.
+    /// The response was sent before the request was read. Further bytes of the client are discarded for a moment, because
+    /// closing immediately would reset the connection and lose the response.
     Linger = 5,
 }
 
@@ -80,18 +80,18 @@ pub enum Phase {
 pub enum End {
     Closed,
     TimedOut(Phase),
-    /// The client took no answer.
+    /// The client did not read its response.
     Stalled,
-    /// The shutdown's deadline passed.
+    /// The shutdown deadline passed.
     Cut,
 }
 
-/// What a client is told of a panic. The log says the rest.
-pub(crate) const INTERNAL: &str = "the request failed inside the server; its log says why";
+/// The message to the client after a panic. The log has the details.
+pub(crate) const INTERNAL: &str = "the request failed inside the server; see the log of the server";
 
 const PHASE_BITS: u32 = 3;
 const LINGER: Duration = Duration::from_secs(2);
-/// What spaces, line ends and the marks of chunks may add to a request.
+/// How much whitespace, line ends and chunk headers may add to a request.
 const FRAMING_BYTES: usize = 1 << 10;
 
 impl Connection {
@@ -111,12 +111,12 @@ impl Connection {
         }
     }
 
-    /// The answer is given without reading the request to its end.
+    /// The response is sent without reading the whole request.
     pub fn leave_unread(&self) {
         self.unread.store(true, Relaxed);
     }
 
-    /// From here on what comes in is thrown away, for a while; false if there is nothing left to come.
+    /// Discards incoming bytes from now on, for a while. Returns false if nothing more can come.
     pub(crate) fn linger(&self) -> bool {
         self.enter(Phase::Linger);
         self.held.leave();
@@ -124,17 +124,17 @@ impl Connection {
         self.unread.load(Relaxed)
     }
 
-    /// Whether what comes in is thrown away at once.
+    /// Whether incoming bytes are discarded.
     pub(crate) fn is_lingering(&self) -> bool {
         self.phase().0 == Phase::Linger
     }
 
-    /// So many of the bytes that were read belong to the request that is being answered.
+    /// This many of the bytes read belong to the current request.
     pub(crate) fn took(&self, bytes: usize) {
         self.taken.fetch_add(bytes, Relaxed);
     }
 
-    /// The answer is known, and its request is no longer needed. What was read beyond it may be the next one.
+    /// The response is known, so the request is no longer needed. Bytes beyond it may be the next request.
     fn release(&self) {
         let beyond = self.held.bytes().saturating_sub(self.taken.swap(0, Relaxed));
         self.held.keep(if beyond > FRAMING_BYTES { beyond } else { 0 });
@@ -144,14 +144,14 @@ impl Connection {
         self.enter(Phase::Idle);
     }
 
-    /// Everything that was to be written is; the service's answer with it, if it was complete.
+    /// Everything is written, including the response of the service if it was complete.
     pub(crate) fn flushed(&self) {
         if matches!(self.phase().0, Phase::Idle | Phase::Head) {
             self.answering.store(false, Relaxed);
         }
     }
 
-    /// The first byte of an answer is about to be written.
+    /// The first byte of a response is about to be written.
     pub(crate) fn answering(&self) {
         self.answering.store(true, Relaxed);
     }
@@ -173,7 +173,7 @@ impl Connection {
         self.phase.store(self.now_ms() << PHASE_BITS | phase as u64, Relaxed);
     }
 
-    /// The next phase of the same request, whose time runs on: no look at the clock.
+    /// The next phase of the same request. Its time continues, so the clock is not read.
     pub(crate) fn go_on(&self, phase: Phase) {
         self.phase.store(self.phase().1 << PHASE_BITS | phase as u64, Relaxed);
     }
@@ -207,7 +207,7 @@ impl Connection {
         }
     }
 
-    /// The next moment at which something has taken too long, if nothing changes until then.
+    /// The next timeout, if nothing changes until then.
     fn due(&self) -> Option<(Instant, End)> {
         let (phase, since) = self.phase();
         let allowed = match phase {
@@ -228,7 +228,7 @@ impl Connection {
         self.body_late.load(Relaxed)
     }
 
-    /// A body that came too late ends its connection, however that went on to close.
+    /// A late body ends its connection, even if the connection then closed normally.
     fn closed(&self) -> End {
         if self.is_body_late() { End::TimedOut(Phase::Body) } else { End::Closed }
     }
@@ -238,17 +238,17 @@ impl Connection {
     }
 }
 
-/// A body on its way in; the connection's timer watches it while this lives.
+/// A body being received. The timer of the connection watches it while this exists.
 pub(crate) struct Receiving<'a>(&'a Connection);
 
 impl Receiving<'_> {
-    /// The next data of the body; none at its end.
+    /// The next data of the body, or `None` at its end.
     pub(crate) async fn data(&self, body: &mut Incoming) -> Result<Option<Bytes>, Problem> {
         poll_fn(|cx| self.poll_data(body, cx)).await
     }
 
     fn poll_data(&self, body: &mut Incoming, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Problem>> {
-        // Also if more of it is there: it is not collected only to be refused.
+        // Even if more data is available: it would only be rejected.
         if self.0.is_body_late() {
             return Poll::Ready(Err(self.late()));
         }
@@ -259,7 +259,7 @@ impl Receiving<'_> {
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(broken(&error))),
                 Poll::Ready(Some(Ok(frame))) => frame,
             };
-            // Trailers carry nothing that is used here.
+            // Trailers are not used.
             if let Ok(data) = frame.into_data() {
                 return Poll::Ready(Ok(Some(data)));
             }
@@ -283,7 +283,7 @@ impl Drop for Receiving<'_> {
     }
 }
 
-/// How long the head of a request was, at the least.
+/// Minimum length of the head of a request.
 fn head_bytes<B>(request: &Request<B>) -> usize {
     let uri = request.uri();
     let target = uri.path_and_query().map_or(0, |path| path.as_str().len());
@@ -296,7 +296,7 @@ fn broken(error: &hyper::Error) -> Problem {
     Problem::bad_request(format!("the body could not be read: {error}"))
 }
 
-/// Serves a connection until either side ends it, it takes too long, or the server stops.
+/// Serves a connection until a side closes it, a timeout passes, or the server shuts down.
 pub(crate) async fn serve<T, S>(
     socket: Socket<T>,
     connection: Arc<Connection>,
@@ -309,8 +309,8 @@ where
     T: AsyncRead + AsyncWrite + Unpin,
     S: Service,
 {
-    // One reference count per request is touched, and only by this connection: the service's own count is
-    // shared by all cores.
+    // Each request touches one reference count that only this connection uses. The count of the service is shared by all
+    // cores.
     let serving = Arc::new((service, Arc::clone(&connection)));
     let requests = service_fn(move |request| {
         let serving = Arc::clone(&serving);
@@ -325,7 +325,7 @@ where
             });
             let answered = contain_future(Place::Request, call).await;
             let mut response = answered.unwrap_or_else(|panic| {
-                tracing::error!(%panic, peer = %connection.peer, "A request panicked.");
+                tracing::error!(%panic, peer = %connection.peer, "Request handler panicked");
                 connection.leave_unread();
                 Problem::internal(INTERNAL).into_http()
             });
@@ -338,7 +338,7 @@ where
     match watched(http, &connection, watch, shutdown, |http| http.graceful_shutdown()).await {
         Ok(ended) => {
             if let Err(error) = ended {
-                tracing::debug!(peer = %connection.peer, %error, "Connection broke.");
+                tracing::debug!(peer = %connection.peer, %error, "Connection failed");
             }
             connection.closed()
         }
@@ -346,10 +346,10 @@ where
     }
 }
 
-/// Goes on with a conversation until it ends by itself, or else takes too long or is cut off. `drain` tells it once
-/// that the server stops; then it is polled again.
+/// Polls a connection until it ends, times out or is aborted. `drain` tells it once that the server shuts down; then it is
+/// polled again.
 ///
-/// Must be the outermost future of its task: it relies on being woken by one and the same waker.
+/// Must be the outermost future of its task, because it relies on the waker staying the same.
 pub(crate) async fn watched<F: Future>(
     mut conversation: Pin<&mut F>,
     connection: &Connection,
@@ -383,7 +383,7 @@ pub(crate) async fn watched<F: Future>(
                 continue;
             }
             match ready!(watch.poll_due(connection, cx)) {
-                // The service answers this one itself, with a problem that says why.
+                // The service responds to this one itself, with a problem that explains it.
                 End::TimedOut(Phase::Body) => connection.body_late.store(true, Relaxed),
                 end => return Poll::Ready(Err(end)),
             }
@@ -392,7 +392,7 @@ pub(crate) async fn watched<F: Future>(
     .await
 }
 
-/// The one timer of a connection.
+/// The timer of a connection.
 pub(crate) struct Watch {
     sleep: Pin<Box<Sleep>>,
 }
@@ -403,8 +403,8 @@ impl Watch {
         Watch { sleep: Box::pin(sleep_until(first)) }
     }
 
-    /// Ready when something has taken too long. The timer is only ever moved closer here; that a deadline has
-    /// moved away is noticed when the timer fires, which spares a timer operation per request.
+    /// Ready at a timeout. This only moves the timer closer. A deadline that moved away is noticed when the timer fires,
+    /// which saves a timer operation per request.
     fn poll_due(&mut self, connection: &Connection, cx: &mut Context<'_>) -> Poll<End> {
         loop {
             let due = connection.due();

@@ -1,11 +1,11 @@
-//! `/api/v1/dlq`: events that failed for good, and what becomes of them.
+//! `/api/v1/dlq`: events that failed permanently, and operations on them.
 
 use crate::api::Api;
 use crate::extract::{Json, Path};
-use crate::members::{self, Faults, Members};
 use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
 use crate::problem::Problem;
+use crate::request_body::{self, Faults, Members};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::Uri;
@@ -19,9 +19,9 @@ use klambda_dispatch::operate::Refused;
 use klambda_dispatch::views::{DeadLetter, Letters, Page};
 use serde_json::{Value, json};
 
-/// Looks at the engine for one page, each of them short.
+/// Maximum number of short queries to the engine for one page.
 const LOOKS_MAX: usize = 200;
-/// Dead letters removed in one step.
+/// Number of dead letters that are removed in one step.
 const PURGED_AT_ONCE: usize = 500;
 const IDS_MAX: usize = 1000;
 
@@ -43,7 +43,7 @@ pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem>
     let after = params.parsed("cursor", cursor);
     params.finish()?;
     check(&api, &selector).await?;
-    let page = page(&api, Letters::new(selector, after, limit)).await?;
+    let page = page(&api, Letters::new(selector, after, limit).within(scope.within())).await?;
     Ok(Json(page).into_response())
 }
 
@@ -64,12 +64,12 @@ async fn page(api: &Api, mut letters: Letters) -> Result<Page<DeadLetter>, Probl
     Ok(Page { items: letters.items, next })
 }
 
-/// The id of the last one on the page before.
+/// The id of the last dead letter on the previous page.
 fn cursor(text: &str) -> Result<(String, Position), String> {
     let parts = text
         .rsplit_once('.')
         .and_then(|(name, number)| Some((name.to_owned(), Position(plain_number(number)?))));
-    parts.ok_or_else(|| "is no cursor of this list".to_owned())
+    parts.ok_or_else(|| "is not a cursor of this list".to_owned())
 }
 
 fn reason(text: &str) -> Result<Reason, String> {
@@ -79,10 +79,10 @@ fn reason(text: &str) -> Result<Reason, String> {
 
 fn time(text: &str) -> Result<Millis, String> {
     Millis::parse_rfc3339(text)
-        .ok_or_else(|| format!("`{text}` is no RFC 3339 time, such as 2026-08-01T12:00:00Z"))
+        .ok_or_else(|| format!("`{text}` is not an RFC 3339 time, such as 2026-08-01T12:00:00Z"))
 }
 
-/// A selector that names a namespace or a subscription which is not there is a slip, not an empty list.
+/// A selector with an unknown namespace or subscription is an error, not an empty list.
 pub async fn check(api: &Api, selector: &Selector) -> Result<(), Problem> {
     let (namespace, subscription) = (selector.namespace.clone(), selector.subscription.clone());
     let is_there = move |engine: &mut Engine| {
@@ -92,7 +92,7 @@ pub async fn check(api: &Api, selector: &Selector) -> Result<(), Problem> {
     Ok(api.query(is_there).await??)
 }
 
-/// A selector in a body, which means dead letters of the request's namespace.
+/// Reads a selector from a body. It selects dead letters in the namespace of the request.
 pub fn read_selector(namespace: &Namespace, body: &Members<'_>) -> Selector {
     const NARROWING: [&str; 7] = ["subscription", "key", "type", "reason", "since", "until", "ids"];
     const KNOWN: [&str; 8] = ["subscription", "key", "type", "reason", "since", "until", "ids", "all"];
@@ -100,19 +100,19 @@ pub fn read_selector(namespace: &Namespace, body: &Members<'_>) -> Selector {
     let (all, narrows) =
         (selector.flag("all").unwrap_or(false), NARROWING.iter().any(|name| selector.has(name)));
     if !body.has("selector") {
-        body.fault("selector", "is missing; {\"all\": true} selects every dead letter");
+        body.fault("selector", "is missing; use {\"all\": true} to select all dead letters");
     } else if !all && !narrows {
         let names = NARROWING.join(", ");
         body.fault(
             "selector",
-            format!("is empty; give one of {names}, or {{\"all\": true}} for every dead letter"),
+            format!("is empty; use one of {names}, or {{\"all\": true}} for all dead letters"),
         );
     } else if all && narrows {
-        selector.fault("all", "selects every dead letter and cannot be combined with other members");
+        selector.fault("all", "selects all dead letters and cannot be combined with other members");
     }
     let ids = selector.has("ids").then(|| selector.texts("ids"));
     if ids.as_ref().is_some_and(|ids| ids.len() > IDS_MAX) {
-        selector.fault("ids", format!("are more than {IDS_MAX}"));
+        selector.fault("ids", format!("must be at most {IDS_MAX}"));
     }
     let ids = ids.map(|ids| ids.iter().map(|id| namespace.full_name(id)).collect());
     Selector {
@@ -145,10 +145,10 @@ pub async fn show(
 fn view(engine: &Engine, id: &str) -> Result<DeadLetter, Refused> {
     let (subscription, position) = engine.dead_letter_id(id)?;
     let letter = engine.view_dead_letter(subscription, position)?;
-    letter.ok_or_else(|| Refused::NotFound(format!("there is no dead letter {id:?}")))
+    letter.ok_or_else(|| Refused::NotFound(format!("dead letter {id:?} not found")))
 }
 
-/// Answers what was deleted.
+/// Returns the deleted dead letter.
 pub async fn delete(
     api: Api,
     namespace: Namespace,
@@ -160,7 +160,7 @@ pub async fn delete(
     let _turn = api.turns.shows.acquire().await;
     let done = move |engine: &mut Engine| {
         let letter = match view(engine, &id) {
-            // The engine tells one that is on its way from one that is not there.
+            // The engine distinguishes one that is in flight from one that does not exist.
             Err(missing @ Refused::NotFound(_)) => {
                 return Err(engine.delete_dead_letter(&id).err().unwrap_or(missing));
             }
@@ -174,7 +174,7 @@ pub async fn delete(
 
 pub async fn purge(api: Api, namespace: Namespace, uri: Uri, body: Bytes) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    let (selector, holders) = read_purge(&namespace, &members::parse(&body)?)?;
+    let (selector, holders) = read_purge(&namespace, &request_body::parse(&body)?)?;
     check(&api, &selector).await?;
     let purged = purge_all(&api, selector, holders).await?;
     Ok(Json(json!({"purged": purged})).into_response())
@@ -189,7 +189,7 @@ fn read_purge(namespace: &Namespace, body: &Value) -> Result<(Selector, bool), P
     Ok((selector, holders))
 }
 
-/// In steps, so that nobody else waits for all of it.
+/// Works in steps, so that no other request waits for all of it.
 async fn purge_all(api: &Api, selector: Selector, holders: bool) -> Result<u64, Problem> {
     let mut purged = 0;
     let mut after = None;
@@ -210,7 +210,7 @@ fn delete_some(engine: &mut Engine, ids: &[String]) -> Result<u64, Refused> {
     for id in ids {
         match engine.delete_dead_letter(id) {
             Ok(()) => deleted += 1,
-            // Replayed meanwhile, or in its lane's turn just now: it is somebody else's.
+            // It was replayed meanwhile or is being delivered now: skip it.
             Err(Refused::NotFound(_) | Refused::Conflict(_)) => {}
             Err(refused) => return Err(refused),
         }

@@ -1,6 +1,7 @@
-//! `/api/v1/events`: the log, by page, as it grows, and one event's fate. Sending events is in `accept`.
+//! `/api/v1/events`: the log by page, the log as it grows, and the state of one event. `accept` receives events.
 
 pub mod accept;
+mod newest;
 mod page;
 mod tail;
 
@@ -11,18 +12,26 @@ use crate::params::{LIMIT_DEFAULT, Params};
 use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri, header};
-use klambda_core::ids::{Address, NamespaceId, Position, plain_number};
+use klambda_core::fault::unknown as unknown_word;
+use klambda_core::ids::{NamespaceId, Position, plain_number};
 use klambda_dispatch::history::{Filter, Found, History, Item, Kinds, push};
 use klambda_dispatch::views::{Fate, Sighting, Time};
+use klambda_store::address::LogAddress;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
 
 pub async fn list(api: Api, scope: Scope, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["after", "type", "limit"]);
+    let params = Params::read(&uri, &["after", "before", "order", "type", "limit"]);
     let kinds = params.text("type").map_or(Kinds::All, Kinds::parse);
     let after = params.number("after").map(Position);
     let limit = params.text("limit").is_some().then(|| params.limit());
+    let before = params.number("before").map(Position);
+    if is_newest_first(&params, &headers) {
+        params.finish()?;
+        let wanted = Wanted::read(&api, scope, kinds).await?;
+        return newest::open(api, before, wanted, limit.unwrap_or(LIMIT_DEFAULT)).await;
+    }
     if wants_stream(&headers) {
         let after = last_event_id(&headers, &params).or(after);
         params.finish()?;
@@ -35,23 +44,46 @@ pub async fn list(api: Api, scope: Scope, uri: Uri, headers: HeaderMap) -> Resul
     page::open(api, after.unwrap_or_default(), wanted, limit.unwrap_or(LIMIT_DEFAULT)).await
 }
 
-/// Which events a list has, and how it shows them.
+fn is_newest_first(params: &Params, headers: &HeaderMap) -> bool {
+    let order = params.parsed("order", |text| match text {
+        "asc" => Ok(false),
+        "desc" => Ok(true),
+        other => Err(unknown_word("order", other, &["asc", "desc"])),
+    });
+    let newest_first = order.unwrap_or(false);
+    if newest_first && wants_stream(headers) {
+        params.fault("order", "cannot be desc in a stream");
+    }
+    match newest_first {
+        true if params.text("after").is_some() => params.fault("after", "needs order=asc; use before"),
+        false if params.text("before").is_some() => params.fault("before", "needs order=desc; use after"),
+        _ => {}
+    }
+    newest_first
+}
+
+/// The filter of a list and its output format.
 struct Wanted {
     filter: Filter,
-    /// Where those of all namespaces are listed: their names.
+    /// The names of namespaces, if the list covers all of them.
     names: Option<HashMap<NamespaceId, String>>,
 }
 
 impl Wanted {
     async fn read(api: &Api, scope: Scope, kinds: Kinds) -> Result<Wanted, Problem> {
-        let (namespace, names) = match scope {
+        let (namespaces, names) = match scope {
             Scope::All => (None, Some(names(api).await?)),
-            Scope::One(namespace) => (Some(one(api, namespace).await?), None),
+            Scope::One(namespace) => (Some(vec![one(api, namespace).await?]), None),
+            Scope::These(wanted) => {
+                let names = names(api).await?;
+                let ids = names.iter().filter(|(_, name)| wanted.contains(*name)).map(|(id, _)| *id);
+                (Some(ids.collect()), Some(names))
+            }
         };
-        Ok(Wanted { filter: Filter { namespace, kinds }, names })
+        Ok(Wanted { filter: Filter { namespaces, kinds }, names })
     }
 
-    /// For a list that goes on: namespaces may have come since.
+    /// For a list that continues: looks up new namespaces.
     async fn know(&mut self, api: &Api, items: &[Item]) -> Result<(), Problem> {
         let is_unknown =
             |names: &HashMap<_, _>| items.iter().any(|item| !names.contains_key(&item.namespace));
@@ -63,7 +95,7 @@ impl Wanted {
 
     fn write(&self, item: &Item, out: &mut Vec<u8>) {
         let Some(names) = &self.names else { return out.extend_from_slice(&item.json) };
-        // A namespace's name needs no escapes; that of one that is gone is not known.
+        // Namespace names need no escaping. The name of a deleted namespace is unknown.
         let name = names.get(&item.namespace).map_or("null".to_owned(), |name| format!("\"{name}\""));
         out.extend_from_slice(format!("{{\"namespace\":{name},").as_bytes());
         out.extend_from_slice(&item.json[1..]);
@@ -85,12 +117,12 @@ fn wants_stream(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Where a client that lost its connection goes on.
+/// Where a client that lost its connection resumes.
 fn last_event_id(headers: &HeaderMap, params: &Params) -> Option<Position> {
     let value = headers.get("last-event-id")?;
     let position = value.to_str().ok().and_then(|text| plain_number(text.trim())).map(Position);
     if position.is_none() {
-        params.fault("Last-Event-ID", "should be a position");
+        params.fault("Last-Event-ID", "must be a position");
     }
     position
 }
@@ -123,7 +155,7 @@ pub async fn show(
     let found =
         if found.is_empty() { search(&api, namespace, &id, params.owned("source")).await? } else { found };
     let Some(newest) = found.last() else { return Err(unknown(&id, params.text("source"))) };
-    let written: Vec<(Address, Position)> = found.iter().map(|found| (found.at, found.position)).collect();
+    let written: Vec<(LogAddress, Position)> = found.iter().map(|found| (found.at, found.position)).collect();
     let (source, event_id) = (newest.source.clone(), id.clone());
     let fates = api.query(move |engine| engine.fates(namespace, &source, &event_id, &written)).await??;
     let traced = Traced {
@@ -138,7 +170,7 @@ pub async fn show(
 async fn by_marks(api: &Api, namespace: NamespaceId, source: &str, id: &str) -> Result<Vec<Found>, Problem> {
     let (source, id) = (source.to_owned(), id.to_owned());
     let sightings = api.query(move |engine| engine.sightings(namespace, &source, &id)).await??;
-    // A mark can outlive its event: what retention has removed is passed over.
+    // A mark can outlive its event. Events that retention has removed are skipped.
     let read = move |history: &History| {
         let at = |sighting: Sighting| history.at(sighting.at, sighting.located).ok().flatten();
         let mut found = Vec::new();
@@ -163,11 +195,11 @@ async fn search(
     sources.sort_unstable();
     sources.dedup();
     if !given && sources.len() > 1 {
-        let detail = format!("several sources have an event {id:?}: say which with ?source=");
+        let detail = format!("several sources have an event {id:?}: select one with the parameter source");
         return Err(Problem::bad_request(detail).with("sources", sources));
     }
     if !given && let Some(source) = sources.first() {
-        // Marks know more than the newest part of the log.
+        // Marks cover more than the newest part of the log.
         return by_marks(api, namespace, source, id)
             .await
             .map(|marked| if marked.is_empty() { found } else { marked });
@@ -177,14 +209,14 @@ async fn search(
 
 fn unknown(id: &str, source: Option<&str>) -> Problem {
     Problem::not_found(match source {
-        Some(source) => format!("no event {id:?} of source {source:?} is known"),
+        Some(source) => format!("event {id:?} of source {source:?} not found"),
         None => format!(
-            "no event {id:?} is in the newest part of the log; with ?source= an older one can be found, too"
+            "event {id:?} not found in the newest part of the log; set the parameter source to find an older one"
         ),
     })
 }
 
 fn json(event: &[u8]) -> Result<Box<RawValue>, Problem> {
     klambda_dispatch::views::event_json(event)
-        .map_err(|error| Problem::internal(format!("the event could not be read: {error}")))
+        .map_err(|error| Problem::internal(format!("could not read the event: {error}")))
 }

@@ -1,4 +1,4 @@
-//! What handlers take out of a request; what cannot be taken is answered with a problem, not with plain text.
+//! Extractors for handlers. A failed extraction is reported as a problem, not as plain text.
 
 use crate::problem::Problem;
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -9,13 +9,13 @@ use http::{HeaderMap, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A JSON body, in or out.
+/// A JSON body of a request or response.
 pub struct Json<T>(pub T);
 
-/// The query's parameters.
+/// The query parameters.
 pub struct Query<T>(pub T);
 
-/// The parameters in the path, percent-decoded.
+/// The path parameters, percent-decoded.
 pub struct Path<T>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
@@ -26,9 +26,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
         let body = Bytes::from_request(request, state)
             .await
             .map_err(|rejection| Problem::bad_request(rejection.body_text()))?;
-        serde_json::from_slice(&body)
-            .map(Json)
-            .map_err(|error| Problem::bad_request(format!("the body is not the JSON this needs: {error}")))
+        serde_json::from_slice(&body).map(Json).map_err(|error| {
+            Problem::bad_request(format!("the body is not valid JSON for this request: {error}"))
+        })
     }
 }
 
@@ -36,9 +36,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
         match serde_json::to_vec(&self.0) {
             Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
-            Err(error) => {
-                Problem::internal(format!("the answer could not be written: {error}")).into_response()
-            }
+            Err(error) => Problem::internal(format!("could not write the response: {error}")).into_response(),
         }
     }
 }
@@ -61,7 +59,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
     }
 }
 
-/// `application/json` or any `+json`; nothing said is taken for JSON.
+/// Accepts `application/json`, any `+json`, or no content type.
 fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
     let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
     let media = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
@@ -70,5 +68,5 @@ fn check_json(headers: &HeaderMap) -> Result<(), Problem> {
     if is_json {
         return Ok(());
     }
-    Err(Problem::unsupported_media_type(format!("send content-type: application/json, not {media}")))
+    Err(Problem::unsupported_media_type(format!("use content-type: application/json, not {media}")))
 }

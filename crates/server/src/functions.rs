@@ -1,33 +1,37 @@
-//! `/api/v1/lambda/functions` and `/api/v1/lambda/agents`: what is to run, and what became of it.
+//! `/api/v1/lambda/functions` and `/api/v1/lambda/agents`: functions and agents with their status.
 
 pub mod invoke;
 pub mod limits;
 pub mod logs;
+pub mod revisions;
 pub mod watch;
 
 use crate::api::Api;
+use crate::auth::Who;
 use crate::extract::{Json, Path};
-use crate::members;
 use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
 use crate::problem::Problem;
-use crate::subscriptions;
+use crate::redact::redact;
+use crate::request_body;
+use crate::routes::may_read_files;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{StatusCode, Uri, header};
+use klambda_access::{Reach, Role};
 use klambda_control::{Applied, Error, Name};
 use klambda_core::fault::Fault;
 use klambda_dispatch::documents;
-use klambda_functions::resource::{Kind, Resource};
-use klambda_functions::write::Change;
+use klambda_functions::resource::{Resource, ResourceKind, source};
+use klambda_functions::write::{Change, LAST_APPLIED};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 const AGENTS: &str = "/api/v1/lambda/agents";
 
-/// Which kind an address is of.
-pub fn kind_of(uri: &Uri) -> Kind {
-    if uri.path().starts_with(AGENTS) { Kind::LambdaAgent } else { Kind::LambdaFunction }
+/// The kind that a path stands for.
+pub fn kind_of(uri: &Uri) -> ResourceKind {
+    if uri.path().starts_with(AGENTS) { ResourceKind::LambdaAgent } else { ResourceKind::LambdaFunction }
 }
 
 #[derive(Serialize)]
@@ -36,59 +40,98 @@ struct Page {
     next: Option<String>,
 }
 
-pub async fn list(api: Api, uri: Uri, scope: Scope) -> Result<Response, Problem> {
+pub async fn list(api: Api, who: Who, uri: Uri, scope: Scope) -> Result<Response, Problem> {
     let params = Params::read(&uri, &["limit", "cursor"]);
     let (kind, limit) = (kind_of(&uri), params.limit());
     let after = params.parsed("cursor", |text| match text.split_once('/') {
         Some((namespace, name)) => Ok(Name::new(namespace, name)),
-        None => Err("should be what `next` of the last page said".to_owned()),
+        None => Err("must be the value of `next` of the previous page".to_owned()),
     });
     params.finish()?;
     let asked = scope.clone();
-    api.query(move |engine| subscriptions::check(engine, &asked)).await??;
-    let is_wanted = |resource: &Resource| resource.kind == kind && scope.has(&resource.metadata.namespace);
+    api.query(move |engine| asked.must_be_there(engine)).await??;
+    let within = scope.within();
+    let is_wanted = |resource: &Resource| resource.kind == kind && within.has(&resource.metadata.namespace);
     let (found, more) = api.control.list(after.as_ref(), limit, is_wanted);
     let last = found.last().filter(|_| more);
     let next = last.map(|last| format!("{}/{}", last.metadata.namespace, last.metadata.name));
-    let items = found.iter().map(|resource| resource.to_json()).collect();
+    let items = found.iter().map(|resource| shown(resource, &who)).collect();
     Ok(Json(Page { items, next }).into_response())
+}
+
+fn shown(resource: &Resource, who: &Who) -> Value {
+    let mut document = resource.to_json();
+    redact(&mut document["spec"], &resource.metadata.namespace, who);
+    // The manifest that was applied last has the same values.
+    if !who.allows(Role::Developer, Reach::In(&resource.metadata.namespace))
+        && let Some(annotations) = document["metadata"]["annotations"].as_object_mut()
+    {
+        annotations.remove(LAST_APPLIED);
+    }
+    document
 }
 
 pub async fn show(
     api: Api,
+    who: Who,
     uri: Uri,
     namespace: Namespace,
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
     let name = Name::new(&namespace, &name);
-    Ok(Json(api.control.find(kind_of(&uri), &name)?.to_json()).into_response())
+    Ok(Json(shown(&*api.control.find(kind_of(&uri), &name)?, &who)).into_response())
 }
 
-pub async fn create(api: Api, uri: Uri, namespace: Namespace, body: Bytes) -> Result<Response, Problem> {
+pub async fn create(
+    api: Api,
+    who: Who,
+    uri: Uri,
+    namespace: Namespace,
+    body: Bytes,
+) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    let mut document = members::parse(&body)?;
-    place(&mut document, &namespace, None)?;
+    let document = placed(allowed(&body, &who)?, &[("namespace", &namespace)])?;
     let applied = api.control.create(&document, kind_of(&uri)).await?;
     Ok(accepted(&uri, &applied))
 }
 
+/// Parses the body, if the caller may let the server read the files that it names.
+fn allowed(body: &Bytes, who: &Who) -> Result<Value, Problem> {
+    let document = request_body::parse(body)?;
+    if let Some(folder) = source::folder_of(&document) {
+        may_read_files(who, &format!("the folder {folder}"))?;
+    }
+    Ok(document)
+}
+
 pub async fn put(
     api: Api,
+    who: Who,
     uri: Uri,
     namespace: Namespace,
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["apply"]);
-    let apply = params.flag("apply");
-    params.finish()?;
-    if !apply {
-        return change(api, uri, &namespace, &name, body).await;
+    let params = Params::read(&uri, &["apply", "dryRun"]);
+    let (apply, dry_run) = (params.flag("apply"), params.flag("dryRun"));
+    if dry_run && !apply {
+        params.fault("dryRun", "needs apply=true");
     }
-    let mut document = members::parse(&body)?;
-    place(&mut document, &namespace, Some(&name))?;
-    let applied = api.control.apply(&Name::new(&namespace, &name), &document, kind_of(&uri)).await?;
+    params.finish()?;
+    let body = allowed(&body, &who)?;
+    if !apply {
+        return change(api, uri, &namespace, &name, &body).await;
+    }
+    let document = placed(body, &[("namespace", &namespace), ("name", &name)])?;
+    let (name, kind) = (Name::new(&namespace, &name), kind_of(&uri));
+    if dry_run {
+        let applied = api.control.try_apply(&name, &document, kind).await?;
+        let document = shown(&applied.resource, &who);
+        let answer = json!({ "dryRun": true, "change": word(&applied), "document": document });
+        return Ok(Json(answer).into_response());
+    }
+    let applied = api.control.apply(&name, &document, kind).await?;
     Ok(match applied.change {
         Change::Created => accepted(&uri, &applied),
         _ => Json(summary(&applied)).into_response(),
@@ -97,18 +140,18 @@ pub async fn put(
 
 pub async fn patch(
     api: Api,
+    who: Who,
     uri: Uri,
     namespace: Namespace,
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    change(api, uri, &namespace, &name, body).await
+    change(api, uri, &namespace, &name, &allowed(&body, &who)?).await
 }
 
-async fn change(api: Api, uri: Uri, namespace: &str, name: &str, body: Bytes) -> Result<Response, Problem> {
-    let document = members::parse(&body)?;
-    let applied = api.control.update(kind_of(&uri), &Name::new(namespace, name), &document).await?;
+async fn change(api: Api, uri: Uri, namespace: &str, name: &str, body: &Value) -> Result<Response, Problem> {
+    let applied = api.control.update(kind_of(&uri), &Name::new(namespace, name), body).await?;
     Ok(Json(summary(&applied)).into_response())
 }
 
@@ -136,41 +179,37 @@ pub async fn rebuild(
     Ok((StatusCode::ACCEPTED, Json(summary(&applied))).into_response())
 }
 
-/// What the address says is put into the document; where both say something, they must agree.
-fn place(document: &mut Value, namespace: &str, name: Option<&str>) -> Result<(), Problem> {
-    let mut faults = Vec::new();
-    if let Value::Object(members) = document {
-        let metadata = members.entry("metadata").or_insert_with(|| json!({}));
-        if let Value::Object(metadata) = metadata {
-            for (member, given) in [("namespace", Some(namespace)), ("name", name)] {
-                let Some(given) = given else { continue };
-                let said = metadata.entry(member).or_insert_with(|| given.into());
-                if said.as_str().is_some_and(|said| said != given) {
-                    let message = format!("is {said}, but the request is for `{given}`");
-                    faults.push(Fault::new(format!("metadata.{member}"), message));
-                }
-            }
-        }
-    }
-    if faults.is_empty() { Ok(()) } else { Err(invalid(faults)) }
+fn placed(mut document: Value, address: &[(&str, &str)]) -> Result<Value, Problem> {
+    let faults = request_body::place(&mut document, address);
+    if faults.is_empty() { Ok(document) } else { Err(invalid(faults)) }
 }
 
 fn accepted(uri: &Uri, applied: &Applied) -> Response {
     let metadata = &applied.resource.metadata;
-    let kinds = if kind_of(uri) == Kind::LambdaAgent { "agents" } else { "functions" };
+    let kinds = if kind_of(uri) == ResourceKind::LambdaAgent { "agents" } else { "functions" };
     let location = format!("/api/v1/lambda/{kinds}/{}?namespace={}", metadata.name, metadata.namespace);
     (StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(summary(applied))).into_response()
+}
+
+fn word(applied: &Applied) -> &'static str {
+    match (applied.resource.metadata.deletion_timestamp, applied.change) {
+        (Some(_), _) => "deleted",
+        (None, Change::Created) => "created",
+        (None, Change::Nothing) => "unchanged",
+        (None, _) => "configured",
+    }
 }
 
 fn summary(applied: &Applied) -> Value {
     let Resource { kind, metadata, spec, status, .. } = &*applied.resource;
     let is_built = spec.source.as_ref().is_some_and(|source| source.kind.is_built());
     let next = if is_built { "build" } else { "deployment" };
-    let (change, message) = match (metadata.deletion_timestamp, applied.change) {
-        (Some(_), _) => ("deleted", "deletion initiated".to_owned()),
-        (None, Change::Created) => ("created", format!("created, {next} starting")),
-        (None, Change::Nothing) => ("unchanged", "is unchanged".to_owned()),
-        (None, _) => ("configured", "updated successfully".to_owned()),
+    let change = word(applied);
+    let message = match change {
+        "deleted" => "deletion initiated".to_owned(),
+        "created" => format!("created, {next} starting"),
+        "unchanged" => "is unchanged".to_owned(),
+        _ => "updated successfully".to_owned(),
     };
     json!({
         "name": metadata.name,
@@ -186,7 +225,7 @@ fn summary(applied: &Applied) -> Value {
 fn invalid(faults: Vec<Fault>) -> Problem {
     let detail = match faults.as_slice() {
         [one] => one.to_string(),
-        many => format!("{} things are wrong with the document", many.len()),
+        many => format!("the document has {} errors", many.len()),
     };
     Problem::invalid_function(detail).faults(faults)
 }
@@ -195,8 +234,11 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Problem {
         let detail = error.to_string();
         match error {
-            Error::NotFound { .. } => Problem::not_found(detail),
-            Error::Exists { .. } | Error::Conflict(_) | Error::Deleting => Problem::conflict(detail),
+            Error::NotFound { .. } | Error::NoRevision { .. } => Problem::not_found(detail),
+            Error::Exists { .. } | Error::Conflict(_) | Error::Deleting | Error::ArtifactGone { .. } => {
+                Problem::conflict(detail)
+            }
+            Error::Damaged { .. } => Problem::internal(detail),
             Error::Invalid(faults) => invalid(faults),
             Error::Limit(_) | Error::NamespaceLimit { .. } => Problem::limit_reached(detail),
             Error::Store(documents::Error::Refused(refused)) => refused.into(),

@@ -1,21 +1,21 @@
-//! A web page must not reach a local server: requests are served only under names of this server, and pages
-//! only when they were loaded from it.
+//! Protects a local server from web pages: it serves only requests that use one of its own names, and pages only if they
+//! were loaded from it.
 //!
-//! A page that resolves its own name to 127.0.0.1 shows that name in `Host`; a page that calls
-//! `http://localhost` directly shows its own in `Origin`. Both are refused here, before anything is read.
+//! A page that resolves its own name to 127.0.0.1 shows that name in `Host`. A page that calls `http://localhost` directly
+//! shows its own name in `Origin`. Both are rejected here, before anything is read.
 
 use crate::problem::Problem;
 use http::{HeaderMap, Uri, header};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The names under which this server answers.
+/// The host names of this server.
 #[derive(Clone, Debug)]
 pub struct Guard {
     listen: IpAddr,
     allowed: Vec<Allowed>,
 }
 
-/// A name the configuration adds; with a port, that port only.
+/// A host name from the configuration. With a port, only that port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Allowed {
     host: String,
@@ -24,13 +24,13 @@ struct Allowed {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No `Host`, or several, or one that is no host at all.
+    /// `Host` is missing, repeated or malformed.
     NoHost,
     ForeignHost(String),
     ForeignOrigin(String),
 }
 
-/// `host[:port]` as a header holds it. Case and a trailing dot do not tell names apart.
+/// `host[:port]` from a header. Case and a trailing dot are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Authority<'a> {
     host: &'a str,
@@ -38,7 +38,7 @@ struct Authority<'a> {
 }
 
 impl Guard {
-    /// Entries of `allow_hosts` that are no host are returned as faults.
+    /// Returns invalid entries of `allow_hosts` as faults.
     pub fn new(listen: SocketAddr, allow_hosts: &[String]) -> Result<Guard, Vec<String>> {
         let (mut allowed, mut faults) = (Vec::new(), Vec::new());
         for entry in allow_hosts {
@@ -50,7 +50,7 @@ impl Guard {
         if faults.is_empty() { Ok(Guard { listen: listen.ip(), allowed }) } else { Err(faults) }
     }
 
-    /// Whether a request may be served; `local` is the address its connection came in on.
+    /// Checks whether a request may be served. `local` is the local address of its connection.
     pub fn check(&self, uri: &Uri, headers: &HeaderMap, local: IpAddr) -> Result<(), Refusal> {
         let host = self.host(uri, headers, local)?;
         match single(headers, header::ORIGIN) {
@@ -61,7 +61,7 @@ impl Guard {
         }
     }
 
-    /// The same for a request that names nobody in its first line, with the only `Host` and `Origin` it has.
+    /// The same for a request without a host in its first line, given its only `Host` and `Origin`.
     pub(crate) fn admits(&self, host: &str, origin: Option<&str>, local: IpAddr) -> bool {
         let Ok(host) = self.known(host, local) else { return false };
         origin.is_none_or(|origin| self.is_own_origin(origin, host))
@@ -75,7 +75,7 @@ impl Guard {
     ) -> Result<Authority<'a>, Refusal> {
         let One::Value(text) = single(headers, header::HOST) else { return Err(Refusal::NoHost) };
         let host = self.known(text, local)?;
-        // `GET http://elsewhere/ HTTP/1.1` asks a proxy; what it names counts as much as `Host`.
+        // `GET http://elsewhere/ HTTP/1.1` is a proxy request. The host in its URL counts like `Host`.
         match uri.authority() {
             Some(named) => self.known(named.as_str(), local),
             None => Ok(host),
@@ -91,8 +91,8 @@ impl Guard {
         if host.host.eq_ignore_ascii_case("localhost") {
             return true;
         }
-        // A literal address cannot be rebound by a name server: the address it came in on is its own name.
-        // 0.0.0.0 is never one: browsers take it for this machine.
+        // DNS cannot rebind a literal address, so the local address is one of our names. 0.0.0.0 is not, because browsers use it
+        // for this machine.
         let own = |ip: IpAddr| {
             ip.is_loopback() || (!ip.is_unspecified() && (ip == self.listen || ip == local.to_canonical()))
         };
@@ -106,8 +106,8 @@ impl Guard {
         })
     }
 
-    /// A page of this server itself, or of a host that was allowed by name. Another port of the same machine is
-    /// another origin: any program may listen there.
+    /// A page of this server or of an allowed host. Another port of the same machine is another origin, because any program
+    /// may listen there.
     fn is_own_origin(&self, origin: &str, host: Authority<'_>) -> bool {
         let Some((scheme, rest)) = origin.split_once("://") else { return false };
         let default_port = match scheme {
@@ -125,21 +125,21 @@ impl Refusal {
     pub fn problem(&self) -> Problem {
         match self {
             Refusal::NoHost => {
-                Problem::bad_request("the request needs one Host header that names this server")
+                Problem::bad_request("the request needs exactly one Host header with a name of this server")
             }
             Refusal::ForeignHost(host) => Problem::foreign_host(format!(
-                "{host} is no name of this server; start it with --allow-host {} to serve under it",
+                "{host} is not a name of this server; to allow it, start the server with --allow-host {}",
                 bare(host)
             )),
             Refusal::ForeignOrigin(origin) => Problem::foreign_origin(format!(
-                "pages of {origin} may not call this server; start it with --allow-host {} to let them",
+                "pages of {origin} may not call this server; to allow them, start the server with --allow-host {}",
                 bare(origin.rsplit_once("://").map_or(origin, |(_, host)| host))
             )),
         }
     }
 }
 
-/// The name alone, as `--allow-host` takes it.
+/// The host name without its port, as `--allow-host` expects it.
 fn bare(host: &str) -> &str {
     match Authority::parse(host) {
         Some(authority) if authority.host.contains(':') => host,
@@ -151,7 +151,7 @@ fn bare(host: &str) -> &str {
 enum One<'a> {
     None,
     Value(&'a str),
-    /// Several, or not text: never to be guessed at.
+    /// Repeated or not text: rejected.
     Unreadable,
 }
 
@@ -196,7 +196,7 @@ fn port(after: &str) -> Option<Option<u16>> {
         return Some(None);
     }
     let digits = after.strip_prefix(':')?;
-    // `u16::from_str` would take a plus sign.
+    // `u16::from_str` would accept a plus sign.
     if !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
@@ -353,9 +353,9 @@ mod tests {
     #[test]
     fn a_refusal_says_what_to_do() {
         let refused = Refusal::ForeignHost("evil.example:80".into()).problem();
-        assert!(refused.detail().contains("--allow-host evil.example "), "{}", refused.detail());
+        assert!(refused.detail().contains("--allow-host evil.example"), "{}", refused.detail());
         let refused = Refusal::ForeignOrigin("https://evil.example:444".into()).problem();
-        assert!(refused.detail().contains("--allow-host evil.example "), "{}", refused.detail());
+        assert!(refused.detail().contains("--allow-host evil.example"), "{}", refused.detail());
         assert_eq!(Guard::new("127.0.0.1:1".parse().unwrap(), &["a b".into()]).unwrap_err(), ["a b"]);
     }
 }

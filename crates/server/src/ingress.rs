@@ -1,4 +1,4 @@
-//! The one way in for events, whoever brings them. Here it is decided whether those that ask for something are obeyed.
+//! The single entry point for events. It decides whether a sender may send commands.
 
 use crate::api::Api;
 use crate::problem::Problem;
@@ -8,9 +8,9 @@ use klambda_core::binding::Rejected;
 use klambda_core::event::Event;
 use klambda_core::namespace;
 use klambda_core::subscription::CONTROLLER;
-use klambda_dispatch::{Judged, Sender};
+use klambda_dispatch::{EventResult, Sender};
 
-/// What somebody may do with events in a namespace: an event asks for no more than its sender could do over REST.
+/// The rights of a sender in a namespace: an event may command no more than its sender may do over REST.
 pub fn sender(who: &Identity, namespace: &str) -> Sender {
     Sender {
         namespace: (namespace != namespace::DEFAULT).then(|| namespace.into()),
@@ -18,7 +18,7 @@ pub fn sender(who: &Identity, namespace: &str) -> Sender {
     }
 }
 
-/// Whether somebody may have the commands in a subscription carried out again: those are in the server's own.
+/// Whether a caller may run the commands in a subscription again. They are in the subscription of the control plane.
 pub fn may_act_on(who: &Identity, namespace: &str, subscription: &str) -> Result<(), Problem> {
     match subscription == CONTROLLER {
         true => demand(who, Role::Developer, Reach::In(namespace)),
@@ -26,13 +26,13 @@ pub fn may_act_on(who: &Identity, namespace: &str, subscription: &str) -> Result
     }
 }
 
-/// Answers when what was accepted is durable.
+/// Returns when the accepted events are durable.
 pub async fn take(
     api: &Api,
     sender: Sender,
     events: Vec<Result<Event, Rejected>>,
-) -> Result<Vec<Judged>, Problem> {
-    if sender.may_command && events.iter().flatten().any(|event| klambda_control::acts(&event.kind)) {
+) -> Result<Vec<EventResult>, Problem> {
+    if sender.may_command && events.iter().flatten().any(|event| klambda_control::is_command(&event.kind)) {
         api.control.listen(sender.namespace.as_deref().unwrap_or(namespace::DEFAULT)).await?;
     }
     api.handle.accept(sender, events).await.map_err(|_| api.stopped())

@@ -1,4 +1,4 @@
-//! Where bytes of clients come in, with TLS or without: each of them counts from here until its request is answered.
+//! Receives bytes from clients, with or without TLS. Each byte counts from here until its request has a response.
 
 use crate::connection::Connection;
 use bytes::{Buf, Bytes};
@@ -10,11 +10,11 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// The socket of a client. It is read only as far as there is room for what was sent: the rest waits with the client.
+/// The socket of a client. It is read only while there is memory for the data. The rest waits at the client.
 pub(crate) struct Inlet {
     stream: TcpStream,
     connection: Arc<Connection>,
-    /// Bytes that were read and put back: the next reader gets them first.
+    /// Bytes that were read and put back. The next reader gets them first.
     first: VecDeque<Bytes>,
 }
 
@@ -23,7 +23,7 @@ impl Inlet {
         Inlet { stream, connection, first: VecDeque::new() }
     }
 
-    /// These bytes were read and not used. They are counted already.
+    /// Puts back bytes that were read and not used. They are already counted.
     pub(crate) fn put_back(&mut self, bytes: VecDeque<Bytes>) {
         self.first = bytes;
     }
@@ -45,7 +45,7 @@ impl Inlet {
         let held = &self.connection.held;
         match held.room() {
             0 => {
-                // Who sends nothing needs no room, and should not stand in the way of those who do.
+                // A client that sends nothing needs no memory, and must not block others.
                 ready!(self.stream.poll_read_ready(cx))?;
                 held.poll_room(cx).map(Ok)
             }

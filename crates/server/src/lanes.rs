@@ -1,14 +1,13 @@
-//! `/api/v1/lanes`: the keys of ordered subscriptions, why they wait, and what a person may do about it.
+//! `/api/v1/lanes`: the keys of ordered subscriptions, why they wait, and actions on them.
 
 use crate::api::Api;
 use crate::auth::Who;
 use crate::extract::{Json, Path};
 use crate::ingress;
-use crate::members::{self, Faults, Members};
 use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
 use crate::problem::Problem;
-use crate::subscriptions;
+use crate::request_body::{self, Faults, Members};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::Uri;
@@ -25,12 +24,12 @@ use serde::Serialize;
 struct List {
     items: Vec<Lane>,
     next: Option<String>,
-    /// Of a sorted list: not all lanes could be compared.
+    /// For a sorted list: not all lanes were compared.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     partial: bool,
 }
 
-/// Looks at the engine for one page of a list, each of them short. A page may end early; `next` tells.
+/// Maximum number of short queries to the engine for one page. A page may end early; `next` shows it.
 const LOOKS_MAX: usize = 40;
 
 pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem> {
@@ -40,7 +39,7 @@ pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem>
     };
     let name = query.subscription.clone();
     let is_there = move |engine: &mut Engine| {
-        subscriptions::check(engine, &scope)?;
+        scope.must_be_there(engine)?;
         name.map_or(Ok(()), |name| engine.subscription_id(&name).map(drop))
     };
     api.query(is_there).await??;
@@ -52,7 +51,7 @@ pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem>
 }
 
 enum Asked {
-    /// `?subscription=&key=`: for keys that a path cannot hold.
+    /// `?subscription=&key=`: for keys that do not fit into a path.
     One {
         subscription: String,
         key: String,
@@ -70,27 +69,24 @@ fn read(uri: &Uri, scope: &Scope) -> Result<Asked, Problem> {
     let sort = params.parsed("sort", sort);
     let limit = params.limit();
     let after = params.parsed("cursor", |text| {
-        let (name, key) = text.split_once('~').ok_or("is no cursor of this list")?;
+        let (name, key) = text.split_once('~').ok_or("is not a cursor of this list")?;
         Ok((name.to_owned(), key.to_owned()))
     });
     if sort.is_some() && params.text("cursor").is_some() {
-        params.fault("cursor", "a sorted list is one page: the first hundred");
+        params.fault("cursor", "a sorted list has only one page with the first 100 lanes");
     }
     params.finish()?;
-    Ok(Asked::Many(
-        LaneQuery { namespace: scope.name().map(str::to_owned), subscription, state, after, limit },
-        sort,
-    ))
+    Ok(Asked::Many(LaneQuery { within: scope.within(), subscription, state, after, limit }, sort))
 }
 
 fn one(params: &Params, subscription: Option<String>, key: String) -> Result<Asked, Problem> {
     for name in ["state", "sort", "limit", "cursor"] {
         if params.text(name).is_some() {
-            params.fault(name, "has no meaning beside key, which names one lane");
+            params.fault(name, "cannot be combined with key, which selects one lane");
         }
     }
     if subscription.is_none() {
-        params.fault("subscription", "is missing: key names a lane of a subscription");
+        params.fault("subscription", "is missing: key selects a lane of a subscription");
     }
     params.finish()?;
     Ok(Asked::One { subscription: subscription.unwrap_or_default(), key })
@@ -146,7 +142,7 @@ async fn ranked(api: &Api, mut ranking: Ranking, limit: usize) -> Result<List, P
     Ok(List { items: resolve(api, items).await?, next: None, partial })
 }
 
-/// Reads what a view left to be read from the log.
+/// Reads the parts of a view that are only in the log.
 async fn resolve(api: &Api, mut lanes: Vec<Lane>) -> Result<Vec<Lane>, Problem> {
     api.blocking(move |history| {
         lanes.iter_mut().for_each(|lane| lane.resolve(history.reader()));
@@ -239,8 +235,8 @@ async fn acted(
     answer(api, lane).await
 }
 
-/// Of many events all but the last go in parts, so that others get their turn in between. What is purged already when a
-/// part is refused, or nobody waits for the answer any more, stays so.
+/// Purges many events in parts, except the last, so that other requests run in between. Purged events stay purged, even if
+/// a later part is rejected or the client disconnects.
 async fn purge_parts(api: &Api, subscription: &str, key: &str) -> Result<(), Problem> {
     loop {
         let (subscription, key) = (subscription.to_owned(), key.to_owned());
@@ -251,7 +247,7 @@ async fn purge_parts(api: &Api, subscription: &str, key: &str) -> Result<(), Pro
 }
 
 fn read_action(action: &str, body: &Bytes) -> Result<LaneAction, Problem> {
-    let body = members::parse(body)?;
+    let body = request_body::parse(body)?;
     let faults = Faults::default();
     let read = match action {
         "resume" => LaneAction::Resume,
@@ -261,7 +257,7 @@ fn read_action(action: &str, body: &Bytes) -> Result<LaneAction, Problem> {
         "reset" => {
             let members = Members::of(&body, &["expected"], &faults);
             if !members.has("expected") {
-                members.fault("expected", "is missing: the sequence that comes next");
+                members.fault("expected", "is missing: the next expected sequence");
             }
             let expected = members.number("expected", 0..=SEQUENCE_MAX).unwrap_or_default();
             faults.finish(Problem::invalid_body)?;

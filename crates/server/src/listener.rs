@@ -1,11 +1,11 @@
-//! Accepts connections and serves HTTP/1.1 on them, within limits that a client cannot push: connections,
-//! header size, and time for every part of a conversation.
+//! Accepts connections and serves HTTP/1.1, with limits that clients cannot exceed: connections, header size, and time for
+//! every part of a request.
 
 use crate::body::Body;
 use crate::connection::{self, Connection, End, Phase, Timeouts, Watch};
-use crate::fast::{self, Ended};
+use crate::fast_path::{self, Ended};
 use crate::inlet::Inlet;
-use crate::posts::Posts;
+use crate::post_handler::PostHandler;
 use crate::problem::Problem;
 use crate::router::App;
 use crate::shutdown::Shutdown;
@@ -15,7 +15,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use klambda_crash::{Place, Point, contain_future};
-use klambda_dispatch::held::Part;
+use klambda_dispatch::held_memory::Part;
 use socket2::{Domain, Protocol, Type};
 use std::future::Future;
 use std::io;
@@ -30,7 +30,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-/// Answers requests. The first thing every request meets, so it is called without a box and without a spawn.
+/// Handles requests. Every request passes through it first, so it is called without a box and without a spawn.
 pub trait Service: Send + Sync + 'static {
     fn call(
         &self,
@@ -44,37 +44,37 @@ pub struct Options {
     pub timeouts: Timeouts,
     pub connections: usize,
     pub header_bytes: usize,
-    /// How long open requests may go on after a shutdown was requested.
+    /// How long open requests may continue after a shutdown request.
     pub shutdown_timeout: Duration,
     pub tls: Option<TlsAcceptor>,
     pub stats: Arc<Stats>,
-    /// For requests that are not answered yet.
+    /// Memory for requests without a response.
     pub held: Arc<Part>,
 }
 
-/// What became of connections, for the metrics.
+/// Connection counters for the metrics.
 #[derive(Debug, Default)]
 pub struct Stats {
     pub accepted: AtomicU64,
     pub open: AtomicU64,
-    /// Turned away since `limits.connections` were open.
+    /// Rejected because `limits.connections` were open.
     pub refused: AtomicU64,
     pub header_timeouts: AtomicU64,
     pub body_timeouts: AtomicU64,
     pub idle_timeouts: AtomicU64,
-    /// Clients that would not read their answer.
+    /// Clients that did not read their response.
     pub stalled: AtomicU64,
     pub tls_failures: AtomicU64,
-    /// Cut off by the deadline of a shutdown.
+    /// Aborted at the shutdown deadline.
     pub cut: AtomicU64,
 }
 
-/// Connections that are told 503 at the same time; beyond these they are closed without a word.
+/// Maximum number of connections that receive a 503 at the same time. Others are closed without a response.
 const REFUSALS: usize = 64;
 const REFUSAL_TIME: Duration = Duration::from_secs(1);
 const BACKLOG: i32 = 4096;
 
-/// Binds the address, so that a restart need not wait for old connections to be forgotten.
+/// Binds the address so that a restart need not wait for old connections to expire.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -84,11 +84,11 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Serves until shutdown is requested, then finishes what is open within the deadline.
-pub async fn serve<P: Posts>(listener: TcpListener, app: App<P>, options: Options, shutdown: Shutdown) {
+/// Serves until shutdown is requested, then finishes open requests within the deadline.
+pub async fn serve<P: PostHandler>(listener: TcpListener, app: App<P>, options: Options, shutdown: Shutdown) {
     let server = Arc::new(Server::new(app, options, shutdown));
     server.accept(&listener).await;
-    // From here on nobody can connect: a client learns at once that it must go elsewhere.
+    // From here on new connections are refused, so clients can try another server immediately.
     drop(listener);
     server.drain().await;
 }
@@ -103,7 +103,7 @@ struct Server<P> {
     refusal: Bytes,
 }
 
-impl<P: Posts> Server<P> {
+impl<P: PostHandler> Server<P> {
     fn new(app: App<P>, options: Options, shutdown: Shutdown) -> Server<P> {
         Server {
             app: Arc::new(app),
@@ -144,17 +144,17 @@ impl<P: Posts> Server<P> {
         }
     }
 
-    /// A panic outside of any one request, as in a handshake, closes the connection and nothing else.
+    /// A panic outside of a request, for example in a handshake, closes only the connection.
     async fn contained(&self, stream: TcpStream, peer: SocketAddr, permit: OwnedSemaphorePermit) {
         let conversation = pin!(self.converse(stream, peer, permit));
         if let Err(panic) = contain_future(Place::Request, conversation).await {
-            tracing::error!(%panic, %peer, "A connection panicked.");
+            tracing::error!(%panic, %peer, "Connection handler panicked");
         }
     }
 
     async fn converse(&self, stream: TcpStream, peer: SocketAddr, _permit: OwnedSemaphorePermit) {
         let Ok(local) = stream.local_addr() else { return };
-        // Answers are small and awaited: Nagle would only delay them.
+        // Responses are small and clients wait for them: Nagle's algorithm would only delay them.
         let _ = stream.set_nodelay(true);
         let held = self.options.held.holder();
         let connection = Arc::new(Connection::new(peer, local.ip(), self.options.timeouts, held));
@@ -173,14 +173,15 @@ impl<P: Posts> Server<P> {
         self.stats().count(end);
     }
 
-    /// The short way first; what it does not take goes on with all of HTTP, from the first byte not yet answered.
+    /// Tries the fast path first. The HTTP library continues from the first byte without a response.
     async fn serve_plain(&self, mut stream: Inlet, connection: Arc<Connection>) -> End {
         let mut watch = Watch::new(&connection);
         let header_bytes = self.options.header_bytes;
-        match fast::serve(&mut stream, &connection, &self.app, header_bytes, &mut watch, &self.shutdown).await
+        match fast_path::serve(&mut stream, &connection, &self.app, header_bytes, &mut watch, &self.shutdown)
+            .await
         {
             Ok(Ended::HandOver(read)) => {
-                // Boxed: a connection that never leaves the short way need not have room for it.
+                // Boxed, so that a connection on the fast path needs no memory for it.
                 stream.put_back(read);
                 Box::pin(self.serve(stream, connection, watch)).await
             }
@@ -205,14 +206,14 @@ impl<P: Posts> Server<P> {
     ) -> Option<tokio_rustls::server::TlsStream<Inlet>> {
         match timeout(self.options.timeouts.header, tls.accept(stream)).await {
             Ok(Ok(stream)) => return Some(stream),
-            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed."),
-            Err(_) => tracing::debug!("TLS handshake took too long."),
+            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+            Err(_) => tracing::debug!("TLS handshake timed out"),
         }
         self.stats().tls_failures.fetch_add(1, Relaxed);
         None
     }
 
-    /// Tells the client, if it listens, that there is no room. Costs a bounded number of tasks for a bounded time.
+    /// Tells the client that the limit is reached. Uses a bounded number of tasks for a bounded time.
     fn refuse(&self, mut stream: TcpStream) {
         self.stats().refused.fetch_add(1, Relaxed);
         let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned() else { return };
@@ -225,7 +226,7 @@ impl<P: Posts> Server<P> {
             let said = async {
                 stream.write_all(&refusal).await?;
                 stream.shutdown().await?;
-                // Closing with the request unread would reset the connection, and the answer with it.
+                // Closing with unread data would reset the connection and lose the response.
                 let mut scratch = [0; 1024];
                 while stream.read(&mut scratch).await? > 0 {}
                 io::Result::Ok(())
@@ -238,7 +239,7 @@ impl<P: Posts> Server<P> {
         let all = u32::try_from(self.options.connections).unwrap_or(u32::MAX);
         if timeout(self.options.shutdown_timeout, self.open.acquire_many(all)).await.is_err() {
             self.shutdown.cut();
-            // Ends as soon as each connection's task has run once more.
+            // Ends as soon as the task of each connection has run once more.
             let _ = self.open.acquire_many(all).await;
         }
     }
@@ -262,7 +263,7 @@ impl Stats {
     }
 }
 
-/// Counts a connection for as long as it is open, however it ends.
+/// Counts a connection while it is open.
 struct Open<'a>(&'a Stats);
 
 impl<'a> Open<'a> {
@@ -280,10 +281,10 @@ impl Drop for Open<'_> {
 
 fn http(options: &Options) -> http1::Builder {
     let mut http = http1::Builder::new();
-    // No timer: deadlines are the connection's own, which costs one timer per connection, not one per request.
+    // No timer: the connection has its own deadlines, which cost one timer per connection instead of one per request.
     http.header_read_timeout(None)
         .keep_alive(true)
-        // A client that has sent its last request still waits for the answer.
+        // A client may close its side after the last request and still wait for the response.
         .half_close(true)
         .max_header_size(options.header_bytes)
         .max_buf_size(options.header_bytes);
@@ -291,7 +292,9 @@ fn http(options: &Options) -> http1::Builder {
 }
 
 fn refusal(connections: usize) -> Bytes {
-    let problem = Problem::too_many_connections(format!("limits.connections ({connections}) are open"));
+    let problem = Problem::too_many_connections(format!(
+        "the limit of {connections} connections is reached (limits.connections)"
+    ));
     let body = problem.to_json();
     let head = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\n\
@@ -301,13 +304,13 @@ fn refusal(connections: usize) -> Bytes {
     [head.into_bytes(), body].concat().into()
 }
 
-/// A connection that broke before it was accepted is nobody's loss; running out of descriptors is, and trying
-/// again at once would only burn a core.
+/// A connection that failed before it was accepted does not matter. Running out of file descriptors does, and retrying
+/// immediately would only waste CPU.
 async fn pause_after(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
     if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
         return;
     }
-    tracing::warn!(%error, "Cannot accept connections for the moment.");
+    tracing::warn!(%error, "Could not accept a connection; retrying");
     sleep(Duration::from_millis(100)).await;
 }

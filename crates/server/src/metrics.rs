@@ -1,5 +1,6 @@
-//! `/metrics`: everything that is counted. Labels are bounded: never a key or an id.
+//! `/metrics`: all counters and gauges. Labels are bounded: never a key or an id.
 
+mod calls;
 mod functions;
 mod text;
 mod usage;
@@ -12,7 +13,7 @@ use http::{HeaderMap, header};
 use klambda_core::namespace;
 use klambda_core::subscription::{CONTROLLER, Document};
 use klambda_crash::{Place, contained};
-use klambda_dispatch::held::Account;
+use klambda_dispatch::held_memory::Account;
 use klambda_dispatch::metrics::Histogram;
 use klambda_dispatch::views::{Sample, SubscriptionSample};
 use std::collections::BTreeMap;
@@ -23,22 +24,24 @@ pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
     let mut sample = api.query(|engine| engine.sample()).await?;
-    bound(&mut sample, api.metric_functions);
     let mut text = Text::new(format);
+    about(&mut text);
+    calls::calls(&mut text, &api, &sample.metrics);
+    bound(&mut sample, api.metric_functions);
     accepting(&mut text, &sample, api.unversioned.load(Relaxed));
     ordering(&mut text, &sample);
     delivering(&mut text, &sample);
     dead_letters(&mut text, &sample);
     storing(&mut text, &sample);
-    connections(&mut text, &api.stats);
-    held(&mut text, &api.held, &sample);
+    connections(&mut text, &api.connections.stats);
+    held(&mut text, &api.connections.held, &sample);
     functions::functions(&mut text, &api);
     panics(&mut text);
     process(&mut text);
     Ok(([(header::CONTENT_TYPE, format.content_type())], text.finish()).into_response())
 }
 
-/// Functions are named in labels only up to a limit; those of more are left out.
+/// Only a limited number of functions have labels of their own. The others are left out.
 fn bound(sample: &mut Sample, most: usize) {
     let mut named = 0;
     sample.subscriptions.retain(|subscription| {
@@ -68,31 +71,31 @@ fn accepting(text: &mut Text, sample: &Sample, unversioned: u64) {
     single(
         text,
         "klambda_events_unmatched_total",
-        "Events accepted that no subscription wanted.",
+        "Accepted events that matched no subscription.",
         metrics.unmatched,
     );
     single(
         text,
         "klambda_events_without_specversion_total",
-        "Events in JSON without a specversion, taken as 1.0.",
+        "JSON events without a specversion, accepted as 1.0.",
         unversioned,
     );
     per_subscription(
         text,
         sample,
         "events_without_key_total",
-        "Events whose source is their key, as they name no other: all of a source share one lane.",
+        "Events without a key. Their source is the key, so all events of a source share one lane.",
         &metrics.without_key,
     );
     per_subscription(
         text,
         sample,
         "klambda_backlog_rejected_total",
-        "Events turned away because a subscription's backlog was at a limit.",
+        "Events rejected because the backlog of a subscription was full.",
         &metrics.backlog_rejected,
     );
     let name = "klambda_namespace_rejected_total";
-    text.counter(name, "Events turned away because their namespace was at a limit, by limit.");
+    text.counter(name, "Events rejected because their namespace was at a limit, by limit.");
     let none_yet = ["eventsPerSecond", "backlog"].map(|limit| ((namespace::DEFAULT, limit), 0));
     let mut counts = BTreeMap::from(none_yet);
     let counted = metrics.namespace_rejected.iter();
@@ -103,19 +106,19 @@ fn accepting(text: &mut Text, sample: &Sample, unversioned: u64) {
     histogram(
         text,
         "klambda_accept_duration_seconds",
-        "From a request's arrival to its durable answer.",
+        "Time from the arrival of a request to its durable response.",
         &metrics.accept_micros,
         SECONDS_OF_MICROS,
     );
 }
 
-/// A subscription by its name and its namespace.
+/// Labels of a subscription: its name and namespace.
 fn labels(full_name: &str) -> [(&'static str, &str); 2] {
     let (namespace, name) = namespace::split(full_name);
     [("subscription", name), ("namespace", namespace)]
 }
 
-/// The same, and the function whose subscription it is.
+/// The same, and the function that owns the subscription.
 fn owner(full_name: &str) -> Vec<(&'static str, &str)> {
     let mut labels = labels(full_name).to_vec();
     labels.extend(Document::function_of(full_name).map(|(_, name)| ("function_name", name)));
@@ -126,7 +129,7 @@ fn with<'a>(full_name: &'a str, more: &[(&'static str, &'a str)]) -> Vec<(&'stat
     [labels(full_name).as_slice(), more].concat()
 }
 
-/// The platform's own, one in each namespace.
+/// Whether it is the subscription of the control plane, which exists once in each namespace.
 fn is_own(full_name: &str) -> bool {
     namespace::split(full_name).1 == CONTROLLER
 }
@@ -137,25 +140,25 @@ fn ordering(text: &mut Text, sample: &Sample) {
         text,
         sample,
         "event_order_violations_total",
-        "Violations of event ordering: events that came after a later sequence of their key had passed.",
+        "Violations of event ordering: events that arrived after a later sequence of their key.",
         &metrics.order_violations,
     );
     per_subscription(
         text,
         sample,
         "event_sequence_gaps_total",
-        "Gaps in event ordering: missing sequences that were waited for in vain.",
+        "Sequence gaps that timed out.",
         &metrics.gaps,
     );
     per_subscription(
         text,
         sample,
         "klambda_events_early_total",
-        "Events that came before an earlier sequence of their key and were held back.",
+        "Events that arrived before an earlier sequence of their key and were held back.",
         &metrics.early,
     );
     let name = "duplicate_events_skipped_total";
-    text.counter(name, "Events skipped because the subscription knew them, by id or by the key's sequence.");
+    text.counter(name, "Events skipped as duplicates, by id or by sequence.");
     for subscription in &sample.subscriptions {
         for reason in ["duplicate", "watermark"] {
             let count = metrics.duplicates.get(&(subscription.name.clone(), reason)).copied().unwrap_or(0);
@@ -176,7 +179,7 @@ fn delivering(text: &mut Text, sample: &Sample) {
         }
     }
     let name = "operator_event_processing_duration_seconds";
-    text.histogram(name, "How long calls of targets took.");
+    text.histogram(name, "Duration of calls of targets.");
     for subscription in &sample.subscriptions {
         for (kind, done) in sample.metrics.processed_of(&subscription.name) {
             let labels = with(&subscription.name, &[("event_type", kind)]);
@@ -184,21 +187,19 @@ fn delivering(text: &mut Text, sample: &Sample) {
         }
     }
     let gauges: [Gauge; 7] = [
-        ("operator_event_queue_depth", "Events that wait, in flight included.", |s| s.waiting as f64),
-        ("klambda_event_queue_bytes", "Bytes of the events that wait.", |s| s.waiting_bytes as f64),
-        (
-            "klambda_unread_events",
-            "Events that a subscription accepted while it was behind and has not read.",
-            |s| s.unread as f64,
-        ),
-        ("klambda_unread_bytes", "Bytes of the unread events.", |s| s.unread_bytes as f64),
-        ("klambda_events_in_flight", "Calls of targets that are open.", |s| f64::from(s.in_flight)),
-        ("klambda_oldest_event_age_seconds", "Age of the event that waits longest.", |s| {
+        ("operator_event_queue_depth", "Pending events, including those in flight.", |s| s.waiting as f64),
+        ("klambda_event_queue_bytes", "Bytes of pending events.", |s| s.waiting_bytes as f64),
+        ("klambda_unread_events", "Events that a subscription that is behind has not read yet.", |s| {
+            s.unread as f64
+        }),
+        ("klambda_unread_bytes", "Bytes of unread events.", |s| s.unread_bytes as f64),
+        ("klambda_events_in_flight", "Open calls of targets.", |s| f64::from(s.in_flight)),
+        ("klambda_oldest_event_age_seconds", "Age of the oldest pending event.", |s| {
             s.oldest_age_ms as f64 / 1e3
         }),
         (
             "operator_circuit_breaker_state",
-            "Breaker of the subscription's target: 0 closed, 1 open, 2 half-open.",
+            "Circuit breaker of the target: 0 closed, 1 open, 2 half-open.",
             |s| f64::from(s.breaker),
         ),
     ];
@@ -212,7 +213,7 @@ fn delivering(text: &mut Text, sample: &Sample) {
 }
 
 fn lanes(text: &mut Text, sample: &Sample) {
-    text.gauge("klambda_lanes", "Lanes with something waiting, and paused ones, by state.");
+    text.gauge("klambda_lanes", "Lanes with pending events and paused lanes, by state.");
     for subscription in &sample.subscriptions {
         let lanes = &subscription.lanes;
         for (state, count) in [
@@ -229,24 +230,29 @@ fn lanes(text: &mut Text, sample: &Sample) {
     gauge(
         text,
         "klambda_lanes_in_memory",
-        "Lanes in memory; the others are on disk.",
+        "Lanes in memory. The others are on disk.",
         sample.lanes_in_memory as f64,
     );
-    single(text, "klambda_breaker_opened_total", "Times a breaker opened.", sample.metrics.breaker_opened);
+    single(
+        text,
+        "klambda_breaker_opened_total",
+        "Number of times a circuit breaker opened.",
+        sample.metrics.breaker_opened,
+    );
 }
 
 fn dead_letters(text: &mut Text, sample: &Sample) {
-    text.gauge("operator_dlq_depth", "Dead letters, those that hold their lanes included.");
+    text.gauge("operator_dlq_depth", "Dead letters, including those that park their lane.");
     for subscription in &sample.subscriptions {
         text.sample("operator_dlq_depth", &owner(&subscription.name), subscription.dead_letters);
     }
     let letters = &sample.dead_letters;
-    // The platform's own subscription is in no other metric.
+    // The subscription of the control plane appears in no other metric.
     for of in letters.iter().filter(|of| is_own(&of.name)) {
         text.sample("operator_dlq_depth", &owner(&of.name), of.depth);
     }
     let ages: BTreeMap<&str, u64> = letters.iter().map(|of| (of.name.as_str(), of.oldest_age_ms)).collect();
-    text.gauge("klambda_dlq_oldest_age_seconds", "Age of the oldest event that is a dead letter.");
+    text.gauge("klambda_dlq_oldest_age_seconds", "Age of the oldest dead letter.");
     let named = sample.subscriptions.iter().map(|subscription| subscription.name.as_str());
     for name in named.chain(ages.keys().copied().filter(|name| is_own(name))) {
         let age_ms = ages.get(name).copied().unwrap_or(0);
@@ -255,13 +261,13 @@ fn dead_letters(text: &mut Text, sample: &Sample) {
     gauge(
         text,
         "klambda_dlq_all_depth",
-        "Dead letters of all subscriptions together, also of those without a label of their own.",
+        "Dead letters of all subscriptions, including those without their own label.",
         letters.iter().map(|of| of.depth).sum::<u64>() as f64,
     );
     gauge(
         text,
         "klambda_dlq_all_oldest_age_seconds",
-        "Age of the oldest event that is a dead letter of any subscription.",
+        "Age of the oldest dead letter of all subscriptions.",
         letters.iter().map(|of| of.oldest_age_ms).max().unwrap_or(0) as f64 / 1e3,
     );
     text.counter("operator_dlq_messages_total", "Events that became dead letters, by reason.");
@@ -272,14 +278,14 @@ fn dead_letters(text: &mut Text, sample: &Sample) {
     }
     text.counter(
         "klambda_dlq_dropped_total",
-        "Dead letters and waiting events that a limit removed, by reason.",
+        "Dead letters and pending events removed by a limit, by reason.",
     );
     for ((subscription, reason), count) in dropped(sample) {
         text.sample("klambda_dlq_dropped_total", &with(subscription, &[("reason", reason)]), count);
     }
 }
 
-/// Also those that are 0 yet: an increase is seen only of a series that was there before.
+/// Includes zeros: an increase is visible only in a series that existed before.
 fn dropped(sample: &Sample) -> BTreeMap<(&str, &str), u64> {
     const REASONS: [&str; 3] = ["expired", "overflow", "retention"];
     let names = sample.subscriptions.iter().map(|subscription| subscription.name.as_str());
@@ -295,14 +301,14 @@ fn storing(text: &mut Text, sample: &Sample) {
     histogram(
         text,
         "klambda_commit_duration_seconds",
-        "How long syncs of the log took.",
+        "Duration of syncs of the log.",
         &metrics.commit_micros,
         SECONDS_OF_MICROS,
     );
     histogram(
         text,
         "klambda_commit_events",
-        "Events that one sync made durable.",
+        "Events made durable by one sync.",
         &metrics.commit_events,
         EVENTS,
     );
@@ -311,41 +317,37 @@ fn storing(text: &mut Text, sample: &Sample) {
     gauge(
         text,
         "klambda_marks",
-        "Event ids that are known, those of events that wait and of dead letters included.",
+        "Remembered event ids, including those of pending events and dead letters.",
         sample.marks as f64,
     );
-    gauge(text, "klambda_memory_limit_bytes", "The configured memory.", sample.memory.limit_bytes as f64);
+    gauge(text, "klambda_memory_limit_bytes", "Configured memory limit.", sample.memory.limit_bytes as f64);
     gauge(
         text,
         "klambda_memory_used_bytes",
-        "What index and buffers take of it.",
+        "Memory used by index and buffers.",
         sample.memory.used_bytes as f64,
     );
     gauge(
         text,
         "klambda_disk_full",
-        "1 while there is no room for another segment of the log: once the present one is full, new events get 507.",
+        "1 while the disk has no room for another log segment. When the current segment is full, new events are rejected with 507.",
         f64::from(u8::from(sample.disk_full)),
     );
     if let Some(free) = sample.disk_free_bytes {
-        gauge(text, "klambda_disk_free_bytes", "Room that is left on the disk.", free as f64);
+        gauge(text, "klambda_disk_free_bytes", "Free space on the disk.", free as f64);
     }
     for (name, help, count) in [
-        ("klambda_damaged_total", "Records that could not be read back.", metrics.damaged),
-        (
-            "klambda_tail_cut_bytes_total",
-            "Bytes of an unfinished write cut off at the start.",
-            metrics.tail_cut,
-        ),
+        ("klambda_damaged_total", "Records that could not be read.", metrics.damaged),
+        ("klambda_tail_cut_bytes_total", "Bytes of incomplete writes removed at startup.", metrics.tail_cut),
         (
             "klambda_marks_expired_early_total",
-            "Ids forgotten before their time because there were too many (idempotency.maxMarks).",
+            "Event ids forgotten early because of idempotency.maxMarks.",
             metrics.marks_expired_early,
         ),
-        ("klambda_checkpoints_total", "Checkpoints made.", metrics.checkpoints),
+        ("klambda_checkpoints_total", "Completed checkpoints.", metrics.checkpoints),
         (
             "klambda_checkpoint_failures_total",
-            "Chores on the tables that failed and were tried again.",
+            "Failed checkpoints and merges, which are retried.",
             metrics.checkpoint_failures,
         ),
     ] {
@@ -353,21 +355,33 @@ fn storing(text: &mut Text, sample: &Sample) {
     }
 }
 
-/// This process, under the names that the documents give.
+fn about(text: &mut Text) {
+    let name = "klambda_build_info";
+    text.gauge(name, "Always 1. The labels are the version of the server and the commit it was built from.");
+    let labels = [("version", env!("CARGO_PKG_VERSION")), ("commit", env!("KLAMBDA_COMMIT"))];
+    text.sample(name, &labels, 1);
+}
+
+/// Metrics of this process, under their documented names and under those of Prometheus clients.
 fn process(text: &mut Text) {
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-    gauge(text, "operator_goroutines", "Tasks that are alive in the server's runtime.", tasks as f64);
+    gauge(text, "operator_goroutines", "Live tasks in the runtime of the server.", tasks as f64);
     if let Some(usage) = usage::read() {
         let name = "operator_memory_usage_bytes";
-        gauge(
-            text,
-            name,
-            "Resident memory of the server; functions are not included.",
-            usage.memory_bytes as f64,
-        );
+        gauge(text, name, "Resident memory of the server, without functions.", usage.memory_bytes as f64);
         let name = "operator_cpu_usage_seconds";
-        text.bare_counter(name, "Processor time of the server; functions are not included.");
+        text.bare_counter(name, "CPU time of the server, without functions.");
         text.sample(name, &[], usage.cpu_seconds);
+        let name = "process_cpu_seconds_total";
+        text.counter(name, "The same as operator_cpu_usage_seconds.");
+        text.sample(name, &[], usage.cpu_seconds);
+        let memory = usage.memory_bytes as f64;
+        gauge(text, "process_resident_memory_bytes", "The same as operator_memory_usage_bytes.", memory);
+        let name = "process_start_time_seconds";
+        gauge(text, name, "Start time of the server, in seconds since 1970.", usage.started_at);
+    }
+    if let Some(count) = usage::open_files() {
+        gauge(text, "process_open_fds", "Open file descriptors of the server.", count as f64);
     }
 }
 
@@ -379,7 +393,7 @@ fn held(text: &mut Text, account: &Account, sample: &Sample) {
     ];
     text.gauge(
         "klambda_held_bytes",
-        "Bytes held on behalf of others, by part of `limits.heldBytes`: requests, deliveries or answers.",
+        "Bytes held for clients and targets, by part of `limits.heldBytes`: requests, deliveries or answers.",
     );
     for (part, bytes, _) in parts {
         text.sample("klambda_held_bytes", &[("part", part)], bytes);
@@ -387,7 +401,7 @@ fn held(text: &mut Text, account: &Account, sample: &Sample) {
     let name = "klambda_held_waits_total";
     text.counter(
         name,
-        "Times a request, delivery or answer had to wait for room in its part of `limits.heldBytes`.",
+        "Number of times a request, delivery or response waited for memory in its part of `limits.heldBytes`.",
     );
     for (part, _, waits) in parts {
         text.sample(name, &[("part", part)], waits);
@@ -396,15 +410,10 @@ fn held(text: &mut Text, account: &Account, sample: &Sample) {
 
 fn connections(text: &mut Text, stats: &Stats) {
     let read = |counter: &AtomicU64| counter.load(Relaxed);
-    gauge(
-        text,
-        "klambda_connections_open",
-        "Connections of clients that are open.",
-        read(&stats.open) as f64,
-    );
-    single(text, "klambda_connections_accepted_total", "Connections accepted.", read(&stats.accepted));
+    gauge(text, "klambda_connections_open", "Open client connections.", read(&stats.open) as f64);
+    single(text, "klambda_connections_accepted_total", "Accepted client connections.", read(&stats.accepted));
     let name = "klambda_connections_ended_total";
-    text.counter(name, "Connections that the server ended, by reason.");
+    text.counter(name, "Client connections closed by the server, by reason.");
     for (reason, counter) in [
         ("refused", &stats.refused),
         ("header-timeout", &stats.header_timeouts),
@@ -422,7 +431,7 @@ fn panics(text: &mut Text) {
     let name = "klambda_panics_total";
     text.counter(
         name,
-        "Panics that were contained, by place: request, plan or call. Any other panic ends the process.",
+        "Contained panics, by place: request, plan or call. Any other panic ends the process.",
     );
     for place in Place::ALL {
         text.sample(name, &[("place", place.name())], contained(place));

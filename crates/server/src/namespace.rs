@@ -1,27 +1,37 @@
-//! Which namespace a request is for. `/api/v1/namespaces/{ns}/…` and `?namespace=` say it, and the router finds it out
-//! once, before routing: resources see the short path, without the parameter.
+//! The namespace of a request. `/api/v1/namespaces/{ns}/…` and `?namespace=` name it. The router resolves it once, before
+//! routing: resources see the short path without the parameter.
 
+use crate::auth::Who;
 use crate::problem::Problem;
 use axum::extract::FromRequestParts;
 use http::Uri;
 use http::request::Parts;
 use http::uri::PathAndQuery;
+use klambda_access::Namespaces;
+use klambda_core::namespace::Within;
+use klambda_dispatch::Engine;
+use klambda_dispatch::operate::Refused;
 use klambda_functions::defaults;
 use klambda_functions::name::{RULE, is_label};
 use percent_encoding::percent_decode_str;
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 
-/// The one namespace of a request. As an extractor it refuses `*`.
+/// The namespace of a request. As an extractor it rejects `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace(Cow<'static, str>);
 
-/// One namespace, or all of them (`*`): for lists.
+/// One namespace, or all that the caller may read (`*`), for lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     One(Namespace),
     All,
+    /// All namespaces, for a caller who has a role in these.
+    These(Arc<BTreeSet<String>>),
 }
 
 /// Stands for all namespaces.
@@ -52,12 +62,12 @@ impl fmt::Display for Namespace {
 }
 
 impl Namespace {
-    /// Of something in it, among those of all namespaces.
+    /// The full name of something in this namespace.
     pub fn full_name(&self, name: &str) -> String {
         klambda_core::namespace::full_name(self, name).into_owned()
     }
 
-    /// Where something in it is found.
+    /// The URL path of something in this namespace.
     pub fn address(&self, rest: &str) -> String {
         match &**self {
             defaults::NAMESPACE => format!("{API}{rest}"),
@@ -66,41 +76,55 @@ impl Namespace {
     }
 }
 
-impl Default for Scope {
-    fn default() -> Scope {
-        Scope::One(Namespace::default())
-    }
-}
-
 impl Scope {
-    /// Whether something in this namespace is in scope.
-    pub fn has(&self, namespace: &str) -> bool {
+    /// The scope of a request without a namespace: the only namespace of its token, else the default one.
+    pub fn unnamed(who: Option<&Who>) -> Scope {
+        let home = who.and_then(|who| who.grant.home());
+        Scope::One(home.map_or_else(Namespace::default, |home| Namespace(Cow::Owned(home.to_owned()))))
+    }
+
+    /// The namespaces in this scope.
+    pub fn within(&self) -> Within {
         match self {
-            Scope::One(one) => **one == *namespace,
-            Scope::All => true,
+            Scope::One(one) => Within::one(one),
+            Scope::All => Within::All,
+            Scope::These(names) => Within::These(Arc::clone(names)),
         }
     }
 
-    /// Of something that is named without its namespace.
+    /// The meaning of `*` for this caller.
+    fn all_for(who: Option<&Who>) -> Scope {
+        match who.map(|who| &who.grant.namespaces) {
+            Some(Namespaces::Named(names)) => Scope::These(Arc::new(names.clone())),
+            Some(Namespaces::All) | None => Scope::All,
+        }
+    }
+
+    /// An unknown namespace is an error, not an empty list.
+    pub fn must_be_there(&self, engine: &Engine) -> Result<(), Refused> {
+        self.name().map_or(Ok(()), |name| engine.namespace_id(name).map(drop))
+    }
+
+    /// The full name of something that is named without its namespace.
     pub fn full_name(&self, name: &str) -> Result<String, Problem> {
         match self {
             Scope::One(one) => Ok(one.full_name(name)),
-            Scope::All => Err(for_lists_only()),
+            Scope::All | Scope::These(_) => Err(for_lists_only()),
         }
     }
 
-    /// None: all of them.
+    /// `None` if the scope has several namespaces.
     pub fn name(&self) -> Option<&str> {
         match self {
             Scope::One(one) => Some(one),
-            Scope::All => None,
+            Scope::All | Scope::These(_) => None,
         }
     }
 
     pub fn one(self) -> Result<Namespace, Problem> {
         match self {
             Scope::One(one) => Ok(one),
-            Scope::All => Err(for_lists_only()),
+            Scope::All | Scope::These(_) => Err(for_lists_only()),
         }
     }
 
@@ -108,7 +132,7 @@ impl Scope {
         let decoded = percent_decode_str(text).decode_utf8().unwrap_or_default();
         match &*decoded {
             ALL => Ok(Scope::All),
-            defaults::NAMESPACE => Ok(Scope::default()),
+            defaults::NAMESPACE => Ok(Scope::One(Namespace::default())),
             name if is_label(name) => Ok(Scope::One(Namespace(Cow::Owned(name.to_owned())))),
             _ => Err(Problem::bad_request(format!("`{text}` is not a namespace: its name {RULE}"))),
         }
@@ -116,19 +140,20 @@ impl Scope {
 }
 
 pub fn for_lists_only() -> Problem {
-    Problem::bad_request("namespace `*` is for lists only: name one namespace")
+    Problem::bad_request("namespace `*` works only for lists: name one namespace")
 }
 
-/// For what concerns the whole server.
-pub fn must_not_be_named(scope: &Scope, path: &str) -> Result<(), Problem> {
-    if *scope == Scope::default() || path.starts_with(ALL_NAMESPACES) {
+/// For resources of the whole server.
+pub fn must_not_be_named(named: Option<&Scope>, path: &str) -> Result<(), Problem> {
+    let is_default = |scope: &Scope| scope.name() == Some(defaults::NAMESPACE);
+    if named.is_none_or(is_default) || path.starts_with(ALL_NAMESPACES) {
         return Ok(());
     }
-    Err(Problem::bad_request(format!("{path} belongs to no namespace: name none")))
+    Err(Problem::bad_request(format!("{path} belongs to no namespace: remove the namespace")))
 }
 
-/// Finds the namespace and takes it out of the address. An address that says none costs nothing but the look.
-pub fn take(uri: &mut Uri) -> Result<Scope, Problem> {
+/// Removes the namespace from a URL and returns it. Cheap if there is none.
+pub fn take(uri: &mut Uri) -> Result<Option<Scope>, Problem> {
     let (in_path, rest) = match split(uri.path()) {
         Some((namespace, "")) => (Some(Scope::parse(namespace)?), None),
         Some((namespace, rest)) => (Some(Scope::parse(namespace)?), Some(rest)),
@@ -148,13 +173,13 @@ pub fn take(uri: &mut Uri) -> Result<Scope, Problem> {
     }
     match (in_path, in_query) {
         (Some(path), Some(query)) if path != query => {
-            Err(Problem::bad_request("the path names one namespace and ?namespace= another"))
+            Err(Problem::bad_request("the path and the parameter namespace name different namespaces"))
         }
-        (path, query) => Ok(path.or(query).unwrap_or_default()),
+        (path, query) => Ok(path.or(query)),
     }
 }
 
-/// Namespace and rest of a path: nothing for the namespace itself. Below a namespace there are no others.
+/// Namespace and rest of a path. The rest is empty for the namespace itself. Namespaces are not nested.
 fn split(path: &str) -> Option<(&str, &str)> {
     let named = path.strip_prefix(API)?.strip_prefix(NAMESPACES)?;
     let Some((namespace, rest)) = named.split_once('/') else { return Some((named, "")) };
@@ -171,7 +196,7 @@ fn taken_out(query: &str) -> Result<(Option<Scope>, Option<String>), Problem> {
     let mut given = query.split('&').filter(is_namespace);
     let Some(first) = given.next() else { return Ok((None, None)) };
     if given.next().is_some() {
-        return Err(Problem::bad_request("query parameter `namespace` is given twice"));
+        return Err(Problem::bad_request("query parameter `namespace` is set twice"));
     }
     let scope = Scope::parse(first.split_once('=').map_or("", |(_, value)| value))?;
     let rest: Vec<&str> = query.split('&').filter(|pair| !is_namespace(pair)).collect();
@@ -180,14 +205,19 @@ fn taken_out(query: &str) -> Result<(Option<Scope>, Option<String>), Problem> {
 
 fn address(text: String) -> Result<Uri, Problem> {
     let parsed = PathAndQuery::try_from(text).map(Uri::from);
-    parsed.map_err(|error| Problem::bad_request(format!("the address cannot be read: {error}")))
+    parsed.map_err(|error| Problem::bad_request(format!("invalid URL: {error}")))
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Scope {
-    type Rejection = Problem;
+    type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Scope, Problem> {
-        Ok(parts.extensions.get::<Scope>().cloned().unwrap_or_default())
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Scope, Infallible> {
+        let who = parts.extensions.get();
+        Ok(match parts.extensions.get::<Scope>() {
+            Some(Scope::All) => Scope::all_for(who),
+            Some(named) => named.clone(),
+            None => Scope::unnamed(who),
+        })
     }
 }
 
@@ -195,7 +225,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Namespace {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Namespace, Problem> {
-        Scope::from_request_parts(parts, state).await?.one()
+        let Ok(scope) = Scope::from_request_parts(parts, state).await;
+        scope.one()
     }
 }
 
@@ -203,10 +234,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Namespace {
 mod tests {
     use super::*;
 
-    /// What is left of an address, and its namespace.
+    /// The rest of a URL, and its namespace.
     fn seen(address: &str) -> Result<String, String> {
         let mut uri: Uri = address.parse().unwrap();
         let scope = take(&mut uri).map_err(|problem| problem.detail().to_owned())?;
+        let scope = scope.unwrap_or_else(|| Scope::unnamed(None));
         let namespace = scope.one().map_or_else(|_| ALL.to_owned(), |one| one.to_string());
         Ok(format!("{uri} in {namespace}"))
     }

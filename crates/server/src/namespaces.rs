@@ -1,24 +1,26 @@
-//! `/api/v1/namespaces`: what there is, and what each may have.
+//! `/api/v1/namespaces`: namespaces and their limits.
 
 use crate::api::Api;
 use crate::auth::Who;
 use crate::extract::{Json, Path};
-use crate::members;
 use crate::params::Params;
 use crate::problem::Problem;
+use crate::request_body;
+use crate::subscriptions::tried;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Uri, header};
 use klambda_access::{Reach, Role};
 use klambda_core::fault::Fault;
-use klambda_core::namespace::Document;
+use klambda_core::namespace::{Document, KIND};
+use klambda_core::subscription::API_VERSION;
 use klambda_dispatch::Engine;
 use klambda_dispatch::operate::{Put, Refused};
 use klambda_dispatch::views::Namespace;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::sync::Arc;
 
-/// Those in which the caller has a role.
+/// Lists the namespaces in which the caller has a role.
 pub async fn list(api: Api, who: Who, uri: Uri) -> Result<Response, Problem> {
     let params = Params::read(&uri, &["limit", "cursor"]);
     let (limit, cursor) = (params.limit(), params.owned("cursor"));
@@ -34,7 +36,7 @@ pub async fn show(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Respon
 }
 
 fn view(engine: &Engine, name: &str) -> Result<Namespace, Refused> {
-    let unknown = || Refused::NotFound(format!("there is no namespace {name:?}"));
+    let unknown = || Refused::NotFound(format!("namespace {name:?} not found"));
     engine.view_namespace(name).ok_or_else(unknown)
 }
 
@@ -45,12 +47,19 @@ pub async fn put(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    Params::none(&uri)?;
-    let document = read(&name, members::parse(&body)?)?;
+    let params = Params::read(&uri, &["dryRun"]);
+    let dry_run = params.flag("dryRun");
+    params.finish()?;
+    let document = read(&name, request_body::parse(&body)?)?;
+    if dry_run {
+        let after = document.to_json();
+        let put = api.query(move |engine| engine.check_put_namespace(&document)).await??;
+        return Ok(tried(put, after));
+    }
     let only_new = headers.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == b"*");
     let done = move |engine: &mut Engine| {
         if only_new && engine.view_namespace(&name).is_some() {
-            return Err(Problem::exists(format!("there is a namespace {name:?} already")));
+            return Err(Problem::exists(format!("namespace {name:?} already exists")));
         }
         Ok((engine.put_namespace(&document)?, view(engine, &name)?))
     };
@@ -62,51 +71,46 @@ pub async fn put(
     Ok((StatusCode::CREATED, location, Json(shown)).into_response())
 }
 
-/// What the address says may be left out of the document.
+/// The document may omit what the URL says.
 fn read(name: &str, mut body: Value) -> Result<Document, Problem> {
-    let mut faults = Vec::new();
+    let mut faults = request_body::place(&mut body, &[("name", name)]);
     if let Some(members) = body.as_object_mut() {
-        let metadata = members.entry("metadata").or_insert_with(|| json!({}));
-        if let Some(metadata) = metadata.as_object_mut() {
-            let said = metadata.entry("name").or_insert_with(|| name.into());
-            if said.as_str().is_some_and(|said| said != name) {
-                faults
-                    .push(Fault::new("metadata.name", format!("is {said}, but the request is for `{name}`")));
-            }
-        }
-        for (member, value) in
-            [("apiVersion", klambda_core::subscription::API_VERSION), ("kind", "Namespace")]
-        {
+        for (member, value) in [("apiVersion", API_VERSION), ("kind", KIND)] {
             members.entry(member).or_insert_with(|| value.into());
         }
     }
-    match Document::parse(&body) {
+    let parsed = Document::parse(&body);
+    faults.extend(parsed.as_ref().err().cloned().unwrap_or_default());
+    match parsed {
         Ok(document) if faults.is_empty() => Ok(document),
-        Ok(_) => Err(invalid(faults)),
-        Err(more) => Err(invalid(faults.into_iter().chain(more).collect())),
+        _ => Err(invalid(faults)),
     }
 }
 
 fn invalid(faults: Vec<Fault>) -> Problem {
     let detail = match faults.as_slice() {
         [one] => one.to_string(),
-        many => format!("{} things are wrong with the namespace", many.len()),
+        many => format!("the namespace has {} errors", many.len()),
     };
     Problem::invalid_body(detail).faults(faults)
 }
 
-/// Only an empty one goes.
+/// Deletes an empty namespace.
 pub async fn delete(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    let access = Arc::clone(&api.access);
+    let (access, vault) = (Arc::clone(&api.access), Arc::clone(&api.secrets.vault));
     let done = move |engine: &mut Engine| {
         let shown = view(engine, &name)?;
         if klambda_control::has_functions(engine, &name)? {
             let detail = format!("namespace {name:?} has functions or agents; delete them first");
             return Err(Problem::conflict(detail));
         }
+        if let Some(secret) = vault.any_of(&name) {
+            let detail = format!("namespace {name:?} has secrets, such as {secret}; delete them first");
+            return Err(Problem::conflict(detail));
+        }
         if let Some(token) = access.issued()?.naming(&name) {
-            let detail = format!("token {token} is for namespace {name:?}; delete the token first");
+            let detail = format!("token {token} refers to namespace {name:?}; delete the token first");
             return Err(Problem::conflict(detail));
         }
         engine.delete_namespace(&name)?;

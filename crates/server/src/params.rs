@@ -1,4 +1,4 @@
-//! A query's parameters, read strictly: what is unknown, given twice or not readable is named, all of it at once.
+//! Reads query parameters strictly: all unknown, repeated or invalid ones are reported together.
 
 use crate::problem::{Fault, Problem};
 use http::Uri;
@@ -28,7 +28,7 @@ impl Params {
         params
     }
 
-    /// For resources that take none.
+    /// For resources without parameters.
     pub fn none(uri: &Uri) -> Result<(), Problem> {
         Params::read(uri, &[]).finish()
     }
@@ -36,12 +36,12 @@ impl Params {
     fn add(&mut self, name: String, value: String, known: &[&str]) {
         if !known.contains(&name.as_str()) {
             let message = match known {
-                [] => format!("unknown parameter `{name}`: there are none here"),
+                [] => format!("unknown parameter `{name}`: this resource has no parameters"),
                 known => unknown("parameter", &name, known),
             };
             self.fault(&name, message);
         } else if self.text(&name).is_some() {
-            self.fault(&name, "is given twice");
+            self.fault(&name, "is set twice");
         } else {
             self.given.push((name, value));
         }
@@ -55,7 +55,7 @@ impl Params {
         self.text(name).map(str::to_owned)
     }
 
-    /// The value, if it is given and can be read; if it cannot, that is a fault.
+    /// The value, if it is set and valid. An invalid value is a fault.
     pub fn parsed<T>(&self, name: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         match read(self.text(name)?) {
             Ok(value) => Some(value),
@@ -67,24 +67,24 @@ impl Params {
     }
 
     pub fn number(&self, name: &str) -> Option<u64> {
-        self.parsed(name, |text| plain_number(text).ok_or_else(|| format!("`{text}` is no whole number")))
+        self.parsed(name, |text| plain_number(text).ok_or_else(|| format!("`{text}` is not an integer")))
     }
 
-    /// `?drain=true`; `?drain` alone means the same.
+    /// `?drain=true`. `?drain` alone means the same.
     pub fn flag(&self, name: &str) -> bool {
         let read = |text: &str| match text {
             "true" | "" => Ok(true),
             "false" => Ok(false),
-            other => Err(format!("`{other}` is neither true nor false")),
+            other => Err(format!("`{other}` must be true or false")),
         };
         self.parsed(name, read).unwrap_or(false)
     }
 
-    /// How many items a page has at most.
+    /// Maximum number of items on a page.
     pub fn limit(&self) -> usize {
         let limit = self.parsed("limit", |text| match plain_number(text) {
             Some(limit @ 1..=LIMIT_MAX) => Ok(limit as usize),
-            _ => Err(format!("should be a number from 1 to {LIMIT_MAX}")),
+            _ => Err(format!("must be a number from 1 to {LIMIT_MAX}")),
         });
         limit.unwrap_or(LIMIT_DEFAULT)
     }
@@ -93,18 +93,18 @@ impl Params {
         self.faults.borrow_mut().push(Fault::new(name, message));
     }
 
-    /// Everything was asked for: whether all of it was right.
+    /// Call after the last parameter: returns the faults as a problem.
     pub fn finish(&self) -> Result<(), Problem> {
         let faults = self.faults.take();
         match faults.len() {
             0 => Ok(()),
             1 => Err(Problem::bad_request(format!("query parameter {}", faults[0])).faults(faults)),
-            n => Err(Problem::bad_request(format!("{n} things are wrong with the query")).faults(faults)),
+            n => Err(Problem::bad_request(format!("the query has {n} errors")).faults(faults)),
         }
     }
 }
 
-/// As forms encode: plus is a space.
+/// Decodes a form value: plus is a space.
 fn decode(text: &str) -> Option<String> {
     let spaced = text.replace('+', " ");
     percent_decode_str(&spaced).decode_utf8().ok().map(|text| text.into_owned())
@@ -128,9 +128,7 @@ mod tests {
         let bad = read("keey=1&limit=0&limit=5&drain=maybe&x=%ff", &["key", "limit", "drain"]);
         assert_eq!((bad.limit(), bad.flag("drain")), (100, false));
         let json = String::from_utf8(bad.finish().unwrap_err().to_json()).unwrap();
-        for part in
-            ["did you mean `key`?", "from 1 to 1000", "given twice", "neither true nor false", "UTF-8"]
-        {
+        for part in ["did you mean `key`?", "from 1 to 1000", "set twice", "must be true or false", "UTF-8"] {
             assert!(json.contains(part), "{part} not in {json}");
         }
     }

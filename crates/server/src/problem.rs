@@ -1,10 +1,10 @@
-//! Errors over HTTP: problem documents (RFC 9457) with a stable `type`, what was wrong and what to do.
+//! HTTP errors: problem documents (RFC 9457) with a stable `type`, the cause and the fix.
 //!
-//! [`KINDS`] is the whole table of them; the documentation quotes it. One constructor per kind, so that a
-//! status and a title can never disagree.
+//! [`KINDS`] is the table of all problems; the documentation quotes it. Each kind has one constructor, so that status and title
+//! always agree.
 
-use crate::answer::Answer;
 use crate::body::Body;
+use crate::raw_response::RawResponse;
 use axum::response::IntoResponse;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 pub use klambda_core::fault::Fault;
@@ -12,23 +12,23 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 use std::time::Duration;
 
-/// Where the kinds are described; a slug completes it.
+/// The base URL of problem types. A slug completes it.
 pub const TYPE_BASE: &str = "https://knative-lambda.dev/problems/";
 const CONTENT_TYPE: &str = "application/problem+json";
 
-/// One kind of trouble, with the status and title every problem of it shares.
+/// A kind of problem, with the status and title of all problems of this kind.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct ProblemKind {
     pub slug: &'static str,
     pub title: &'static str,
     pub status: StatusCode,
-    /// What it means and what to do, one sentence, for the reference.
+    /// The meaning and the fix in one sentence, for the reference.
     pub about: &'static str,
 }
 
 #[derive(Clone, Debug)]
 pub struct Problem {
-    kind: &'static Kind,
+    kind: &'static ProblemKind,
     detail: String,
     faults: Vec<Fault>,
     extra: Map<String, Value>,
@@ -38,15 +38,15 @@ pub struct Problem {
 macro_rules! kinds {
     ($($name:ident $status:ident $slug:literal $title:literal $about:literal;)+) => {
         mod kind {
-            use super::Kind;
+            use super::ProblemKind;
             use http::StatusCode;
             $(#[allow(non_upper_case_globals)]
-            pub(super) static $name: Kind =
-                Kind { slug: $slug, title: $title, status: StatusCode::$status, about: $about };)+
+            pub(super) static $name: ProblemKind =
+                ProblemKind { slug: $slug, title: $title, status: StatusCode::$status, about: $about };)+
         }
 
-        /// Every kind of problem this server answers with.
-        pub static KINDS: &[&Kind] = &[$(&kind::$name),+];
+        /// Every kind of problem.
+        pub static KINDS: &[&ProblemKind] = &[$(&kind::$name),+];
 
         impl Problem {
             $(#[doc = $about]
@@ -59,95 +59,95 @@ macro_rules! kinds {
 
 kinds! {
     bad_request BAD_REQUEST "bad-request" "Bad request"
-        "The request could not be read: its first line, a header, a query parameter or the JSON is malformed.";
+        "The request is malformed: its first line, a header, a query parameter or the JSON is invalid.";
     invalid_event BAD_REQUEST "invalid-event" "Invalid event"
-        "The event is no valid CloudEvent; `faults` names each attribute.";
+        "The event is not a valid CloudEvent; `faults` lists each invalid attribute.";
     invalid_batch BAD_REQUEST "invalid-batch" "Invalid batch"
-        "The batch could not be read as a JSON array of events, or holds more events than `limits.batchEvents`.";
-    unauthorized UNAUTHORIZED "unauthorized" "Token missing or wrong"
+        "The batch is not a JSON array of events, or has more events than `limits.batchEvents`.";
+    unauthorized UNAUTHORIZED "unauthorized" "Missing or invalid token"
         "Send `Authorization: Bearer <token>` with a token that is valid on this server.";
     foreign_origin FORBIDDEN "foreign-origin" "Foreign origin"
-        "A web page of another origin made the request; `--allow-host` admits the page's host.";
-    forbidden FORBIDDEN "forbidden" "Not allowed"
-        "The token lacks a role in the namespace of the request; the detail names the role that is needed and what the token has.";
+        "A web page of another origin sent the request; `--allow-host` allows the host of the page.";
+    forbidden FORBIDDEN "forbidden" "Forbidden"
+        "The token lacks the required role in the namespace of the request; the detail names the required role and the roles of the token.";
     not_found NOT_FOUND "not-found" "Not found"
-        "There is no such resource.";
+        "The resource does not exist.";
     method_not_allowed METHOD_NOT_ALLOWED "method-not-allowed" "Method not allowed"
-        "The resource exists but does not speak this method; `Allow` lists those it does.";
+        "The resource does not support this method; `Allow` lists the supported ones.";
     not_acceptable NOT_ACCEPTABLE "not-acceptable" "Not acceptable"
-        "None of the formats in `Accept` is one the resource has.";
-    request_timeout REQUEST_TIMEOUT "request-timeout" "Request took too long"
-        "The request did not arrive in full within `limits.bodyTimeout`.";
+        "The resource supports none of the formats in `Accept`.";
+    request_timeout REQUEST_TIMEOUT "request-timeout" "Request timed out"
+        "The request was not complete within `limits.bodyTimeout`.";
     conflict CONFLICT "conflict" "Conflict"
-        "The resource's present state does not allow this.";
-    events_waiting CONFLICT "events-waiting" "Events are waiting"
-        "The subscription still holds `waiting` events: say `?drain=true` or `?discard=true`.";
-    exists PRECONDITION_FAILED "exists" "Exists already"
-        "The request said `If-None-Match: *`, and the resource is there.";
-    gone GONE "gone" "No longer kept"
-        "The log no longer holds events that old; `oldest` is the first position it has.";
+        "The current state of the resource does not allow this.";
+    events_waiting CONFLICT "events-waiting" "Events pending"
+        "The subscription still has `waiting` pending events: set `drain=true` or `discard=true`.";
+    exists PRECONDITION_FAILED "exists" "Already exists"
+        "The request had `If-None-Match: *`, but the resource exists.";
+    gone GONE "gone" "No longer available"
+        "Retention has removed these events from the log; `oldest` is the first available position.";
     lanes_parked CONFLICT "lanes-parked" "Lanes are parked"
-        "A change of ordering needs its parked lanes resolved first, or `?discard=true`.";
+        "Resolve the parked lanes before you change the ordering, or set `discard=true`.";
     too_large PAYLOAD_TOO_LARGE "too-large" "Too large"
         "The body or an event is larger than `limits.bodyBytes` or `limits.eventBytes`.";
-    uri_too_long URI_TOO_LONG "uri-too-long" "Address too long"
-        "The path with its query is longer than the server reads.";
+    uri_too_long URI_TOO_LONG "uri-too-long" "URL too long"
+        "The path with its query is too long.";
     unsupported_media_type UNSUPPORTED_MEDIA_TYPE "unsupported-media-type" "Unsupported media type"
-        "The resource does not read this `Content-Type`.";
+        "The resource does not support this `Content-Type`.";
     foreign_host MISDIRECTED_REQUEST "foreign-host" "Foreign host"
-        "`Host` is no name of this server; `--allow-host` adds names.";
+        "`Host` is not a name of this server; `--allow-host` adds names.";
     invalid_subscription UNPROCESSABLE_ENTITY "invalid-subscription" "Invalid subscription"
-        "The document is no valid subscription; `faults` names each field.";
+        "The document is not a valid subscription; `faults` lists each invalid field.";
     invalid_selector UNPROCESSABLE_ENTITY "invalid-selector" "Invalid selector"
-        "The selector or the options of a replay or purge are not valid; `faults` names each field.";
+        "The selector or the options of a replay or purge are invalid; `faults` lists each invalid field.";
     invalid_function UNPROCESSABLE_ENTITY "invalid-function" "Invalid function"
-        "The document is no valid function or agent; `faults` names each field.";
+        "The document is not a valid function or agent; `faults` lists each invalid field.";
     invalid_body UNPROCESSABLE_ENTITY "invalid-body" "Invalid body"
-        "The body's members are not those the action takes; `faults` names each.";
-    immutable UNPROCESSABLE_ENTITY "immutable" "Field cannot change"
-        "The field is fixed when the resource is created.";
+        "The body has invalid members for this action; `faults` lists each.";
+    immutable UNPROCESSABLE_ENTITY "immutable" "Immutable field"
+        "The field cannot change after the resource is created.";
     backlog_full TOO_MANY_REQUESTS "backlog-full" "Backlog full"
-        "A subscription that matches the event is at its backlog limit; send again after `Retry-After`.";
+        "A matching subscription is at its backlog limit; retry after `Retry-After`.";
     limit_reached TOO_MANY_REQUESTS "limit-reached" "Limit reached"
-        "A configured limit of the server is reached; the detail names it.";
+        "A configured limit is reached; the detail names it.";
     rate_limited TOO_MANY_REQUESTS "rate-limited" "Too many requests"
-        "The client asks more often than `functions.rateLimits` allows; ask again after `Retry-After`.";
+        "The client sends more requests than `functions.rateLimits` allows; retry after `Retry-After`.";
     headers_too_large REQUEST_HEADER_FIELDS_TOO_LARGE "headers-too-large" "Headers too large"
         "The request has more than 100 headers, or they are larger than `limits.headerBytes`.";
     internal INTERNAL_SERVER_ERROR "internal" "Internal error"
-        "The server failed; its log says more.";
-    function_broken BAD_GATEWAY "function-broken" "Function broke off"
-        "The function ended, or closed the connection, before it had answered; its logs say more.";
-    function_unavailable SERVICE_UNAVAILABLE "function-unavailable" "Function cannot serve"
-        "No version of the function can be called now; the detail is what its conditions say.";
+        "The server failed; see the log of the server.";
+    function_broken BAD_GATEWAY "function-broken" "Function failed"
+        "The function exited or closed the connection before it responded; see the log of the function.";
+    function_unavailable SERVICE_UNAVAILABLE "function-unavailable" "Function unavailable"
+        "No version of the function can be called now; the detail quotes its conditions.";
     overloaded SERVICE_UNAVAILABLE "overloaded" "Overloaded"
-        "There was no room for the request or its answer in `limits.heldBytes` within `limits.bodyTimeout`; send again after `Retry-After`.";
+        "The server had no memory for the request or its response (`limits.heldBytes`) within `limits.bodyTimeout`; retry after `Retry-After`.";
     too_many_connections SERVICE_UNAVAILABLE "too-many-connections" "Too many connections"
-        "`limits.connections` are open; try again after `Retry-After`.";
+        "`limits.connections` connections are open; retry after `Retry-After`.";
     not_ready SERVICE_UNAVAILABLE "not-ready" "Not ready"
         "The server is starting or recovering.";
     shutting_down SERVICE_UNAVAILABLE "shutting-down" "Shutting down"
-        "The server is stopping and accepts nothing new.";
+        "The server is shutting down and accepts no new requests.";
     storage_failed SERVICE_UNAVAILABLE "storage-failed" "Storage failed"
-        "A write could not be synced; nothing is acknowledged until the server is restarted.";
-    function_timeout GATEWAY_TIMEOUT "function-timeout" "Function took too long"
-        "The function did not answer within its time (`retry.timeout`).";
+        "A write could not be synced; restart the server to accept events again.";
+    function_timeout GATEWAY_TIMEOUT "function-timeout" "Function timed out"
+        "The function did not respond within `retry.timeout`.";
     disk_full INSUFFICIENT_STORAGE "disk-full" "Disk full"
-        "There is no room for new events; what was accepted is safe and drains. Service resumes with room.";
+        "The disk has no room for new events. Accepted events are safe and are still delivered. The server accepts events again when there is room.";
 }
 
 impl Problem {
-    fn new(kind: &'static Kind, detail: String) -> Problem {
+    fn new(kind: &'static ProblemKind, detail: String) -> Problem {
         Problem { kind, detail, faults: Vec::new(), extra: Map::new(), retry_after: None }
     }
 
-    /// All that is wrong at once, not the first thing only.
+    /// Adds faults: all that were found, not only the first.
     pub fn faults(mut self, faults: impl IntoIterator<Item = Fault>) -> Problem {
         self.faults.extend(faults);
         self
     }
 
-    /// The same kind, of something else.
+    /// The same kind with another detail, without faults and members.
     pub fn about(self, detail: String) -> Problem {
         Problem { detail, faults: Vec::new(), extra: Map::new(), ..self }
     }
@@ -156,7 +156,7 @@ impl Problem {
         self.faults([Fault::new(path, message)])
     }
 
-    /// An extension member, such as `waiting` beside a 409.
+    /// Adds an extension member, such as `waiting` for a 409.
     pub fn with(mut self, member: &str, value: impl Into<Value>) -> Problem {
         self.extra.insert(member.to_owned(), value.into());
         self
@@ -167,7 +167,7 @@ impl Problem {
         self
     }
 
-    pub fn kind(&self) -> &'static Kind {
+    pub fn kind(&self) -> &'static ProblemKind {
         self.kind
     }
 
@@ -180,10 +180,10 @@ impl Problem {
     }
 
     pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("a problem holds only JSON values")
+        serde_json::to_vec(self).expect("a problem contains only JSON values")
     }
 
-    /// As a response of this server, without a detour over axum.
+    /// Converts to a response of this server directly, without axum.
     pub fn into_http(self) -> Response<Body> {
         let mut response = Response::new(Body::from(self.to_json()));
         *response.status_mut() = self.status();
@@ -191,9 +191,9 @@ impl Problem {
         response
     }
 
-    /// For answers that are written by hand; a challenge for a token is never among them.
-    pub fn into_answer(self) -> Answer {
-        Answer {
+    /// For responses that are written directly. These never include a challenge for a token.
+    pub fn into_raw_response(self) -> RawResponse {
+        RawResponse {
             status: self.status(),
             content_type: Some(CONTENT_TYPE.into()),
             retry_after: self.retry_seconds(),
@@ -202,7 +202,7 @@ impl Problem {
         }
     }
 
-    /// Whole seconds only, and never "at once": a wait shorter than a second is still a wait.
+    /// Rounds up to whole seconds, at least one.
     fn retry_seconds(&self) -> Option<u64> {
         self.retry_after.map(|wait| wait.as_millis().div_ceil(1000).max(1) as u64)
     }
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn reads_as_rfc_9457() {
-        let problem = Problem::events_waiting("3 events wait in subscription orders")
+        let problem = Problem::events_waiting("3 events are pending in subscription orders")
             .with("waiting", 3)
             .fault("/metadata/name", "still in use")
             .retry_after(Duration::from_millis(1500));
@@ -255,9 +255,9 @@ mod tests {
             json,
             serde_json::json!({
                 "type": "https://knative-lambda.dev/problems/events-waiting",
-                "title": "Events are waiting",
+                "title": "Events pending",
                 "status": 409,
-                "detail": "3 events wait in subscription orders",
+                "detail": "3 events are pending in subscription orders",
                 "faults": [{"path": "/metadata/name", "message": "still in use"}],
                 "waiting": 3
             })

@@ -1,4 +1,4 @@
-//! What the engine refuses, as problems.
+//! Converts rejections of the engine to problems.
 
 use crate::problem::Problem;
 use klambda_core::binding::Refusal;
@@ -7,7 +7,7 @@ use klambda_dispatch::{Failure, Rejection, history};
 use serde_json::json;
 use std::time::Duration;
 
-/// When a producer that is turned away should try again.
+/// The Retry-After of rejected producers.
 const RETRY: Duration = Duration::from_secs(1);
 const RETRY_DISK: Duration = Duration::from_secs(10);
 
@@ -21,7 +21,7 @@ impl From<Refused> for Problem {
             }
             Refused::LanesParked { lanes, .. } => Problem::lanes_parked(detail).with("lanes", lanes),
             Refused::Conflict(_) => Problem::conflict(detail),
-            Refused::Immutable(_) => Problem::immutable(detail).fault("spec.from", "cannot change"),
+            Refused::Immutable(_) => Problem::immutable(detail).fault("spec.from", "cannot be changed"),
             Refused::Limit(_) => Problem::limit_reached(detail),
             Refused::Invalid(faults) => Problem::invalid_selector(detail).faults(faults),
             Refused::DiskFull => Problem::disk_full(detail).retry_after(RETRY_DISK),
@@ -32,7 +32,7 @@ impl From<Refused> for Problem {
 
 impl From<Failure> for Problem {
     fn from(failure: Failure) -> Problem {
-        Problem::internal(format!("the store could not be read: {failure}"))
+        Problem::internal(format!("could not read the store: {failure}"))
     }
 }
 
@@ -40,51 +40,51 @@ impl From<history::Error> for Problem {
     fn from(error: history::Error) -> Problem {
         match error {
             history::Error::TooOld { oldest } => Problem::gone(format!(
-                "events that old are no longer kept: the oldest is at position {oldest}, and after=0 begins there"
+                "these events are no longer available: the oldest event is at position {oldest}; use after=0 to start there"
             ))
             .with("oldest", oldest.0),
-            other => Problem::internal(format!("the log could not be read: {other}")),
+            other => Problem::internal(format!("could not read the log: {other}")),
         }
     }
 }
 
-/// One event that was not accepted.
+/// The problem of one rejected event.
 pub fn rejection(rejection: &Rejection) -> Problem {
     match rejection {
         Rejection::Invalid { faults, too_large } => {
             let detail = match faults.as_slice() {
                 [one] => one.to_string(),
-                many => format!("{} things are wrong with the event", many.len()),
+                many => format!("the event has {} errors", many.len()),
             };
             let problem = if *too_large { Problem::too_large(detail) } else { Problem::invalid_event(detail) };
             problem.faults(faults.iter().cloned())
         }
         Rejection::Backlog { subscription, limit, deepest } => backlog(subscription, limit, deepest.as_ref()),
         Rejection::DeadLetters { subscription } => Problem::backlog_full(format!(
-            "subscription {subscription} has as many dead letters as deadLetters.maxEvents allows, and its overflow \
-             is reject: replay or purge some"
+            "subscription {subscription} has reached deadLetters.maxEvents, and its overflow is reject: replay or \
+             purge some dead letters"
         ))
         .with("subscription", subscription.as_str())
         .retry_after(RETRY),
         Rejection::NoNamespace { namespace } => {
-            Problem::not_found(format!("there is no namespace {namespace:?}"))
+            Problem::not_found(format!("namespace {namespace:?} not found"))
         }
         Rejection::NamespaceFull { namespace, limit } => {
-            Problem::limit_reached(format!("namespace {namespace:?} is at its limit {limit}"))
+            Problem::limit_reached(format!("namespace {namespace:?} has reached its limit {limit}"))
                 .with("namespace", namespace.as_str())
                 .with("limit", *limit)
                 .retry_after(RETRY)
         }
         Rejection::TooLarge { limit } => {
-            Problem::too_large(format!("the event does not fit into a segment of the log (at most {limit} bytes)"))
+            Problem::too_large(format!("the event does not fit into a log segment (at most {limit} bytes)"))
                 .with("limit", *limit)
         }
         Rejection::DiskFull => Problem::disk_full(
-            "there is no room for new events; what was accepted is safe and goes on being delivered",
+            "the disk has no room for new events; accepted events are safe and are still delivered",
         )
         .retry_after(RETRY_DISK),
         Rejection::Unavailable { why } => {
-            Problem::storage_failed(format!("nothing is accepted until the server is restarted: {why}"))
+            Problem::storage_failed(format!("no events are accepted until the server is restarted: {why}"))
         }
     }
 }
@@ -94,7 +94,7 @@ fn backlog(subscription: &str, limit: &str, deepest: Option<&(String, u64)>) -> 
         true => limit.to_owned(),
         false => format!("backlog.{limit}"),
     };
-    let mut detail = format!("subscription {subscription} is at its limit {name}");
+    let mut detail = format!("subscription {subscription} has reached its limit {name}");
     if let Some((key, depth)) = deepest {
         detail.push_str(&format!("; its deepest lane is {key:?} with {depth} events"));
     }
@@ -108,7 +108,7 @@ fn backlog(subscription: &str, limit: &str, deepest: Option<&(String, u64)>) -> 
     }
 }
 
-/// A request of which no event could be read.
+/// The problem of a request without any readable event.
 pub fn refusal(refusal: Refusal, is_batch: bool) -> Problem {
     let detail = refusal.to_string();
     match refusal {

@@ -1,15 +1,14 @@
-//! `/api/v1/dlq/replays`: jobs that send dead letters back to their targets.
+//! `/api/v1/dlq/replays`: jobs that send dead letters to their targets again.
 
 use crate::api::Api;
 use crate::auth::Who;
 use crate::dead_letters::{check, read_selector};
 use crate::extract::{Json, Path};
 use crate::ingress;
-use crate::members::{self, Faults, Members};
 use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
 use crate::problem::Problem;
-use crate::subscriptions;
+use crate::request_body::{self, Faults, Members};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{StatusCode, Uri, header};
@@ -30,11 +29,11 @@ pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem>
     let params = Params::read(&uri, &["limit", "cursor"]);
     let limit = params.limit();
     let before = params
-        .parsed("cursor", |text| Replay::parse_id(text).ok_or_else(|| "is no cursor of this list".into()));
+        .parsed("cursor", |text| Replay::parse_id(text).ok_or_else(|| "is not a cursor of this list".into()));
     params.finish()?;
     let page = api.query(move |engine| {
-        subscriptions::check(engine, &scope)?;
-        Ok::<_, Refused>(engine.view_replays(scope.name(), before, limit))
+        scope.must_be_there(engine)?;
+        Ok::<_, Refused>(engine.view_replays(&scope.within(), before, limit))
     });
     let page = page.await??;
     Ok(Json(page).into_response())
@@ -48,7 +47,7 @@ pub async fn create(
     body: Bytes,
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    let (mut request, dry_run) = read(&namespace, &members::parse(&body)?)?;
+    let (mut request, dry_run) = read(&namespace, &request_body::parse(&body)?)?;
     let named = request.selector.subscription.as_deref().unwrap_or_default();
     ingress::may_act_on(&who, &namespace, namespace::split(named).1)?;
     request.selector.without_commands = !who.allows(Role::Developer, Reach::In(&namespace));
@@ -67,7 +66,7 @@ pub async fn create(
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(job)).into_response())
 }
 
-/// In parts, so that nobody else waits for all of it.
+/// Works in parts, so that no other request waits for all of it.
 async fn preview(api: &Api, request: Request) -> Result<Replay, Problem> {
     let mut dry = api.query(move |engine| engine.begin_dry_run(request)).await??;
     loop {
@@ -101,11 +100,11 @@ fn read(namespace: &Namespace, body: &Value) -> Result<(Request, bool), Problem>
 
 fn view(engine: &Engine, namespace: &str, id: u64) -> Result<Replay, Refused> {
     let job = engine.view_replay(id).filter(|job| job.namespace == namespace);
-    job.ok_or_else(|| Refused::NotFound(format!("there is no replay r{id}")))
+    job.ok_or_else(|| Refused::NotFound(format!("replay r{id} not found")))
 }
 
 fn parse_id(text: &str) -> Result<u64, Problem> {
-    Replay::parse_id(text).ok_or_else(|| Problem::not_found(format!("there is no replay {text:?}")))
+    Replay::parse_id(text).ok_or_else(|| Problem::not_found(format!("replay {text:?} not found")))
 }
 
 pub async fn show(
@@ -119,7 +118,7 @@ pub async fn show(
     Ok(Json(api.query(move |engine| view(engine, &namespace, id)).await??).into_response())
 }
 
-/// What is in its lane already goes on; the rest stays as it is.
+/// Cancels a replay. Events that are already in their lane continue; the others stay as they are.
 pub async fn stop(
     api: Api,
     namespace: Namespace,

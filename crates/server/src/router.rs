@@ -1,21 +1,21 @@
-//! The way of a request: health, guard, token, then either straight to the posts of events or to the resources.
+//! The path of a request: health checks, guard, token, then either the handler of events or the resources.
 //!
-//! `POST /api/v1/events` is the hot path: one comparison of method and path, one collected body, one call.
-//! Everything else goes through an axum [`Router`], one file per resource.
+//! `POST /api/v1/events` is the hot path: one comparison of method and path, one collected body, one call. Everything else
+//! goes through an axum [`Router`], with one file per resource.
 
-use crate::answer::Answer;
 use crate::auth::{Access, Unknown, Who};
 use crate::body::{self, Body};
 use crate::connection::Connection;
-use crate::fast::Post;
+use crate::fast_path::Post;
 use crate::guard::Guard;
 use crate::listener::Service;
 use crate::namespace::{self, Scope};
 use crate::params::Params;
-use crate::posts::{Place, Posts};
+use crate::post_handler::{PostHandler, PostTarget};
 use crate::problem::Problem;
+use crate::raw_response::RawResponse;
+use crate::response_memory::ResponseMemory;
 use crate::routes::{PRODUCER, demand};
-use crate::unsent::Unsent;
 use axum::Router;
 use axum::response::IntoResponse;
 use bytes::Bytes;
@@ -27,12 +27,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tower::ServiceExt;
 
-/// Where events are posted.
+/// The path for sending events.
 pub const EVENTS: &str = "/api/v1/events";
 const HEALTH: [&str; 2] = ["/healthz", "/health"];
 const READY: &str = "/readyz";
 
-/// Who asks.
+/// The address of the client.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub IpAddr);
 
@@ -40,18 +40,18 @@ pub struct App<P> {
     pub guard: Guard,
     pub access: Arc<Access>,
     pub body_bytes: usize,
-    pub(crate) unsent: Unsent,
+    pub(crate) response_memory: ResponseMemory,
     pub posts: P,
     pub router: Router,
 }
 
-/// The resources, with problems for what none of them answers. Call it on the finished router: routes that are
-/// added later would answer a wrong method without a problem.
+/// The resources, with problems for unknown paths and methods. Call this on the finished router: routes added later would
+/// answer a wrong method without a problem.
 pub fn routes(resources: Router) -> Router {
     resources.fallback(no_resource).method_not_allowed_fallback(no_method)
 }
 
-impl<P: Posts> Service for App<P> {
+impl<P: PostHandler> Service for App<P> {
     async fn call(&self, request: Request<Incoming>, connection: &Connection) -> Response<Body> {
         let (mut head, body) = request.into_parts();
         let unread = !body.is_end_stream();
@@ -73,30 +73,37 @@ enum Admitted {
     Request(Asked),
 }
 
-/// What is known of a request before its body is read.
+/// Facts about a request before its body is read.
 struct Asked {
-    /// Nobody needs to be known for what is public.
+    /// `None` for public resources.
     who: Option<Who>,
-    scope: Scope,
+    /// The namespace in its URL.
+    named: Option<Scope>,
 }
 
-impl<P: Posts> App<P> {
+impl Asked {
+    fn scope(&self) -> Scope {
+        self.named.clone().unwrap_or_else(|| Scope::unnamed(self.who.as_ref()))
+    }
+}
+
+impl<P: PostHandler> App<P> {
     fn admit(&self, head: &mut Parts, connection: &Connection) -> Result<Admitted, Problem> {
         let path = head.uri.path();
-        // Whoever watches the process knows neither its names nor its tokens.
+        // Health checkers know neither host names nor tokens.
         if HEALTH.contains(&path) && (head.method == Method::GET || head.method == Method::HEAD) {
             return Ok(Admitted::Health);
         }
         self.guard.check(&head.uri, &head.headers, connection.local).map_err(|refusal| refusal.problem())?;
         let who = if path == READY { None } else { Some(self.access.of(&head.headers)?) };
-        let scope = namespace::take(&mut head.uri)?;
-        if let (Some(who), true, Scope::One(namespace)) = (&who, is_post(head), &scope) {
-            demand(who, PRODUCER, Reach::In(namespace))?;
+        let asked = Asked { who, named: namespace::take(&mut head.uri)? };
+        if let (Some(who), true, Scope::One(namespace)) = (&asked.who, is_post(head), asked.scope()) {
+            demand(who, PRODUCER, Reach::In(&namespace))?;
         }
-        Ok(Admitted::Request(Asked { who, scope }))
+        Ok(Admitted::Request(asked))
     }
 
-    /// Who sends a post on the short way, if it may go on there: the same as [`App::admit`], without the reasons.
+    /// The sender of a POST request on the fast path, if it is admitted: the same as [`App::admit`], without the reasons.
     pub(crate) fn admits(&self, post: &Post<'_, '_>, local: IpAddr) -> Option<Who> {
         if !self.guard.admits(post.host, post.origin, local) {
             return None;
@@ -105,22 +112,22 @@ impl<P: Posts> App<P> {
         who.allows(PRODUCER, Reach::In(post.place.namespace())).then_some(who)
     }
 
-    async fn post(&self, head: &Parts, asked: Asked, body: Bytes) -> Answer {
+    async fn post(&self, head: &Parts, asked: Asked, body: Bytes) -> RawResponse {
         match self.read(head, asked, body) {
             Ok(read) => self.posts.answer(read).await,
             Err(answer) => answer,
         }
     }
 
-    fn read(&self, head: &Parts, asked: Asked, body: Bytes) -> Result<P::Read, Answer> {
-        let namespace = asked.scope.one().map_err(Problem::into_answer)?;
-        let who = asked.who.ok_or_else(|| Problem::from(Unknown::NoToken).into_answer())?;
+    fn read(&self, head: &Parts, asked: Asked, body: Bytes) -> Result<P::Read, RawResponse> {
+        let namespace = asked.scope().one().map_err(Problem::into_raw_response)?;
+        let who = asked.who.ok_or_else(|| Problem::from(Unknown::NoToken).into_raw_response())?;
         if head.uri.query().is_some() {
-            Params::none(&head.uri).map_err(Problem::into_answer)?;
+            Params::none(&head.uri).map_err(Problem::into_raw_response)?;
         }
         let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let headers = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        self.posts.read(Place::Events { namespace: &namespace }, &who, content_type, headers, body)
+        self.posts.read(PostTarget::Events { namespace: &namespace }, &who, content_type, headers, body)
     }
 
     async fn answer(
@@ -134,7 +141,7 @@ impl<P: Posts> App<P> {
             Ok(body) => body,
             Err(problem) => return closing(problem.into_http()),
         };
-        // A body may take its time, and a token may be revoked meanwhile.
+        // A body can take a while to arrive, and the token may be revoked meanwhile.
         if asked.who.is_some() {
             match self.access.of(&head.headers) {
                 Ok(who) => asked.who = Some(who),
@@ -143,20 +150,22 @@ impl<P: Posts> App<P> {
         }
         if is_post(&head) {
             let answer = self.post(&head, asked, body).await;
-            if !Unsent::is_long(answer.body.len()) {
+            if !ResponseMemory::is_long(answer.body.len()) {
                 return answer.into();
             }
-            return self.unsent.count(answer.into()).await.map(Body::from);
+            return self.response_memory.count(answer.into()).await.map(Body::from);
         }
         let mut request = Request::from_parts(head, axum::body::Body::from(body));
         request.extensions_mut().insert(Peer(connection.peer.ip()));
-        request.extensions_mut().insert(asked.scope);
+        if let Some(named) = asked.named {
+            request.extensions_mut().insert(named);
+        }
         if let Some(who) = asked.who {
             request.extensions_mut().insert(who);
         }
-        // Boxed, since the future of a connection should be no larger than the hot path needs.
+        // Boxed to keep the future of a connection as small as the hot path needs.
         let Ok(response) = Box::pin(self.router.clone().oneshot(request)).await;
-        self.unsent.count(response).await.map(Body::from)
+        self.response_memory.count(response).await.map(Body::from)
     }
 }
 
@@ -172,22 +181,22 @@ fn health() -> Response<Body> {
     response
 }
 
-/// The rest of the request is not read, so nothing can follow it.
+/// The rest of the request is not read, so no other request can follow.
 fn closing(mut response: Response<Body>) -> Response<Body> {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
 async fn no_resource(request: axum::extract::Request) -> impl IntoResponse {
-    Problem::not_found(format!("there is nothing at {}", request.uri().path()))
+    Problem::not_found(format!("{} not found", request.uri().path()))
 }
 
 async fn no_method(request: axum::extract::Request) -> impl IntoResponse {
     let path = request.uri().path();
-    let problem = Problem::method_not_allowed(format!("{path} does not answer {}", request.method()));
+    let problem = Problem::method_not_allowed(format!("{path} does not support {}", request.method()));
     let mut response = problem.into_response();
     if path == EVENTS {
-        // The router knows nothing of what goes the shorter way.
+        // The router does not know the routes of the fast path.
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET,HEAD,POST"));
     }
     response

@@ -1,14 +1,14 @@
-//! Every address of the server, who may use it, and what answers. The router is made of this table: what has no row is
-//! not served.
+//! All routes of the server, with the required role and the handler of each. The router is built from this table, so only
+//! these paths are served.
 
 use crate::api::Gate;
 use crate::auth::{Unknown, Who};
-use crate::functions::{invoke, logs, watch};
+use crate::functions::{invoke, logs, revisions, watch};
 use crate::namespace::{self, Scope};
 use crate::problem::Problem;
 use crate::router::EVENTS;
 use crate::{
-    audit, backup, dead_letters, events, functions, lanes, metrics, namespaces, replays, status,
+    audit, backup, dead_letters, events, functions, lanes, metrics, namespaces, replays, secrets, status,
     subscriptions, tokens,
 };
 use Need::{In, List, Public, Server, Somewhere};
@@ -30,26 +30,26 @@ pub struct Route {
     way: Way,
 }
 
-/// What a request must bring to be answered.
+/// What a request needs to be allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Nothing, not even a token.
     Public,
-    /// A role in the request's namespace.
+    /// A role in the namespace of the request.
     In(Role),
-    /// The same, for a list: of one namespace, or of all with the role in all.
+    /// The same, for a list: of one namespace, or of all that the caller may read.
     List(Role),
-    /// A role in all namespaces, since it concerns the whole server.
+    /// A role in all namespaces, because it affects the whole server.
     Server(Role),
-    /// A role in at least one namespace. The answer has only what the caller may see.
+    /// A role in at least one namespace. The response contains only what the caller may see.
     Somewhere(Role),
 }
 
 enum Way {
-    /// Answered before routing.
+    /// Handled before routing.
     Direct,
     Routed(MethodRouter<Gate>),
-    /// Requests are limited by client, and counted.
+    /// Rate-limited by client, and counted.
     Watched(MethodRouter<Gate>),
 }
 
@@ -57,10 +57,10 @@ const VIEWER: Role = Role::Viewer;
 const OPERATOR: Role = Role::Operator;
 const DEVELOPER: Role = Role::Developer;
 const ADMIN: Role = Role::Admin;
-/// What sending an event and calling a function needs.
+/// The role for sending events and calling functions.
 pub const PRODUCER: Role = Role::Producer;
 
-/// The table.
+/// The table of routes.
 pub fn routes() -> Vec<Route> {
     let mut routes = vec![
         direct(Method::GET, "/healthz", Public),
@@ -86,6 +86,12 @@ pub fn routes() -> Vec<Route> {
         put("/api/v1/subscriptions/{name}", In(DEVELOPER), subscriptions::put),
         delete("/api/v1/subscriptions/{name}", In(DEVELOPER), subscriptions::delete),
         post("/api/v1/subscriptions/{name}/{action}", In(OPERATOR), subscriptions::act),
+        get("/api/v1/secrets", List(VIEWER), secrets::list),
+        post("/api/v1/secrets/rekey", Server(ADMIN), secrets::rekey),
+        get("/api/v1/secrets/{name}", In(VIEWER), secrets::show),
+        put("/api/v1/secrets/{name}", In(DEVELOPER), secrets::put),
+        patch("/api/v1/secrets/{name}", In(DEVELOPER), secrets::patch),
+        delete("/api/v1/secrets/{name}", In(DEVELOPER), secrets::delete),
         get("/api/v1/lanes", List(VIEWER), lanes::list),
         post("/api/v1/lanes/{action}", In(OPERATOR), lanes::act_on_query),
         get("/api/v1/lanes/{subscription}/{key}", In(VIEWER), lanes::show),
@@ -103,6 +109,8 @@ pub fn routes() -> Vec<Route> {
         "/api/v1/lambda/functions",
         "/api/v1/lambda/functions/{name}",
         "/api/v1/lambda/functions/{name}/rebuild",
+        "/api/v1/lambda/functions/{name}/revisions",
+        "/api/v1/lambda/functions/{name}/rollback",
         "/api/v1/lambda/functions/{name}/logs",
         "/api/v1/lambda/functions/{name}/invoke",
     ]));
@@ -110,14 +118,16 @@ pub fn routes() -> Vec<Route> {
         "/api/v1/lambda/agents",
         "/api/v1/lambda/agents/{name}",
         "/api/v1/lambda/agents/{name}/rebuild",
+        "/api/v1/lambda/agents/{name}/revisions",
+        "/api/v1/lambda/agents/{name}/rollback",
         "/api/v1/lambda/agents/{name}/logs",
         "/api/v1/lambda/agents/{name}/invoke",
     ]));
     routes
 }
 
-/// Functions and agents: the same resources at two addresses.
-fn lambda([all, one, rebuild, log, invoke]: [&'static str; 5]) -> [Route; 9] {
+/// Functions and agents: the same resources under two paths.
+fn lambda([all, one, rebuild, history, rollback, log, invoke]: [&'static str; 7]) -> [Route; 11] {
     [
         get(all, List(VIEWER), functions::list).watched(),
         post(all, In(DEVELOPER), functions::create).watched(),
@@ -126,13 +136,15 @@ fn lambda([all, one, rebuild, log, invoke]: [&'static str; 5]) -> [Route; 9] {
         patch(one, In(DEVELOPER), functions::patch).watched(),
         delete(one, In(DEVELOPER), functions::delete).watched(),
         post(rebuild, In(DEVELOPER), functions::rebuild).watched(),
+        get(history, In(VIEWER), revisions::list).watched(),
+        post(rollback, In(DEVELOPER), revisions::rollback).watched(),
         get(log, In(VIEWER), logs::show).watched(),
-        // Calls are neither limited nor counted among these. Most come by the short way.
+        // Invocations are not rate-limited or counted here. Most take the fast path.
         post(invoke, In(PRODUCER), invoke::call),
     ]
 }
 
-/// A row that is answered before routing.
+/// A route that is handled before routing.
 fn direct(method: Method, path: &'static str, need: Need) -> Route {
     Route { method, path, need, way: Way::Direct }
 }
@@ -162,7 +174,7 @@ impl Route {
     }
 }
 
-/// The resources as a router. It expects [`Who`] and [`Scope`] on each request.
+/// Builds the router. It expects [`Who`] and [`Scope`] on each request.
 pub fn router(gate: Gate) -> Router {
     let (mut routed, mut watched) = (Router::new(), Router::new());
     for Route { path, need, way, .. } in routes() {
@@ -177,7 +189,7 @@ pub fn router(gate: Gate) -> Router {
     routed.merge(watched).with_state(gate)
 }
 
-/// Whether the request may be answered; if so, it is, and what it changes is noted.
+/// Checks whether the request is allowed. If so, handles it and adds an audit entry for its changes.
 async fn check(path: &'static str, need: Need, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     let judged = need.judge(parts.extensions.get(), parts.extensions.get(), parts.uri.path());
@@ -193,37 +205,48 @@ async fn check(path: &'static str, need: Need, request: Request, next: Next) -> 
 }
 
 impl Need {
-    fn judge(self, who: Option<&Who>, scope: Option<&Scope>, path: &str) -> Result<(), Problem> {
+    fn judge(self, who: Option<&Who>, named: Option<&Scope>, path: &str) -> Result<(), Problem> {
         if self == Public {
             return Ok(());
         }
         let who = who.ok_or(Unknown::NoToken)?;
-        let default = Scope::default();
-        let scope = scope.unwrap_or(&default);
-        match (self, scope) {
+        let scope = named.cloned().unwrap_or_else(|| Scope::unnamed(Some(who)));
+        match (self, &scope) {
             (Public, _) => Ok(()),
-            (In(_), Scope::All) => Err(namespace::for_lists_only()),
+            (In(_), Scope::All | Scope::These(_)) => Err(namespace::for_lists_only()),
             (In(role) | List(role), Scope::One(namespace)) => demand(who, role, Reach::In(namespace)),
-            (List(role), Scope::All) => demand(who, role, Reach::Everywhere),
+            // A list contains only what the caller may read.
+            (List(role), Scope::All | Scope::These(_)) => demand(who, role, Reach::Somewhere),
             (Server(role), _) => {
                 demand(who, role, Reach::Everywhere)?;
-                namespace::must_not_be_named(scope, path)
+                namespace::must_not_be_named(named, path)
             }
             (Somewhere(role), _) => {
                 demand(who, role, Reach::Somewhere)?;
-                namespace::must_not_be_named(scope, path)
+                namespace::must_not_be_named(named, path)
             }
         }
     }
 }
 
-/// Refuses those who lack the role there. Whether the namespace exists is not told.
+/// The files belong to the server, so a role in one namespace is not enough.
+pub fn may_read_files(who: &Identity, what: &str) -> Result<(), Problem> {
+    if who.allows(Role::Admin, Reach::Everywhere) {
+        return Ok(());
+    }
+    Err(Problem::forbidden(format!(
+        "this makes the server read {what}, which requires the role admin in all namespaces; {} is {}",
+        who.name, who.grant
+    )))
+}
+
+/// Rejects callers without the role. Does not reveal whether the namespace exists.
 pub fn demand(who: &Identity, role: Role, reach: Reach<'_>) -> Result<(), Problem> {
     if who.allows(role, reach) {
         return Ok(());
     }
     let (name, grant) = (&who.name, &who.grant);
-    Err(Problem::forbidden(format!("this needs the role {role} in {reach}; {name} is {grant}")))
+    Err(Problem::forbidden(format!("this requires the role {role} in {reach}; {name} is {grant}")))
 }
 
 impl fmt::Display for Need {
@@ -251,11 +274,11 @@ mod tests {
         Who::Own(Arc::new(Identity { name: "somebody".into(), grant: Grant { role, namespaces } }))
     }
 
-    /// The status of a need for somebody, at an address.
+    /// The status of a request with this need.
     fn status(need: Need, who: &Who, address: &str) -> u16 {
         let mut uri = address.parse().unwrap();
         let scope = namespace::take(&mut uri).unwrap();
-        need.judge(Some(who), Some(&scope), uri.path())
+        need.judge(Some(who), scope.as_ref(), uri.path())
             .map_or_else(|refused| refused.status().as_u16(), |()| 200)
     }
 
@@ -265,10 +288,12 @@ mod tests {
         for (need, who, address, expected) in [
             (In(OPERATOR), &operator, "/api/v1/namespaces/shop/lanes/skip", 200),
             (In(OPERATOR), &operator, "/api/v1/lanes/skip?namespace=*", 400),
-            (In(OPERATOR), &operator, "/api/v1/lanes/skip", 403),
+            (In(OPERATOR), &operator, "/api/v1/lanes/skip", 200),
+            (In(OPERATOR), &operator, "/api/v1/lanes/skip?namespace=default", 403),
             (In(DEVELOPER), &operator, "/api/v1/lanes/skip?namespace=shop", 403),
             (In(OPERATOR), &everywhere, "/api/v1/lanes/skip", 403),
-            (List(VIEWER), &operator, "/api/v1/lanes?namespace=*", 403),
+            (List(VIEWER), &operator, "/api/v1/lanes?namespace=*", 200),
+            (List(DEVELOPER), &operator, "/api/v1/lanes?namespace=*", 403),
             (List(VIEWER), &everywhere, "/api/v1/lanes?namespace=*", 200),
             (Server(VIEWER), &operator, "/api/v1/status", 403),
             (Server(VIEWER), &operator, "/api/v1/status?namespace=shop", 403),
@@ -295,7 +320,7 @@ mod tests {
         let refused = demand(&who(Role::Viewer, "a,b"), Role::Operator, Reach::In("shop")).unwrap_err();
         assert_eq!(
             refused.detail(),
-            "this needs the role operator in namespace shop; somebody is viewer in namespace a, b"
+            "this requires the role operator in namespace shop; somebody is viewer in namespace a, b"
         );
     }
 }

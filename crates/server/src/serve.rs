@@ -1,14 +1,15 @@
-//! The whole server: opens the folder, recovers, serves, and ends in order.
+//! The whole server: opens the folder, recovers, serves, and shuts down in order.
 
-use crate::api::{About, Api, Gate, Inner, Turns};
-use crate::auth::{Access, Issued, LoadError, keep_keys};
-use crate::config::Config;
-use crate::front::{self, Front, signals};
+use crate::api::{About, Api, ApiState, Connections, Gate, Secrets, Turns};
+use crate::auth::{Access, LoadError, keep_keys, set_mark};
+use crate::config::{Config, Isolation, LogFormat};
+use crate::frontend::{self, Frontend, signals};
 use crate::functions::limits::Limiter;
 use crate::functions::watch::Requests;
 use crate::routes;
+use crate::secrets::vault::Vault;
 use crate::shutdown::Shutdown;
-use crate::{telemetry, tokens};
+use crate::{secrets, telemetry, tokens};
 use klambda_control::{Control, Options, StartError};
 use klambda_core::time::Millis;
 use klambda_core::{binding, breaker};
@@ -30,10 +31,10 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{self, Runtime};
 use tokio::task::{JoinError, JoinHandle};
 
-/// How long functions have to end if all before has taken all of the time: longer than it takes to kill them.
+/// Minimum time for functions to stop if the rest of the shutdown took all of the time. Killing them takes less.
 const FUNCTIONS_END: Duration = Duration::from_secs(10);
 
-/// A server that runs. It ends in order when it is stopped; dropped, it goes on until its runtime ends.
+/// A running server. It shuts down in order when stopped. If dropped, it runs until its runtime ends.
 pub struct Server {
     address: SocketAddr,
     url: String,
@@ -53,10 +54,10 @@ pub enum Error {
     #[error(transparent)]
     Folder(#[from] real_disk::Error),
     #[error(transparent)]
-    Front(#[from] front::Error),
-    #[error("the data folder {folder} cannot be used: {source}")]
+    Frontend(#[from] frontend::Error),
+    #[error("could not open the data folder {folder}: {source}")]
     Store { folder: String, source: Failure },
-    #[error("there is no randomness to be had: {0}")]
+    #[error("no random source available: {0}")]
     Randomness(getrandom::Error),
     #[error(transparent)]
     StoreFailed(#[from] StoreFailed),
@@ -64,17 +65,19 @@ pub enum Error {
     Functions(#[from] StartError),
     #[error(transparent)]
     Tokens(#[from] LoadError),
+    #[error(transparent)]
+    Secrets(#[from] secrets::OpenError),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Who gets how many threads, beside those for syncs and chores: producers, REST and the engine, and deliveries.
+/// Number of threads besides those for syncs and chores: for producers, REST and the engine; and for deliveries.
 struct Threads {
     front: usize,
     deliveries: usize,
 }
 
-/// Half for each side, at least one: with two cores a second thread for one side costs more than it brings.
+/// Half for each side, at least one. With two cores, a second thread for one side costs more than it gains.
 fn threads(config: &Config) -> Threads {
     let threads = match config.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -96,39 +99,44 @@ pub fn runtime(config: &Config) -> io::Result<Runtime> {
     builder.event_interval(EVENT_INTERVAL).enable_all().thread_name("klambda").build()
 }
 
-/// Serves until it is told to stop by a signal.
+/// Serves until a signal stops it.
 pub async fn run(config: Config) -> Result<(), Error> {
     telemetry::init(&config.log);
-    hide();
+    hide_memory();
+    let log_format = config.log.format;
     let server = Server::start(config).await?;
     let listening = tokio::spawn(signals(server.shutdown.clone(), Arc::clone(&server.access)));
-    greet(&server)?;
+    announce(&server, log_format)?;
     let ended = server.ended().await;
     listening.abort();
     Ok(ended?)
 }
 
-/// Functions run as the same user. They must not read this process's environment and memory through `/proc`.
-fn hide() {
+/// Functions run as the same user. They must not read the environment and memory of this process through `/proc`.
+fn hide_memory() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        tracing::warn!(%error, "Functions may be able to read the environment of this server.");
+        tracing::warn!(%error, "Could not protect the environment of the server from functions");
     }
 }
 
-/// Where commands look for a server that they are not told of.
+/// The default server of CLI commands.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
-fn greet(server: &Server) -> io::Result<()> {
-    let recovered = match (server.report.records, server.report.cut) {
-        (0, None) => String::new(),
-        (records, None) => format!(" ({records} records read back)"),
-        (records, Some((_, bytes))) => {
-            format!(" ({records} records read back; an unfinished write of {bytes} bytes was cut off)")
+/// Tells the user that the server is up. With JSON logs this is a log line, so that tools need to parse only JSON.
+fn announce(server: &Server, format: LogFormat) -> io::Result<()> {
+    match format {
+        LogFormat::Pretty => greet(server, &mut io::stdout().lock()),
+        LogFormat::Json => {
+            let version = env!("CARGO_PKG_VERSION");
+            tracing::info!(version, url = server.url, data_folder = server.data_folder, "Server started");
+            Ok(())
         }
-    };
-    let mut out = io::stdout().lock();
+    }
+}
+
+fn greet(server: &Server, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "klambda {} listens on {}", env!("CARGO_PKG_VERSION"), server.url)?;
-    writeln!(out, "its data is in {}{recovered}", server.data_folder)?;
+    writeln!(out, "data folder: {}{}", server.data_folder, recovered(&server.report))?;
     let klambda = match server.url.as_str() {
         DEFAULT_URL => "klambda".to_owned(),
         url => format!("klambda --server {url}"),
@@ -139,12 +147,25 @@ fn greet(server: &Server) -> io::Result<()> {
     out.flush()
 }
 
+fn recovered(report: &recovery::Report) -> String {
+    let records = match report.records {
+        1 => "1 record".to_owned(),
+        records => format!("{records} records"),
+    };
+    match report.cut {
+        None if report.records == 0 => String::new(),
+        None => format!(" ({records} recovered)"),
+        Some((_, bytes)) => format!(" ({records} recovered; removed an incomplete write of {bytes} bytes)"),
+    }
+}
+
 impl Server {
-    /// Answers when the engine has recovered and events are accepted.
+    /// Returns when the engine has recovered and accepts events.
     pub async fn start(config: Config) -> Result<Server, Error> {
-        // The folder first: of a second server on it the first thing to say is who holds it.
+        // Open the folder first: if another server uses it, that is the first error to report.
         let disk = RealDisk::open(&config.data)?;
-        let front = Front::open(&config)?;
+        let vault = Arc::new(Vault::open(&config)?);
+        let front = Frontend::open(&config)?;
         let (address, url, stats, held) = (front.address(), front.url(), front.stats(), front.held());
         let (access, shutdown) = (front.access(), Shutdown::new());
         let gate = Gate::default();
@@ -158,17 +179,26 @@ impl Server {
         log_recovery(&report);
         let history = History::new(engine.reader());
         let clock = clock.not_before(engine.now());
-        let control =
-            Control::new(control_options(&config, &url), clock, platform::open(machine_options(&config)));
+        vault.load(&engine).inspect_err(|_| shutdown.cut())?;
+        let machine = machine_options(&config, Arc::clone(&vault));
+        let control = Control::new(control_options(&config, &url), clock, platform::open(machine));
         control.load(&engine).inspect_err(|_| shutdown.cut())?;
-        let issued = Issued::load(&engine, clock, config.limits.tokens);
-        access.load(issued.inspect_err(|_| shutdown.cut())?);
+        let loaded = access.load(&engine, clock, config.limits.tokens);
+        let lacks_mark = loaded.inspect_err(|_| shutdown.cut())?;
+        warn_of_developers(&access, &config);
+        if !access.is_open() {
+            control.close();
+        }
         let (client, deliveries) = (client_options(&config), threads(&config).deliveries);
         let functions = Arc::new(control.clone());
         let (runner, handle) = Runner::with_functions(engine, client, clock, deliveries, functions)?;
         let running = tokio::spawn(runner.run());
+        vault.start(handle.clone());
+        if lacks_mark {
+            set_mark(&handle).await;
+        }
         control.start(handle.clone()).await;
-        let api = Api::new(Inner {
+        let api = Api::new(ApiState {
             handle: handle.clone(),
             clock,
             control: control.clone(),
@@ -180,11 +210,12 @@ impl Server {
             unversioned: Default::default(),
             shutdown: shutdown.clone(),
             access: Arc::clone(&access),
-            stats,
-            held,
+            connections: Connections { stats, held },
             about: About { started: Instant::now(), data_folder: data_folder.clone(), url: url.clone() },
             turns: Turns::default(),
+            secrets: Secrets { folder: config.functions.secrets.clone(), vault },
         });
+        tokio::spawn(secrets::resume_rekey(api.clone()));
         tokio::spawn(tokens::keep_uses(api.clone()));
         tokio::spawn(keep_keys(Arc::clone(&access), shutdown.clone()));
         gate.open(api);
@@ -215,24 +246,24 @@ impl Server {
         &self.report
     }
 
-    /// Asks it to end: nothing new is begun, what is open may finish.
+    /// Requests shutdown: nothing new starts, open requests may finish.
     pub fn stop(&self) {
         self.shutdown.request();
     }
 
-    /// Waits for the end: of a `stop` or a signal, in order, or of a failed store, at once.
+    /// Waits for the end: after `stop` or a signal in order, after a store failure immediately.
     pub async fn ended(mut self) -> Result<(), StoreFailed> {
         tokio::select! {
             () = self.shutdown.requested() => {}
             ended = &mut self.running => {
-                // Nothing can be answered any more: whoever is connected learns it from the closed connection.
+                // No request can be answered any more. Clients notice by the closed connection.
                 self.shutdown.cut();
                 return outcome(ended);
             }
         }
-        tracing::info!("Stopping: what is open may finish.");
+        tracing::info!("Shutting down; draining in-flight requests");
         let deadline = Instant::now() + self.shutdown_timeout;
-        // Requests first, since they are answered by the engine; then deliveries, for as long as there is time.
+        // First requests, because the engine answers them; then deliveries, in the remaining time.
         let _ = (&mut self.serving).await;
         tokio::select! {
             () = tokens::store_uses(&self.access, &self.handle) => {}
@@ -247,25 +278,25 @@ impl Server {
             }
         };
         self.end_functions(deadline).await;
-        tracing::info!("Stopped.");
+        tracing::info!("Server stopped");
         outcome(ended)
     }
 
-    /// They are asked to end, then killed. Whatever keeps one from ending does not keep this program: they end with it.
+    /// Asks functions to stop, then kills them. A function that does not stop does not delay the exit: it ends with this program.
     async fn end_functions(&self, deadline: Instant) {
         let time = deadline.saturating_duration_since(Instant::now()).max(FUNCTIONS_END);
         let was_cut = self.shutdown.is_cut();
         tokio::select! {
             () = self.control.stop() => {}
-            () = tokio::time::sleep(time) => tracing::warn!("Functions did not end in time."),
+            () = tokio::time::sleep(time) => tracing::warn!("Functions did not stop in time"),
             () = self.shutdown.cut_off(), if !was_cut => {}
         }
     }
 }
 
-/// A task that panics never gets here in the program itself: the panic ends the process.
+/// A panic in a task does not reach this code, because it ends the process.
 fn outcome(ended: Result<Result<(), StoreFailed>, JoinError>) -> Result<(), StoreFailed> {
-    ended.unwrap_or_else(|error| Err(StoreFailed(format!("the engine ended: {error}"))))
+    ended.unwrap_or_else(|error| Err(StoreFailed(format!("the engine stopped: {error}"))))
 }
 
 async fn open_engine(
@@ -284,15 +315,25 @@ async fn open_engine(
 
 fn log_recovery(report: &recovery::Report) {
     match report.cut {
-        None => tracing::info!(records = report.records, "Recovered."),
+        None => tracing::info!(records = report.records, "Log recovered"),
         Some((at, bytes)) => {
             tracing::warn!(
                 records = report.records,
                 at = at.0,
                 bytes,
-                "Recovered; an unfinished write was cut off."
+                "Log recovered; removed an incomplete write"
             );
         }
+    }
+}
+
+/// If no token is required, every client is an admin, so no warning is needed.
+fn warn_of_developers(access: &Access, config: &Config) {
+    if !access.is_open() && config.functions.isolation == Isolation::None {
+        tracing::warn!(
+            "Functions run as the user of the server, so the role developer is equivalent to admin. To refuse code, \
+             set functions.isolation to required"
+        );
     }
 }
 
@@ -341,16 +382,18 @@ fn client_options(config: &Config) -> client::Options {
     }
 }
 
-/// Also when the file was replaced since the start.
+/// Works even if the file was replaced since the start.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-fn machine_options(config: &Config) -> platform::Options {
+fn machine_options(config: &Config, vault: Arc<Vault>) -> platform::Options {
     let helper = vec![OWN_PROGRAM.into(), "child".into()];
-    // Builds and functions have working folders of their own: a relative path would lead elsewhere from there.
+    // Builds and functions have other working directories, so a relative path would be wrong there.
     let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
     let mut options = platform::Options::new(data.join("functions"), helper);
     let functions = &config.functions;
     options.secrets = functions.secrets.clone();
+    options.stored_secrets = Some(vault);
+    options.isolation_required = functions.isolation == Isolation::Required;
     options.builds_max = functions.builds;
     options.replicas_max = functions.replicas;
     options.start_timeout = functions.start_timeout;
@@ -366,8 +409,9 @@ fn control_options(config: &Config, url: &str) -> Options {
     let limits = plan::Limits {
         tries_max: functions.tries,
         tries_within_ms: ms(functions.tries_within),
-        // The fleet knows the cause sooner: this is for what it never says.
+        // The fleet reports failures sooner. This is only a fallback.
         start_ms_max: ms(functions.start_timeout.saturating_mul(2)),
+        revisions_max: functions.revisions,
         drain_ms_max: ms(functions.drain),
         ..plan::Limits::default()
     };

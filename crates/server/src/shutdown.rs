@@ -1,11 +1,11 @@
-//! One signal that everything which must end in order waits for.
+//! The shutdown signal for all tasks.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use tokio::sync::Notify;
 
-/// Clones share one state: whoever calls [`Shutdown::request`] is heard by all.
+/// Clones share one state: all of them see a call of [`Shutdown::request`].
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown(Arc<Inner>);
 
@@ -23,12 +23,12 @@ impl Shutdown {
         Shutdown::default()
     }
 
-    /// Nothing new is begun; what is open may end.
+    /// Nothing new starts; open requests may finish.
     pub fn request(&self) {
         self.advance(DRAINING);
     }
 
-    /// The deadline has passed: what is still open ends now.
+    /// The deadline has passed: abort everything that is still open.
     pub fn cut(&self) {
         self.advance(CUT);
     }
@@ -41,18 +41,17 @@ impl Shutdown {
         self.0.stage.load(Ordering::Acquire) >= CUT
     }
 
-    /// Ends once shutdown was requested; at once if it already was. A stream without an end of its own
-    /// (Server-Sent Events) must wait for this too.
+    /// Returns once shutdown was requested. Endless streams (Server-Sent Events) must wait for this too.
     pub async fn requested(&self) {
         self.reached(DRAINING).await;
     }
 
-    /// Ends once what is still open is to end at once.
+    /// Returns once open work must be aborted.
     pub async fn cut_off(&self) {
         self.reached(CUT).await;
     }
 
-    /// Ends at the next change of stage. Registered from the moment it is first polled.
+    /// Returns at the next change of stage. Registered when it is first polled.
     pub(crate) fn changed(&self) -> impl Future<Output = ()> + '_ {
         self.0.changed.notified()
     }
@@ -90,6 +89,6 @@ mod tests {
         assert!(shutdown.is_requested() && !shutdown.is_cut());
         shutdown.cut();
         shutdown.request();
-        assert!(shutdown.is_cut(), "a later request never takes a cut back");
+        assert!(shutdown.is_cut(), "a later request does not undo an abort");
     }
 }

@@ -1,8 +1,8 @@
-//! The socket under HTTP: notes for the connection's timer what happens on it, closes so that a last answer arrives,
-//! and words the refusal of what was no request at all.
+//! The socket below HTTP: records activity for the timer of the connection, closes so that the last response arrives, and
+//! writes problems for malformed requests.
 //!
-//! The HTTP library accepts more than we do: line feeds alone, a length beside a transfer coding. So requests are looked
-//! at here first, and the library is given only what can be read in one way.
+//! The HTTP library accepts more than we do: bare line feeds, a length together with a transfer coding. So requests are checked
+//! here first, and the library receives only unambiguous ones.
 
 use crate::connection::Connection;
 use crate::problem::Problem;
@@ -19,25 +19,27 @@ pub(crate) struct Socket<T> {
     io: T,
     connection: Arc<Connection>,
     requests: Requests,
-    /// What was read and may not be passed on yet: the beginning of a head, or what comes after a refusal.
+    /// Bytes that were read and not passed on: the beginning of a head, or bytes after a rejected one.
     held: BytesMut,
-    /// So many bytes of it may be passed on after all.
+    /// How many of these bytes may be passed on.
     passable: usize,
     refused: Option<Refused>,
-    /// What is left to write of a refusal of our own.
+    /// The unwritten rest of our own rejection.
     refusal: Bytes,
     shut: Shut,
 }
 
 enum Shut {
     No,
-    /// Our side is shut; so many bytes of the other side have been thrown away.
+    /// Our side is closed; this many bytes from the other side were discarded.
     Lingering(usize),
     Yes,
 }
 
 const LINGER_BYTES: usize = 64 << 20;
-/// Stands in for a head that is refused. No reader takes it for a request, so the library answers that it is none.
+/// The buffer of an unfinished head grows in steps of this size.
+const HELD_STEP: usize = 4 << 10;
+/// Replaces a rejected head. No parser accepts it as a request, so the library answers with an error.
 const NO_REQUEST: &[u8] = b"\0\r\n\r\n";
 
 impl<T> Socket<T> {
@@ -89,17 +91,17 @@ impl<T: AsyncRead + Unpin> AsyncRead for Socket<T> {
 }
 
 impl<T> Socket<T> {
-    /// Lets through what may be of the bytes just read, which usually is all; true if there is any.
+    /// Passes on the valid part of the bytes just read, usually all. Returns whether there is any.
     fn pass_fresh(&mut self, buf: &mut ReadBuf<'_>, before: usize) -> bool {
         let fresh = &buf.filled()[before..];
         let passed = if self.held.is_empty() { self.requests.pass(fresh) } else { Ok(0) };
         let passed = self.or_refuse(passed);
-        self.held.extend_from_slice(&buf.filled()[before + passed..]);
+        hold_back(&mut self.held, &buf.filled()[before + passed..]);
         buf.set_filled(before + passed);
         passed > 0
     }
 
-    /// The same of the bytes that were held back.
+    /// The same for bytes that were held back.
     fn pass_held(&mut self, buf: &mut ReadBuf<'_>) -> bool {
         if self.passable == 0 && !self.held.is_empty() {
             let passed = self.requests.pass(&self.held);
@@ -173,7 +175,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<T> {
 }
 
 impl<T> Socket<T> {
-    /// Where the library answers by itself, it does so without a body. True if our words stand in for its own.
+    /// The library responds to errors without a body. Returns true if our response replaces it.
     fn refuse(&mut self, head: &[u8]) -> bool {
         if self.connection.is_answering() {
             return false;
@@ -181,17 +183,28 @@ impl<T> Socket<T> {
         let Some(problem) = unreadable(head, self.refused) else { return false };
         self.connection.leave_unread();
         let mut refusal = Vec::new();
-        problem.into_answer().write(true, &mut refusal);
+        problem.into_raw_response().write(true, &mut refusal);
         self.refusal = refusal.into();
         true
     }
 }
 
-/// What the library says with a bare status, and why if it was not the library that refused.
+/// Appends without doubling the buffer: thousands of unfinished heads would take twice the memory that the account knows of.
+fn hold_back(held: &mut BytesMut, bytes: &[u8]) {
+    let needed = held.len() + bytes.len();
+    if needed > held.capacity() {
+        let mut grown = BytesMut::with_capacity(needed.next_multiple_of(HELD_STEP));
+        grown.extend_from_slice(held);
+        *held = grown;
+    }
+    held.extend_from_slice(bytes);
+}
+
+/// The problem for a bare status of the library, with the reason if we rejected the request.
 fn unreadable(head: &[u8], refused: Option<Refused>) -> Option<Problem> {
     let too_large = || {
         Problem::headers_too_large(
-            "the headers of the request are more than 100, or larger than limits.headerBytes",
+            "the request has more than 100 headers, or they are larger than limits.headerBytes",
         )
     };
     match (head.strip_prefix(b"HTTP/1.1 ")?.get(..3)?, refused) {
@@ -199,10 +212,10 @@ fn unreadable(head: &[u8], refused: Option<Refused>) -> Option<Problem> {
         (b"400", Some(Refused::Head(malformed) | Refused::Body(malformed))) => {
             Some(Problem::bad_request(format!("the request is malformed: {}", malformed.0)))
         }
-        (b"400", None) => {
-            Some(Problem::bad_request("this is no HTTP request: its first line or a header is malformed"))
-        }
-        (b"414", _) => Some(Problem::uri_too_long("the address of the request is too long")),
+        (b"400", None) => Some(Problem::bad_request(
+            "the request is not valid HTTP: its first line or a header is malformed",
+        )),
+        (b"414", _) => Some(Problem::uri_too_long("the URL of the request is too long")),
         _ => None,
     }
 }
@@ -220,7 +233,7 @@ impl<T: AsyncWrite + Unpin> Socket<T> {
 }
 
 impl<T: AsyncRead + Unpin> Socket<T> {
-    /// Reads to the end of what the client sends, within reason.
+    /// Reads the rest of the data of the client, up to a limit.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut scratch = [0; 8192];
         while let Shut::Lingering(discarded) = self.shut {

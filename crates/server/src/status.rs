@@ -1,4 +1,4 @@
-//! `/api/v1/status` and `/readyz`: how the server is doing.
+//! `/api/v1/status` and `/readyz`: the state of the server.
 
 use crate::api::Api;
 use crate::extract::Json;
@@ -33,15 +33,15 @@ pub async fn show(api: Api, uri: Uri) -> Result<Response, Problem> {
     Ok(Json(status).into_response())
 }
 
-/// Ready while events are accepted and what is asked is answered.
+/// Ready while events are accepted and requests are answered.
 pub async fn ready(api: Api) -> Result<Response, Problem> {
     if api.shutdown.is_requested() {
-        return Err(Problem::shutting_down("the server is stopping"));
+        return Err(Problem::shutting_down("the server is shutting down"));
     }
     match api.query(|engine| engine.failure().map(str::to_owned)).await? {
         None => Ok("ready\n".into_response()),
         Some(why) => Err(Problem::storage_failed(format!(
-            "nothing is acknowledged until the server is restarted: {why}"
+            "no events are accepted until the server is restarted: {why}"
         ))),
     }
 }

@@ -1,64 +1,67 @@
-//! A response body that is written elsewhere, piece by piece. The writer waits while the client does not read, and for
-//! room in what is held of answers: a piece counts until it is in the hands of the kernel.
+//! A response body that another task writes in chunks. The writer waits while the client does not read, and for memory in the
+//! account of responses: a chunk counts until the kernel has it.
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
-use klambda_dispatch::held::{Holder, Part};
+use klambda_dispatch::held_memory::{Holder, Part};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 
-/// Ends when its writer is dropped; an error breaks the connection off, so that nobody takes a part for the whole.
+/// Ends when its writer is dropped. An error aborts the connection, so that a partial body does not look complete.
 #[derive(Debug)]
 pub struct ByteStream {
-    pieces: mpsc::Receiver<io::Result<Bytes>>,
-    /// What comes before the pieces.
+    chunks: mpsc::Receiver<io::Result<Bytes>>,
+    /// Bytes before the chunks.
     first: Option<Bytes>,
-    /// What is still to come, if that is known.
+    /// Remaining length, if known.
     length: Option<u64>,
 }
 
-/// Where the pieces are written. Clones write to the same stream.
+/// The writer of a stream. Clones write to the same stream.
 #[derive(Clone, Debug)]
-pub struct Pieces {
+pub struct ChunkSender {
     sender: mpsc::Sender<io::Result<Bytes>>,
     held: Arc<Holder>,
 }
 
-/// Room for one piece, which is made now.
+/// Reserved memory for one chunk.
 #[derive(Debug)]
 pub struct Room {
     bytes: usize,
     held: Arc<Holder>,
 }
 
-/// What is made of a long answer at a time.
-pub const PIECE_BYTES: usize = 256 << 10;
-/// What a piece of events may need in memory until it is known how long it is: the last event of it is not cut.
+/// Size of one chunk of a long response.
+pub const CHUNK_BYTES: usize = 256 << 10;
+/// Memory that a chunk of events may need before its length is known, because its last event is not truncated.
 pub const EVENTS_BYTES: usize = 2 << 20;
-/// In memory at the same time, beside what is being written.
-const PIECES: usize = 1;
+/// Number of chunks in memory, besides the one being written.
+const CHUNKS: usize = 1;
 
 impl ByteStream {
-    pub fn new(part: &Arc<Part>) -> (Pieces, ByteStream) {
-        let (sender, pieces) = mpsc::channel(PIECES);
-        (Pieces { sender, held: Arc::new(part.holder()) }, ByteStream { pieces, first: None, length: None })
+    pub fn new(part: &Arc<Part>) -> (ChunkSender, ByteStream) {
+        let (sender, chunks) = mpsc::channel(CHUNKS);
+        (
+            ChunkSender { sender, held: Arc::new(part.holder()) },
+            ByteStream { chunks, first: None, length: None },
+        )
     }
 
-    /// So many bytes will come.
+    /// Sets the length.
     pub fn of_length(self, length: Option<u64>) -> ByteStream {
         ByteStream { length, ..self }
     }
 
-    /// The same, with something before it.
+    /// Adds bytes before the chunks.
     pub fn after(self, first: Vec<u8>) -> ByteStream {
         ByteStream { first: Some(first.into()), ..self }
     }
 
     pub async fn next(&mut self) -> Option<io::Result<Bytes>> {
-        self.pieces.recv().await
+        self.chunks.recv().await
     }
 
     pub fn length(&self) -> Option<u64> {
@@ -66,36 +69,36 @@ impl ByteStream {
     }
 }
 
-impl Pieces {
-    /// Waits for room for the next piece, which may become so long.
+impl ChunkSender {
+    /// Waits for memory for the next chunk of at most this length.
     pub async fn room(&self, bytes: usize) -> Room {
         Room::wait(self.held.clone(), bytes).await
     }
 
-    /// None if the client is gone.
-    pub async fn send(&self, piece: Vec<u8>, room: Room) -> Option<()> {
-        self.sender.send(Ok(room.fill(piece))).await.ok()
+    /// `None` if the client has disconnected.
+    pub async fn send(&self, chunk: Vec<u8>, room: Room) -> Option<()> {
+        self.sender.send(Ok(room.fill(chunk))).await.ok()
     }
 
-    /// Something short, for which nobody waits.
+    /// Sends a short text without waiting for memory.
     pub async fn say(&self, text: &str) -> Option<()> {
         let room = Room { bytes: 0, held: self.held.clone() };
         self.send(text.as_bytes().to_vec(), room).await
     }
 
-    /// Breaks the answer off.
+    /// Aborts the response.
     pub async fn fail(&self, error: io::Error) {
         let _ = self.sender.send(Err(error)).await;
     }
 
-    /// The client is gone.
+    /// Returns when the client has disconnected.
     pub async fn closed(&self) {
         self.sender.closed().await;
     }
 }
 
 impl Room {
-    /// Waits for room for an answer in one piece.
+    /// Waits for memory for a response in one chunk.
     pub async fn of(part: &Arc<Part>, bytes: usize) -> Room {
         Room::wait(Arc::new(part.holder()), bytes).await
     }
@@ -106,12 +109,12 @@ impl Room {
         Room { bytes, held }
     }
 
-    /// The piece is made: what it takes counts from here on, until it is sent.
-    pub fn fill(mut self, piece: Vec<u8>) -> Bytes {
-        self.held.grow(piece.len());
+    /// The chunk is complete: its own size counts from here until it is sent.
+    pub fn fill(mut self, chunk: Vec<u8>) -> Bytes {
+        self.held.grow(chunk.len());
         self.held.shrink(std::mem::take(&mut self.bytes));
         let held = self.held.clone();
-        Bytes::from_owner(Piece { bytes: piece, held })
+        Bytes::from_owner(Chunk { bytes: chunk, held })
     }
 }
 
@@ -121,18 +124,18 @@ impl Drop for Room {
     }
 }
 
-struct Piece {
+struct Chunk {
     bytes: Vec<u8>,
     held: Arc<Holder>,
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for Chunk {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Piece {
+impl Drop for Chunk {
     fn drop(&mut self) {
         self.held.shrink(self.bytes.len());
     }
@@ -144,11 +147,11 @@ impl Body for ByteStream {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         let first = self.first.take().map(|first| Poll::Ready(Some(Ok(first))));
-        let polled = first.unwrap_or_else(|| self.pieces.poll_recv(cx));
-        if let (Some(length), Poll::Ready(Some(Ok(piece)))) = (&mut self.length, &polled) {
-            *length = length.saturating_sub(piece.len() as u64);
+        let polled = first.unwrap_or_else(|| self.chunks.poll_recv(cx));
+        if let (Some(length), Poll::Ready(Some(Ok(chunk)))) = (&mut self.length, &polled) {
+            *length = length.saturating_sub(chunk.len() as u64);
         }
-        polled.map(|piece| piece.map(|piece| piece.map(Frame::data)))
+        polled.map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -158,21 +161,21 @@ impl Body for ByteStream {
 
 /// Writes from a thread that may block.
 pub struct BlockingWriter {
-    pieces: Pieces,
+    chunks: ChunkSender,
     gathered: Vec<u8>,
 }
 
 impl BlockingWriter {
-    pub fn new(pieces: Pieces) -> BlockingWriter {
-        BlockingWriter { pieces, gathered: Vec::with_capacity(PIECE_BYTES) }
+    pub fn new(chunks: ChunkSender) -> BlockingWriter {
+        BlockingWriter { chunks, gathered: Vec::with_capacity(CHUNK_BYTES) }
     }
 }
 
 impl io::Write for BlockingWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let n = bytes.len().min(PIECE_BYTES - self.gathered.len());
+        let n = bytes.len().min(CHUNK_BYTES - self.gathered.len());
         self.gathered.extend_from_slice(&bytes[..n]);
-        if self.gathered.len() == PIECE_BYTES {
+        if self.gathered.len() == CHUNK_BYTES {
             self.flush()?;
         }
         Ok(n)
@@ -182,10 +185,10 @@ impl io::Write for BlockingWriter {
         if self.gathered.is_empty() {
             return Ok(());
         }
-        let piece = std::mem::replace(&mut self.gathered, Vec::with_capacity(PIECE_BYTES));
-        // One backup at a time, of a few pieces: it waits for its client alone.
-        let room = Room { bytes: 0, held: self.pieces.held.clone() };
-        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the client went away");
-        self.pieces.sender.blocking_send(Ok(room.fill(piece))).map_err(gone)
+        let chunk = std::mem::replace(&mut self.gathered, Vec::with_capacity(CHUNK_BYTES));
+        // Only one backup runs at a time, with few chunks, so it waits only for its client.
+        let room = Room { bytes: 0, held: self.chunks.held.clone() };
+        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the client disconnected");
+        self.chunks.sender.blocking_send(Ok(room.fill(chunk))).map_err(gone)
     }
 }

@@ -1,13 +1,15 @@
-//! `/api/v1/subscriptions`: who gets which events, and how that goes.
+//! `/api/v1/subscriptions`: subscriptions and their status.
 
 use crate::api::Api;
 use crate::auth::Who;
 use crate::extract::{Json, Path};
 use crate::ingress;
-use crate::members;
 use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
 use crate::problem::Problem;
+use crate::redact::redact;
+use crate::request_body;
+use crate::routes::may_read_files;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Uri, header};
@@ -16,27 +18,24 @@ use klambda_core::subscription::{Document, From, HeaderValue, MANAGED_PREFIX, Ta
 use klambda_dispatch::Engine;
 use klambda_dispatch::operate::{Leftover, Put, Refused};
 use klambda_dispatch::views::Subscription;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem> {
+pub async fn list(api: Api, who: Who, scope: Scope, uri: Uri) -> Result<Response, Problem> {
     let params = Params::read(&uri, &["limit", "cursor"]);
     let (limit, cursor) = (params.limit(), params.owned("cursor"));
     params.finish()?;
     let page = api.query(move |engine| {
-        check(engine, &scope)?;
-        Ok::<_, Refused>(engine.view_subscriptions(scope.name(), cursor.as_deref(), limit))
+        scope.must_be_there(engine)?;
+        Ok::<_, Refused>(engine.view_subscriptions(&scope.within(), cursor.as_deref(), limit))
     });
-    let page = page.await??;
+    let mut page = page.await??;
+    page.items.iter_mut().for_each(|item| redact_subscription(item, &who));
     Ok(Json(page).into_response())
-}
-
-/// A namespace that is not there is a slip, not an empty list.
-pub fn check(engine: &Engine, scope: &Scope) -> Result<(), Refused> {
-    scope.name().map_or(Ok(()), |name| engine.namespace_id(name).map(drop))
 }
 
 pub async fn show(
     api: Api,
+    who: Who,
     namespace: Namespace,
     uri: Uri,
     Path(name): Path<String>,
@@ -47,10 +46,16 @@ pub async fn show(
     let (mut shown, document) =
         api.query(looked).await?.map_err(|refused: Refused| Problem::from(refused))?;
     shown.status.messages.extend(missing(&api, document).await?);
+    redact_subscription(&mut shown, &who);
     Ok(Json(shown).into_response())
 }
 
-/// What deliveries will want and is not there; it may still come, so nothing is refused for it.
+fn redact_subscription(shown: &mut Subscription, who: &Who) {
+    let namespace = shown.metadata.namespace.clone();
+    redact(&mut shown.spec, &namespace, who);
+}
+
+/// Files and variables that deliveries need and that do not exist. They may appear later, so nothing is rejected.
 async fn missing(api: &Api, document: Option<Document>) -> Result<Vec<String>, Problem> {
     let Some(document) = document else { return Ok(Vec::new()) };
     api.blocking(move |_| missing_of(&document.spec.target)).await
@@ -62,9 +67,9 @@ fn missing_of(target: &Target) -> Vec<String> {
         let wanted = match value {
             HeaderValue::Literal(_) => None,
             HeaderValue::File(path) => unreadable(path),
-            HeaderValue::Env(name) => {
-                std::env::var_os(name).is_none().then(|| format!("the server's environment has no {name}"))
-            }
+            HeaderValue::Env(name) => std::env::var_os(name)
+                .is_none()
+                .then(|| format!("the environment of the server has no {name}")),
         };
         (format!("headers.{name}"), wanted)
     });
@@ -83,27 +88,35 @@ fn unreadable(path: &str) -> Option<String> {
 fn view(engine: &Engine, name: &str) -> Result<Subscription, Refused> {
     engine
         .view_subscription(name)
-        .ok_or_else(|| Refused::NotFound(format!("there is no subscription {name:?}")))
+        .ok_or_else(|| Refused::NotFound(format!("subscription {name:?} not found")))
 }
 
 pub async fn put(
     api: Api,
+    who: Who,
     namespace: Namespace,
     uri: Uri,
     Path(name): Path<String>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["discard"]);
-    let discard = params.flag("discard");
+    let params = Params::read(&uri, &["discard", "dryRun"]);
+    let (discard, dry_run) = (params.flag("discard"), params.flag("dryRun"));
     params.finish()?;
     refuse_managed(&name)?;
-    let body = members::parse(&body)?;
+    let body = request_body::parse(&body)?;
     let named = namespace.full_name(&name);
     let before = api.query(move |engine| engine.subscription_document(&named)).await?;
     let document = read(&namespace, &name, body, before.as_ref())?;
+    // An unchanged target makes the server read nothing new and send it nowhere else.
+    if before.is_none_or(|before| before.spec.target != document.spec.target) {
+        may_be_read(&api, &who, &document)?;
+    }
     let missing = missing(&api, Some(document.clone())).await?;
     let only_new = headers.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == b"*");
+    if dry_run {
+        return try_out(&api, document, discard, only_new).await;
+    }
     if discard && !only_new {
         discard_parts(&api, &document).await?;
     }
@@ -119,7 +132,52 @@ pub async fn put(
     })
 }
 
-/// What the server keeps for a function changes and goes with the function. Everything else may be done to it.
+/// The answer to a dry run: what would change, and the document after the change.
+pub fn tried(put: Put, document: Value) -> Response {
+    let change = match put {
+        Put::Created => "created",
+        Put::Unchanged => "unchanged",
+        Put::Changed | Put::Draining => "configured",
+    };
+    Json(json!({ "dryRun": true, "change": change, "document": document })).into_response()
+}
+
+/// Checks the change and makes none.
+async fn try_out(api: &Api, document: Document, discard: bool, only_new: bool) -> Result<Response, Problem> {
+    let after = document.to_json();
+    let checked = move |engine: &mut Engine| {
+        check_new(engine, &document, only_new)?;
+        Ok::<_, Problem>(engine.check_put(&document, discard)?)
+    };
+    Ok(tried(api.query(checked).await??, after))
+}
+
+/// A caller that makes the server send its own files or variables must be an admin of all namespaces, unless the files
+/// belong to the namespace.
+fn may_be_read(api: &Api, who: &Who, document: &Document) -> Result<(), Problem> {
+    let own = api.secrets.folder.as_ref().map(|folder| folder.join(&document.namespace));
+    let is_own = |path: &str| own.as_ref().is_some_and(|own| is_inside(path.as_ref(), own));
+    let Target::Url(target) = &document.spec.target else { return Ok(()) };
+    let of_headers = target.headers.iter().filter_map(|(_, value)| match value {
+        HeaderValue::Literal(_) => None,
+        HeaderValue::Env(name) => Some(format!("the environment variable {name}")),
+        HeaderValue::File(path) => (!is_own(path)).then(|| format!("the file {path}")),
+    });
+    let tls = &target.tls;
+    let of_tls = [&tls.ca_file, &tls.cert_file, &tls.key_file].into_iter().flatten();
+    let of_tls = of_tls.filter(|path| !is_own(path)).map(|path| format!("the file {path}"));
+    match of_headers.chain(of_tls).next() {
+        Some(what) => may_read_files(who, &what),
+        None => Ok(()),
+    }
+}
+
+fn is_inside(path: &std::path::Path, folder: &std::path::Path) -> bool {
+    let climbs = path.components().any(|part| matches!(part, std::path::Component::ParentDir));
+    !climbs && path.strip_prefix(folder).is_ok_and(|rest| rest.components().next().is_some())
+}
+
+/// The subscription of a function changes only with the function. All other operations on it are allowed.
 fn refuse_managed(name: &str) -> Result<(), Refused> {
     let Some(function) = name.strip_prefix(MANAGED_PREFIX) else { return Ok(()) };
     let owner = match function.split_once('.') {
@@ -127,7 +185,7 @@ fn refuse_managed(name: &str) -> Result<(), Refused> {
         None => "a function".to_owned(),
     };
     Err(Refused::Conflict(format!(
-        "subscription {name:?} belongs to {owner}: change or delete the triggers of the function instead"
+        "subscription {name:?} belongs to {owner}: change the triggers of the function instead"
     )))
 }
 
@@ -137,19 +195,12 @@ fn read(
     mut body: Value,
     before: Option<&Document>,
 ) -> Result<Document, Problem> {
-    if let Some(metadata) = body["metadata"].as_object_mut() {
-        metadata.entry("namespace").or_insert_with(|| namespace.into());
-    }
+    let misplaced = request_body::place(&mut body, &[("namespace", namespace), ("name", name)]);
     let parsed = Document::given(&body, before);
     let mut faults = parsed.as_ref().err().cloned().unwrap_or_default();
-    for (member, expected) in [("namespace", namespace), ("name", name)] {
-        if let Some(named) = body["metadata"][member].as_str().filter(|named| *named != expected) {
-            let message = format!("is `{named}`, but the request is for `{expected}`");
-            faults.push(Fault::new(format!("metadata.{member}"), message));
-        }
-    }
+    faults.extend(misplaced);
     if parsed.as_ref().is_ok_and(|document| document.spec.target.function().is_some()) {
-        let message = "a subscription of a function is made by the function's own triggers; name target.url";
+        let message = "use the triggers of the function instead, or set target.url";
         faults.push(Fault::new("spec.target.function", message));
     }
     match parsed {
@@ -158,7 +209,7 @@ fn read(
     }
 }
 
-/// What is discarded goes in parts, so that others get their turn in between.
+/// Discards in parts, so that other requests run in between.
 async fn discard_parts(api: &Api, document: &Document) -> Result<(), Problem> {
     let mut next = Some(String::new());
     while let Some(from) = next {
@@ -171,7 +222,7 @@ async fn discard_parts(api: &Api, document: &Document) -> Result<(), Problem> {
 fn invalid(faults: Vec<Fault>) -> Problem {
     let detail = match faults.as_slice() {
         [one] => one.to_string(),
-        many => format!("{} things are wrong with the subscription", many.len()),
+        many => format!("the subscription has {} errors", many.len()),
     };
     Problem::invalid_subscription(detail).faults(faults)
 }
@@ -182,20 +233,27 @@ fn create_or_change(
     discard: bool,
     only_new: bool,
 ) -> Result<(Put, Subscription), Problem> {
+    check_new(engine, &document, only_new)?;
     let name = document.full_name().into_owned();
+    let put = engine.put_subscription(document, discard)?;
+    Ok((put, view(engine, &name)?))
+}
+
+/// The rules for subscriptions that do not exist yet.
+fn check_new(engine: &Engine, document: &Document, only_new: bool) -> Result<(), Problem> {
+    let name = document.full_name();
     let is_new = engine.subscription_id(&name).is_err();
     if let From::Time(time) = document.spec.from
         && is_new
         && time > engine.now()
     {
-        let message = format!("{} is in the future; latest begins with what comes next", time.rfc3339());
+        let message = format!("{} is in the future; use latest to start with new events", time.rfc3339());
         return Err(invalid(vec![Fault::new("spec.from", message)]));
     }
     if only_new && !is_new {
-        return Err(Problem::exists(format!("there is a subscription {name:?} already")));
+        return Err(Problem::exists(format!("subscription {name:?} already exists")));
     }
-    let put = engine.put_subscription(document, discard)?;
-    Ok((put, view(engine, &name)?))
+    Ok(())
 }
 
 pub async fn delete(
@@ -210,7 +268,7 @@ pub async fn delete(
         (true, false) => Leftover::Drain,
         (false, true) => Leftover::Discard,
         (true, true) => {
-            params.fault("drain", "cannot be asked for together with discard");
+            params.fault("drain", "cannot be combined with discard");
             Leftover::Refuse
         }
     };
@@ -222,7 +280,7 @@ pub async fn delete(
     Ok((status, Json(shown)).into_response())
 }
 
-/// Whether it is gone, and how it was or is.
+/// Whether it is deleted, and its state before or now.
 fn remove(engine: &mut Engine, name: &str, leftover: Leftover) -> Result<(bool, Subscription), Refused> {
     let before = view(engine, name)?;
     let gone = engine.delete_subscription(name, leftover)?;
@@ -249,4 +307,25 @@ pub async fn act(
         view(engine, &name)
     };
     Ok(Json(api.command(done).await??).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_inside;
+    use std::path::Path;
+
+    #[test]
+    fn a_file_of_the_namespace_is_inside_its_folder() {
+        let inside = |path: &str| is_inside(Path::new(path), Path::new("/secrets/shop"));
+        assert!(inside("/secrets/shop/partner/token"));
+        for outside in [
+            "/secrets/shop",
+            "/secrets/shopping/token",
+            "/secrets/other/token",
+            "/secrets/shop/../other/token",
+            "token",
+        ] {
+            assert!(!inside(outside), "{outside}");
+        }
+    }
 }

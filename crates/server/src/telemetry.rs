@@ -1,29 +1,28 @@
-//! Logs: to standard error, for people or as JSON lines.
+//! Logs to standard error, as text or as JSON lines.
 
 use crate::config::{Log, LogFormat};
 use std::io::{self, IsTerminal};
 use tracing_subscriber::EnvFilter;
 
-/// Starts logging for the whole process. `RUST_LOG`, when set, decides instead of the configured level.
-/// A second call changes nothing.
+/// Starts logging for the whole process. `RUST_LOG` overrides the configured level. A second call has no effect.
 pub fn init(log: &Log) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(&log.level));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    // An error means that a subscriber is set already, as in a test that starts two servers.
+    // An error means that logging is already set up, for example in a test that starts two servers.
     let _ = match log.format {
         LogFormat::Pretty => builder.with_target(false).with_ansi(io::stderr().is_terminal()).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),
     };
 }
 
-/// Whether `level` is something [`init`] understands: a level, or directives such as `info,klambda_store=debug`.
+/// Checks that [`init`] understands `level`: a level, or directives such as `info,klambda_store=debug`.
 pub fn check_level(level: &str) -> Result<(), String> {
-    // A bare word that is no level would be taken for the name of a module, and log nothing.
+    // An unknown word would be taken for the name of a module, and disable logging.
     let is_level =
         |word: &str| !word.is_empty() && word.parse::<tracing::level_filters::LevelFilter>().is_ok();
     match level.split(',').map(str::trim).find(|part| !part.contains('=') && !is_level(part)) {
         Some(word) => Err(format!(
-            "`{word}` is no level: one of off, error, warn, info, debug, trace, or directives such as info,klambda_store=debug"
+            "`{word}` is not a log level: use off, error, warn, info, debug, trace, or directives such as info,klambda_store=debug"
         )),
         None => EnvFilter::try_new(level).map(drop).map_err(|error| error.to_string()),
     }

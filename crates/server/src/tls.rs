@@ -10,11 +10,11 @@ use tokio_rustls::TlsAcceptor;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cannot read the TLS {what} {path}: {source}")]
+    #[error("could not read the TLS {what} {path}: {source}")]
     Unreadable { what: &'static str, path: PathBuf, source: pem::Error },
-    #[error("the TLS certificate {path} holds no certificate")]
+    #[error("the TLS certificate file {path} contains no certificate")]
     NoCertificate { path: PathBuf },
-    #[error("the TLS certificate and key do not work together: {0}")]
+    #[error("the TLS certificate and key do not match: {0}")]
     Unusable(#[from] rustls::Error),
 }
 

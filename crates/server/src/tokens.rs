@@ -1,13 +1,13 @@
-//! `/api/v1/tokens`: who may do what, handed out as tokens. A token is shown when it is created and never again.
+//! `/api/v1/tokens`: tokens and their roles. A token is shown once, when it is created.
 //!
-//! Admins see and make tokens of namespaces that they are admins of.
+//! Admins see and create tokens for the namespaces in which they are admins.
 
 use crate::api::Api;
 use crate::auth::{Access, Refused, Who};
 use crate::extract::{Json, Path};
-use crate::members::{self, Faults, Members};
 use crate::params::Params;
 use crate::problem::Problem;
+use crate::request_body::{self, Faults, Members};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{StatusCode, Uri, header};
@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Roles that a token can have today.
+/// The roles that a token can have.
 const ROLES: [Role; 5] = [Role::Viewer, Role::Operator, Role::Producer, Role::Developer, Role::Admin];
 const NAMESPACES_MAX: usize = 100;
 const STORE_USES_EVERY: Duration = Duration::from_secs(60);
@@ -47,15 +47,15 @@ pub async fn create(api: Api, who: Who, uri: Uri, body: Bytes) -> Result<Respons
     Params::none(&uri)?;
     if api.access.is_open() {
         return Err(Problem::conflict(
-            "this server needs no tokens, and everybody who reaches it may do everything: start it with a token \
+            "this server requires no tokens, so every client may do everything: start it with a token \
              file (--token-file) first",
         ));
     }
     let secret = Secret::new(random()?);
-    let token = read(&members::parse(&body)?, &secret, &who, api.clock.now())?;
+    let token = read(&request_body::parse(&body)?, &secret, &who, api.clock.now())?;
     if !may_manage(&who, &token) {
         let (namespaces, grant) = (&token.grant.namespaces, &who.grant);
-        let detail = format!("this needs the role admin in {namespaces}; {} is {grant}", who.name);
+        let detail = format!("this requires the role admin in {namespaces}; {} is {grant}", who.name);
         return Err(Problem::forbidden(detail));
     }
     let mut shown = token.to_json();
@@ -63,7 +63,7 @@ pub async fn create(api: Api, who: Who, uri: Uri, body: Bytes) -> Result<Respons
     let created = token.clone();
     audit::named(&token.name);
     api.command(move |engine| Ok::<_, Problem>(access.issued()?.create(engine, created)?)).await??;
-    tracing::info!(token = token.name, by = %who.name, "Token created.");
+    tracing::info!(token = token.name, by = %who.name, "Token created");
     shown["token"] = secret.reveal().into();
     let headers = [
         (header::LOCATION, format!("/api/v1/tokens/{}", token.name)),
@@ -77,11 +77,11 @@ pub async fn delete(api: Api, who: Who, uri: Uri, Path(name): Path<String>) -> R
     let token = find(&api, &who, &name)?;
     let access = Arc::clone(&api.access);
     api.command(move |engine| Ok::<_, Problem>(access.issued()?.delete(engine, &name)?)).await??;
-    tracing::info!(token = token.name, by = %who.name, "Token deleted.");
+    tracing::info!(token = token.name, by = %who.name, "Token deleted");
     Ok(Json(token.to_json()).into_response())
 }
 
-/// A token that the caller may not see is not there.
+/// A token that the caller may not see counts as missing.
 fn find(api: &Api, who: &Who, name: &str) -> Result<Token, Problem> {
     let found = api.access.issued()?.get(name).filter(|token| may_manage(who, token));
     found.ok_or_else(|| Refused::NotFound(name.to_owned()).into())
@@ -94,7 +94,7 @@ fn may_manage(who: &Who, token: &Token) -> bool {
 fn random() -> Result<[u8; 32], Problem> {
     let mut random = [0; 32];
     getrandom::fill(&mut random)
-        .map_err(|error| Problem::internal(format!("there is no randomness to be had: {error}")))?;
+        .map_err(|error| Problem::internal(format!("no random source available: {error}")))?;
     Ok(random)
 }
 
@@ -117,7 +117,7 @@ fn read(body: &Value, secret: &Secret, who: &Who, now: Millis) -> Result<Token, 
     let namespaces = read_namespaces(&members, body);
     let expires = members.parsed("expires", |text| expiry(text, now));
     faults.finish(Problem::invalid_body)?;
-    // What is missing is a fault, so nothing is made up here.
+    // Missing members are faults, so this cannot happen.
     let (Some(name), Some(role)) = (name, role) else { return Err(Problem::internal("a fault was lost")) };
     Ok(Token {
         name,
@@ -137,10 +137,10 @@ fn read_namespaces(members: &Members<'_>, body: &Value) -> Namespaces {
     }
     let names: BTreeSet<String> = members.texts("namespaces").into_iter().collect();
     if names.len() > NAMESPACES_MAX {
-        members.fault("namespaces", format!("should be at most {NAMESPACES_MAX}"));
+        members.fault("namespaces", format!("must be at most {NAMESPACES_MAX}"));
     }
     if members.has("namespaces") && body["namespaces"].as_array().is_some_and(Vec::is_empty) {
-        members.fault("namespaces", "should name at least one, or be \"*\" for all");
+        members.fault("namespaces", "must name at least one, or be \"*\" for all");
     }
     if let Some(wrong) = names.iter().find(|name| !is_label(name)) {
         members.fault("namespaces", format!("`{wrong}` is not a namespace: its name {RULE}"));
@@ -154,9 +154,7 @@ fn expiry(text: &str, now: Millis) -> Result<Millis, String> {
         Some(at) => at,
         None => {
             let ms = parse_duration_ms(text).map_err(|_| {
-                format!(
-                    "`{text}` is neither a duration, such as 90d, nor a time, such as 2030-01-31T00:00:00Z"
-                )
+                format!("`{text}` must be a duration, such as 90d, or a time, such as 2030-01-31T00:00:00Z")
             })?;
             Millis(now.0.saturating_add(ms))
         }
@@ -164,10 +162,9 @@ fn expiry(text: &str, now: Millis) -> Result<Millis, String> {
     if at > now { Ok(at) } else { Err(format!("`{text}` is not in the future")) }
 }
 
-// ---- when they were used --------------------------------------------------------------------------------------
+// ---- last use -------------------------------------------------------------------------------------------------
 
-/// Stores once in a while when tokens were used last, as long as the server runs. What a crash loses of that is at most
-/// the uses since the last time.
+/// Periodically stores the last use of tokens while the server runs. A crash loses at most the uses since the last time.
 pub async fn keep_uses(api: Api) {
     loop {
         tokio::select! {
@@ -186,7 +183,7 @@ pub async fn store_uses(access: &Arc<Access>, handle: &Handle) {
             Ok(Some(Ok(true))) => {}
             Ok(Some(Ok(false)) | None) | Err(_) => return,
             Ok(Some(Err(error))) => {
-                return tracing::warn!(%error, "Could not save when tokens were last used; retrying.");
+                return tracing::warn!(%error, "Could not save the last use of tokens; retrying");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The checkers are checked: a bug is planted, chosen by its number, and must be caught.
+//! Tests the checkers: selects a planted bug by its number and verifies that a checker detects it.
 
 use crate::checkers::Violation;
 use crate::many::Many;
@@ -7,7 +7,7 @@ use crate::run::run;
 use klambda_core::planted;
 use std::process::ExitCode;
 
-/// Plants one bug, or each in turn, and runs seeds until it is caught.
+/// Plants one bug, or each bug in turn, and runs seeds until a checker detects it.
 pub fn hunt(only: Option<u32>, from: u64, seeds: u64, jobs: usize) -> ExitCode {
     let mut missed = 0;
     let chosen: Vec<_> = planted::ALL.iter().filter(|bug| only.is_none_or(|only| only == bug.0)).collect();
@@ -36,7 +36,7 @@ struct Caught {
     runs: u64,
 }
 
-/// A seed that also fails without the bug says nothing about it, and is passed over.
+/// Ignores a seed that also fails without the bug, because it proves nothing about the bug.
 fn catch(number: u32, from: u64, seeds: u64, jobs: usize) -> Option<Caught> {
     let (mut next, end, mut runs) = (from, from.saturating_add(seeds), 0);
     while next < end {

@@ -1,4 +1,4 @@
-//! Receivers are called, and answer.
+//! Calls to receivers, and their responses.
 
 use crate::checkers::{self, Verdict, Violation};
 use crate::event::{EventNo, HOME, SOURCES};
@@ -8,15 +8,15 @@ use crate::network::Call;
 use crate::rules::{Place, Rules};
 use crate::world::{Stalled, World};
 use klambda_core::event_codec::EventView;
-use klambda_core::outcome::{Outcome, Verdict as Meaning};
+use klambda_core::outcome::{CallOutcome, Verdict as Meaning};
 use klambda_core::retry::RETRY_AFTER_MS_MAX;
 use klambda_dispatch::Delivery;
 
 impl World {
     pub(crate) fn deliver(&mut self, delivery: Delivery) -> Verdict {
         let name = delivery.document.full_name();
-        let Some(sub) = self.names.get(&*name).copied() else {
-            let text = format!("a request was made for subscription {name}, which is not there");
+        let Some(sub) = self.known.names.get(&*name).copied() else {
+            let text = format!("a request was made for subscription {name}, which does not exist");
             return Err(Violation::new("no invention", text));
         };
         let request = self.request(sub, &delivery)?;
@@ -24,16 +24,21 @@ impl World {
         self.note(Entry::Started(request.clone()))?;
         let made = self.outside.made(request.event);
         let rules = &self.outside.sub(sub).rules;
-        let (outcome, acts, took) = self.network.call(&self.mix, rules, made, self.time, &mut self.rng);
+        let (outcome, acts, took) = self.network.call(&self.mix, rules, made, self.clock.time, &mut self.rng);
         let event = request.event;
         let (outcome, replies) = self.with_replies(sub, event, outcome);
-        let call = Call { sub, event, ticket: delivery.ticket, life: self.life, outcome, replies, acts };
-        self.network.start(call, self.time + took);
+        let call = Call { sub, event, ticket: delivery.ticket, life: self.host.life, outcome, replies, acts };
+        self.network.start(call, self.clock.time + took);
         Ok(())
     }
 
-    /// Now and then a receiver answers with events of its own, and then always.
-    fn with_replies(&mut self, sub: SubNo, event: EventNo, outcome: Outcome) -> (Outcome, Vec<EventNo>) {
+    /// Some receivers respond with events of their own. A receiver that did so for an event does so again.
+    fn with_replies(
+        &mut self,
+        sub: SubNo,
+        event: EventNo,
+        outcome: CallOutcome,
+    ) -> (CallOutcome, Vec<EventNo>) {
         let succeeds = outcome.verdict() == Meaning::Delivered;
         let answers = self.producer.has_replies(sub, event) || self.rng.one_in(12);
         if !self.mix.has(Trouble::Replies) || !succeeds || !answers || self.outside.made(event).reply {
@@ -42,13 +47,13 @@ impl World {
         let events = &mut self.outside.events;
         let replies = self.producer.replies(sub, event, &self.mix, events, &mut self.rng);
         let made = replies.iter().map(|reply| events[*reply as usize].to_event()).collect();
-        (Outcome::Replied { replies: made }, replies)
+        (CallOutcome::Replied { replies: made }, replies)
     }
 
     fn request(&self, sub: SubNo, delivery: &Delivery) -> Result<Request, Violation> {
         let invented = |text: String| Violation::new("no invention", text);
         let view = EventView::decode(&delivery.record[delivery.event.clone()])
-            .map_err(|_| invented("an event that cannot be read was delivered".into()))?;
+            .map_err(|_| invented("an unreadable event was delivered".into()))?;
         let elsewhere = view.attribute(HOME).is_some();
         let event = self.producer.find(elsewhere, view.source(), view.id());
         let event = event.ok_or_else(|| invented(format!("event {} was never made", view.id())))?;
@@ -64,12 +69,12 @@ impl World {
             flag: place.map_or(klambda_core::lane::Flag::None, |place| place.flag).into(),
             attempt: delivery.attempt,
             host: Rules::host_of(&delivery.document),
-            now: self.engine.now().0,
+            now: self.host.engine.now().0,
             unchanged: SOURCES[made.source] == view.source() && made.to_event() == view.to_event(),
         })
     }
 
-    /// By the rules that came with it. A dead letter that is replayed needs no sequence.
+    /// The place by the rules that came with the delivery. A replayed dead letter needs no sequence.
     fn place(&self, event: EventNo, delivery: &Delivery) -> Place {
         let (ordering, made) = (Rules::ordering_of(&delivery.document), self.outside.made(event));
         match (ordering.place(made), ordering.key(made)) {
@@ -78,12 +83,12 @@ impl World {
         }
     }
 
-    /// Dead letters that are replayed from outside their lanes right now.
+    /// Dead letters that are currently replayed from outside their lanes.
     fn replayed_beside(&self) -> Vec<(SubNo, u64, String)> {
         let mut open = Vec::new();
-        let jobs = (1..=self.replays_made).rev().take(8).filter_map(|id| self.engine.replay(id));
+        let jobs = (1..=self.watched.replays_made).rev().take(8).filter_map(|id| self.host.engine.replay(id));
         for (id, position, key) in jobs.flat_map(|job| &job.open) {
-            let Some(sub) = self.ids.get(id).copied() else { continue };
+            let Some(sub) = self.known.ids.get(id).copied() else { continue };
             if self.outside.has_number_outside(sub, position.0, key) {
                 open.push((sub, position.0, key.clone()));
             }
@@ -92,17 +97,17 @@ impl World {
     }
 
     pub(crate) fn end_calls(&mut self) -> Verdict {
-        while let Some(call) = self.network.ended(self.time) {
+        while let Some(call) = self.network.ended(self.clock.time) {
             let Call { sub, event, ticket, life, outcome, replies, acts } = call;
-            if life != self.life {
+            if life != self.host.life {
                 self.note(Entry::EndedUnheard { sub, event, acted: acts })?;
                 continue;
             }
             let ending = ending(&outcome);
             let retry_after_ms = self.delay_least(sub, &outcome);
-            self.engine.outcome(ticket, outcome);
-            // If the store fails over it, nobody knows what became of it: as if it could not be written.
-            let stalled = self.engine.is_open(ticket) || self.engine.failure().is_some();
+            self.host.engine.outcome(ticket, outcome);
+            // If the store fails here, the result is unknown. Treat it as if it could not be written.
+            let stalled = self.host.engine.is_open(ticket) || self.host.engine.failure().is_some();
             let number = ticket.0;
             self.note(Entry::Ended {
                 sub,
@@ -113,8 +118,8 @@ impl World {
                 acted: acts,
                 stalled,
             })?;
-            // Whoever is gone is answered nothing: its events are not taken either.
-            let taken = !stalled && self.outside.sub(sub).there;
+            // A deleted subscription gets no response, so the events in the response are not accepted either.
+            let taken = !stalled && self.outside.sub(sub).life.there;
             self.replied(&replies, taken)?;
             if stalled {
                 self.stalled.push(Stalled { sub, event, ticket, replies });
@@ -131,15 +136,15 @@ impl World {
         Ok(())
     }
 
-    /// A subscription that is new or has other filters may take what waits for room.
+    /// A new subscription, or one with changed filters, may accept events that are waiting for space.
     pub fn offer_stalled_replies(&mut self) -> Verdict {
         let stalled: Vec<EventNo> =
             self.stalled.iter().flat_map(|stalled| &stalled.replies).copied().collect();
         self.replied(&stalled, false)
     }
 
-    fn delay_least(&self, sub: SubNo, outcome: &Outcome) -> u64 {
-        if let Outcome::NotReady { retry_after_ms, .. } = outcome {
+    fn delay_least(&self, sub: SubNo, outcome: &CallOutcome) -> u64 {
+        if let CallOutcome::NotReady { retry_after_ms, .. } = outcome {
             return *retry_after_ms;
         }
         let rules = &self.outside.sub(sub).rules;
@@ -148,9 +153,9 @@ impl World {
     }
 }
 
-fn ending(outcome: &Outcome) -> Ending {
+fn ending(outcome: &CallOutcome) -> Ending {
     match outcome.verdict() {
-        _ if matches!(outcome, Outcome::NotReady { .. }) => Ending::NotMade,
+        _ if matches!(outcome, CallOutcome::NotReady { .. }) => Ending::NotMade,
         Meaning::Delivered => Ending::Delivered,
         Meaning::Retry => Ending::Retry,
         Meaning::Fatal => Ending::Fatal,

@@ -1,5 +1,5 @@
-//! The invariants, one file each. A checker looks at each entry of the history with what was known before it; some
-//! also look at the end, at what the program shows to its users then.
+//! The invariants, one file each. A checker examines each entry of the history with what was known before it. Some
+//! checkers also examine what the program shows to its users at the end.
 
 pub mod attempts;
 pub mod bounded;
@@ -20,7 +20,7 @@ use crate::history::{Entry, Request, SubNo};
 use crate::outside::Outside;
 use crate::rules::Place;
 
-/// An invariant that does not hold.
+/// A violated invariant.
 #[derive(Clone, Debug)]
 pub struct Violation {
     pub invariant: &'static str,
@@ -40,7 +40,7 @@ impl Violation {
         Violation { invariant, text, event: Some(event), lane: None }
     }
 
-    /// About a request that should not have been made, or not so.
+    /// A violation by a request that should not have been made, or not in this form.
     pub fn of_request(
         invariant: &'static str,
         outside: &Outside,
@@ -62,7 +62,7 @@ impl Violation {
     }
 }
 
-/// All checkers that follow the history.
+/// Runs all checkers that follow the history.
 pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     isolation::look(outside, entry)?;
     no_invention::look(outside, entry)?;

@@ -1,23 +1,23 @@
-//! Events as producers make them. Whatever an event says follows from its number, so that what arrives can be held
-//! against what was sent.
+//! The events of producers. The content of an event follows from its number, so that deliveries can be compared with
+//! what was sent.
 
 use crate::rng::Rng;
 use klambda_core::event::{Attribute, Data, Event, Form, Value};
 
-/// Names an event of this run.
+/// Identifies an event of this run.
 pub type EventNo = u32;
 
 pub const SOURCES: [&str; 3] = ["/shop", "/shop/eu", "/till"];
-/// The namespace beside the default one.
+/// The second namespace, in addition to the default one.
 pub const OTHER: &str = "other";
-/// The attribute by which an event says that it was sent there.
+/// The attribute of events that were sent to the second namespace.
 pub const HOME: &str = "home";
 pub const KINDS: [&str; 3] = ["order.placed", "order.paid", "parcel.sent"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct ProducedEvent {
     pub no: EventNo,
-    /// It is sent in the other namespace.
+    /// Sent to the second namespace.
     pub elsewhere: bool,
     pub id: String,
     pub source: usize,
@@ -26,13 +26,13 @@ pub struct Made {
     pub subject: Option<u64>,
     pub sequence: Option<String>,
     pub data_len: usize,
-    /// Receivers refuse it as malformed, until the troubles are over.
+    /// Receivers reject the event as invalid until the troubles are over.
     pub poison: bool,
-    /// A receiver made it: it came as the answer to a call.
+    /// A receiver made the event: it arrived as a reply to a call.
     pub reply: bool,
 }
 
-impl Made {
+impl ProducedEvent {
     pub fn to_event(&self) -> Event {
         let attribute =
             |name: &str, value: String| Attribute { name: name.into(), value: Value::String(value) };
@@ -40,7 +40,7 @@ impl Made {
         attributes.extend(self.key.map(|key| attribute("partitionkey", format!("k{key}"))));
         attributes.extend(self.subject.map(|subject| attribute("subject", format!("s{subject}"))));
         attributes.extend(self.sequence.clone().map(|text| attribute("sequence", text)));
-        // A producer's own words are not ours: they must not come out as our numbers.
+        // Attributes of the producer must not be delivered as our numbers.
         if self.no % 50 == 7 {
             attributes.push(attribute("lanesequence", "999999".into()));
             attributes.push(attribute("previousid", "nobody".into()));
@@ -66,16 +66,16 @@ impl Made {
         (0..self.data_len).map(|_| b'a' + rng.below(26) as u8).collect()
     }
 
-    /// Some ordering rules cannot place it: under those it is a dead letter beside the lanes.
+    /// True if some ordering rules cannot place the event. With those rules it is a dead letter beside the lanes.
     pub fn may_be_invalid(&self) -> bool {
         self.subject.is_none() || self.readable_sequence().is_none()
     }
 
-    /// The producer's sequence, if it can be read as one.
+    /// The producer's sequence, if it is valid.
     pub fn readable_sequence(&self) -> Option<u64> {
         let text = self.sequence.as_deref()?;
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        // A lane must be able to expect the next one: the highest number is none.
+        // The highest number is invalid, because a lane must be able to expect the next one.
         text.parse().ok().filter(|sequence| digits && *sequence < u64::MAX)
     }
 }

@@ -1,4 +1,4 @@
-//! What goes wrong below: the disk and the clock.
+//! Faults of the disk and the clock.
 
 use crate::mix::{Mix, Trouble};
 use crate::rng::Rng;
@@ -6,14 +6,14 @@ use klambda_store::faulty_disk::{MemoryDisk, Op};
 
 const OPS: [Op; 7] = [Op::Read, Op::Write, Op::Sync, Op::SyncNames, Op::Create, Op::Rename, Op::Remove];
 
-/// What the disk and the clock do next.
+/// The current faults.
 #[derive(Default)]
 pub struct Faults {
     /// The disk is full until this round.
     full_until: Option<u64>,
 }
 
-/// Something that happened and that is worth a line in the history.
+/// A fault that the history records.
 pub enum Fault {
     DiskFull(bool),
     /// The n-th operation of this kind from now fails.
@@ -21,7 +21,7 @@ pub enum Fault {
         op: &'static str,
         n: u64,
     },
-    /// Milliseconds by which the clock is wrong from now on.
+    /// The offset of the clock from now on, in milliseconds.
     Clock(i64),
 }
 
@@ -48,7 +48,7 @@ impl Faults {
         None
     }
 
-    /// Before a recovery: it may be cut short.
+    /// Injects a failure that may interrupt a recovery.
     pub fn recovery(&mut self, disk: &MemoryDisk, rng: &mut Rng) -> Fault {
         self.fail(disk, 40, rng)
     }

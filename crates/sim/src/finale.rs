@@ -1,5 +1,6 @@
-//! The end of a run. First the troubles stop: everything drains or stands parked with a reason. Then people tidy up:
-//! lanes are resumed, gaps skipped, dead letters replayed; now nothing may be left, and all accounts must balance.
+//! The end of a run. First the troubles stop: everything drains, or lanes stay parked with a reason. Then operators
+//! clean up: they resume lanes, skip gaps and replay dead letters. After that nothing may be left, and all counts
+//! must match.
 
 use crate::checkers::detection::Known;
 use crate::checkers::liveness::Standing;
@@ -17,26 +18,26 @@ use klambda_dispatch::operate::LaneAction;
 use klambda_dispatch::replay::Request;
 use std::collections::BTreeSet;
 
-/// So many rounds without anything happening, and nothing will happen. A round is up to a second long when idle.
+/// After this many rounds without progress, nothing more will happen. An idle round takes up to a second.
 const ROUNDS_MAX: u64 = 150;
-/// Something happens for ever: the rounds that each event may take to come to its end.
+/// The maximum number of rounds per event until it is finished, to detect endless activity.
 const ROUNDS_PER_EVENT: u64 = 20;
 
-/// Parked lanes that people look after before the engine does something else, which is when lanes leave its memory.
+/// The number of parked lanes that operators handle before the engine continues. Lanes leave memory only then.
 const LANES_AT_ONCE: usize = 100;
 
 impl World {
     pub fn finale(&mut self) -> Verdict {
-        // A failure of the last moment shows with the next write.
+        // A failure at the last moment shows with the next write.
         self.flush()?;
-        if self.engine.failure().is_some() {
+        if self.host.engine.failure().is_some() {
             self.store_failed()?;
         }
         self.note(Entry::Calm)?;
         self.mix.calm();
-        self.disk.set_capacity(None);
-        self.disk.repair();
-        // A start would set right whatever stalls in memory alone: half of the seeds go on without.
+        self.host.disk.set_capacity(None);
+        self.host.disk.repair();
+        // A restart would fix everything that is stuck only in memory, so half of the seeds continue without one.
         let restarts = self.rng.one_in(2);
         if restarts {
             self.restart_without_retention()?;
@@ -61,38 +62,39 @@ impl World {
             }
             standing = self.come_to_rest()?;
         }
-        Err(Violation::new("liveness", "people tidy up for ever: there is always something left".into()))
+        Err(Violation::new("liveness", "cleaning up never ends: there is always something left".into()))
     }
 
-    /// Time for what is past its time to go, for as long as some of it goes.
+    /// Gives retention time to remove expired data, as long as it makes progress.
     fn retention_ends(&mut self) -> Verdict {
         const ROUNDS: u64 = 80;
         let mut least = (u64::MAX, 0);
         for round in 0.. {
-            let bytes = self.engine.view_status().log_bytes;
+            let bytes = self.host.engine.view_status().log_bytes;
             if bytes < least.0 {
                 least = (bytes, round);
             }
             if round > least.1 + ROUNDS {
                 break;
             }
-            self.time += 1000;
+            self.clock.time += 1000;
             self.go_on()?;
         }
-        bounded::at_rest(&self.engine, &self.config)
+        bounded::at_rest(&self.host.engine, &self.host.config)
     }
 
-    /// What was kept for a while is no matter any more, and to copy it forward again and again takes long.
+    /// Retention is no longer tested, and copying events forward repeatedly takes long.
     fn restart_without_retention(&mut self) -> Verdict {
-        self.config = Config { retention_age_ms: u64::MAX, retention_bytes: 0, ..self.config.clone() };
+        self.host.config =
+            Config { retention_age_ms: u64::MAX, retention_bytes: 0, ..self.host.config.clone() };
         self.restart(false)
     }
 
-    /// Nobody is turned away any more.
+    /// Removes the limits, so that no event is rejected any more.
     fn lift_limits(&mut self) -> Verdict {
-        for (name, sub) in self.names.clone() {
+        for (name, sub) in self.known.names.clone() {
             let known = self.outside.sub(sub);
-            let settled = known.next_rules.is_none() && !known.draining;
+            let settled = known.next_rules.is_none() && !known.life.draining;
             if settled && known.rules.rejects() {
                 let rules = Rules { backlog: None, ..known.rules.clone() };
                 self.put(&name, sub, rules, false)?;
@@ -101,14 +103,14 @@ impl World {
         Ok(())
     }
 
-    /// Rounds until nothing moves by itself. Answers what stands then.
+    /// Runs rounds until nothing moves by itself. Returns the lanes that are not empty.
     fn come_to_rest(&mut self) -> Result<Standing, Violation> {
-        let end = self.round + 1000 + (self.producer.made + self.engine.waiting()) * ROUNDS_PER_EVENT;
-        let mut last = (self.round, self.steps);
+        let end = self.round + 1000 + (self.producer.made + self.host.engine.waiting()) * ROUNDS_PER_EVENT;
+        let mut last = (self.round, self.counts.steps);
         let mut quiet = 0;
         while quiet < 2 {
             if self.round > end || self.round > last.0 + ROUNDS_MAX {
-                let standing = liveness::standing(&self.engine)?;
+                let standing = liveness::standing(&self.host.engine)?;
                 return match self.waits_behind_people(&standing) {
                     true => Ok(standing),
                     false => Err(self.never_rests(standing, self.round - last.0)),
@@ -116,78 +118,82 @@ impl World {
             }
             self.pass_idle_time();
             self.go_on()?;
-            // One that reads a long log wants to go on at once.
-            let reads_on = self.engine.is_catching_up() && self.engine.wake_at() <= self.engine.now();
-            if self.steps > last.1 || reads_on {
-                last = (self.round, self.steps);
+            // A subscription that reads a long log continues immediately.
+            let reads_on =
+                self.host.engine.is_catching_up() && self.host.engine.wake_at() <= self.host.engine.now();
+            if self.counts.steps > last.1 || reads_on {
+                last = (self.round, self.counts.steps);
                 quiet = 0;
             } else {
                 quiet = if self.is_quiet() { quiet + 1 } else { 0 };
             }
         }
-        // To look at all lanes takes a while: once, when their counts say that nothing moves.
-        let standing = liveness::standing(&self.engine)?;
+        // Listing all lanes takes time, so do it once, when the counts show that nothing moves.
+        let standing = liveness::standing(&self.host.engine)?;
         match standing.moving.first() {
-            Some(line) => {
-                Err(Violation::new("liveness", format!("no lane is counted that moves, but {line}")))
-            }
+            Some(line) => Err(Violation::new(
+                "liveness",
+                format!("the counts show no moving lane, but there is one: {line}"),
+            )),
             None => Ok(standing),
         }
     }
 
-    /// Answers wait for room where lanes wait for somebody, and other lanes for the slots that these answers hold.
+    /// True if replies wait for space in lanes that need manual action, and other lanes wait for the slots that these
+    /// replies hold.
     fn waits_behind_people(&self, standing: &Standing) -> bool {
-        let is_paused = self.names.values().any(|sub| self.outside.sub(*sub).rules.paused);
+        let is_paused = self.known.names.values().any(|sub| self.outside.sub(*sub).rules.paused);
         let people = is_paused || !standing.parked.is_empty();
-        let for_room = |line: &String| line.contains("room for the events");
+        let for_room = |line: &String| line.contains("room for the reply events");
         let for_a_slot = |line: &String| line.contains("a free slot");
-        // A gap is not looked at while all slots are taken, nor while its subscription is behind and has a call open.
+        // A gap timer does not run while all slots are taken, or while its subscription lags and has an open call.
         let only_answers = self.only_answers_wait();
         let for_an_answer = |line: &String| only_answers && line.contains(": gap (");
         let waits = |line: &String| for_room(line) || for_a_slot(line) || for_an_answer(line);
         people && (standing.moving.iter().any(for_room) || only_answers) && standing.moving.iter().all(waits)
     }
 
-    /// All calls that are open ended with events that the engine keeps for lack of room. Of those that are not ordered no
-    /// lane says so.
+    /// True if all open calls ended with replies that the engine holds for lack of space. The lanes of unordered
+    /// subscriptions do not show this.
     fn only_answers_wait(&self) -> bool {
         let answers = self.stalled.iter().filter(|stalled| !stalled.replies.is_empty()).count();
-        answers > 0 && answers == self.engine.open_requests()
+        answers > 0 && answers == self.host.engine.open_requests()
     }
 
     fn never_rests(&self, standing: Standing, rounds: u64) -> Violation {
-        let mut stuck = liveness::stuck(&self.outside, &self.engine, &standing, rounds);
-        let replaying: Vec<u64> = (1..=self.replays_made).filter(|id| self.is_replaying(*id)).collect();
-        let job = replaying.first().and_then(|id| self.engine.replay(*id));
+        let mut stuck = liveness::stuck(&self.outside, &self.host.engine, &standing, rounds);
+        let replaying: Vec<u64> =
+            (1..=self.watched.replays_made).filter(|id| self.is_replaying(*id)).collect();
+        let job = replaying.first().and_then(|id| self.host.engine.replay(*id));
         stuck.text.push_str(&format!(
             "\n  at {}, unanswered: {:?}, replaying: {replaying:?} {job:?}, to send: {}",
-            self.engine.now().rfc3339(),
-            self.unanswered.keys(),
+            self.host.engine.now().rfc3339(),
+            self.requests.unanswered.keys(),
             !self.producer.is_done(&self.mix),
         ));
         stuck
     }
 
-    /// Nobody watches a clock when nothing is to be seen.
+    /// Advances the clock to the next event instead of waiting.
     fn pass_idle_time(&mut self) {
-        let next = self.engine.wake_at().0.saturating_sub(self.engine.now().0);
-        let network = self.network.next_end().map_or(u64::MAX, |at| at.saturating_sub(self.time));
-        self.time += next.max(20).min(network).min(1000);
+        let next = self.host.engine.wake_at().0.saturating_sub(self.host.engine.now().0);
+        let network = self.network.next_end().map_or(u64::MAX, |at| at.saturating_sub(self.clock.time));
+        self.clock.time += next.max(20).min(network).min(1000);
     }
 
     fn is_quiet(&self) -> bool {
-        let busy = self.engine.open_requests() > 0
-            || !self.unanswered.is_empty()
+        let busy = self.host.engine.open_requests() > 0
+            || !self.requests.unanswered.is_empty()
             || !self.producer.is_done(&self.mix)
-            || self.network.open(self.life) > 0;
+            || self.network.open(self.host.life) > 0;
         if busy {
             return false;
         }
-        // Someone must see to what is parked or paused before the rest can go on.
+        // Parked and paused lanes need manual action before the rest can continue.
         let mut waits_for_people = false;
-        for (name, sub) in &self.names {
+        for (name, sub) in &self.known.names {
             let rules = &self.outside.sub(*sub).rules;
-            let Some(view) = self.engine.view_subscription(name) else { continue };
+            let Some(view) = self.host.engine.view_subscription(name) else { continue };
             let (waiting, lanes) = (view.status.waiting, view.status.lanes);
             let moving = lanes.open + lanes.running + lanes.retrying + lanes.gap > 0
                 || (!rules.ordering.is_ordered() && waiting > 0);
@@ -195,24 +201,24 @@ impl World {
                 return false;
             }
             let waits = rules.paused || (rules.ordering.is_ordered() && lanes.parked + lanes.paused > 0);
-            // It goes on reading by itself, unless its own lanes wait for somebody.
+            // The subscription continues to read by itself, unless its own lanes need manual action.
             if !waits && catching_up(&view, false) != (false, false) {
                 return false;
             }
             waits_for_people |= waits;
         }
-        waits_for_people || !(1..=self.replays_made).any(|id| self.is_replaying(id))
+        waits_for_people || !(1..=self.watched.replays_made).any(|id| self.is_replaying(id))
     }
 
     fn is_replaying(&self, id: u64) -> bool {
-        self.engine.replay(id).is_some_and(|job| job.state == klambda_dispatch::replay::State::Running)
+        self.host.engine.replay(id).is_some_and(|job| job.state == klambda_dispatch::replay::State::Running)
     }
 
-    /// People look after everything that waits for them. Answers whether there was nothing.
+    /// Handles everything that needs manual action. Returns true if there was nothing to do.
     fn tidy(&mut self, standing: Standing) -> Result<bool, Violation> {
         let mut nothing = !self.producer.tries_again(self.round + 1);
         let paused: Vec<(String, SubNo)> =
-            self.names.iter().map(|(name, sub)| (name.clone(), *sub)).collect();
+            self.known.names.iter().map(|(name, sub)| (name.clone(), *sub)).collect();
         for (name, sub) in paused {
             if self.outside.sub(sub).rules.paused {
                 nothing = false;
@@ -220,8 +226,8 @@ impl World {
             }
         }
         for (name, key, gap) in standing.parked.into_iter().take(LANES_AT_ONCE) {
-            let Some(sub) = self.names.get(&name).copied() else { continue };
-            // A lane that was paused under rules that ordered stays listed, and nobody can act on it.
+            let Some(sub) = self.known.names.get(&name).copied() else { continue };
+            // A lane that was paused under ordered rules stays listed, but no action applies to it.
             if !self.outside.sub(sub).rules.ordering.is_ordered() {
                 continue;
             }
@@ -237,9 +243,9 @@ impl World {
         Ok(nothing)
     }
 
-    /// Dead letters that could have a place.
+    /// True if there are dead letters that could get a place in a lane.
     fn has_letters_to_replay(&self) -> bool {
-        self.names.iter().any(|(name, sub)| {
+        self.known.names.iter().any(|(name, sub)| {
             let ordering = self.outside.sub(*sub).rules.ordering;
             let may_have_one = |event: EventNo| ordering.key(self.outside.made(event)).is_some();
             self.letters(name)
@@ -250,28 +256,29 @@ impl World {
 
     fn balance(&mut self) -> Verdict {
         self.settle()?;
-        if self.engine.waiting() + self.engine.unread() > 0 {
-            let standing = liveness::standing(&self.engine)?;
-            return Err(liveness::stuck(&self.outside, &self.engine, &standing, 0));
+        if self.host.engine.waiting() + self.host.engine.unread() > 0 {
+            let standing = liveness::standing(&self.host.engine)?;
+            return Err(liveness::stuck(&self.outside, &self.host.engine, &standing, 0));
         }
         let letters: BTreeSet<(SubNo, EventNo)> = self
+            .known
             .names
             .iter()
             .flat_map(|(name, sub)| self.letters(name).into_iter().map(|letter| (*sub, letter)))
             .filter_map(|(sub, letter)| Some((sub, self.event_of(&letter)?)))
             .collect();
         no_loss::at_end(&self.outside, &|sub, event| letters.contains(&(sub, event)))?;
-        replay_order::at_end(&self.engine, self.replays_made)?;
+        replay_order::at_end(&self.host.engine, self.watched.replays_made)?;
         bounded::at_end(&self.outside, &|name| {
             self.letters(name).iter().filter(|letter| !letter.holds_lane).count() as u64
         })?;
         self.damage_shows(3)
     }
 
-    /// On copies of the folder: whole, and with a bit turned, so many times.
+    /// Checks intact copies of the folder, and `times` copies with a flipped bit.
     fn damage_shows(&mut self, times: u32) -> Verdict {
         const SENT_AGAIN: u64 = 40;
-        let report = detection::folder_is_sound(&self.disk)?;
+        let report = detection::folder_is_sound(&self.host.disk)?;
         let (made, producer, now) = (&self.outside.events, &self.producer, self.clock());
         let some = (0..SENT_AGAIN.min(made.len() as u64)).map(|_| self.rng.pick(made).to_event());
         let events = some.collect();
@@ -280,18 +287,18 @@ impl World {
             event.is_some_and(|event| made[event as usize].to_event() == view.to_event())
         };
         let known = Known { events, is_made: &is_made };
-        detection::copy_works(&self.disk, &self.config, now, &known)?;
+        detection::copy_works(&self.host.disk, &self.host.config, now, &known)?;
         for _ in 0..times {
-            detection::damage_shows(&self.disk, &report, &self.config, now, &known, &mut self.rng)?;
+            detection::damage_shows(&self.host.disk, &report, &self.host.config, now, &known, &mut self.rng)?;
         }
         Ok(())
     }
 
-    /// Everything is written and synced.
+    /// Runs until everything is written and synced.
     fn settle(&mut self) -> Verdict {
         self.mix.calm();
         for _ in 0..4 {
-            self.time += 60;
+            self.clock.time += 60;
             self.go_on()?;
         }
         Ok(())

@@ -1,16 +1,15 @@
-//! Seeds that nobody has seen. Where they begin follows from the commit: they are new with every commit, and the same
-//! for everybody who runs that commit again.
+//! Fresh seeds, derived from the commit: every commit has new ones, and everyone who runs that commit gets the same.
 
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::process::Command;
 
-/// Where fresh seeds begin, and what that was derived from.
+/// The first fresh seed, and where it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fresh {
     pub from: u64,
-    /// None: it is random, because there is no repository here.
+    /// `None` if the seed is random, because there is no git repository.
     commit: Option<String>,
 }
 
@@ -38,7 +37,7 @@ impl fmt::Display for Fresh {
     }
 }
 
-/// The first six bytes of a SHA-256: above it there is room to count.
+/// The first six bytes of a SHA-256. The remaining bits leave space for counting.
 fn base(bytes: &[u8]) -> u64 {
     Sha256::digest(bytes).iter().take(6).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

@@ -1,5 +1,6 @@
-//! What was seen from outside, in order: what producers sent and were told, what receivers were called with and
-//! answered, what people decided, crashes, and limits that bit. Nothing in it is taken from the engine's bookkeeping.
+//! The history of a run, seen from outside, in order: what producers sent and received, the calls to receivers and
+//! their responses, the decisions of operators, crashes, and effects of limits. Nothing in it comes from the internal
+//! state of the engine.
 
 use crate::event::EventNo;
 use crate::rules::Place;
@@ -7,17 +8,17 @@ use klambda_core::lane::Flag;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// Names a subscription from its creation to its end; created again, it is another one.
+/// Identifies a subscription from its creation to its deletion. If it is created again, it gets a new number.
 pub type SubNo = u32;
 
 #[derive(Clone, Debug, Hash)]
 pub enum Entry {
-    /// A producer hands in one event. `op` numbers everything that changes the engine.
+    /// A producer sends one event.
     Sent {
         token: u64,
         event: EventNo,
     },
-    /// What the producer was told about it.
+    /// The response to the producer.
     Answered {
         token: u64,
         event: EventNo,
@@ -25,7 +26,7 @@ pub enum Entry {
     },
     /// A request arrives at the receiver.
     Started(Request),
-    /// The engine is told how a request ended. `acted`: the receiver did the work, whatever the answer says.
+    /// The engine learns the outcome of a request. `acted`: the receiver did the work, regardless of its response.
     Ended {
         sub: SubNo,
         event: EventNo,
@@ -35,45 +36,46 @@ pub enum Entry {
         acted: bool,
         stalled: bool,
     },
-    /// An outcome for which the log had no room is written at last.
+    /// An outcome for which the log had no space is finally written.
     Unstalled {
         sub: SubNo,
         event: EventNo,
     },
-    /// The answer to a call came with this event, which is taken in with the acknowledgement. `taken`: both are written.
+    /// The response to a call contained this event, which is accepted together with the acknowledgement. `taken`:
+    /// both are written.
     Replied {
         token: u64,
         event: EventNo,
         taken: bool,
     },
-    /// The process is asked to end: from here on nothing starts.
+    /// A shutdown is requested. Nothing may start from now on.
     Stopping,
-    /// A request of a process that is no more ends: nobody is told.
+    /// A request of a dead process ends. No one receives the outcome.
     EndedUnheard {
         sub: SubNo,
         event: EventNo,
         acted: bool,
     },
-    /// A person decided something, and the engine took it or refused it.
+    /// An operator made a decision, and the engine accepted it. `Refused` if the engine refused it.
     Decided(Decision),
     Refused {
         what: &'static str,
     },
-    /// Everything handed in up to here is with the kernel.
+    /// Everything submitted so far was passed to the kernel.
     Flushed,
-    /// A sync ended well: everything that had been flushed when it began is durable.
+    /// A sync succeeded: everything flushed before it began is durable.
     Synced {
         up_to: u64,
     },
-    /// The process ended, with or without the power.
+    /// The process ended, with or without a power cut.
     Crashed {
         power: bool,
     },
-    /// The store refused to go on, and so did the engine.
+    /// The store failed, and the engine stopped.
     Failed {
         why: String,
     },
-    /// Recovery did not get to its end.
+    /// Recovery failed.
     NotOpened {
         why: String,
     },
@@ -81,12 +83,13 @@ pub enum Entry {
         now: u64,
         cut: u64,
     },
-    /// A subscription is there, or no more, as seen after a start.
+    /// Whether a subscription exists after a restart.
     Seen {
         sub: SubNo,
         there: bool,
     },
-    /// New ordering rules begin to hold, or it has read the log to its end. `reads`: it still reads the log.
+    /// New ordering rules take effect, or the subscription has read the log to its end. `reads`: it still reads the
+    /// log.
     Switched {
         sub: SubNo,
         reads: bool,
@@ -102,7 +105,7 @@ pub enum Entry {
         op: &'static str,
         n: u64,
     },
-    /// A limit dropped so many of a subscription's events or dead letters, as its metrics say.
+    /// A limit dropped this number of events or dead letters of a subscription, according to the metrics.
     Dropped {
         sub: SubNo,
         count: u64,
@@ -118,11 +121,11 @@ pub enum Said {
     Skipped {
         by_watermark: bool,
     },
-    /// The log was not touched.
+    /// The event is not in the log.
     Rejected,
-    /// The store stopped; what became of it is not known.
+    /// The store stopped; the result is unknown.
     Unavailable,
-    /// Nothing was said: it is in the log with the acknowledgement of the call that it answers.
+    /// No response: the event is in the log, together with the acknowledgement of the call that returned it.
     Taken,
 }
 
@@ -136,10 +139,10 @@ pub struct Request {
     pub previous: Option<String>,
     pub flag: OrderStatus,
     pub attempt: u32,
-    /// Which host was called.
+    /// The host that was called.
     pub host: Option<u64>,
     pub now: u64,
-    /// The event came out as it went in.
+    /// The delivered event equals the sent event.
     pub unchanged: bool,
 }
 
@@ -165,7 +168,7 @@ pub enum Ending {
     Delivered,
     Retry,
     Fatal,
-    /// There was nobody to call: no attempt was made.
+    /// No replica was ready: no attempt was made.
     NotMade,
 }
 
@@ -174,7 +177,7 @@ pub enum Decision {
     Created {
         sub: SubNo,
     },
-    /// `discards`: what waited went; `drains`: the new ordering waits for what is there.
+    /// `discards`: the pending events were discarded. `drains`: the new ordering waits for the pending events.
     Changed {
         sub: SubNo,
         discards: bool,
@@ -184,7 +187,7 @@ pub enum Decision {
     Removed {
         sub: SubNo,
     },
-    /// A change that discards was refused half-way.
+    /// A change with discard was refused halfway.
     DiscardedMaybe {
         sub: SubNo,
     },
@@ -220,7 +223,7 @@ pub enum Decision {
         sub: SubNo,
         event: EventNo,
     },
-    /// A replay job over one subscription, or all.
+    /// A replay job for one subscription or all.
     Replay {
         sub: Option<SubNo>,
     },
@@ -239,7 +242,7 @@ impl History {
         self.entries.push(entry);
     }
 
-    /// The same for the same history, on every machine.
+    /// Equal for equal histories, on every machine.
     pub fn hash(&self) -> u64 {
         self.hash.finish()
     }
@@ -249,7 +252,7 @@ impl History {
     }
 }
 
-/// FNV-1a: plain, and the same everywhere.
+/// FNV-1a: simple and the same on all platforms.
 struct Fnv(u64);
 
 impl Default for Fnv {
@@ -305,7 +308,7 @@ impl fmt::Display for Request {
 }
 
 impl Entry {
-    /// Whether it has to do with this event or, of the same subscription, this lane.
+    /// True if the entry concerns this event or this lane.
     pub fn concerns(&self, event: Option<EventNo>, lane: Option<(SubNo, &str)>) -> bool {
         let in_lane = |sub: &SubNo, key: &str| lane == Some((*sub, key));
         match self {

@@ -1,5 +1,5 @@
-//! The simulator: the real engine, store and lane machine on a simulated disk, network and clock. One seed decides
-//! everything; the invariants are in `checkers`, one file each.
+//! The simulator: the real engine, store and lane machine on a simulated disk, network and clock. One seed determines
+//! the whole run. The invariants are in `checkers`, one file each.
 
 #[cfg(feature = "planted")]
 pub mod bugs;

@@ -1,10 +1,10 @@
-//! `sim`: runs seeds of the simulator and says what they came to.
+//! `sim`: runs seeds of the simulator and prints the results.
 
 use clap::Parser;
 use sim::fresh::Fresh;
 use sim::many::Many;
 use sim::mix::{Knobs, Trouble};
-use sim::run::{Failed, Outcome, run_and_show};
+use sim::run::{Failed, RunOutcome, run_and_show};
 use sim::shrink::shrink;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,37 +13,37 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 #[derive(Parser)]
 #[command(about = "Runs the engine on a simulated disk, network and clock, and checks its invariants")]
 struct Args {
-    /// One seed, exactly
+    /// Run only this seed
     #[arg(long)]
     seed: Option<u64>,
-    /// Number of seeds to run, after those that found something
+    /// Number of seeds to run, after the regression seeds
     #[arg(long)]
     seeds: Option<u64>,
-    /// First seed (default 1; with --bug or --bugs, the first fresh one)
+    /// First seed (default: 1; with --bug or --bugs: the first fresh seed)
     #[arg(long)]
     from: Option<u64>,
-    /// Number of fresh seeds to run, after those that found something. The commit decides which
+    /// Number of fresh seeds to run, after the regression seeds. The commit determines the fresh seeds
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     fresh: Option<u64>,
-    /// Runs at the same time
+    /// Number of parallel runs
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Only seeds from a new place (or --from), until told to stop (or --seeds are done)
+    /// Run new seeds (or those from --from) until interrupted (or --seeds are done)
     #[arg(long)]
     nightly: bool,
-    /// With --nightly: stop after this long, such as 90s, 10m or 8h
+    /// With --nightly: stop after this time, such as 90s, 10m or 8h
     #[arg(long = "for", value_parser = duration)]
     duration: Option<Duration>,
-    /// Troubles to leave out of every seed
+    /// Troubles to disable in every seed
     #[arg(long, value_delimiter = ',')]
     without: Vec<Trouble>,
     /// Print the whole history of --seed
     #[arg(long)]
     print: bool,
-    /// Do not look for a shorter run that fails
+    /// Do not search for a shorter failing run
     #[arg(long)]
     no_shrink: bool,
-    /// Plant this bug and run seeds until it is caught
+    /// Plant this bug and run seeds until a checker detects it
     #[cfg(feature = "planted")]
     #[arg(long)]
     bug: Option<u32>,
@@ -89,12 +89,12 @@ fn one(args: &Args, seed: u64) -> ExitCode {
     if outcome.violation.is_some() {
         return report(args, outcome);
     }
-    let Outcome { events, crashes, hash, .. } = outcome;
+    let RunOutcome { events, crashes, hash, .. } = outcome;
     println!("seed {seed}: {events} events, {crashes} crashes, hash {hash:016x}, ok");
     ExitCode::SUCCESS
 }
 
-/// Where fresh seeds begin; says so.
+/// The first fresh seed. Prints it.
 fn fresh() -> u64 {
     let fresh = Fresh::here();
     println!("{fresh}");
@@ -126,7 +126,7 @@ fn finish(args: &Args, many: &Many, started: Instant) -> ExitCode {
     failed.map_or(ExitCode::SUCCESS, |outcome| report(args, outcome))
 }
 
-/// Seeds that no run began with before, unless it began in the same second.
+/// A start for new seeds. It is unique unless another run begins in the same second.
 fn new_place() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.as_secs() * 1000
@@ -143,17 +143,17 @@ fn nightly(args: &Args) -> ExitCode {
     };
     watch(&many, &runs, started, args.duration);
     many.stop();
-    runs.join().expect("the runs end");
+    runs.join().expect("the runs do not panic");
     finish(args, &many, started)
 }
 
-/// Prints a running total until a signal, the end of the time or a failure.
+/// Prints a running total until a signal, the time limit or a failure.
 fn watch(many: &Many, runs: &std::thread::JoinHandle<()>, started: Instant, duration: Option<Duration>) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime for signals");
     runtime.block_on(async {
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-            .expect("signals can be listened to");
+            .expect("a signal handler can be installed");
         let mut shown = Instant::now();
         loop {
             tokio::select! {
@@ -177,18 +177,18 @@ fn watch(many: &Many, runs: &std::thread::JoinHandle<()>, started: Instant, dura
     });
 }
 
-fn report(args: &Args, outcome: Outcome) -> ExitCode {
+fn report(args: &Args, outcome: RunOutcome) -> ExitCode {
     let seed = outcome.knobs.seed;
     let shorter = if args.no_shrink { outcome } else { shrink(outcome) };
     let Some(Failed { violation, lines }) = &shorter.violation else { return ExitCode::FAILURE };
     println!("seed {seed}: VIOLATION of {}", violation.invariant);
     println!("  {}", violation.text);
-    println!("run it again: cargo run --release -p sim -- --seed {seed}");
+    println!("to reproduce: cargo run --release -p sim -- --seed {seed}");
     println!(
         "shortest run found: {:?}, {} events, {} crashes",
         shorter.knobs, shorter.events, shorter.crashes
     );
-    println!("the last of its history that concerns it:");
+    println!("the last relevant entries of its history:");
     for line in lines {
         println!("  {line}");
     }

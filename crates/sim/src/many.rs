@@ -1,8 +1,9 @@
-//! Many seeds, over threads. Each run is one thread's alone; only which thread runs which seed is left to chance.
+//! Runs many seeds on several threads. Each run uses one thread; only the assignment of seeds to threads is not
+//! deterministic.
 
 use crate::found::FOUND;
 use crate::mix::Knobs;
-use crate::run::{Outcome, run};
+use crate::run::{RunOutcome, run};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -17,18 +18,18 @@ pub struct Total {
 pub struct Many {
     next: AtomicU64,
     end: u64,
-    /// Seeds that are run before the others.
+    /// Seeds to run before the others.
     first: &'static [(u64, &'static str)],
     next_first: AtomicUsize,
-    /// Troubles left out of every seed, as bits.
+    /// Troubles that are disabled in every seed, as bits.
     without: u32,
     stop: AtomicBool,
     total: Mutex<Total>,
-    failed: Mutex<Option<Outcome>>,
+    failed: Mutex<Option<RunOutcome>>,
 }
 
 impl Many {
-    /// Seeds from `from`, `count` of them.
+    /// `count` seeds, starting with `from`.
     pub fn new(from: u64, count: u64, without: u32) -> Many {
         Many {
             next: AtomicU64::new(from),
@@ -42,7 +43,7 @@ impl Many {
         }
     }
 
-    /// Also those that found something, first.
+    /// Runs the regression seeds first.
     pub fn with_found(self) -> Many {
         Many { first: FOUND, ..self }
     }
@@ -63,7 +64,7 @@ impl Many {
         }
     }
 
-    /// Runs until all are done, one fails or `stop` is called.
+    /// Runs until all seeds are done, one fails, or `stop` is called.
     pub fn run(&self, jobs: usize) {
         std::thread::scope(|scope| {
             for _ in 0..jobs.max(1) {
@@ -79,7 +80,7 @@ impl Many {
             self.count(&outcome);
             if outcome.violation.is_some() {
                 self.stop();
-                let mut failed = self.failed.lock().expect("no thread panics with it");
+                let mut failed = self.failed.lock().expect("no thread panics while it holds the lock");
                 if failed.as_ref().is_none_or(|other| other.knobs.seed > seed) {
                     *failed = Some(outcome);
                 }
@@ -87,8 +88,8 @@ impl Many {
         }
     }
 
-    fn count(&self, outcome: &Outcome) {
-        let mut total = self.total.lock().expect("no thread panics with it");
+    fn count(&self, outcome: &RunOutcome) {
+        let mut total = self.total.lock().expect("no thread panics while it holds the lock");
         total.seeds += 1;
         total.events += outcome.events;
         total.requests += outcome.requests;
@@ -100,11 +101,11 @@ impl Many {
     }
 
     pub fn total(&self) -> Total {
-        *self.total.lock().expect("no thread panics with it")
+        *self.total.lock().expect("no thread panics while it holds the lock")
     }
 
-    /// The failure of the lowest seed that was found.
-    pub fn take_failed(&self) -> Option<Outcome> {
-        self.failed.lock().expect("no thread panics with it").take()
+    /// The outcome of the lowest seed that failed.
+    pub fn take_failed(&self) -> Option<RunOutcome> {
+        self.failed.lock().expect("no thread panics while it holds the lock").take()
     }
 }

@@ -1,5 +1,5 @@
-//! What a seed is made of: which faults are on, how many keys, which sizes. Every seed has another mix, so that rare
-//! combinations happen. The knobs of `Knobs` can only take away: that is how a failing run is made shorter.
+//! The contents of a seed: the active troubles, the number of keys, and sizes. Every seed has a different mix, so
+//! that rare combinations occur. `Knobs` can only reduce a run, which is how a failing run is shrunk.
 
 use crate::rng::Rng;
 
@@ -78,19 +78,19 @@ impl Trouble {
     }
 }
 
-/// What a run is asked for. Nothing but this decides what happens in it.
+/// The parameters of a run. They determine everything that happens in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Knobs {
     pub seed: u64,
-    /// New events that producers make at most.
+    /// Maximum number of new events.
     pub events_max: u64,
-    /// Troubles taken out of the seed's mix, as bits.
+    /// Troubles that are removed from the mix of the seed, as bits.
     pub without: u32,
     pub keys_max: u64,
     pub subscriptions_max: u64,
 }
 
-/// Events of a seed, about.
+/// The approximate number of events per seed.
 pub const EVENTS: u64 = 5200;
 
 impl Knobs {
@@ -106,34 +106,34 @@ pub struct Mix {
     pub keys: u64,
     pub subscriptions: u64,
     pub hosts: u64,
-    /// Events sent in a round, at most.
+    /// Maximum number of events sent per round.
     pub pace: u64,
-    /// A round takes this many milliseconds at most.
+    /// Maximum duration of a round in milliseconds.
     pub round_ms: u64,
-    /// One crash in so many rounds.
+    /// A crash happens in about one of this many rounds.
     pub crash_every: u64,
     pub operator_every: u64,
     pub memory_bytes: usize,
     pub segment_bytes: u64,
     pub concurrency: u32,
     pub data_max: u64,
-    /// Ids that are kept at most.
+    /// Maximum number of ids to keep.
     pub marks_max: u64,
-    /// With gaps: one event in so many leaves some sequences out, for a while or for good.
+    /// With gaps: about one event in this many omits some sequences, temporarily or permanently.
     pub gap_every: u64,
 }
 
 impl Mix {
     pub fn new(knobs: Knobs, rng: &mut Rng) -> Mix {
         let mut troubles = 0;
-        // Some seeds have nearly everything, some only a little.
+        // Some seeds have almost all troubles, some only a few.
         let share = rng.between(2, 9);
         for trouble in Trouble::ALL {
             if rng.below(10) < share {
                 troubles |= trouble.bit();
             }
         }
-        // One way or the other there are crashes in nearly every seed.
+        // Nearly every seed has some kind of crash.
         if rng.below(8) > 0 {
             troubles |= rng.pick(&[Trouble::PowerCut, Trouble::Kill]).bit();
         }
@@ -169,12 +169,12 @@ impl Mix {
         self.troubles & trouble.bit() != 0
     }
 
-    /// So many gaps that nobody could see to each of them.
+    /// True if there are too many gaps for operators to handle each one.
     pub fn has_many_gaps(&self) -> bool {
         self.has(Trouble::Gaps) && self.gap_every < 10
     }
 
-    /// From here on nothing goes wrong any more.
+    /// Ends the troubles.
     pub fn calm(&mut self) {
         self.troubles &= Trouble::SmallMemory.bit() | Trouble::Retention.bit() | Trouble::Namespaces.bit();
     }

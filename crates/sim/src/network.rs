@@ -1,30 +1,30 @@
-//! Receivers and the way to them. What a call comes to is decided when it starts and told when it ends; some receivers
-//! do the work and lose the answer, some hang, some are down for a while.
+//! Receivers and the network. The outcome of a call is decided when the call starts and reported when it ends. Some
+//! receivers do the work but lose the response, some hang, some are down for a while.
 
-use crate::event::{EventNo, Made};
+use crate::event::{EventNo, ProducedEvent};
 use crate::history::SubNo;
 use crate::mix::{Mix, Trouble};
 use crate::rng::Rng;
 use crate::rules::Rules;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_dispatch::Ticket;
 use std::collections::BTreeMap;
 
-/// A call on its way.
+/// A call in flight.
 pub struct Call {
     pub sub: SubNo,
     pub event: EventNo,
     pub ticket: Ticket,
-    /// Of which process: one that died meanwhile is not told.
+    /// The process that made the call. If it died in the meantime, the outcome is lost.
     pub life: u64,
-    pub outcome: Outcome,
-    /// The events that come with the answer.
+    pub outcome: CallOutcome,
+    /// The events in the response.
     pub replies: Vec<EventNo>,
-    /// The receiver does the work, whatever the answer says.
+    /// The receiver does the work, regardless of its response.
     pub acts: bool,
 }
 
-/// How a host is for a while.
+/// The temporary state of a host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Health {
     Well,
@@ -36,10 +36,10 @@ enum Health {
 
 #[derive(Default)]
 pub struct Network {
-    /// By the time they end.
+    /// By end time.
     calls: BTreeMap<(u64, u64), Call>,
     next: u64,
-    /// By host: how it is, and until when.
+    /// By host: its state, and when it ends.
     hosts: BTreeMap<u64, (Health, u64)>,
 }
 
@@ -49,7 +49,7 @@ impl Network {
         self.next += 1;
     }
 
-    /// The next call that ends now.
+    /// The next call that has ended by now.
     pub fn ended(&mut self, time: u64) -> Option<Call> {
         let first = self.calls.first_entry().filter(|entry| entry.key().0 <= time)?;
         Some(first.remove())
@@ -63,7 +63,7 @@ impl Network {
         self.calls.values().filter(|call| call.life == life).count()
     }
 
-    /// Now and then a host falls ill.
+    /// Occasionally makes a host unhealthy.
     pub fn weather(&mut self, mix: &Mix, time: u64, rng: &mut Rng) {
         if !mix.has(Trouble::Outages) || !rng.one_in(60) {
             return;
@@ -72,15 +72,16 @@ impl Network {
         self.hosts.insert(rng.below(mix.hosts), (health, time + rng.between(20, 1500)));
     }
 
-    /// What calling the host with this event comes to: the outcome, whether the work is done, and how long it takes.
+    /// The result of calling the host with this event: the outcome, whether the receiver does the work, and the
+    /// duration.
     pub fn call(
         &self,
         mix: &Mix,
         rules: &Rules,
-        made: &Made,
+        made: &ProducedEvent,
         time: u64,
         rng: &mut Rng,
-    ) -> (Outcome, bool, u64) {
+    ) -> (CallOutcome, bool, u64) {
         let took = rng.below(mix.round_ms * 2);
         let health = self
             .hosts
@@ -90,24 +91,24 @@ impl Network {
         if mix.has(Trouble::Outages) {
             match health {
                 Health::Well => {}
-                Health::Refuses => return (Outcome::Refused("no one listens".into()), false, took),
-                Health::Resets => return (Outcome::Broken("reset".into()), rng.one_in(2), took),
-                Health::Hangs => return (Outcome::Timeout, rng.one_in(2), rules.timeout_ms),
+                Health::Refuses => return (CallOutcome::Refused("no one listens".into()), false, took),
+                Health::Resets => return (CallOutcome::Broken("reset".into()), rng.one_in(2), took),
+                Health::Hangs => return (CallOutcome::Timeout, rng.one_in(2), rules.timeout_ms),
                 Health::Busy => return (status(*rng.pick(&[502, 503, 504]), None), false, took),
             }
         }
         if mix.has(Trouble::NotReady) && rng.one_in(30) {
             let retry_after_ms = rng.between(1, 200);
-            return (Outcome::NotReady { why: "no replica".into(), retry_after_ms }, false, took);
+            return (CallOutcome::NotReady { why: "no replica".into(), retry_after_ms }, false, took);
         }
         if made.poison && mix.has(Trouble::Poison) {
             return (status(*rng.pick(&[400, 413, 415, 422]), None), false, took);
         }
         if mix.has(Trouble::LostAnswers) && rng.one_in(15) {
-            return (Outcome::Broken("closed before the answer".into()), true, took);
+            return (CallOutcome::Broken("closed before the answer".into()), true, took);
         }
         if mix.has(Trouble::Hangs) && rng.one_in(25) {
-            return (Outcome::Timeout, rng.one_in(2), rules.timeout_ms);
+            return (CallOutcome::Timeout, rng.one_in(2), rules.timeout_ms);
         }
         if mix.has(Trouble::Failures) && rng.one_in(6) {
             return (failure(rng), rng.one_in(4), took);
@@ -116,18 +117,18 @@ impl Network {
     }
 }
 
-fn failure(rng: &mut Rng) -> Outcome {
+fn failure(rng: &mut Rng) -> CallOutcome {
     match rng.below(12) {
         0 => status(429, Some(rng.below(800))),
         1 => status(503, Some(rng.below(300))),
         2 => status(422, None),
-        3 => Outcome::Refused("backlog".into()),
-        4 => Outcome::Broken("reset".into()),
-        5 => Outcome::Unusable("no certificate".into()),
+        3 => CallOutcome::Refused("backlog".into()),
+        4 => CallOutcome::Broken("reset".into()),
+        5 => CallOutcome::Unusable("no certificate".into()),
         _ => status(*rng.pick(&[301, 401, 403, 404, 408, 409, 410, 425, 500, 500, 500, 502]), None),
     }
 }
 
-fn status(code: u16, retry_after_ms: Option<u64>) -> Outcome {
-    Outcome::Status { code, retry_after_ms, detail: String::new() }
+fn status(code: u16, retry_after_ms: Option<u64>) -> CallOutcome {
+    CallOutcome::Status { code, retry_after_ms, detail: String::new() }
 }

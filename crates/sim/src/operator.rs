@@ -1,5 +1,5 @@
-//! People: they make, change, pause and delete subscriptions, act on lanes, delete and replay dead letters, sensibly or
-//! not. What does not fit is refused, which is fine.
+//! Operators: they create, change, pause and delete subscriptions, act on lanes, and delete and replay dead letters,
+//! whether it makes sense or not. The engine may refuse actions that do not fit.
 
 use crate::checkers::{self, Verdict};
 use crate::event::{EventNo, KINDS, OTHER};
@@ -27,14 +27,14 @@ impl World {
             true => format!("sub{}", n / 2),
             false => format!("sub{n}"),
         };
-        let missing = (0..self.mix.subscriptions).map(name).find(|name| !self.names.contains_key(name));
+        let missing = (0..self.mix.subscriptions).map(name).find(|name| !self.known.names.contains_key(name));
         if let Some(name) = missing
             && (self.round < 3 || self.rng.one_in(30))
         {
             return self.create(&name);
         }
         self.delete_as_planned()?;
-        if self.names.is_empty() || !self.rng.one_in(self.mix.operator_every) {
+        if self.known.names.is_empty() || !self.rng.one_in(self.mix.operator_every) {
             return Ok(());
         }
         match self.rng.below(13) {
@@ -47,7 +47,7 @@ impl World {
             10 if self.mix.has(Trouble::LetterDeletions) => self.delete_letters(),
             12 if self.mix.has(Trouble::Retargets) => self.retarget(),
             11 => {
-                self.engine.request_checkpoint();
+                self.host.engine.request_checkpoint();
                 Ok(())
             }
             _ => Ok(()),
@@ -55,8 +55,8 @@ impl World {
     }
 
     fn some_subscription(&mut self) -> (String, SubNo) {
-        let at = self.rng.below(self.names.len() as u64) as usize;
-        let (name, sub) = self.names.iter().nth(at).expect("there is one");
+        let at = self.rng.below(self.known.names.len() as u64) as usize;
+        let (name, sub) = self.known.names.iter().nth(at).expect("there is a subscription");
         (name.clone(), *sub)
     }
 
@@ -67,38 +67,40 @@ impl World {
     // ---- subscriptions ------------------------------------------------------------------------------------
 
     fn create(&mut self, name: &str) -> Verdict {
-        // Who begins anew does not want the dead letters of the one before; else a replay would bring them here.
+        // A new subscription must not get the dead letters of its predecessor, which a replay would deliver.
         let left = Selector { subscription: Some(name.to_owned()), ..Selector::default() };
-        if self.engine.knows_subscription(name).is_ok()
-            && let Err(why) = self.engine.purge_dead_letters(&left, true)
+        if self.host.engine.knows_subscription(name).is_ok()
+            && let Err(why) = self.host.engine.purge_dead_letters(&left, true)
         {
             return self.refused("create", &why);
         }
         let rules = Rules::random(name, &self.mix, &mut self.rng);
-        match self.engine.put_subscription(rules.document(), false) {
+        match self.host.engine.put_subscription(rules.document(), false) {
             Ok(_) => {}
             Err(why) => return self.refused("create", &why),
         }
-        let Ok(id) = self.engine.subscription_id(name) else { return Ok(()) };
+        let Ok(id) = self.host.engine.subscription_id(name) else { return Ok(()) };
         let sub = self.outside.subs.len() as SubNo;
         let (drains, reads) = self.catching_up(name, rules.lags());
         let ids_limited = self.mix.marks_max < u64::MAX;
-        self.outside.subs.push(Sub { ids_limited, ..Sub::new(rules.clone(), drains || reads) });
-        self.names.insert(name.to_owned(), sub);
-        self.ids.insert(id, sub);
-        self.rules_given.insert(sub, vec![rules]);
+        let mut created = Sub::new(rules.clone(), drains || reads);
+        created.limits.ids_limited = ids_limited;
+        self.outside.subs.push(created);
+        self.known.names.insert(name.to_owned(), sub);
+        self.known.ids.insert(id, sub);
+        self.known.rules_given.insert(sub, vec![rules]);
         self.note(Entry::Decided(Decision::Created { sub }))?;
         self.offer_stalled_replies()
     }
 
     fn catching_up(&self, name: &str, may_lag: bool) -> (bool, bool) {
-        self.engine.view_subscription(name).map_or((false, false), |view| catching_up(&view, may_lag))
+        self.host.engine.view_subscription(name).map_or((false, false), |view| catching_up(&view, may_lag))
     }
 
     fn change(&mut self) -> Verdict {
         let (name, sub) = self.some_subscription();
         let known = self.outside.sub(sub);
-        if known.next_rules.is_some() || known.catching_up || known.draining || known.rules.paused {
+        if known.next_rules.is_some() || known.life.catching_up || known.life.draining || known.rules.paused {
             return Ok(());
         }
         let rules = known.rules.changed(&self.mix, &mut self.rng);
@@ -106,18 +108,18 @@ impl World {
         self.put(&name, sub, rules, discard)
     }
 
-    /// Another target, rather for one whose breaker is open or probes.
+    /// Changes the target, preferably of a subscription whose breaker is open or half-open.
     fn retarget(&mut self) -> Verdict {
         let is_open = |name: &&String| {
-            let view = self.engine.view_subscription(name);
+            let view = self.host.engine.view_subscription(name);
             view.is_some_and(|view| view.status.breaker.state != "closed")
         };
-        let (name, sub) = match self.names.keys().find(is_open) {
-            Some(name) => (name.clone(), self.names[name]),
+        let (name, sub) = match self.known.names.keys().find(is_open) {
+            Some(name) => (name.clone(), self.known.names[name]),
             None => self.some_subscription(),
         };
         let known = self.outside.sub(sub);
-        if known.next_rules.is_some() || known.catching_up || known.draining {
+        if known.next_rules.is_some() || known.life.catching_up || known.life.draining {
             return Ok(());
         }
         let rules = Rules { host: self.rng.below(self.mix.hosts), ..known.rules.clone() };
@@ -126,12 +128,12 @@ impl World {
 
     pub fn put(&mut self, name: &str, sub: SubNo, rules: Rules, discard: bool) -> Verdict {
         let old = self.outside.sub(sub).rules.clone();
-        let put = match self.engine.put_subscription(rules.document(), discard) {
+        let put = match self.host.engine.put_subscription(rules.document(), discard) {
             Ok(put) => put,
             Err(why) => {
                 self.refused("change", &why)?;
-                if self.engine.failure().is_some() {
-                    self.rules_given.entry(sub).or_default().push(rules);
+                if self.host.engine.failure().is_some() {
+                    self.known.rules_given.entry(sub).or_default().push(rules);
                 }
                 let sure = !discard || matches!(why, Refused::LanesParked { .. } | Refused::Conflict(_));
                 return if sure {
@@ -146,7 +148,7 @@ impl World {
         }
         let new_epoch = old.ordering != rules.ordering;
         let (drains, _) = self.catching_up(name, rules.lags());
-        self.rules_given.entry(sub).or_default().push(rules.clone());
+        self.known.rules_given.entry(sub).or_default().push(rules.clone());
         self.outside.subs[sub as usize].given(rules, drains, &self.outside.events);
         let discards = discard && new_epoch;
         self.note(Entry::Decided(Decision::Changed { sub, discards, drains, new_epoch }))?;
@@ -156,9 +158,9 @@ impl World {
     fn delete(&mut self) -> Verdict {
         let (name, sub) = self.some_subscription();
         let leftover = *self.rng.pick(&[Leftover::Refuse, Leftover::Drain, Leftover::Discard]);
-        match self.engine.delete_subscription(&name, leftover) {
+        match self.host.engine.delete_subscription(&name, leftover) {
             Ok(true) => {
-                self.names.remove(&name);
+                self.known.names.remove(&name);
                 self.note(Entry::Decided(Decision::Removed { sub }))
             }
             Ok(false) => self.note(Entry::Decided(Decision::Draining { sub })),
@@ -173,7 +175,7 @@ impl World {
     }
 
     pub fn set_paused(&mut self, name: &str, sub: SubNo, paused: bool) -> Verdict {
-        match self.engine.pause_subscription(name, paused) {
+        match self.host.engine.pause_subscription(name, paused) {
             Ok(()) => self.note(Entry::Decided(Decision::Paused { sub, paused })),
             Err(why) => self.refused("pause", &why),
         }
@@ -183,7 +185,7 @@ impl World {
 
     fn act_on_lane(&mut self) -> Verdict {
         let (name, sub) = self.some_subscription();
-        // Now and then any lane, which mostly is an empty one.
+        // Occasionally any lane, which is usually empty.
         if self.rng.one_in(5) {
             let Some(key) = self.any_lane(sub) else { return Ok(()) };
             let action = *self.rng.pick(&[LaneAction::Purge, LaneAction::Resume, LaneAction::Skip]);
@@ -202,13 +204,18 @@ impl World {
         self.lane_action(&name, sub, &key, action)
     }
 
-    /// Rather one that waits for somebody.
+    /// Picks a lane, preferably one that needs manual action.
     fn some_lane(&mut self, name: &str, sub: SubNo) -> Option<String> {
         let state =
             *self.rng.pick(&[Some(LaneState::Parked), Some(LaneState::Paused), Some(LaneState::Gap), None]);
-        let query =
-            LaneQuery { namespace: None, subscription: Some(name.to_owned()), state, after: None, limit: 20 };
-        let page = self.engine.view_lanes(&query).ok()?;
+        let query = LaneQuery {
+            within: Default::default(),
+            subscription: Some(name.to_owned()),
+            state,
+            after: None,
+            limit: 20,
+        };
+        let page = self.host.engine.view_lanes(&query).ok()?;
         let keys: Vec<String> = page.items.into_iter().map(|lane| lane.key).collect();
         if !keys.is_empty() {
             return Some(self.rng.pick(&keys).clone());
@@ -223,10 +230,10 @@ impl World {
     }
 
     pub fn lane_action(&mut self, name: &str, sub: SubNo, key: &str, action: LaneAction) -> Verdict {
-        if let Err(why) = self.engine.act_on_lane(name, key, action) {
+        if let Err(why) = self.host.engine.act_on_lane(name, key, action) {
             self.refused("lane", &why)?;
-            // One that the engine could not finish may be found by its next life.
-            if self.engine.failure().is_none() {
+            // If the engine failed during the action, the next process may find it in the log.
+            if self.host.engine.failure().is_none() {
                 return Ok(());
             }
         }
@@ -243,9 +250,10 @@ impl World {
     // ---- dead letters -------------------------------------------------------------------------------------
 
     pub fn letters(&self, name: &str) -> Vec<DeadLetter> {
-        let Ok(id) = self.engine.subscription_id(name) else { return Vec::new() };
-        let select = || self.engine.select_dead_letters(id, &Selector::default(), Position(0), usize::MAX);
-        // Reads may fail, some one after the other.
+        let Ok(id) = self.host.engine.subscription_id(name) else { return Vec::new() };
+        let select =
+            || self.host.engine.select_dead_letters(id, &Selector::default(), Position(0), usize::MAX);
+        // Several consecutive reads may fail.
         const TRIES: u32 = 50;
         (0..TRIES).find_map(|_| select().ok()).unwrap_or_default()
     }
@@ -262,7 +270,7 @@ impl World {
         }
         let selector = Selector { subscription: Some(name.clone()), ..Selector::default() };
         let holders = self.rng.one_in(2);
-        if let Err(why) = self.engine.purge_dead_letters(&selector, holders) {
+        if let Err(why) = self.host.engine.purge_dead_letters(&selector, holders) {
             self.refused("delete letters", &why)?;
         }
         let after = self.letters(&name);
@@ -276,10 +284,10 @@ impl World {
         letter: &DeadLetter,
         before: &[DeadLetter],
     ) -> Verdict {
-        let result = self.engine.delete_dead_letter(&letter.id(name));
+        let result = self.host.engine.delete_dead_letter(&letter.id(name));
         let after = self.letters(name);
         checkers::deletion::refusal(letter, &result)?;
-        if self.engine.failure().is_none() && self.faults_are_off() {
+        if self.host.engine.failure().is_none() && self.faults_are_off() {
             checkers::deletion::of_one(letter, &result, before, &after)?;
         }
         if let Err(why) = &result {
@@ -298,7 +306,7 @@ impl World {
         Ok(())
     }
 
-    /// Two dead letters of one lane: one that holds it, and one beside it that a replay sends out before it.
+    /// Two dead letters of one lane: one that parks it, and one beside it, which a replay delivers first.
     fn held_and_beside(&self, name: &str) -> Option<(DeadLetter, DeadLetter)> {
         let mut letters = self.letters(name);
         let beside = |held: &DeadLetter, other: &DeadLetter| {
@@ -311,43 +319,43 @@ impl World {
         Some((held, other))
     }
 
-    /// Replays the one beside its lane; the one that holds the lane is deleted while that goes on.
+    /// Replays the dead letter beside the lane. The one that parks the lane is deleted while the replay runs.
     fn replay_beside(&mut self) -> Verdict {
-        let mut going = self.names.iter().filter(|(_, sub)| !self.outside.sub(**sub).rules.paused);
+        let mut going = self.known.names.iter().filter(|(_, sub)| !self.outside.sub(**sub).rules.paused);
         let found = going.find_map(|(name, sub)| Some((name, *sub, self.held_and_beside(name)?)));
         let Some((name, sub, (held, other))) = found else { return self.skip_parked() };
         let name = name.clone();
         let selector = Selector { ids: Some(vec![other.id(&name)]), ..Selector::default() };
         let request = Request { selector, rate_per_second: 0, parallelism: 1 };
-        // It is called in the next round, once its replay is durable.
-        self.deletion = Some((self.round + self.rng.between(2, 3), name, held));
+        // The call happens in the next round, when the replay is durable.
+        self.watched.deletion = Some((self.round + self.rng.between(2, 3), name, held));
         self.start_replay(request, Some(sub))
     }
 
-    /// A parked lane goes on without its head, which is a dead letter beside it from then on.
+    /// Skips the head of a parked lane. It becomes a dead letter beside the lane.
     fn skip_parked(&mut self) -> Verdict {
         let query = LaneQuery {
-            namespace: None,
+            within: Default::default(),
             subscription: None,
             state: Some(LaneState::Parked),
             after: None,
             limit: 20,
         };
-        let Ok(page) = self.engine.view_lanes(&query) else { return Ok(()) };
-        // Rather one that fails again.
+        let Ok(page) = self.host.engine.view_lanes(&query) else { return Ok(()) };
+        // Prefers a lane that will fail again.
         let Some(lane) = page.items.into_iter().max_by_key(|lane| lane.depth) else { return Ok(()) };
         let name = lane.subscription_name();
-        match self.names.get(&name).copied() {
+        match self.known.names.get(&name).copied() {
             Some(sub) => self.lane_action(&name, sub, &lane.key, LaneAction::Skip),
             None => Ok(()),
         }
     }
 
     fn delete_as_planned(&mut self) -> Verdict {
-        let Some((_, name, held)) = self.deletion.take_if(|(due, ..)| *due <= self.round) else {
+        let Some((_, name, held)) = self.watched.deletion.take_if(|(due, ..)| *due <= self.round) else {
             return Ok(());
         };
-        let Some(sub) = self.names.get(&name).copied() else { return Ok(()) };
+        let Some(sub) = self.known.names.get(&name).copied() else { return Ok(()) };
         let before = self.letters(&name);
         let is_it = |letter: &&DeadLetter| letter.holds_lane && letter.entry.position == held.entry.position;
         match before.iter().find(is_it).cloned() {
@@ -356,13 +364,13 @@ impl World {
         }
     }
 
-    /// A list may be cut short by a read that fails.
+    /// With disk errors, a failed read may truncate a list.
     fn faults_are_off(&self) -> bool {
         !self.mix.has(Trouble::DiskError)
     }
 
     pub fn event_of(&self, letter: &DeadLetter) -> Option<EventNo> {
-        let sub = self.ids.get(&letter.subscription)?;
+        let sub = self.known.ids.get(&letter.subscription)?;
         let elsewhere = self.outside.sub(*sub).rules.is_elsewhere();
         self.producer.find(elsewhere, &letter.source, &letter.event_id)
     }
@@ -378,9 +386,9 @@ impl World {
         match self.rng.below(6) {
             // A dry run changes nothing.
             0 => self.dry_run(request),
-            1 if self.replays_made > 0 => {
-                let id = self.rng.between(1, self.replays_made);
-                return match self.engine.stop_replay(id) {
+            1 if self.watched.replays_made > 0 => {
+                let id = self.rng.between(1, self.watched.replays_made);
+                return match self.host.engine.stop_replay(id) {
                     Ok(()) => self.note(Entry::Decided(Decision::ReplayStopped)),
                     Err(why) => self.refused("stop", &why),
                 };
@@ -391,11 +399,11 @@ impl World {
     }
 
     fn dry_run(&self, request: Request) {
-        let Ok(mut dry) = self.engine.begin_dry_run(request) else { return };
-        while let Ok(false) = self.engine.continue_dry_run(&mut dry) {}
+        let Ok(mut dry) = self.host.engine.begin_dry_run(request) else { return };
+        while let Ok(false) = self.host.engine.continue_dry_run(&mut dry) {}
     }
 
-    /// All dead letters, or some of them.
+    /// Selects all dead letters or some of them.
     fn some_selector(&mut self, subscription: Option<String>) -> Selector {
         let all = Selector { subscription, ..Selector::default() };
         match self.rng.below(6) {
@@ -407,9 +415,9 @@ impl World {
     }
 
     pub fn start_replay(&mut self, request: Request, sub: Option<SubNo>) -> Verdict {
-        match self.engine.create_replay(request) {
+        match self.host.engine.create_replay(request) {
             Ok(id) => {
-                self.replays_made = self.replays_made.max(id);
+                self.watched.replays_made = self.watched.replays_made.max(id);
                 self.note(Entry::Decided(Decision::Replay { sub }))
             }
             Err(why) => self.refused("replay", &why),

@@ -1,7 +1,8 @@
-//! What someone outside can know, from the history alone: of every event and subscription how far it is, and how sure
-//! that is. A crash makes things unsure that were not durable; what is seen afterwards makes them sure again.
+//! What an observer outside the process can know from the history alone: the state of every event and subscription,
+//! and how certain it is. A crash makes everything uncertain that was not durable. Later observations make it certain
+//! again.
 //!
-//! Checkers look at an entry with this knowledge from before it; then the entry is taken in.
+//! Checkers examine an entry with the knowledge from before it. Then the entry is added to the knowledge.
 
 mod decisions;
 mod pair;
@@ -10,116 +11,124 @@ mod sending;
 
 pub use pair::{Lane, Pair, State, Taken};
 
-use crate::event::{EventNo, Made};
+use crate::event::{EventNo, ProducedEvent};
 use crate::history::{Entry, SubNo};
 use crate::rules::{Place, Rules};
 use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Default)]
 pub struct Outside {
-    pub events: Vec<Made>,
+    pub events: Vec<ProducedEvent>,
     pub subs: Vec<Sub>,
-    /// Numbers everything that changes the engine.
+    /// The number of operations so far that changed the engine.
     pub op: u64,
     pub flushed: u64,
     pub durable: u64,
-    /// As the engine has it: it never goes back within a life.
+    /// The clock of the engine. It never goes back within a life of the process.
     pub now: u64,
     pub calm: bool,
-    /// Of each event that was sent and not answered: what was known when it was sent.
+    /// For each event that was sent and not answered: what was known when it was sent.
     pending: BTreeMap<(u64, EventNo), Vec<Before>>,
     positions: BTreeMap<u64, EventNo>,
-    /// Answers of receivers that are with the engine and not durable yet: op, token, event.
+    /// Replies of receivers that the engine has but that are not durable yet: op, token, event.
     replies: VecDeque<(u64, u64, EventNo)>,
-    /// The process was asked to end.
+    /// A shutdown was requested.
     pub stopping: bool,
 }
 
-/// What was known of a subscription and an event when the event was sent.
+/// What was known about a subscription and an event when the event was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     pub sub: SubNo,
     pub taken: Taken,
     generation: u32,
     pub known_for_sure: bool,
-    /// It was delivered, and its window is over.
+    /// The event was delivered and its id window has expired.
     pub forgotten_for_sure: bool,
     pub may_be_long_past: bool,
 }
 
-/// One subscription from its creation to its end.
+/// One subscription from its creation to its deletion.
 pub struct Sub {
     pub rules: Rules,
-    /// The rules that begin when what waits has drained.
+    /// The rules that take effect when the pending events are drained.
     pub next_rules: Option<Rules>,
-    pub there: bool,
-    /// Takes no new events and goes when nothing waits.
-    pub draining: bool,
-    /// It reads the log: what it takes and when is not seen from outside.
-    pub catching_up: bool,
-    /// It did so once: when its events came to it is not known.
-    pub read_history: bool,
-    pub created_at: u64,
+    pub life: Life,
     pub pairs: Vec<Pair>,
     pub lanes: BTreeMap<String, Lane>,
     pub open: u32,
-    /// Events of answers that its filters let through.
+    /// Number of replies that match its filters.
     pub replies: u64,
-    /// Replay jobs that were asked for.
+    /// Number of requested replay jobs.
     pub replays: u32,
-    /// When the last one was: it takes what failed up to then.
+    /// The time of the last replay. It includes events that failed up to then.
     pub replayed_at: u64,
-    /// Rules with limits that drop were in force at some time.
-    pub drops: bool,
-    /// It had limits at which it falls behind: when an event comes to its lane is not seen from outside.
-    pub may_lag: bool,
-    /// Dropped by a limit, as its metrics say.
-    pub dropped: u64,
-    /// So many ids are kept at most that those of delivered events may be forgotten at any time.
-    pub ids_limited: bool,
-    /// The rules changed so many times.
+    pub limits: Limits,
+    /// Number of changes of the rules.
     pub changes: u32,
-    /// The highest that was allowed while requests are open that began then.
+    /// The highest earlier limit, as long as requests from that time are open.
     pub concurrency_before: u32,
-    /// Nobody is there to be called until then.
+    /// No replica is ready until this time.
     pub rests_until: u64,
+}
+
+pub struct Life {
+    pub there: bool,
+    /// The subscription accepts no new events and is removed when no event is pending.
+    pub draining: bool,
+    /// The subscription reads the log. What it reads and when is not visible from outside.
+    pub catching_up: bool,
+    /// The subscription has read the log at some time, so the arrival times of its events are unknown.
+    pub read_history: bool,
+    pub created_at: u64,
+}
+
+pub struct Limits {
+    /// At some time it had limits that drop events.
+    pub drops: bool,
+    /// At some time it had limits at which it lags. The time when an event reaches its lane is not visible from
+    /// outside.
+    pub may_lag: bool,
+    /// Number of events dropped by a limit, according to the metrics.
+    pub dropped: u64,
+    /// The number of ids is limited, so ids of delivered events may be forgotten at any time.
+    pub ids_limited: bool,
 }
 
 impl Sub {
     pub fn new(rules: Rules, catching_up: bool) -> Sub {
         let (drops, may_lag) = (rules.drops(), rules.lags());
         Sub {
-            ids_limited: false,
             rules,
             next_rules: None,
-            there: true,
-            draining: false,
-            catching_up,
-            read_history: catching_up,
-            created_at: 0,
+            life: Life {
+                there: true,
+                draining: false,
+                catching_up,
+                read_history: catching_up,
+                created_at: 0,
+            },
             pairs: Vec::new(),
             lanes: BTreeMap::new(),
             open: 0,
             replies: 0,
             replays: 0,
             replayed_at: 0,
-            drops,
-            may_lag,
-            dropped: 0,
+            limits: Limits { drops, may_lag, dropped: 0, ids_limited: false },
             changes: 0,
             concurrency_before: 0,
             rests_until: 0,
         }
     }
 
-    /// It was given other rules, at once or once what waits has drained.
-    pub fn given(&mut self, rules: Rules, drains: bool, events: &[Made]) {
+    /// The subscription gets new rules, immediately or when the pending events are drained.
+    pub fn given(&mut self, rules: Rules, drains: bool, events: &[ProducedEvent]) {
         self.changes += 1;
-        self.drops |= rules.drops();
-        self.may_lag |= rules.lags();
+        self.limits.drops |= rules.drops();
+        self.limits.may_lag |= rules.lags();
         self.window_is(rules.window_ms);
         self.concurrency_before = self.concurrency_before.max(self.rules.concurrency);
-        self.read_history |= drains;
+        self.life.read_history |= drains;
         if drains {
             self.rules = rules.ordered_as(&self.rules);
             self.next_rules = Some(rules);
@@ -133,19 +142,19 @@ impl Sub {
         }
     }
 
-    /// A new window is for what is delivered from now on.
+    /// A new id window applies to events that are delivered from now on.
     pub fn window_is(&mut self, window_ms: u64) {
         if window_ms != self.rules.window_ms {
             self.pairs.iter_mut().for_each(|pair| pair.acked_at = 0);
         }
     }
 
-    /// Other rules about order are in force: a dead letter from before may have another lane, and no number in it.
-    pub fn new_epoch(&mut self, events: &[Made]) {
+    /// New ordering rules take effect. A dead letter from before may belong to another lane and has no number in it.
+    pub fn new_epoch(&mut self, events: &[ProducedEvent]) {
         self.forget_all_sequences();
         for (pair, made) in self.pairs.iter_mut().zip(events) {
-            if pair.lane.is_some() && pair.lane != self.rules.ordering.key(made) {
-                (pair.number, pair.lane) = (None, None);
+            if pair.called.lane.is_some() && pair.called.lane != self.rules.ordering.key(made) {
+                (pair.called.number, pair.called.lane) = (None, None);
             }
         }
     }
@@ -162,15 +171,15 @@ impl Sub {
         &mut self.pairs[at]
     }
 
-    /// The lane's sequence is another one now: what waits for its turn may be late by it.
+    /// The lane has a new sequence. Events that wait for their turn may be late by it.
     pub fn forget_sequences(&mut self, key: &str) {
         let lane = self.lane_mut(key);
         lane.forget_sequences();
-        let offered: Vec<EventNo> = lane.offered.iter().map(|(_, event)| *event).collect();
+        let offered: Vec<EventNo> = lane.events.offered.iter().map(|(_, event)| *event).collect();
         for event in offered {
             let pair = self.pair_mut(event);
-            pair.may_be_late = true;
-            pair.by_old_sequence = true;
+            pair.doubts.may_be_late = true;
+            pair.doubts.by_old_sequence = true;
         }
     }
 
@@ -187,12 +196,12 @@ impl Sub {
         if !self.lanes.contains_key(key) {
             self.lanes.insert(key.to_owned(), Lane::default());
         }
-        self.lanes.get_mut(key).expect("just made")
+        self.lanes.get_mut(key).expect("the lane was just inserted")
     }
 
-    /// The place of an event by the rules in force; none while another ordering is on its way.
-    pub fn place(&self, event: &Made) -> Option<Place> {
-        (self.next_rules.is_none() && !self.catching_up).then(|| self.rules.ordering.place(event))
+    /// The place of an event by the current rules; `None` while a change of the ordering is pending.
+    pub fn place(&self, event: &ProducedEvent) -> Option<Place> {
+        (self.next_rules.is_none() && !self.life.catching_up).then(|| self.rules.ordering.place(event))
     }
 }
 
@@ -209,7 +218,7 @@ impl Outside {
         &mut self.subs[sub as usize]
     }
 
-    pub fn made(&self, event: EventNo) -> &Made {
+    pub fn made(&self, event: EventNo) -> &ProducedEvent {
         &self.events[event as usize]
     }
 
@@ -217,15 +226,15 @@ impl Outside {
         self.pending.get(&(token, event)).map_or(&[], Vec::as_slice)
     }
 
-    /// The dead letter at this position had a number when it left this lane: replayed, it goes before the queue.
+    /// True if the dead letter at this position had a number in this lane. Its replay precedes the queue.
     pub fn has_number_outside(&self, sub: SubNo, position: u64, key: &str) -> bool {
         let Some(event) = self.positions.get(&position) else { return false };
         let pair = self.sub(sub).pair(*event);
-        let was_here = pair.number.is_some() && pair.lane.as_deref() == Some(key);
+        let was_here = pair.called.number.is_some() && pair.called.lane.as_deref() == Some(key);
         was_here && pair.position == Some(position) && pair.state == State::Dead { held: false }
     }
 
-    /// Takes an entry in.
+    /// Adds an entry to the knowledge.
     pub fn take(&mut self, entry: &Entry) {
         match entry {
             Entry::Sent { token, event } => self.sent(*token, *event),
@@ -244,18 +253,18 @@ impl Outside {
                 self.replies_kept(self.durable);
             }
             Entry::Crashed { power } => self.crashed(*power),
-            Entry::Seen { sub, there } => self.sub_mut(*sub).there = *there,
+            Entry::Seen { sub, there } => self.sub_mut(*sub).life.there = *there,
             Entry::Switched { sub, reads } => self.switched(*sub, *reads),
             Entry::Dropped { sub, count } => {
                 let sub = self.sub_mut(*sub);
-                sub.dropped += count;
-                // Retention may remove what is unread.
-                sub.drops |= sub.may_lag;
+                sub.limits.dropped += count;
+                // Retention may remove unread events.
+                sub.limits.drops |= sub.limits.may_lag;
             }
             Entry::Opened { now, .. } => {
                 self.time_is(*now);
                 self.replies_kept(u64::MAX);
-                // What recovery finds is durable before anything new happens.
+                // Recovery makes everything that it finds durable before anything new happens.
                 (self.flushed, self.durable) = (self.op, self.op);
             }
             Entry::Calm => self.calm = true,
@@ -263,7 +272,7 @@ impl Outside {
         }
     }
 
-    /// The engine's clock. An idle lane forgets its producer's sequence after a day.
+    /// The clock of the engine advances. An idle lane forgets its producer's sequence after a day.
     pub fn time_is(&mut self, now: u64) {
         const LONG_MS: u64 = 12 * 3_600_000;
         if now.saturating_sub(self.now) > LONG_MS {
@@ -272,10 +281,10 @@ impl Outside {
         self.now = now;
     }
 
-    /// What was not written, or with the power not synced, may be gone.
+    /// After a kill, unwritten data may be lost. After a power cut, unsynced data may be lost.
     fn crashed(&mut self, power: bool) {
         let kept = if power { self.durable } else { self.flushed };
-        // A power cut while it starts may still take what a kill has left.
+        // A power cut during the restart may still lose data that survived a kill.
         self.replies.retain(|(op, ..)| *op <= kept);
         let replies = &self.replies;
         self.pending
@@ -290,13 +299,13 @@ impl Outside {
             let maybe = |event: EventNo| pairs[event as usize].state == State::DeadMaybe;
             sub.lanes
                 .values_mut()
-                .for_each(|lane| lane.parked_on = lane.parked_on.filter(|event| !maybe(*event)));
+                .for_each(|lane| lane.parked.on = lane.parked.on.filter(|event| !maybe(*event)));
         }
     }
 
     fn switched(&mut self, sub: SubNo, reads: bool) {
         let sub = &mut self.subs[sub as usize];
-        sub.catching_up = reads;
+        sub.life.catching_up = reads;
         match sub.next_rules.take() {
             Some(rules) => {
                 sub.rules = rules;

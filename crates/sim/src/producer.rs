@@ -1,7 +1,7 @@
-//! Producers: they make events, send them late, twice, shuffled and in batches, leave some out, and send again what was
-//! not answered or turned away.
+//! Producers: they make events, send them late, twice, shuffled and in batches, leave some out, and resend events
+//! that were not answered or were rejected.
 
-use crate::event::{EventNo, KINDS, Made, SOURCES};
+use crate::event::{EventNo, KINDS, ProducedEvent, SOURCES};
 use crate::history::SubNo;
 use crate::mix::{Mix, Trouble};
 use crate::rng::Rng;
@@ -11,21 +11,21 @@ const SENT_AT_ONCE: usize = 400;
 
 #[derive(Default)]
 pub struct Producer {
-    /// Made so far.
+    /// Number of events made so far.
     pub made: u64,
     /// By namespace and key.
     next_sequence: BTreeMap<(bool, u64), u64>,
-    /// Sequences that were left out: some of them come late.
+    /// Sequences that were left out. Some of them are sent late.
     left_out: BTreeMap<(bool, u64), Vec<u64>>,
     /// By the round in which they are sent.
     outbox: BTreeMap<(u64, u64), EventNo>,
     next: u64,
     turned_away: Vec<EventNo>,
-    /// How often that was sent again.
+    /// How often the rejected events were sent again.
     tries: u32,
-    /// What a receiver answers a call with: the same however often it is called.
+    /// The replies of a receiver to an event. They are the same for every call.
     replies: BTreeMap<(SubNo, EventNo), Vec<EventNo>>,
-    /// What was made, by namespace, source and id.
+    /// All events, by namespace, source and id.
     ids: BTreeMap<(bool, usize, String), EventNo>,
 }
 
@@ -39,13 +39,13 @@ impl Producer {
         self.made >= mix.events && self.outbox.is_empty()
     }
 
-    /// Turned away: it waits until somebody has seen to that.
+    /// The event was rejected. It is kept until an operator resolves the cause.
     pub fn gives_up(&mut self, event: EventNo) {
         self.turned_away.push(event);
     }
 
-    /// Sends again what was turned away, but not for ever: a small backlog takes few at a time. Answers whether there was
-    /// something.
+    /// Sends rejected events again, with a limited number of retries, because a small backlog accepts few at a time.
+    /// Returns true if there were any.
     pub fn tries_again(&mut self, round: u64) -> bool {
         const TRIES_MAX: u32 = 10;
         let events = std::mem::take(&mut self.turned_away);
@@ -63,8 +63,8 @@ impl Producer {
         self.next += 1;
     }
 
-    /// Makes new events and puts them in the outbox.
-    pub fn make(&mut self, mix: &Mix, round: u64, events: &mut Vec<Made>, rng: &mut Rng) {
+    /// Makes new events and puts them into the outbox.
+    pub fn make(&mut self, mix: &Mix, round: u64, events: &mut Vec<ProducedEvent>, rng: &mut Rng) {
         for _ in 0..rng.below(mix.pace + 1) {
             if self.made >= mix.events {
                 return;
@@ -87,13 +87,13 @@ impl Producer {
         self.replies.contains_key(&(sub, cause))
     }
 
-    /// The events that a receiver answers with; it makes them when it is called for the first time.
+    /// The replies of a receiver to an event. They are made on the first call.
     pub fn replies(
         &mut self,
         sub: SubNo,
         cause: EventNo,
         mix: &Mix,
-        events: &mut Vec<Made>,
+        events: &mut Vec<ProducedEvent>,
         rng: &mut Rng,
     ) -> Vec<EventNo> {
         if let Some(replies) = self.replies.get(&(sub, cause)) {
@@ -102,7 +102,7 @@ impl Producer {
         let mut replies = Vec::new();
         for _ in 0..rng.between(1, 3) {
             let elsewhere = events[cause as usize].elsewhere;
-            let made = Made { reply: true, ..self.one(mix, elsewhere, events, rng) };
+            let made = ProducedEvent { reply: true, ..self.one(mix, elsewhere, events, rng) };
             self.ids.insert((elsewhere, made.source, made.id.clone()), made.no);
             replies.push(made.no);
             events.push(made);
@@ -111,13 +111,13 @@ impl Producer {
         replies
     }
 
-    fn one(&mut self, mix: &Mix, elsewhere: bool, events: &[Made], rng: &mut Rng) -> Made {
+    fn one(&mut self, mix: &Mix, elsewhere: bool, events: &[ProducedEvent], rng: &mut Rng) -> ProducedEvent {
         let no = events.len() as EventNo;
         // Some keys are busier than others.
         let key = if rng.one_in(3) { rng.below(mix.keys.min(3)) } else { rng.below(mix.keys) };
         let sequence = self.sequence(mix, (elsewhere, key), rng);
         let (source, id) = self.name(mix, no, elsewhere, events, rng);
-        Made {
+        ProducedEvent {
             no,
             elsewhere,
             id,
@@ -132,13 +132,13 @@ impl Producer {
         }
     }
 
-    /// The next one of its key, or one that was left out before, however long ago.
+    /// The next sequence of the key, or one that was left out before, any time ago.
     fn sequence(&mut self, mix: &Mix, key: (bool, u64), rng: &mut Rng) -> u64 {
         let next = self.next_sequence.entry(key).or_insert(1);
         if mix.has(Trouble::Gaps) {
             let left_out = self.left_out.entry(key).or_default();
             if !left_out.is_empty() && rng.one_in(mix.gap_every * 3) {
-                // Some come in the order in which they are waited for.
+                // Some are sent in the order in which the lane waits for them.
                 let n = if rng.one_in(2) { 0 } else { rng.below(left_out.len() as u64) };
                 return left_out.remove(n as usize);
             }
@@ -153,19 +153,20 @@ impl Producer {
         sequence
     }
 
-    /// Source and id. Ids are the producer's: two producers may use the same, and in another namespace a producer may
-    /// have the same name, too.
+    /// A source and an id. Two producers may use the same id, and a producer in another namespace may have the same
+    /// source as well.
     fn name(
         &self,
         mix: &Mix,
         no: EventNo,
         elsewhere: bool,
-        events: &[Made],
+        events: &[ProducedEvent],
         rng: &mut Rng,
     ) -> (usize, String) {
         let source = rng.below(SOURCES.len() as u64) as usize;
-        let is_free =
-            |source: usize, other: &Made| !self.ids.contains_key(&(elsewhere, source, other.id.clone()));
+        let is_free = |source: usize, other: &ProducedEvent| {
+            !self.ids.contains_key(&(elsewhere, source, other.id.clone()))
+        };
         if !events.is_empty() && rng.one_in(30) {
             let other = rng.pick(events);
             if other.source != source && is_free(source, other) {
@@ -181,7 +182,7 @@ impl Producer {
         (source, format!("e{no}"))
     }
 
-    /// What is sent in this round: connections are limited, and what is on its way in each of them.
+    /// The events that are sent in this round. The number of connections, and of requests per connection, is limited.
     pub fn due(&mut self, round: u64) -> Vec<EventNo> {
         let due = self.outbox.range(..(round + 1, 0)).take(SENT_AT_ONCE).count();
         (0..due).filter_map(|_| self.outbox.pop_first()).map(|(_, event)| event).collect()

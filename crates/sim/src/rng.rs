@@ -1,4 +1,4 @@
-//! The one source of chance in a run: splitmix64, so that a seed decides everything.
+//! The only source of randomness in a run: splitmix64, so that the seed determines everything.
 
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
@@ -15,17 +15,17 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`; zero if there is none.
+    /// A number below `n`; zero if `n` is zero.
     pub fn below(&mut self, n: u64) -> u64 {
         if n == 0 { 0 } else { self.next() % n }
     }
 
-    /// From `low` to `high`, both included.
+    /// A number from `low` to `high`, inclusive.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True once in `n` times on average; never if `n` is zero.
+    /// True once in `n` calls on average; never if `n` is zero.
     pub fn one_in(&mut self, n: u64) -> bool {
         n > 0 && self.below(n) == 0
     }

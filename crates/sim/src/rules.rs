@@ -1,7 +1,7 @@
-//! A subscription as its owner in the simulation thinks of it: enough to write the document, and to say of every event
-//! whether it matches and in which lane it belongs, without asking the program under test.
+//! The simulation's own model of a subscription. It is enough to write the document and to tell for every event
+//! whether it matches and to which lane it belongs, without asking the program under test.
 
-use crate::event::{KINDS, Made, SOURCES};
+use crate::event::{KINDS, ProducedEvent, SOURCES};
 use crate::mix::{Mix, Trouble};
 use crate::rng::Rng;
 use klambda_core::subscription::Document;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// With its namespace before it, if that is the other one.
+    /// Includes the namespace if it is not the default one.
     pub name: String,
     pub host: u64,
     /// Only events of this type.
@@ -20,18 +20,18 @@ pub struct Rules {
     pub gap_parks: bool,
     pub buffer_max: u64,
     pub failure_skips: bool,
-    /// Calls in all; none: unlimited.
+    /// Total number of attempts; `None` means unlimited.
     pub attempts: Option<u32>,
     pub backoff_ms: u64,
     pub max_backoff_ms: u64,
     pub timeout_ms: u64,
     pub concurrency: u32,
-    /// How many may wait, and what happens to more.
+    /// Maximum number of pending events, and what to do when it is reached.
     pub backlog: Option<(u64, OnFull)>,
     pub letters_max: u64,
-    /// How long a dead letter is kept.
+    /// How long to keep a dead letter.
     pub letters_ttl_ms: u64,
-    /// How long an id is known after its event was delivered.
+    /// How long an id stays known after the delivery of its event.
     pub window_ms: u64,
     pub earliest: bool,
     pub paused: bool,
@@ -42,25 +42,25 @@ const DAY_MS: u64 = 86_400_000;
 /// Longer than any run.
 const LONG_MS: u64 = 3650 * 86_400_000;
 
-/// What happens to an event that finds its subscription full.
+/// What to do with an event when its subscription is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFull {
-    /// It is accepted and read later.
+    /// Accept the event and read it later.
     Lag,
-    /// It is refused for everybody.
+    /// Reject the event for all subscriptions.
     Reject,
-    /// The oldest makes room.
+    /// Drop the oldest event.
     Drop,
 }
 
-/// What makes an epoch.
+/// The ordering rules. A change of them starts a new epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ordering {
     None,
     Ordered { by_subject: bool, sequenced: bool },
 }
 
-/// Where an event belongs.
+/// The place of an event in a subscription.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
     Alone,
@@ -77,8 +77,8 @@ impl Ordering {
         matches!(self, Ordering::Ordered { sequenced: true, .. })
     }
 
-    /// The key of an event; none where nothing is ordered.
-    pub fn key(self, event: &Made) -> Option<String> {
+    /// The key of an event; `None` if the subscription is unordered.
+    pub fn key(self, event: &ProducedEvent) -> Option<String> {
         let Ordering::Ordered { by_subject, .. } = self else { return None };
         let subject = event.subject.map(|subject| format!("s{subject}"));
         if by_subject {
@@ -88,7 +88,7 @@ impl Ordering {
         Some(key.or(subject).unwrap_or_else(|| SOURCES[event.source].into()))
     }
 
-    pub fn place(self, event: &Made) -> Place {
+    pub fn place(self, event: &ProducedEvent) -> Place {
         let Ordering::Ordered { sequenced, .. } = self else { return Place::Alone };
         match (self.key(event), sequenced, event.readable_sequence()) {
             (None, ..) | (_, true, None) => Place::Invalid,
@@ -143,7 +143,7 @@ impl Rules {
         .without_holes()
     }
 
-    /// A filter on types makes a gap of nearly every sequence: then none of them waits for a person.
+    /// With a filter on types, almost every sequence is a gap, so none of them may require manual action.
     fn without_holes(mut self) -> Rules {
         self.gap_parks &= self.kind.is_none();
         self
@@ -157,7 +157,7 @@ impl Rules {
         Some((*rng.pick(&[5, 40, 300]), on_full))
     }
 
-    /// Another set of rules for the same subscription: now and then with another ordering.
+    /// Changed rules for the same subscription, sometimes with another ordering.
     pub fn changed(&self, mix: &Mix, rng: &mut Rng) -> Rules {
         let fresh = Rules::random(&self.name, mix, rng);
         match rng.below(4) {
@@ -171,7 +171,7 @@ impl Rules {
             .without_holes()
     }
 
-    /// These rules, with those of another about order.
+    /// These rules with the ordering rules of `other`.
     pub fn ordered_as(&self, other: &Rules) -> Rules {
         Rules {
             ordering: other.ordering,
@@ -184,14 +184,14 @@ impl Rules {
         }
     }
 
-    /// Limits of it let events or dead letters go.
+    /// True if its limits drop events or dead letters.
     pub fn drops(&self) -> bool {
         self.backlog.is_some_and(|(_, on_full)| on_full == OnFull::Drop)
             || self.letters_max < 50_000
             || self.letters_ttl_ms < LONG_MS
     }
 
-    /// At its limits it falls behind and reads the log.
+    /// True if it lags at its limits and reads the log.
     pub fn lags(&self) -> bool {
         self.backlog.is_some_and(|(_, on_full)| on_full == OnFull::Lag)
     }
@@ -204,17 +204,17 @@ impl Rules {
         self.letters_ttl_ms < LONG_MS
     }
 
-    /// It is in the other namespace.
+    /// True if it is in the second namespace.
     pub fn is_elsewhere(&self) -> bool {
         self.name.contains('/')
     }
 
-    pub fn matches(&self, event: &Made) -> bool {
+    pub fn matches(&self, event: &ProducedEvent) -> bool {
         self.is_elsewhere() == event.elsewhere && self.kind.is_none_or(|kind| kind == event.kind)
     }
 
     pub fn document(&self) -> Document {
-        Document::parse(&self.json()).expect("the simulation writes good documents")
+        Document::parse(&self.json()).expect("the simulation writes valid documents")
     }
 
     pub fn json(&self) -> Value {
@@ -236,7 +236,7 @@ impl Rules {
         if let Some((events, on_full)) = self.backlog {
             spec["backlog"] = json!({"maxEvents": events});
             match on_full {
-                // That is what nothing said means.
+                // This is the default.
                 OnFull::Lag => {}
                 OnFull::Reject => spec["backlog"]["onFull"] = json!("reject"),
                 OnFull::Drop => spec["backlog"]["onFull"] = json!("drop"),
@@ -273,14 +273,14 @@ impl Rules {
         policy
     }
 
-    /// Which host a target is.
+    /// The host of a target.
     pub fn host_of(document: &Document) -> Option<u64> {
         let url = &document.spec.target.url()?.url;
         let host = url.strip_prefix("http://10.0.0.")?.strip_suffix('/')?;
         host.parse::<u64>().ok()?.checked_sub(1)
     }
 
-    /// Reads back what the program says its rules are.
+    /// Reads the ordering rules back from a document.
     pub fn ordering_of(document: &Document) -> Ordering {
         use klambda_core::key::Source;
         use klambda_core::subscription::Ordering as Theirs;

@@ -1,4 +1,4 @@
-//! One seed, from the first round to the last check.
+//! Runs one seed, from the first round to the last check.
 
 use crate::checkers::Violation;
 use crate::history::Entry;
@@ -6,8 +6,8 @@ use crate::mix::Knobs;
 use crate::world::World;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a seed came to.
-pub struct Outcome {
+/// The result of a seed.
+pub struct RunOutcome {
     pub knobs: Knobs,
     pub events: u64,
     pub crashes: u64,
@@ -18,31 +18,32 @@ pub struct Outcome {
 
 pub struct Failed {
     pub violation: Violation,
-    /// The entries that have to do with it, as lines.
+    /// The relevant entries of the history, as text.
     pub lines: Vec<String>,
 }
 
 const LINES_MAX: usize = 120;
 
-pub fn run(knobs: Knobs) -> Outcome {
+pub fn run(knobs: Knobs) -> RunOutcome {
     run_and_show(knobs, &mut |_| {})
 }
 
-/// Hands over the whole history at the end.
-pub fn run_and_show(knobs: Knobs, show: &mut dyn FnMut(&Entry)) -> Outcome {
+/// Like `run`, and passes the whole history to `show` at the end.
+pub fn run_and_show(knobs: Knobs, show: &mut dyn FnMut(&Entry)) -> RunOutcome {
     let mut world = World::new(knobs);
     let result = catch_unwind(AssertUnwindSafe(|| live(&mut world))).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);
-        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        let said =
+            said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("the panic has no message");
         Err(Violation::new("no panic", said.to_owned()))
     });
     world.history.entries().iter().for_each(show);
     let requests =
         world.history.entries().iter().filter(|entry| matches!(entry, Entry::Started(_))).count() as u64;
-    Outcome {
+    RunOutcome {
         knobs,
-        events: world.accepted,
-        crashes: world.crashes,
+        events: world.counts.accepted,
+        crashes: world.counts.crashes,
         requests,
         hash: world.history.hash(),
         violation: result.err().map(|violation| Failed { lines: lines(&world, &violation), violation }),

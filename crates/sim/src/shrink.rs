@@ -1,12 +1,12 @@
-//! Makes a failing run shorter: fewer events, fewer troubles, fewer keys, for as long as the same invariant breaks.
+//! Shrinks a failing run: fewer events, troubles and keys, as long as the same invariant is violated.
 
 use crate::mix::{Knobs, Trouble};
-use crate::run::{Outcome, run};
+use crate::run::{RunOutcome, run};
 use std::time::{Duration, Instant};
 
 const TIME_MAX: Duration = Duration::from_secs(30);
 
-pub fn shrink(mut best: Outcome) -> Outcome {
+pub fn shrink(mut best: RunOutcome) -> RunOutcome {
     let until = Instant::now() + TIME_MAX;
     loop {
         let before = best.knobs;
@@ -26,11 +26,11 @@ pub fn shrink(mut best: Outcome) -> Outcome {
     }
 }
 
-fn invariant(outcome: &Outcome) -> Option<&'static str> {
+fn invariant(outcome: &RunOutcome) -> Option<&'static str> {
     outcome.violation.as_ref().map(|failed| failed.violation.invariant)
 }
 
-/// Runs that ask for less, the boldest first.
+/// Smaller runs, the smallest first.
 fn smaller(knobs: Knobs) -> Vec<Knobs> {
     let mut all = Vec::new();
     for (part, of) in [(1, 8), (1, 2), (3, 4), (7, 8)] {

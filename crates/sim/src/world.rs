@@ -1,5 +1,5 @@
-//! One run's world: the engine on its simulated disk, producers, receivers and people around it, and the history of what
-//! they saw. Every entry is checked as it is written.
+//! The world of a run: the engine on its simulated disk; producers, receivers and operators around it; and the
+//! history of their observations. Every entry is checked when it is added.
 
 use crate::checkers::{self, Verdict};
 use crate::event::{EventNo, OTHER};
@@ -16,13 +16,13 @@ use klambda_core::ids::SubscriptionId;
 use klambda_core::namespace::{Document, Limits};
 use klambda_core::time::Millis;
 use klambda_dispatch::dead_letters::DeadLetter;
-use klambda_dispatch::{Answer, Config, Engine, Judged, Rejection, Sender, Status, Ticket, Token};
+use klambda_dispatch::{Completion, Config, Engine, EventResult, Rejection, Sender, Status, Ticket, Token};
 use klambda_store::chore::Chore;
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log::{self, PrepareJob, SyncJob};
 use std::collections::BTreeMap;
 
-/// The outcome of a call that the engine keeps for lack of room, with the events that came with it.
+/// The outcome of a call that the engine holds for lack of space, with the replies that came with it.
 pub struct Stalled {
     pub sub: SubNo,
     pub event: EventNo,
@@ -33,49 +33,79 @@ pub struct Stalled {
 pub struct World {
     pub mix: Mix,
     pub rng: Rng,
-    pub config: Config,
-    pub disk: MemoryDisk,
-    pub engine: Engine,
-    /// Counts starts of the process.
-    pub life: u64,
+    pub host: Host,
     pub round: u64,
-    /// Real time: it only goes on.
-    pub time: u64,
-    /// By how much the wall clock differs from it.
-    pub clock_error: i64,
-    /// By how much it was set since; the process reads it only when it starts.
-    pub clock_jump: i64,
+    pub clock: Clock,
     pub outside: Outside,
     pub history: History,
     pub network: Network,
     pub producer: Producer,
     pub faults: Faults,
-    /// The subscriptions that are there, by name and by their number in the engine.
+    pub known: Known,
+    pub requests: Requests,
+    pub stalled: Vec<Stalled>,
+    pub watched: Watched,
+    pub counts: Counts,
+}
+
+/// The process under test and its disk.
+pub struct Host {
+    pub config: Config,
+    pub disk: MemoryDisk,
+    pub engine: Engine,
+    pub jobs: Jobs,
+    /// Number of starts of the process.
+    pub life: u64,
+}
+
+pub struct Clock {
+    /// Real time. It never goes back.
+    pub time: u64,
+    /// The difference of the wall clock from real time.
+    pub error: i64,
+    /// The change of the wall clock since the last start. The process reads the clock only when it starts.
+    pub jump: i64,
+}
+
+/// The existing subscriptions.
+#[derive(Default)]
+pub struct Known {
     pub names: BTreeMap<String, SubNo>,
+    /// By their id in the engine.
     pub ids: BTreeMap<SubscriptionId, SubNo>,
-    /// Rules that a subscription had or was given: what a restart may find.
+    /// All rules that a subscription was ever given. A restart may find any of them.
     pub rules_given: BTreeMap<SubNo, Vec<Rules>>,
-    /// Requests that were not answered.
+}
+
+/// Requests without a response.
+pub struct Requests {
     pub unanswered: BTreeMap<u64, Vec<EventNo>>,
-    /// Of these: how many events were dropped to make room for them.
+    /// The number of events that were dropped to make space for each request.
     made_room: BTreeMap<u64, u64>,
     next_token: u64,
-    pub jobs: Jobs,
-    pub stalled: Vec<Stalled>,
-    /// Drops that metrics told of, by name: they begin at zero in each life.
+}
+
+/// Observations that are tracked from round to round.
+#[derive(Default)]
+pub struct Watched {
+    /// Drops according to the metrics, by name. The metrics start at zero in each life of the process.
     pub drops_told: BTreeMap<String, u64>,
-    /// Dead letters past their time that are still there, and since when that is seen.
+    /// Expired dead letters that still exist, and since when this is observed.
     pub overdue: BTreeMap<(SubNo, u64), u64>,
     pub replays_made: u64,
-    /// A dead letter that somebody is going to delete, of which subscription and in which round.
+    /// A planned deletion of a dead letter: the round, the subscription and the dead letter.
     pub deletion: Option<(u64, String, DeadLetter)>,
+}
+
+#[derive(Default)]
+pub struct Counts {
     pub crashes: u64,
     pub accepted: u64,
-    /// Requests and answers so far: how one sees that something happens.
+    /// Requests and responses so far, to detect progress.
     pub steps: u64,
 }
 
-/// Work that the engine gave out and that is not done.
+/// Unfinished work that the engine handed out.
 #[derive(Default)]
 pub struct Jobs {
     pub sync: Option<(SyncJob, u64)>,
@@ -99,41 +129,26 @@ impl World {
         World {
             mix,
             rng,
-            config,
-            disk,
-            engine,
-            life: 1,
+            host: Host { config, disk, engine, jobs: Jobs::default(), life: 1 },
             round: 0,
-            time: START,
-            clock_error: 0,
-            clock_jump: 0,
+            clock: Clock { time: START, error: 0, jump: 0 },
             outside: Outside::at(START),
             history: History::default(),
             network: Network::default(),
             producer: Producer::default(),
             faults: Faults::default(),
-            names: BTreeMap::new(),
-            ids: BTreeMap::new(),
-            rules_given: BTreeMap::new(),
-            unanswered: BTreeMap::new(),
-            made_room: BTreeMap::new(),
-            next_token: 1,
-            jobs: Jobs::default(),
+            known: Known::default(),
+            requests: Requests { unanswered: BTreeMap::new(), made_room: BTreeMap::new(), next_token: 1 },
             stalled: Vec::new(),
-            drops_told: BTreeMap::new(),
-            overdue: BTreeMap::new(),
-            replays_made: 0,
-            deletion: None,
-            crashes: 0,
-            accepted: 0,
-            steps: 0,
+            watched: Watched::default(),
+            counts: Counts::default(),
         }
     }
 
-    /// Checks an entry against what is known, takes it in and writes it down.
+    /// Checks an entry against the knowledge so far, then adds it to the knowledge and the history.
     pub fn note(&mut self, entry: Entry) -> Verdict {
         let verdict = checkers::look(&self.outside, &entry);
-        self.steps +=
+        self.counts.steps +=
             u64::from(matches!(entry, Entry::Started(_) | Entry::Ended { .. } | Entry::Answered { .. }));
         self.outside.take(&entry);
         self.history.push(entry);
@@ -141,13 +156,13 @@ impl World {
     }
 
     pub fn clock(&self) -> Millis {
-        Millis(self.time.saturating_add_signed(self.clock_error))
+        Millis(self.clock.time.saturating_add_signed(self.clock.error))
     }
 
-    /// Time goes on by a round, and everybody does something. A crash comes between any two of these.
+    /// Runs one round, in which all participants act. A crash can happen between any two steps.
     pub fn go_on(&mut self) -> Verdict {
         self.round += 1;
-        self.time += self.rng.between(1, self.mix.round_ms);
+        self.clock.time += self.rng.between(1, self.mix.round_ms);
         self.trouble_below()?;
         if self.mix.has(Trouble::Stops) && self.rng.one_in(self.mix.crash_every * 2) {
             return self.stop_in_order();
@@ -158,25 +173,25 @@ impl World {
                 return self.crash();
             }
             self.step(step)?;
-            if self.engine.failure().is_some() {
+            if self.host.engine.failure().is_some() {
                 return self.store_failed();
             }
         }
-        checkers::no_loss::readable(&self.engine)?;
+        checkers::no_loss::readable(&self.host.engine)?;
         let bounds = self.bounds();
-        checkers::bounded::round(&self.outside, &self.engine, &bounds)?;
+        checkers::bounded::round(&self.outside, &self.host.engine, &bounds)?;
         if self.round.is_multiple_of(4) {
-            checkers::gap_policy::at_limit(&self.outside, &self.engine)?;
+            checkers::gap_policy::at_limit(&self.outside, &self.host.engine)?;
         }
         if self.round.is_multiple_of(64) {
             let disk_fails = self.mix.has(Trouble::FullDisk) || self.mix.has(Trouble::DiskError);
-            checkers::bounded::now_and_then(&self.outside, &self.engine, disk_fails)?;
+            checkers::bounded::now_and_then(&self.outside, &self.host.engine, disk_fails)?;
             self.look_at_overdue()?;
         }
         Ok(())
     }
 
-    /// The steps that are not of those around it.
+    /// The steps of the process itself, without producers and operators.
     pub const OWN_STEPS: std::ops::Range<u64> = 2..8;
 
     pub fn step(&mut self, step: u64) -> Verdict {
@@ -194,15 +209,18 @@ impl World {
     }
 
     fn bounds(&self) -> checkers::bounded::Bounds {
-        // As seen from outside: a lane with an event takes some 750 bytes, and lanes may take half of the memory.
+        // An estimate from outside: a lane with an event needs about 750 bytes, and lanes may use half of the memory.
         const LANE_BYTES_MIN: usize = 700;
-        let of_lanes = self.config.memory_bytes / 2 / LANE_BYTES_MIN;
+        let of_lanes = self.host.config.memory_bytes / 2 / LANE_BYTES_MIN;
         checkers::bounded::Bounds {
-            concurrency: self.config.concurrency,
-            // What is in flight or just arrived stays, and so does what became ready since the last tick.
-            lanes_max: of_lanes + self.network.open(self.life) + 256 * (self.names.len() + 1) + 1000,
-            // Some became idle since the last look.
-            idle_lanes_max: of_lanes + 256 * (self.names.len() + 1),
+            concurrency: self.host.config.concurrency,
+            // Lanes that are in flight, have just arrived or became ready since the last tick stay in memory.
+            lanes_max: of_lanes
+                + self.network.open(self.host.life)
+                + 256 * (self.known.names.len() + 1)
+                + 1000,
+            // Some lanes became idle since the last check.
+            idle_lanes_max: of_lanes + 256 * (self.known.names.len() + 1),
         }
     }
 
@@ -212,8 +230,8 @@ impl World {
     }
 
     fn trouble_below(&mut self) -> Verdict {
-        self.network.weather(&self.mix, self.time, &mut self.rng);
-        let fault = self.faults.round(&self.mix, &self.disk, self.round, &mut self.rng);
+        self.network.weather(&self.mix, self.clock.time, &mut self.rng);
+        let fault = self.faults.round(&self.mix, &self.host.disk, self.round, &mut self.rng);
         fault.map_or(Ok(()), |fault| self.happened(fault))
     }
 
@@ -222,7 +240,7 @@ impl World {
             Fault::DiskFull(full) => self.note(Entry::DiskFull { full }),
             Fault::DiskError { op, n } => self.note(Entry::DiskError { op, n }),
             Fault::Clock(by) => {
-                self.clock_jump += by;
+                self.clock.jump += by;
                 self.note(Entry::ClockSet { by })
             }
         }
@@ -232,7 +250,7 @@ impl World {
 
     fn produce(&mut self) -> Verdict {
         self.producer.make(&self.mix, self.round, &mut self.outside.events, &mut self.rng);
-        if !self.engine.is_accepting() {
+        if !self.host.engine.is_accepting() {
             return Ok(());
         }
         let due = self.producer.due(self.round);
@@ -246,7 +264,7 @@ impl World {
         Ok(())
     }
 
-    /// A request is for one namespace.
+    /// A request belongs to one namespace.
     fn send(&mut self, batch: &[EventNo]) -> Verdict {
         let (other, default): (Vec<EventNo>, Vec<EventNo>) =
             batch.iter().partition(|event| self.outside.made(**event).elsewhere);
@@ -265,48 +283,48 @@ impl World {
             self.note(Entry::Sent { token, event: *event })?;
             events.push(Ok(self.outside.made(*event).to_event()));
         }
-        self.unanswered.insert(token, batch.to_vec());
+        self.requests.unanswered.insert(token, batch.to_vec());
         let before = self.dropped_so_far();
-        self.engine.accept(Token(token), sender, events);
-        self.made_room.insert(token, self.dropped_so_far() - before);
+        self.host.engine.accept(Token(token), sender, events);
+        self.requests.made_room.insert(token, self.dropped_so_far() - before);
         Ok(())
     }
 
     pub fn take_token(&mut self) -> u64 {
-        self.next_token += 1;
-        self.next_token - 1
+        self.requests.next_token += 1;
+        self.requests.next_token - 1
     }
 
     fn dropped_so_far(&self) -> u64 {
-        self.engine.metrics().dead_letters_dropped.values().sum()
+        self.host.engine.metrics().dead_letters_dropped.values().sum()
     }
 
     pub fn collect(&mut self) -> Verdict {
         self.look_at_stalled()?;
-        for answer in self.engine.take_answers() {
-            if let Answer::Events(Token(token), judged) = answer {
+        for answer in self.host.engine.take_completions() {
+            if let Completion::Events(Token(token), judged) = answer {
                 self.answered(token, &judged)?;
             }
         }
         self.look_at_drops()?;
-        for delivery in self.engine.take_deliveries() {
+        for delivery in self.host.engine.take_deliveries() {
             self.deliver(delivery)?;
         }
         self.look_at_subscriptions()
     }
 
-    fn answered(&mut self, token: u64, judged: &[Judged]) -> Verdict {
-        let events = self.unanswered.remove(&token).unwrap_or_default();
-        let made_room = self.made_room.remove(&token).unwrap_or(0);
+    fn answered(&mut self, token: u64, judged: &[EventResult]) -> Verdict {
+        let events = self.requests.unanswered.remove(&token).unwrap_or_default();
+        let made_room = self.requests.made_room.remove(&token).unwrap_or(0);
         checkers::no_loss::made_room(made_room, judged)?;
         for (event, judged) in events.into_iter().zip(judged) {
             if let Status::Rejected(why) = &judged.status {
-                checkers::no_loss::turned_away(self.rules_given.values().flatten(), why)?;
+                checkers::no_loss::turned_away(self.known.rules_given.values().flatten(), why)?;
             }
             let answer = said(&judged.status);
             self.note(Entry::Answered { token, event, answer })?;
             match answer {
-                Said::Accepted { .. } => self.accepted += 1,
+                Said::Accepted { .. } => self.counts.accepted += 1,
                 Said::Skipped { .. } | Said::Taken => {}
                 Said::Rejected if self.outside.calm => self.producer.gives_up(event),
                 Said::Rejected => self.producer.later(event, self.round + self.rng.between(10, 150)),
@@ -322,50 +340,50 @@ impl World {
     // ---- the engine's round -------------------------------------------------------------------------------
 
     fn tick(&mut self) -> Verdict {
-        self.engine.tick(self.clock());
-        self.outside.time_is(self.engine.now().0);
+        self.host.engine.tick(self.clock());
+        self.outside.time_is(self.host.engine.now().0);
         self.look_at_subscriptions()
     }
 
     pub fn flush(&mut self) -> Verdict {
-        self.engine.flush();
-        if self.engine.failure().is_none() {
+        self.host.engine.flush();
+        if self.host.engine.failure().is_none() {
             self.note(Entry::Flushed)?;
         }
         self.collect()
     }
 
-    /// A sync is taken, run and reported, at once or one after the other.
+    /// Takes, runs and reports a sync, in one round or over several.
     fn sync(&mut self) -> Verdict {
-        if self.jobs.sync.is_none() {
-            self.jobs.sync = self.engine.sync_job().map(|job| (job, self.outside.flushed));
+        if self.host.jobs.sync.is_none() {
+            self.host.jobs.sync = self.host.engine.sync_job().map(|job| (job, self.outside.flushed));
         }
         if self.is_slow(4) {
             return Ok(());
         }
-        let Some((job, up_to)) = self.jobs.sync.take() else { return Ok(()) };
+        let Some((job, up_to)) = self.host.jobs.sync.take() else { return Ok(()) };
         let result = job.run();
         if result.is_ok() {
             self.note(Entry::Synced { up_to })?;
         }
-        self.engine.sync_done(job.up_to, result);
+        self.host.engine.sync_done(job.up_to, result);
         Ok(())
     }
 
     fn keep_house(&mut self) -> Verdict {
-        self.jobs.prepare = self.jobs.prepare.take().or_else(|| self.engine.prepare_job());
+        self.host.jobs.prepare = self.host.jobs.prepare.take().or_else(|| self.host.engine.prepare_job());
         if !self.is_slow(3)
-            && let Some(job) = self.jobs.prepare.take()
+            && let Some(job) = self.host.jobs.prepare.take()
         {
             let result = job.run();
-            self.engine.prepare_done(result);
+            self.host.engine.prepare_done(result);
         }
-        self.jobs.chore = self.jobs.chore.take().or_else(|| self.engine.chore());
+        self.host.jobs.chore = self.host.jobs.chore.take().or_else(|| self.host.engine.chore());
         if !self.is_slow(3)
-            && let Some(chore) = self.jobs.chore.take()
+            && let Some(chore) = self.host.jobs.chore.take()
         {
             let result = chore.run();
-            self.engine.chore_done(result);
+            self.host.engine.chore_done(result);
         }
         Ok(())
     }
@@ -375,30 +393,30 @@ impl World {
     }
 
     fn look_at_stalled(&mut self) -> Verdict {
-        if self.stalled.is_empty() || self.engine.failure().is_some() {
+        if self.stalled.is_empty() || self.host.engine.failure().is_some() {
             return Ok(());
         }
-        let engine = &self.engine;
+        let engine = &self.host.engine;
         let written: Vec<Stalled> =
             self.stalled.extract_if(.., |stalled| !engine.is_open(stalled.ticket)).collect();
         for Stalled { sub, event, replies, .. } in written {
             self.note(Entry::Unstalled { sub, event })?;
-            let taken = self.outside.sub(sub).there;
+            let taken = self.outside.sub(sub).life.there;
             self.replied(&replies, taken)?;
         }
         Ok(())
     }
 
     pub fn forget_process(&mut self) {
-        self.overdue.clear();
-        self.jobs = Jobs::default();
-        self.made_room.clear();
+        self.watched.overdue.clear();
+        self.host.jobs = Jobs::default();
+        self.requests.made_room.clear();
         self.stalled.clear();
-        self.drops_told.clear();
+        self.watched.drops_told.clear();
     }
 }
 
-/// Durable before anything goes wrong.
+/// Makes the namespace durable before the troubles begin.
 fn create_namespace(engine: &mut Engine) {
     let document = Document { name: OTHER.into(), limits: Limits::default() };
     engine.put_namespace(&document).expect("a namespace is created");
@@ -415,7 +433,7 @@ fn config(mix: &Mix) -> Config {
         concurrency: mix.concurrency,
         marks_max: mix.marks_max.min(Config::default().marks_max),
         retention_age_ms: if retention { 60_000 } else { 100 * 365 * 86_400_000 },
-        // A few segments: what is parked outlives the one it stands in.
+        // A few segments, so that parked events outlive their segment.
         retention_bytes: if retention { mix.segment_bytes * 6 } else { 0 },
         breaker: breaker::Limits { half_open_after_ms: 150, window_ms: 2000, ..breaker::Limits::default() },
         ..Config::default()

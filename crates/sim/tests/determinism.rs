@@ -1,4 +1,4 @@
-//! The same seed is the same run, to the last entry of its history.
+//! The same seed gives the same run, down to the last entry of its history.
 
 use sim::mix::Knobs;
 use sim::run::run;

@@ -1,4 +1,4 @@
-//! What the engine says of its memory, for each kind of thing that it holds.
+//! Checks the engine's report of its memory use for each kind of content.
 
 use sim::checkers::memory::account_holds;
 

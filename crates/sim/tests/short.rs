@@ -1,4 +1,4 @@
-//! Short seeds, for a build that is not optimised. `cargo run --release -p sim` runs whole ones.
+//! Short seeds for unoptimized builds. `cargo run --release -p sim` runs complete seeds.
 
 use sim::mix::Knobs;
 use sim::run::run;

@@ -1,23 +1,23 @@
-//! A blocked Bloom filter: every key touches one 64-byte block, so a test costs one cache line.
+//! A blocked Bloom filter. Every key uses a single 64-byte block, so a test costs one cache line.
 //!
-//! About 14 bits and 7 probes a key; at most 0.4% of absent keys are taken for present, never the reverse. A key that is
-//! wrongly taken for present costs a read of its block, some fifty times the test itself.
+//! A key uses about 14 bits and 7 probes. At most 0.4% of absent keys are false positives; there are no false
+//! negatives. A false positive costs the read of a table block, about fifty times the cost of the test.
 
 const BITS_PER_KEY: usize = 14;
 const PROBES: u32 = 7;
 const BLOCK_BYTES: usize = 64;
 const BLOCK_BITS: usize = BLOCK_BYTES * 8;
-/// Enough bits of the mixed hash to address one bit of a block.
+/// The number of hash bits that address one bit of a block.
 const PROBE_BITS: u32 = BLOCK_BITS.ilog2();
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// A whole number of blocks, at least one.
+    /// One or more whole blocks.
     bits: Box<[u8]>,
 }
 
 impl Filter {
-    /// `hashes` must be well mixed: the upper half picks the block, all of it picks the bits.
+    /// `hashes` must be well mixed: the upper half selects the block, all bits select the probes.
     pub fn build(hashes: &[u64]) -> Filter {
         let blocks = (hashes.len() * BITS_PER_KEY).div_ceil(BLOCK_BITS).max(1);
         let mut bits = vec![0; blocks * BLOCK_BYTES].into_boxed_slice();
@@ -29,7 +29,7 @@ impl Filter {
         Filter { bits }
     }
 
-    /// What `as_bytes` gave; nothing if the length cannot be that of a filter.
+    /// Reads a filter from the output of `as_bytes`. `None` if the length is invalid.
     pub fn from_bytes(bytes: &[u8]) -> Option<Filter> {
         let whole = !bytes.is_empty() && bytes.len().is_multiple_of(BLOCK_BYTES);
         whole.then(|| Filter { bits: bytes.into() })
@@ -46,14 +46,14 @@ impl Filter {
     }
 }
 
-/// Multiplying by the number of blocks spreads evenly without a division.
+/// Maps the hash evenly to a block by multiplication, which is cheaper than division.
 fn block_start(hash: u64, filter_bytes: usize) -> usize {
     let blocks = (filter_bytes / BLOCK_BYTES) as u64;
     (((hash >> 32) * blocks) >> 32) as usize * BLOCK_BYTES
 }
 
 fn probes(hash: u64) -> impl Iterator<Item = usize> {
-    // Keys of one block share their upper bits; mixed, the lower ones reach every probe.
+    // Keys of one block share their upper bits. Mixing makes all probes depend on the lower bits.
     let mixed = (hash ^ (hash >> 29)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (0..PROBES).map(move |n| (mixed >> (n * PROBE_BITS)) as usize % BLOCK_BITS)
 }
@@ -72,11 +72,11 @@ mod tests {
         for keys in [1, 51, 52, 1_000, 40_000, 300_000] {
             let hashes: Vec<u64> = (0..keys).map(hash).collect();
             let built = Filter::build(&hashes);
-            let filter = Filter::from_bytes(built.as_bytes()).expect("a whole filter");
+            let filter = Filter::from_bytes(built.as_bytes()).expect("a filter of valid length");
             assert_eq!(filter, built);
             assert!(hashes.iter().all(|&h| filter.may_contain(h)));
             let wrong = (keys..keys + 200_000).filter(|&n| filter.may_contain(hash(n))).count();
-            assert!(wrong <= 800, "{wrong} of 200,000 absent keys taken for one of {keys}");
+            assert!(wrong <= 800, "{wrong} false positives in 200,000 absent keys, with {keys} keys");
         }
     }
 

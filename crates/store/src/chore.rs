@@ -1,13 +1,14 @@
-//! Work on tables that takes a while and runs on another thread: checkpoints, merges, removals. One at a time, since
-//! each ends by replacing the manifest.
+//! Slow work on tables, which runs on another thread: checkpoints, merges and removals. Only one chore runs at a
+//! time, because each ends by replacing the manifest.
 
+use crate::address::LogAddress;
 use crate::disk::Disk;
 use crate::manifest::Manifest;
 use crate::marks::{Mark, Recent};
 use crate::rows::Changed;
 use crate::table::{Error, Options, Table, Times, Writer};
 use crate::tables::{MergePlan, TableSet};
-use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use std::io;
@@ -22,19 +23,19 @@ pub struct Chore {
 }
 
 pub enum Work {
-    /// The state as of `address` becomes the newest tables.
-    Checkpoint { changed: Arc<Changed>, recent: Arc<Recent>, address: Address, next_position: Position },
-    /// Rows of removed subscriptions go on the way.
+    /// Writes the state as of `address` to new tables.
+    Checkpoint { changed: Arc<Changed>, recent: Arc<Recent>, address: LogAddress, next_position: Position },
+    /// Merges tables and omits the rows of removed subscriptions.
     MergeRows { plan: MergePlan, removed: Vec<SubscriptionId> },
-    /// Marks older than this go on the way.
+    /// Merges tables and omits marks older than this.
     MergeMarks { plan: MergePlan, before: Millis },
-    /// The oldest tables of marks, as a whole.
+    /// Removes the oldest tables of marks as a whole.
     DropMarks { names: Vec<String> },
-    /// Segments that retention gave up.
+    /// Removes log segments that retention released.
     RemoveFiles { names: Vec<String> },
 }
 
-/// What a finished chore leaves. The manifest on disk already says so.
+/// The result of a finished chore. The manifest on disk already reflects it.
 pub struct Done {
     pub manifest: Manifest,
     pub rows: TableSet,
@@ -42,8 +43,8 @@ pub struct Done {
 }
 
 impl Chore {
-    /// On failure the manifest on disk is the one from before, and so is all it names; unless names were lost: then only
-    /// a restart can tell.
+    /// On failure, the manifest on disk and everything it names are unchanged, unless file names were lost. In that
+    /// case, only a restart shows the state of the disk.
     pub fn run(self) -> Result<Done, Error> {
         let Chore { disk, mut manifest, mut rows, mut marks, work } = self;
         let disk = &*disk;
@@ -84,8 +85,8 @@ impl Chore {
                 obsolete = names;
             }
             Work::RemoveFiles { names } => {
-                // No table changes: on a full disk this must not need room for a new manifest. Oldest first and no
-                // further than the first failure, so that the log never has a hole.
+                // No table changes: on a full disk, removal must not need space for a new manifest. Removes the
+                // oldest first and stops at the first failure, so that the log never has a hole.
                 for name in names {
                     remove_segment(disk, &name)?;
                 }
@@ -111,7 +112,7 @@ fn remove_segment(disk: &dyn Disk, name: &str) -> Result<(), Error> {
 
 fn remove(disk: &dyn Disk, names: &[String]) {
     for name in names {
-        // A file nobody names harms no one: the next start sweeps it away.
+        // An unreferenced file does no harm: the next start removes it.
         let _ = disk.remove(name);
     }
 }
@@ -151,8 +152,8 @@ fn write_marks(disk: &dyn Disk, name: &str, recent: &Recent) -> Result<Table, Er
     writer.finish()
 }
 
-/// The letters of rows that are keyed by a letter and a subscription's number.
-pub const SUBSCRIPTION_ROWS: &[u8] = b"SLWPBQEADH";
+/// The first bytes of rows whose key is a letter and the number of a subscription.
+pub const SUBSCRIPTION_ROWS: &[u8] = b"SLWPBQEUCADH";
 
 pub fn belongs_to(key: &[u8], removed: &[SubscriptionId]) -> bool {
     if !key.first().is_some_and(|letter| SUBSCRIPTION_ROWS.contains(letter)) {

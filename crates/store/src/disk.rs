@@ -1,23 +1,25 @@
-//! The disk seam: the handful of operations the store needs, so that a simulator can tear, fail and reorder them.
+//! The disk interface: the few operations that the store needs. A simulator can implement it and tear, fail and
+//! reorder the operations.
 //!
-//! One flat folder, names without slashes. A write is durable only after `File::sync`; a created, renamed or
-//! removed name only after `Disk::sync_names`.
+//! The disk is one flat folder; names contain no slashes. A write is durable only after `File::sync`. A created,
+//! renamed or removed name is durable only after `Disk::sync_names`.
 
 use std::io;
 use std::sync::Arc;
 
 pub trait Disk: Send + Sync {
-    /// Creates the file, or empties it if it is there.
+    /// Creates the file, or truncates an existing one.
     fn create(&self, name: &str) -> io::Result<Arc<dyn File>>;
-    /// Opens for reading and writing; `NotFound` if it is not there.
+    /// Opens for reading and writing; fails with `NotFound` if the file does not exist.
     fn open(&self, name: &str) -> io::Result<Arc<dyn File>>;
     fn list(&self) -> io::Result<Vec<String>>;
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Replaces `to` atomically.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// Once it failed with names to sync, it fails until the folder is opened again: some of them are lost.
+    /// If this fails while names are unsynced, some names are lost. It then keeps failing until the folder is
+    /// reopened.
     fn sync_names(&self) -> io::Result<()>;
-    /// Bytes that can still be written, if the disk can tell.
+    /// Number of bytes that can still be written, if known.
     fn free_bytes(&self) -> Option<u64>;
 }
 
@@ -25,10 +27,11 @@ pub trait File: Send + Sync {
     /// Reads up to `buf.len()` bytes; fewer only at the end of the file.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
-    /// Data and length are on the disk when this returns. After an error nothing may be assumed of any unsynced write.
+    /// When this returns, data and length are on the disk. After an error, the state of all unsynced writes is
+    /// unknown.
     fn sync(&self) -> io::Result<()>;
     fn len(&self) -> io::Result<u64>;
-    /// Nobody will read this soon: the memory that caches it can be used for something else. A hint, no more.
+    /// A hint that nothing will read this file soon, so its cached pages can be released.
     fn uncache(&self) {}
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
@@ -43,12 +46,12 @@ pub fn read_exact_at(file: &dyn File, buf: &mut [u8], offset: u64) -> io::Result
     }
 }
 
-/// Names may be lost with this: there is no way to go on without a restart.
+/// A sync of names failed. Names may be lost, and only a restart can continue.
 #[derive(Debug, thiserror::Error)]
-#[error("names could not be made durable: {0}")]
+#[error("could not sync file names: {0}")]
 struct NamesLost(#[source] io::Error);
 
-/// As `Disk::sync_names`, with an error that `are_names_lost` knows.
+/// Like `Disk::sync_names`, but returns an error that `are_names_lost` recognizes.
 pub fn sync_names(disk: &dyn Disk) -> io::Result<()> {
     disk.sync_names().map_err(|source| io::Error::other(NamesLost(source)))
 }

@@ -1,8 +1,8 @@
-//! A disk in memory that can lose, tear, fail and fill up, exactly when told to.
+//! An in-memory disk that can lose, tear, fail and fill up on request.
 //!
-//! What a running process sees and what a power cut leaves are two things here: every write, creation, rename and
-//! removal is volatile until it is synced. `crash` keeps of what was not synced whatever its `choose` says.
-//! Nothing here is random, so the same calls and choices give the same disk.
+//! The disk distinguishes what a running process sees from what a power cut leaves: every write, creation, rename and
+//! removal is volatile until it is synced. On `crash`, the function `choose` decides which unsynced changes survive.
+//! Nothing here is random: the same calls and choices give the same disk.
 
 use crate::disk::{Disk, File};
 use std::collections::BTreeMap;
@@ -10,24 +10,24 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a disk writes whole or not at all, unless told otherwise.
+/// The default unit that a disk writes completely or not at all.
 const SECTOR_BYTES: usize = 512;
 
-/// Clones are handles of the same disk; `clone_image` copies it.
+/// Clones are handles to the same disk; `clone_image` copies the disk.
 #[derive(Clone, Default)]
 pub struct MemoryDisk {
     names: Arc<Mutex<Names>>,
     hardware: Arc<Mutex<Hardware>>,
 }
 
-/// What `fail_nth` can make fail.
+/// The operations that `fail_nth` can make fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     Read,
-    /// Leaves the first half of the bytes written.
+    /// A failed write still writes the first half of the bytes.
     Write,
-    /// Loses the file's unsynced writes on the next crash, although they can still be read and a later sync
-    /// reports success: as Linux does.
+    /// A failed sync loses the file's unsynced writes in the next crash, although they stay readable and a later sync
+    /// reports success. Linux behaves this way.
     Sync,
     SyncNames,
     Create,
@@ -39,13 +39,13 @@ pub enum Op {
 struct Names {
     live: BTreeMap<String, Arc<Inode>>,
     durable: BTreeMap<String, Arc<Inode>>,
-    /// How `live` came from `durable`, in order.
+    /// The changes that lead from `durable` to `live`, in order.
     unsynced: Vec<NameChange>,
-    /// A sync failed: some of `live` will never be durable.
+    /// A sync failed: some of the names in `live` will never be durable.
     lost: bool,
 }
 
-/// One atomic change of the folder; a rename is both halves.
+/// One atomic change of the folder. A rename has both parts.
 struct NameChange {
     unset: Option<String>,
     set: Option<(String, Arc<Inode>)>,
@@ -57,7 +57,7 @@ struct Hardware {
     capacity_bytes: Option<u64>,
     used_bytes: u64,
     sector_bytes: usize,
-    /// Counts crashes: a handle from before one belongs to a process that is no more.
+    /// The number of crashes. A handle from an earlier epoch belongs to a dead process.
     epoch: u64,
 }
 
@@ -79,9 +79,9 @@ struct Content {
     live: Vec<u8>,
     durable: Vec<u8>,
     unsynced: Vec<Change>,
-    /// Its room counts as free, as it soon will be.
+    /// The file is removed; its space counts as free.
     removed: bool,
-    /// The bytes of all unsynced writes, one after the other: millions of small writes cost no allocation each.
+    /// The bytes of all unsynced writes in one buffer, so that a small write needs no allocation.
     written: Vec<u8>,
 }
 
@@ -96,18 +96,18 @@ impl MemoryDisk {
         MemoryDisk::default()
     }
 
-    /// The `n`th operation of this kind from now fails (1 is the next), once.
+    /// Makes the `n`th operation of this kind from now fail once (1 is the next operation).
     pub fn fail_nth(&self, op: Op, n: u64) {
-        assert!(n > 0, "the next operation is the first");
+        assert!(n > 0, "n counts from 1");
         lock(&self.hardware).faults.push((op, n));
     }
 
-    /// No failure is pending any more.
+    /// Cancels all pending failures.
     pub fn repair(&self) {
         lock(&self.hardware).faults.clear();
     }
 
-    /// Writes that make the files longer than this in all fail with `StorageFull`.
+    /// Writes that increase the total size of all files beyond this fail with `StorageFull`.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         lock(&self.hardware).capacity_bytes = bytes;
     }
@@ -116,14 +116,14 @@ impl MemoryDisk {
         lock(&self.hardware).used_bytes
     }
 
-    /// What a crash leaves whole or not at all: 512 bytes, unless set.
+    /// The unit that a crash keeps completely or not at all. Default: 512 bytes.
     pub fn set_sector_bytes(&self, bytes: usize) {
-        assert!(bytes > 0, "a sector holds something");
+        assert!(bytes > 0, "a sector has at least one byte");
         lock(&self.hardware).sector_bytes = bytes;
     }
 
-    /// A power cut. `choose(n)` answers a number below `n`. Of each unsynced write any subset of its sectors
-    /// survives, of the unsynced name changes a prefix. Open files answer errors from here on.
+    /// A power cut. `choose(n)` returns a number below `n`. Any subset of the sectors of each unsynced write
+    /// survives, and a prefix of the unsynced name changes. Files opened before the crash return errors from now on.
     pub fn crash(&self, choose: &mut dyn FnMut(u64) -> u64) {
         let mut names = lock(&self.names);
         let kept = choose(names.unsynced.len() as u64 + 1) as usize;
@@ -142,12 +142,12 @@ impl MemoryDisk {
         names.lost = false;
     }
 
-    /// Whether a sync of names failed since the last power cut: a real file system would stop with it.
+    /// True if a sync of names failed since the last power cut. A real file system would become read-only.
     pub fn are_names_lost(&self) -> bool {
         lock(&self.names).lost
     }
 
-    /// An independent disk in the same state, unsynced changes and pending failures included.
+    /// An independent disk in the same state, including unsynced changes and pending failures.
     pub fn clone_image(&self) -> MemoryDisk {
         let names = lock(&self.names);
         let copy = MemoryDisk::new();
@@ -168,19 +168,19 @@ impl MemoryDisk {
         copy
     }
 
-    /// Damages the medium: what is read now and what a crash leaves.
+    /// Damages the medium, both the live and the durable content.
     pub fn flip_bit(&self, name: &str, bit: u64) {
-        let byte = usize::try_from(bit / 8).expect("a bit of a file in memory");
+        let byte = usize::try_from(bit / 8).expect("the offset fits into memory");
         self.damage(name, byte..byte + 1, |byte| *byte ^= 1 << (bit % 8));
     }
 
-    /// Damages the medium as `flip_bit` does.
+    /// Damages the medium like `flip_bit`.
     pub fn zero(&self, name: &str, range: Range<usize>) {
         self.damage(name, range, |byte| *byte = 0);
     }
 
     fn damage(&self, name: &str, range: Range<usize>, harm: impl Fn(&mut u8)) {
-        let inode = lock(&self.names).find(name).expect("a file to damage");
+        let inode = lock(&self.names).find(name).expect("the file exists");
         let content = &mut *lock(&inode.content);
         for bytes in [&mut content.live, &mut content.durable] {
             let end = range.end.min(bytes.len());
@@ -249,7 +249,7 @@ impl Disk for MemoryDisk {
         names.lost |= outcome.is_err() && !unsynced.is_empty();
         outcome?;
         if names.lost {
-            return Err(io::Error::other("injected failure: SyncNames failed before"));
+            return Err(io::Error::other("injected failure: an earlier SyncNames failed"));
         }
         unsynced.into_iter().for_each(|change| change.apply(&mut names.durable));
         Ok(())
@@ -308,7 +308,7 @@ impl Inode {
         self.alive()?.begin(op)
     }
 
-    /// How many of `len` bytes a write may leave, and how it ends; room for growth is taken at once.
+    /// Returns how many of `len` bytes a write may store, and its result. Reserves space for growth.
     fn room_for(&self, len: usize, offset: usize, content: &Content) -> (usize, io::Result<()>) {
         let mut hardware = match self.alive() {
             Ok(hardware) => hardware,
@@ -395,7 +395,7 @@ impl Content {
                 }
             }
         }
-        // The length may reach the disk without the bytes, which then read as zeros.
+        // The length may reach the disk without the data, which then reads as zeros.
         if left.len() < self.live.len() && !self.unsynced.is_empty() && choose(2) == 1 {
             left.resize(self.live.len(), 0);
         }
@@ -426,7 +426,7 @@ impl NameChange {
 }
 
 impl Hardware {
-    /// Counts the operation against the failures asked for.
+    /// Counts the operation towards the requested failures.
     fn begin(&mut self, op: Op) -> io::Result<()> {
         if self.faults.is_empty() {
             return Ok(());
@@ -470,10 +470,10 @@ fn overwrite(file: &mut Vec<u8>, bytes: &[u8], offset: usize) {
 }
 
 fn position(offset: u64) -> usize {
-    usize::try_from(offset).expect("an offset in a file in memory")
+    usize::try_from(offset).expect("the offset fits into memory")
 }
 
-/// A panicking test thread must not hide its message behind those of all others.
+/// Ignores poisoning, so that the panic message of a failed test is not hidden by panics in other threads.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

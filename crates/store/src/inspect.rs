@@ -1,30 +1,31 @@
-//! Reading a log without changing it: every segment, frame and record, with every checksum. For `check`.
+//! Reads a log without changing it: every segment, frame and record, with all checksums. Used by `check`.
 //!
-//! It reads as recovery does, so both agree on where the log ends; but from the oldest segment on, and past damage, so
-//! that all of it is named.
+//! It reads like recovery, so both agree on where the log ends. Unlike recovery, it starts at the oldest segment and
+//! continues after damage, so that it reports all damage.
 
+use crate::address::LogAddress;
 use crate::disk::Disk;
 use crate::log::Error;
 use crate::recovery::{self, Checkpoint, Listed, OnRecord, Scan};
 use crate::segment::{self, FRAME_ALIGN, FRAME_HEADER, FrameHeader, Segment};
 use crate::witness;
-use klambda_core::ids::{Address, Position};
+use klambda_core::ids::Position;
 
-/// What a log consists of.
+/// The contents of a log.
 #[derive(Debug, Default)]
 pub struct Census {
     pub segments: u64,
-    /// Of all segment files.
+    /// Total size of all segment files.
     pub bytes: u64,
     pub frames: u64,
     pub records: u64,
-    /// Where the log begins.
-    pub first: Address,
+    /// The address where the log begins.
+    pub first: LogAddress,
     pub first_position: Position,
     pub next_position: Position,
-    /// Writes that no sync covered and that are not whole: recovery cuts them off.
+    /// Incomplete writes that no sync covered. Recovery truncates them.
     pub cut: Option<Tail>,
-    /// Damage, in the order of the log.
+    /// Damage, in log order.
     pub damage: Vec<Error>,
 }
 
@@ -35,7 +36,8 @@ pub struct Tail {
     pub bytes: u64,
 }
 
-/// Reads all there is. `on_record` sees the records up to the first damage and no further; an error of its own ends it.
+/// Reads the whole log. `on_record` gets the records up to the first damage. An error from `on_record` ends the
+/// inspection.
 pub fn inspect(
     disk: &dyn Disk,
     checkpoint: Checkpoint,
@@ -46,7 +48,7 @@ pub fn inspect(
         Err(damage @ Error::Damaged { .. }) => return inspect_pieces(disk, damage),
         Err(other) => return Err(other),
     };
-    // Without a single header that can be read there may still be frames that say what was durable.
+    // Even if no segment header is readable, frames may show what was durable.
     let oldest = |oldest: &Segment| Checkpoint { address: oldest.base, next_position: oldest.first_position };
     let from = listed.segments.front().map_or(checkpoint, oldest);
     let durable = checkpoint.address.max(witness::read(disk));
@@ -75,7 +77,7 @@ pub fn inspect(
     Ok(census)
 }
 
-/// What recovery would cut: from the log's end to the end of the last file.
+/// The bytes that recovery would truncate: from the end of the log to the end of the last file.
 fn tail(listed: &Listed, scan: &Scan) -> Result<Option<Tail>, Error> {
     let later = listed.segments.iter().skip(scan.segment + 1).chain(&listed.unsynced);
     let mut bytes: u64 = later.map(|later| later.capacity).sum();
@@ -87,7 +89,7 @@ fn tail(listed: &Listed, scan: &Scan) -> Result<Option<Tail>, Error> {
     Ok((bytes > 0).then_some(Tail { file, offset, bytes }))
 }
 
-/// The files do not make up a log: each is proven on its own.
+/// The files do not form a log, so each file is checked separately.
 fn inspect_pieces(disk: &dyn Disk, damage: Error) -> Result<Census, Error> {
     let io = |source| Error::Io { file: "log".into(), source };
     let mut census = Census { damage: vec![damage], ..Census::default() };
@@ -102,19 +104,20 @@ fn inspect_pieces(disk: &dyn Disk, damage: Error) -> Result<Census, Error> {
     Ok(census)
 }
 
-/// Counts the segment's whole frames from `from` on and names the places where frames should follow but none is whole.
-fn verify(segment: &Segment, from: Address, census: &mut Census) -> Result<(), Error> {
+/// Counts the intact frames of the segment, starting at `from`. Reports the places where an intact frame should be
+/// but is not.
+fn verify(segment: &Segment, from: LogAddress, census: &mut Census) -> Result<(), Error> {
     let mut at = from.max(segment.start());
     loop {
         match frame_at(segment, at)? {
             Some((header, Some(records))) => {
                 census.frames += 1;
                 census.records += records as u64;
-                at = Address(at.0 + header.stride());
+                at = LogAddress(at.0 + header.stride());
             }
             found => {
                 let after = found.map_or(at.0 + FRAME_ALIGN, |(header, _)| at.0 + header.stride());
-                let Some(next) = next_frame(segment, Address(after))? else { return Ok(()) };
+                let Some(next) = next_frame(segment, LogAddress(after))? else { return Ok(()) };
                 census.name(segment, at);
                 at = next;
             }
@@ -123,7 +126,7 @@ fn verify(segment: &Segment, from: Address, census: &mut Census) -> Result<(), E
 }
 
 impl Census {
-    fn name(&mut self, segment: &Segment, at: Address) {
+    fn name(&mut self, segment: &Segment, at: LogAddress) {
         let (file, offset) = (Segment::name(segment.base), segment.offset(at));
         let named = |error: &Error| matches!(error, Error::Damaged { file: f, offset: o, .. } if *f == file && *o == offset);
         if !self.damage.iter().any(named) {
@@ -132,8 +135,8 @@ impl Census {
     }
 }
 
-/// The frame that begins here, if its header is whole, and how many records it has, if all of it is.
-fn frame_at(segment: &Segment, at: Address) -> Result<Option<(FrameHeader, Option<usize>)>, Error> {
+/// The frame at this address if its header is valid, and its number of records if the whole frame is valid.
+fn frame_at(segment: &Segment, at: LogAddress) -> Result<Option<(FrameHeader, Option<usize>)>, Error> {
     let mut head = [0; FRAME_HEADER];
     let n = recovery::read_at(segment, at, &mut head)?;
     let Some(header) = FrameHeader::decode(&head[..n], at) else { return Ok(None) };
@@ -146,12 +149,12 @@ fn frame_at(segment: &Segment, at: Address) -> Result<Option<(FrameHeader, Optio
     Ok(Some((header, records.map(|records| records.len()))))
 }
 
-/// The next place from `from` on where a whole frame header stands.
-fn next_frame(segment: &Segment, from: Address) -> Result<Option<Address>, Error> {
+/// The next address, starting at `from`, that has a valid frame header.
+fn next_frame(segment: &Segment, from: LogAddress) -> Result<Option<LogAddress>, Error> {
     let mut found = None;
     recovery::for_each_chunk(segment, from, segment.end(), &mut |start, bytes| {
         for offset in (0..bytes.len()).step_by(FRAME_ALIGN as usize) {
-            let at = Address(start.0 + offset as u64);
+            let at = LogAddress(start.0 + offset as u64);
             if found.is_none() && bytes[offset] != 0 && FrameHeader::decode(&bytes[offset..], at).is_some() {
                 found = Some(at);
             }

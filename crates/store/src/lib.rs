@@ -1,5 +1,6 @@
-//! The durable state: a log that is the single truth, and sorted tables of what the log amounts to.
+//! Durable state: a log, which is the single source of truth, and sorted tables derived from it.
 
+pub mod address;
 pub mod bloom;
 pub mod chore;
 pub mod disk;

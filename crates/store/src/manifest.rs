@@ -1,33 +1,34 @@
-//! The one small file that says what the data folder is: its format, its key, where the tables leave off and which
-//! tables there are. Replaced as a whole by a rename, so it is always one version or the other.
+//! The manifest: a small file that describes the data folder. It contains the format, the hash key, the checkpoint
+//! address and the list of tables. A rename replaces it atomically.
 
+use crate::address::LogAddress;
 use crate::disk::{Disk, read_exact_at, sync_names};
 use crate::recovery::Checkpoint;
-use klambda_core::ids::{Address, Position};
+use klambda_core::ids::Position;
 use klambda_core::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// Since 2 events have a namespace.
-pub const FORMAT: u32 = 2;
+/// Format 2 added namespaces to events. Format 3 added separate rows and records for unordered events.
+pub const FORMAT: u32 = 3;
 pub const NAME: &str = "manifest";
 const NEW_NAME: &str = "manifest-new";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     pub format: u32,
-    /// Keys the identity hashes of this folder, in hexadecimal.
+    /// The key of this folder's identity hashes, in hexadecimal.
     pub key: String,
-    pub checkpoint: Address,
+    pub checkpoint: LogAddress,
     pub next_position: Position,
     /// Newest first.
     pub rows: Vec<String>,
     pub marks: Vec<String>,
-    /// Tables are numbered; a number is never used twice.
+    /// The number of the next table. Numbers are never reused.
     pub next_table: u64,
 }
 
-/// What the manifest of any format says.
+/// The part of the manifest that all formats share.
 #[derive(Deserialize)]
 struct Format {
     format: u32,
@@ -39,17 +40,21 @@ pub enum Error {
     Io(#[from] io::Error),
     #[error("the manifest is damaged: {0}")]
     Damaged(String),
-    #[error("the data folder has format {found}, and this version reads format {FORMAT}: {}", advice(*.found))]
+    #[error("the data folder has format {found}, but this version supports only format {FORMAT}: {}", advice(*.found))]
     Format { found: u32 },
-    #[error("the folder holds a log but no manifest: it is damaged or no data folder of knative-lambda")]
+    #[error(
+        "the folder contains a log but no manifest: it is damaged or not a data folder of knative-lambda"
+    )]
     Missing,
 }
 
-/// What to do with a folder of another format.
+/// What the user can do with a folder of another format.
 fn advice(found: u32) -> &'static str {
     match found < FORMAT {
-        true => "let the version that wrote it deliver what waits, then start this one with an empty folder",
-        false => "start the version that wrote it",
+        true => {
+            "deliver all pending events with the version that wrote it, then start this version with an empty folder"
+        }
+        false => "use the version that wrote it",
     }
 }
 
@@ -58,7 +63,7 @@ impl Manifest {
         Manifest {
             format: FORMAT,
             key: key.iter().map(|byte| format!("{byte:02x}")).collect(),
-            checkpoint: Address(0),
+            checkpoint: LogAddress(0),
             next_position: Position(1),
             rows: Vec::new(),
             marks: Vec::new(),
@@ -85,7 +90,7 @@ impl Manifest {
         name
     }
 
-    /// `None` for a folder that is new.
+    /// Returns `None` for a new folder.
     pub fn load(disk: &dyn Disk) -> Result<Option<Manifest>, Error> {
         let file = match disk.open(NAME) {
             Ok(file) => file,
@@ -101,14 +106,14 @@ impl Manifest {
     }
 
     fn decode(bytes: &[u8]) -> Result<Manifest, Error> {
-        let damaged = || Error::Damaged("its checksum does not match".into());
+        let damaged = || Error::Damaged("the checksum does not match".into());
         let text = std::str::from_utf8(bytes).map_err(|_| damaged())?;
         let (crc, json) = text.split_once('\n').ok_or_else(damaged)?;
         if crc != format!("{:08x}", crc32fast::hash(json.as_bytes())) {
             return Err(damaged());
         }
         let unreadable = |error: serde_json::Error| Error::Damaged(error.to_string());
-        // First: another format may have other fields.
+        // Checked first, because another format may have other fields.
         let Format { format } = serde_json::from_str(json).map_err(unreadable)?;
         match format {
             FORMAT => serde_json::from_str(json).map_err(unreadable),
@@ -116,13 +121,13 @@ impl Manifest {
         }
     }
 
-    /// The file's bytes.
+    /// The content of the file.
     pub fn encode(&self) -> io::Result<Vec<u8>> {
         let json = serde_json::to_string_pretty(self).map_err(io::Error::other)?;
         Ok(format!("{:08x}\n{json}", crc32fast::hash(json.as_bytes())).into_bytes())
     }
 
-    /// If names are lost over it, either manifest may be the one on disk.
+    /// If this fails because names were lost, either the old or the new manifest may be on disk.
     pub fn save(&self, disk: &dyn Disk) -> io::Result<()> {
         let file = disk.create(NEW_NAME)?;
         file.write_at(&self.encode()?, 0)?;
@@ -133,7 +138,7 @@ impl Manifest {
         sync_names(disk)
     }
 
-    /// Removes what no manifest names: leftovers of chores that a crash cut off.
+    /// Removes files that the manifest does not name: leftovers of chores that a crash interrupted.
     pub fn sweep(&self, disk: &dyn Disk) -> io::Result<()> {
         for name in disk.list()? {
             let table = name.starts_with("rows-") || name.starts_with("marks-");

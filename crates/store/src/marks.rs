@@ -1,19 +1,22 @@
-//! Idempotency marks: which subscription knows which event, by a 128-bit keyed hash, for as long as the id window.
+//! Idempotency marks: which subscription knows which event, by a keyed 128-bit hash, for the length of the id window.
 //!
-//! A mark is set in the same step as the work it marks. Marks age in tables by time: what is past every window is
-//! dropped a table at a time. Their number is bounded; when the bound bites, the oldest table goes early.
+//! A mark is set in the same step as the work that it marks. Marks expire in tables by time: a table is dropped when
+//! all its marks are past their window. The number of marks is limited; at the limit, the oldest table is dropped
+//! early.
 
+use crate::address::LogAddress;
 use crate::table::{Error, Table};
 use crate::tables::TableSet;
 use hashbrown::HashMap;
-use klambda_core::ids::{Address, NamespaceId, Position, SubscriptionId};
+use klambda_core::ids::{NamespaceId, Position, SubscriptionId};
 use klambda_core::time::Millis;
 use klambda_core::wire::{Malformed, Reader, put_varint};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
 use std::sync::Arc;
 
-/// Hash of an event's `source` and `id`, keyed per data folder so that nobody outside can make two collide.
+/// Hash of the `source` and `id` of an event. It uses a secret key per data folder, so that nobody can construct
+/// collisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity(u128);
 
@@ -27,7 +30,8 @@ impl Identity {
         Identity(hasher.finish128().as_u128())
     }
 
-    /// One mark per subscription: a bijection of the hash, so no two ids of a subscription ever meet in it.
+    /// The hash of the mark in one subscription. This is a bijection, so different ids of a subscription never
+    /// collide here.
     pub fn within(self, subscription: SubscriptionId) -> u128 {
         const ODD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
         self.0.wrapping_add(ODD.wrapping_mul(u128::from(subscription.0)))
@@ -36,25 +40,26 @@ impl Identity {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The event's record.
-    pub at: Address,
+    /// The address of the event's record.
+    pub at: LogAddress,
     pub time: Millis,
     pub state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It waits, or was delivered soon after it was accepted. The first format did not write the position: 0.
+    /// The event is pending, or was delivered soon after its acceptance. The first format did not store the position;
+    /// it reads as 0.
     Taken(Position),
-    /// In the log, to be routed when the subscription gets there.
+    /// The event is in the log. It will be routed when the subscription reads it.
     Later(Position),
-    /// The record at this address says that it was delivered.
-    Delivered(Address),
-    /// The record at this address says that it left without success: it may come again.
-    Released(Address),
+    /// The record at this address records the delivery.
+    Delivered(LogAddress),
+    /// The record at this address shows that the event left without success. The event may be sent again.
+    Released(LogAddress),
 }
 
-/// Marks by their hashes, and the hash to go on from.
+/// Marks with their hashes, and the hash to continue from.
 pub type Page = (Vec<(u128, Mark)>, Option<u128>);
 
 pub type Recent = HashMap<u128, Mark, foldhash::fast::RandomState>;
@@ -75,7 +80,7 @@ impl Marks {
         self.newest(identity.within(subscription))
     }
 
-    /// What counts of the mark with this hash.
+    /// The newest version of the mark with this hash.
     pub fn newest(&self, hash: u128) -> Result<Option<Mark>, Error> {
         let memory = self.recent.get(&hash).or_else(|| self.frozen.as_ref()?.get(&hash));
         if let Some(mark) = memory {
@@ -93,7 +98,7 @@ impl Marks {
         self.recent.insert(hash, mark);
     }
 
-    /// Up to `limit` marks of one table in the order of their hashes, and the hash to go on from; none at the end.
+    /// Up to `limit` marks of one table in hash order, and the hash to continue from; `None` at the end.
     pub fn page(table: &Table, from: u128, limit: usize) -> Result<Page, Error> {
         let mut page = Vec::with_capacity(limit);
         let mut next = None;
@@ -106,7 +111,7 @@ impl Marks {
         Ok((page, next))
     }
 
-    /// What is in memory of them, but for the tables.
+    /// Memory used, without the tables.
     pub fn memory_bytes(&self) -> usize {
         let frozen = self.frozen.as_ref().map_or(0, |frozen| frozen.allocation_size());
         self.recent.allocation_size() + frozen
@@ -116,7 +121,7 @@ impl Marks {
         self.recent.len()
     }
 
-    /// All marks, counting those that are there twice twice.
+    /// The number of marks. A mark that exists in two versions counts twice.
     pub fn len(&self) -> u64 {
         let stored: u64 = self.tables.tables().iter().map(|table| table.rows()).sum();
         stored + (self.recent.len() + self.frozen.as_ref().map_or(0, |frozen| frozen.len())) as u64
@@ -127,8 +132,8 @@ impl Marks {
     }
 
     pub fn freeze(&mut self) -> Arc<Recent> {
-        assert!(self.frozen.is_none(), "one checkpoint at a time");
-        // As many will come again before the next time: no growing on the way.
+        assert!(self.frozen.is_none(), "only one checkpoint may run at a time");
+        // About as many marks will arrive before the next checkpoint, so reserve the space now.
         let next = Recent::with_capacity_and_hasher(self.recent.len(), Default::default());
         let frozen = Arc::new(std::mem::replace(&mut self.recent, next));
         self.frozen = Some(frozen.clone());
@@ -157,8 +162,8 @@ impl Marks {
 }
 
 impl Mark {
-    /// The record that the mark stands for: the older, the sooner it is forgotten.
-    pub fn age(&self) -> Address {
+    /// The address of the record that the mark refers to. The oldest marks are forgotten first.
+    pub fn age(&self) -> LogAddress {
         match self.state {
             State::Taken(_) | State::Later(_) => self.at,
             State::Delivered(at) | State::Released(at) => at,
@@ -181,13 +186,13 @@ impl Mark {
     pub fn decode(row: &[u8]) -> Result<Mark, Malformed> {
         let mut r = Reader::new(row);
         let code = r.u8()?;
-        let (at, time) = (Address(r.varint()?), Millis(r.varint()?));
+        let (at, time) = (LogAddress(r.varint()?), Millis(r.varint()?));
         let number = if r.is_empty() { 0 } else { r.varint()? };
         let state = match code {
             0 => State::Taken(Position(number)),
             1 => State::Later(Position(number)),
-            2 => State::Released(Address(number)),
-            3 => State::Delivered(Address(number)),
+            2 => State::Released(LogAddress(number)),
+            3 => State::Delivered(LogAddress(number)),
             _ => return Err(Malformed("mark")),
         };
         Ok(Mark { at, time, state })

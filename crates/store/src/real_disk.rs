@@ -1,4 +1,4 @@
-//! The disk seam over one folder of a file system, held by one process at a time.
+//! The disk interface on a folder of a real file system, used by one process at a time.
 
 use crate::disk::{Disk, File};
 use std::fs::{self, OpenOptions, TryLockError};
@@ -12,21 +12,21 @@ const LOCK: &str = "lock";
 
 pub struct RealDisk {
     folder: PathBuf,
-    /// Open for as long as the disk is used: syncing it makes names durable.
+    /// Open while the disk is in use. Syncing it makes names durable.
     handle: fs::File,
     writable: bool,
     names_failed: AtomicBool,
-    /// Holds the lock until it is closed, which the kernel also does for a killed process.
-    /// A copy that is only read may have none.
+    /// Holds the lock until it is closed. The kernel also closes it when the process is killed. `None` for a
+    /// read-only folder without a lock file.
     _lock: Option<fs::File>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("data folder {} is held by {}", folder.display(), holder(*pid))]
+    #[error("data folder {} is in use by {}", folder.display(), holder(*pid))]
     Held {
         folder: PathBuf,
-        /// Unknown of one that only reads, and in the moment between a process taking the lock and writing its id.
+        /// `None` if the holder only reads, or has taken the lock but not written its id yet.
         pid: Option<u32>,
     },
     #[error("data folder {}: {source}", folder.display())]
@@ -34,14 +34,14 @@ pub enum Error {
 }
 
 impl RealDisk {
-    /// Creates the folder if need be and takes it for this process.
+    /// Creates the folder if necessary and locks it for this process.
     pub fn open(folder: &Path) -> Result<RealDisk, Error> {
         create_folder(folder).map_err(|source| io_error(folder, source))?;
         RealDisk::take(folder, true)
     }
 
-    /// For tools on a stopped server's folder or a copy: nothing is ever written. No server starts on a folder with a
-    /// lock file meanwhile; a folder without one has had no server.
+    /// For tools that read the folder of a stopped server, or a copy. Writes nothing. If the folder has a lock file,
+    /// no server can start on it in the meantime. A folder without a lock file was never used by a server.
     pub fn read_only(folder: &Path) -> Result<RealDisk, Error> {
         RealDisk::take(folder, false)
     }
@@ -60,7 +60,7 @@ impl RealDisk {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        assert!(!name.contains('/') && name != LOCK, "{name:?} cannot name a file of the store");
+        assert!(!name.contains('/') && name != LOCK, "{name:?} is not a valid file name for the store");
         self.folder.join(name)
     }
 
@@ -85,7 +85,7 @@ impl Disk for RealDisk {
         Ok(Arc::new(RealFile(file)))
     }
 
-    /// Leaves out the lock, folders, and names that are no text: none of them is the store's.
+    /// Omits the lock, folders, and names that are not UTF-8. None of them belongs to the store.
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -110,7 +110,7 @@ impl Disk for RealDisk {
 
     fn sync_names(&self) -> io::Result<()> {
         self.must_be_writable()?;
-        // The kernel tells of a failure once; whoever asks later must hear of it too.
+        // The kernel reports a failure only once, but every later caller must get the error too.
         if self.names_failed.load(Ordering::Acquire) {
             return Err(io::Error::other("an earlier sync of the folder failed"));
         }
@@ -158,7 +158,7 @@ impl File for RealFile {
 
 fn take_lock(folder: &Path) -> Result<fs::File, Error> {
     let failed = |source| io_error(folder, source);
-    // Not emptied on opening: until the lock is ours, what it says is the holder's.
+    // Not truncated on opening: until we hold the lock, the content belongs to the holder.
     let mut lock = OpenOptions::new()
         .read(true)
         .write(true)
@@ -176,7 +176,7 @@ fn take_lock(folder: &Path) -> Result<fs::File, Error> {
     Ok(lock)
 }
 
-/// Readers share the lock and leave what it says.
+/// Readers share the lock and do not change its content.
 fn share_lock(folder: &Path) -> Result<Option<fs::File>, Error> {
     let lock = match fs::File::open(folder.join(LOCK)) {
         Ok(lock) => lock,
@@ -190,7 +190,7 @@ fn share_lock(folder: &Path) -> Result<Option<fs::File>, Error> {
     }
 }
 
-/// Only who holds it alone has written its id.
+/// Only a process that holds the lock exclusively has written its id.
 fn held(folder: &Path, mut lock: fs::File) -> Error {
     let is_shared = lock.try_lock_shared().is_ok();
     let pid = if is_shared { None } else { read_pid(&mut lock) };
@@ -203,11 +203,11 @@ fn read_pid(lock: &mut fs::File) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// A new folder is lost in a power cut unless its parent is synced, and so on upwards.
+/// Syncs the parents of new folders. Otherwise, a power cut could lose a new folder.
 fn create_folder(folder: &Path) -> io::Result<()> {
     let missing: Vec<&Path> =
         folder.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
-    // What is in it is for nobody else on this machine to read.
+    // Other users of this machine must not read the content.
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     for parent in missing.iter().filter_map(|path| path.parent()) {
         let here = parent.as_os_str().is_empty();
@@ -227,54 +227,60 @@ fn holder(pid: Option<u32>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn files_come_back_under_their_names() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let folder = root.path().join("a/b");
         let disk = RealDisk::open(&folder).expect("a new folder");
-        let file = disk.create("one").expect("creates");
-        file.write_at(b"hello", 3).expect("writes");
-        file.sync().expect("syncs");
-        disk.rename("one", "two").expect("renames");
-        disk.sync_names().expect("syncs names");
+        let mode = fs::metadata(&folder).expect("the folder exists").permissions().mode();
+        assert_eq!(mode & 0o077, 0, "other users have no access");
+        let file = disk.create("one").expect("create succeeds");
+        file.write_at(b"hello", 3).expect("write succeeds");
+        file.sync().expect("sync succeeds");
+        disk.rename("one", "two").expect("rename succeeds");
+        disk.sync_names().expect("sync_names succeeds");
         drop((file, disk));
 
         let disk = RealDisk::open(&folder).expect("the same folder");
-        assert_eq!(disk.list().expect("lists"), ["two"]);
-        let file = disk.open("two").expect("opens");
+        assert_eq!(disk.list().expect("list succeeds"), ["two"]);
+        let file = disk.open("two").expect("open succeeds");
         let mut buf = [9; 16];
-        assert_eq!(file.read_at(&mut buf, 1).expect("reads"), 7);
+        assert_eq!(file.read_at(&mut buf, 1).expect("read succeeds"), 7);
         assert_eq!(&buf[..7], b"\0\0hello");
-        assert_eq!(file.len().expect("has a length"), 8);
-        assert!(disk.free_bytes().expect("can tell") > 0);
-        disk.remove("two").expect("removes");
+        assert_eq!(file.len().expect("len succeeds"), 8);
+        assert!(disk.free_bytes().expect("the free space is known") > 0);
+        disk.remove("two").expect("remove succeeds");
         assert_eq!(disk.open("two").err().map(|e| e.kind()), Some(io::ErrorKind::NotFound));
     }
 
     #[test]
     fn a_held_folder_names_its_holder() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let held = RealDisk::open(folder.path()).expect("free");
+        let held = RealDisk::open(folder.path()).expect("the folder is free");
         for second in [RealDisk::open(folder.path()), RealDisk::read_only(folder.path())] {
-            let message = second.err().expect("is held").to_string();
+            let message = second.err().expect("the folder is in use").to_string();
             let pid = std::process::id();
-            assert_eq!(message, format!("data folder {} is held by process {pid}", folder.path().display()));
+            assert_eq!(
+                message,
+                format!("data folder {} is in use by process {pid}", folder.path().display())
+            );
         }
         drop(held);
-        let reading = RealDisk::read_only(folder.path()).expect("free again");
-        RealDisk::read_only(folder.path()).expect("readers share it");
-        let message = RealDisk::open(folder.path()).err().expect("is being read").to_string();
-        assert!(message.ends_with("is held by another process"), "{message}");
+        let reading = RealDisk::read_only(folder.path()).expect("the folder is free again");
+        RealDisk::read_only(folder.path()).expect("readers share the folder");
+        let message = RealDisk::open(folder.path()).err().expect("a reader uses the folder").to_string();
+        assert!(message.ends_with("is in use by another process"), "{message}");
         drop(reading);
-        RealDisk::open(folder.path()).expect("free once more");
+        RealDisk::open(folder.path()).expect("the folder is free again");
     }
 
     #[test]
     fn read_only_leaves_an_empty_folder_empty() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let disk = RealDisk::read_only(folder.path()).expect("needs no lock");
-        assert!(disk.list().expect("lists").is_empty());
+        let disk = RealDisk::read_only(folder.path()).expect("an empty folder needs no lock");
+        assert!(disk.list().expect("list succeeds").is_empty());
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
     }
 
@@ -284,12 +290,12 @@ mod tests {
         RealDisk::open(folder.path())
             .and_then(|disk| disk.create("x").map(drop).map_err(|source| io_error(folder.path(), source)))
             .expect("a folder with a file");
-        let disk = RealDisk::read_only(folder.path()).expect("free");
+        let disk = RealDisk::read_only(folder.path()).expect("the folder is free");
         assert!(disk.create("y").is_err());
         assert!(disk.remove("x").is_err());
         assert!(disk.rename("x", "y").is_err());
-        assert!(disk.open("x").expect("opens").write_at(b"1", 0).is_err());
+        assert!(disk.open("x").expect("open succeeds").write_at(b"1", 0).is_err());
         assert!(RealDisk::read_only(&folder.path().join("none")).is_err());
-        assert_eq!(disk.list().expect("lists"), ["x"]);
+        assert_eq!(disk.list().expect("list succeeds"), ["x"]);
     }
 }

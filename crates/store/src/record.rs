@@ -1,10 +1,12 @@
-//! What the log says: the inputs of the system, in the order they took effect. State is what they amount to.
+//! The records of the log: the inputs of the system, in the order in which they took effect. All state derives from
+//! them.
 //!
-//! Every step of a lane names the address of the lane's step before it (`previous`), so that a key's history is read
-//! by following the chain, and nothing in memory has to remember it.
+//! Every step of a lane contains the address of the previous step of that lane (`previous`). The history of a key is
+//! read by following this chain, and nothing in memory has to remember it.
 
 use self::route::{put_route, put_routes, skip_routes, take_route, take_routes};
-use klambda_core::ids::{Address, NamespaceId, Position, SubscriptionId};
+use crate::address::LogAddress;
+use klambda_core::ids::{NamespaceId, Position, SubscriptionId};
 use klambda_core::lane::Turn;
 use klambda_core::time::Millis;
 use klambda_core::wire::{Malformed, Reader, put_bytes, put_varint};
@@ -17,8 +19,8 @@ pub use self::step::Step;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// An accepted event and where it goes. Takes the next position. `emitted`: by this system itself, together with the
-    /// documents it tells of; nothing that comes in from outside is ever marked so.
+    /// An accepted event and its routes. Uses the next position. `emitted`: the system itself emitted the event,
+    /// together with the documents that it reports on. Events from outside never have this mark.
     Event {
         namespace: NamespaceId,
         time: Millis,
@@ -26,21 +28,21 @@ pub enum Record<'a> {
         event: &'a [u8],
         emitted: bool,
     },
-    /// An event of the past goes to a subscription that catches up.
+    /// Routes an event of the past to a subscription that catches up.
     Routed {
         time: Millis,
         position: Position,
-        at: Address,
+        at: LogAddress,
         accepted: Millis,
         bytes: u32,
         route: Route<'a>,
     },
-    /// `running`: what the lane's open request delivered at that moment. Some steps depend on it, and a crash forgets it.
+    /// `running`: the turn of the lane's open request at that time. Some steps depend on it, and a crash loses it.
     Step {
         time: Millis,
         subscription: SubscriptionId,
         lane: LaneRef<'a>,
-        previous: Address,
+        previous: LogAddress,
         running: Option<Turn>,
         step: Step<'a>,
     },
@@ -49,7 +51,7 @@ pub enum Record<'a> {
         subscription: SubscriptionId,
         change: Change<'a>,
     },
-    /// Dead letters outside lanes that are gone.
+    /// A dead letter outside the lanes was removed.
     DeadLetterGone {
         time: Millis,
         subscription: SubscriptionId,
@@ -61,28 +63,28 @@ pub enum Record<'a> {
         id: u64,
         change: ReplayChange<'a>,
     },
-    /// A copy of an event that still waits, made before its segment is removed.
+    /// A copy of a pending event, made before its segment is removed.
     Kept {
         namespace: NamespaceId,
-        from: Address,
+        from: LogAddress,
         time: Millis,
         position: Position,
         routes: Vec<Route<'a>>,
         event: &'a [u8],
         emitted: bool,
     },
-    /// Documents that changed in one step. The events that tell of it follow in the same frame.
+    /// Documents that changed in one step. The events that report the change follow in the same frame.
     Documents {
         time: Millis,
         changes: Vec<DocumentChange<'a>>,
     },
-    /// A dead letter of a subscription that is gone goes to the one that has its name now, for a replay job (0: none that
-    /// is known).
+    /// A dead letter of a removed subscription moves to the subscription that now has the same name, for a replay
+    /// job. Job 0 means that the job is unknown.
     Moved {
         time: Millis,
         from: SubscriptionId,
         position: Position,
-        at: Address,
+        at: LogAddress,
         accepted: Millis,
         bytes: u32,
         route: Route<'a>,
@@ -94,37 +96,38 @@ pub enum Record<'a> {
 pub struct DocumentChange<'a> {
     pub kind: &'a str,
     pub key: &'a str,
-    /// None: it is removed.
+    /// `None` means that the document is removed.
     pub content: Option<&'a [u8]>,
 }
 
-/// A lane, or an event of an unordered subscription.
+/// A lane, or a single event or all events of an unordered subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneRef<'a> {
     Key(&'a str),
     Alone(Position),
+    Unordered,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// Created or changed: the whole document as JSON.
+    /// Created or changed. Contains the whole document as JSON.
     Put {
         document: &'a str,
     },
     Pause,
     Resume,
-    /// No new events; removed when nothing waits.
+    /// The subscription gets no new events and is removed when no event is pending.
     Drain,
     Remove,
     /// The cursor of a subscription that catches up.
     Caught {
         up_to: Position,
     },
-    /// No new events; what still waits at this time becomes dead letters.
+    /// The subscription gets no new events. Events that are still pending at this time become dead letters.
     Retire {
         until: Millis,
     },
-    /// Nothing waits any more. Its name is free, its dead letters stay.
+    /// No event is pending any more. The name is free; the dead letters stay.
     Retired,
 }
 
@@ -143,7 +146,7 @@ pub enum ReplayChange<'a> {
     Ended {
         job: &'a str,
     },
-    /// What it found to do, before it does any of it.
+    /// The plan of the replay, recorded before any of its work.
     Planned {
         job: &'a str,
     },
@@ -160,20 +163,20 @@ const DOCUMENTS: u8 = 8;
 const EMITTED: u8 = 9;
 const KEPT_EMITTED: u8 = 10;
 const MOVED: u8 = 11;
-/// As `MOVED`, by a replay.
+/// Like `MOVED`, for a replay.
 const REPLAYED: u8 = 12;
 
-/// Whether a record takes a position, from its first byte.
+/// True if a record uses a position. Reads only its first byte.
 pub fn is_event(body: &[u8]) -> bool {
     matches!(body.first(), Some(&(EVENT | EMITTED)))
 }
 
-/// Whether a record holds an event that this system emitted itself, from its first byte.
+/// True if a record contains an event that the system emitted. Reads only its first byte.
 pub fn is_emitted(body: &[u8]) -> bool {
     matches!(body.first(), Some(&(EMITTED | KEPT_EMITTED)))
 }
 
-/// The namespace of an event's record.
+/// The namespace of an event record.
 pub fn namespace_of(body: &[u8]) -> Result<NamespaceId, Malformed> {
     let mut r = Reader::new(body);
     match r.u8()? {
@@ -182,7 +185,7 @@ pub fn namespace_of(body: &[u8]) -> Result<NamespaceId, Malformed> {
     }
 }
 
-/// The event in an event's record. Whatever stands before it is read past.
+/// The event in an event record.
 pub fn event_of(body: &[u8]) -> Result<&[u8], Malformed> {
     let mut r = Reader::new(body);
     let numbers = match r.u8()? {
@@ -197,7 +200,7 @@ pub fn event_of(body: &[u8]) -> Result<&[u8], Malformed> {
     Ok(r.rest())
 }
 
-/// What stands before the event's own bytes in its record.
+/// The part of an event record before the event itself.
 #[derive(Clone, Copy, Debug)]
 pub struct EventHead<'a> {
     pub namespace: NamespaceId,
@@ -315,7 +318,7 @@ impl<'a> Record<'a> {
             ROUTED => Record::Routed {
                 time: Millis(r.varint()?),
                 position: Position(r.varint()?),
-                at: Address(r.varint()?),
+                at: LogAddress(r.varint()?),
                 accepted: Millis(r.varint()?),
                 bytes: r.u32()?,
                 route: take_route(r)?,
@@ -323,7 +326,7 @@ impl<'a> Record<'a> {
             STEP => Record::Step {
                 time: Millis(r.varint()?),
                 subscription: SubscriptionId(r.u32()?),
-                previous: Address(r.varint()?),
+                previous: LogAddress(r.varint()?),
                 lane: take_lane(r)?,
                 running: match r.u8()? {
                     0 => None,
@@ -361,7 +364,7 @@ impl<'a> Record<'a> {
             },
             KEPT | KEPT_EMITTED => Record::Kept {
                 namespace: NamespaceId(r.varint()?),
-                from: Address(r.varint()?),
+                from: LogAddress(r.varint()?),
                 time: Millis(r.varint()?),
                 position: Position(r.varint()?),
                 routes: take_routes(r)?,
@@ -373,7 +376,7 @@ impl<'a> Record<'a> {
                 time: Millis(r.varint()?),
                 from: SubscriptionId(r.u32()?),
                 position: Position(r.varint()?),
-                at: Address(r.varint()?),
+                at: LogAddress(r.varint()?),
                 accepted: Millis(r.varint()?),
                 bytes: r.u32()?,
                 route: take_route(r)?,
@@ -439,6 +442,7 @@ fn put_lane(out: &mut Vec<u8>, lane: LaneRef<'_>) {
             out.push(1);
             put_varint(out, position.0);
         }
+        LaneRef::Unordered => out.push(2),
     }
 }
 
@@ -446,6 +450,7 @@ fn take_lane<'a>(r: &mut Reader<'a>) -> Result<LaneRef<'a>, Malformed> {
     match r.u8()? {
         0 => Ok(LaneRef::Key(r.text()?)),
         1 => Ok(LaneRef::Alone(Position(r.varint()?))),
+        2 => Ok(LaneRef::Unordered),
         _ => Err(Malformed("lane")),
     }
 }

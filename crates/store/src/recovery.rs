@@ -1,44 +1,46 @@
-//! Opening a log after anything at all.
+//! Opens a log after any kind of shutdown or crash.
 //!
-//! Frames are read from the checkpoint to the first one that is not whole. Then one question decides: was that place
-//! durable once? A later frame that says so (`synced`), in this segment or a later one, proves damage, and so does the
-//! checkpoint or the `witness`: the log is refused. Otherwise it is the tail of writes that no sync ever covered: it is cut, by removing later segments (newest
-//! first) and zeroing the rest, before anything new is written, so that nothing of it can come back.
+//! Recovery reads frames from the checkpoint to the first frame that is not intact. Then it decides whether that
+//! place was once durable. It was if a later frame says so (`synced`), in this segment or a later one, or if the
+//! checkpoint or the `witness` does. In that case the log is damaged and refused. Otherwise, the place is the tail of
+//! writes that no sync covered. Recovery truncates the tail before anything new is written: it removes later
+//! segments, newest first, and overwrites the rest with zeros. So nothing of the tail can reappear.
 //!
-//! What is found beyond the last sync that is proven is written once more and synced: after a sync that failed, the
-//! kernel shows bytes that it will never write. All of this can be done any number of times.
+//! Frames beyond the last proven sync are written again and synced, because after a failed sync the kernel may show
+//! bytes that it will never write. Recovery can be repeated any number of times.
 
+use crate::address::LogAddress;
 use crate::disk::Disk;
 use crate::log::{Error, Log, Options};
 use crate::segment::{self, FRAME_ALIGN, FRAME_HEADER, FrameHeader, Segment};
 use crate::witness;
 use bytes::Bytes;
-use klambda_core::ids::{Address, Position};
+use klambda_core::ids::Position;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// What opening found.
+/// The result of opening a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub records: u64,
     pub frames: u64,
-    /// An unsynced tail that was not whole: where, and how many bytes.
-    pub cut: Option<(Address, u64)>,
+    /// The incomplete unsynced tail that was truncated: its address and size in bytes.
+    pub cut: Option<(LogAddress, u64)>,
 }
 
-/// Where the tables leave off.
+/// The end of the state that the tables contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    pub address: Address,
+    pub address: LogAddress,
     pub next_position: Position,
 }
 
-pub type OnRecord<'a> = dyn FnMut(Address, Bytes, Position) -> Result<(), Error> + 'a;
+pub type OnRecord<'a> = dyn FnMut(LogAddress, Bytes, Position) -> Result<(), Error> + 'a;
 
-/// Opens the log, hands every record since the checkpoint to `on_record` and is ready to write.
+/// Opens the log, passes every record since the checkpoint to `on_record`, and prepares the log for writing.
 pub fn open(
     disk: Arc<dyn Disk>,
     options: Options,
@@ -61,15 +63,16 @@ pub fn open(
     }
     clean_end(&*disk, &listed.segments, &mut scan, removed)?;
     let Scan { at, next_position, report, .. } = scan;
-    let log = Log::resume(disk, options, listed.segments, at, next_position, now)
-        .ok_or_else(|| Error::Damaged { file: "log".into(), offset: 0, what: "no segment".into() })?;
+    let log = Log::resume(disk, options, listed.segments, at, next_position, now).ok_or_else(|| {
+        Error::Damaged { file: "log".into(), offset: 0, what: "the log has no segment".into() }
+    })?;
     Ok((log, report))
 }
 
 /// The files of the log, oldest first.
 pub(crate) struct Listed {
     pub(crate) segments: VecDeque<Segment>,
-    /// From the first file on whose header never became durable: nothing of these was.
+    /// The files from the first one whose header never became durable. Nothing in them was durable.
     pub(crate) unsynced: Vec<Segment>,
 }
 
@@ -80,7 +83,7 @@ impl Listed {
             move |source| Error::Io { file, source }
         };
         let names = disk.list().map_err(io("data folder"))?;
-        let mut bases: Vec<Address> = names.iter().filter_map(|name| Segment::base_of(name)).collect();
+        let mut bases: Vec<LogAddress> = names.iter().filter_map(|name| Segment::base_of(name)).collect();
         bases.sort_unstable();
         let mut listed = Listed { segments: VecDeque::new(), unsynced: Vec::new() };
         for base in bases {
@@ -95,7 +98,7 @@ impl Listed {
                 _ => listed.unsynced.push(Segment::without_header(disk, base).map_err(io(&name))?),
             }
         }
-        let is_new = listed.segments.is_empty() && from.address == Address(0);
+        let is_new = listed.segments.is_empty() && from.address == LogAddress(0);
         let covered = listed.segments.iter().any(|s| s.base <= from.address && from.address <= s.end());
         match covered || is_new {
             true => Ok(listed),
@@ -106,7 +109,7 @@ impl Listed {
     }
 }
 
-const BAD_HEADER: &str = "the segment's header is damaged";
+const BAD_HEADER: &str = "the header of the segment is damaged";
 
 fn check_order(before: Option<&Segment>, segment: &Segment) -> Result<(), Error> {
     match before {
@@ -117,40 +120,40 @@ fn check_order(before: Option<&Segment>, segment: &Segment) -> Result<(), Error>
     }
 }
 
-/// A segment has its full length before it is used.
+/// A segment has its full length before it is used, so a shorter file is damaged.
 fn check_length(segment: &Segment) -> Result<(), Error> {
     let name = Segment::name(segment.base);
     match segment.file.len() {
-        Ok(length) if length < segment.capacity => Err(damaged(&name, length, "the file is cut short")),
+        Ok(length) if length < segment.capacity => Err(damaged(&name, length, "the file is truncated")),
         Ok(_) => Ok(()),
         Err(source) => Err(Error::Io { file: name, source }),
     }
 }
 
 pub(crate) struct Scan {
-    /// The segment that the log ends in.
+    /// The index of the segment in which the log ends.
     pub(crate) segment: usize,
-    pub(crate) at: Address,
+    pub(crate) at: LogAddress,
     pub(crate) next_position: Position,
     pub(crate) report: Report,
-    /// The furthest anything so far says was durable.
-    synced: Address,
+    /// The highest address known to have been durable.
+    synced: LogAddress,
 }
 
 impl Scan {
-    /// `durable`: what is known to have been so, without reading the log.
-    pub(crate) fn new(segments: &VecDeque<Segment>, from: Checkpoint, durable: Address) -> Scan {
+    /// `durable`: the address up to which the log is known to be durable without reading it.
+    pub(crate) fn new(segments: &VecDeque<Segment>, from: Checkpoint, durable: LogAddress) -> Scan {
         let segment = segments.partition_point(|s| s.base <= from.address).saturating_sub(1);
         let at = segments.get(segment).map_or(from.address, |s| from.address.max(s.start()));
         Scan { segment, at, next_position: from.next_position, report: Report::default(), synced: durable }
     }
 
-    /// Reads to the log's end. Afterwards `at` is where it ends.
+    /// Reads to the end of the log and sets `at` to it.
     pub(crate) fn run(&mut self, listed: &Listed, on_record: &mut OnRecord<'_>) -> Result<(), Error> {
         while let Some(segment) = listed.segments.get(self.segment) {
             self.run_segment(segment, on_record)?;
             match listed.segments.get(self.segment + 1) {
-                // The log went on in the next segment from exactly here.
+                // The log continues in the next segment exactly from here.
                 Some(next) if next.previous_end == self.at => {
                     self.segment += 1;
                     self.at = next.start();
@@ -169,7 +172,7 @@ impl Scan {
             let Some(header) = FrameHeader::decode(&head, self.at) else { return Ok(()) };
             let frame = window.read(self.at, FRAME_HEADER + header.length as usize)?;
             let Some(records) = segment::records(&frame, self.at, &header) else { return Ok(()) };
-            let next = Address(self.at.0 + header.stride());
+            let next = LogAddress(self.at.0 + header.stride());
             if planted::is_on(Bug::RecoveryStopsEarly)
                 && FrameHeader::decode(&window.read(next, FRAME_HEADER)?, next).is_none()
             {
@@ -189,16 +192,16 @@ impl Scan {
         }
     }
 
-    /// Positions are counted, not stored: every place that names one must agree with the count.
-    fn must_count_from(&self, named: Position, segment: &Segment, at: Address) -> Result<(), Error> {
+    /// Positions are counted, not stored. Every stored position must match the count.
+    fn must_count_from(&self, named: Position, segment: &Segment, at: LogAddress) -> Result<(), Error> {
         if named == self.next_position {
             return Ok(());
         }
-        let what = format!("position {} follows, but position {named} is named", self.next_position);
+        let what = format!("expected position {}, but found position {named}", self.next_position);
         Err(damaged(&Segment::name(segment.base), segment.offset(at), &what))
     }
 
-    /// The frame at `self.at` is not whole. Damage, if anything later says that this place was durable.
+    /// The frame at `self.at` is not intact. This is damage if anything later shows that this place was durable.
     fn refuse_if_durable(&self, listed: &Listed) -> Result<(), Error> {
         let mut durable = self.synced;
         for segment in listed.segments.iter().skip(self.segment).chain(&listed.unsynced) {
@@ -214,24 +217,24 @@ impl Scan {
             return Err(damaged(&Segment::name(lost.base), 0, BAD_HEADER));
         }
         let (base, offset) = here.map_or((self.at, 0), |here| (here.base, here.offset(self.at)));
-        Err(damaged(&Segment::name(base), offset, "a frame that was durable is damaged"))
+        Err(damaged(&Segment::name(base), offset, "a durable frame is damaged"))
     }
 
-    /// Something stands where the next frame would.
+    /// True if there are non-zero bytes at the place of the next frame.
     fn has_remains(&self, segment: &Segment) -> bool {
         let mut head = [0; FRAME_HEADER];
         read_at(segment, self.at, &mut head).is_ok() && head != [0; FRAME_HEADER] && self.at < segment.end()
     }
 }
 
-/// The furthest that any whole frame header from `at` on says was durable.
-fn synced_after(segment: &Segment, at: Address) -> Result<Address, Error> {
-    let mut durable = Address(0);
+/// The highest durable address in all intact frame headers from `at` on.
+fn synced_after(segment: &Segment, at: LogAddress) -> Result<LogAddress, Error> {
+    let mut durable = LogAddress(0);
     for_each_chunk(segment, at, segment.end(), &mut |start, bytes| {
         for offset in (0..bytes.len()).step_by(FRAME_ALIGN as usize) {
             let slot = &bytes[offset..];
             if slot[0] != 0
-                && let Some(header) = FrameHeader::decode(slot, Address(start.0 + offset as u64))
+                && let Some(header) = FrameHeader::decode(slot, LogAddress(start.0 + offset as u64))
             {
                 durable = durable.max(header.synced);
             }
@@ -240,8 +243,8 @@ fn synced_after(segment: &Segment, at: Address) -> Result<Address, Error> {
     Ok(durable)
 }
 
-/// Ranges (offset, length) of bytes after the log's end that are not zero.
-pub(crate) fn unsynced_tail(segment: &Segment, at: Address) -> Result<Vec<(u64, u64)>, Error> {
+/// The ranges (offset, length) after the end of the log that are not zero.
+pub(crate) fn unsynced_tail(segment: &Segment, at: LogAddress) -> Result<Vec<(u64, u64)>, Error> {
     const BLOCK: usize = 4096;
     let mut found = Vec::new();
     for_each_chunk(segment, at, segment.end(), &mut |start, bytes| {
@@ -254,14 +257,14 @@ pub(crate) fn unsynced_tail(segment: &Segment, at: Address) -> Result<Vec<(u64, 
     Ok(found)
 }
 
-/// A segment can be large: it is never in memory as a whole.
+/// Segments can be large, so they are read in chunks.
 const CHUNK: usize = 1 << 20;
 
 pub(crate) fn for_each_chunk(
     segment: &Segment,
-    from: Address,
-    end: Address,
-    f: &mut dyn FnMut(Address, &[u8]),
+    from: LogAddress,
+    end: LogAddress,
+    f: &mut dyn FnMut(LogAddress, &[u8]),
 ) -> Result<(), Error> {
     let mut chunk = vec![0; CHUNK];
     let mut at = from;
@@ -277,21 +280,21 @@ pub(crate) fn for_each_chunk(
     Ok(())
 }
 
-pub(crate) fn read_at(segment: &Segment, at: Address, buf: &mut [u8]) -> Result<usize, Error> {
+pub(crate) fn read_at(segment: &Segment, at: LogAddress, buf: &mut [u8]) -> Result<usize, Error> {
     let io = |source| Error::Io { file: Segment::name(segment.base), source };
     segment.file.read_at(buf, segment.offset(at)).map_err(io)
 }
 
-/// Reads a segment from front to back in large pieces.
+/// Reads a segment sequentially in large pieces.
 struct Window<'a> {
     segment: &'a Segment,
-    start: Address,
+    start: LogAddress,
     bytes: Bytes,
 }
 
 impl Window<'_> {
-    /// `length` bytes from `at`, or what there is of them.
-    fn read(&mut self, at: Address, length: usize) -> Result<Bytes, Error> {
+    /// Reads `length` bytes from `at`, or fewer at the end of the segment.
+    fn read(&mut self, at: LogAddress, length: usize) -> Result<Bytes, Error> {
         let length = length.min(self.segment.end().0.saturating_sub(at.0) as usize);
         if at < self.start || (at.0 - self.start.0) as usize + length > self.bytes.len() {
             let want = length.max(CHUNK).min(self.segment.end().0.saturating_sub(at.0) as usize);
@@ -306,7 +309,8 @@ impl Window<'_> {
     }
 }
 
-/// Makes the end of the log clean and durable: zeros after it, and no doubt before it. `removed` is what was cut already.
+/// Makes the end of the log clean and durable: only zeros after it, and everything before it synced. `removed`: the
+/// number of bytes already removed.
 fn clean_end(
     disk: &dyn Disk,
     segments: &VecDeque<Segment>,
@@ -321,7 +325,7 @@ fn clean_end(
         bytes += length;
     }
     scan.report.cut = (bytes > 0).then_some((scan.at, bytes));
-    // Also the name of a segment that was begun just before the process ended.
+    // This also covers the name of a segment that was created just before the process ended.
     disk.sync_names().map_err(io)?;
     let mut end = scan.at;
     for segment in segments.iter().rev() {
@@ -335,10 +339,11 @@ fn clean_end(
     Ok(())
 }
 
-/// Removes segments that the log does not reach, newest first: a crash in between leaves no hole. Answers their bytes.
+/// Removes segments beyond the end of the log, newest first, so that a crash in between leaves no hole. Returns their
+/// total size.
 fn remove_after(disk: &dyn Disk, segments: &VecDeque<Segment>) -> io::Result<u64> {
-    let known: Vec<Address> = segments.iter().map(|segment| segment.base).collect();
-    let mut bases: Vec<Address> = disk.list()?.iter().filter_map(|name| Segment::base_of(name)).collect();
+    let known: Vec<LogAddress> = segments.iter().map(|segment| segment.base).collect();
+    let mut bases: Vec<LogAddress> = disk.list()?.iter().filter_map(|name| Segment::base_of(name)).collect();
     bases.retain(|base| !known.contains(base));
     bases.sort_unstable_by(|a, b| b.cmp(a));
     let mut bytes = 0;
@@ -351,8 +356,8 @@ fn remove_after(disk: &dyn Disk, segments: &VecDeque<Segment>) -> io::Result<u64
     Ok(bytes)
 }
 
-/// Writes what is there once more, so that a sync covers it whatever became of the write before.
-fn rewrite(segment: &Segment, from: Address, end: Address) -> Result<(), Error> {
+/// Writes the existing bytes again, so that the next sync covers them regardless of earlier failures.
+fn rewrite(segment: &Segment, from: LogAddress, end: LogAddress) -> Result<(), Error> {
     let mut failed = Ok(());
     for_each_chunk(segment, from, end, &mut |at, bytes| {
         if failed.is_ok() {

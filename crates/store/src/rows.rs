@@ -1,7 +1,8 @@
-//! All state that is looked up by key: rows changed since the last checkpoint in memory, the rest in tables.
+//! All state that is looked up by key. Rows that changed since the last checkpoint are in memory, the others in
+//! tables.
 //!
-//! A checkpoint freezes the changed rows at one instant, writes them as the newest table and then forgets them. Rows are
-//! durable by the log alone until then, so a change here costs no disk access.
+//! A checkpoint freezes the changed rows at one point in time, writes them to a new table and then drops them from
+//! memory. Until then, the log alone makes them durable, so a change costs no disk access.
 
 use crate::table::Error;
 use crate::tables::TableSet;
@@ -11,13 +12,13 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Key to value, or to nothing if the row is deleted.
+/// Key to value, or to `None` if the row is deleted.
 pub type Changed = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
 
-/// Key and value.
+/// A key and its value.
 pub type Row = (Vec<u8>, Vec<u8>);
 
-/// What a row costs in memory beside its key and value.
+/// Memory per row in addition to key and value.
 const ROW_OVERHEAD: usize = 80;
 
 #[derive(Default)]
@@ -35,7 +36,7 @@ impl Rows {
         Rows { tables, ..Rows::default() }
     }
 
-    /// How many rows were read so far: the work of a step is the difference.
+    /// The number of rows read so far. The difference between two calls measures the work of a step.
     pub fn read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
     }
@@ -72,7 +73,7 @@ impl Rows {
         }
     }
 
-    /// Up to `limit` rows whose keys begin with `prefix`, from `from` on, in order.
+    /// Up to `limit` rows whose keys have this prefix, starting at `from`, in order.
     pub fn scan(&self, prefix: &[u8], from: &[u8], limit: usize) -> Result<Vec<Row>, Error> {
         let from = from.max(prefix);
         let mut newest = memory_rows(&self.changed, from).peekable();
@@ -97,7 +98,7 @@ impl Rows {
                 true => std::mem::replace(&mut stored, tables.next().transpose()?),
                 false => None,
             };
-            // Deleted rows are passed over by the thousand: they cost no memory.
+            // Skips deleted rows without collecting them.
             found.extend(match changed.or(froze) {
                 Some((key, value)) => value.map(|value| (key.to_vec(), value.to_vec())),
                 None => below.and_then(|(key, value)| value.map(|value| (key, value))),
@@ -107,26 +108,26 @@ impl Rows {
         Ok(found)
     }
 
-    /// What is in memory of them, but for the tables.
+    /// Memory used, without the tables.
     pub fn memory_bytes(&self) -> usize {
         self.changed_bytes + self.frozen.as_ref().map_or(0, |_| self.frozen_bytes)
     }
 
-    /// Bytes of rows changed since the last freeze.
+    /// Size of the rows that changed since the last freeze.
     pub fn changed_bytes(&self) -> usize {
         self.changed_bytes
     }
 
-    /// What a checkpoint writes. Nothing is frozen while another checkpoint is under way.
+    /// Freezes the changed rows for a checkpoint. Only one checkpoint may run at a time.
     pub fn freeze(&mut self) -> Arc<Changed> {
-        assert!(self.frozen.is_none(), "one checkpoint at a time");
+        assert!(self.frozen.is_none(), "only one checkpoint may run at a time");
         self.frozen_bytes = std::mem::take(&mut self.changed_bytes);
         let frozen = Arc::new(std::mem::take(&mut self.changed));
         self.frozen = Some(frozen.clone());
         frozen
     }
 
-    /// The checkpoint failed: what it froze counts as changed again, under what changed since.
+    /// The checkpoint failed: the frozen rows count as changed again, except where a newer change exists.
     pub fn thaw(&mut self) {
         let Some(frozen) = self.frozen.take() else { return };
         for (key, value) in frozen.iter() {
@@ -136,7 +137,7 @@ impl Rows {
         }
     }
 
-    /// The checkpoint is durable.
+    /// The checkpoint is durable. Drops the frozen rows.
     pub fn settle(&mut self, tables: TableSet) {
         if planted::is_on(Bug::CheckpointForgets) {
             self.changed.clear();

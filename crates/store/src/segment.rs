@@ -9,12 +9,13 @@
 //!            magic u32, length u32 (of the records), first_position u64, synced u64, count u32, crc u32
 //! record   = length u32, crc u32 (of its address and body), body
 //! ```
-//! An address is `base` + offset in the file. Checksums cover addresses, so bytes that stand in the wrong place, or that
-//! an earlier life of the file left behind, are never taken for good. `synced` says how far the log was durable when the
-//! frame was written: that is how recovery tells a torn tail from damage.
+//! An address is `base` plus the offset in the file. Checksums cover addresses, so bytes at the wrong place, or left
+//! over from an earlier use of the file, are never accepted. `synced` is the address up to which the log was durable
+//! when the frame was written. With it, recovery distinguishes a torn tail from damage.
 
+use crate::address::LogAddress;
 use crate::disk::{Disk, File, read_exact_at};
-use klambda_core::ids::{Address, Position};
+use klambda_core::ids::Position;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use std::io;
@@ -31,36 +32,36 @@ const FRAME_MAGIC: u32 = 0x6b6c_6672;
 #[derive(Clone)]
 pub struct Segment {
     pub file: Arc<dyn File>,
-    pub base: Address,
+    pub base: LogAddress,
     pub capacity: u64,
-    /// Where the log ended in the segment before.
-    pub previous_end: Address,
+    /// Where the log ended in the previous segment.
+    pub previous_end: LogAddress,
     pub first_position: Position,
     pub created: Millis,
 }
 
 impl Segment {
-    pub fn name(base: Address) -> String {
+    pub fn name(base: LogAddress) -> String {
         format!("log-{:016x}", base.0)
     }
 
-    pub fn base_of(name: &str) -> Option<Address> {
-        u64::from_str_radix(name.strip_prefix("log-")?, 16).ok().map(Address)
+    pub fn base_of(name: &str) -> Option<LogAddress> {
+        u64::from_str_radix(name.strip_prefix("log-")?, 16).ok().map(LogAddress)
     }
 
-    pub fn start(&self) -> Address {
-        Address(self.base.0 + HEADER)
+    pub fn start(&self) -> LogAddress {
+        LogAddress(self.base.0 + HEADER)
     }
 
-    pub fn end(&self) -> Address {
-        Address(self.base.0 + self.capacity)
+    pub fn end(&self) -> LogAddress {
+        LogAddress(self.base.0 + self.capacity)
     }
 
-    pub fn offset(&self, at: Address) -> u64 {
+    pub fn offset(&self, at: LogAddress) -> u64 {
         at.0 - self.base.0
     }
 
-    /// Takes a zeroed file into use.
+    /// Starts to use a zeroed file as a segment.
     pub fn begin(
         disk: &dyn Disk,
         spare: &str,
@@ -72,7 +73,7 @@ impl Segment {
         Ok(segment.with(file))
     }
 
-    pub fn open(disk: &dyn Disk, base: Address) -> io::Result<Option<Segment>> {
+    pub fn open(disk: &dyn Disk, base: LogAddress) -> io::Result<Option<Segment>> {
         let file = disk.open(&Segment::name(base))?;
         let mut bytes = [0; HEADER as usize];
         if file.len()? < HEADER {
@@ -82,13 +83,13 @@ impl Segment {
         Ok(SegmentHeader::decode(&bytes).filter(|header| header.base == base).map(|header| header.with(file)))
     }
 
-    /// A file that says nothing of itself, to look for frames in.
-    pub(crate) fn without_header(disk: &dyn Disk, base: Address) -> io::Result<Segment> {
+    /// A file without a valid header, to search for frames.
+    pub(crate) fn without_header(disk: &dyn Disk, base: LogAddress) -> io::Result<Segment> {
         let file = disk.open(&Segment::name(base))?;
         let nothing = SegmentHeader {
             base,
             capacity: file.len()?,
-            previous_end: Address(u64::MAX),
+            previous_end: LogAddress(u64::MAX),
             first_position: Position(0),
             created: Millis::ZERO,
         };
@@ -96,15 +97,15 @@ impl Segment {
     }
 }
 
-/// No header says more: a petabyte of log, a terabyte of segment.
+/// Limits for the values in a header: a petabyte of log, a terabyte per segment.
 const ADDRESS_MAX: u64 = 1 << 50;
 const CAPACITY_MAX: u64 = 1 << 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    pub base: Address,
+    pub base: LogAddress,
     pub capacity: u64,
-    pub previous_end: Address,
+    pub previous_end: LogAddress,
     pub first_position: Position,
     pub created: Millis,
 }
@@ -139,12 +140,12 @@ impl SegmentHeader {
         let good = u32_at(bytes, 0) == MAGIC
             && u32_at(bytes, 4) == FORMAT_VERSION
             && u32_at(bytes, 60) == crc32fast::hash(&bytes[..60])
-            // Sums of addresses and capacities stay far below what a number can hold.
+            // With these limits, sums of addresses and capacities cannot overflow.
             && u64_at(bytes, 8) <= ADDRESS_MAX
             && u64_at(bytes, 40) <= CAPACITY_MAX;
         good.then(|| SegmentHeader {
-            base: Address(u64_at(bytes, 8)),
-            previous_end: Address(u64_at(bytes, 16)),
+            base: LogAddress(u64_at(bytes, 8)),
+            previous_end: LogAddress(u64_at(bytes, 16)),
             first_position: Position(u64_at(bytes, 24)),
             created: Millis(u64_at(bytes, 32)),
             capacity: u64_at(bytes, 40),
@@ -154,16 +155,16 @@ impl SegmentHeader {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// Bytes of records, without header and padding.
+    /// Size of the records, without header and padding.
     pub length: u32,
-    /// The position the first event of this frame has, or would have.
+    /// The position of the first event of this frame, or of the next event if the frame has none.
     pub first_position: Position,
-    pub synced: Address,
+    pub synced: LogAddress,
     pub count: u32,
 }
 
 impl FrameHeader {
-    pub fn encode(&self, at: Address) -> [u8; FRAME_HEADER] {
+    pub fn encode(&self, at: LogAddress) -> [u8; FRAME_HEADER] {
         let mut out = [0; FRAME_HEADER];
         out[0..4].copy_from_slice(&FRAME_MAGIC.to_le_bytes());
         out[4..8].copy_from_slice(&self.length.to_le_bytes());
@@ -175,7 +176,7 @@ impl FrameHeader {
         out
     }
 
-    pub fn decode(bytes: &[u8], at: Address) -> Option<FrameHeader> {
+    pub fn decode(bytes: &[u8], at: LogAddress) -> Option<FrameHeader> {
         let bytes: &[u8; FRAME_HEADER] = bytes.first_chunk()?;
         if u32_at(bytes, 0) != FRAME_MAGIC || u32_at(bytes, 28) != checksum(at, &bytes[..28]) {
             return None;
@@ -183,29 +184,29 @@ impl FrameHeader {
         Some(FrameHeader {
             length: u32_at(bytes, 4),
             first_position: Position(u64_at(bytes, 8)),
-            synced: Address(u64_at(bytes, 16)),
+            synced: LogAddress(u64_at(bytes, 16)),
             count: u32_at(bytes, 24),
         })
     }
 
-    /// Bytes from this frame's beginning to the next one's.
+    /// Distance in bytes from the start of this frame to the next.
     pub fn stride(&self) -> u64 {
         (FRAME_HEADER as u64 + u64::from(self.length)).next_multiple_of(FRAME_ALIGN)
     }
 }
 
-/// The records of a frame: address and body of each. `None` as soon as something does not fit.
+/// The address and range of each record of a frame. `None` if any record is invalid.
 pub fn records(
     frame: &[u8],
-    at: Address,
+    at: LogAddress,
     header: &FrameHeader,
-) -> Option<Vec<(Address, std::ops::Range<usize>)>> {
+) -> Option<Vec<(LogAddress, std::ops::Range<usize>)>> {
     let end = FRAME_HEADER + header.length as usize;
     let mut offset = FRAME_HEADER;
     // A wrong count must not reserve memory.
     let mut found = Vec::with_capacity(header.count.min(header.length / RECORD_HEADER as u32) as usize);
     while offset < end {
-        let address = Address(at.0 + offset as u64);
+        let address = LogAddress(at.0 + offset as u64);
         let body = record_body(frame.get(offset..end)?, address)?;
         let start = offset + RECORD_HEADER;
         offset = start + body.len();
@@ -214,15 +215,15 @@ pub fn records(
     (found.len() == header.count as usize).then_some(found)
 }
 
-/// The body of the record that begins at `bytes`, if it is whole and right.
-pub fn record_body(bytes: &[u8], at: Address) -> Option<&[u8]> {
+/// The body of the record at the beginning of `bytes`, if it is complete and its checksum matches.
+pub fn record_body(bytes: &[u8], at: LogAddress) -> Option<&[u8]> {
     let header: &[u8; RECORD_HEADER] = bytes.first_chunk()?;
     let length = u32_at(header, 0) as usize;
     let body = bytes.get(RECORD_HEADER..RECORD_HEADER.checked_add(length)?)?;
     (u32_at(header, 4) == checksum(at, body) || planted::is_on(Bug::ChecksumIgnored)).then_some(body)
 }
 
-pub fn checksum(at: Address, body: &[u8]) -> u32 {
+pub fn checksum(at: LogAddress, body: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&at.0.to_le_bytes());
     crc.update(&(body.len() as u32).to_le_bytes());

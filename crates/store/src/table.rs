@@ -1,10 +1,11 @@
-//! An immutable file of rows in key order: a key, and a value or a tombstone.
+//! An immutable file of rows in key order. A row has a key and either a value or a tombstone.
 //!
 //! # Constraints
-//! - Written once from front to back, synced, never changed. The caller makes its name durable and lists it somewhere.
-//! - Any number of rows costs little memory: of a table only the top block is kept, about 100 bytes per 2 MB, and its
-//!   filters if it was written with any, 10 bits per row. Everything else is read when it is needed.
-//! - Every byte is under a checksum, and every checksum is checked on every read from the disk.
+//! - Written once from front to back, synced, never changed. The caller makes its name durable and records it in a
+//!   list.
+//! - Memory use is small for any number of rows. An open table keeps only the top block (about 100 bytes per 2 MB)
+//!   and its filters, if it has any (10 bits per row). Everything else is read on demand.
+//! - Checksums cover every byte, and every read from the disk verifies them.
 //!
 //! # Layout
 //! ```text
@@ -17,16 +18,16 @@
 //! footer = 128 bytes, crc included              see `Footer`
 //! crc    = CRC-32 of the block's offset in the file (8 bytes) and the block, 4 bytes
 //! ```
-//! Integers are little endian, lengths inside blocks are varints and include the checksum. Rows are as `block` says.
-//! Offsets are not stored: blocks lie end to end, so each begins where the one before ends. A separator is the
-//! shortest key above everything before its block and not above anything in it.
+//! Integers are little-endian. Lengths inside blocks are varints and include the checksum. The module `block`
+//! describes the rows. Offsets are not stored: each block begins where the previous one ends. A separator is the
+//! shortest key that is greater than every key before its block and not greater than any key in it.
 //!
 //! # Failure
-//! - A file that was not finished has no footer and does not open.
-//! - A wrong checksum or a length that cannot be is `Error::Damaged` with the place. There is no guessing and no
-//!   partial answer: a read is right or it is an error. Nothing read from a file can cause a panic.
-//! - A footer of another format version is `Error::Version`: its size, place and checksum stay for ever.
-//! - An I/O error is passed on as `Error::Io`; the table stays usable.
+//! - An unfinished file has no footer and does not open.
+//! - A wrong checksum or an impossible length is `Error::Damaged` with the location. A read never returns partial or
+//!   guessed data: it is correct or an error. No file content can cause a panic.
+//! - A footer of another format version is `Error::Version`. The size, place and checksum of the footer never change.
+//! - An I/O error is returned as `Error::Io`; the table stays usable.
 
 mod block;
 mod cursor;
@@ -46,7 +47,7 @@ use siphasher::sip::SipHasher13;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A handle; clones share the open file.
+/// A handle to a table. Clones share the open file.
 #[derive(Clone)]
 pub struct Table(Arc<Inner>);
 
@@ -54,20 +55,20 @@ pub struct Table(Arc<Inner>);
 pub enum Error {
     #[error("{file} is damaged at byte {offset}: {what}")]
     Damaged { file: String, offset: u64, what: &'static str },
-    #[error("{file} has table format {found}, and this program reads format {VERSION}")]
+    #[error("{file} has table format {found}, but this version supports only format {VERSION}")]
     Version { file: String, found: u32 },
     #[error("{file}: {source}")]
     Io { file: String, source: io::Error },
 }
 
 impl Error {
-    /// The folder is in a state that only a restart finds out.
+    /// True if file names may be lost, so that only a restart shows the state of the folder.
     pub fn are_names_lost(&self) -> bool {
         matches!(self, Error::Io { source, .. } if crate::disk::are_names_lost(source))
     }
 }
 
-/// The span of time a table's rows belong to, as its writer said.
+/// The time span of the rows in a table, as set by its writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     pub min: Millis,
@@ -78,7 +79,7 @@ struct Inner {
     source: Source,
     footer: Footer,
     top: Top,
-    /// The index block read last, with its group's number: a small table has only this one.
+    /// The index block that was read last, with the number of its group. A small table has only one.
     recent: Mutex<Option<(usize, Arc<Vec<u8>>)>>,
 }
 
@@ -88,12 +89,12 @@ impl Table {
         Table::load(name, file)
     }
 
-    /// The version of the key here: none, a tombstone, or a value.
+    /// Looks up a key: `None` if absent, `Some(None)` for a tombstone, else the value.
     pub fn get(&self, key: &[u8]) -> Result<Option<Option<Vec<u8>>>, Error> {
         self.get_hashed(key, hash(key))
     }
 
-    /// As `get`, for a caller that asks several tables.
+    /// Like `get`, for callers that search several tables with the same hash.
     pub(crate) fn get_hashed(&self, key: &[u8], hash: u64) -> Result<Option<Option<Vec<u8>>>, Error> {
         let Some(extent) = self.find_block(key, hash)? else { return Ok(None) };
         let block = self.0.source.read_block(extent)?;
@@ -106,7 +107,7 @@ impl Table {
         Ok(found.map(|value| value.map(<[u8]>::to_vec)))
     }
 
-    /// The rows from this key on, in order, tombstones included. After an error there are no more.
+    /// The rows from this key on, in order, including tombstones. Ends after an error.
     pub fn scan(&self, from: &[u8]) -> Scan {
         Scan::new(std::slice::from_ref(self), from)
     }
@@ -115,12 +116,12 @@ impl Table {
         &self.0.source.name
     }
 
-    /// The open file: readable to the end even if its name is removed meanwhile.
+    /// The open file. It stays readable even if its name is removed.
     pub fn file(&self) -> Arc<dyn File> {
         self.0.source.file.clone()
     }
 
-    /// Rows and tombstones.
+    /// Number of rows, including tombstones.
     pub fn rows(&self) -> u64 {
         self.0.footer.rows
     }
@@ -141,7 +142,7 @@ impl Table {
         self.0.top.groups.iter().any(|group| group.filter.is_some())
     }
 
-    /// What this table holds in memory while it is open.
+    /// Memory used by the open table.
     pub fn memory_bytes(&self) -> u64 {
         let groups = self.0.top.groups.iter().map(|group| {
             let filter = group.filter.as_ref().map_or(0, |filter| filter.as_bytes().len());
@@ -159,7 +160,7 @@ impl Table {
         Ok(Table(Arc::new(Inner { source, footer, top, recent: Mutex::new(None) })))
     }
 
-    /// The one data block that can hold the key.
+    /// The only data block that can contain the key.
     fn find_block(&self, key: &[u8], hash: u64) -> Result<Option<Extent>, Error> {
         let Top { groups, smallest, largest } = &self.0.top;
         if *key < **smallest || *key > **largest {
@@ -179,12 +180,12 @@ impl Table {
         Ok((found.len > 0).then_some(found))
     }
 
-    /// The last group that begins at or below the key.
+    /// The last group whose separator is not greater than the key.
     fn group_of(&self, key: &[u8]) -> Option<usize> {
         self.0.top.groups.partition_point(|group| *group.separator <= *key).checked_sub(1)
     }
 
-    /// The group's data blocks, from the one that can hold `from`.
+    /// The data blocks of the group, starting with the one that can contain `from`.
     fn blocks_from(&self, group: usize, from: &[u8]) -> Result<Vec<Extent>, Error> {
         let mut extents = Vec::new();
         self.visit_index(group, |separator, extent| {
@@ -196,7 +197,7 @@ impl Table {
         Ok(extents)
     }
 
-    /// Shows `each` the separator and place of every data block of the group.
+    /// Passes the separator and extent of every data block of the group to `each`.
     fn visit_index(&self, number: usize, mut each: impl FnMut(&[u8], Extent)) -> Result<(), Error> {
         let group = &self.0.top.groups[number];
         let bad = |what| self.0.source.damaged(group.index.offset, what);
@@ -208,7 +209,7 @@ impl Table {
         }
         match extent.end() == Some(group.index.offset) {
             true => Ok(()),
-            false => Err(bad("blocks do not fill their group")),
+            false => Err(bad("the blocks do not fill their group")),
         }
     }
 
@@ -220,7 +221,7 @@ impl Table {
         if let Some((_, index)) = lock(&self.0.recent).as_ref().filter(|(of, _)| *of == group) {
             return Ok(Arc::clone(index));
         }
-        // Read without the lock: other readers are not to wait for the disk.
+        // Read without holding the lock, so that other readers do not wait for the disk.
         let index = Arc::new(self.read_index(group)?);
         *lock(&self.0.recent) = Some((group, Arc::clone(&index)));
         Ok(index)
@@ -233,13 +234,13 @@ impl Times {
     }
 }
 
-/// Part of the format: the filters hold these.
+/// This hash is part of the file format: the filters contain it.
 pub(crate) fn hash(key: &[u8]) -> u64 {
     SipHasher13::new_with_keys(0x6b6c_616d_6264_6121, 0x7461_626c_6573_2e31).hash(key)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is inside is only a copy of bytes on the disk: whole or not there, whoever panicked.
+    // The content is a cached copy of bytes on the disk. A panic cannot leave it half written.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

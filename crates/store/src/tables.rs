@@ -1,8 +1,8 @@
-//! A set of tables as one sorted map: the newest version of a key counts.
+//! A set of tables that behaves like one sorted map. The newest version of a key counts.
 //!
-//! A set is a value: adding, merging and dropping tables make a new set, and reads on the old one go on. Which tables
-//! make up the set is for the caller to write down (`names`) before the set is used, and to remove the files that are
-//! in no set any more.
+//! A set is immutable: adding, merging and dropping tables create a new set, and reads on the old one continue.
+//! Before the caller uses a new set, it must record which tables belong to it (`names`). The caller also removes
+//! files that belong to no set.
 
 mod merge;
 
@@ -21,12 +21,12 @@ pub struct TableSet {
 }
 
 impl TableSet {
-    /// `names` are newest first, as `names` gave them.
+    /// `names`: newest first, as returned by `names`.
     pub fn open(disk: &dyn Disk, names: &[String]) -> Result<TableSet, Error> {
         names.iter().map(|name| Table::open(disk, name)).collect()
     }
 
-    /// The value, unless the key is absent or deleted.
+    /// The value of the key; `None` if the key is absent or deleted.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let hash = table::hash(key);
         for table in self.tables.iter() {
@@ -37,12 +37,13 @@ impl TableSet {
         Ok(None)
     }
 
-    /// The newest version of every key from this one on, in order; of a deleted key that is a tombstone or nothing.
+    /// The newest version of every key from this one on, in order. A deleted key appears as a tombstone or not at
+    /// all.
     pub fn scan(&self, from: &[u8]) -> Scan {
         Scan::new(&self.tables, from)
     }
 
-    /// As `scan`, without what is deleted.
+    /// Like `scan`, without deleted keys.
     pub fn scan_live(&self, from: &[u8]) -> impl Iterator<Item = Result<(Vec<u8>, Vec<u8>), Error>> + use<> {
         let live = |(key, value): Row| value.map(|value| (key, value));
         self.scan(from).filter_map(move |row| row.map(live).transpose())
@@ -52,12 +53,12 @@ impl TableSet {
         std::iter::once(newest).chain(self.tables.iter().cloned()).collect()
     }
 
-    /// Without the tables of these names. Only the oldest of a set may go without changing what keys it answers for.
+    /// The set without these tables. Only the oldest tables can be removed without exposing older versions of a key.
     pub fn without(&self, names: &[String]) -> TableSet {
         self.tables.iter().filter(|table| !names.iter().any(|name| name == table.name())).cloned().collect()
     }
 
-    /// The oldest table, if its time is wholly before this: without it nothing older comes to light.
+    /// The oldest table, if all its rows are from before this time. Removing it exposes no older versions.
     pub fn oldest_before(&self, before: Millis) -> Option<&Table> {
         self.tables.last().filter(|table| table.times().is_some_and(|times| times.max < before))
     }

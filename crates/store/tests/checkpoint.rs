@@ -1,7 +1,8 @@
-//! Rows and marks from memory through checkpoints and merges into tables, and back from the manifest.
+//! Tests of the path of rows and marks from memory to tables by checkpoints and merges, and back from the manifest.
 
-use klambda_core::ids::{Address, NamespaceId, Position, SubscriptionId};
+use klambda_core::ids::{NamespaceId, Position, SubscriptionId};
 use klambda_core::time::Millis;
+use klambda_store::address::LogAddress;
 use klambda_store::chore::{Chore, Done, Work};
 use klambda_store::disk::Disk;
 use klambda_store::faulty_disk::{MemoryDisk, Op};
@@ -15,7 +16,7 @@ const KEY: [u8; 16] = [7, 0, 255, 16, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
 const ORDERS: SubscriptionId = SubscriptionId(5);
 const OTHERS: SubscriptionId = SubscriptionId(6);
 
-/// What an engine keeps, without the engine.
+/// The state of an engine, without the engine.
 struct Folder {
     disk: MemoryDisk,
     manifest: Manifest,
@@ -44,13 +45,13 @@ impl Folder {
     }
 
     fn run(&self, work: Work) -> Done {
-        self.chore(work).run().expect("a disk that works")
+        self.chore(work).run().expect("the disk works")
     }
 
     fn checkpoint(&mut self, at: u64) {
         let (changed, recent) = (self.rows.freeze(), self.marks.freeze());
         let work =
-            Work::Checkpoint { changed, recent, address: Address(at), next_position: Position(at + 1) };
+            Work::Checkpoint { changed, recent, address: LogAddress(at), next_position: Position(at + 1) };
         let Done { manifest, rows, marks } = self.run(work);
         self.rows.settle(rows);
         self.marks.settle(marks);
@@ -64,21 +65,21 @@ impl Folder {
         self.manifest = manifest;
     }
 
-    /// As after a restart: what the manifest names, and nothing else.
+    /// The state after a restart: only what the manifest names.
     fn reopened(&self) -> Folder {
-        let manifest = Manifest::load(&self.disk).expect("readable").expect("there");
-        manifest.sweep(&self.disk).expect("removable");
-        let open = |names: &[String]| TableSet::open(&self.disk, names).expect("tables");
+        let manifest = Manifest::load(&self.disk).expect("load succeeds").expect("the manifest exists");
+        manifest.sweep(&self.disk).expect("sweep succeeds");
+        let open = |names: &[String]| TableSet::open(&self.disk, names).expect("the tables open");
         let (rows, marks) = (Rows::new(open(&manifest.rows)), Marks::new(open(&manifest.marks)));
         Folder { disk: self.disk.clone(), manifest, rows, marks }
     }
 
     fn files(&self, start: &str) -> usize {
-        self.disk.list().expect("listed").iter().filter(|name| name.starts_with(start)).count()
+        self.disk.list().expect("list succeeds").iter().filter(|name| name.starts_with(start)).count()
     }
 
     fn all(&self) -> Vec<(String, String)> {
-        let found = self.rows.scan(b"", b"", 1000).expect("rows");
+        let found = self.rows.scan(b"", b"", 1000).expect("scan succeeds");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
         found.into_iter().map(|(key, value)| (text(key), text(value))).collect()
     }
@@ -96,10 +97,10 @@ fn mark(n: u64) -> Mark {
     let state = match n % 4 {
         0 => State::Taken(Position(n)),
         1 => State::Later(Position(n)),
-        2 => State::Delivered(Address(n * 9)),
-        _ => State::Released(Address(n * 9)),
+        2 => State::Delivered(LogAddress(n * 9)),
+        _ => State::Released(LogAddress(n * 9)),
     };
-    Mark { at: Address(n * 8), time: Millis(n), state }
+    Mark { at: LogAddress(n * 8), time: Millis(n), state }
 }
 
 #[test]
@@ -115,14 +116,14 @@ fn rows_are_found_in_memory_while_they_are_written_and_in_tables() {
     assert_eq!(frozen.len(), 2);
     folder.rows.put(b"d", b"4");
     let expected = [pair("a", "1"), pair("b", "22"), pair("d", "4")];
-    assert_eq!(folder.all(), expected, "while a checkpoint is written");
+    assert_eq!(folder.all(), expected, "during a checkpoint");
     folder.rows.thaw();
-    assert_eq!(folder.all(), expected, "after it failed");
+    assert_eq!(folder.all(), expected, "after a failed checkpoint");
     folder.checkpoint(20);
-    assert_eq!(folder.all(), expected, "after it is done");
+    assert_eq!(folder.all(), expected, "after a finished checkpoint");
     let again = folder.reopened();
-    assert_eq!((again.all(), again.rows.get(b"c").expect("read")), (expected.to_vec(), None));
-    assert_eq!(again.manifest.checkpoint().address, Address(20));
+    assert_eq!((again.all(), again.rows.get(b"c").expect("read succeeds")), (expected.to_vec(), None));
+    assert_eq!(again.manifest.checkpoint().address, LogAddress(20));
     assert_eq!((again.manifest.key(), again.files("rows-")), (KEY, 2));
 }
 
@@ -158,14 +159,18 @@ fn marks_are_known_wherever_they_are() {
     folder.marks.put(identity(14), ORDERS, mark(14));
     assert_eq!((folder.marks.recent_len(), folder.marks.len()), (1, 15));
     for n in 0..15 {
-        assert_eq!(folder.marks.get(identity(n), ORDERS).expect("read"), Some(mark(n)), "{n}");
-        assert_eq!(folder.marks.get(identity(n), OTHERS).expect("read"), None, "of another");
+        assert_eq!(folder.marks.get(identity(n), ORDERS).expect("read succeeds"), Some(mark(n)), "{n}");
+        assert_eq!(
+            folder.marks.get(identity(n), OTHERS).expect("read succeeds"),
+            None,
+            "mark of another subscription"
+        );
     }
     folder.marks.thaw();
     folder.checkpoint(2);
     let again = folder.reopened();
     assert_eq!((again.marks.recent_len(), again.marks.len()), (0, 15));
-    assert_eq!(again.marks.get(identity(12), ORDERS).expect("read"), Some(mark(12)));
+    assert_eq!(again.marks.get(identity(12), ORDERS).expect("read succeeds"), Some(mark(12)));
     assert!(again.marks.tables().memory_bytes() > 0);
 }
 
@@ -185,23 +190,24 @@ fn merges_leave_out_what_is_to_go() {
     let before = (folder.files("rows-"), folder.files("marks-"));
     let plan = folder.rows.tables().plan_merge().expect("many tables");
     folder.merge(Work::MergeRows { plan, removed: vec![ORDERS] });
-    let get =
-        |folder: &Folder, letter: u8, id: SubscriptionId| folder.rows.get(&row(letter, id)).expect("read");
+    let get = |folder: &Folder, letter: u8, id: SubscriptionId| {
+        folder.rows.get(&row(letter, id)).expect("read succeeds")
+    };
     assert_eq!(get(&folder, b'L', OTHERS), Some(b"of others".to_vec()));
     assert_eq!(get(&folder, b'X', ORDERS), Some(b"of nobody".to_vec()));
     let merged = folder.rows.tables().tables().iter().find(|table| table.rows() == 2);
-    assert!(merged.is_some(), "the row of the removed subscription is left out");
+    assert!(merged.is_some(), "the merge omits the row of the removed subscription");
     let plan = folder.marks.tables().plan_merge().expect("many tables");
     let merged = plan.names().len() as u64;
     folder.merge(Work::MergeMarks { plan, before: Millis(2) });
     for at in 0..n {
-        let known = folder.marks.get(identity(at), ORDERS).expect("read");
+        let known = folder.marks.get(identity(at), ORDERS).expect("read succeeds");
         assert_eq!(known.is_some(), at >= 2 || n - at > merged, "mark {at} of {n}, {merged} merged");
     }
     let after = (folder.files("rows-"), folder.files("marks-"));
     assert!(after.0 < before.0 && after.1 < before.1, "{before:?} {after:?}");
     let again = folder.reopened();
-    assert_eq!((again.files("rows-"), again.files("marks-")), after, "nothing was left over");
+    assert_eq!((again.files("rows-"), again.files("marks-")), after, "no files are left over");
     assert_eq!(get(&again, b'L', OTHERS), Some(b"of others".to_vec()));
 
     let names = folder.marks.tables().names();
@@ -222,24 +228,24 @@ fn an_empty_checkpoint_writes_no_table() {
 #[test]
 fn segments_are_removed_once_and_those_that_are_gone_already_are_no_failure() {
     let folder = Folder::new();
-    folder.disk.create("log-1").expect("created");
+    folder.disk.create("log-1").expect("create succeeds");
     let names = vec!["log-0".to_owned(), "log-1".to_owned()];
     folder.run(Work::RemoveFiles { names: names.clone() });
     assert_eq!(folder.files("log-"), 0);
-    folder.disk.create("log-1").expect("created");
+    folder.disk.create("log-1").expect("create succeeds");
     folder.disk.fail_nth(Op::Remove, 2);
     let failed = folder.chore(Work::RemoveFiles { names }).run();
-    assert!(failed.is_err() && folder.files("log-") == 1, "one that cannot be removed is told");
+    assert!(failed.is_err() && folder.files("log-") == 1, "a failed removal is reported");
 }
 
 #[test]
 fn a_manifest_that_cannot_be_read_is_not_taken_for_none() {
     let mut folder = Folder::new();
-    assert_eq!(Manifest::load(&folder.disk).expect("readable"), None);
+    assert_eq!(Manifest::load(&folder.disk).expect("load succeeds"), None);
     folder.checkpoint(1);
     folder.disk.fail_nth(Op::Read, 1);
     assert!(Manifest::load(&folder.disk).is_err());
-    assert_eq!(Manifest::load(&folder.disk).expect("readable"), Some(folder.manifest.clone()));
+    assert_eq!(Manifest::load(&folder.disk).expect("load succeeds"), Some(folder.manifest.clone()));
 }
 
 #[test]
@@ -247,15 +253,15 @@ fn what_chores_left_over_is_swept_away_and_nothing_else() {
     let mut folder = Folder::new();
     folder.rows.put(b"a", b"1");
     folder.checkpoint(1);
-    let mut kept = folder.disk.list().expect("listed");
+    let mut kept = folder.disk.list().expect("list succeeds");
     for name in
         ["rows-99999999", "marks-99999999", "spare", "spare-unfinished", "manifest-new", "log-1", "lock"]
     {
-        folder.disk.create(name).expect("created");
+        folder.disk.create(name).expect("create succeeds");
     }
-    folder.manifest.sweep(&folder.disk).expect("removable");
+    folder.manifest.sweep(&folder.disk).expect("sweep succeeds");
     kept.extend(["log-1".to_owned(), "lock".to_owned()]);
-    let mut left = folder.disk.list().expect("listed");
+    let mut left = folder.disk.list().expect("list succeeds");
     left.sort();
     kept.sort();
     assert_eq!(left, kept);

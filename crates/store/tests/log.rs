@@ -1,9 +1,10 @@
-//! The log's promises, held against a disk that tears, loses, fails and fills up.
+//! Tests of the guarantees of the log on a disk that tears, loses, fails and fills up.
 
 mod log_harness;
 
-use klambda_core::ids::{Address, Position};
+use klambda_core::ids::Position;
 use klambda_core::time::Millis;
+use klambda_store::address::LogAddress;
 use klambda_store::disk::{Disk, read_exact_at};
 use klambda_store::faulty_disk::{MemoryDisk, Op};
 use klambda_store::inspect;
@@ -20,10 +21,10 @@ enum Act {
         event: bool,
         length: usize,
     },
-    /// Up to the last byte of the segment.
+    /// Fills the segment up to its last byte.
     Fill,
     Flush,
-    /// A sync begins; it ends at the next `EndSync`, whatever is written in between.
+    /// Starts a sync. It ends at the next `EndSync`; writes may come in between.
     BeginSync,
     EndSync,
     Prepare,
@@ -65,7 +66,8 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, max_shrink_iters: 4000, ..ProptestConfig::default() })]
 
-    /// Whatever happens and whenever: a prefix of what was written, and all that a finished sync covered.
+    /// After any sequence of events, recovery finds a prefix of what was written, with everything that a finished
+    /// sync covered.
     #[test]
     fn nothing_that_was_synced_is_ever_missing(acts in prop::collection::vec(act(), 1..120), seed: u64) {
         let mut harness = Harness::new(seed);
@@ -89,7 +91,7 @@ proptest! {
     }
 }
 
-/// A log of several segments and syncs: the disk, the bodies and how many of them the last group begins after.
+/// A log of several segments and syncs. Returns the disk, the bodies, and the number of bodies before the last group.
 fn durable_log() -> (MemoryDisk, Vec<Vec<u8>>, usize) {
     let disk = MemoryDisk::new();
     let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
@@ -103,40 +105,41 @@ fn durable_log() -> (MemoryDisk, Vec<Vec<u8>>, usize) {
             append(&mut log, &body);
             bodies.push(body);
         }
-        log.flush().expect("flushes");
-        sync(&mut log).expect("syncs");
+        log.flush().expect("flush succeeds");
+        sync(&mut log).expect("sync succeeds");
     }
-    assert!(log.segments().len() >= 3, "rolls");
+    assert!(log.segments().len() >= 3, "the log uses several segments");
     (disk, bodies, before_last)
 }
 
-fn append(log: &mut Log, body: &[u8]) -> Address {
+fn append(log: &mut Log, body: &[u8]) -> LogAddress {
     if !log.has_room_for_steps(body.len())
-        || log.next_address(body.len()) > Address(log.active_base().0 + SEGMENT_BYTES)
+        || log.next_address(body.len()) > LogAddress(log.active_base().0 + SEGMENT_BYTES)
     {
         prepare(log);
     }
-    log.append(body, body[0] == 1).expect("has room")
+    log.append(body, body[0] == 1).expect("the log has space")
 }
 
 fn prepare(log: &mut Log) {
     if let Some(job) = log.prepare_job() {
         let result = job.run();
-        log.prepare_done(result).expect("the log goes on").expect("has room");
+        log.prepare_done(result).expect("the log works").expect("the disk has space");
     }
 }
 
-/// Every frame of the log: file, offset, bytes that checksums cover, and the number of records before it.
+/// All frames of the log: file, offset, number of bytes covered by checksums, and the number of records before the
+/// frame.
 fn frames(disk: &MemoryDisk) -> Vec<(String, u64, u64, usize)> {
     let mut found = Vec::new();
     let mut records = 0;
     for name in segments(disk) {
         let base = Segment::base_of(&name).expect("a segment");
-        let file = disk.open(&name).expect("opens");
+        let file = disk.open(&name).expect("open succeeds");
         let mut offset = HEADER;
         let mut head = [0; FRAME_HEADER];
         while read_exact_at(&*file, &mut head, offset).is_ok()
-            && let Some(header) = FrameHeader::decode(&head, Address(base.0 + offset))
+            && let Some(header) = FrameHeader::decode(&head, LogAddress(base.0 + offset))
         {
             found.push((name.clone(), offset, (FRAME_HEADER as u64) + u64::from(header.length), records));
             records += header.count as usize;
@@ -151,12 +154,17 @@ fn assert_named(error: &Error, name: &str, at: u64) {
     assert_eq!((file.as_str(), *offset), (name, at), "{error}");
 }
 
-/// Opens a damaged log: what is durable is all there, or the damage is named. Only the last group may be cut.
+/// Opens a damaged log. Either all durable records exist, or the error gives the location of the damage. Only the
+/// last group may be truncated.
 fn open_damaged(disk: &MemoryDisk, bodies: &[Vec<u8>], before_last: usize) -> Option<Error> {
     match open(&disk.clone_image(), BEGINNING) {
         Err(error) => Some(error),
         Ok((log, found)) => {
-            assert!(found.len() >= before_last, "silently shorter: {} of {before_last}", found.len());
+            assert!(
+                found.len() >= before_last,
+                "records are missing without an error: {} of {before_last}",
+                found.len()
+            );
             assert_eq!(found, bodies[..found.len()]);
             let events = found.iter().filter(|body| body[0] == 1).count() as u64;
             assert_eq!(log.next_position(), Position(events + 1));
@@ -182,18 +190,18 @@ fn a_flipped_bit_is_named_with_file_and_offset() {
             image.flip_bit(&name, byte * 8 + byte % 8);
             let error = open_damaged(&image, &bodies, before_last);
             let Some(error) = error else {
-                assert!(records >= before_last, "{name} at {byte} was not seen");
+                assert!(records >= before_last, "damage in {name} at {byte} was not detected");
                 continue;
             };
             assert_named(&error, &name, offset);
-            let census = inspect::inspect(&image, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+            let census = inspect::inspect(&image, BEGINNING, &mut |_, _, _| Ok(())).expect("read succeeds");
             assert_named(&census.damage[0], &name, offset);
             assert_eq!(census.damage.len(), 1, "{:?}", census.damage);
         }
     }
 }
 
-/// Inspection reads on past damage: headers and bodies of frames far apart are all named.
+/// Inspection continues after damage and reports all damaged headers and bodies.
 #[test]
 fn every_damaged_frame_is_named_not_only_the_first() {
     let (disk, ..) = durable_log();
@@ -204,7 +212,7 @@ fn every_damaged_frame_is_named_not_only_the_first() {
     for (frame, within) in hit.iter().zip([2, 39, 60]) {
         disk.flip_bit(&first, (frame.1 + within) * 8);
     }
-    let census = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+    let census = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("read succeeds");
     assert_eq!(census.damage.len(), 3, "{:?}", census.damage);
     for (damage, frame) in census.damage.iter().zip(hit) {
         assert_named(damage, &first, frame.1);
@@ -235,32 +243,33 @@ fn a_lost_page_never_shortens_the_log_in_silence() {
     }
 }
 
-/// The last group is written while the group before it is being synced: its frame cannot say that that one is durable.
+/// The last group is written while the previous group is being synced, so its frame cannot show that the previous
+/// group is durable.
 #[test]
 fn the_group_before_the_last_is_never_cut() {
     let disk = MemoryDisk::new();
     let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
     append(&mut log, &body(true, 1, 100));
-    log.flush().expect("flushes");
-    let first = log.sync_job().expect("something to sync");
+    log.flush().expect("flush succeeds");
+    let first = log.sync_job().expect("a sync is due");
     append(&mut log, &body(true, 2, 100));
-    log.flush().expect("flushes");
-    log.sync_done(first.up_to, first.run()).expect("syncs");
-    sync(&mut log).expect("syncs");
-    let name = Segment::name(Address(0));
+    log.flush().expect("flush succeeds");
+    log.sync_done(first.up_to, first.run()).expect("sync succeeds");
+    sync(&mut log).expect("sync succeeds");
+    let name = Segment::name(LogAddress(0));
 
     disk.flip_bit(&name, 8 * (HEADER + 60));
-    assert_named(&open(&disk.clone_image(), BEGINNING).err().expect("refused"), &name, HEADER);
-    let census = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+    assert_named(&open(&disk.clone_image(), BEGINNING).err().expect("the log is refused"), &name, HEADER);
+    let census = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("read succeeds");
     assert_named(&census.damage[0], &name, HEADER);
     disk.flip_bit(&name, 8 * (HEADER + 60));
 
     let second = first.up_to.0;
     disk.flip_bit(&name, 8 * (second + 60));
-    assert_eq!(open(&disk, BEGINNING).expect("the last group is cut").1.len(), 1);
+    assert_eq!(open(&disk, BEGINNING).expect("the last group is truncated").1.len(), 1);
 }
 
-/// Recovery does not read what lies before a checkpoint; whoever reads all of it knows that it was durable.
+/// Recovery does not read the log before a checkpoint. A reader of the whole log knows that this part was durable.
 #[test]
 fn damage_before_the_checkpoint_is_no_torn_tail() {
     let mut harness = Harness::new(3);
@@ -268,16 +277,16 @@ fn damage_before_the_checkpoint_is_no_torn_tail() {
     harness.flush();
     harness.begin_sync();
     harness.end_sync();
-    let checkpoint = harness.checkpoints.last().expect("synced").0;
-    let name = Segment::name(Address(0));
+    let checkpoint = harness.checkpoints.last().expect("a sync finished").0;
+    let name = Segment::name(LogAddress(0));
     harness.disk.flip_bit(&name, 8 * (HEADER + 100));
-    let census = inspect::inspect(&harness.disk, checkpoint, &mut |_, _, _| Ok(())).expect("reads");
+    let census = inspect::inspect(&harness.disk, checkpoint, &mut |_, _, _| Ok(())).expect("read succeeds");
     assert_eq!(census.cut, None);
     assert_named(&census.damage[0], &name, HEADER);
 }
 
 fn segments(disk: &MemoryDisk) -> Vec<String> {
-    disk.list().expect("lists").into_iter().filter(|name| Segment::base_of(name).is_some()).collect()
+    disk.list().expect("list succeeds").into_iter().filter(|name| Segment::base_of(name).is_some()).collect()
 }
 
 #[test]
@@ -286,83 +295,84 @@ fn a_file_that_is_missing_or_cut_short_is_named() {
     let names = segments(&disk);
     for name in &names[..names.len() - 1] {
         let image = disk.clone_image();
-        image.remove(name).expect("removes");
-        assert_named(&open(&image, BEGINNING).err().expect("refused"), name, 0);
+        image.remove(name).expect("remove succeeds");
+        assert_named(&open(&image, BEGINNING).err().expect("the log is refused"), name, 0);
     }
     for name in &names {
         let image = disk.clone_image();
         let mut bytes = vec![0; 5000];
-        read_exact_at(&*image.open(name).expect("opens"), &mut bytes, 0).expect("reads");
-        image.create(name).expect("empties").write_at(&bytes, 0).expect("writes");
-        assert_named(&open(&image, BEGINNING).err().expect("refused"), name, 5000);
+        read_exact_at(&*image.open(name).expect("open succeeds"), &mut bytes, 0).expect("read succeeds");
+        image.create(name).expect("create succeeds").write_at(&bytes, 0).expect("write succeeds");
+        assert_named(&open(&image, BEGINNING).err().expect("the log is refused"), name, 5000);
     }
 }
 
-/// Two segments begin while one sync is still under way: the header of the first may be lost and that of the second not.
+/// Two segments begin while one sync is running. The header of the first may be lost while the header of the second
+/// survives.
 #[test]
 fn headers_that_never_became_durable_are_no_damage() {
     let disk = MemoryDisk::new();
     let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
     let synced = body(true, 0, 100);
     append(&mut log, &synced);
-    log.flush().expect("flushes");
-    sync(&mut log).expect("syncs");
+    log.flush().expect("flush succeeds");
+    sync(&mut log).expect("sync succeeds");
     let mut n = 1;
     while log.segments().len() < 3 {
         append(&mut log, &body(true, n, 2000));
         n += 1;
     }
-    log.flush().expect("flushes");
-    let second = Segment::name(Address(SEGMENT_BYTES));
+    log.flush().expect("flush succeeds");
+    let second = Segment::name(LogAddress(SEGMENT_BYTES));
 
     disk.zero(&second, 0..HEADER as usize);
-    let cut = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+    let cut = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("read succeeds");
     assert!(cut.damage.is_empty(), "{:?}", cut.damage);
     assert_eq!(cut.cut.map(|tail| tail.bytes), Some(2 * SEGMENT_BYTES));
-    let (mut log, found) = open(&disk, BEGINNING).expect("the tail is cut");
+    let (mut log, found) = open(&disk, BEGINNING).expect("the tail is truncated");
     assert_eq!(found[0], synced);
     assert_eq!(segments(&disk).len(), 1);
 
-    // Once it was durable, the same is damage.
+    // Once the segment was durable, a lost header is damage.
     while log.segments().len() < 3 {
         append(&mut log, &body(true, n, 2000));
-        log.flush().expect("flushes");
-        sync(&mut log).expect("syncs");
+        log.flush().expect("flush succeeds");
+        sync(&mut log).expect("sync succeeds");
         n += 1;
     }
     disk.zero(&second, 0..HEADER as usize);
-    assert_named(&open(&disk, BEGINNING).err().expect("refused"), &second, 0);
+    assert_named(&open(&disk, BEGINNING).err().expect("the log is refused"), &second, 0);
 }
 
-/// The first header is the one that no other segment vouches for: the frames behind it do.
+/// No other segment proves the first header. The frames after it do.
 #[test]
 fn damage_of_the_first_header_is_named_by_opening_and_by_inspection() {
     let (disk, _, _) = durable_log();
-    let first = Segment::name(Address(0));
+    let first = Segment::name(LogAddress(0));
     for byte in [0, 4, 9, 40, 63] {
         let image = disk.clone_image();
         image.flip_bit(&first, byte * 8);
-        assert_named(&open(&image.clone_image(), BEGINNING).err().expect("refused"), &first, 0);
-        // Before a checkpoint no frame is needed to prove it.
-        let later = Checkpoint { address: Address(HEADER), next_position: Position(1) };
-        assert_named(&open(&image.clone_image(), later).err().expect("refused"), &first, 0);
-        let census = inspect::inspect(&image, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+        assert_named(&open(&image.clone_image(), BEGINNING).err().expect("the log is refused"), &first, 0);
+        // Before a checkpoint, no frame is needed as proof.
+        let later = Checkpoint { address: LogAddress(HEADER), next_position: Position(1) };
+        assert_named(&open(&image.clone_image(), later).err().expect("the log is refused"), &first, 0);
+        let census = inspect::inspect(&image, BEGINNING, &mut |_, _, _| Ok(())).expect("read succeeds");
         assert_eq!(census.damage.len(), 1, "{:?}", census.damage);
         assert_named(&census.damage[0], &first, 0);
     }
 }
 
-/// Nothing in it was ever durable: inspection tells what opening will cut.
+/// Nothing in the segment was durable. Inspection reports what opening will truncate.
 #[test]
 fn a_first_segment_without_a_durable_frame_is_cut_as_a_whole() {
     let disk = MemoryDisk::new();
     drop(open(&disk, BEGINNING).expect("a new log"));
-    disk.flip_bit(&Segment::name(Address(0)), 3);
-    let census = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("reads");
+    disk.flip_bit(&Segment::name(LogAddress(0)), 3);
+    let census = inspect::inspect(&disk, BEGINNING, &mut |_, _, _| Ok(())).expect("read succeeds");
     assert!(census.damage.is_empty(), "{:?}", census.damage);
     assert_eq!(census.cut.map(|cut| (cut.offset, cut.bytes)), Some((0, SEGMENT_BYTES)));
     let opened = recovery::open(Arc::new(disk), OPTIONS, BEGINNING, Millis(1), &mut |_, _, _| Ok(()));
-    let (_, report) = opened.expect("begins anew");
+    let (_, report) = opened.expect("a new log begins");
     assert_eq!((report.records, report.cut.map(|cut| cut.1)), (0, Some(SEGMENT_BYTES)));
 }
 
@@ -379,15 +389,15 @@ fn a_crash_while_the_first_segment_is_made_leaves_a_folder_that_opens() {
                 bits % n
             });
             let (mut log, found) =
-                (0..4).find_map(|_| open(&disk, BEGINNING).ok()).expect("opens in the end");
+                (0..4).find_map(|_| open(&disk, BEGINNING).ok()).expect("the log opens after some attempts");
             assert_eq!(found.len(), 0);
             append(&mut log, &body(true, 1, 10));
-            log.flush().expect("flushes");
+            log.flush().expect("flush succeeds");
         }
     }
 }
 
-/// The checkpoint stands exactly at the end of a full segment, and the next one begins there.
+/// The checkpoint is exactly at the end of a full segment, where the next one begins.
 #[test]
 fn a_checkpoint_at_the_end_of_a_full_segment_stays_valid() {
     let mut harness = Harness::new(7);
@@ -396,24 +406,30 @@ fn a_checkpoint_at_the_end_of_a_full_segment_stays_valid() {
     harness.flush();
     harness.begin_sync();
     harness.end_sync();
-    let full = harness.checkpoints.last().expect("synced").0;
-    assert_eq!(full.address, Address(SEGMENT_BYTES), "the segment is full to the last byte");
-    assert_eq!(open(&harness.disk.clone_image(), full).expect("without the next one").1.len(), 0);
+    let full = harness.checkpoints.last().expect("a sync finished").0;
+    assert_eq!(full.address, LogAddress(SEGMENT_BYTES), "the segment is full to the last byte");
+    assert_eq!(
+        open(&harness.disk.clone_image(), full).expect("the log opens without the next segment").1.len(),
+        0
+    );
 
     harness.prepare();
     harness.append(true, 100);
     harness.flush();
-    let second = Segment::name(Address(SEGMENT_BYTES));
+    let second = Segment::name(LogAddress(SEGMENT_BYTES));
     let lost = harness.disk.clone_image();
     lost.zero(&second, 0..HEADER as usize);
-    assert_eq!(open(&lost, full).expect("its header was never durable").1.len(), 0);
+    assert_eq!(open(&lost, full).expect("the header was never durable").1.len(), 0);
 
-    assert_eq!(open(&harness.disk.clone_image(), full).expect("with the next one").1.len(), 1);
+    assert_eq!(
+        open(&harness.disk.clone_image(), full).expect("the log opens with the next segment").1.len(),
+        1
+    );
     harness.begin_sync();
     harness.end_sync();
     let image = harness.disk.clone_image();
-    image.remove(&Segment::name(Address(0))).expect("retention may take the full one");
-    assert_eq!(open(&image, full).expect("from the next one on").1.len(), 1);
+    image.remove(&Segment::name(LogAddress(0))).expect("retention may remove the full segment");
+    assert_eq!(open(&image, full).expect("the log opens from the next segment").1.len(), 1);
 }
 
 #[test]
@@ -422,7 +438,7 @@ fn after_a_failed_sync_nothing_is_acknowledged() {
         let disk = MemoryDisk::new();
         let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
         append(&mut log, &body(true, 1, 100));
-        log.flush().expect("flushes");
+        log.flush().expect("flush succeeds");
         let before = log.synced();
         disk.fail_nth(fault, 1);
         assert!(sync(&mut log).is_err());
@@ -435,24 +451,25 @@ fn after_a_failed_sync_nothing_is_acknowledged() {
     }
 }
 
-/// The kernel goes on showing bytes that a failed sync has lost. Once recovery has built on them, they must be durable.
+/// After a failed sync, the kernel still shows the lost bytes. Recovery must make them durable before it builds on
+/// them.
 #[test]
 fn what_recovery_finds_after_a_failed_sync_is_made_durable() {
     let disk = MemoryDisk::new();
     let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
     append(&mut log, &body(true, 1, 3000));
-    log.flush().expect("flushes");
+    log.flush().expect("flush succeeds");
     disk.fail_nth(Op::Sync, 1);
     assert!(sync(&mut log).is_err());
     drop(log);
 
-    let (mut log, found) = open(&disk, BEGINNING).expect("restarts without a power cut");
-    assert_eq!(found.len(), 1, "it can still be read");
+    let (mut log, found) = open(&disk, BEGINNING).expect("a restart without a power cut succeeds");
+    assert_eq!(found.len(), 1, "the record is still readable");
     append(&mut log, &body(true, 2, 100));
-    log.flush().expect("flushes");
-    sync(&mut log).expect("syncs");
+    log.flush().expect("flush succeeds");
+    sync(&mut log).expect("sync succeeds");
     disk.crash(&mut |_| 0);
-    assert_eq!(open(&disk, BEGINNING).expect("whole").1.len(), 2);
+    assert_eq!(open(&disk, BEGINNING).expect("the log is intact").1.len(), 2);
 }
 
 #[test]
@@ -462,34 +479,34 @@ fn a_full_disk_shows_when_a_segment_is_prepared_and_steps_still_fit() {
     disk.set_capacity(Some(disk.used_bytes() + SEGMENT_BYTES / 2));
     let mut n = 0;
     while log.has_room_for_events(1000) {
-        log.append(&body(true, n, 1000), true).expect("there is room");
+        log.append(&body(true, n, 1000), true).expect("the log has space");
         n += 1;
     }
     assert!(n > 5);
-    let job = log.prepare_job().expect("a spare is wanted");
+    let job = log.prepare_job().expect("a spare segment is needed");
     let result = job.run();
-    assert!(log.prepare_done(result).expect("the log goes on").is_err());
-    assert_eq!(disk.free_bytes(), Some(SEGMENT_BYTES / 2), "what was written of it is gone again");
+    assert!(log.prepare_done(result).expect("the log works").is_err());
+    assert_eq!(disk.free_bytes(), Some(SEGMENT_BYTES / 2), "the incomplete file was removed");
     assert!(!log.has_room_for_events(1000) && !log.is_poisoned());
 
     let mut steps = 0;
     while log.has_room_for_steps(100) {
-        log.append(&body(false, n + steps, 100), false).expect("the reserve is for this");
-        log.flush().expect("never fails for want of room");
+        log.append(&body(false, n + steps, 100), false).expect("the reserve is available for steps");
+        log.flush().expect("a flush needs no new space");
         steps += 1;
     }
-    sync(&mut log).expect("syncs");
+    sync(&mut log).expect("sync succeeds");
     assert!(steps * 100 >= OPTIONS.reserve_bytes / 2, "{steps} steps");
     assert!(matches!(log.append(&body(false, 0, 200), false), Err(Error::Full)));
 
     disk.set_capacity(None);
     prepare(&mut log);
     assert!(log.has_room_for_events(1000));
-    log.append(&body(true, n + steps, 1000), true).expect("goes on in the next segment");
-    log.flush().expect("flushes");
-    sync(&mut log).expect("syncs");
+    log.append(&body(true, n + steps, 1000), true).expect("the log continues in the next segment");
+    log.flush().expect("flush succeeds");
+    sync(&mut log).expect("sync succeeds");
     disk.crash(&mut |_| 0);
-    assert_eq!(open(&disk, BEGINNING).expect("whole").1.len() as u64, n + steps + 1);
+    assert_eq!(open(&disk, BEGINNING).expect("the log is intact").1.len() as u64, n + steps + 1);
 }
 
 #[test]
@@ -500,22 +517,24 @@ fn a_reader_beside_the_writer_sees_only_what_is_synced() {
     let writer = std::thread::spawn(move || {
         for n in 0..3000 {
             append(&mut log, &body(true, n, 50 + (n as usize * 37) % 400));
-            log.flush().expect("flushes");
+            log.flush().expect("flush succeeds");
             if n % 3 == 0 {
-                sync(&mut log).expect("syncs");
+                sync(&mut log).expect("sync succeeds");
             }
         }
-        sync(&mut log).expect("syncs");
+        sync(&mut log).expect("sync succeeds");
         log
     });
-    let mut at = Address(0);
+    let mut at = LogAddress(0);
     let mut seen = 0;
     while seen < 3000 {
         let synced = reader.synced();
-        match reader.frame(at).expect("whole") {
-            None => assert!(!writer.is_finished() || at >= synced, "stopped before the durable end"),
+        match reader.frame(at).expect("the log is intact") {
+            None => {
+                assert!(!writer.is_finished() || at >= synced, "the reader stopped before the durable end")
+            }
             Some(frame) => {
-                assert!(frame.next <= reader.synced(), "a frame beyond the durable end");
+                assert!(frame.next <= reader.synced(), "the frame ends within the durable part");
                 assert_eq!(frame.first_position, Position(seen + 1));
                 for (_, range) in &frame.records {
                     let length = 50 + (seen as usize * 37) % 400;
@@ -526,23 +545,23 @@ fn a_reader_beside_the_writer_sees_only_what_is_synced() {
             }
         }
     }
-    let log = writer.join().expect("writes to the end");
-    assert!(reader.frame(at).expect("whole").is_none());
+    let log = writer.join().expect("the writer finishes");
+    assert!(reader.frame(at).expect("the log is intact").is_none());
     assert!(log.segments().len() > 20);
     for position in [0, 1, 17, 1499, 2999] {
-        let from = log.reader().seek(Position(position)).expect("finds");
-        let frame = log.reader().frame(from).expect("whole").expect("a frame");
+        let from = log.reader().seek(Position(position)).expect("seek succeeds");
+        let frame = log.reader().frame(from).expect("the log is intact").expect("a frame");
         let wanted = Position(position + 1);
         assert!(
             frame.first_position <= wanted && wanted.0 < frame.first_position.0 + frame.records.len() as u64
         );
     }
-    // The old handle outlives the log that wrote: it answers errors after a crash, it does not invent.
+    // The reader outlives the log that wrote. After a crash it returns errors and never invented data.
     disk.crash(&mut |_| 0);
-    assert!(reader.frame(Address(0)).is_err());
+    assert!(reader.frame(LogAddress(0)).is_err());
 }
 
-/// A frame that is large enough ends before the next record, whose own frame must fit as well.
+/// A large frame ends before the next record. The frame of that record must fit as well.
 #[test]
 fn no_frame_ends_beyond_its_segment() {
     const LARGE: u64 = 256 << 10;
@@ -551,29 +570,30 @@ fn no_frame_ends_beyond_its_segment() {
         let options = Options { segment_bytes: LARGE, ..OPTIONS };
         let opened =
             recovery::open(Arc::new(disk.clone()), options, BEGINNING, Millis(1), &mut |_, _, _| Ok(()));
-        let (mut log, _) = opened.expect("opens");
+        let (mut log, _) = opened.expect("open succeeds");
         prepare(&mut log);
         let mut bodies = vec![vec![1; 70_000], vec![1; 70_000]];
         for body in &bodies {
-            log.append(body, true).expect("room");
-            log.flush().expect("written");
+            log.append(body, true).expect("the log has space");
+            log.flush().expect("flush succeeds");
         }
-        // A large frame, to just so many bytes before the end; then small records, and nothing in between.
+        // A large frame that ends a few bytes before the end of the segment, then small records without a flush in
+        // between.
         let used = log.written().0 + FRAME_HEADER as u64 + 8;
         bodies.extend([vec![1; (LARGE - used - left) as usize], vec![1; 20], vec![1; 20], vec![1; 20]]);
         for body in &bodies[2..] {
-            log.append(body, true).expect("room");
+            log.append(body, true).expect("the log has space");
         }
-        log.flush().expect("written");
-        let segment = disk.open(&Segment::name(Address(0))).expect("there");
-        assert_eq!(segment.len().expect("a length"), LARGE, "{left} bytes left");
+        log.flush().expect("flush succeeds");
+        let segment = disk.open(&Segment::name(LogAddress(0))).expect("the segment exists");
+        assert_eq!(segment.len().expect("len succeeds"), LARGE, "{left} bytes left");
         drop(log);
         let mut read = Vec::new();
         let opened = recovery::open(Arc::new(disk), options, BEGINNING, Millis(1), &mut |_, body, _| {
             read.push(body.to_vec());
             Ok(())
         });
-        opened.expect("opens again");
+        opened.expect("the log opens again");
         assert!(read == bodies, "{left} bytes left: {} of {} records", read.len(), bodies.len());
     }
 }
@@ -589,11 +609,11 @@ fn a_segment_goes_only_when_the_next_is_durable_and_says_when_it_began() {
         append(&mut log, &body(true, n, 1000));
         n += 1;
     }
-    log.flush().expect("written");
+    log.flush().expect("flush succeeds");
     assert_eq!(log.segments()[1].created, Millis(77));
-    assert_eq!(log.drop_oldest(), None, "nothing of the second is synced");
-    sync(&mut log).expect("a disk that works");
+    assert_eq!(log.drop_oldest(), None, "the second segment is not synced");
+    sync(&mut log).expect("the disk works");
     let first = Segment::name(log.segments()[0].base);
     assert_eq!(log.drop_oldest(), Some(first));
-    assert_eq!((log.segments().len(), log.drop_oldest()), (1, None), "the last one stays");
+    assert_eq!((log.segments().len(), log.drop_oldest()), (1, None), "the last segment stays");
 }

@@ -1,18 +1,19 @@
-//! From addresses of records back to the positions of their events.
+//! Tests of the mapping from record addresses to event positions.
 
-use klambda_core::ids::{Address, Position};
+use klambda_core::ids::Position;
 use klambda_core::time::Millis;
+use klambda_store::address::LogAddress;
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log::{Log, Options};
 use klambda_store::recovery::{self, Checkpoint};
 use std::sync::Arc;
 
-const BEGINNING: Checkpoint = Checkpoint { address: Address(0), next_position: Position(1) };
+const BEGINNING: Checkpoint = Checkpoint { address: LogAddress(0), next_position: Position(1) };
 
-/// A log, and of every record its address and, of an event, its position.
+/// A log with the address of every record and, for events, the position.
 struct Written {
     log: Log,
-    records: Vec<(Address, Option<Position>)>,
+    records: Vec<(LogAddress, Option<Position>)>,
 }
 
 impl Written {
@@ -25,37 +26,37 @@ impl Written {
 
     fn append(&mut self, is_event: bool, length: usize) {
         if let Some(job) = self.log.prepare_job() {
-            self.log.prepare_done(job.run()).expect("the log goes on").expect("room");
+            self.log.prepare_done(job.run()).expect("the log works").expect("the disk has space");
         }
         let position = is_event.then(|| self.log.next_position());
         let mut body = vec![7; length];
         body[0] = if is_event { 1 } else { 3 };
-        let at = self.log.append(&body, is_event).expect("room");
+        let at = self.log.append(&body, is_event).expect("the log has space");
         self.records.push((at, position));
     }
 
     fn flush(&mut self) {
-        self.log.flush().expect("flushes");
+        self.log.flush().expect("flush succeeds");
     }
 
     fn sync(&mut self) {
         self.flush();
-        let job = self.log.sync_job().expect("something to sync");
+        let job = self.log.sync_job().expect("a sync is due");
         let result = job.run();
-        self.log.sync_done(job.up_to, result).expect("syncs");
+        self.log.sync_done(job.up_to, result).expect("sync succeeds");
     }
 
     fn check(&self) {
-        let (at, positions): (Vec<Address>, Vec<Option<Position>>) = self.records.iter().copied().unzip();
+        let (at, positions): (Vec<LogAddress>, Vec<Option<Position>>) = self.records.iter().copied().unzip();
         let reader = self.log.reader();
-        assert_eq!(reader.positions(&at).expect("reads"), positions);
-        // In any order, and each alone.
+        assert_eq!(reader.positions(&at).expect("read succeeds"), positions);
+        // Also in another order, and one at a time.
         let (mut at, mut positions) = (at, positions);
         at.reverse();
         positions.reverse();
-        assert_eq!(reader.positions(&at).expect("reads"), positions);
+        assert_eq!(reader.positions(&at).expect("read succeeds"), positions);
         for (at, position) in at.iter().zip(positions) {
-            assert_eq!(reader.positions(&[*at]).expect("reads"), [position]);
+            assert_eq!(reader.positions(&[*at]).expect("read succeeds"), [position]);
         }
     }
 }
@@ -85,19 +86,19 @@ fn what_is_no_record_or_not_durable_has_none() {
     written.append(true, 100);
     written.flush();
     let reader = written.log.reader();
-    let of = |at: u64| reader.positions(&[Address(at)]).expect("reads")[0];
+    let of = |at: u64| reader.positions(&[LogAddress(at)]).expect("read succeeds")[0];
     for (at, _) in &durable {
-        assert_eq!([of(at.0 - 1), of(at.0 + 1)], [None, None], "beside a record");
+        assert_eq!([of(at.0 - 1), of(at.0 + 1)], [None, None], "not the start of a record");
     }
-    assert_eq!(of(durable[0].0.0 - 32), None, "a frame's header");
+    assert_eq!(of(durable[0].0.0 - 32), None, "the header of a frame");
     assert_eq!([of(0), of(63), of(written.records[2].0.0), of(u64::MAX)], [None; 4]);
-    assert_eq!(reader.positions(&[]).expect("reads"), []);
+    assert_eq!(reader.positions(&[]).expect("read succeeds"), []);
     let last = written.records[2].0;
     written.sync();
-    assert_eq!(written.log.reader().positions(&[last]).expect("reads"), [Some(Position(3))]);
+    assert_eq!(written.log.reader().positions(&[last]).expect("read succeeds"), [Some(Position(3))]);
 }
 
-/// Headers are read a megabyte at a time.
+/// Headers are read one megabyte at a time.
 #[test]
 fn a_segment_longer_than_what_is_read_at_once() {
     let mut written = Written::new(4 << 20);

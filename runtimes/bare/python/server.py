@@ -4,7 +4,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 class Hello(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else every answer waits 40 ms
+    disable_nagle_algorithm = True  # otherwise every response is delayed by 40 ms
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))

@@ -45,7 +45,7 @@ type reply struct {
 	Data    map[string]int `json:"data"`
 }
 
-// mixed gives the same two events in one of the forms that a list of them may have.
+// mixed returns the same two events as one of the possible list types.
 func mixed(form string, first map[string]any, second klambda.Event) any {
 	own := reply{"1.0", "reply", "/test", "own", map[string]int{"n": 1}}
 	switch form {

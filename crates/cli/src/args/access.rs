@@ -1,18 +1,18 @@
-//! Who may do what.
+//! Tokens and namespaces.
 
 use clap::{Args, Subcommand};
 
 #[derive(Debug, Subcommand)]
 pub enum Token {
-    /// Create a token and print it; it is not shown again
+    /// Create a token and print it once
     Create(CreateToken),
-    /// List tokens, or show those named
+    /// List tokens
     Get {
         name: Vec<String>,
         #[command(flatten)]
         limit: super::Limit,
     },
-    /// Delete tokens, which stop working at once
+    /// Delete tokens; they stop working immediately
     Delete {
         #[arg(required = true)]
         name: Vec<String>,
@@ -22,50 +22,53 @@ pub enum Token {
 #[derive(Debug, Args)]
 pub struct CreateToken {
     pub name: String,
-    /// What the token allows
+    /// Role of the token
     #[arg(long, value_parser = ["viewer", "operator", "producer", "developer", "admin"])]
     pub role: String,
-    /// Further namespaces that it is for, beside that of -n
+    /// More namespaces, in addition to -n
     #[arg(long, value_name = "NAME", num_args = 1..)]
     pub also: Vec<String>,
-    /// It is for all namespaces, also those created later
+    /// All namespaces, including future ones
     #[arg(short = 'A', long, conflicts_with_all = ["namespace", "also"])]
     pub all_namespaces: bool,
-    /// When it stops working: a duration from now (90d), or RFC 3339; default: never
+    /// Expiry: a duration from now (90d) or RFC 3339 [default: never]
     #[arg(long, value_name = "TIME")]
     pub expires: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Namespace {
-    /// Create a namespace, or change the limits of one
+    /// Create a namespace or change its limits
     Create(CreateNamespace),
-    /// List namespaces, or show those named
+    /// List namespaces
     Get { name: Vec<String> },
-    /// Delete namespaces that nothing is left in
+    /// Delete empty namespaces
     Delete {
         #[arg(required = true)]
         name: Vec<String>,
+        /// Do not ask for confirmation
+        #[arg(short, long)]
+        yes: bool,
     },
 }
 
-/// Limits that are not given are none but those of the server.
+/// Without a limit, only the limits of the server apply.
 #[derive(Debug, Args)]
 pub struct CreateNamespace {
     pub name: String,
-    /// Events that it takes in a second
+    /// Maximum events accepted per second
     #[arg(long, value_name = "N")]
     pub events_per_second: Option<u64>,
-    /// Events that may wait, over all its subscriptions
+    /// Maximum pending events of all subscriptions
     #[arg(long, value_name = "N")]
     pub backlog: Option<u64>,
-    /// Subscriptions it may have, those of functions aside
+    /// Maximum number of subscriptions, not counting those of functions
     #[arg(long, value_name = "N")]
     pub subscriptions: Option<u64>,
-    /// Functions and agents it may have
+    /// Maximum number of functions and agents
     #[arg(long, value_name = "N")]
     pub functions: Option<u64>,
-    /// Change one that is there
+    /// Change the limits of an existing namespace
     #[arg(long)]
     pub replace: bool,
 }

@@ -1,108 +1,110 @@
-//! Functions and agents: what names them, and what one does to them while they run.
+//! Verbs for functions and agents.
 
+use crate::exit::Usage;
 use clap::Args;
 
-#[derive(Debug, Args)]
-pub struct GetFunction {
-    pub name: Vec<String>,
-    #[command(flatten)]
-    pub limit: super::Limit,
-}
-
-#[derive(Debug, Args)]
-pub struct FunctionNames {
-    #[arg(required = true)]
-    pub name: Vec<String>,
-}
-
-#[derive(Debug, Args)]
-pub struct DeleteFunction {
-    #[command(flatten)]
-    pub names: FunctionNames,
-    /// Come back when they are gone: what waits for them may take 30s
-    #[arg(long)]
-    pub wait: bool,
-}
-
-#[derive(Debug, clap::Subcommand)]
-pub enum Wait {
-    /// Wait for functions, for as long as --timeout says
-    #[command(visible_aliases = ["functions", "fn"])]
-    Function(WaitFor),
-    /// Wait for agents, for as long as --timeout says
-    #[command(visible_alias = "agents")]
-    Agent(WaitFor),
-}
-
-#[derive(Debug, Args)]
-pub struct WaitFor {
-    #[command(flatten)]
-    pub names: FunctionNames,
-    /// Ready (what was applied last serves), Deleted, a phase, or a condition like BuildReady
-    #[arg(long = "for", value_name = "STATE", default_value = "Ready", value_parser = parse_goal)]
-    pub goal: Goal,
-}
-
-/// What is waited for.
+/// What `wait` waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// Everything that was asked for last is done, and it serves.
+    /// The last applied version is built, deployed and serves.
     Ready,
     Deleted,
     Phase(String),
-    /// A condition that is true of what was asked for last.
+    /// A condition of the last applied version is true.
     Condition(String),
 }
 
 #[derive(Debug, Args)]
 pub struct Invoke {
-    /// A function or agent; function/NAME or agent/NAME says which
-    #[arg(value_name = "NAME", value_parser = parse_reference)]
-    pub name: Reference,
-    /// The data itself, or the file that holds it; - is stdin
+    #[command(flatten)]
+    pub name: OneName,
+    /// Data, @FILE, or - for stdin
     #[arg(short, long, value_name = "TEXT|@FILE|-", allow_hyphen_values = true)]
     pub data: Option<String>,
-    /// Default: application/json if the data is JSON, else text/plain or application/octet-stream
+    /// Content type [default: application/json for JSON, else text/plain or application/octet-stream]
     #[arg(long, value_name = "TYPE", requires = "data")]
     pub content_type: Option<String>,
-    /// The type of the event that the handler is given; default: the server's
+    /// Type of the event that the handler gets [default: lambda.function.invoked]
     #[arg(long = "type", value_name = "TYPE")]
     pub event_type: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct Logs {
-    /// A function or agent; function/NAME or agent/NAME says which
-    #[arg(value_name = "NAME", value_parser = parse_reference)]
-    pub name: Reference,
-    /// Go on with what is written from now on
+    #[command(flatten)]
+    pub name: OneName,
+    /// Keep printing new lines
     #[arg(short, long)]
     pub follow: bool,
-    /// Begin with the last so many lines; default: 100
+    /// Number of earlier lines to print [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub tail: Option<u64>,
 }
 
 #[derive(Debug, Args)]
 pub struct Rebuild {
-    /// Functions or agents; function/NAME, or the kind before all names, says which
+    #[command(flatten)]
+    pub functions: SomeNames,
+}
+
+/// Functions and agents on the command line.
+#[derive(Debug, Args)]
+pub struct SomeNames {
+    /// NAME..., function/NAME..., or TYPE NAME...
     #[arg(value_name = "NAME", required = true, value_parser = parse_reference)]
     name: Vec<Reference>,
 }
 
-impl Rebuild {
-    /// A kind that stands first is no name, unless it stands alone.
-    pub fn names(&self) -> Vec<Reference> {
-        let kind = match self.name.as_slice() {
-            [Reference { kind: None, name }, _, ..] => Runs::parse(name),
-            _ => None,
-        };
-        let names = self.name.iter().skip(usize::from(kind.is_some()));
-        names.map(|name| Reference { kind: name.kind.or(kind), name: name.name.clone() }).collect()
+impl SomeNames {
+    pub fn references(&self) -> Vec<Reference> {
+        references(&self.name)
     }
 }
 
-/// The two kinds that run code.
+#[derive(Debug, Args)]
+pub struct History {
+    #[command(flatten)]
+    pub functions: SomeNames,
+}
+
+#[derive(Debug, Args)]
+pub struct Rollback {
+    #[command(flatten)]
+    pub name: OneName,
+    /// Number of the revision to serve [default: the previous revision]
+    #[arg(long, value_name = "REVISION", value_parser = clap::value_parser!(u64).range(1..))]
+    pub to: Option<u64>,
+}
+
+/// A function or agent on the command line.
+#[derive(Debug, Args)]
+pub struct OneName {
+    /// NAME, function/NAME, agent/NAME, or TYPE NAME
+    #[arg(value_name = "NAME", required = true, num_args = 1..=2, value_parser = parse_reference)]
+    name: Vec<Reference>,
+}
+
+impl OneName {
+    pub fn reference(&self) -> Result<Reference, Usage> {
+        let mut found = references(&self.name);
+        match (found.pop(), found.is_empty()) {
+            (Some(one), true) => Ok(one),
+            _ => Err(Usage("name one function or agent: NAME, TYPE/NAME or TYPE NAME".to_owned())),
+        }
+    }
+}
+
+/// A type in front of names is their type. Alone it is a name.
+fn references(words: &[Reference]) -> Vec<Reference> {
+    let kind = match words {
+        [Reference { kind: None, name }, _, ..] => Runs::parse(name),
+        _ => None,
+    };
+    let names = words.iter().skip(usize::from(kind.is_some()));
+    names.map(|name| Reference { kind: name.kind.or(kind), name: name.name.clone() }).collect()
+}
+
+/// The types that run code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
     Function,
@@ -119,10 +121,10 @@ impl Runs {
     }
 }
 
-/// One of them by name.
+/// A function or agent by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Where it is not said, it is a function, or else an agent.
+    /// `None` is a function, or an agent if there is no such function.
     pub kind: Option<Runs>,
     pub name: String,
 }
@@ -131,7 +133,8 @@ fn parse_reference(text: &str) -> Result<Reference, String> {
     let (kind, name) = match text.split_once('/') {
         None => (None, text),
         Some((word, name)) => {
-            let kind = Runs::parse(word).ok_or_else(|| format!("{word} is neither function nor agent"))?;
+            let kind = Runs::parse(word)
+                .ok_or_else(|| format!("{word:?} is not a type that runs code; use function or agent"))?;
             (Some(kind), name)
         }
     };
@@ -153,7 +156,7 @@ const CONDITIONS: [&str; 8] = [
     "AIAgentReady",
 ];
 
-fn parse_goal(text: &str) -> Result<Goal, String> {
+pub fn parse_goal(text: &str) -> Result<Goal, String> {
     let word = text.strip_prefix("condition=").unwrap_or(text);
     let named = |names: &[&str]| {
         names.iter().find(|name| name.eq_ignore_ascii_case(word)).map(|name| (*name).to_owned())

@@ -1,7 +1,10 @@
-//! What one does to running things: a noun, then its own verbs.
+//! Nouns with verbs of their own.
 
-use super::Selector;
+use super::{Export, Import, ListLetters, Selector};
 use crate::commands::parse_status;
+use crate::exit::Usage;
+use crate::kind::Kind;
+use crate::resource::{self, Resource};
 use clap::{Args, Subcommand};
 use hyper::StatusCode;
 use klambda_core::quantity::parse_duration_ms;
@@ -10,103 +13,113 @@ use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
 pub enum Event {
-    /// Send one event, many alike, or those of a file
+    /// Send events from flags or from a file
     Send(Send),
-    /// Watch events arrive
+    /// Print events as they arrive
     Tail(Tail),
-    /// Be a target to try things with: show what is delivered, answer as told
+    /// Show an event and what happened to it in every subscription
+    Show {
+        id: String,
+        /// Source of the event, when its id is ambiguous
+        #[arg(long, value_name = "SOURCE")]
+        source: Option<String>,
+    },
+    /// Run a test receiver that prints deliveries
     Receive(Receive),
 }
 
 #[derive(Debug, Args)]
 pub struct Send {
-    /// Send the CloudEvents of this file: JSON, one, a batch, or one per line; - is stdin
+    /// File with CloudEvents in JSON: one event, a batch, or one per line; - for stdin
     #[arg(short, long = "filename", value_name = "FILE|-", conflicts_with_all = [
         "event_type", "source", "id", "key", "subject", "sequence", "data", "content_type", "attribute", "count",
     ])]
     pub filename: Option<PathBuf>,
-    /// The event's type, like order.paid
+    /// Event type, like order.paid
     #[arg(long = "type", value_name = "TYPE", required_unless_present = "filename")]
     pub event_type: Option<String>,
-    /// Who sends it
+    /// Event source
     #[arg(long, default_value = "/klambda")]
     pub source: String,
-    /// Its id; default: a random one. With --count, -1, -2, … follow it
+    /// Event id [default: random]; --count appends -1, -2, …
     #[arg(long)]
     pub id: Option<String>,
-    /// Sets partitionkey, which names the lane
+    /// Key of the lane (attribute partitionkey)
     #[arg(long)]
     pub key: Option<String>,
-    /// What it is about; also the key where there is no partitionkey
+    /// Event subject; also the key if there is no partitionkey
     #[arg(long)]
     pub subject: Option<String>,
-    /// The producer's sequence; with --count, that of the first event
+    /// Sequence of the producer; with --count, of the first event
     #[arg(long, value_name = "N")]
     pub sequence: Option<u64>,
-    /// The data itself, or the file that holds it; - is stdin
+    /// Data, @FILE, or - for stdin
     #[arg(short, long, value_name = "TEXT|@FILE|-", allow_hyphen_values = true)]
     pub data: Option<String>,
-    /// Default: application/json if the data is JSON, else text/plain or application/octet-stream
+    /// Content type [default: application/json for JSON, else text/plain or application/octet-stream]
     #[arg(long, value_name = "TYPE", requires = "data")]
     pub content_type: Option<String>,
-    /// Another attribute, as often as needed
+    /// Additional attribute; can be repeated
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub attribute: Vec<(String, String)>,
-    /// Send so many
+    /// Number of events
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
 }
 
 #[derive(Debug, Args)]
 pub struct Tail {
-    /// Only events of this type; with a star, a pattern: 'order.*'
+    /// Only this event type; may be a pattern like 'order.*'
     #[arg(long = "type", value_name = "TYPE")]
     pub event_type: Option<String>,
-    /// Start behind this position, 0 for the oldest kept; default: what comes from now on
+    /// Start after this position (0 = oldest event) [default: new events only]
     #[arg(long, value_name = "POSITION")]
     pub after: Option<u64>,
-    /// End after so many events
+    /// Stop after this number of events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
 }
 
 #[derive(Debug, Args)]
 pub struct Receive {
-    /// Where to listen
+    /// Listen address
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
     pub listen: String,
-    /// What to answer
+    /// Response status
     #[arg(long, value_name = "STATUS", default_value = "200", value_parser = parse_status)]
     pub status: StatusCode,
-    /// Read the answer from this file for every event, so that it can be changed: 500, or 500 KEY for one key
+    /// File that is read for each event and holds the response status: 500, or 500 KEY for one key
     #[arg(long, value_name = "FILE")]
     pub status_file: Option<PathBuf>,
-    /// Answer events of this key 500, whatever else is said; as often as needed
+    /// Respond with status 500 to events of this key; can be repeated
     #[arg(long, value_name = "KEY")]
     pub fail_key: Vec<String>,
-    /// Take this long for every event
+    /// Delay of each response
     #[arg(long, value_name = "DURATION", default_value = "0ms", value_parser = parse_delay)]
     pub delay: Duration,
-    /// End after so many events
+    /// Stop after this number of events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
+    /// Do not print the bodies of events
+    #[arg(long)]
+    pub no_body: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Lane {
-    /// Try the head again with fresh attempts, lift a pause, or wait one more timeout for a gap
+    /// Retry the first event, end a pause, or wait for a sequence gap once more
     Resume(LaneName),
-    /// Let the lane go on without its head, which stays a dead letter, or without the missing sequence
+    /// Continue without the first event, which stays a dead letter, or without the missing sequence
     Skip(Confirmed),
-    /// Throw away everything that waits in the lane
+    /// Drop all pending events of the lane
     Purge(Confirmed),
-    /// Start nothing new in the lane
+    /// Start no new deliveries in the lane
     Pause(LaneName),
-    /// Set the sequence that the producer should send next
+    /// Set the sequence that the lane expects next
     Reset {
         #[command(flatten)]
         lane: LaneName,
-        /// The sequence to expect next
+        /// Next expected sequence
         #[arg(long, value_name = "N")]
         expected: u64,
     },
@@ -114,41 +127,69 @@ pub enum Lane {
 
 #[derive(Debug, Args)]
 pub struct LaneName {
-    pub subscription: String,
-    pub key: String,
+    /// The subscription, or lane/SUBSCRIPTION/KEY
+    #[arg(value_name = "SUBSCRIPTION")]
+    lane: String,
+    key: Option<String>,
+}
+
+impl LaneName {
+    pub fn resource(&self) -> Result<Resource, Usage> {
+        if let Some(key) = &self.key {
+            return Ok(Resource::new(Kind::Lane, &format!("{}/{key}", self.lane)));
+        }
+        match resource::named(std::slice::from_ref(&self.lane))?.pop() {
+            Some(lane) if lane.kind == Kind::Lane => Ok(lane),
+            _ => Err(Usage(format!(
+                "{} is not a lane; use SUBSCRIPTION KEY or lane/SUBSCRIPTION/KEY",
+                self.lane
+            ))),
+        }
+    }
 }
 
 #[derive(Debug, Args)]
 pub struct Confirmed {
     #[command(flatten)]
     pub lane: LaneName,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Dlq {
-    /// Deliver dead letters again, in the order of their lanes
+    /// List dead letters
+    List(ListLetters),
+    /// Show dead letters with their events
+    Show {
+        #[arg(required = true)]
+        id: Vec<String>,
+    },
+    /// Deliver dead letters again, in order
     Replay(Replay),
-    /// Throw dead letters away
+    /// Drop dead letters
     Purge(Purge),
+    /// Write dead letters to stdout, one JSON object per line
+    Export(Export),
+    /// Send exported dead letters again as events; the server skips events that it still knows
+    Import(Import),
 }
 
 #[derive(Debug, Args)]
 pub struct Replay {
     #[command(flatten)]
     pub selector: Selector,
-    /// Say what would be replayed, and do nothing
+    /// Show what would be replayed, without replaying
     #[arg(long)]
     pub dry_run: bool,
     /// Events per second
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub rate: Option<u64>,
-    /// Lanes at once
+    /// Number of lanes that are replayed in parallel
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub parallelism: Option<u64>,
-    /// Wait for the end and print the report
+    /// Wait for the end of the replay and print its report
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set,
           default_value = "true", default_missing_value = "true")]
     pub wait: bool,
@@ -158,22 +199,22 @@ pub struct Replay {
 pub struct Purge {
     #[command(flatten)]
     pub selector: Selector,
-    /// Also those that hold a lane, which then goes on without them
+    /// Include dead letters that block a lane; the lane continues without them
     #[arg(long)]
     pub holders: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Subscription {
-    /// Start no new deliveries; events are still accepted
+    /// Stop deliveries; events are still accepted
     Pause {
         #[arg(required = true)]
         name: Vec<String>,
     },
-    /// Go on delivering
+    /// Continue deliveries
     Resume {
         #[arg(required = true)]
         name: Vec<String>,
@@ -182,21 +223,38 @@ pub enum Subscription {
 
 #[derive(Debug, Args)]
 pub struct Backup {
-    /// A .tar file to write, or a folder to make; neither may exist
+    /// New .tar file or new folder
     #[arg(value_name = "FILE.tar|DIR")]
     pub path: PathBuf,
+    /// Include the key file of secrets; without it the secrets in the copy cannot be read
+    #[arg(long)]
+    pub with_key: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Check {
-    /// The data folder of a stopped server, or a copy
+    /// Data folder of a stopped server, or a copy of it
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub struct Completion {
-    pub shell: clap_complete::Shell,
+    pub shell: Shell,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Debug, Args)]
+pub struct Complete {
+    /// The words of the command line behind `klambda`; the last one is completed
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<String>,
 }
 
 fn name_and_value(text: &str) -> Result<(String, String), String> {

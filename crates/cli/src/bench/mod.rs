@@ -28,7 +28,7 @@ use self::report::Report;
 use self::rig::{Rig, Subject};
 use self::scenarios::Scenario;
 
-/// Measure this machine: rates, latencies, CPU and memory, beside a bare ceiling.
+/// Measure rates, latencies, CPU and memory on this machine, next to a minimal server as the upper bound.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// What to measure [default: throughput]
@@ -49,7 +49,7 @@ pub struct Args {
     /// Producer connections
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub connections: u32,
-    /// Keys that the events belong to
+    /// Keys of the events
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(11..=10_000_000))]
     pub keys: u32,
     /// Keys in the scenario `keys`
@@ -64,19 +64,19 @@ pub struct Args {
     /// Subscriptions in the scenario `subscriptions`
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     pub subscriptions: u32,
-    /// Deliveries under way at once, where the scenario does not say
+    /// Deliveries in flight at once, unless the scenario sets it
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub concurrency: u32,
     /// Servers to measure, in this order
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["ceiling", "klambda"])]
     pub subjects: Vec<Subject>,
-    /// Where to put the data folders, which are removed at the end; its disk is what is measured
+    /// Folder for the data folders, on the disk to measure; they are deleted at the end
     #[arg(long, default_value = ".")]
     pub folder: PathBuf,
-    /// Configuration file of the server under test; without it, the defaults
+    /// Configuration file of the server under test [default: the default settings]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// How to print the result: the command line's own option, set by whoever parses that
+    /// Output format, from the global option
     #[arg(skip)]
     pub output: Output,
     #[arg(long, hide = true, requires = "spec")]
@@ -92,7 +92,7 @@ pub enum Output {
     Json,
 }
 
-/// What this process is, when a driver started it.
+/// The role of this process, if a benchmark started it.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Role {
     Sink,

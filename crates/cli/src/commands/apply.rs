@@ -1,93 +1,113 @@
-//! `apply`: makes the server hold what the files say.
+//! `apply`: creates and updates resources from files.
 
-use super::function::Place;
-use super::{Context, for_each};
-use crate::args::Apply;
+use super::manifest::{self, Manifest};
+use super::{Context, for_each, prune, wait};
+use crate::args::{Apply, Goal};
 use crate::client::Error;
-use crate::exit::Usage;
+use crate::confirm::confirm;
 use crate::kind::Kind;
-use crate::output::{Format, cell, one_line, write_raw};
+use crate::output::{Format, one_line, write_raw};
 use crate::route::Route;
 use anyhow::Context as _;
-use klambda_core::strict_json::Strict;
-use klambda_server::config::yaml_fault;
 use serde_json::Value;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 pub fn run(context: &mut Context, args: &Apply) -> anyhow::Result<()> {
-    let mut documents = Vec::new();
-    for file in files(&args.filename)? {
-        let text = read(&file)?;
-        let parsed = parse(&text).map_err(|error| Usage::file(&file, &error))?;
-        documents.extend(parsed.into_iter().map(|document| (file.clone(), document)));
+    let manifests = manifest::read(&args.files.filename, context.namespace.as_deref())?;
+    if args.discard && !args.is_dry_run() {
+        confirm("drop pending events of subscriptions whose ordering changes", args.yes)?;
     }
-    if documents.is_empty() {
-        return Err(Usage("nothing to apply: no documents in the files given".to_owned()).into());
+    for_each(&manifests, |manifest| {
+        apply(context, manifest, args).with_context(|| manifest.resource().to_string())
+    })?;
+    if args.prune.prune {
+        prune::run(context, args, &manifests)?;
     }
-    // All documents are looked at before the first is sent, so that a typo in the last does not leave half applied.
-    let given = context.namespace.clone();
-    let namespace = given.as_deref();
-    let named: Result<Vec<Manifest>, Usage> = documents
-        .into_iter()
-        .map(|(file, document)| manifest(document, namespace).map_err(|e| Usage::file(&file, &e)))
-        .collect();
-    for_each(named?, |manifest| apply(context, &manifest, args.discard).with_context(|| manifest.title()))
-}
-
-/// What is applied, where to, and as what.
-#[derive(Debug, PartialEq)]
-struct Manifest {
-    kind: Kind,
-    namespace: String,
-    name: String,
-    document: Value,
-}
-
-impl Manifest {
-    fn title(&self) -> String {
-        format!("{}/{}", self.kind.word(), self.name)
-    }
-}
-
-fn apply(context: &mut Context, manifest: &Manifest, discard: bool) -> anyhow::Result<()> {
-    let (answer, done) = match manifest.kind {
-        Kind::Function | Kind::Agent => apply_function(context, manifest)?,
-        Kind::Namespace => apply_namespace(context, manifest)?,
-        _ => apply_subscription(context, manifest, discard)?,
-    };
-    if write_raw(context.out, context.format, &answer)? {
-        return Ok(());
-    }
-    match context.format {
-        Format::Name => writeln!(context.out, "{}", manifest.title())?,
-        _ => writeln!(context.out, "{} {done}", manifest.title())?,
+    if args.wait {
+        wait_for(context, &manifests)?;
     }
     Ok(())
 }
 
-/// The server merges it three ways and says what that changed.
-fn apply_function(context: &Context, manifest: &Manifest) -> anyhow::Result<(Value, &'static str)> {
-    let place = Place::new(manifest.kind, &manifest.namespace);
-    let route = place.route(&[&manifest.name]).query("apply", true);
-    let answer = context.client.put(&route, &manifest.document)?;
-    let done = match answer.body["change"].as_str() {
-        Some("created") => "created",
-        Some("unchanged") => "unchanged",
-        _ => "configured",
+fn wait_for(context: &mut Context, manifests: &[Manifest]) -> anyhow::Result<()> {
+    context.out.flush()?;
+    let deadline = Instant::now() + context.client.timeout();
+    for_each(manifests.iter().filter(|manifest| manifest.kind.runs_code()), |manifest| {
+        let resource = manifest.resource();
+        wait::until(context, &manifest.route(), &resource, &Goal::Ready, deadline)?;
+        if context.format.is_for_people() {
+            writeln!(context.out, "{resource} ready")?;
+            context.out.flush()?;
+        }
+        Ok(())
+    })
+}
+
+fn apply(context: &mut Context, manifest: &Manifest, args: &Apply) -> anyhow::Result<()> {
+    let (answer, done) = match (args.is_dry_run(), manifest.kind) {
+        (true, _) => try_out(context, manifest, args.discard)?,
+        (false, Kind::Function | Kind::Agent) => apply_function(context, manifest)?,
+        (false, _) => apply_document(context, manifest, args.discard)?,
     };
+    if write_raw(context.out, context.format, &answer)? {
+        return Ok(());
+    }
+    let suffix = if args.is_dry_run() { " (dry run)" } else { "" };
+    match context.format {
+        Format::Name => writeln!(context.out, "{}", manifest.resource())?,
+        _ => writeln!(context.out, "{} {done}{suffix}", manifest.resource())?,
+    }
+    Ok(())
+}
+
+/// The document as it would be after the change, and what kind of change it is.
+fn try_out(context: &Context, manifest: &Manifest, discard: bool) -> anyhow::Result<(Value, &'static str)> {
+    let mut answer = dry_run(context, manifest, discard)?;
+    let done = change(&answer);
+    Ok((answer["document"].take(), done))
+}
+
+/// The server checks the document and changes nothing.
+pub fn dry_run(context: &Context, manifest: &Manifest, discard: bool) -> anyhow::Result<Value> {
+    let route = manifest.route().query("dryRun", true);
+    let route = route.query_opt("apply", manifest.kind.runs_code().then_some(true));
+    let route = route.query_opt("discard", (discard && manifest.kind == Kind::Subscription).then_some(true));
+    Ok(context.client.put(&route, &manifest.document)?.body)
+}
+
+/// The server merges the document with the last applied one and the live one.
+fn apply_function(context: &Context, manifest: &Manifest) -> anyhow::Result<(Value, &'static str)> {
+    let answer = context.client.put(&manifest.route().query("apply", true), &manifest.document)?;
+    let done = change(&answer.body);
     Ok((answer.body, done))
 }
 
-fn apply_namespace(context: &Context, manifest: &Manifest) -> anyhow::Result<(Value, &'static str)> {
-    let route = Route::new(&["namespaces", &manifest.name]);
-    let before = found(context, &route)?;
+pub fn change(answer: &Value) -> &'static str {
+    match answer["change"].as_str() {
+        Some("created") => "created",
+        Some("unchanged") => "unchanged",
+        _ => "configured",
+    }
+}
+
+/// A subscription or a namespace.
+fn apply_document(
+    context: &Context,
+    manifest: &Manifest,
+    discard: bool,
+) -> anyhow::Result<(Value, &'static str)> {
+    // The server compares values that it does not show, such as headers.
+    let done = change(&dry_run(context, manifest, discard)?);
+    let discard = (discard && manifest.kind == Kind::Subscription).then_some(true);
+    let route = manifest.route().query_opt("discard", discard);
     let after = context.client.put(&route, &manifest.document)?.body;
-    let done = outcome(before.as_ref(), &after);
+    for warning in warnings(&after) {
+        eprintln!("{}: {}", manifest.resource(), one_line(warning));
+    }
     Ok((after, done))
 }
 
-fn found(context: &Context, route: &Route) -> anyhow::Result<Option<Value>> {
+pub fn found(context: &Context, route: &Route) -> anyhow::Result<Option<Value>> {
     match context.client.get(route) {
         Ok(found) => Ok(Some(found)),
         Err(Error::Problem(problem)) if problem.status == 404 => Ok(None),
@@ -95,196 +115,9 @@ fn found(context: &Context, route: &Route) -> anyhow::Result<Option<Value>> {
     }
 }
 
-fn apply_subscription(
-    context: &Context,
-    manifest: &Manifest,
-    discard: bool,
-) -> anyhow::Result<(Value, &'static str)> {
-    let route = Route::new(&["subscriptions", &manifest.name]).within(&manifest.namespace);
-    let before = found(context, &route)?;
-    let change = route.query_opt("discard", discard.then_some(true));
-    let after = context.client.put(&change, &manifest.document)?.body;
-    for warning in warnings(&after) {
-        eprintln!("{}: {}", manifest.title(), one_line(warning));
-    }
-    let done = outcome(before.as_ref(), &after);
-    Ok((after, done))
-}
-
-/// What the server says of fields, and not of how it goes.
+/// Messages about the fields of a subscription, not about its deliveries.
 fn warnings(subscription: &Value) -> impl Iterator<Item = &str> {
     let messages = subscription.pointer("/status/messages").and_then(Value::as_array);
     let texts = messages.into_iter().flatten().filter_map(Value::as_str);
     texts.filter(|text| text.starts_with("target."))
-}
-
-fn outcome(before: Option<&Value>, after: &Value) -> &'static str {
-    match before {
-        None => "created",
-        Some(before) if before["spec"] == after["spec"] => "unchanged",
-        Some(_) => "configured",
-    }
-}
-
-/// What to send, and where to. What only the server sets is left out, so that `get -o yaml` can be applied again.
-fn manifest(mut document: Value, given: Option<&str>) -> Result<Manifest, String> {
-    let Some(fields) = document.as_object_mut() else {
-        return Err("a document is not a mapping".to_owned());
-    };
-    let kind = kind(fields.get("kind").and_then(Value::as_str))?;
-    fields.remove("status");
-    let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut);
-    metadata.and_then(|metadata| metadata.remove("createdAt"));
-    let name = match document.pointer("/metadata/name") {
-        Some(Value::String(name)) if !name.is_empty() => name.to_owned(),
-        None | Some(Value::Null | Value::String(_)) => {
-            return Err(format!("a {} has no metadata.name", cell(&document, "/kind")));
-        }
-        // Not everything that looks like a name is text in YAML.
-        Some(other) => return Err(format!("metadata.name must be a string, and {other} is none: quote it")),
-    };
-    let written = document.pointer("/metadata/namespace").and_then(Value::as_str);
-    let namespace = match (written, given) {
-        (Some(written), Some(given)) if written != given && kind != Kind::Namespace => {
-            return Err(format!("{name} is in namespace {written}, and -n says {given}"));
-        }
-        (written, given) => written.or(given).unwrap_or("default").to_owned(),
-    };
-    Ok(Manifest { kind, namespace, name, document })
-}
-
-fn kind(word: Option<&str>) -> Result<Kind, String> {
-    const KNOWN: &str = "LambdaFunction, LambdaAgent, Subscription and Namespace are";
-    match word {
-        Some("LambdaFunction") => Ok(Kind::Function),
-        Some("LambdaAgent") => Ok(Kind::Agent),
-        Some("Subscription") => Ok(Kind::Subscription),
-        Some("Namespace") => Ok(Kind::Namespace),
-        Some(other) => Err(format!("kind {other} is not known; {KNOWN}")),
-        None => Err(format!("a document has no kind; {KNOWN} known")),
-    }
-}
-
-/// Every document of a YAML or JSON text; arrays and `{items: […]}` count as their elements.
-fn parse(text: &str) -> Result<Vec<Value>, String> {
-    let documents: Vec<Value> = if text.trim_start().starts_with(['{', '[']) {
-        // JSON first: it may be indented with tabs, which YAML forbids. What is YAML in flow style comes second.
-        let json: Result<Vec<Strict>, _> = serde_json::Deserializer::from_str(text).into_iter().collect();
-        json.map(|all| all.into_iter().map(|Strict(value)| value).collect())
-            .or_else(|json_error| yaml(text).map_err(|_| json_error.to_string()))?
-    } else {
-        yaml(text)?
-    };
-    Ok(documents.into_iter().flat_map(flatten).collect())
-}
-
-fn yaml(text: &str) -> Result<Vec<Value>, String> {
-    serde_saphyr::from_multiple::<Value>(text).map_err(|error| yaml_fault(&error))
-}
-
-fn flatten(document: Value) -> Vec<Value> {
-    match document {
-        Value::Null => Vec::new(),
-        Value::Array(items) => items,
-        Value::Object(mut fields) if !fields.contains_key("kind") && fields.contains_key("items") => {
-            fields.remove("items").map(flatten).unwrap_or_default()
-        }
-        other => vec![other],
-    }
-}
-
-fn files(given: &[PathBuf]) -> Result<Vec<PathBuf>, Usage> {
-    let mut files = Vec::new();
-    for path in given {
-        if path.is_dir() {
-            files.extend(folder(path)?);
-        } else {
-            files.push(path.clone());
-        }
-    }
-    Ok(files)
-}
-
-fn folder(path: &Path) -> Result<Vec<PathBuf>, Usage> {
-    let wrong = |error: std::io::Error| Usage::file(path, &error);
-    let entries: Result<Vec<_>, _> = std::fs::read_dir(path).map_err(wrong)?.collect();
-    let known = |file: &PathBuf| {
-        let extension = file.extension().and_then(|extension| extension.to_str());
-        matches!(extension, Some("yaml" | "yml" | "json")) && file.is_file()
-    };
-    let mut files: Vec<PathBuf> =
-        entries.map_err(wrong)?.into_iter().map(|entry| entry.path()).filter(known).collect();
-    files.sort();
-    Ok(files)
-}
-
-fn read(file: &Path) -> Result<String, Usage> {
-    let mut text = String::new();
-    let result = match file.to_str() {
-        Some("-") => std::io::stdin().read_to_string(&mut text).map(|_| ()),
-        _ => std::fs::read_to_string(file).map(|read| text = read),
-    };
-    result.map_err(|error| Usage::file(file, &error))?;
-    Ok(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn documents_come_in_many_shapes() {
-        let a = json!({"kind": "Subscription", "metadata": {"name": "a"}});
-        let b = json!({"kind": "Subscription", "metadata": {"name": "b"}});
-        let both = vec![a.clone(), b.clone()];
-        for text in [
-            "---\nkind: Subscription\nmetadata: {name: a}\n---\n# nothing here\n---\nkind: Subscription\nmetadata:\n  name: b\n",
-            "- {kind: Subscription, metadata: {name: a}}\n- {kind: Subscription, metadata: {name: b}}\n",
-            "{kind: Subscription, metadata: {name: a}}\n---\n{kind: Subscription, metadata: {name: b}}\n",
-            "{\n\t\"items\": [{\"kind\":\"Subscription\",\"metadata\":{\"name\":\"a\"}},\n\t{\"kind\":\"Subscription\",\"metadata\":{\"name\":\"b\"}}]}",
-            "{\"kind\":\"Subscription\",\"metadata\":{\"name\":\"a\"}}\n{\"kind\":\"Subscription\",\"metadata\":{\"name\":\"b\"}}",
-        ] {
-            assert_eq!(parse(text).expect(text), both, "{text}");
-        }
-        assert_eq!(parse("\n# only a comment\n").expect("parsed"), Vec::<Value>::new());
-        assert!(parse("a: [1").is_err());
-        let twice = parse("a: 1\na: 2\n").expect_err("a key twice");
-        assert_eq!(twice, "the key a is there twice at line 2, column 1");
-        assert!(parse("{\"a\": 1, \"a\": 2}").is_err());
-    }
-
-    #[test]
-    fn what_the_server_printed_can_be_applied() {
-        let printed = json!({"apiVersion": "v", "kind": "Subscription",
-            "metadata": {"name": "a", "createdAt": "2026-01-01T00:00:00Z"}, "spec": {"from": "latest"}, "status": {"waiting": 1}});
-        let Manifest { kind, name, document, .. } = manifest(printed, None).expect("a subscription");
-        assert_eq!((kind, name.as_str()), (Kind::Subscription, "a"));
-        let expected = json!({"apiVersion": "v", "kind": "Subscription", "metadata": {"name": "a"}, "spec": {"from": "latest"}});
-        assert_eq!(document, expected);
-    }
-
-    #[test]
-    fn what_is_not_known_is_refused_before_anything_is_sent() {
-        for document in
-            [json!(3), json!({}), json!({"kind": "Pod"}), json!({"kind": "Subscription", "metadata": {}})]
-        {
-            assert!(manifest(document.clone(), None).is_err(), "{document}");
-        }
-        for name in [json!(1), json!(false), json!(["a"])] {
-            let unquoted = manifest(json!({"kind": "Subscription", "metadata": {"name": name}}), None);
-            assert!(unquoted.is_err_and(|message| message.contains("quote it")), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_namespace_is_written_or_given_but_not_two() {
-        let document = |namespace: Value| json!({"kind": "LambdaFunction", "metadata": {"name": "f", "namespace": namespace}});
-        let namespace =
-            |written: Value, given| manifest(document(written), given).map(|found| found.namespace);
-        assert_eq!(namespace(Value::Null, None).as_deref(), Ok("default"));
-        assert_eq!(namespace(Value::Null, Some("shop")).as_deref(), Ok("shop"));
-        assert_eq!(namespace(json!("shop"), None).as_deref(), Ok("shop"));
-        assert!(namespace(json!("shop"), Some("other")).is_err());
-    }
 }

@@ -1,27 +1,28 @@
-//! `backup`: a consistent copy of a running server's data, as one tar file or as a folder ready to serve from.
+//! `backup`: a consistent copy of a running server's data, as a tar file or as a data folder.
 
 use super::Context;
 use crate::args::Backup;
 use crate::exit::Usage;
 use crate::output::bytes;
+use crate::progress;
 use crate::route::Route;
 use anyhow::Context as _;
-use indicatif::{ProgressBar, ProgressStyle};
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use ureq::http::Method;
 
 pub fn run(context: &mut Context, args: &Backup) -> anyhow::Result<()> {
     let target = Target::of(&args.path)?;
     let partial = partial_path(&args.path)?;
-    let stream = context.client.stream(Method::POST, &Route::new(&["backup"]), "application/x-tar")?;
-    let progress = progress_bar();
+    let route = Route::new(&["backup"]).query_opt("withKey", args.with_key.then_some(true));
+    let stream = context.client.stream(Method::POST, &route, "application/x-tar")?;
+    let progress = progress::copying();
     let written = write(target, progress.wrap_read(stream), &partial);
     progress.finish_and_clear();
     if let Err(error) = written.and_then(|()| settle(&partial, &args.path)) {
-        // The copy is not whole: better none than one that looks like a backup.
+        // An incomplete copy must not look like a backup.
         remove(&partial);
         return Err(error).with_context(|| format!("backup to {}", args.path.display()));
     }
@@ -45,7 +46,7 @@ impl Target {
             return Ok(Target::Archive);
         }
         match name.rsplit_once(".tar.").is_some() || name.ends_with(".tgz") {
-            true => Err(Usage::file(path, &"compressed files are not written; end the name in .tar")),
+            true => Err(Usage::file(path, &"cannot write compressed files; use a name that ends in .tar")),
             false => Ok(Target::Folder),
         }
     }
@@ -54,14 +55,14 @@ impl Target {
 fn write(target: Target, mut stream: impl Read, partial: &Path) -> anyhow::Result<()> {
     match target {
         Target::Archive => {
-            let mut file = File::create_new(partial)?;
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(partial)?;
             io::copy(&mut stream, &mut file).map_err(cut_off)?;
             file.sync_all()?;
         }
         Target::Folder => {
-            fs::create_dir(partial)?;
+            DirBuilder::new().mode(0o700).create(partial)?;
             tar::Archive::new(&mut stream).unpack(partial).map_err(cut_off)?;
-            // The archive ends before the answer does: what is left must still arrive whole.
+            // The archive ends before the response does. Reads the rest, so that an error in it is seen.
             io::copy(&mut stream, &mut io::sink()).map_err(cut_off)?;
             sync_tree(partial)?;
         }
@@ -69,9 +70,9 @@ fn write(target: Target, mut stream: impl Read, partial: &Path) -> anyhow::Resul
     Ok(())
 }
 
-/// As text: a connection that broke must not look like a closed stdout.
+/// As text, because an `io::Error` would look like a closed stdout.
 fn cut_off(error: io::Error) -> anyhow::Error {
-    anyhow::anyhow!("the copy broke off: {:#}", anyhow::Error::new(error))
+    anyhow::anyhow!("the copy is incomplete: {:#}", anyhow::Error::new(error))
 }
 
 fn settle(partial: &Path, path: &Path) -> anyhow::Result<()> {
@@ -84,9 +85,10 @@ fn settle(partial: &Path, path: &Path) -> anyhow::Result<()> {
 fn sync_tree(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        if entry.file_type()?.is_dir() {
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
             sync_tree(&entry.path())?;
-        } else {
+        } else if kind.is_file() {
             File::open(entry.path())?.sync_all()?;
         }
     }
@@ -94,12 +96,12 @@ fn sync_tree(folder: &Path) -> io::Result<()> {
 }
 
 fn partial_path(path: &Path) -> Result<PathBuf, Usage> {
-    let name = path.file_name().ok_or_else(|| Usage::file(path, &"not a name for a backup"))?;
+    let name = path.file_name().ok_or_else(|| Usage::file(path, &"not a valid name for a backup"))?;
     let mut partial = name.to_owned();
     partial.push(".partial");
     let partial = path.with_file_name(partial);
     match partial.symlink_metadata().is_ok() {
-        true => Err(Usage::file(&partial, &"left by an earlier backup; remove it first")),
+        true => Err(Usage::file(&partial, &"an earlier backup left this file; delete it first")),
         false => Ok(partial),
     }
 }
@@ -111,16 +113,6 @@ fn remove(partial: &Path) {
     {
         eprintln!("{}: {error}", partial.display());
     }
-}
-
-/// Drawn on stderr, and only if that is a terminal.
-fn progress_bar() -> ProgressBar {
-    let progress = ProgressBar::no_length();
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {bytes} copied, {bytes_per_sec}") {
-        progress.set_style(style);
-    }
-    progress.enable_steady_tick(Duration::from_millis(200));
-    progress
 }
 
 #[cfg(test)]
@@ -155,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_copy_broke_off_is_told_to_its_cause() {
+    fn an_incomplete_copy_names_its_cause() {
         let home = tempfile::tempdir().expect("a folder");
         struct Cut<'a>(&'a [u8]);
         impl Read for Cut<'_> {
@@ -173,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_says_what_is_written() {
+    fn the_name_decides_between_archive_and_folder() {
         let home = tempfile::tempdir().expect("a folder");
         assert_eq!(Target::of(&home.path().join("b.tar")).expect("fine"), Target::Archive);
         assert_eq!(Target::of(&home.path().join("b")).expect("fine"), Target::Folder);

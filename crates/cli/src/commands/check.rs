@@ -1,10 +1,11 @@
-//! `check`: the proof of a data folder, of a stopped server or a copy.
+//! `check`: verifies the data folder of a stopped server or of a backup.
 
 use crate::args::Check;
 use crate::exit::Usage;
-use crate::output::{Format, Sheet, bytes, one_line, write_raw};
+use crate::output::{Format, Sheet, bytes, counted, one_line, write_raw};
+use crate::progress;
 use anyhow::{Context as _, anyhow, bail};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use klambda_dispatch::check::{self, Progress, Report, Stage};
 use klambda_store::real_disk::{Error, RealDisk};
 use std::io::Write;
@@ -12,20 +13,20 @@ use std::sync::Arc;
 
 pub fn run(out: &mut dyn Write, format: Format, args: &Check) -> anyhow::Result<()> {
     if args.folder.is_file() {
-        let why = "it is a file, and check reads a folder; unpack it first, if it is a backup: mkdir DIR && tar -xf";
         let file = args.folder.display();
-        return Err(Usage(format!("{file}: {why} {file} -C DIR")).into());
+        let fix = format!("if it is a backup, unpack it first: mkdir DIR && tar -xf {file} -C DIR");
+        return Err(Usage(format!("{file} is a file, but check needs a folder; {fix}")).into());
     }
     let disk = match RealDisk::read_only(&args.folder) {
         Err(error @ Error::Held { .. }) => {
-            bail!("{error}; stop the server, or check a copy that klambda backup makes of it")
+            bail!("{error}; stop the server, or check a copy made with klambda backup")
         }
-        // Its text names the cause, which a chain of causes would repeat.
+        // As text, because the error's own text repeats its cause.
         other => other.map_err(|error| anyhow!("{error}"))?,
     };
-    let bar = progress_bar();
+    let bar = progress::reading();
     let checked = check::check(Arc::new(disk), &mut |progress| show(&bar, progress));
-    bar.finish_and_clear();
+    drop(bar);
     let report = checked.with_context(|| args.folder.display().to_string())?;
     if !write_raw(out, format, &serde_json::to_value(&report)?)? {
         print(out, &report)?;
@@ -34,16 +35,6 @@ pub fn run(out: &mut dyn Write, format: Format, args: &Check) -> anyhow::Result<
         0 => Ok(()),
         count => bail!("{}: {}", args.folder.display(), problems(count)),
     }
-}
-
-/// Hidden by itself when stderr is no terminal.
-fn progress_bar() -> ProgressBar {
-    let bar = ProgressBar::new(0);
-    let template = "{msg:7} [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar
 }
 
 fn show(bar: &ProgressBar, progress: Progress) {
@@ -74,7 +65,7 @@ fn print(out: &mut dyn Write, report: &Report) -> anyhow::Result<()> {
 }
 
 fn problems(count: u64) -> String {
-    format!("{count} problem{}", if count == 1 { "" } else { "s" })
+    counted(count, "problem")
 }
 
 fn sheet(report: &Report) -> Sheet {
@@ -100,12 +91,15 @@ fn sheet(report: &Report) -> Sheet {
     sheet
 }
 
-/// Writes that a crash cut off before any sync: nobody was told of them, and the next start removes them.
+/// Writes that a crash interrupted before a sync. Nobody got an answer for them, and the next start removes them.
 fn tail(report: &Report) -> String {
     match &report.cut {
         None => "none".to_owned(),
         Some(cut) => {
-            format!("{} bytes in {} at offset {}, cut off at the next start", cut.bytes, cut.file, cut.offset)
+            format!(
+                "{} bytes in {} at offset {}; the next start removes them",
+                cut.bytes, cut.file, cut.offset
+            )
         }
     }
 }
@@ -146,7 +140,7 @@ mod tests {
         let (text, bad) = checked(folder.path(), Format::Table);
         assert_eq!(crate::exit::code(&bad.expect_err("damage")), 1);
         assert!(
-            text.ends_with("the manifest is damaged: its checksum does not match\n1 problem\n"),
+            text.ends_with("the manifest is damaged: the checksum does not match\n1 problem\n"),
             "{text}"
         );
         let (json, _) = checked(folder.path(), Format::Json);

@@ -12,23 +12,23 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
-/// Attributes by name. Raw, so that the data's numbers and spelling reach the server as they were written.
+/// Attributes by name. Raw values keep the numbers and the spelling of the data.
 type Attributes = BTreeMap<String, Box<RawValue>>;
 
 const BATCH_EVENTS_MAX: usize = 100;
 const BATCH_BYTES_MAX: usize = 512 * 1024;
 
-/// The events that the flags describe, made one by one as they are sent.
+/// The events that the flags describe, created as they are sent.
 pub fn from_flags(args: &Send) -> anyhow::Result<impl Iterator<Item = anyhow::Result<Box<RawValue>>> + '_> {
     let template = template(args)?;
     let last = args.sequence.map(|first| first.checked_add(args.count.saturating_sub(1)));
     if last.is_some_and(|last| last.is_none_or(|last| last > SEQUENCE_MAX)) {
-        return Err(Usage(format!("--sequence: no event may have more than {SEQUENCE_MAX}")).into());
+        return Err(Usage(format!("--sequence: the largest sequence is {SEQUENCE_MAX}")).into());
     }
     Ok((0..args.count).map(move |n| numbered(args, &template, n)))
 }
 
-/// What all events of one command share.
+/// The attributes that all events of one command share.
 fn template(args: &Send) -> anyhow::Result<Attributes> {
     let mut event = Attributes::new();
     let mut set = |name: &str, value: &str| -> anyhow::Result<()> {
@@ -55,7 +55,7 @@ fn template(args: &Send) -> anyhow::Result<Attributes> {
     Ok(event)
 }
 
-/// Attributes that a flag sets: given as others they would be lost.
+/// The flag to use for attributes that `--attribute` cannot set.
 fn instead_of(name: &str, args: &Send) -> Option<&'static str> {
     match name {
         "id" => Some("use --id"),
@@ -85,7 +85,7 @@ fn numbered(args: &Send, template: &Attributes, n: u64) -> anyhow::Result<Box<Ra
     Ok(to_raw_value(&event)?)
 }
 
-/// The data that a flag gives, as it is, and what it is.
+/// The data of `--data` and its content type.
 pub fn content_of(given: &str, content_type: Option<&str>) -> anyhow::Result<(Vec<u8>, String)> {
     let data = read_data(given)?;
     let text = std::str::from_utf8(&data).ok();
@@ -97,13 +97,13 @@ pub fn content_of(given: &str, content_type: Option<&str>) -> anyhow::Result<(Ve
     Ok((data, content_type.unwrap_or(is).to_owned()))
 }
 
-/// JSON data goes in as JSON, text as text, anything else as base64; the content type given decides, else the data.
+/// Stores JSON as JSON, text as text and anything else as base64, by the given content type or by the data.
 fn set_data(event: &mut Attributes, data: Vec<u8>, content_type: Option<&str>) -> anyhow::Result<()> {
     let text = String::from_utf8(data);
     let json = text.as_ref().ok().and_then(|text| RawValue::from_string(text.trim().to_owned()).ok());
     let json = json.filter(|_| content_type.is_none_or(is_json));
     if json.is_none() && content_type.is_some_and(is_json) {
-        return Err(Usage("--data is not JSON, though --content-type says so".to_owned()).into());
+        return Err(Usage("--content-type is JSON, but --data is not".to_owned()).into());
     }
     let (name, value, detected) = match (json, text) {
         (Some(json), _) => ("data", json, "application/json"),
@@ -150,7 +150,7 @@ pub fn read_events(file: &Path) -> anyhow::Result<Vec<Box<RawValue>>> {
     }
 }
 
-/// One event, a batch, or either of them line by line: all are JSON values one after another.
+/// Reads JSON values one after another: events, batches, or one of them per line.
 fn parse_events(text: &str) -> serde_json::Result<Vec<Box<RawValue>>> {
     let mut events = Vec::new();
     for value in serde_json::Deserializer::from_str(text).into_iter::<Box<RawValue>>() {
@@ -164,7 +164,7 @@ fn parse_events(text: &str) -> serde_json::Result<Vec<Box<RawValue>>> {
     Ok(events)
 }
 
-/// Groups events into requests that no sensible limit refuses, without making all of them first.
+/// Groups events into requests of moderate size, without creating all of them first.
 pub fn batches(
     events: impl Iterator<Item = anyhow::Result<Box<RawValue>>>,
 ) -> impl Iterator<Item = anyhow::Result<Vec<Box<RawValue>>>> {
@@ -195,7 +195,7 @@ pub fn batches(
 pub fn random_id() -> anyhow::Result<String> {
     let mut bytes = [0; 16];
     if let Err(error) = getrandom::fill(&mut bytes) {
-        bail!("no random id: {error}");
+        bail!("could not create a random id: {error}");
     }
     Ok(uuid(bytes))
 }

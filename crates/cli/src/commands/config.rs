@@ -1,4 +1,4 @@
-//! `config`: every setting of the server with its default, as a file to start from.
+//! `config`: the configuration file with all defaults.
 
 use klambda_server::config::DEFAULT_FILE;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! `crd`: the custom resource definitions, for a cluster.
+//! `crd`: the custom resource definitions for a Kubernetes cluster.
 
 use crate::exit::Usage;
 use crate::output::Format;
@@ -17,7 +17,7 @@ pub fn run(out: &mut dyn Write, format: Format) -> anyhow::Result<()> {
                 write!(out, "---\n{}", serde_saphyr::to_string(&definition)?)?;
             }
         }
-        Format::Wide | Format::Name => {
+        Format::Wide | Format::Name | Format::Extract(_) => {
             return Err(Usage("crd prints -o yaml or -o json".to_owned()).into());
         }
     }

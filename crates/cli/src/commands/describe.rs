@@ -1,45 +1,59 @@
-//! `describe`: one thing whole, in words.
+//! `describe`: everything about a resource, for people.
 
 mod dead_letter;
 mod function;
 
 use super::function::Place;
 use super::{Context, dlq, for_each, why};
-use crate::args::{Describe, FunctionNames};
+use crate::args::Describe;
+use crate::exit::Usage;
 use crate::function::target;
 use crate::kind::{Kind, data_of};
 use crate::output::{Format, Sheet, Table, bytes, cell, counted, number, text, write_raw};
+use crate::resource::{self, Resource};
 use crate::route::Route;
 use crate::time::{self, relative};
 use klambda_core::time::Millis;
 use serde_json::Value;
 use std::io::Write;
 
-pub fn run(context: &mut Context, what: &Describe) -> anyhow::Result<()> {
-    match what {
-        Describe::Function(names) => functions(context, Kind::Function, names),
-        Describe::Agent(names) => functions(context, Kind::Agent, names),
-        Describe::Subscription { name } => for_each(name, |name| {
-            one(context, Kind::Subscription, &Route::new(&["subscriptions", name]), subscription)
-        }),
-        Describe::Lane { subscription, key } => {
-            one(context, Kind::Lane, &Route::lane(subscription, key), why::lane)
+pub fn run(context: &mut Context, args: &Describe) -> anyhow::Result<()> {
+    let named = resource::named(&args.resources)?;
+    if args.source.is_some() && named.iter().any(|one| one.kind != Kind::Event) {
+        return Err(Usage("--source works with events only".to_owned()).into());
+    }
+    let mut is_first = true;
+    for_each(&named, |one| {
+        if !std::mem::replace(&mut is_first, false) && context.format.is_for_people() {
+            writeln!(context.out)?;
         }
-        Describe::Deadletter { id } => for_each(id, |id| dead_letter::describe(context, id)),
-        Describe::Replay { id } => {
-            for_each(id, |id| one(context, Kind::Replay, &Route::new(&["dlq", "replays", id]), replay))
+        describe(context, one, args.source.as_deref())
+    })
+}
+
+fn describe(context: &mut Context, resource: &Resource, source: Option<&str>) -> anyhow::Result<()> {
+    let route = resource.route();
+    match resource.kind {
+        Kind::Function | Kind::Agent => {
+            let namespace = context.client.namespace().to_owned();
+            function::describe(context, Place::new(resource.kind, &namespace), &resource.name)
         }
-        Describe::Event { id, source } => {
-            let route = Route::new(&["events", id]).query_opt("source", source.as_ref());
-            one(context, Kind::Event, &route, event)
+        Kind::DeadLetter => dead_letter::describe(context, &resource.name),
+        Kind::Subscription => one(context, Kind::Subscription, &route, subscription),
+        Kind::Lane => one(context, Kind::Lane, &route, why::lane),
+        Kind::Replay => one(context, Kind::Replay, &route, replay),
+        Kind::Event => one(context, Kind::Event, &route.query_opt("source", source), event),
+        Kind::Secret => super::secret::show(context, &resource.name),
+        Kind::Namespace | Kind::Token | Kind::Audit | Kind::Revision => {
+            columns(context, resource.kind, &route)
         }
     }
 }
 
-fn functions(context: &mut Context, kind: Kind, names: &FunctionNames) -> anyhow::Result<()> {
-    let namespace = context.client.namespace().to_owned();
-    let place = Place::new(kind, &namespace);
-    for_each(&names.name, |name| function::describe(context, place, name))
+fn columns(context: &mut Context, kind: Kind, route: &Route) -> anyhow::Result<()> {
+    let Some(item) = for_people(context, kind, route)? else { return Ok(()) };
+    kind.sheet(&item, time::now()).write(context.out)?;
+    Ok(())
 }
 
 type Describer = fn(&mut dyn Write, &Value, Millis) -> anyhow::Result<()>;
@@ -51,7 +65,7 @@ fn one(context: &mut Context, kind: Kind, route: &Route, describe: Describer) ->
     }
 }
 
-/// Gets what is at the route. Prints it and answers `None` if the output is for a script.
+/// Fetches a resource. Prints it and returns `None` if the output is for a script.
 fn for_people(context: &mut Context, kind: Kind, route: &Route) -> anyhow::Result<Option<Value>> {
     let item = context.client.get(route)?;
     if write_raw(context.out, context.format, &item)? {
@@ -140,12 +154,13 @@ fn event(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result<()> {
     write_event(out, &item["event"])?;
     let fates = item["fates"].as_array().map_or(&[][..], Vec::as_slice);
     if fates.is_empty() {
-        writeln!(out, "Fates: no subscription took it")?;
+        writeln!(out, "Fates: no subscription matched")?;
         return Ok(());
     }
-    let mut table = Table::new(&["SUBSCRIPTION", "KEY", "FATE", "ATTEMPTS", "LANE-SEQUENCE", "REASON"]);
+    let names = ["SUBSCRIPTION", "KEY", "FATE", "ATTEMPTS", "LANE-SEQUENCE", "DEAD-LETTER", "REASON"];
+    let mut table = Table::new(&names);
     for fate in fates {
-        let at = ["/subscription", "/key", "/fate", "/attempts", "/laneSequence", "/reason"];
+        let at = ["/subscription", "/key", "/fate", "/attempts", "/laneSequence", "/deadLetter", "/reason"];
         table.row(at.map(|at| cell(fate, at)).to_vec());
     }
     writeln!(out, "Fates:")?;

@@ -1,22 +1,29 @@
-//! `dlq replay|purge`: what to do with dead letters.
+//! `dlq list|show|replay|purge`: dead letters. `export` and `import` are in `letters`.
 
-use super::{Context, confirm, is_unreachable};
-use crate::args::{Dlq, Purge, Replay, Selector};
+use super::{Context, describe, get, is_unreachable, letters};
+use crate::args::{Describe, Dlq, Purge, Replay, Selector};
+use crate::confirm::confirm;
 use crate::exit::Usage;
+use crate::kind::Kind;
 use crate::output::{Format, Sheet, counted, number, text, write_raw};
+use crate::progress;
 use crate::route::Route;
 use anyhow::{Context as _, bail};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
+use klambda_core::namespace;
 use serde_json::{Map, Value, json};
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(250);
 
 pub fn run(context: &mut Context, action: &Dlq) -> anyhow::Result<()> {
     match action {
+        Dlq::List(args) => get::dead_letters(context, &args.filter, args.limit.limit),
+        Dlq::Show { id } => describe::run(context, &Describe::of(Kind::DeadLetter, id)),
         Dlq::Replay(args) => replay(context, args),
         Dlq::Purge(args) => purge(context, args),
+        Dlq::Export(args) => letters::export(context, args),
+        Dlq::Import(args) => letters::import(context, args),
     }
 }
 
@@ -40,7 +47,7 @@ fn replay(context: &mut Context, args: &Replay) -> anyhow::Result<()> {
     }
 }
 
-/// A name that is wrong is no empty selection: that is said before anything is done.
+/// A wrong id is an error, not an empty selection. Checks all ids before anything changes.
 fn must_be_there(context: &Context, ids: &[String]) -> anyhow::Result<()> {
     for id in ids {
         let found = context.client.get(&Route::new(&["dlq", id]));
@@ -62,7 +69,7 @@ fn replay_request(args: &Replay) -> anyhow::Result<Value> {
     Ok(Value::Object(request))
 }
 
-/// Nothing is never taken for everything: that has an option of its own.
+/// An empty selector is an error. Only --all selects every dead letter.
 fn selector(selector: &Selector) -> anyhow::Result<Value> {
     let filter = &selector.filter;
     let named = [
@@ -92,10 +99,10 @@ fn is_running(job: &Value) -> bool {
     job["state"] == "running"
 }
 
-/// Watches the job until it ends. It survives a restart of the server, so a short silence is not its end.
+/// Polls the job until it ends. A replay survives a restart of the server, so a lost connection is no failure yet.
 fn wait(context: &Context, mut job: Value) -> anyhow::Result<Value> {
     let Some(id) = text(&job, "/id") else { bail!("the server answered without a job") };
-    let progress = progress_bar(&id);
+    let progress = progress::counting(&format!("replay {id}"), 0);
     let mut seen = Instant::now();
     while is_running(&job) {
         show(&progress, &job);
@@ -108,26 +115,15 @@ fn wait(context: &Context, mut job: Value) -> anyhow::Result<Value> {
             Err(error) => {
                 let error = anyhow::Error::from(error);
                 if !is_unreachable(&error) || seen.elapsed() > context.client.timeout() {
-                    return Err(
-                        error.context(format!("replay {id} goes on; klambda get replay {id} shows it"))
-                    );
+                    return Err(error.context(format!(
+                        "replay {id} continues on the server; to see it: klambda get replay {id}{}",
+                        namespace::flag(context.client.namespace())
+                    )));
                 }
             }
         }
     }
-    progress.finish_and_clear();
     Ok(job)
-}
-
-/// Hidden by itself when stderr is no terminal.
-fn progress_bar(id: &str) -> ProgressBar {
-    let progress = ProgressBar::new(0);
-    let template = "{prefix} [{bar:40}] {pos}/{len} {per_sec} {msg}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        progress.set_style(style.progress_chars("=> "));
-    }
-    progress.set_prefix(format!("replay {id}"));
-    progress
 }
 
 fn show(progress: &ProgressBar, job: &Value) {
@@ -159,7 +155,7 @@ fn print_dry_run(context: &mut Context, job: &Value) -> anyhow::Result<()> {
     writeln!(context.out, "dry run: {} would be replayed", chosen(job))?;
     let listed = job["items"].as_array().map_or(&[][..], Vec::as_slice);
     for item in listed {
-        // An id, or the dead letter that has it.
+        // An item is an id or a dead letter.
         let id = item.as_str().map(str::to_owned).or_else(|| text(item, "/id"));
         writeln!(context.out, "  {}", crate::output::one_line(&id.unwrap_or_else(|| item.to_string())))?;
     }
@@ -170,7 +166,7 @@ fn print_dry_run(context: &mut Context, job: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a replay did, for people; also what `describe replay` ends with.
+/// The report of a replay. `describe replay` prints it too.
 pub fn report(job: &Value) -> Sheet {
     let mut sheet = Sheet::default();
     sheet.line("Replay", text(job, "/id").unwrap_or_default());
@@ -182,7 +178,7 @@ pub fn report(job: &Value) -> Sheet {
     if number(job, "/waiting") > 0 {
         sheet.line(
             "Waiting",
-            format!("{} behind dead letters that hold their lanes", number(job, "/waiting")),
+            format!("{} behind dead letters that block their lanes", number(job, "/waiting")),
         );
     }
     sheet.line("Order violations", number(job, "/orderViolations"));
@@ -198,13 +194,13 @@ fn chosen(job: &Value) -> String {
 fn skipped(job: &Value) -> String {
     let count = number(job, "/skipped");
     let reasons = job["skippedReasons"].as_object().into_iter().flatten();
-    let told = |reason: &str| match reason {
+    let explained = |reason: &str| match reason {
         "invalid" => ": no key in an ordered subscription",
-        "noSubscription" => ": the subscription is gone",
+        "noSubscription" => ": the subscription no longer exists",
         _ => "",
     };
     let reasons: Vec<String> =
-        reasons.map(|(reason, count)| format!("{count} {reason}{}", told(reason))).collect();
+        reasons.map(|(reason, count)| format!("{count} {reason}{}", explained(reason))).collect();
     match reasons.is_empty() {
         true => count.to_string(),
         false => format!("{count} ({})", reasons.join(", ")),
@@ -213,16 +209,12 @@ fn skipped(job: &Value) -> String {
 
 fn purge(context: &mut Context, args: &Purge) -> anyhow::Result<()> {
     let selector = selector(&args.selector)?;
-    let everything = args.selector.all;
-    if everything && !args.yes && !std::io::stdin().is_terminal() {
-        return Err(Usage("purging every dead letter needs --yes, or say which".to_owned()).into());
-    }
-    let question = match everything {
-        true => "Throw away every dead letter?".to_owned(),
-        false => format!("Throw away the dead letters that match {selector}?"),
+    let action = match args.selector.all {
+        true => "purge every dead letter".to_owned(),
+        false => format!("purge the dead letters with {}", in_words(&selector)),
     };
     must_be_there(context, &args.selector.ids)?;
-    confirm(&question, args.yes)?;
+    confirm(&action, args.yes)?;
     let mut request = json!({"selector": selector});
     if args.holders {
         request["holders"] = true.into();
@@ -232,4 +224,29 @@ fn purge(context: &mut Context, args: &Purge) -> anyhow::Result<()> {
         writeln!(context.out, "{} purged", counted(number(&answer.body, "/purged"), "dead letter"))?;
     }
     Ok(())
+}
+
+/// `subscription orders, key order-42`.
+fn in_words(selector: &Value) -> String {
+    let word = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
+        other => other.to_string(),
+    };
+    let members = selector.as_object().into_iter().flatten();
+    let words: Vec<String> =
+        members.map(|(name, value)| format!("{} {}", name.trim_end_matches('s'), word(value))).collect();
+    crate::output::one_line(&words.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_question_names_the_selection() {
+        let selector = json!({"subscription": "orders", "key": "a\nb"});
+        assert_eq!(in_words(&selector), "key a\\nb, subscription orders");
+        assert_eq!(in_words(&json!({"ids": ["a.1", "b.2"]})), "id a.1 b.2");
+    }
 }

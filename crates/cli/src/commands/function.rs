@@ -1,4 +1,4 @@
-//! `invoke` and `rebuild`: what one does to a function or agent that is there, and where they are.
+//! `invoke` and `rebuild`, and the addresses of functions and agents.
 
 use super::compose::{content_of, random_id};
 use super::{Context, for_each};
@@ -10,7 +10,7 @@ use crate::route::Route;
 use anyhow::Context as _;
 use serde_json::Value;
 
-/// The functions or agents of a namespace.
+/// The functions, or the agents, of a namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     kind: Kind,
@@ -30,24 +30,24 @@ impl<'a> Place<'a> {
         Place { kind, namespace }
     }
 
-    /// The list, or what lies below it.
+    /// The address of the list, or of something below it.
     pub fn route(&self, below: &[&str]) -> Route {
         let noun = if self.kind == Kind::Agent { "agents" } else { "functions" };
         Route::new(&[&["lambda", noun], below].concat()).within(self.namespace)
     }
 
-    /// The subscription that its triggers are.
+    /// The subscription that the server creates for the triggers.
     pub fn subscription(&self, name: &str) -> String {
         format!("lambda.{}.{name}", self.namespace)
     }
 
-    /// What messages call one.
+    /// The name in messages.
     pub fn title(&self, name: &str) -> String {
         format!("{}/{name}", self.kind.word())
     }
 }
 
-/// Does it where the name leads. Functions and agents share their names: one that is no function may be an agent.
+/// Acts on a function, or on the agent of that name if there is no such function.
 pub fn with_place<T>(
     context: &mut Context,
     reference: &Reference,
@@ -82,14 +82,15 @@ pub fn invoke(context: &mut Context, args: &Invoke) -> anyhow::Result<()> {
             [("ce-specversion", "1.0"), ("ce-type", event_type), ("ce-source", "/klambda"), ("ce-id", &id)];
         body = attributes.into_iter().fold(body, |body, (name, value)| body.header(name, value));
     }
-    let answer = with_place(context, &args.name, |context, place| {
-        let route = place.route(&[&args.name.name, "invoke"]);
+    let reference = args.name.reference()?;
+    let answer = with_place(context, &reference, |context, place| {
+        let route = place.route(&[&reference.name, "invoke"]);
         Ok(context.client.post_raw(&route, body.clone())?)
     })?;
     print_answer(context, &answer)
 }
 
-/// What came back as it came; where JSON or YAML is asked for, laid out as that.
+/// Prints the answer unchanged, unless another format is asked for.
 fn print_answer(context: &mut Context, answer: &[u8]) -> anyhow::Result<()> {
     let parsed: Option<Value> = serde_json::from_slice(answer).ok();
     if let Some(value) = parsed
@@ -105,7 +106,7 @@ fn print_answer(context: &mut Context, answer: &[u8]) -> anyhow::Result<()> {
 }
 
 pub fn rebuild(context: &mut Context, args: &Rebuild) -> anyhow::Result<()> {
-    for_each(&args.names(), |reference| {
+    for_each(&args.functions.references(), |reference| {
         let (title, answer) = with_place(context, reference, |context, place| {
             let route = place.route(&[&reference.name, "rebuild"]);
             Ok((place.title(&reference.name), context.client.post(&route, None)?))
@@ -115,7 +116,7 @@ pub fn rebuild(context: &mut Context, args: &Rebuild) -> anyhow::Result<()> {
         }
         match context.format {
             Format::Name => writeln!(context.out, "{title}")?,
-            _ => writeln!(context.out, "{title} is built again, now {}", cell(&answer.body, "/status"))?,
+            _ => writeln!(context.out, "{title} is being rebuilt, now {}", cell(&answer.body, "/status"))?,
         }
         Ok(())
     })

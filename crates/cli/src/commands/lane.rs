@@ -1,31 +1,38 @@
-//! `lane resume|skip|purge|pause|reset`: steers one lane.
+//! `lane resume|skip|purge|pause|reset`.
 
-use super::{Context, confirm};
-use crate::args::{Lane, LaneName};
-use crate::output::{one_line, write_raw};
+use super::Context;
+use crate::args::Lane;
+use crate::confirm::{confirm, confirm_at_terminal};
+use crate::output::write_raw;
+use crate::resource::Resource;
 use crate::route::Route;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
 pub fn run(context: &mut Context, action: &Lane) -> anyhow::Result<()> {
     match action {
-        Lane::Resume(lane) => act(context, lane, "resume", None),
-        Lane::Pause(lane) => act(context, lane, "pause", None),
-        Lane::Skip(skip) => {
-            confirm(&format!("Let {} go on without what it waits for?", title(&skip.lane)), skip.yes)?;
-            act(context, &skip.lane, "skip", None)
+        Lane::Resume(lane) => act(context, &lane.resource()?, "resume", None),
+        Lane::Pause(lane) => act(context, &lane.resource()?, "pause", None),
+        Lane::Skip(args) => {
+            let lane = args.lane.resource()?;
+            confirm_at_terminal(&format!("skip the first event or the sequence gap of {lane}"), args.yes)?;
+            act(context, &lane, "skip", None)
         }
-        Lane::Purge(purge) => {
-            confirm(&format!("Throw away everything that waits in {}?", title(&purge.lane)), purge.yes)?;
-            act(context, &purge.lane, "purge", None)
+        Lane::Purge(args) => {
+            let lane = args.lane.resource()?;
+            confirm(&format!("drop all pending events of {lane}"), args.yes)?;
+            act(context, &lane, "purge", None)
         }
-        Lane::Reset { lane, expected } => act(context, lane, "reset", Some(&json!({"expected": expected}))),
+        Lane::Reset { lane, expected } => {
+            act(context, &lane.resource()?, "reset", Some(&json!({"expected": expected})))
+        }
     }
 }
 
-fn act(context: &mut Context, lane: &LaneName, action: &str, body: Option<&Value>) -> anyhow::Result<()> {
-    let route = Route::lane_action(&lane.subscription, &lane.key, action);
-    let answer = context.client.post(&route, body).with_context(|| title(lane))?;
+fn act(context: &mut Context, lane: &Resource, action: &str, body: Option<&Value>) -> anyhow::Result<()> {
+    let (subscription, key) = lane.lane().unwrap_or_default();
+    let route = Route::lane_action(subscription, key, action);
+    let answer = context.client.post(&route, body).with_context(|| lane.to_string())?;
     if write_raw(context.out, context.format, &answer.body)? {
         return Ok(());
     }
@@ -37,10 +44,6 @@ fn act(context: &mut Context, lane: &LaneName, action: &str, body: Option<&Value
         _ => "reset",
     };
     let state = answer.body["state"].as_str().map(|state| format!(", now {state}")).unwrap_or_default();
-    writeln!(context.out, "{} {done}{state}", title(lane))?;
+    writeln!(context.out, "{lane} {done}{state}")?;
     Ok(())
-}
-
-fn title(lane: &LaneName) -> String {
-    one_line(&format!("lane/{}/{}", lane.subscription, lane.key))
 }

@@ -4,7 +4,7 @@ use super::function::with_place;
 use super::{Context, is_unreachable};
 use crate::args::Logs;
 use crate::client::{Error, Problem};
-use crate::output::{Format, number, one_line, text};
+use crate::output::{Format, number, one_line, text, write_raw};
 use crate::route::Route;
 use crate::sse::Messages;
 use klambda_core::time::Millis;
@@ -18,8 +18,9 @@ const RECONNECT: Duration = Duration::from_secs(1);
 const TAIL_AGAIN: u64 = 1_000;
 
 pub fn run(context: &mut Context, args: &Logs) -> anyhow::Result<()> {
-    with_place(context, &args.name, |context, place| {
-        let route = place.route(&[&args.name.name, "logs"]);
+    let reference = args.name.reference()?;
+    with_place(context, &reference, |context, place| {
+        let route = place.route(&[&reference.name, "logs"]);
         if args.follow {
             return follow(context, &route, args.tail);
         }
@@ -84,6 +85,7 @@ fn print(context: &mut Context, line: &Value) -> anyhow::Result<()> {
     match context.format {
         Format::Json => writeln!(context.out, "{line}")?,
         Format::Yaml => write!(context.out, "---\n{}", serde_saphyr::to_string(line)?)?,
+        Format::Extract(_) => drop(write_raw(context.out, context.format, line)?),
         Format::Table | Format::Wide | Format::Name => {
             writeln!(context.out, "{}", one_line(&text(line, "/text").unwrap_or_default()))?;
         }

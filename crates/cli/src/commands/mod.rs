@@ -1,54 +1,68 @@
-//! One file per verb, or per noun that has verbs of its own.
+//! One file per verb, or per noun with verbs of its own.
 
 mod apply;
 mod backup;
 mod check;
+mod complete;
 mod completion;
 mod compose;
 mod config;
+mod context;
 mod crd;
 mod delete;
 mod describe;
+mod diff;
 mod dlq;
+mod edit;
 mod event;
+mod explain;
 mod function;
 mod get;
 mod lane;
+mod letters;
 mod logs;
+mod manifest;
 mod namespace;
+mod prune;
 mod receive;
+mod revisions;
+mod secret;
 mod serve;
 mod status;
 mod subscription;
 mod tail;
 mod token;
+mod top;
+mod version;
 mod wait;
 mod why;
 
 pub use receive::parse_status;
 
-use crate::args::{Cli, Command, Event};
+use crate::args::{self, Cli, Command, Event};
 use crate::bench;
 use crate::client::{self, Client};
+use crate::colour;
+use crate::contexts::Connection;
 use crate::demo;
 use crate::exit;
 use crate::output::Format;
-use anyhow::bail;
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, Write};
 
-/// What every command needs: whom to ask, and how and where to print.
+/// What every command needs: the server, and how and where to print.
 pub struct Context<'a> {
     pub client: Client,
-    /// As it was given, if it was.
+    /// The namespace, if the command line or the environment names one.
     pub namespace: Option<String>,
     pub format: Format,
     pub out: &'a mut dyn Write,
 }
 
 pub fn run(cli: Cli) -> anyhow::Result<()> {
+    colour::init(cli.global.color);
     let mut out = io::BufWriter::new(io::stdout());
     let result = run_to(cli, &mut out);
-    // What was found is printed even if the rest failed.
+    // Output up to a failure is printed as well.
     let flushed = out.flush();
     result.and(flushed.map_err(Into::into))
 }
@@ -56,27 +70,37 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
 fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
     let context = |out| -> anyhow::Result<Context> {
         let namespace = cli.global.namespace.clone();
-        Ok(Context { client: Client::new(&cli.global)?, namespace, format: cli.global.output, out })
+        let client = Client::new(Connection::new(&cli.global)?)?;
+        Ok(Context { client, namespace, format: cli.global.output, out })
     };
     match &cli.command {
         Command::Serve(args) => serve::run(args, cli.global.token_file.as_deref()),
         Command::Apply(args) => apply::run(&mut context(out)?, args),
-        Command::Get(what) => get::run(&mut context(out)?, what),
-        Command::Describe(what) => describe::run(&mut context(out)?, what),
-        Command::Delete(what) => delete::run(&mut context(out)?, what),
-        Command::Wait(what) => wait::run(&mut context(out)?, what),
+        Command::Diff(args) => diff::run(&mut context(out)?, args),
+        Command::Get(args) => get::run(&mut context(out)?, args),
+        Command::Describe(args) => describe::run(&mut context(out)?, args),
+        Command::Edit(args) => edit::run(&mut context(out)?, args),
+        Command::Delete(args) => delete::run(&mut context(out)?, args),
+        Command::Wait(args) => wait::run(&mut context(out)?, args),
+        Command::Explain(args) => explain::run(out, args),
         Command::Invoke(args) => function::invoke(&mut context(out)?, args),
         Command::Logs(args) => logs::run(&mut context(out)?, args),
         Command::Rebuild(args) => function::rebuild(&mut context(out)?, args),
+        Command::History(of) => revisions::history(&mut context(out)?, of),
+        Command::Rollback(of) => revisions::rollback(&mut context(out)?, of),
         Command::Event(Event::Send(args)) => event::send(&mut context(out)?, args),
         Command::Event(Event::Tail(args)) => tail::run(&mut context(out)?, args),
+        Command::Event(Event::Show { id, source }) => event::show(&mut context(out)?, id, source.as_deref()),
         Command::Event(Event::Receive(args)) => receive::run(out, cli.global.output, args),
         Command::Lane(action) => lane::run(&mut context(out)?, action),
         Command::Dlq(action) => dlq::run(&mut context(out)?, action),
         Command::Subscription(action) => subscription::run(&mut context(out)?, action),
         Command::Namespace(action) => namespace::run(&mut context(out)?, action),
         Command::Token(action) => token::run(&mut context(out)?, action),
+        Command::Secret(action) => secret::run(&mut context(out)?, action),
         Command::Status => status::run(&mut context(out)?),
+        Command::Top(args) => top::run(context(out)?, args),
+        Command::Context(action) => context::run(out, &cli.global, action),
         Command::Backup(args) => backup::run(&mut context(out)?, args),
         Command::Check(args) => check::run(out, cli.global.output, args),
         Command::Bench(args) => run_bench(args, cli.global.output),
@@ -84,6 +108,9 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Config => config::run(out),
         Command::Crd => crd::run(out, cli.global.output),
         Command::Completion(args) => completion::run(out, args),
+        Command::Complete(args) => complete::run(out, args),
+        Command::Version => version::run(&mut context(out)?),
+        Command::Options => Ok(out.write_all(args::options().as_bytes())?),
     }
 }
 
@@ -91,7 +118,7 @@ fn run_bench(args: &bench::Args, format: Format) -> anyhow::Result<()> {
     let mut args = args.clone();
     args.output = match format {
         Format::Json => bench::Output::Json,
-        Format::Yaml | Format::Name => {
+        Format::Yaml | Format::Name | Format::Extract(_) => {
             return Err(exit::Usage("bench prints -o table or -o json".to_owned()).into());
         }
         Format::Table | Format::Wide => bench::Output::Table,
@@ -99,8 +126,8 @@ fn run_bench(args: &bench::Args, format: Format) -> anyhow::Result<()> {
     bench::run(args)
 }
 
-/// Does the same to each. One failure does not stop the others; a server that is gone, or a reader that is, does.
-/// The last failure is the result, those before it are printed.
+/// Acts on every item. A failure does not stop the others, unless the server or the reader of the output is gone.
+/// Returns the last failure and prints the earlier ones.
 fn for_each<T>(
     items: impl IntoIterator<Item = T>,
     mut act: impl FnMut(T) -> anyhow::Result<()>,
@@ -121,21 +148,7 @@ fn for_each<T>(
 
 pub fn is_unreachable(error: &anyhow::Error) -> bool {
     use client::Error;
-    matches!(error.downcast_ref(), Some(Error::Unreachable { .. } | Error::PlainHttp { .. }))
-}
-
-/// Asks before something is thrown away, if there is a person to ask.
-fn confirm(question: &str, yes: bool) -> anyhow::Result<()> {
-    if yes || !io::stdin().is_terminal() {
-        return Ok(());
-    }
-    eprint!("{question} [y/N] ");
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
-    if !matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {
-        bail!("not done");
-    }
-    Ok(())
+    matches!(error.downcast_ref(), Some(Error::Unreachable { .. } | Error::Tls { .. }))
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
-//! `namespace create|get|delete`: where everything lives.
+//! `namespace create|get|delete`.
 
 use super::{Context, delete, for_each, get};
 use crate::args::{CreateNamespace, Namespace};
 use crate::client::{Error, Problem};
+use crate::confirm::confirm;
 use crate::kind::Kind;
 use crate::output::{Format, write_raw};
+use crate::resource::Resource;
 use crate::route::Route;
 use anyhow::{Context as _, bail};
 use serde_json::{Map, Value, json};
@@ -12,30 +14,27 @@ use serde_json::{Map, Value, json};
 pub fn run(context: &mut Context, action: &Namespace) -> anyhow::Result<()> {
     match action {
         Namespace::Create(args) => create(context, args),
-        Namespace::Get { name } => get(context, name),
-        Namespace::Delete { name } => for_each(name, |name| {
-            delete::delete(context, "namespace", name, &Route::new(&["namespaces", name]), |_| "deleted")
-        }),
-    }
-}
-
-pub fn get(context: &mut Context, names: &[String]) -> anyhow::Result<()> {
-    match names.is_empty() {
-        true => get::list(context, Kind::Namespace, &Route::new(&["namespaces"]), "cursor", 0),
-        false => get::named(context, Kind::Namespace, names, |name| Route::new(&["namespaces", name])),
+        Namespace::Get { name } => get::simple(context, Kind::Namespace, name, 0),
+        Namespace::Delete { name, yes } => {
+            confirm(&format!("delete namespace {}", name.join(", ")), *yes)?;
+            for_each(name, |name| {
+                let namespace = Resource::new(Kind::Namespace, name);
+                delete::delete(context, &namespace, &namespace.route(), |_| "deleted")
+            })
+        }
     }
 }
 
 fn create(context: &mut Context, args: &CreateNamespace) -> anyhow::Result<()> {
     let title = format!("namespace/{}", args.name);
     let route = Route::new(&["namespaces", &args.name]);
-    let is_there = match context.client.get(&route) {
+    let exists = match context.client.get(&route) {
         Ok(_) => true,
         Err(Error::Problem(Problem { status: 404, .. })) => false,
         Err(error) => return Err(error).context(title),
     };
-    if is_there && !args.replace {
-        bail!("{title} is there already; --replace changes its limits");
+    if exists && !args.replace {
+        bail!("{title} already exists; use --replace to change its limits");
     }
     let limits = json!({"limits": limits(args)});
     let body = json!({"metadata": {"name": args.name}, "spec": limits});
@@ -45,7 +44,7 @@ fn create(context: &mut Context, args: &CreateNamespace) -> anyhow::Result<()> {
     }
     match context.format {
         Format::Name => writeln!(context.out, "{title}")?,
-        _ => writeln!(context.out, "{title} {}", if is_there { "configured" } else { "created" })?,
+        _ => writeln!(context.out, "{title} {}", if exists { "configured" } else { "created" })?,
     }
     Ok(())
 }

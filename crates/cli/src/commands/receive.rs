@@ -1,9 +1,12 @@
-//! `event receive`: a target to try things with. Shows what arrives and answers what it is told to.
+//! `event receive`: a test receiver. It prints deliveries and answers with a status that the user chooses.
+
+mod body;
 
 use crate::args::Receive;
 use crate::exit::Usage;
 use crate::output::{Format, one_line};
 use anyhow::Context as _;
+use body::Body;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
@@ -26,11 +29,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 
-/// How long what is open may take when the receiver ends.
+/// How long open requests may take when the receiver stops.
 const GOODBYE: Duration = Duration::from_secs(5);
 
 pub fn run(out: &mut dyn Write, format: Format, args: &Receive) -> anyhow::Result<()> {
-    if format == Format::Yaml {
+    if matches!(format, Format::Yaml | Format::Extract(_)) {
         return Err(Usage("event receive prints -o table, json or name".to_owned()).into());
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -63,7 +66,7 @@ async fn serve(out: &mut dyn Write, format: Format, args: &Receive) -> anyhow::R
         }
     }
     drop(stop);
-    // The last answers are on their way: whoever called must get them.
+    // Callers must get the last answers.
     let _ = tokio::time::timeout(GOODBYE, async { while open.join_next().await.is_some() {} }).await;
     Ok(())
 }
@@ -75,7 +78,7 @@ async fn converse(stream: TcpStream, receiver: Rc<Receiver>, mut stopped: watch:
     });
     let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    // A caller that breaks off is the caller's affair.
+    // A caller that disconnects is no error of the receiver.
     tokio::select! {
         _ = connection.as_mut() => return,
         _ = stopped.changed() => connection.as_mut().graceful_shutdown(),
@@ -86,7 +89,8 @@ async fn converse(stream: TcpStream, receiver: Rc<Receiver>, mut stopped: watch:
 struct Receiver {
     answers: RefCell<Answers>,
     delay: Duration,
-    /// How many more are received.
+    shows_body: bool,
+    /// How many more events are received.
     left: Cell<Option<u64>>,
     seen: mpsc::UnboundedSender<Delivery>,
 }
@@ -94,7 +98,13 @@ struct Receiver {
 impl Receiver {
     fn new(args: &Receive, seen: mpsc::UnboundedSender<Delivery>) -> Receiver {
         let answers = Answers::new(args.status, args.fail_key.clone(), args.status_file.clone());
-        Receiver { answers: RefCell::new(answers), delay: args.delay, left: Cell::new(args.count), seen }
+        Receiver {
+            answers: RefCell::new(answers),
+            delay: args.delay,
+            shows_body: !args.no_body,
+            left: Cell::new(args.count),
+            seen,
+        }
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Empty<Bytes>> {
@@ -102,13 +112,14 @@ impl Receiver {
         if head.method != Method::POST {
             return closing(StatusCode::METHOD_NOT_ALLOWED);
         }
-        if body.collect().await.is_err() || self.left.get() == Some(0) {
+        let Some(body) = body.collect().await.ok().filter(|_| self.left.get() != Some(0)) else {
             return closing(StatusCode::SERVICE_UNAVAILABLE);
-        }
+        };
+        let body = if self.shows_body { Body::new(&body.to_bytes()) } else { Body::Hidden };
         self.left.set(self.left.get().map(|left| left - 1));
-        let delivery = Delivery::new(&head.headers, |key| self.answers.borrow_mut().to(key));
+        let delivery = Delivery::new(&head.headers, body, |key| self.answers.borrow_mut().to(key));
         let status = delivery.status;
-        // Nobody prints any more only when the receiver ends.
+        // The channel is closed only when the receiver stops.
         let _ = self.seen.send(delivery);
         tokio::time::sleep(self.delay).await;
         let mut response = Response::new(Empty::new());
@@ -124,7 +135,7 @@ fn closing(status: StatusCode) -> Response<Empty<Bytes>> {
     response
 }
 
-/// What each key is answered: first what was said of the key, then what was said of all.
+/// The status for each key. The status of a key comes before the status for all.
 struct Answers {
     all: StatusCode,
     fail_keys: Vec<String>,
@@ -145,7 +156,7 @@ impl Answers {
         self.of_keys.get(key).copied().unwrap_or(self.all)
     }
 
-    /// Reads the file again. One that is missing, empty or half-written changes nothing: it is about to be whole.
+    /// Reads the file again. A missing, empty or invalid file changes nothing: someone may be writing it.
     fn look(&mut self) {
         let Some(text) = self.file.as_ref().and_then(|file| std::fs::read_to_string(file).ok()) else {
             return;
@@ -177,7 +188,7 @@ pub fn parse_status(text: &str) -> Result<StatusCode, String> {
     code.and_then(|code| StatusCode::from_u16(code).ok()).ok_or_else(|| "expected 200 to 599".to_owned())
 }
 
-/// One event as it came in, and what is answered.
+/// One delivery and its answer.
 #[derive(Debug, PartialEq, Eq)]
 struct Delivery {
     lane_sequence: Option<String>,
@@ -188,10 +199,11 @@ struct Delivery {
     id: Option<String>,
     order_status: Option<String>,
     status: StatusCode,
+    body: Body,
 }
 
 impl Delivery {
-    fn new(headers: &HeaderMap, answer: impl FnOnce(&str) -> StatusCode) -> Delivery {
+    fn new(headers: &HeaderMap, body: Body, answer: impl FnOnce(&str) -> StatusCode) -> Delivery {
         let attribute = |name: &str| {
             let value = headers.get(format!("ce-{name}"))?.to_str().ok()?;
             Some(percent_decode_str(value).decode_utf8_lossy().into_owned())
@@ -206,30 +218,36 @@ impl Delivery {
             order_status: attribute("orderstatus"),
             status: answer(key.as_deref().unwrap_or_default()),
             key,
+            body,
         }
     }
 
-    fn cells(&self) -> [String; 6] {
+    fn cells(&self, is_whole: bool) -> [String; 7] {
         let text = |text: &Option<String>| text.as_deref().map_or_else(|| "-".to_owned(), one_line);
         let status = self.status.as_u16().to_string();
         let [number, key, kind] = [&self.lane_sequence, &self.key, &self.kind].map(text);
-        [number, key, kind, text(&self.id), text(&self.order_status), status]
+        [number, key, kind, text(&self.id), text(&self.order_status), status, self.body.shown(is_whole)]
     }
 
     fn json(&self) -> serde_json::Value {
         let number = self.lane_sequence.as_ref().and_then(|number| number.parse::<u64>().ok());
-        json!({
+        let mut line = json!({
             "laneSequence": number, "previousId": self.previous_id, "key": self.key, "type": self.kind,
             "source": self.source, "id": self.id, "orderStatus": self.order_status,
             "status": self.status.as_u16(),
-        })
+        });
+        if let Some((name, value)) = self.body.member() {
+            line[name] = value;
+        }
+        line
     }
 }
 
-/// Widths cannot wait for the last event, so they are fixed and long values push on.
+/// Column widths are fixed, because each line is printed before the next event is known. Long values shift the rest.
 fn write_header(out: &mut dyn Write, format: Format) -> anyhow::Result<()> {
     if matches!(format, Format::Table | Format::Wide) {
-        write_cells(out, &["LANESEQUENCE", "KEY", "TYPE", "ID", "ORDERSTATUS", "ANSWER"].map(str::to_owned))?;
+        let header = ["LANESEQUENCE", "KEY", "TYPE", "ID", "ORDERSTATUS", "ANSWER", "BODY"];
+        write_cells(out, &header.map(str::to_owned))?;
     }
     out.flush()?;
     Ok(())
@@ -237,9 +255,9 @@ fn write_header(out: &mut dyn Write, format: Format) -> anyhow::Result<()> {
 
 fn write_line(out: &mut dyn Write, format: Format, delivery: &Delivery) -> anyhow::Result<()> {
     match format {
-        Format::Json | Format::Yaml => writeln!(out, "{}", delivery.json())?,
-        Format::Name => writeln!(out, "event/{}", delivery.cells()[3])?,
-        Format::Table | Format::Wide => write_cells(out, &delivery.cells())?,
+        Format::Json | Format::Yaml | Format::Extract(_) => writeln!(out, "{}", delivery.json())?,
+        Format::Name => writeln!(out, "event/{}", delivery.cells(false)[3])?,
+        Format::Table | Format::Wide => write_cells(out, &delivery.cells(format == Format::Wide))?,
     }
     out.flush()?;
     Ok(())
@@ -247,9 +265,10 @@ fn write_line(out: &mut dyn Write, format: Format, delivery: &Delivery) -> anyho
 
 fn write_cells(
     out: &mut dyn Write,
-    [number, key, kind, id, order, status]: &[String; 6],
+    [number, key, kind, id, order, status, body]: &[String; 7],
 ) -> anyhow::Result<()> {
-    writeln!(out, "{number:<12}  {key:<16}  {kind:<20}  {id:<36}  {order:<11}  {status}")?;
+    let line = format!("{number:<12}  {key:<16}  {kind:<20}  {id:<36}  {order:<11}  {status:<6}  {body}");
+    writeln!(out, "{}", line.trim_end())?;
     Ok(())
 }
 
@@ -289,12 +308,15 @@ mod tests {
         ] {
             headers.insert(name, HeaderValue::from_static(value));
         }
-        let delivery = Delivery::new(&headers, |key| match key {
+        let delivery = Delivery::new(&headers, Body::new(b"{}"), |key| match key {
             "ü" => StatusCode::ACCEPTED,
             _ => StatusCode::OK,
         });
-        assert_eq!(delivery.cells(), ["7", "ü", "order.paid", "e1", "late", "202"]);
-        assert_eq!(delivery.json()["laneSequence"], 7);
-        assert_eq!(Delivery::new(&HeaderMap::new(), |_| StatusCode::OK).cells()[0], "-");
+        assert_eq!(delivery.cells(false), ["7", "ü", "order.paid", "e1", "late", "202", "{}"]);
+        let json = delivery.json();
+        assert_eq!((&json["laneSequence"], &json["body"]), (&json!(7), &json!("{}")));
+        let bare = Delivery::new(&HeaderMap::new(), Body::Hidden, |_| StatusCode::OK);
+        assert_eq!(bare.cells(false)[0], "-");
+        assert!(bare.json().get("body").is_none());
     }
 }

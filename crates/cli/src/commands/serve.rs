@@ -1,4 +1,4 @@
-//! `serve`: the server itself.
+//! `serve`: runs the server.
 
 use crate::args::Serve;
 use crate::exit::{StoreFailed, Usage};
@@ -17,7 +17,7 @@ pub fn run(args: &Serve, token_file: Option<&Path>) -> anyhow::Result<()> {
         log_format: args.log_format.clone(),
         log_level: args.log_level.clone(),
     };
-    // What is not text cannot be a setting.
+    // Settings are text: other variables are ignored.
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let config = Config::from_sources(args.config.as_deref(), environment, overrides)
@@ -25,11 +25,11 @@ pub fn run(args: &Serve, token_file: Option<&Path>) -> anyhow::Result<()> {
     klambda_crash::install();
     let runtime = klambda_server::runtime(&config)?;
     let served = runtime.block_on(klambda_server::run(config));
-    // Whatever still blocks (a copy nobody reads, a name that does not resolve) ends with the process.
+    // Does not wait for blocked threads, such as a backup that nobody reads or a slow DNS lookup.
     runtime.shutdown_background();
     served.map_err(|error| match error {
         klambda_server::serve::Error::StoreFailed(_) => StoreFailed(error.to_string()).into(),
-        // Its message names its cause already.
+        // As text, because the message includes its cause.
         error => anyhow::Error::msg(error.to_string()),
     })
 }

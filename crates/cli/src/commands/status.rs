@@ -1,4 +1,4 @@
-//! `status`: how the server is doing, on one screen.
+//! `status`: health and load of the server.
 
 use super::Context;
 use crate::exit::Usage;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 pub fn run(context: &mut Context) -> anyhow::Result<()> {
     if context.format == Format::Name {
-        return Err(Usage("status has no name to print; use -o table, json or yaml".to_owned()).into());
+        return Err(Usage("status prints -o table, json or yaml".to_owned()).into());
     }
     let status = context.client.get(&Route::new(&["status"]))?;
     if write_raw(context.out, context.format, &status)? {
@@ -50,7 +50,7 @@ fn sheet(status: &Value, server: &str) -> Sheet {
 fn disk(status: &Value) -> String {
     let free = bytes(number(status, "/disk/freeBytes"));
     match status.pointer("/disk/full") {
-        Some(Value::Bool(true)) => format!("FULL, {free} free: nothing is accepted until there is room"),
+        Some(Value::Bool(true)) => format!("FULL, {free} free: no events are accepted until space is freed"),
         _ => format!("{free} free"),
     }
 }

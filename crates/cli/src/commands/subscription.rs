@@ -1,4 +1,4 @@
-//! `subscription pause|resume`: a whole subscription at once.
+//! `subscription pause|resume`.
 
 use super::{Context, for_each};
 use crate::args::Subscription;
@@ -12,6 +12,8 @@ pub fn run(context: &mut Context, action: &Subscription) -> anyhow::Result<()> {
         Subscription::Resume { name } => (name, "resume", "resumed"),
     };
     for_each(names, |name| {
+        // `subscription/orders`, as `-o name` prints it. No name has a slash in it.
+        let name = name.strip_prefix("subscription/").unwrap_or(name);
         let route = Route::new(&["subscriptions", name, verb]);
         let answer = context.client.post(&route, None).with_context(|| format!("subscription/{name}"))?;
         if !write_raw(context.out, context.format, &answer.body)? {

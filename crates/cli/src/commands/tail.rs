@@ -1,10 +1,10 @@
-//! `event tail`: events as they are accepted. A lost connection is taken up again where it broke.
+//! `event tail`: prints events as the server accepts them. After a lost connection it continues at the same position.
 
 use super::{Context, is_unreachable};
 use crate::args::Tail;
 use crate::client;
-use crate::kind::{data_of, key_of};
-use crate::output::{Format, cell, number, one_line, shorten};
+use crate::kind::{Kind, data_of, key_of};
+use crate::output::{Format, cell, number, one_line, shorten, write_raw};
 use crate::route::Route;
 use crate::sse::Messages;
 use serde_json::Value;
@@ -22,12 +22,12 @@ pub fn run(context: &mut Context, args: &Tail) -> anyhow::Result<()> {
     };
     let mut tail = Tailing { after, left: args.limit, pattern: args.event_type.as_deref() };
     let mut connected = false;
-    let mut told = false;
+    let mut warned = false;
     print_header(context)?;
     loop {
         match tail.connect(context) {
             Ok(stream) => {
-                (connected, told) = (true, false);
+                (connected, warned) = (true, false);
                 if tail.follow(context, stream)? {
                     return Ok(());
                 }
@@ -39,9 +39,9 @@ pub fn run(context: &mut Context, args: &Tail) -> anyhow::Result<()> {
                 }
             }
         }
-        if !told {
-            eprintln!("connection lost behind position {}, trying again", tail.after);
-            told = true;
+        if !warned {
+            eprintln!("connection lost after position {}; reconnecting", tail.after);
+            warned = true;
         }
         std::thread::sleep(RECONNECT);
     }
@@ -60,10 +60,10 @@ impl Tailing<'_> {
         context.client.stream(Method::GET, &route, "text/event-stream")
     }
 
-    /// Prints until the connection ends (false) or enough was seen (true).
+    /// Prints until the connection ends (false) or the limit is reached (true).
     fn follow(&mut self, context: &mut Context, stream: impl std::io::Read) -> anyhow::Result<bool> {
         for message in Messages::new(BufReader::new(stream)) {
-            // A stream that breaks is taken up again, whatever broke it.
+            // Reconnects after any error of the stream.
             let Ok(message) = message else { return Ok(false) };
             let Ok(item) = serde_json::from_str::<Value>(&message.data) else { continue };
             let Some(position) = item["position"].as_u64() else { continue };
@@ -86,7 +86,7 @@ impl Tailing<'_> {
     }
 }
 
-/// A line per event as it comes: widths cannot wait for the last, so they are fixed and long values push on.
+/// Column widths are fixed, because each line is printed before the next event is known. Long values shift the rest.
 fn print_header(context: &mut Context) -> anyhow::Result<()> {
     if matches!(context.format, Format::Table | Format::Wide) {
         line(context, &["POSITION", "TYPE", "SOURCE", "ID", "KEY", "DATA"].map(str::to_owned))?;
@@ -99,7 +99,8 @@ fn print(context: &mut Context, item: &Value) -> anyhow::Result<()> {
     match context.format {
         Format::Json => writeln!(context.out, "{item}")?,
         Format::Yaml => write!(context.out, "---\n{}", serde_saphyr::to_string(item)?)?,
-        Format::Name => writeln!(context.out, "event/{}", one_line(&cell(event, "/id")))?,
+        Format::Name => writeln!(context.out, "{}", Kind::Event.name_of(item))?,
+        Format::Extract(_) => drop(write_raw(context.out, context.format, item)?),
         Format::Table | Format::Wide => {
             let data = data_of(event);
             let wide = context.format == Format::Wide;
@@ -120,7 +121,7 @@ fn line(context: &mut Context, cells: &[String; 6]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a type fits a pattern in which a star stands for any text.
+/// Whether a type matches a pattern. A star matches any text.
 fn matches(pattern: &str, event_type: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = event_type.strip_prefix(parts.next().unwrap_or_default()) else { return false };
@@ -138,7 +139,7 @@ mod tests {
     use super::matches;
 
     #[test]
-    fn stars_stand_for_any_text() {
+    fn a_star_matches_any_text() {
         for (pattern, event_type, fits) in [
             ("order.*", "order.paid", true),
             ("order.*", "orders", false),

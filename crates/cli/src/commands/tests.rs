@@ -3,7 +3,7 @@
 use super::*;
 use crate::exit::code;
 use clap::Parser;
-use std::io::{BufReader, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
 
@@ -93,8 +93,8 @@ fn problems_become_exit_codes_and_one_message() {
     assert_eq!(code(&failure(404, r#"{"title": "No such lane"}"#)), 4);
     assert_eq!(code(&failure(409, r#"{"title": "Conflict"}"#)), 5);
     assert_eq!(code(&failure(500, "boom")), 1);
-    assert_eq!(format!("{:#}", failure(502, "<html>")), "the server answered 502");
-    assert!(format!("{:#}", failure(200, "<html>")).contains("did not answer like a klambda server"));
+    assert_eq!(format!("{:#}", failure(502, "<html>")), "the server responded with status 502");
+    assert!(format!("{:#}", failure(200, "<html>")).contains("is not a klambda server"));
     assert!(format!("{:#}", failure(301, "")).contains("redirection"));
 }
 
@@ -152,11 +152,11 @@ fn apply_tells_created_configured_and_unchanged() {
     std::fs::write(home.path().join("notes.txt"), "not: {read").expect("written");
     let same = r#"{"metadata": {"name": "x"}, "spec": {"concurrency": 2}}"#;
     let server = Canned::new(vec![
-        (404, "{}"),
+        (200, r#"{"change": "created"}"#),
         (201, same),
-        (200, r#"{"spec": {"concurrency": 1}}"#),
+        (200, r#"{"change": "configured"}"#),
         (200, same),
-        (200, same),
+        (200, r#"{"change": "unchanged"}"#),
         (200, same),
     ]);
     let (result, out) = server.run(&format!("apply -f {}", home.path().display()));
@@ -307,8 +307,8 @@ fn a_dead_letter_that_is_not_there_is_neither_replayed_nor_purged_in_silence() {
 }
 
 #[test]
-fn what_has_ended_is_not_said_to_be_stopped() {
-    for (state, said) in [("succeeded", "had ended already"), ("stopped", "stopped")] {
+fn a_replay_that_has_finished_is_not_cancelled() {
+    for (state, said) in [("succeeded", "already finished"), ("stopped", "cancelled")] {
         let body = format!(r#"{{"id": "r1", "state": "{state}"}}"#);
         let server = Canned::new(vec![(200, body.leak())]);
         let (result, out) = server.run("delete replay r1");
@@ -329,17 +329,15 @@ fn steering_a_lane_whose_key_no_path_holds() {
 
 #[test]
 fn deleting_with_events_waiting_names_the_flags() {
-    let waiting = r#"{"title": "Events are waiting", "waiting": 3,
-        "detail": "3 events wait; delete with ?drain=true to deliver them first, or with ?discard=true to drop them"}"#;
+    let waiting = r#"{"type": "https://x/problems/events-waiting", "title": "Events are waiting", "waiting": 3,
+        "detail": "events wait for it (3)"}"#;
     let managed = r#"{"title": "Conflict", "detail": "it belongs to function f"}"#;
     let server = Canned::new(vec![(409, waiting), (409, managed)]);
     let error = server.run("delete sub orders").0.expect_err("a conflict");
     assert_eq!(code(&error), 5);
     let text = format!("{error:#}");
-    assert!(
-        text.ends_with("delete with --drain to deliver them first, or with --discard to drop them"),
-        "{text}"
-    );
+    let expected = "subscription/orders: 3 events are pending. Use --drain to deliver them first or --discard to drop them";
+    assert_eq!(text, expected);
     let error = server.run("delete sub lambda.default.f").0.expect_err("a conflict");
     assert_eq!(format!("{error:#}"), "subscription/lambda.default.f: Conflict: it belongs to function f");
     assert_eq!(server.asked()[0], "DELETE /api/v1/subscriptions/orders");
@@ -357,7 +355,7 @@ fn a_change_that_parked_lanes_hold_up_names_them_and_the_flag() {
         format!("{error:#}"),
         "subscription/a: Lanes are parked: discard what waits with --discard\n  parked lanes: k1, k\\n2"
     );
-    server.run(&format!("apply --discard -f {}", file.display())).0.expect("applied");
+    server.run(&format!("apply --discard --yes -f {}", file.display())).0.expect("applied");
     assert!(server.asked()[3].starts_with("PUT /api/v1/subscriptions/a?discard=true "));
 }
 
@@ -377,7 +375,7 @@ fn a_dead_letter_that_cannot_be_replayed_says_why() {
         "{gone}"
     );
     let keyless = told(200, r#"{"spec": {"ordering": "ordered"}}"#);
-    assert!(keyless.contains("it has no key") && !keyless.contains("dlq replay"), "{keyless}");
+    assert!(keyless.contains("the event has no key") && !keyless.contains("dlq replay"), "{keyless}");
     let unordered = told(200, r#"{"spec": {"ordering": "unordered"}}"#);
     assert!(unordered.contains("klambda dlq replay --id a.3 "), "{unordered}");
 }
@@ -386,7 +384,9 @@ fn a_dead_letter_that_cannot_be_replayed_says_why() {
 fn what_a_token_and_a_scheme_want_is_said_in_flags() {
     let body =
         r#"{"type": "https://x/problems/unauthorized", "title": "Token missing", "detail": "needs a token"}"#;
-    assert!(format!("{:#}", failure(401, body)).ends_with("; --token-file names the file that holds it"));
+    assert!(
+        format!("{:#}", failure(401, body)).ends_with("; use --token-file to name the file with your token")
+    );
     let plain = TcpListener::bind("127.0.0.1:0").expect("bound");
     let address = plain.local_addr().expect("an address");
     let answering = std::thread::spawn(move || {

@@ -1,10 +1,11 @@
-//! `token create|get|delete`: who may do what.
+//! `token create|get|delete`.
 
 use super::{Context, delete, for_each, get};
 use crate::args::{CreateToken, Token};
 use crate::exit::Usage;
 use crate::kind::Kind;
 use crate::output::{Format, cell, write_raw};
+use crate::resource::Resource;
 use crate::route::Route;
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -12,22 +13,22 @@ use serde_json::{Value, json};
 pub fn run(context: &mut Context, action: &Token) -> anyhow::Result<()> {
     match action {
         Token::Create(args) => create(context, args),
-        Token::Get { name, limit } if name.is_empty() => {
-            get::list(context, Kind::Token, &Route::new(&["tokens"]), "cursor", limit.limit)
-        }
-        Token::Get { name, .. } => {
-            get::named(context, Kind::Token, name, |name| Route::new(&["tokens", name]))
-        }
+        Token::Get { name, limit } => get::simple(context, Kind::Token, name, limit.limit),
         Token::Delete { name } => for_each(name, |name| {
-            delete::delete(context, "token", name, &Route::new(&["tokens", name]), |_| "deleted")
+            let token = Resource::new(Kind::Token, name);
+            delete::delete(context, &token, &token.route(), |_| "deleted")
         }),
     }
 }
 
-/// The token goes to stdout alone, so that it can go on into a file.
+/// Only the token goes to stdout, so that it can be redirected to a file.
 fn create(context: &mut Context, args: &CreateToken) -> anyhow::Result<()> {
     if context.format == Format::Name {
-        return Err(Usage("-o name would lose the token, which is shown only once".to_owned()).into());
+        return Err(Usage(
+            "-o name does not print the token, and the token is shown only once; use -o table, json or yaml"
+                .to_owned(),
+        )
+        .into());
     }
     let own = context.client.namespace();
     let namespaces = match args.all_namespaces {
@@ -45,6 +46,6 @@ fn create(context: &mut Context, args: &CreateToken) -> anyhow::Result<()> {
     }
     writeln!(context.out, "{}", cell(&created, "/token"))?;
     context.out.flush()?;
-    eprintln!("token/{} created; keep it now, it is not shown again", args.name);
+    eprintln!("token/{} created; store it now, it is not shown again", args.name);
     Ok(())
 }

@@ -1,12 +1,14 @@
-//! `wait`: comes back when a function or agent is what it should be, or when it will not become that by itself.
+//! `wait`: returns when a function or agent is ready, or when it cannot become ready.
 
-use super::function::Place;
 use super::{Context, for_each};
-use crate::args::{Goal, Wait, WaitFor};
+use crate::args::{Goal, Wait};
 use crate::client::Error;
+use crate::exit::Usage;
 use crate::function::{Progress, condition, is_current, phase, progress};
-use crate::kind::Kind;
 use crate::output::cell;
+use crate::progress::waiting;
+use crate::resource::{self, Resource};
+use crate::route::Route;
 use crate::time::span;
 use anyhow::{Context as _, bail};
 use serde_json::Value;
@@ -15,47 +17,47 @@ use std::time::{Duration, Instant};
 const POLL_MIN: Duration = Duration::from_millis(20);
 const POLL_MAX: Duration = Duration::from_millis(500);
 
-pub fn run(context: &mut Context, what: &Wait) -> anyhow::Result<()> {
-    let (kind, args) = match what {
-        Wait::Function(args) => (Kind::Function, args),
-        Wait::Agent(args) => (Kind::Agent, args),
-    };
-    all(context, kind, args)
-}
-
-fn all(context: &mut Context, kind: Kind, args: &WaitFor) -> anyhow::Result<()> {
-    let namespace = context.client.namespace().to_owned();
-    let place = Place::new(kind, &namespace);
+pub fn run(context: &mut Context, args: &Wait) -> anyhow::Result<()> {
+    let named = resource::named(&args.resources)?;
+    let other = named.iter().find(|one| !one.kind.runs_code());
+    if let Some(other) = other.filter(|_| args.goal != Goal::Deleted) {
+        let fault =
+            format!("{other}: wait works with functions and agents; others can be awaited --for=Deleted");
+        return Err(Usage(fault).into());
+    }
     let deadline = Instant::now() + context.client.timeout();
-    for_each(&args.names.name, |name| {
-        until(context, place, name, &args.goal, deadline)?;
-        writeln!(context.out, "{} {}", place.title(name), met(&args.goal))?;
+    for_each(&named, |one| {
+        until(context, &one.route(), one, &args.goal, deadline)?;
+        writeln!(context.out, "{one} {}", met(&args.goal))?;
         context.out.flush()?;
         Ok(())
     })
 }
 
-/// Asks again and again, less and less often, until the goal is met, cannot be met any more, or time is up.
+/// Polls, less and less often, until the goal is met, cannot be met, or time is up.
 pub fn until(
     context: &Context,
-    place: Place,
-    name: &str,
+    route: &Route,
+    resource: &Resource,
     goal: &Goal,
     deadline: Instant,
 ) -> anyhow::Result<()> {
     let started = Instant::now();
     let mut pause = POLL_MIN;
+    let bar = waiting();
     loop {
-        let item = look(context, place, name, goal)?;
-        if is_met(goal, item.as_ref()).with_context(|| place.title(name))? {
+        let item = look(context, route, goal).with_context(|| resource.to_string())?;
+        let now = item.as_ref().map_or_else(|| "-".to_owned(), |item| cell(item, "/status/phase"));
+        bar.set_message(format!("{resource}: {now}, waiting until it is {}", met(goal)));
+        if is_met(goal, item.as_ref()).with_context(|| resource.to_string())? {
             return Ok(());
         }
         if Instant::now() + pause > deadline {
-            let waited = span(started.elapsed().as_millis().try_into().unwrap_or(u64::MAX));
-            let now = item.map_or_else(|| "not there".to_owned(), |item| cell(&item, "/status/phase"));
+            let waited = deadline.saturating_duration_since(started);
+            let waited = span(waited.as_millis().try_into().unwrap_or(u64::MAX));
+            let now = item.map_or_else(|| "gone".to_owned(), |item| cell(&item, "/status/phase"));
             bail!(
-                "{}: not {} after {waited}, it is {now}; --timeout waits longer",
-                place.title(name),
+                "{resource}: timed out after {waited}: not {}, but {now}; use --timeout to wait longer",
                 met(goal)
             );
         }
@@ -64,12 +66,12 @@ pub fn until(
     }
 }
 
-/// None if it is gone, where that is what is waited for.
-fn look(context: &Context, place: Place, name: &str, goal: &Goal) -> anyhow::Result<Option<Value>> {
-    match context.client.get(&place.route(&[name])) {
+/// `None` when waiting for deletion and the resource no longer exists.
+fn look(context: &Context, route: &Route, goal: &Goal) -> anyhow::Result<Option<Value>> {
+    match context.client.get(route) {
         Ok(item) => Ok(Some(item)),
         Err(Error::Problem(problem)) if problem.status == 404 && *goal == Goal::Deleted => Ok(None),
-        Err(error) => Err(anyhow::Error::from(error).context(place.title(name))),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -93,7 +95,7 @@ fn is_met(goal: &Goal, item: Option<&Value>) -> anyhow::Result<bool> {
     }
 }
 
-/// What it is when the goal is met.
+/// The state that the goal names.
 fn met(goal: &Goal) -> String {
     match goal {
         Goal::Ready => "ready".to_owned(),

@@ -1,8 +1,9 @@
-//! Why a lane waits, in plain words, and what one can do about it.
+//! Why a lane waits, and what to do about it.
 
 use crate::function::error;
 use crate::output::{Sheet, Table, cell, counted, number, text};
 use crate::time::{age_of, relative};
+use klambda_core::namespace;
 use klambda_core::time::Millis;
 use serde_json::Value;
 use std::io::Write;
@@ -28,14 +29,15 @@ fn facts(lane: &Value, now: Millis) -> Sheet {
     let mut sheet = Sheet::default();
     let since = text(lane, "/since");
     let age = since.as_deref().map(|at| format!(" for {} (since {at})", age_of(Some(at), now)));
+    sheet.line_opt("Namespace", other_namespace(lane));
     sheet.line("Subscription", cell(lane, "/subscription"));
     sheet.line("Key", cell(lane, "/key"));
     sheet.line("State", format!("{}{}", cell(lane, "/state"), age.unwrap_or_default()));
     sheet.line("Why", reason(lane, now));
-    sheet.line_opt("Waits for", text(lane, "/waitsFor"));
+    sheet.line_opt("Waiting for", text(lane, "/waitsFor"));
     sheet.line("Depth", number(lane, "/depth"));
     if lane["head"].is_object() {
-        sheet.line("Head", head(lane));
+        sheet.line("First event", head(lane));
         sheet.line("Attempts", number(lane, "/head/attempts"));
         sheet.line_opt("Last error", text(lane, "/head/lastError").map(|said| error(&said)));
         sheet.line_opt("Next attempt", text(lane, "/head/nextAttempt").map(|at| relative(&at, now)));
@@ -43,59 +45,60 @@ fn facts(lane: &Value, now: Millis) -> Sheet {
     sheet.line_opt("Lane sequence", text(lane, "/laneSequence"));
     sheet.line_opt("Expected sequence", text(lane, "/expectedSequence"));
     sheet.line_opt("Missing", missing(lane));
-    sheet
-        .line_opt("Waits until", text(lane, "/gap/until").map(|at| format!("{at} ({})", relative(&at, now))));
+    sheet.line_opt("Timeout", text(lane, "/gap/until").map(|at| format!("{at} ({})", relative(&at, now))));
     sheet.line("Buffered", number(lane, "/buffered"));
-    sheet.line_opt("Gaps given up", gaps(lane));
+    sheet.line_opt("Timed-out gaps", gaps(lane));
     sheet
 }
 
-/// One sentence for each state a lane can be in.
+/// A sentence for each state of a lane.
 fn reason(lane: &Value, now: Millis) -> String {
     let behind = number(lane, "/depth").saturating_sub(1);
     let said = || text(lane, "/head/lastError").map(|said| error(&said));
-    let error = || said().unwrap_or_else(|| "no answer was kept".to_owned());
+    let error = || said().unwrap_or_else(|| "no error was recorded".to_owned());
     match lane["state"].as_str() {
-        Some("open") if number(lane, "/depth") == 0 => {
-            "it does not wait: nothing is left to deliver".to_owned()
-        }
-        Some("open") => "its next event is ready and waits for a free slot or for its target".to_owned(),
-        Some("running") => "its head is being delivered".to_owned(),
+        Some("open") if number(lane, "/depth") == 0 => "no events are pending".to_owned(),
+        Some("open") => "the next event waits for a free delivery slot or for the target".to_owned(),
+        Some("running") => "the first event is being delivered".to_owned(),
         Some("retrying") => {
             let is_ahead = |at: &String| Millis::parse_rfc3339(at).is_some_and(|at| at > now);
             let next = text(lane, "/head/nextAttempt").filter(is_ahead);
-            let next = next.map(|at| format!("; it is tried again {}", relative(&at, now)));
-            let next = next.or_else(|| text(lane, "/waitsFor").map(|what| format!("; it waits for {what}")));
-            format!("the target did not take its head ({}){}", error(), next.unwrap_or_default())
+            let next = next.map(|at| format!("; next attempt {}", relative(&at, now)));
+            let next = next.or_else(|| text(lane, "/waitsFor").map(|what| format!("; waiting for {what}")));
+            format!("delivery of the first event failed ({}){}", error(), next.unwrap_or_default())
         }
         Some("gap") => {
             let what =
                 missing(lane).unwrap_or_else(|| format!("sequence {}", cell(lane, "/expectedSequence")));
             match number(lane, "/buffered") {
-                1 => format!("it waits for {what} to arrive; 1 later event is held back"),
-                held => format!("it waits for {what} to arrive; {held} later events are held back"),
+                1 => format!("waiting for {what}; 1 later event is on hold"),
+                held => format!("waiting for {what}; {held} later events are on hold"),
             }
         }
         Some("parked") if is_at_gap(lane) => {
-            format!("{} never arrived, and a person must decide", missing(lane).unwrap_or_default())
+            format!("{} did not arrive in time; manual action is needed", missing(lane).unwrap_or_default())
         }
         Some("parked") => {
             let attempts = counted(number(lane, "/head/attempts"), "attempt");
-            let wait = if behind == 1 { "waits" } else { "wait" };
-            format!("its head failed for good after {attempts} ({}); {behind} more {wait} behind it", error())
+            let behind = match behind {
+                0 => String::new(),
+                1 => "; 1 event is pending behind it".to_owned(),
+                more => format!("; {more} events are pending behind it"),
+            };
+            format!("the first event failed after {attempts} ({}){behind}", error())
         }
-        Some("paused") => "someone paused it".to_owned(),
-        other => format!("its state is {}", other.unwrap_or("unknown")),
+        Some("paused") => "the lane was paused with `klambda lane pause`".to_owned(),
+        other => format!("the state is {}", other.unwrap_or("unknown")),
     }
 }
 
 fn head(lane: &Value) -> String {
     let of = |at| cell(lane, at);
     let (id, event_type, source) = (of("/head/id"), of("/head/type"), of("/head/source"));
-    format!("event {id}, {event_type} from {source}, at position {}", of("/head/position"))
+    format!("{id}, {event_type} from {source}, at position {}", of("/head/position"))
 }
 
-/// A lane that is parked at a gap has no head. One whose head failed may have a gap too, further back.
+/// A lane that is parked at a gap has no first event. A lane whose first event failed may have a gap further back.
 fn is_at_gap(lane: &Value) -> bool {
     lane["gap"].is_object() && !lane["head"].is_object()
 }
@@ -109,7 +112,7 @@ fn missing(lane: &Value) -> Option<String> {
     }
 }
 
-/// The last ranges that the lane gave up, newest first.
+/// The newest gaps that timed out.
 fn gaps(lane: &Value) -> Option<String> {
     const SHOWN: usize = 5;
     let gaps = lane["gaps"].as_array().filter(|gaps| !gaps.is_empty())?;
@@ -120,27 +123,39 @@ fn gaps(lane: &Value) -> Option<String> {
     let mut said: Vec<String> = gaps.iter().rev().take(SHOWN).map(range).collect();
     let more = gaps.len().saturating_sub(SHOWN);
     said.extend((more > 0).then(|| format!("and {more} more")));
-    let forgotten = text(lane, "/gapsForgottenUpTo").map(|to| format!("; those up to {to} are forgotten"));
+    let forgotten =
+        text(lane, "/gapsForgottenUpTo").map(|to| format!("; older ones up to {to} are not kept"));
     Some(format!("sequence {}{}", said.join(", "), forgotten.unwrap_or_default()))
 }
 
 fn advice(lane: &Value) -> Vec<(String, &'static str)> {
     let name = format!("{} {}", quoted(&cell(lane, "/subscription")), quoted(&cell(lane, "/key")));
-    let act = |action: &str, effect| (format!("klambda lane {action} {name}"), effect);
+    let flag = namespace_flag(lane);
+    let act = |action: &str, effect| (format!("klambda lane {action} {name}{flag}"), effect);
     match lane["state"].as_str() {
         Some("parked") if is_at_gap(lane) => vec![
-            act("resume", "waits one more timeout for what is missing"),
-            act("skip", "goes on without what is missing"),
+            act("resume", "wait for the missing sequence once more"),
+            act("skip", "continue without the missing sequence"),
         ],
         Some("parked") => vec![
-            act("resume", "tries the head again with fresh attempts"),
-            act("skip", "goes on without the head, which stays a dead letter"),
+            act("resume", "retry the first event"),
+            act("skip", "continue without the first event, which stays a dead letter"),
         ],
-        Some("gap") => vec![act("skip", "goes on at once without what is missing")],
-        Some("retrying") => vec![act("resume", "tries the head again now, with fresh attempts")],
-        Some("paused") => vec![act("resume", "lets it go on")],
+        Some("gap") => vec![act("skip", "continue now without the missing sequence")],
+        Some("retrying") => vec![act("resume", "retry the first event now")],
+        Some("paused") => vec![act("resume", "continue deliveries")],
         _ => Vec::new(),
     }
+}
+
+/// The namespace, unless it is the default one.
+pub fn other_namespace(item: &Value) -> Option<String> {
+    text(item, "/namespace").filter(|name| name != namespace::DEFAULT)
+}
+
+/// For suggested commands, so that they work in the namespace of the item.
+pub fn namespace_flag(item: &Value) -> String {
+    other_namespace(item).map(|name| namespace::flag(&name)).unwrap_or_default()
 }
 
 fn timeline(lane: &Value, now: Millis) -> Option<Table> {
@@ -155,7 +170,7 @@ fn timeline(lane: &Value, now: Millis) -> Option<Table> {
     Some(table)
 }
 
-/// As a shell wants it, so that a suggested command can be copied whatever the key holds.
+/// Quotes a word for a shell, so that a suggested command can be copied.
 pub fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@,+=".contains(c);
     if !text.is_empty() && !text.starts_with('-') && text.chars().all(plain) {
@@ -186,10 +201,10 @@ mod tests {
             "timeline": [{"at": "2026-01-01T00:00:00Z", "step": "parked", "position": 1042, "id": "e7"}]}));
         for line in [
             "State:          parked for 3m12s (since 2026-01-01T00:00:00Z)",
-            "Why:            its head failed for good after 5 attempts (503 Service Unavailable); 2 more wait behind it",
-            "Waits for:      a person: resume, skip or replay",
-            "Head:           event e7, order.paid from /shop, at position 1042",
-            r"  klambda lane resume orders 'it'\''s 42'   tries the head again with fresh attempts",
+            "Why:            the first event failed after 5 attempts (503 Service Unavailable); 2 events are pending behind it",
+            "Waiting for:    a person: resume, skip or replay",
+            "First event:    e7, order.paid from /shop, at position 1042",
+            r"  klambda lane resume orders 'it'\''s 42'   retry the first event",
             "  3m12s   2026-01-01T00:00:00Z   parked   1042       e7      -",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\nnot in\n{text}");
@@ -203,11 +218,19 @@ mod tests {
             "depth": 0, "expectedSequence": 42, "buffered": 2, "head": null,
             "gap": {"missing": [42, 43], "until": "2026-01-01T00:03:30Z"}}),
         );
-        assert!(
-            text.contains("it waits for sequences 42 to 43 to arrive; 2 later events are held back"),
-            "{text}"
-        );
+        assert!(text.contains("waiting for sequences 42 to 43; 2 later events are on hold"), "{text}");
         assert!(text.contains("2026-01-01T00:03:30Z (in 18s)"), "{text}");
         assert!(text.contains("klambda lane skip orders k"), "{text}");
+    }
+
+    #[test]
+    fn commands_that_are_shown_work_where_the_lane_is() {
+        let lane = |namespace: &str| {
+            told(json!({"namespace": namespace, "subscription": "orders", "key": "k", "state": "parked",
+                "since": "2026-01-01T00:03:00Z", "depth": 1, "buffered": 0, "head": null}))
+        };
+        assert!(lane("shop").contains("klambda lane resume orders k -n shop "), "{}", lane("shop"));
+        assert!(lane("shop").contains("Namespace:"));
+        assert!(!lane("default").contains("-n ") && !lane("default").contains("Namespace"));
     }
 }

@@ -1,5 +1,5 @@
-//! `demo`: the whole story in one terminal. A function is deployed, three orders arrive in disorder, one of them fails, the
-//! function is mended, a replay goes on in place, and a checker that saw it from outside says what was proven.
+//! `demo`: a tour in one terminal. It deploys a function, sends the events of three orders in the wrong order, lets one
+//! fail, fixes the function, replays the failed event, and checks the result from outside.
 
 mod line;
 mod proof;
@@ -18,28 +18,28 @@ use self::stage::Stage;
 use crate::bench::interrupt;
 use crate::exit::Usage;
 use crate::function::{Progress, progress};
-use crate::output::number;
+use crate::output::{counted, number};
 use anyhow::bail;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How often one looks, how long events are apart, and how long anything may take.
+/// How often the demo polls, the time between two events, and the limit for each part.
 const LOOK: Duration = Duration::from_millis(40);
 const APART: Duration = Duration::from_millis(80);
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What a reader needs between two parts.
+/// Time to read between two parts.
 const BREATH: Duration = Duration::from_millis(1_500);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Print line by line instead of drawing; done by itself where there is no terminal
+    /// Print line by line instead of drawing [default if stdout is not a terminal]
     #[arg(long)]
     pub plain: bool,
-    /// Also write what was to be seen as an SVG that plays it
+    /// Also record the demo as an animated SVG
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// What the function is written in [default: the first of these that is installed]
+    /// Language of the function [default: the first one that is installed]
     #[arg(long, value_enum)]
     language: Option<Language>,
 }
@@ -47,7 +47,7 @@ pub struct Args {
 pub fn run(out: &mut dyn Write, args: &Args) -> anyhow::Result<()> {
     let Some(language) = args.language.or_else(Language::find) else {
         return Err(Usage(
-            "the demo runs a function in Python or Node.js: install python3 or node".to_owned(),
+            "the demo runs a function in Python or Node.js; install python3 or node".to_owned(),
         )
         .into());
     };
@@ -57,14 +57,14 @@ pub fn run(out: &mut dyn Write, args: &Args) -> anyhow::Result<()> {
     let mut demo = Demo { stage, scene, screen, sent: Vec::new() };
     let played = demo.play(language);
     let played = played.map_err(|error| demo.stage.explain(error));
-    // What was seen is worth a file also when it went wrong.
+    // A recording also helps when the demo fails.
     if let Some(file) = &args.svg {
         let picture = svg::picture(&demo.screen.frames());
         std::fs::write(file, picture).map_err(|error| Usage::file(file, &error))?;
     }
     match played?.iter().filter(|claim| !claim.holds).count() {
         0 => Ok(()),
-        count => bail!("{count} claims do not hold"),
+        count => bail!("{} failed", counted(count as u64, "check")),
     }
 }
 
@@ -80,7 +80,7 @@ impl Demo<'_> {
         self.deploy("A function is deployed", Draft::First)?;
         self.arrive()?;
         self.fill_the_gap()?;
-        self.mend(language)?;
+        self.fix(language)?;
         self.replay()?;
         self.prove()
     }
@@ -100,7 +100,7 @@ impl Demo<'_> {
     }
 
     fn arrive(&mut self) -> anyhow::Result<()> {
-        self.begin("Three orders arrive in disorder", "event send -f events.jsonl")?;
+        self.begin("Events arrive out of order", "event send -f events.jsonl")?;
         for step in script::arrivals() {
             self.send(step)?;
             self.pause(APART)?;
@@ -118,7 +118,7 @@ impl Demo<'_> {
         let (missing, poison) = (ORDERS[MISSING.order], ORDERS[POISON.order]);
         self.scene.say(
             Tone::Plain,
-            format!("{missing} waits for what is missing; {poison} is parked behind what failed"),
+            format!("{missing} waits for a missing event; {poison} is parked behind a failed one"),
         );
         self.screen.sum_up(&self.scene)?;
         self.breathe()
@@ -130,46 +130,58 @@ impl Demo<'_> {
         self.send(MISSING)?;
         self.until("the order that waited is done", |demo| Ok(demo.scene.is_done(MISSING.order)))?;
         let parked = ORDERS[POISON.order];
-        self.scene.say(Tone::Plain, format!("the others have finished; only {parked} waits for a person"));
+        self.scene.say(Tone::Plain, format!("the other orders are done; {parked} needs manual action"));
         self.breathe()
     }
 
-    fn mend(&mut self, language: Language) -> anyhow::Result<()> {
-        let (before, after) = (language.line(Draft::First), language.line(Draft::Mended));
-        self.begin("The handler is mended", &format!("apply -f {FUNCTION}.yaml"))?;
+    fn fix(&mut self, language: Language) -> anyhow::Result<()> {
+        let (before, after) = (language.line(Draft::First), language.line(Draft::Fixed));
+        self.begin("The handler is fixed", &format!("apply -f {FUNCTION}.yaml"))?;
         self.scene.say(Tone::Bad, format!("- {before}"));
         self.scene.say(Tone::Good, format!("+ {after}"));
         let started = Instant::now();
-        self.stage.apply(Draft::Mended)?;
-        self.until("the mended function is ready", |demo| match progress(&demo.stage.function()?) {
+        self.stage.apply(Draft::Fixed)?;
+        self.until("the fixed function is ready", |demo| match progress(&demo.stage.function()?) {
             Progress::Done => Ok(true),
             Progress::Underway => Ok(false),
-            Progress::Failed(why) => bail!("the mended function is not ready: {why}"),
+            Progress::Failed(why) => bail!("the fixed function is not ready: {why}"),
         })?;
         let took = started.elapsed().as_millis();
-        self.scene.say(Tone::Plain, format!("built beside the old version and rolled in after {took} ms"));
+        self.scene.say(
+            Tone::Plain,
+            format!("built while the old version kept serving; rolled out after {took} ms"),
+        );
         self.breathe()
     }
 
     fn replay(&mut self) -> anyhow::Result<()> {
-        self.begin("A replay goes on in place", &format!("dlq replay --subscription {SUBSCRIPTION}"))?;
+        self.begin("A replay continues in order", &format!("dlq replay --subscription {SUBSCRIPTION}"))?;
         let dry = self.stage.replay(true)?;
         let (selected, keys) = (number(&dry, "/selected"), number(&dry, "/keys"));
-        self.scene
-            .say(Tone::Plain, format!("dry run: {selected} dead letter of {keys} key would be replayed"));
+        self.scene.say(
+            Tone::Plain,
+            format!(
+                "dry run: {} of {} would be replayed",
+                counted(selected, "dead letter"),
+                counted(keys, "key")
+            ),
+        );
         self.breathe()?;
         self.stage.replay(false)?;
         self.until("the parked order is done", |demo| Ok(demo.scene.is_done(POISON.order)))?;
-        self.scene.say(Tone::Plain, "replayed first, under its old number; what waited followed");
+        self.scene.say(
+            Tone::Plain,
+            "the failed event was replayed first, with its old number; the pending events followed",
+        );
         self.breathe()
     }
 
     fn prove(&mut self) -> anyhow::Result<Vec<Claim>> {
-        self.begin("What was proven, from outside", "check data")?;
+        self.begin("The result, checked outside", "check data")?;
         let mut claims = proof::claims(&self.sent, &self.stage.journal());
         let report = self.stage.check()?;
         let (events, problems) = (report.events, report.problems.count);
-        let text = format!("the log itself, read a second way: {events} events, {problems} problems");
+        let text = format!("the log, read by an independent checker: {events} events, {problems} problems");
         claims.push(Claim { text, holds: problems == 0 });
         for claim in &claims {
             self.scene.claim(claim);
@@ -203,13 +215,13 @@ impl Demo<'_> {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                bail!("not within {} s: {what}", PATIENCE.as_secs());
+                bail!("timed out after {} s; expected: {what}", PATIENCE.as_secs());
             }
             interrupt::sleep(LOOK)?;
         }
     }
 
-    /// Looks on for a while.
+    /// Keeps the screen up to date for a while.
     fn pause(&mut self, length: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + length;
         loop {

@@ -72,7 +72,7 @@ fn is_in_order(handled: &[&Entry], key: &str) -> bool {
     sequences.is_sorted()
 }
 
-/// The poison event failed as often as it was tried, was handled in the end, and nothing of its key passed it meanwhile.
+/// The event failed in every attempt before the fix, succeeded afterwards, and no event of its key overtook it.
 fn poison(journal: &[Entry]) -> Claim {
     let of_it: Vec<&Entry> = journal.iter().filter(|entry| entry.key == ORDERS[POISON.order]).collect();
     let failed = of_it.iter().filter(|entry| entry.outcome == Outcome::Failed);
@@ -84,7 +84,7 @@ fn poison(journal: &[Entry]) -> Claim {
     let holds = tries.len() as u64 == ATTEMPTS && others.is_empty() && handled.is_some() && passed == 0;
     claim(
         holds,
-        format!("the poison event failed {} times, then took its place: {passed} passed it", tries.len()),
+        format!("the failing event failed {} times, then kept its place: {passed} overtook it", tries.len()),
     )
 }
 

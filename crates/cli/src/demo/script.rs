@@ -1,4 +1,4 @@
-//! What happens in the demo: the function, before and after it is mended, and the events of three orders.
+//! The script of the demo: the function before and after the fix, and the events of three orders.
 
 use serde_json::{Value, json};
 use std::path::Path;
@@ -11,11 +11,11 @@ pub const STEPS: [&str; 6] = ["placed", "paid", "packed", "shipped", "delivered"
 /// Sent twice.
 #[cfg(test)]
 pub const TWICE: Step = Step { order: 0, sequence: 2 };
-/// Sent last, when its order has waited for it.
+/// Sent last, after its order has waited for it.
 pub const MISSING: Step = Step { order: 1, sequence: 3 };
-/// Its total is a text, which the handler does not take before it is mended.
+/// Its total is a text. The handler fails on it until it is fixed.
 pub const POISON: Step = Step { order: 2, sequence: 3 };
-/// How often the handler is called with one event before its lane parks.
+/// Attempts before a lane is parked.
 pub const ATTEMPTS: u64 = 2;
 
 /// In which order the events arrive: order and sequence. Within no order they come as they happened.
@@ -54,11 +54,11 @@ pub enum Language {
     Python,
 }
 
-/// The line of the handler that is wrong, or mended.
+/// The handler before and after the fix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draft {
     First,
-    Mended,
+    Fixed,
 }
 
 pub fn arrivals() -> impl Iterator<Item = Step> {
@@ -111,13 +111,13 @@ impl Language {
     pub fn line(self, draft: Draft) -> &'static str {
         match (self, draft) {
             (Language::Python, Draft::First) => r#"total = round(event.data["total"] * 1.19, 2)"#,
-            (Language::Python, Draft::Mended) => r#"total = round(float(event.data["total"]) * 1.19, 2)"#,
+            (Language::Python, Draft::Fixed) => r#"total = round(float(event.data["total"]) * 1.19, 2)"#,
             (Language::Nodejs, Draft::First) => "const total = event.data.total.toFixed(2);",
-            (Language::Nodejs, Draft::Mended) => "const total = Number(event.data.total).toFixed(2);",
+            (Language::Nodejs, Draft::Fixed) => "const total = Number(event.data.total).toFixed(2);",
         }
     }
 
-    /// It writes down what it has handled and what it could not, so that others can tell.
+    /// The handler writes each result to a file, so that the demo can check it from outside.
     fn code(self, draft: Draft) -> String {
         let text = match self {
             Language::Python => PYTHON,

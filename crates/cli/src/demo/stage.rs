@@ -2,14 +2,14 @@
 
 use super::proof::{self, Entry};
 use super::script::{self, Draft, FUNCTION, Language, SUBSCRIPTION, Step};
-use crate::args::Global;
 use crate::bench::child::Child;
 use crate::bench::interrupt;
 use crate::client::{Client, Error};
 use crate::commands::is_unreachable;
-use crate::output::Format;
+use crate::contexts::Connection;
 use crate::route::Route;
 use anyhow::{Context, anyhow, bail};
+use klambda_core::namespace;
 use klambda_dispatch::check;
 use klambda_store::real_disk::RealDisk;
 use serde_json::{Value, json};
@@ -40,15 +40,14 @@ impl Stage {
         let data = folder.path().join("data").to_string_lossy().into_owned();
         let arguments = ["--listen", &address.to_string(), "--data", &data].map(str::to_owned);
         let server = Child::server(&std::env::current_exe()?, &arguments, log)?;
-        let global = Global {
+        let connection = Connection {
             server: format!("http://{address}"),
             token_file: None,
             ca_file: None,
-            namespace: None,
+            namespace: namespace::DEFAULT.to_owned(),
             timeout: ANSWER,
-            output: Format::Table,
         };
-        let mut stage = Stage { server, client: Client::new(&global)?, folder, language };
+        let mut stage = Stage { server, client: Client::new(connection)?, folder, language };
         stage.wait_until_ready()?;
         Ok(stage)
     }

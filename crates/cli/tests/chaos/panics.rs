@@ -167,7 +167,7 @@ impl Case {
 
     fn assert_ended(&self, victim: &mut Victim) {
         let printed = victim.printed();
-        let planted = format!("planted at {}, pass {}", self.point.name(), self.pass);
+        let planted = format!("planted panic at {}, pass {}", self.point.name(), self.pass);
         let lines = printed.lines().filter(|line| line.contains(&planted)).count();
         assert_eq!(lines, 1, "{self:?}: {printed}");
         let status = victim.process.take().expect("it ran").wait();

@@ -180,7 +180,7 @@ fn parsers_are_run_and_their_end_is_told() {
     assert_eq!(names, ["\"broken\"", "\"p\""]);
     assert!(failed.iter().all(|one| one["event"]["data"]["error"].is_string()), "{failed:?}");
     let errors: Vec<&Value> = failed.iter().map(|one| &one["event"]["data"]["error"]).collect();
-    assert!(errors.contains(&&json!("it answered 500: no")), "{errors:?}");
+    assert!(errors.contains(&&json!("the function returned status 500: no")), "{errors:?}");
     eventually("both are printed", || match world.printed("p") {
         seen if ["parsed r1", "parsed r2"].iter().all(|one| seen.contains(&(*one).to_owned())) => Ok(()),
         seen => Err(format!("{seen:?}")),

@@ -3,13 +3,17 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod backups;
 mod bad_input;
 mod calls;
 mod commands;
+mod isolation;
 mod lifecycle;
 mod many;
 mod metrics;
+mod revisions;
 mod runtimes;
+mod secrets;
 mod sources;
 mod world;
 mod writes;

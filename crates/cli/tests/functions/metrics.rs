@@ -6,7 +6,17 @@ use serde_json::json;
 use std::collections::BTreeSet;
 
 /// Metric, and the labels that queries and alerts use of it.
-const NAMED: [(&str, &[&str]); 29] = [
+const NAMED: [(&str, &[&str]); 39] = [
+    ("klambda_function_replicas", &["function_name", "namespace"]),
+    ("klambda_function_invocations_total", &["function_name", "namespace"]),
+    ("klambda_function_errors_total", &["function_name", "namespace"]),
+    ("klambda_function_cold_starts_total", &["function_name", "namespace"]),
+    ("klambda_function_duration_seconds_bucket", &["function_name", "namespace", "le"]),
+    ("klambda_build_info", &["version", "commit"]),
+    ("process_cpu_seconds_total", &[]),
+    ("process_open_fds", &[]),
+    ("process_resident_memory_bytes", &[]),
+    ("process_start_time_seconds", &[]),
     ("cloudevents_received_total", &["event_type", "result"]),
     ("duplicate_events_skipped_total", &["subscription"]),
     ("event_order_violations_total", &["subscription"]),
@@ -39,7 +49,12 @@ const NAMED: [(&str, &[&str]); 29] = [
 ];
 
 /// Samples that queries select by a value of a label.
-const SELECTED: [&str; 9] = [
+const SELECTED: [&str; 13] = [
+    r#"klambda_function_replicas{function_name="f",namespace="default"} 1"#,
+    // An invocation and two events.
+    r#"klambda_function_invocations_total{function_name="f",namespace="default"} 3"#,
+    r#"klambda_function_errors_total{function_name="f",namespace="default"} 1"#,
+    r#"klambda_function_duration_seconds_count{function_name="f",namespace="default"} 3"#,
     r#"operator_reconcile_total{function_name="f",namespace="default",phase="Ready",result="success"}"#,
     r#"operator_build_jobs_total{function_name="f",namespace="default",result="success"}"#,
     r#"operator_build_jobs_total{function_name="broken",namespace="default",result="failure"}"#,
@@ -52,7 +67,7 @@ const SELECTED: [&str; 9] = [
 ];
 
 /// Metrics of this project beside those that the requirements name. Everything else begins with `klambda_`.
-const PREFIXES: [&str; 4] = ["klambda_", "operator_", "event_", "events_without_key_total"];
+const PREFIXES: [&str; 5] = ["process_", "klambda_", "operator_", "event_", "events_without_key_total"];
 
 #[test]
 fn what_queries_and_alerts_name_is_there() {
@@ -64,6 +79,7 @@ fn what_queries_and_alerts_name_is_there() {
     world.apply("broken", &node("exports.handler = ("));
     world.ready("f");
     world.failed("broken", "SyntaxError");
+    assert_eq!(world.invoke("f", &json!({})).0, 204);
     for _ in 0..3 {
         world.delete("/api/v1/lambda/functions/none");
     }

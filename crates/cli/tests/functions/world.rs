@@ -12,7 +12,7 @@ pub struct World {
     pub process: Option<Process>,
     pub url: String,
     address: String,
-    settings: Vec<(&'static str, String)>,
+    pub settings: Vec<(&'static str, String)>,
 }
 
 pub const NODE_HELLO: &str = "exports.handler = async (event) => ({ hello: event.data.name });";

@@ -5,7 +5,7 @@ use crate::world::{NODE_HELLO, World, node};
 use klambda_core::time::Millis;
 use klambda_dispatch::documents::{CONTENT_BYTES_MAX, Expected, Write};
 use klambda_dispatch::{Config, Engine};
-use klambda_functions::resource::{Form, Kind};
+use klambda_functions::resource::{Form, ResourceKind};
 use klambda_functions::write::{self, Birth};
 use klambda_store::real_disk::RealDisk;
 use serde_json::{Value, json};
@@ -164,7 +164,7 @@ fn store_as_before(world: &World, functions: impl Iterator<Item = (&'static str,
             let code = format!("{NODE_HELLO}//{}", "x".repeat(padding));
             let birth = Birth { uid: name.to_owned(), random: 1, now };
             let document = json!({ "metadata": { "name": name }, "spec": node(&code) });
-            let form = Form::Body(Kind::LambdaFunction);
+            let form = Form::Body(ResourceKind::LambdaFunction);
             write::create(&document, form, birth).expect("it is valid").to_stored()
         };
         let content = made(bytes - made(0).len());

@@ -7,6 +7,7 @@ pub mod generated;
 pub mod likeness;
 pub mod markdown;
 pub mod process;
+pub mod repository;
 pub mod session;
 pub mod shell;
 

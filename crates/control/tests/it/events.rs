@@ -1,4 +1,4 @@
-//! Received events that ask for something are done as the same call over REST would be.
+//! Commands that arrive as events act like the same calls of the REST API.
 
 use crate::world::{World, inline, named};
 use klambda_core::event::{Attribute, Data, Event, Form, Value as Text};
@@ -35,11 +35,11 @@ async fn a_function_is_created_rebuilt_and_deleted_by_events() {
     world.until_told("lambda.build.completed", 2).await;
     assert_eq!(builds(&world), 2);
 
-    // What the control plane tells itself asks for nothing.
+    // Events that the control plane emits itself are not commands.
     let before = world.control.get(&named("f")).map(|resource| resource.metadata.generation);
     assert_eq!(before, Some(1));
 
-    // One that is wrong is a dead letter, and the next ones act.
+    // An invalid command becomes a dead letter, and later commands still run.
     world.send(event("3", "lambda.function.updated", &json!({ "name": "f", "spec": { "no": 1 } }))).await;
     world.send(event("4", "lambda.function.deleted", &json!({ "name": "f", "namespace": "default" }))).await;
     world.until("f", |seen| seen.is_none()).await;

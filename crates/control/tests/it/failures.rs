@@ -1,4 +1,5 @@
-//! What fails is tried again a few times, later each time; then it says why, and what served serves on.
+//! Failed steps are retried with growing delays. After the last try the function reports the reason, and the version that
+//! served before keeps serving.
 
 use crate::memory::Memory;
 use crate::world::{RETRY_MS, World, git, inline, named};
@@ -10,7 +11,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 fn unreachable() -> Failure {
-    Failure::new(Reason::SourceUnreachable, "It does not answer")
+    Failure::new(Reason::SourceUnreachable, "The host does not respond")
 }
 
 fn is_fetch(task: &Task) -> bool {
@@ -26,7 +27,7 @@ async fn a_fetch_that_fails_is_tried_again_later_each_time() {
     let times = world.memory.times(is_fetch);
     assert_eq!(times.len(), 3);
     for (pair, wait_ms) in times.windows(2).zip([RETRY_MS, 2 * RETRY_MS]) {
-        // The clock counts whole milliseconds.
+        // The clock has a resolution of 1 ms.
         assert!(pair[1] - pair[0] >= Duration::from_millis(wait_ms - 1), "{:?}", pair[1] - pair[0]);
     }
     let number = |task: &Task| match task {
@@ -64,18 +65,21 @@ async fn a_build_or_a_version_that_fails_leaves_the_old_one_serving() {
             said.is_some_and(|said| said.reason == reason.name())
         }
     };
-    let seen = world.until("f", says(Aspect::BuildReady, Reason::SyntaxError)).await.expect("it is there");
+    let seen =
+        world.until("f", says(Aspect::BuildReady, Reason::SyntaxError)).await.expect("the function exists");
     assert_eq!((seen.status.phase, &seen.status.service_status), (Phase::Ready, &before));
     world.memory.fail_starts([Failure::new(Reason::HandlerNotFound, "No handler")]);
     world.apply("f", &inline("worse")).await;
-    let seen =
-        world.until("f", says(Aspect::DeployReady, Reason::HandlerNotFound)).await.expect("it is there");
+    let seen = world
+        .until("f", says(Aspect::DeployReady, Reason::HandlerNotFound))
+        .await
+        .expect("the function exists");
     assert_eq!((seen.status.phase, &seen.status.service_status), (Phase::Ready, &before));
 
-    // What serves may end as well: the function says so.
+    // The serving version may crash as well; the status reports it.
     world.apply("f", &inline("good")).await;
     world.until("f", |seen| seen.is_some_and(|seen| seen.status.is_true(Aspect::DeployReady))).await;
-    world.memory.crash(&named("f"), &Failure::new(Reason::CrashLoop, "It ended"));
+    world.memory.crash(&named("f"), &Failure::new(Reason::CrashLoop, "The process exited"));
     world.until("f", says(Aspect::DeployReady, Reason::CrashLoop)).await;
     world.phase("f", Phase::Failed).await;
     world.check_numbers();
@@ -100,11 +104,11 @@ async fn a_platform_that_cannot_be_opened_is_tried_again() {
     assert_eq!(versions.len(), 1);
 }
 
-/// Functions that are planned together and too large for one step of the engine are stored one by one.
+/// Plans that are too large together for one step of the engine are stored one by one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_much_for_one_step_is_stored_one_by_one() {
     let memory = Memory::default();
-    // So that all of them wait for the platform, and are planned at once.
+    // Makes all functions wait for the platform, so that they are planned together.
     memory.fail_openings(["not yet".to_owned()]);
     let world = World::with_segments(MemoryDisk::new(), memory, 1 << 20).await;
     let names = ["a", "b", "c", "d"];

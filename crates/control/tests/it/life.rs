@@ -1,4 +1,4 @@
-//! From applied to ready, and from deleted to gone.
+//! The life of a function: from applied to ready, and from deleted to removed.
 
 use crate::memory::Memory;
 use crate::world::{FUNCTION, World, inline, named};
@@ -29,17 +29,17 @@ async fn an_applied_function_becomes_ready() {
     let is_subscribed = |seen: Option<&klambda_functions::resource::Resource>| {
         seen.is_some_and(|seen| seen.status.is_true(Aspect::TriggersReady))
     };
-    let ready = world.until("f", is_subscribed).await.expect("it is there");
+    let ready = world.until("f", is_subscribed).await.expect("the function exists");
     assert!(world.is_subscribed("f").await);
     assert_eq!(names(&world.memory.tasks()), ["build", "deploy"]);
     let service = ready.status.service_status.as_ref().expect("it serves");
     let url = "/api/v1/lambda/functions/f/invoke?namespace=default";
-    assert_eq!(service.url.as_deref(), Some(url), "what has no address is called through the server");
+    assert_eq!(service.url.as_deref(), Some(url), "a function without a URL is called through the server");
     let told = world.until_told("lambda.service.created", 1).await;
     assert_eq!(told[..2], ["lambda.function.created", "lambda.build.started"]);
     world.check_numbers();
 
-    // The new version takes over, then the old one goes.
+    // The new version takes over, then the old one is removed.
     world.apply("f", &inline("two")).await;
     world.until_told("lambda.service.updated", 1).await;
     world.phase("f", Phase::Ready).await;
@@ -57,7 +57,7 @@ async fn an_applied_function_becomes_ready() {
         service.and_then(|service| service.scaling).is_some_and(|scaling| scaling.max_replicas == 3)
     };
     world.until("f", is_scaled).await;
-    assert_eq!(names(&world.memory.tasks()).last(), Some(&"scale"), "no new version for other limits");
+    assert_eq!(names(&world.memory.tasks()).last(), Some(&"scale"), "changed limits need no new version");
     world.check_numbers();
 }
 
@@ -102,11 +102,11 @@ async fn writers_that_race_all_get_their_way_and_the_limit_holds() {
     assert_eq!(ready, Some(Truth::True));
 }
 
-/// Functions are planned together; one that somebody changes meanwhile is planned again, and the others are stored.
+/// Functions are planned together. If one changes meanwhile, it is planned again and the others are stored.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plan_that_a_write_outruns_is_made_again() {
     let memory = Memory::default();
-    // So that all of them wait for the platform, and are planned at once.
+    // Makes all functions wait for the platform, so that they are planned together.
     memory.fail_openings(["not yet".to_owned()]);
     let world = World::on(MemoryDisk::new(), memory).await;
     let names = ["a", "b", "c"];
@@ -117,12 +117,12 @@ async fn a_plan_that_a_write_outruns_is_made_again() {
     world.memory.meanwhile(named("b"), move || {
         let body = json!({ "metadata": { "labels": { "by": "somebody" } } });
         let written = runtime.block_on(control.update(FUNCTION, &named("b"), &body));
-        written.expect("nothing is locked while a platform observes");
+        written.expect("a write succeeds while the platform observes");
     });
     for name in names {
         world.phase(name, Phase::Ready).await;
     }
-    let b = world.control.get(&named("b")).expect("it is there");
+    let b = world.control.get(&named("b")).expect("the function exists");
     assert_eq!(b.metadata.labels.get("by").map(String::as_str), Some("somebody"));
     world.until_told("lambda.service.created", names.len()).await;
     for name in names {

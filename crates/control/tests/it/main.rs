@@ -1,8 +1,9 @@
-//! The control plane with a real engine, on a disk and a platform in memory.
+//! Tests of the control plane with a real engine, an in-memory disk and an in-memory platform.
 
 mod events;
 mod failures;
 mod life;
 mod memory;
 mod restarts;
+mod revisions;
 mod world;

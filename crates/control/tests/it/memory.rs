@@ -1,12 +1,13 @@
-//! A platform in memory. It notes every task, does it at once and well, and fails or holds what a test tells it to.
+//! An in-memory platform. It records every task and completes it immediately, unless a test makes tasks fail or hold.
 
 use klambda_functions::failure::Failure;
+use klambda_functions::hash;
 use klambda_functions::name::Name;
 use klambda_functions::observed::{
     Artifact, BuildRun, BuildState, Fetch, FetchState, Observed, Version, VersionState,
 };
 use klambda_functions::platform::{
-    Acquired, Home, Logs, News, Open, Pending, Platform, Task, Tell, Unavailable,
+    Acquired, Files, Home, Logs, News, Open, Pending, Platform, Task, Tell, Unavailable,
 };
 use klambda_functions::resource::Resource;
 use std::collections::{HashMap, VecDeque};
@@ -14,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use tokio::sync::RwLock;
 
-/// A clone is the same one.
+/// Clones share the same state.
 #[derive(Clone, Default)]
 pub struct Memory {
     state: Arc<Mutex<State>>,
-    /// Waited for by those who observe and act: that is a panic on a thread that may not wait.
+    /// Callers of `observe` and `act` block on this, which panics on a thread that must not block.
     gate: Arc<RwLock<()>>,
 }
 
@@ -57,7 +58,7 @@ impl Memory {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no test has failed under the lock")
+        self.state.lock().expect("no test panicked while holding the lock")
     }
 
     pub fn fail_fetches(&self, failures: impl IntoIterator<Item = Failure>) {
@@ -76,17 +77,17 @@ impl Memory {
         self.lock().openings.extend(why);
     }
 
-    /// Somebody does this while the function is observed for the next time.
+    /// Runs `act` the next time the function is observed.
     pub fn meanwhile(&self, name: Name, act: impl FnOnce() + Send + 'static) {
         self.lock().meanwhile = Some((name, Box::new(act)));
     }
 
-    /// From now on tasks are only noted.
+    /// From now on tasks are recorded but not completed.
     pub fn hold(&self) {
         self.lock().holds = true;
     }
 
-    /// The functions that it was opened with.
+    /// The functions that the platform was opened with.
     pub fn known(&self) -> Vec<Name> {
         self.lock().known.clone()
     }
@@ -95,12 +96,12 @@ impl Memory {
         self.lock().tasks.iter().map(|(_, _, task)| task.clone()).collect()
     }
 
-    /// When each task of a kind came.
+    /// When each matching task arrived.
     pub fn times(&self, wanted: impl Fn(&Task) -> bool) -> Vec<Instant> {
         self.lock().tasks.iter().filter(|(_, _, task)| wanted(task)).map(|(at, _, _)| *at).collect()
     }
 
-    /// What serves no longer does.
+    /// Makes the serving version fail.
     pub fn crash(&self, name: &Name, failure: &Failure) {
         let mut state = self.lock();
         let versions = state.seen.get_mut(name).into_iter().flat_map(|seen| &mut seen.versions);
@@ -125,7 +126,7 @@ impl State {
             Task::Fetch { inputs, number } => {
                 let state = match self.fetches.pop_front() {
                     Some(failure) => FetchState::Failed(failure),
-                    None => FetchState::Done { digest: format!("digest-{inputs}") },
+                    None => FetchState::Done { digest: format!("digest-{inputs}"), commit: None },
                 };
                 seen.source = Some(Fetch { inputs, number, state });
             }
@@ -192,6 +193,22 @@ impl Platform for Memory {
 
     fn builds_waiting(&self) -> usize {
         0
+    }
+
+    fn has_artifact(&self, hash: &str) -> bool {
+        self.lock().seen.values().any(|seen| seen.artifact(hash).is_some())
+    }
+
+    fn look(&self, resource: Arc<Resource>) -> Pending<'_, Result<String, Failure>> {
+        Box::pin(std::future::ready(Ok(format!("digest-{}", hash::inputs(&resource)))))
+    }
+
+    fn keep(&self) -> Pending<'_, Box<dyn Send>> {
+        Box::pin(std::future::ready(Box::new(()) as Box<dyn Send>))
+    }
+
+    fn files_of(&self, _: &[Arc<Resource>]) -> Files {
+        Files::default()
     }
 
     fn stop(&self) -> Pending<'_, ()> {

@@ -1,4 +1,4 @@
-//! A power cut at any moment: the control plane goes on where it was, and counts on.
+//! Power cuts at any moment: the control plane resumes where it stopped and continues its numbers.
 
 use crate::memory::Memory;
 use crate::world::{FUNCTION, World, git, named};
@@ -26,12 +26,12 @@ async fn a_build_that_a_restart_cuts_off_is_asked_for_again_by_its_number() {
     assert_eq!(tries(&world.until_tasks(1).await), [("fetch", 1)]);
 
     let world = world.restart(Memory::default()).await;
-    assert_eq!(world.memory.known(), [named("f")], "the platform is opened with what there is");
+    assert_eq!(world.memory.known(), [named("f")], "the platform is opened with the existing functions");
     world.phase("f", Phase::Ready).await;
     assert_eq!(tries(&world.memory.tasks()), [("fetch", 1), ("build", 2)]);
     world.check_numbers();
 
-    // Counting goes on after another restart: no number is used twice.
+    // Numbers continue after another restart: no number is used twice.
     let world = world.restart(Memory::default()).await;
     world.control.rebuild(FUNCTION, &named("f")).await.expect("asked for");
     world.until_told("lambda.build.completed", 2).await;
@@ -46,7 +46,7 @@ async fn a_power_cut_at_any_moment_loses_and_repeats_nothing() {
         let world = World::new().await;
         world.apply("f", &git()).await;
         tokio::time::sleep(Duration::from_millis(after_ms)).await;
-        // What is built is kept by a platform; what runs is not.
+        // A platform keeps its builds across a restart, but not its processes.
         let world = world.restart(Memory::default()).await;
         world.phase("f", Phase::Ready).await;
         world.until_told("lambda.service.created", 1).await;

@@ -1,4 +1,4 @@
-//! An engine, a control plane and a platform, started and stopped as a server does.
+//! An engine, a control plane and a platform, started and stopped in the same way as in a server.
 
 use crate::memory::Memory;
 use klambda_control::{Control, Name, Options};
@@ -8,7 +8,7 @@ use klambda_dispatch::runner::{Clock, Handle, Runner, StoreFailed};
 use klambda_dispatch::{Config, Engine, Sender, client};
 use klambda_functions::plan;
 use klambda_functions::platform::Task;
-use klambda_functions::resource::{Kind, Phase, Resource};
+use klambda_functions::resource::{Phase, Resource, ResourceKind};
 use klambda_store::faulty_disk::MemoryDisk;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
-pub const FUNCTION: Kind = Kind::LambdaFunction;
-/// Before the second try; twice as long before the third.
+pub const FUNCTION: ResourceKind = ResourceKind::LambdaFunction;
+/// Delay before the second try. The delay before the third is twice as long.
 pub const RETRY_MS: u64 = 40;
 
 pub struct World {
@@ -49,7 +49,7 @@ impl World {
         let limits = plan::Limits { retry_after_ms: RETRY_MS, ..plan::Limits::default() };
         let options = Options { limits, ..Options::default() };
         let control = Control::new(options, clock, memory.open());
-        control.load(&engine).expect("functions are read back");
+        control.load(&engine).expect("functions are loaded");
         let functions = Arc::new(control.clone());
         let runner = Runner::with_functions(engine, client::Options::default(), clock, 1, functions);
         let (runner, handle) = runner.expect("threads");
@@ -58,7 +58,7 @@ impl World {
         World { disk, memory, control, handle, history, running }
     }
 
-    /// Pulls the plug and starts again on what was durable, with another platform.
+    /// Simulates a power cut, then starts again from the durable state with another platform.
     pub async fn restart(self, memory: Memory) -> World {
         let disk = self.disk.clone_image();
         disk.crash(&mut |_| 0);
@@ -72,7 +72,7 @@ impl World {
         applied.expect("applied");
     }
 
-    /// Waits until the function is as a test wants it; `None` if it is not there.
+    /// Waits until the function matches. Returns `None` if the function does not exist.
     pub async fn until(
         &self,
         name: &str,
@@ -95,16 +95,16 @@ impl World {
                 seen.status.phase == phase && seen.status.observed_generation == seen.metadata.generation
             })
         };
-        self.until(name, is_so).await.expect("it is there")
+        self.until(name, is_so).await.expect("the function exists")
     }
 
-    /// The platform's own events, oldest first: type and data, with the number of the transition.
+    /// The events of the platform, oldest first: type, transition number and data.
     pub fn told(&self) -> Vec<(String, u64, Value)> {
         let limits = Limits { events: 1000, bytes: 16 << 20, scanned_bytes: 64 << 20 };
         let cursor = self.history.behind(Default::default()).expect("the beginning");
         let page = self
             .history
-            .read(cursor, &Filter { namespace: None, kinds: Kinds::TypePrefix("lambda.".into()) }, limits)
+            .read(cursor, &Filter { namespaces: None, kinds: Kinds::TypePrefix("lambda.".into()) }, limits)
             .expect("read");
         let event = |json: &[u8]| serde_json::from_slice::<Value>(json).expect("JSON")["event"].take();
         let own = page.items.iter().map(|item| event(&item.json));
@@ -116,7 +116,7 @@ impl World {
         .collect()
     }
 
-    /// Waits until this many events of a type are told, and answers the types of all.
+    /// Waits for this many events of a type and returns the types of all events.
     pub async fn until_told(&self, kind: &str, count: usize) -> Vec<String> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -129,7 +129,7 @@ impl World {
         }
     }
 
-    /// Waits until the platform was given this many tasks: they follow the status that led to them.
+    /// Waits until the platform received this many tasks. A task arrives after the status that caused it.
     pub async fn until_tasks(&self, count: usize) -> Vec<Task> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -142,7 +142,7 @@ impl World {
         }
     }
 
-    /// Transitions are numbered from 1 without a hole.
+    /// Checks that transitions are numbered from 1 without gaps.
     pub fn check_numbers(&self) {
         let numbers: Vec<u64> = self.told().into_iter().map(|(_, number, _)| number).collect();
         let expected: Vec<u64> = (1..=numbers.len() as u64).collect();

@@ -1,4 +1,4 @@
-//! An event in the making: attributes come in one by one from either mode, and faults are collected.
+//! An event under construction: collects attributes from either mode, and the faults found on the way.
 
 use super::{Limits, Rejected};
 use crate::event::{Attribute, Data, Event, SPEC_VERSION, Value};
@@ -7,7 +7,7 @@ use crate::scan;
 
 pub(super) struct Draft<'l> {
     limits: &'l Limits,
-    /// Place in the batch.
+    /// Index in the batch.
     index: Option<usize>,
     version: bool,
     id: Option<String>,
@@ -38,7 +38,8 @@ impl<'l> Draft<'l> {
         self.version
     }
 
-    /// Takes an event without a version as 1.0, the only one there is; says whether it had none.
+    /// Assumes version 1.0, the only supported version, if the event has none. Returns true if the event had no
+    /// version.
     pub(super) fn assume_version(&mut self) -> bool {
         !std::mem::replace(&mut self.version, true)
     }
@@ -50,7 +51,7 @@ impl<'l> Draft<'l> {
         })
     }
 
-    /// Records a fault; `name` is empty for the event as a whole.
+    /// Records a fault. An empty `name` means the event as a whole.
     pub(super) fn fault(&mut self, name: &str, message: impl Into<String>) {
         let name = excerpt(name);
         let path = match self.index {
@@ -61,13 +62,13 @@ impl<'l> Draft<'l> {
         self.faults.push(Fault::new(path, message));
     }
 
-    /// Takes one context attribute, faulty or not: a faulty id still names the event that is rejected.
+    /// Stores one context attribute, even if it is faulty: a faulty id still identifies the rejected event.
     pub(super) fn set(&mut self, name: &str, value: Value) {
         if let Some(wrong) = wrong_name(name) {
             return self.fault(name, wrong);
         }
         if self.has(name) {
-            return self.fault(name, "given twice");
+            return self.fault(name, "must not appear more than once");
         }
         if let Some(wrong) = wrong_value(name, &value, self.limits) {
             self.fault(name, wrong);
@@ -84,7 +85,7 @@ impl<'l> Draft<'l> {
     }
 
     fn push(&mut self, name: &str, value: Value) {
-        // One past the limit is kept, so that exceeding it is said once.
+        // Keeps one attribute more than the limit, so that the fault is reported only once.
         match self.attributes.len().cmp(&self.limits.attributes_max) {
             std::cmp::Ordering::Less => {}
             std::cmp::Ordering::Equal => {
@@ -121,7 +122,7 @@ impl<'l> Draft<'l> {
         if too_large {
             self.fault(
                 "",
-                format!("{} bytes; an event has at most {}", self.bytes, self.limits.event_bytes_max),
+                format!("the event has {} bytes; the maximum is {}", self.bytes, self.limits.event_bytes_max),
             );
         }
         match (self.id, self.source, self.kind) {
@@ -143,12 +144,12 @@ impl<'l> Draft<'l> {
 fn wrong_name(name: &str) -> Option<&'static str> {
     let plain = |byte: u8| byte.is_ascii_lowercase() | byte.is_ascii_digit();
     match name {
-        "" => Some("an attribute needs a name"),
-        "data" => Some("an attribute cannot be named data"),
+        "" => Some("an attribute must have a name"),
+        "data" => Some("an attribute must not be named data"),
         _ if !scan::all(name.as_bytes(), plain) => {
-            Some("attribute names have only the letters a-z and digits")
+            Some("attribute names may contain only the letters a-z and digits")
         }
-        _ if name.len() > 64 => Some("attribute names have at most 64 characters"),
+        _ if name.len() > 64 => Some("attribute names may have at most 64 characters"),
         _ => None,
     }
 }
@@ -161,7 +162,7 @@ fn wrong_value(name: &str, value: &Value, limits: &Limits) -> Option<String> {
         }
     };
     if text.len() > limits.attribute_bytes_max {
-        return Some(format!("longer than {} bytes", limits.attribute_bytes_max));
+        return Some(format!("must not be longer than {} bytes", limits.attribute_bytes_max));
     }
     if has_control_characters(text) {
         return Some("must not contain control characters".to_owned());
@@ -169,7 +170,7 @@ fn wrong_value(name: &str, value: &Value, limits: &Limits) -> Option<String> {
     wrong_text(name, text)
 }
 
-/// Most texts are printable ASCII. Only the others are decoded.
+/// Most texts are printable ASCII; only the others need to be decoded.
 fn has_control_characters(text: &str) -> bool {
     !scan::all(text.as_bytes(), is_printable) && text.chars().any(char::is_control)
 }
@@ -182,12 +183,10 @@ fn wrong_text(name: &str, text: &str) -> Option<String> {
     let spaced = || text.contains(char::is_whitespace);
     match name {
         "specversion" if text != SPEC_VERSION => {
-            Some(format!("`{}` is not supported: send 1.0", excerpt(text)))
+            Some(format!("`{}` is not supported; send 1.0", excerpt(text)))
         }
         _ if text.is_empty() && is_string_by_specification(name) => Some("must not be empty".to_owned()),
-        "source" | "dataschema" if spaced() => {
-            Some("must be a URI reference, which has no spaces".to_owned())
-        }
+        "source" | "dataschema" if spaced() => Some("must be a URI reference without spaces".to_owned()),
         "time" if !is_rfc3339(text) => {
             Some("must be an RFC 3339 time, such as 2026-08-01T12:00:00Z".to_owned())
         }
@@ -198,7 +197,7 @@ fn wrong_text(name: &str, text: &str) -> Option<String> {
     }
 }
 
-/// The attributes that the specification itself defines; it makes all of them non-empty strings.
+/// The attributes that the specification itself defines. It requires each of them to be a non-empty string.
 fn is_string_by_specification(name: &str) -> bool {
     matches!(
         name,
@@ -212,7 +211,7 @@ fn is_media_type(text: &str) -> bool {
     printable && slash.is_some_and(|(top, sub)| !top.is_empty() && !sub.is_empty() && !sub.contains(' '))
 }
 
-/// `YYYY-MM-DDThh:mm:ss[.fff](Z|±hh:mm)`, with days that exist. By hand, since it runs for every event.
+/// `YYYY-MM-DDThh:mm:ss[.fff](Z|±hh:mm)`, and the day must exist. Hand-written because it runs for every event.
 fn is_rfc3339(text: &str) -> bool {
     let bytes = text.as_bytes();
     if bytes.len() < 20 || !has_separators(bytes) {
@@ -226,7 +225,7 @@ fn is_rfc3339(text: &str) -> bool {
         return false;
     };
     let day_fits = (1..=12).contains(&month) && day >= 1 && day <= days_in(year, month);
-    // A second 60 is a leap second.
+    // Second 60 is a leap second.
     day_fits && hour < 24 && minute < 60 && second <= 60 && is_fraction_and_offset(&bytes[19..])
 }
 

@@ -1,5 +1,5 @@
-//! The CloudEvents JSON format, one event or a batch. Each text is gone through once; the data is left as it stands
-//! in the body and shares its memory.
+//! The CloudEvents JSON format: a single event or a batch. The parser makes one pass over the text. The data is not
+//! copied: it shares the memory of the body.
 
 use super::draft::Draft;
 use super::{Limits, Mode, Parsed, Refusal, Rejected};
@@ -37,7 +37,7 @@ pub(super) fn batch(body: &Bytes, limits: &Limits) -> Result<Parsed, Refusal> {
         let judged = BatchSeed { body, limits, pass, unversioned: &unversioned }.deserialize(&mut json)?;
         json.end().map(|()| judged)
     };
-    // What the quick pass stumbles over may be the fault of one event alone: the careful one tells.
+    // An error in the quick pass may concern only one event. The careful pass finds out which.
     let events = read(Pass::Quick).or_else(|_| read(Pass::Careful)).map_err(|error| bad_json(&error))?;
     if events.len() > limits.batch_events_max {
         return Err(Refusal::TooLarge { what: "events in a batch", limit: limits.batch_events_max });
@@ -58,12 +58,12 @@ fn judge(
     event
 }
 
-/// How a batch is gone through.
+/// How the parser reads a batch.
 #[derive(Clone, Copy)]
 enum Pass {
-    /// Once, each event where it stands.
+    /// In a single pass over the body.
     Quick,
-    /// Each event is cut out first, then read alone.
+    /// Extracts the text of each event first, then parses each text separately.
     Careful,
 }
 
@@ -81,10 +81,10 @@ fn text(body: &Bytes) -> Result<&str, Refusal> {
 }
 
 fn bad_json(error: &dyn fmt::Display) -> Refusal {
-    Refusal::BadRequest(vec![Fault::new("body", format!("not an event in JSON: {error}"))])
+    Refusal::BadRequest(vec![Fault::new("body", format!("not a CloudEvent in JSON: {error}"))])
 }
 
-/// Sends the attributes to the draft and keeps the two members that are none.
+/// Stores the attributes in the draft. Returns `data` and `data_base64`, which are not attributes.
 fn read_members<'de>(json: &'de str, draft: &mut Draft<'_>) -> Result<Members<'de>, serde_json::Error> {
     let mut json = serde_json::Deserializer::from_str(json);
     let members = MembersSeed { draft }.deserialize(&mut json)?;
@@ -102,7 +102,7 @@ impl Members<'_> {
     fn data(&self, draft: &mut Draft<'_>, body: &Bytes) -> Option<Data> {
         match (self.data, self.data_base64) {
             (Some(_), Some(_)) => {
-                draft.fault("data_base64", "give either data or data_base64, not both");
+                draft.fault("data_base64", "specify either data or data_base64, not both");
                 None
             }
             (Some(raw), None) => plain_data(draft, body, raw),
@@ -123,7 +123,7 @@ fn plain_data(draft: &mut Draft<'_>, body: &Bytes, raw: &str) -> Option<Data> {
         }
         Scalar::String(Cow::Owned(text)) => Some(Data { bytes: Bytes::from(text), form: Form::Text }),
         _ => {
-            draft.fault("data", "the string has an escape that is no character");
+            draft.fault("data", "the string contains an invalid escape sequence");
             None
         }
     }
@@ -135,7 +135,7 @@ fn base64_data(draft: &mut Draft<'_>, raw: &str) -> Option<Data> {
         _ => None,
     };
     if decoded.is_none() {
-        draft.fault("data_base64", "must be a string in base64");
+        draft.fault("data_base64", "must be a base64 string");
     }
     decoded.map(|bytes| Data { bytes: Bytes::from(bytes), form: Form::Binary })
 }
@@ -156,16 +156,16 @@ impl<'de> Visitor<'de> for MembersSeed<'_, '_> {
     type Value = Members<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a CloudEvent as an object")
+        f.write_str("a CloudEvent object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
         let mut members = Members::default();
         while let Some(name) = map.next_key::<&'de RawValue>()? {
             let raw = map.next_value::<&'de RawValue>()?.get();
-            // Names are read like values: one that is no text is a fault like any other.
+            // Parses names the same way as values, so that a name that is not valid text is an ordinary fault.
             let Scalar::String(name) = scalar(name.get()) else {
-                self.draft.fault("", "a name has an escape that is no character");
+                self.draft.fault("", "a member name contains an invalid escape sequence");
                 continue;
             };
             match &*name {
@@ -181,7 +181,7 @@ impl<'de> Visitor<'de> for MembersSeed<'_, '_> {
 
 fn set_once<'de>(draft: &mut Draft<'_>, member: &mut Option<&'de str>, name: &str, raw: &'de str) {
     if member.replace(raw).is_some() {
-        draft.fault(name, "given twice");
+        draft.fault(name, "must not appear more than once");
     }
 }
 
@@ -192,14 +192,14 @@ fn set_attribute(draft: &mut Draft<'_>, name: &str, raw: &str) {
         Scalar::Boolean(flag) => draft.set(name, Value::Boolean(flag)),
         Scalar::Number(text) => match number(text) {
             Some(number) => draft.set(name, Value::Integer(number.into())),
-            None => draft.fault(name, "a number must be a 32-bit integer: send others as strings"),
+            None => draft.fault(name, "a number must be a 32-bit integer; send other numbers as strings"),
         },
-        Scalar::Unreadable => draft.fault(name, "the string has an escape that is no character"),
+        Scalar::Unreadable => draft.fault(name, "the string contains an invalid escape sequence"),
         Scalar::Compound | Scalar::Null => draft.fault(name, "must be a string, a boolean or an integer"),
     }
 }
 
-/// The events of a batch, each judged by itself; at most one more than allowed.
+/// Deserializes the events of a batch and checks each one on its own. Stops at one event more than the limit.
 struct BatchSeed<'b> {
     body: &'b Bytes,
     limits: &'b Limits,
@@ -235,7 +235,7 @@ impl<'de> Visitor<'de> for BatchSeed<'_> {
     type Value = Vec<Result<Event, Rejected>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a batch as an array of CloudEvents")
+        f.write_str("an array of CloudEvents")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
@@ -249,7 +249,7 @@ impl<'de> Visitor<'de> for BatchSeed<'_> {
     }
 }
 
-/// One element of a batch: an event, or a fault of its own if it is no object.
+/// Deserializes one element of a batch. An element that is not an object becomes a fault of that event.
 struct ElementSeed<'d, 'l> {
     draft: &'d mut Draft<'l>,
 }
@@ -264,7 +264,7 @@ impl<'de> DeserializeSeed<'de> for ElementSeed<'_, '_> {
 
 impl ElementSeed<'_, '_> {
     fn no_event<'de>(self, what: &str) -> Members<'de> {
-        self.draft.fault("", format!("is {what}, not a CloudEvent as an object"));
+        self.draft.fault("", format!("must be a CloudEvent object, not {what}"));
         Members::default()
     }
 }
@@ -273,7 +273,7 @@ impl<'de> Visitor<'de> for ElementSeed<'_, '_> {
     type Value = Members<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a CloudEvent as an object")
+        f.write_str("a CloudEvent object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Members<'de>, A::Error> {

@@ -12,13 +12,13 @@ fn binary(content_type: Option<&str>, headers: &[(&str, &[u8])], body: &str) -> 
 }
 
 fn only(parsed: Result<Parsed, Refusal>) -> Result<Event, Rejected> {
-    let mut events = parsed.expect("taken apart").events;
+    let mut events = parsed.expect("a readable request").events;
     assert_eq!(events.len(), 1);
     events.remove(0)
 }
 
 fn faults(parsed: Result<Parsed, Refusal>) -> Vec<String> {
-    only(parsed).expect_err("faulty").faults.iter().map(ToString::to_string).collect()
+    only(parsed).expect_err("a rejected event").faults.iter().map(ToString::to_string).collect()
 }
 
 const MINIMAL: [(&str, &[u8]); 4] =
@@ -121,7 +121,7 @@ fn in_the_json_format_no_version_means_the_only_one() {
     assert!(parsed.events[0].is_ok() && parsed.unversioned == 1, "{parsed:?}");
     let versioned = r#"{"specversion":"1.0","id":"e2","source":"/s","type":"t"}"#;
     let faulty = r#"{"id":"e3","source":"/s"}"#;
-    // The last one makes the careful pass necessary; nothing may be counted twice.
+    // The last element of the second batch forces the careful pass. No event may be counted twice.
     for odd in ["7", "1e999"] {
         let parsed = json(BATCH, &format!("[{bare},{versioned},{faulty},{bare},{odd}]")).expect("a batch");
         let accepted: Vec<bool> = parsed.events.iter().map(Result::is_ok).collect();
@@ -181,7 +181,7 @@ fn binary_faults_name_their_attribute() {
 
 #[test]
 fn a_body_that_only_claims_to_be_json_is_kept_and_shown_as_bytes() {
-    let event = only(binary(Some("application/json"), &MINIMAL, "{")).expect("a body is opaque");
+    let event = only(binary(Some("application/json"), &MINIMAL, "{")).expect("the body is not parsed");
     assert_eq!(event.to_json()["data_base64"], "ew==");
     let mut bytes = Vec::new();
     event.encode(&mut bytes);
@@ -232,7 +232,7 @@ fn times_are_rfc3339() {
     }
 }
 
-/// As sent in binary mode, where every attribute is a string and ours are left out.
+/// The event as delivered in binary mode: all attributes are strings, and the delivery attributes are left out.
 fn as_delivered(mut event: Event) -> Event {
     event.attributes.retain(|a| !crate::event::DELIVERY_ATTRIBUTES.contains(&a.name.as_str()));
     for attribute in &mut event.attributes {

@@ -1,26 +1,27 @@
-//! Which filters may match an event, without asking all of them.
+//! An index that finds the filters that may match an event, without evaluating all of them.
 //!
-//! Most subscriptions name something that an event must have: its `type` is this, its `source` begins with that. Each is
-//! listed under such *signs*, so that an event finds those whose signs it shows. A subscription without a sign is always
-//! asked.
+//! Most subscriptions require something of an event: its `type` equals a text, its `source` has a prefix. The index
+//! calls such a requirement a *sign* and lists each subscription under its signs. An event finds the subscriptions
+//! whose signs it has. A subscription without signs is a candidate for every event.
 
 use super::{Comparisons, Filter};
 use crate::event::Event;
 use std::collections::{BTreeMap, HashMap};
 
-/// How many attribute names are tried one by one. Beyond that an event's own attributes are looked up instead.
+/// Up to this number of indexed names, the index tries each name on the event. Beyond that, it looks up the event's
+/// own attributes.
 const NAMES_TRIED: usize = 8;
 
-/// Subscriptions by what they ask of an event. `T` names one of them.
+/// Subscriptions by their signs. `T` identifies a subscription.
 #[derive(Clone, Debug)]
 pub struct Index<T> {
     by_name: BTreeMap<String, Signs<T>>,
     without: Vec<T>,
-    /// Under which signs each is listed; none for those without.
+    /// The signs under which each subscription is listed; empty for those in `without`.
     listed: BTreeMap<T, Vec<Sign>>,
 }
 
-/// Part of what a filter asks: an event without it cannot match.
+/// A requirement of a filter: an event that does not meet it cannot match.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Sign {
     name: String,
@@ -35,11 +36,11 @@ enum Test {
     Suffix,
 }
 
-/// The signs of one attribute, and who is listed under each.
+/// The signs of one attribute, and the subscriptions listed under each.
 #[derive(Clone, Debug)]
 struct Signs<T> {
     exact: Texts<T>,
-    /// By length, so that a text is looked up once for each length there is.
+    /// By length, so that one lookup per known length is enough.
     prefix: BTreeMap<usize, Texts<T>>,
     suffix: BTreeMap<usize, Texts<T>>,
 }
@@ -59,7 +60,7 @@ impl<T> Default for Signs<T> {
 }
 
 impl<T: Copy + Ord> Index<T> {
-    /// Lists it under the signs of its filters, in place of what it was listed under before.
+    /// Lists a subscription under the signs of its filters. Replaces its previous signs.
     pub fn put(&mut self, id: T, filters: &[Filter]) {
         self.remove(id);
         let signs = self.rarest(filters.iter()).unwrap_or_default();
@@ -70,6 +71,10 @@ impl<T: Copy + Ord> Index<T> {
             self.by_name.entry(sign.name.clone()).or_default().texts_mut(sign).push(id);
         }
         self.listed.insert(id, signs);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.listed.is_empty()
     }
 
     pub fn remove(&mut self, id: T) {
@@ -86,7 +91,8 @@ impl<T: Copy + Ord> Index<T> {
         }
     }
 
-    /// Adds those whose filters may match the event, in order, each once. Whoever is not among them does not match.
+    /// Adds the subscriptions whose filters may match the event, sorted and without duplicates. All others do not
+    /// match.
     pub fn find(&self, event: &Event, found: &mut Vec<T>) {
         found.extend_from_slice(&self.without);
         if self.by_name.len() <= NAMES_TRIED {
@@ -108,12 +114,13 @@ impl<T: Copy + Ord> Index<T> {
         }
     }
 
-    /// The signs under which the fewest are listed so far. All these filters must match, so those of one are enough.
+    /// The signs with the fewest subscriptions so far. All the filters must match, so the signs of one filter are
+    /// enough.
     fn rarest<'f>(&self, filters: impl Iterator<Item = &'f Filter>) -> Option<Vec<Sign>> {
         filters.filter_map(|filter| self.signs_of(filter)).min_by_key(|signs| self.crowd(signs))
     }
 
-    /// None of a filter that may match whatever an event has.
+    /// `None` if the filter may match any event.
     fn signs_of(&self, filter: &Filter) -> Option<Vec<Sign>> {
         match filter {
             Filter::Exact(given) => self.rarest_of(given, Test::Exact),
@@ -135,14 +142,14 @@ impl<T: Copy + Ord> Index<T> {
         signs.min_by_key(|signs| self.crowd(signs))
     }
 
-    /// How many are asked of an event that shows these signs.
+    /// The number of subscriptions that are already listed under these signs.
     fn crowd(&self, signs: &[Sign]) -> usize {
         let of = |sign: &Sign| self.by_name.get(&sign.name)?.texts(sign)?.get(sign.text.as_bytes());
         signs.iter().filter_map(of).map(Vec::len).sum()
     }
 }
 
-/// A subscription that names a sign twice is listed under it once.
+/// A subscription that requires the same sign twice is listed under it once.
 fn without_doubles(mut signs: Vec<Sign>) -> Vec<Sign> {
     signs.sort_unstable();
     signs.dedup();
@@ -229,7 +236,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever matches is found, in order, whatever was listed and taken away before.
+        /// Every subscription that matches is found, in order, after any sequence of additions and removals.
         #[test]
         fn nobody_who_matches_is_missed(
             steps in prop::collection::vec((0u32..8, prop::option::of(prop::collection::vec(filter_json(), 0..3))), 1..30),
@@ -289,7 +296,8 @@ mod tests {
         assert_eq!(found(&index, &event("t1.x.t2", BTreeMap::new())), [1, 2]);
         assert_eq!(found(&index, &event("t2", BTreeMap::new())), [2]);
         let of_subject = event("order", BTreeMap::from([("subject".into(), "s7".into())]));
-        // The first of the fourth kind found `type` free and is listed under it; the others are not.
+        // When the first subscription of the fourth kind was added, no other was listed under its `type`, so it is
+        // listed there. The others are listed under their subject.
         assert_eq!(found(&index, &of_subject), [3, 7]);
         index.put(8, &filters(serde_json::json!([{"not": {"exact": {"type": "t0"}}}])));
         assert_eq!(found(&index, &event("t0", BTreeMap::new())), [0, 8]);

@@ -1,12 +1,12 @@
-//! The chunked transfer coding, piece by piece. Strict: lines end with CRLF, sizes are hexadecimal digits, trailers are
-//! headers.
+//! An incremental parser of the chunked transfer coding. Strict: lines end with CRLF, sizes are hexadecimal digits,
+//! trailers have the form of headers.
 
 use super::{Malformed, is_text, is_token};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chunked {
     state: State,
-    /// Bytes of padding, extensions and trailers. They are skipped.
+    /// Bytes of padding, extensions and trailers, which are skipped.
     overhead: usize,
     trailers: usize,
 }
@@ -14,7 +14,7 @@ pub struct Chunked {
 pub enum Item<'a> {
     Data(&'a [u8]),
     End,
-    /// The piece is used up.
+    /// More input is needed.
     More,
 }
 
@@ -24,7 +24,7 @@ enum State {
         digits: u8,
         size: u64,
     },
-    /// Some servers pad their sizes.
+    /// Some servers pad sizes with spaces.
     SizeSpace {
         size: u64,
     },
@@ -57,7 +57,7 @@ impl Default for State {
 }
 
 impl Chunked {
-    /// Takes what it can from the front of `bytes`.
+    /// Consumes bytes from the front of `bytes`.
     pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Item<'a>, Malformed> {
         loop {
             if let State::Data { left } = self.state
@@ -113,7 +113,7 @@ impl Chunked {
             }
             (State::TrailerLf, b'\n') => State::TrailerStart,
             (State::EndLf, b'\n') => State::End,
-            _ => return Err(Malformed("chunks that do not end where they say")),
+            _ => return Err(Malformed("a chunk does not end where its size says")),
         })
     }
 
@@ -125,20 +125,20 @@ impl Chunked {
         self.skip(State::TrailerName)
     }
 
-    /// Goes on without this byte.
+    /// Skips a byte and moves to the `next` state.
     fn skip(&mut self, next: State) -> Result<State, Malformed> {
         self.overhead += 1;
         if self.overhead > OVERHEAD_BYTES_MAX {
-            return Err(Malformed("chunk extensions or trailers without end"));
+            return Err(Malformed("chunk extensions or trailers are too long"));
         }
         Ok(next)
     }
 }
 
 fn add_digit(digits: u8, size: u64, byte: u8) -> Result<State, Malformed> {
-    let digit = char::from(byte).to_digit(16).ok_or(Malformed("a chunk size that is no number"))?;
+    let digit = char::from(byte).to_digit(16).ok_or(Malformed("a chunk size is not a hexadecimal number"))?;
     if digits == 15 {
-        return Err(Malformed("a chunk size that is too long"));
+        return Err(Malformed("a chunk size is too long"));
     }
     Ok(State::Size { digits: digits + 1, size: size << 4 | u64::from(digit) })
 }

@@ -1,9 +1,9 @@
-//! Follows the requests on a connection, so that another reader is given only what can be read in one way.
+//! Follows the requests on a connection, so that the next parser receives only bytes that can be read in one way.
 
 use super::chunked::{Chunked, Item};
 use super::{Malformed, content_length, is_chunked, is_text, is_token, trim};
 
-/// The requests of one connection, from its first byte on. Bodies are followed, not kept.
+/// The requests of one connection, from its first byte. Bodies are followed but not stored.
 #[derive(Debug)]
 pub struct Requests {
     state: State,
@@ -13,7 +13,7 @@ pub struct Requests {
 #[derive(Debug)]
 enum State {
     Head(Head),
-    /// Bytes of the body that have not arrived yet.
+    /// Number of body bytes that have not arrived yet.
     Length(u64),
     Chunked(Chunked),
     Refused(Refused),
@@ -26,12 +26,12 @@ pub enum Refused {
     Body(Malformed),
 }
 
-/// What the lines of a head have said so far.
+/// The result of the header lines read so far.
 #[derive(Debug, Default)]
 struct Head {
-    /// Where the line begins that has not ended yet.
+    /// Start of the current, incomplete line.
     line: usize,
-    /// Up to here that line has no end.
+    /// The current line has no line feed before this offset.
     searched: usize,
     version: Option<Version>,
     length: Option<u64>,
@@ -45,13 +45,14 @@ enum Version {
 }
 
 impl Requests {
-    /// Heads are at most so long.
+    /// `head_bytes_max`: the maximum length of a head.
     pub fn new(head_bytes_max: usize) -> Requests {
         Requests { state: State::Head(Head::default()), head_bytes_max }
     }
 
-    /// How many of these bytes may be passed on. They must follow those that were passed on before, so the rest is
-    /// given again with what comes after it: a head is passed on as a whole. Refuses once nothing before is left.
+    /// Returns how many of these bytes may be passed on. A head is passed on only as a whole, so the caller presents
+    /// the remaining bytes again, together with the bytes that follow. Returns an error only when no valid byte
+    /// precedes the malformed part.
     pub fn pass(&mut self, bytes: &[u8]) -> Result<usize, Refused> {
         let mut passed = 0;
         loop {
@@ -67,12 +68,12 @@ impl Requests {
         }
     }
 
-    /// Whether a request has ended and no byte of another has been passed on.
+    /// True if a request has ended and no byte of the next one has arrived.
     pub fn is_between(&self) -> bool {
         matches!(&self.state, State::Head(head) if head.searched == 0)
     }
 
-    /// How many bytes of the next head or body may be passed on; zero if more must come.
+    /// Returns how many bytes of the next head or body may be passed on; zero if more input is needed.
     fn step(&mut self, bytes: &[u8]) -> Result<usize, Refused> {
         match &mut self.state {
             State::Refused(refused) => Err(*refused),
@@ -113,7 +114,7 @@ impl Requests {
 }
 
 impl Head {
-    /// Where the head ends, if it does. `bytes` begin with it.
+    /// Returns the offset after the head if the head is complete. `bytes` starts with the head.
     fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         while let Some(found) = bytes[self.searched..].iter().position(|byte| *byte == b'\n') {
             let end = self.searched + found;
@@ -122,7 +123,7 @@ impl Head {
             };
             (self.line, self.searched) = (end + 1, end + 1);
             match (self.version, line) {
-                // Some clients end a body with a line end that does not count; it comes before the next request.
+                // Some clients send an extra line end after a body. It comes before the next request and is ignored.
                 (None, []) => {}
                 (None, line) => self.version = Some(first_line(line)?),
                 (Some(_), []) => return Ok(Some(end + 1)),
@@ -137,7 +138,7 @@ impl Head {
         let colon = line.iter().position(|byte| *byte == b':').ok_or(Malformed("a header has no colon"))?;
         let (name, value) = (&line[..colon], trim(&line[colon + 1..]));
         if name.is_empty() || !name.iter().copied().all(is_token) {
-            // A space before the colon, or a line that continues the one before it.
+            // For example a space before the colon, or a folded line.
             return Err(Malformed("the name of a header is malformed"));
         }
         if !value.iter().copied().all(is_text) {
@@ -146,21 +147,23 @@ impl Head {
         if name.eq_ignore_ascii_case(b"content-length") {
             let length = content_length(value).ok_or(Malformed("content-length is not a number"))?;
             if self.length.replace(length).is_some() {
-                return Err(Malformed("content-length is given twice"));
+                return Err(Malformed("content-length appears more than once"));
             }
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
             if self.chunked || !is_chunked(value) {
-                return Err(Malformed("the only transfer-encoding that is accepted is chunked, once"));
+                return Err(Malformed("transfer-encoding must be chunked, once"));
             }
             self.chunked = true;
         }
         Ok(())
     }
 
-    /// What follows the head.
+    /// The state that follows the head.
     fn body(&self) -> Result<State, Malformed> {
         match (self.chunked, self.length) {
-            (true, Some(_)) => Err(Malformed("content-length and transfer-encoding exclude each other")),
+            (true, Some(_)) => {
+                Err(Malformed("content-length and transfer-encoding must not both be present"))
+            }
             (true, None) if self.version == Some(Version::Http10) => {
                 Err(Malformed("HTTP/1.0 has no transfer-encoding"))
             }
@@ -171,15 +174,15 @@ impl Head {
     }
 }
 
-/// Only its end matters here: of the rest no two readings differ in where the request ends.
+/// Only the version matters here: the rest of the line does not affect where the request ends.
 fn first_line(line: &[u8]) -> Result<Version, Malformed> {
     if line.contains(&b'\r') {
-        return Err(Malformed("the first line holds a carriage return"));
+        return Err(Malformed("the first line contains a carriage return"));
     }
     match line.strip_suffix(b" HTTP/1.1") {
         Some(_) => Ok(Version::Http11),
         None if line.ends_with(b" HTTP/1.0") => Ok(Version::Http10),
-        None => Err(Malformed("the first line is not one of HTTP/1.1")),
+        None => Err(Malformed("the first line is not an HTTP/1.1 request line")),
     }
 }
 
@@ -189,7 +192,7 @@ mod tests {
 
     const HEAD_BYTES_MAX: usize = 200;
 
-    /// The bytes that the check passes on when it gets them in one piece, and the reason it stops.
+    /// Passes all bytes at once. Returns the bytes passed on, and the reason for stopping.
     fn pass(bytes: &str) -> (String, Option<Refused>) {
         let mut requests = Requests::new(HEAD_BYTES_MAX);
         let (mut passed, mut refused) = (0, None);
@@ -206,7 +209,7 @@ mod tests {
         (bytes[..passed].to_owned(), refused)
     }
 
-    /// The same byte by byte.
+    /// Passes the bytes one at a time.
     fn drip(bytes: &str) -> (String, Option<Refused>) {
         let mut requests = Requests::new(HEAD_BYTES_MAX);
         let mut passed = 0;
@@ -230,7 +233,7 @@ mod tests {
         assert_eq!(pass(&all), (all.clone(), None));
         assert_eq!(drip(&all), (all, None));
         let begun = [get, "POST / HTTP/1.1\r\nhost"].concat();
-        assert_eq!(pass(&begun), (get.to_owned(), None), "half a head is kept back");
+        assert_eq!(pass(&begun), (get.to_owned(), None), "an incomplete head is not passed on");
     }
 
     #[test]

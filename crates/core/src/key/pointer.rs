@@ -1,15 +1,15 @@
-//! JSON pointers (RFC 6901) into a raw JSON text: everything beside the path is skipped, nothing is built.
+//! JSON pointers (RFC 6901) into raw JSON text. The search skips everything off the path and builds no document.
 
-use serde::de::{
-    Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
-};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::fmt;
 
-/// Far below the nesting at which the JSON reader itself gives up.
+/// Far below the nesting depth at which the JSON parser fails.
 const TOKENS_MAX: usize = 64;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Pointer {
     text: String,
     tokens: Vec<String>,
@@ -20,13 +20,13 @@ impl Pointer {
         let Some(path) = text.strip_prefix('/') else {
             return match text {
                 "" => Ok(Pointer { text: String::new(), tokens: Vec::new() }),
-                _ => Err("a JSON pointer begins with /, such as /order/id".to_owned()),
+                _ => Err("a JSON pointer must begin with /, such as /order/id".to_owned()),
             };
         };
         let tokens = path.split('/').map(unescape).collect::<Option<Vec<String>>>();
-        let tokens = tokens.ok_or("in a JSON pointer ~ is written ~0 and / is written ~1")?;
+        let tokens = tokens.ok_or("in a JSON pointer, write ~ as ~0 and / as ~1")?;
         if tokens.len() > TOKENS_MAX {
-            return Err(format!("a JSON pointer has at most {TOKENS_MAX} steps"));
+            return Err(format!("a JSON pointer may have at most {TOKENS_MAX} segments"));
         }
         Ok(Pointer { text: text.to_owned(), tokens })
     }
@@ -35,10 +35,25 @@ impl Pointer {
         &self.text
     }
 
-    /// The raw text of the value it points to. Of members with the same name the last counts.
+    /// The raw text of the value at this pointer. If an object has several members of the same name, the last one
+    /// counts.
     pub fn find<'a>(&self, json: &'a [u8]) -> Option<&'a str> {
         let mut json = serde_json::Deserializer::from_slice(json);
         Step { tokens: &self.tokens }.deserialize(&mut json).ok().flatten()
+    }
+}
+
+impl TryFrom<String> for Pointer {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Pointer, String> {
+        Pointer::parse(&text)
+    }
+}
+
+impl From<Pointer> for String {
+    fn from(pointer: Pointer) -> String {
+        pointer.text
     }
 }
 
@@ -62,7 +77,7 @@ fn unescape(token: &str) -> Option<String> {
     Some(text)
 }
 
-/// What remains of the path, from the value that is read next.
+/// The rest of the path, starting at the next value.
 struct Step<'p> {
     tokens: &'p [String],
 }
@@ -78,12 +93,12 @@ impl<'de> DeserializeSeed<'de> for Step<'_> {
     }
 }
 
-/// Only objects and arrays lead further.
+/// Only objects and arrays can contain the rest of the path.
 impl<'de> Visitor<'de> for Step<'_> {
     type Value = Option<&'de str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any JSON")
+        f.write_str("any JSON value")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<&'de str>, A::Error> {
@@ -138,13 +153,13 @@ impl<'de> Visitor<'de> for Step<'_> {
     }
 }
 
-/// RFC 6901 knows no leading zeros, and `-` names the element after the last, which is none.
+/// RFC 6901 allows no leading zeros. `-` means the element after the last one, which does not exist.
 fn index(token: &str) -> Option<usize> {
     let plain = token.bytes().all(|byte| byte.is_ascii_digit()) && (token == "0" || !token.starts_with('0'));
     if plain { token.parse().ok() } else { None }
 }
 
-/// Compares a member's name where it stands.
+/// Compares a member name without copying it.
 struct Is<'p> {
     name: &'p str,
 }
@@ -161,7 +176,7 @@ impl Visitor<'_> for Is<'_> {
     type Value = bool;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a member's name")
+        f.write_str("a member name")
     }
 
     fn visit_str<E: Error>(self, name: &str) -> Result<bool, E> {
@@ -184,7 +199,7 @@ mod tests {
         Ok(())
     }
 
-    /// Every pointer that leads somewhere in a document.
+    /// Collects all pointers to existing values of a document.
     fn pointers(value: &Value, at: &str, all: &mut Vec<String>) {
         all.push(at.to_owned());
         match value {
@@ -219,7 +234,7 @@ mod tests {
         for document in
             [r#"{"a":{"b":1},"a":{"b":2}}"#, r#"{"a":{"b":1},"a":{"c":2}}"#, r#"{"a":{"b":1},"a":7}"#]
         {
-            check("/a/b", document).expect("as serde_json");
+            check("/a/b", document).expect("the same result as serde_json");
         }
         assert_eq!(Pointer::parse("/\u{e9}").expect("pointer").find(br#"{"\u00e9":1}"#), Some("1"));
     }

@@ -1,32 +1,104 @@
-//! The producer's sequence: what is expected, what came early and waits for it, what came late.
+//! Events with a producer sequence. An event with the expected sequence is queued, an early event waits in the
+//! buffer, and a late event is flagged.
 
 use super::{Action, Count, Entry, Flag, Lane, Policy, Why};
 use crate::ids::Sequence;
 use crate::planted::{self, Bug};
 use crate::subscription::Start;
 use crate::time::Millis;
+use std::collections::BTreeMap;
+
+/// Events whose sequence is above the expected one. The lowest are in memory, the others on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Early {
+    pub(crate) entries: BTreeMap<Sequence, Entry>,
+    /// Total size of the events in memory.
+    pub(crate) bytes: u64,
+    /// The early events on disk. Their sequences are higher than all sequences in `entries`.
+    pub(crate) spilled: SpilledEarly,
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpilledEarly {
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
-    /// The highest sequence among them.
+    /// The highest sequence on disk.
     pub(crate) highest: Sequence,
 }
 
-/// `expected` at two moments, at least an id window apart. Each knows its time: a window that is made shorter or longer
-/// makes nothing older than it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Watermark {
-    pub(crate) older: Passed,
-    pub(crate) newer: Passed,
+impl Early {
+    pub(super) fn len(&self) -> u64 {
+        self.entries.len() as u64 + self.spilled.entries
+    }
+
+    pub(super) fn lowest(&self) -> Option<Sequence> {
+        self.entries.keys().next().copied()
+    }
+
+    pub(super) fn highest(&self) -> Option<Sequence> {
+        let spilled = (self.spilled.entries > 0).then_some(self.spilled.highest);
+        spilled.or_else(|| self.entries.keys().next_back().copied())
+    }
+
+    pub(super) fn first(&self) -> Option<&Entry> {
+        self.entries.values().next()
+    }
+
+    pub(crate) fn insert(&mut self, sequence: Sequence, entry: Entry) {
+        self.bytes += u64::from(entry.bytes);
+        self.entries.insert(sequence, entry);
+    }
+
+    fn remove(&mut self, sequence: Sequence) -> Option<Entry> {
+        let entry = self.entries.remove(&sequence)?;
+        self.bytes -= u64::from(entry.bytes);
+        Some(entry)
+    }
+
+    pub(super) fn pop_first(&mut self) -> Option<Entry> {
+        self.remove(self.lowest()?)
+    }
+
+    /// Removes and returns the highest event in memory if memory holds more than the buffer allows.
+    fn pop_beyond(&mut self, policy: &Policy) -> Option<(Sequence, Entry)> {
+        let is_full =
+            self.entries.len() as u64 > policy.buffer_events_max || self.bytes > policy.buffer_bytes_max;
+        let (sequence, entry) = is_full.then(|| self.entries.pop_last()).flatten()?;
+        self.bytes -= u64::from(entry.bytes);
+        Some((sequence, entry))
+    }
+
+    /// Removes and returns the events in memory below this sequence.
+    pub(super) fn take_below(&mut self, sequence: Sequence) -> BTreeMap<Sequence, Entry> {
+        let kept = self.entries.split_off(&sequence);
+        let taken = std::mem::replace(&mut self.entries, kept);
+        self.bytes -= taken.values().map(|entry| u64::from(entry.bytes)).sum::<u64>();
+        taken
+    }
+
+    /// True if this sequence belongs on disk, because it is above all sequences in memory.
+    fn is_beyond(&self, sequence: Sequence) -> bool {
+        self.spilled.entries > 0 && self.entries.keys().next_back().is_some_and(|highest| sequence > *highest)
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        // A B-tree node has room for eleven entries and is at least half full.
+        const NODE_BYTES: usize = 11 * (size_of::<Sequence>() + size_of::<Entry>());
+        if self.entries.is_empty() { 0 } else { self.entries.len().div_ceil(6) * NODE_BYTES }
+    }
 }
 
-/// All sequences below this one were passed at this time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Passed {
-    pub(crate) at: Millis,
-    pub(crate) below: Sequence,
+impl SpilledEarly {
+    fn add(&mut self, sequence: Sequence, entry: &Entry) {
+        self.highest = if self.entries == 0 { sequence } else { self.highest.max(sequence) };
+        self.entries += 1;
+        self.bytes += u64::from(entry.bytes);
+    }
+
+    fn remove(&mut self, entry: &Entry) {
+        self.entries = self.entries.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(u64::from(entry.bytes));
+    }
 }
 
 impl Lane {
@@ -41,19 +113,22 @@ impl Lane {
     ) {
         self.forget_if_idle(policy, now);
         self.open_if_first(sequence, policy);
-        let Some(expected) = self.expected else {
+        let Some(expected) = self.producer.expected else {
             return self.buffer(entry, sequence, taken, policy, now, actions);
         };
         if sequence == expected
-            || (planted::is_on(Bug::GapIgnored) && sequence.0 == expected.0 + 1 && self.early.is_empty())
+            || (planted::is_on(Bug::GapIgnored)
+                && sequence.0 == expected.0 + 1
+                && self.early.entries.is_empty())
         {
             self.take(entry, sequence);
             self.limit_gap(policy, now, actions);
         } else if sequence > expected {
             self.buffer(entry, sequence, taken, policy, now, actions);
         } else {
-            // Whatever was passed long ago is turned away before it is accepted (`knows`): what is here is not lost.
-            self.gaps.fill(sequence);
+            // Duplicates by the watermark are skipped before acceptance (`knows`), so an event that gets here may not
+            // have been delivered yet.
+            self.producer.gaps.fill(sequence);
             self.late(entry, sequence, policy, actions);
         }
     }
@@ -65,29 +140,25 @@ impl Lane {
         }
     }
 
-    /// An event of this lane is gone before it had a place: the next one to take one is flagged.
+    /// An event of this lane was lost before it got a place in the queue. Flags the next queued event.
     pub fn missed(&mut self) {
-        self.flag_next = true;
+        self.queue.flag_next = true;
     }
 
-    /// An event of this lane left without success, and may be sent again. Which sequence it had is not kept, so nothing
-    /// that was passed until now is taken for a duplicate by its sequence alone. Answers whether that is news.
+    /// An event of this lane left without success and may be sent again. The lane does not record its sequence, so
+    /// from now on no sequence below the expected one counts as a duplicate by the watermark alone. Returns true if
+    /// this changed the lane.
     pub fn released(&mut self) -> bool {
-        let before = self.gaps.unknown_below();
-        self.gaps.forget_below(self.expected.unwrap_or_default());
-        self.gaps.unknown_below() != before
+        self.producer.forget_below_expected()
     }
 
-    /// What its producer will send next is not known any more, nor what it has sent. For a lane in which nothing waits.
+    /// Forgets the producer's expected and passed sequences. Only for a lane without pending events.
     pub fn forget_sequence(&mut self) {
-        self.expected = None;
-        self.opening = false;
-        self.gaps.clear();
-        self.watermark.restart();
+        self.producer.forget();
     }
 
     fn open_if_first(&mut self, sequence: Sequence, policy: &Policy) {
-        if self.expected.is_some() {
+        if self.producer.expected.is_some() {
             return;
         }
         let first = match policy.start {
@@ -97,30 +168,29 @@ impl Lane {
         };
         match first {
             Some(first) => self.open_at(first),
-            None => self.opening = true,
+            None => self.producer.opening = true,
         }
     }
 
     pub(super) fn open_at(&mut self, first: Sequence) {
-        self.opening = false;
-        self.gap_until = None;
-        self.expected = Some(first);
+        self.producer.opening = false;
+        self.gap.until = None;
+        self.producer.expected = Some(first);
     }
 
     fn take(&mut self, entry: Entry, sequence: Sequence) {
-        self.place(entry);
-        self.expected = Some(Sequence(sequence.0.saturating_add(1)));
-        self.gap_closed();
+        self.queue.place(entry);
+        self.producer.expected = Some(Sequence(sequence.0.saturating_add(1)));
+        self.gap.close();
         self.moved_on();
     }
 
     pub(super) fn drain_early(&mut self) {
-        while let Some(expected) = self.expected
-            && let Some(entry) = self.early.remove(&expected)
+        while let Some(expected) = self.producer.expected
+            && let Some(entry) = self.early.remove(expected)
         {
-            self.early_bytes -= u64::from(entry.bytes);
-            self.place(entry);
-            self.expected = Some(Sequence(expected.0.saturating_add(1)));
+            self.queue.place(entry);
+            self.producer.expected = Some(Sequence(expected.0.saturating_add(1)));
         }
     }
 
@@ -133,55 +203,43 @@ impl Lane {
         now: Millis,
         actions: &mut Vec<Action>,
     ) {
-        if taken || self.early.contains_key(&sequence) {
+        if taken || self.early.entries.contains_key(&sequence) {
             return self.late(entry, sequence, policy, actions);
         }
         if planted::is_on(Bug::BufferDrops) && self.buffered() + 1 >= policy.buffer_events_max {
             return;
         }
-        if self.expected.is_some() {
-            let (what, at, expected) = (Count::Early, entry.at, self.expected);
+        if self.producer.expected.is_some() {
+            let (what, at, expected) = (Count::Early, entry.at, self.producer.expected);
             actions.push(Action::Count { what, at, sequence, expected });
         }
-        if self.beyond_early(sequence) {
+        if self.early.is_beyond(sequence) {
             self.spill_one(sequence, entry, actions);
         } else {
-            self.early_bytes += u64::from(entry.bytes);
             self.early.insert(sequence, entry);
         }
-        self.reopened = true;
+        self.gap.reopened = true;
         self.limit_gap(policy, now, actions);
-        if self.gap_parked {
+        if self.gap.parked {
             self.spill_early(policy, actions);
         }
     }
 
     pub(super) fn is_buffer_full(&self, policy: &Policy) -> bool {
-        self.buffered() >= policy.buffer_events_max
-            || self.early_bytes + self.early_spilled.bytes >= policy.buffer_bytes_max
+        self.early.len() >= policy.buffer_events_max
+            || self.early.bytes + self.early.spilled.bytes >= policy.buffer_bytes_max
     }
 
-    /// A parked gap goes on queueing: what is beyond the buffer's limit waits on disk, the highest first.
+    /// A parked gap continues to accept events. Beyond the buffer limit, the highest sequences go to disk.
     fn spill_early(&mut self, policy: &Policy, actions: &mut Vec<Action>) {
-        while self.early.len() as u64 > policy.buffer_events_max || self.early_bytes > policy.buffer_bytes_max
-        {
-            let Some((sequence, entry)) = self.early.pop_last() else { return };
-            self.early_bytes -= u64::from(entry.bytes);
+        while let Some((sequence, entry)) = self.early.pop_beyond(policy) {
             self.spill_one(sequence, entry, actions);
         }
     }
 
     fn spill_one(&mut self, sequence: Sequence, entry: Entry, actions: &mut Vec<Action>) {
-        let spilled = &mut self.early_spilled;
-        spilled.highest = if spilled.entries == 0 { sequence } else { spilled.highest.max(sequence) };
-        spilled.entries += 1;
-        spilled.bytes += u64::from(entry.bytes);
+        self.early.spilled.add(sequence, &entry);
         actions.push(Action::SpillEarly { sequence, entry });
-    }
-
-    fn beyond_early(&self, sequence: Sequence) -> bool {
-        self.early_spilled.entries > 0
-            && self.early.keys().next_back().is_some_and(|highest| sequence > *highest)
     }
 
     pub(super) fn late(
@@ -191,38 +249,37 @@ impl Lane {
         policy: &Policy,
         actions: &mut Vec<Action>,
     ) {
-        let (what, at, expected) = (Count::Late, entry.at, self.expected);
+        let (what, at, expected) = (Count::Late, entry.at, self.producer.expected);
         actions.push(Action::Count { what, at, sequence, expected });
         entry.flag = if planted::is_on(Bug::LateUnflagged) { Flag::None } else { Flag::Late };
         if policy.strict {
             actions.push(Action::DeadLetter { entry, why: Why::Late });
         } else {
-            self.place(entry);
+            self.queue.place(entry);
         }
     }
 
     pub fn has_spilled_early(&self) -> bool {
-        self.early_spilled.entries > 0
+        self.early.spilled.entries > 0
     }
 
-    /// Early events on disk.
+    /// The number of early events on disk.
     pub fn early_on_disk(&self) -> u64 {
-        self.early_spilled.entries
+        self.early.spilled.entries
     }
 
-    /// One of the early events on disk is gone.
+    /// Accounts for the removal of one early event from disk.
     pub fn drop_early_on_disk(&mut self, entry: &Entry) {
-        self.early_spilled.entries = self.early_spilled.entries.saturating_sub(1);
-        self.early_spilled.bytes = self.early_spilled.bytes.saturating_sub(u64::from(entry.bytes));
+        self.early.spilled.remove(entry);
     }
 
-    /// Early events on disk must come back before the next step: none is left in memory.
+    /// True if early events must be loaded from disk before the next step, because none is left in memory.
     pub fn wants_early(&self) -> bool {
-        self.early_spilled.entries > 0 && self.early.is_empty()
+        self.early.spilled.entries > 0 && self.early.entries.is_empty()
     }
 
-    /// The lowest early events from disk, in order. Those that a reset has passed meanwhile are late: what follows from
-    /// that is to be done like the actions of a step.
+    /// Adds the lowest early events from disk, in order. Events that a reset passed in the meantime are late. The
+    /// caller performs the returned actions like those of a step.
     pub fn load_early(
         &mut self,
         entries: Vec<(Sequence, Entry)>,
@@ -232,16 +289,14 @@ impl Lane {
         let state = self.state();
         let mut actions = Vec::new();
         for (sequence, entry) in entries {
-            self.early_spilled.entries = self.early_spilled.entries.saturating_sub(1);
-            self.early_spilled.bytes = self.early_spilled.bytes.saturating_sub(u64::from(entry.bytes));
-            if self.expected.is_some_and(|expected| sequence < expected) {
+            self.early.spilled.remove(&entry);
+            if self.producer.expected.is_some_and(|expected| sequence < expected) {
                 self.late(entry, sequence, policy, &mut actions);
             } else {
-                self.early_bytes += u64::from(entry.bytes);
                 self.early.insert(sequence, entry);
             }
         }
-        if self.reopened {
+        if self.gap.reopened {
             self.moved_on();
             self.limit_gap(policy, now, &mut actions);
         }
@@ -251,27 +306,5 @@ impl Lane {
             self.since = now;
         }
         actions
-    }
-}
-
-impl Watermark {
-    /// `current` is what is expected, since the last step.
-    pub(super) fn rotate(&mut self, current: Passed, window_ms: u64, now: Millis) {
-        if now.since(self.newer.at) < window_ms {
-            return;
-        }
-        self.older = if now.since(current.at) < window_ms { self.newer } else { current };
-        self.newer = current;
-    }
-
-    /// Whether the sequence was passed longer ago than the window is long.
-    pub(super) fn is_long_past(&self, sequence: Sequence, window_ms: u64, now: Millis) -> bool {
-        sequence < self.older.below && now.since(self.older.at) >= window_ms
-    }
-
-    /// Nothing was passed long ago: whatever comes below the expected sequence is late, no duplicate.
-    pub(super) fn restart(&mut self) {
-        self.newer.below = Sequence(0);
-        self.older.below = Sequence(0);
     }
 }

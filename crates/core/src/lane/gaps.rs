@@ -1,10 +1,11 @@
-//! The sequences that a lane gave up: remembered as ranges, so that one that comes after all is late, not a duplicate.
+//! The sequences that a lane gave up, remembered as ranges. If such a sequence arrives later, it is late and not a
+//! duplicate.
 
 use crate::ids::Sequence;
 use crate::planted::{self, Bug};
 use crate::time::Millis;
 
-/// A lane remembers this many ranges. Beyond that it forgets the lowest.
+/// The maximum number of ranges per lane. At the limit, the lane forgets the lowest range.
 const RANGES_MAX: usize = 1024;
 
 /// A range of sequences that the lane no longer waits for.
@@ -12,16 +13,16 @@ const RANGES_MAX: usize = 1024;
 pub struct Gap {
     pub from: Sequence,
     pub to: Sequence,
-    /// When it was given up. Merged ranges keep the latest time.
+    /// The time when the lane gave up. Merged ranges keep the latest time.
     pub at: Millis,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gaps {
-    /// In rising order. Two of them never touch.
+    /// In ascending order. Neighbouring ranges are merged.
     ranges: Vec<Gap>,
-    /// One above the highest sequence that was forgotten, or that was passed when an event was released; zero if none
-    /// was. Below it nothing is a duplicate for sure.
+    /// One above the highest sequence that was forgotten, or that was passed when an event was released; zero if
+    /// there is none. A sequence below it may never have been delivered, so it is never a duplicate by the watermark.
     unknown_below: Sequence,
 }
 
@@ -38,7 +39,7 @@ impl Gaps {
         &self.ranges
     }
 
-    /// The highest sequence that was given up and forgotten.
+    /// The highest sequence that was given up and then forgotten.
     pub fn forgotten(&self) -> Option<Sequence> {
         self.unknown_below.0.checked_sub(1).map(Sequence)
     }
@@ -47,7 +48,7 @@ impl Gaps {
         self.unknown_below
     }
 
-    /// The sequence may never have come: it is in a range, or the lane has forgotten whether it was.
+    /// True if the sequence may never have arrived: it is in a range, or the lane no longer knows.
     pub(super) fn may_miss(&self, sequence: Sequence) -> bool {
         let is_forgotten = sequence < self.unknown_below && !planted::is_on(Bug::GapsForgotten);
         is_forgotten || self.find(sequence).is_some()
@@ -71,7 +72,7 @@ impl Gaps {
         self.limit();
     }
 
-    /// The sequence came after all: it leaves its range.
+    /// Removes a sequence that arrived late from its range.
     pub(super) fn fill(&mut self, sequence: Sequence) {
         let Some(n) = self.find(sequence) else { return };
         let gap = self.ranges[n];
@@ -88,7 +89,7 @@ impl Gaps {
         }
     }
 
-    /// From here on it is unknown whether the sequences below this one were delivered.
+    /// Marks all sequences below this one as unknown: they may or may not have been delivered.
     pub(super) fn forget_below(&mut self, sequence: Sequence) {
         self.unknown_below = self.unknown_below.max(sequence);
     }

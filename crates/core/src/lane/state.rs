@@ -1,11 +1,11 @@
-//! What a caller asks of a lane: its state, its head, when to look again. Nothing here changes it.
+//! Read access to a lane: its state, its head, its next wake-up time. Nothing here changes the lane.
 
-use super::{Entry, Gaps, Lane, Passed, Policy, Spilled, Turn};
+use super::{Entry, Gaps, Lane, Passed, Policy, Queue, Turn};
 use crate::ids::{LaneNumber, Sequence};
 use crate::planted::{self, Bug};
 use crate::time::Millis;
 
-/// The state a person sees; exactly one at a time.
+/// The state shown to users. A lane is in exactly one state at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     Open,
@@ -35,35 +35,35 @@ impl State {
 /// Why a lane is parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// The head failed its last attempt and stays as a dead letter in its place.
+    /// The head failed its last attempt and stays at the head as a dead letter.
     Failed,
-    /// A missing sequence, and the policy asks a person.
+    /// A sequence is missing and the policy requires manual action.
     Gap,
 }
 
 impl Lane {
     pub fn state(&self) -> State {
-        if self.in_flight {
+        if self.delivery.in_flight {
             State::Running
         } else if self.paused {
             State::Paused
-        } else if self.retry_at.is_some() {
+        } else if self.delivery.retry_at.is_some() {
             State::Retrying
         } else if self.hold().is_some() {
             State::Parked
-        } else if self.gap_until.is_some() && self.head().is_none() {
+        } else if self.gap.until.is_some() && self.head().is_none() {
             State::Gap
         } else {
             State::Open
         }
     }
 
-    /// The event whose turn it is, if one can be delivered apart from pause and backoff.
+    /// The event whose turn it is. Ignores pause and backoff.
     pub fn head(&self) -> Option<(Turn, &Entry)> {
-        let turn = self.turn.or_else(|| self.next_turn())?;
+        let turn = self.delivery.turn.or_else(|| self.next_turn())?;
         let entry = match turn {
             Turn::Aside => self.aside.front(),
-            Turn::Queue => self.queue.front(),
+            Turn::Queue => self.queue.first(),
         };
         entry.map(|entry| (turn, entry))
     }
@@ -72,47 +72,48 @@ impl Lane {
         if !self.aside.is_empty() {
             return Some(Turn::Aside);
         }
-        (!self.held && !self.queue.is_empty()).then_some(Turn::Queue)
+        (!self.held && !self.queue.front.is_empty()).then_some(Turn::Queue)
     }
 
-    /// A delivery may start now.
+    /// True if a delivery may start now.
     pub fn is_ready(&self, now: Millis) -> bool {
-        !self.in_flight && !self.paused && self.retry_at.is_none_or(|at| at <= now) && self.head().is_some()
+        !self.delivery.in_flight
+            && !self.paused
+            && self.delivery.retry_at.is_none_or(|at| at <= now)
+            && self.head().is_some()
     }
 
-    /// When this lane wants to be looked at again.
+    /// The time at which the lane needs attention again.
     pub fn wake_at(&self) -> Option<Millis> {
-        if self.in_flight {
+        if self.delivery.in_flight {
             return None;
         }
-        // What can still be delivered comes before the gap: its timer is looked at when that is done.
+        // Deliverable events come before the gap. The timer matters only when none is left.
         let gap_timer =
             self.gap_timer().filter(|_| self.head().is_none() && !planted::is_on(Bug::GapNeverWoken));
-        match (self.retry_at.filter(|_| !self.paused), gap_timer) {
+        match (self.delivery.retry_at.filter(|_| !self.paused), gap_timer) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
     }
 
-    /// The running gap timer; none while the gap is parked.
+    /// The running gap timer; `None` while the gap is parked.
     pub fn gap_timer(&self) -> Option<Millis> {
-        self.gap_until.filter(|_| !self.gap_parked)
+        self.gap.until.filter(|_| !self.gap.parked)
     }
 
-    /// Nothing waits: the lane can live on disk alone.
+    /// True if no event is pending. An idle lane can exist on disk alone.
     pub fn is_idle(&self) -> bool {
-        self.depth() == 0 && !self.in_flight
+        self.depth() == 0 && !self.delivery.in_flight
     }
 
-    /// All that waits, in flight included.
+    /// The number of pending events, including the one in flight.
     pub fn depth(&self) -> u64 {
-        (self.queue.len() + self.back.len() + self.aside.len() + self.early.len()) as u64
-            + self.spilled.entries
-            + self.early_spilled.entries
+        self.queue.len() + self.aside.len() as u64 + self.early.len()
     }
 
     pub fn hold(&self) -> Option<Hold> {
-        match (self.held, self.gap_parked) {
+        match (self.held, self.gap.parked) {
             (true, _) => Some(Hold::Failed),
             (false, true) => Some(Hold::Gap),
             (false, false) => None,
@@ -132,155 +133,153 @@ impl Lane {
     }
 
     pub fn expected(&self) -> Option<Sequence> {
-        self.expected
+        self.producer.expected
     }
 
-    /// The sequences that it gave up.
+    /// The sequences that the lane gave up.
     pub fn gaps(&self) -> &Gaps {
-        &self.gaps
+        &self.producer.gaps
+    }
+
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    pub fn queue_mut(&mut self) -> &mut Queue {
+        &mut self.queue
     }
 
     pub fn next_number(&self) -> LaneNumber {
-        self.next_number
+        self.queue.next_number
     }
 
     pub fn attempts(&self) -> u32 {
-        self.attempts
+        self.delivery.attempts
     }
 
-    /// As `attempts`, all resumptions included; of a lane that is parked at a dead letter, the dead letter's.
+    /// Like `attempts`, but including attempts before a resume. For a lane that is parked at a dead letter, the
+    /// attempts of that dead letter.
     pub fn attempts_total(&self) -> u32 {
-        match self.turn {
-            Some(Turn::Aside) => self.aside_attempts_total,
-            _ => self.attempts_total,
+        match self.delivery.turn {
+            Some(Turn::Aside) => self.delivery.aside_total,
+            _ => self.delivery.queue_total,
         }
     }
 
-    /// As `attempts_total`, of the event that `head` answers; of one that came back, since it did.
+    /// Like `attempts_total`, for the event that `head` returns. For a replayed event, the attempts since its replay.
     pub fn head_attempts_total(&self) -> u32 {
         match self.head() {
-            Some((Turn::Aside, _)) => self.aside_attempts_total,
-            _ => self.attempts_total,
+            Some((Turn::Aside, _)) => self.delivery.aside_total,
+            _ => self.delivery.queue_total,
         }
     }
 
     pub fn retry_at(&self) -> Option<Millis> {
-        self.retry_at
+        self.delivery.retry_at
     }
 
     pub fn buffered(&self) -> u64 {
-        self.early.len() as u64 + self.early_spilled.entries
+        self.early.len()
     }
 
     pub fn in_flight(&self) -> bool {
-        self.in_flight
+        self.delivery.in_flight
     }
 
-    /// What the open request delivers. Belongs into the record of every step: what some steps do depends on it, and a
-    /// crash forgets it.
+    /// The turn of the open request. Every step's record includes it, because the effect of some steps depends on it
+    /// and a crash loses it.
     pub fn running(&self) -> Option<Turn> {
-        self.turn.filter(|_| self.in_flight)
+        self.delivery.running()
     }
 
-    /// How many events `Purge` drops: all but what is in flight.
+    /// The number of events that `Purge` drops: all except the one in flight.
     pub fn purgeable(&self) -> u64 {
-        self.depth().saturating_sub(u64::from(self.in_flight))
+        self.depth().saturating_sub(u64::from(self.delivery.in_flight))
     }
 
-    /// How many events `DropOldest` could drop: all but what is in flight and what holds the lane.
+    /// The number of events that `DropOldest` can drop: all except the one in flight and a dead letter that parks the
+    /// lane.
     pub fn droppable(&self) -> u64 {
-        self.depth().saturating_sub(u64::from(self.in_flight)).saturating_sub(u64::from(self.held))
+        self.depth().saturating_sub(u64::from(self.delivery.in_flight)).saturating_sub(u64::from(self.held))
     }
 
-    /// What `DropOldest` drops.
+    /// The event that `DropOldest` drops.
     pub fn first_droppable(&self) -> Option<&Entry> {
         let (aside, queue) = self.kept_from_drop();
-        self.aside.get(aside).or_else(|| self.queue.get(queue)).or_else(|| self.early.values().next())
+        self.aside.get(aside).or_else(|| self.queue.front.get(queue)).or_else(|| self.early.first())
     }
 
-    /// What it takes in memory beside itself.
+    /// Heap memory used, without the struct itself.
     pub fn heap_bytes(&self) -> usize {
-        let entries = self.queue.capacity() + self.back.capacity() + self.aside.capacity();
-        // A tree consists of nodes that have room for eleven, and are half full at the least.
-        const NODE_BYTES: usize = 11 * (size_of::<Sequence>() + size_of::<Entry>());
-        let early = if self.early.is_empty() { 0 } else { self.early.len().div_ceil(6) * NODE_BYTES };
-        entries * size_of::<Entry>() + early + self.gaps.heap_bytes()
+        let aside = self.aside.capacity() * size_of::<Entry>();
+        self.queue.heap_bytes() + aside + self.early.heap_bytes() + self.producer.gaps.heap_bytes()
     }
 
-    /// As `first_droppable`, once no request is open.
+    /// Like `first_droppable`, but as if no request were open.
     pub fn first_droppable_at_rest(&self) -> Option<&Entry> {
         let queue = usize::from(self.held);
-        self.aside.front().or_else(|| self.queue.get(queue)).or_else(|| self.early.values().next())
+        self.aside.front().or_else(|| self.queue.front.get(queue)).or_else(|| self.early.first())
     }
 
-    /// What `DropOldest` drops one after the other, as far as that is in memory before what is on disk.
+    /// The events that `DropOldest` drops, in order, as far as they are in memory before the part on disk.
     pub fn droppable_front(&self) -> impl Iterator<Item = &Entry> {
         let (aside, queue) = self.kept_from_drop();
-        self.aside.iter().skip(aside).chain(self.queue.iter().skip(queue))
+        self.aside.iter().skip(aside).chain(self.queue.front.iter().skip(queue))
     }
 
-    /// How many at the front of each place are never dropped: what is in flight, and a dead letter that holds the lane.
+    /// For `aside` and the queue: the number of events at the front that are never dropped. These are the event in
+    /// flight and a dead letter that parks the lane.
     pub(super) fn kept_from_drop(&self) -> (usize, usize) {
         let running = self.running();
         let queue = self.held || running == Some(Turn::Queue);
         (usize::from(running == Some(Turn::Aside)), usize::from(queue))
     }
 
-    pub fn spilled(&self) -> Spilled {
-        self.spilled
-    }
-
-    /// The sequences that are missing before the first early event.
+    /// The first and the last sequence missing before the first early event.
     pub fn missing(&self) -> Option<(Sequence, Sequence)> {
-        let lowest = *self.early.keys().next()?;
-        let from = self.expected?;
+        let lowest = self.early.lowest()?;
+        let from = self.producer.expected?;
         Some((from, Sequence(lowest.0.saturating_sub(1))))
     }
 
-    /// The oldest event of the lane that waits, whatever holds it: the head, or the first early one.
+    /// The oldest pending event of the lane, in any state: the head, or the first early event.
     pub fn first_waiting(&self) -> Option<&Entry> {
         self.aside
             .front()
-            .or_else(|| self.queue.front())
-            .or_else(|| self.back.first())
-            .or_else(|| self.early.values().next())
+            .or_else(|| self.queue.first())
+            .or_else(|| self.queue.back.first())
+            .or_else(|| self.early.first())
     }
 
-    /// The first of the queue, whatever holds it.
-    pub fn front(&self) -> Option<&Entry> {
-        self.queue.front()
-    }
-
-    /// Every entry that is in memory, in the order of its turn.
+    /// All entries in memory, in delivery order.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.aside.iter().chain(&self.queue).chain(&self.back).chain(self.early.values())
+        self.aside.iter().chain(self.queue.entries()).chain(self.early.entries.values())
     }
 
     pub fn early(&self) -> impl Iterator<Item = (Sequence, &Entry)> {
-        self.early.iter().map(|(sequence, entry)| (*sequence, entry))
+        self.early.entries.iter().map(|(sequence, entry)| (*sequence, entry))
     }
 
-    /// The arrival would be skipped as a duplicate by the watermark.
+    /// True if an event with this sequence is a duplicate by the watermark.
     pub fn knows(&self, sequence: Sequence, policy: &Policy, now: Millis) -> bool {
-        if self.expected.is_none_or(|expected| sequence >= expected) {
+        if self.producer.expected.is_none_or(|expected| sequence >= expected) {
             return false;
         }
         let forgotten = policy.sequence_ttl_ms > 0
             && self.is_idle()
             && now.since(self.active_at) >= policy.sequence_ttl_ms;
-        let mut watermark = self.watermark;
-        watermark.rotate(self.passed(), policy.window_ms, now);
-        !forgotten && !self.gaps.may_miss(sequence) && watermark.is_long_past(sequence, policy.window_ms, now)
+        !forgotten && self.producer.knows(sequence, self.passed(), policy.window_ms, now)
     }
 
-    /// What was passed, as of the last step.
+    /// The passed sequences after the last step.
     pub(super) fn passed(&self) -> Passed {
-        Passed { at: self.active_at, below: self.expected.unwrap_or_default() }
+        Passed { at: self.active_at, below: self.producer.expected.unwrap_or_default() }
     }
 
-    /// Entries held in memory, for accounting. A remembered gap costs no more than an entry and counts as one.
+    /// The number of entries in memory, for accounting. A remembered gap is not larger than an entry and counts as
+    /// one.
     pub fn resident(&self) -> usize {
-        let entries = self.queue.len() + self.back.len() + self.aside.len() + self.early.len();
-        entries + self.gaps.ranges().len()
+        let entries = self.queue.in_memory() + self.aside.len() + self.early.entries.len();
+        entries + self.producer.gaps.ranges().len()
     }
 }

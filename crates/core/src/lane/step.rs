@@ -1,7 +1,7 @@
-//! The words of a step: what goes into a lane and what follows from it.
+//! The inputs and actions of a step.
 
 use super::Entry;
-use crate::ids::{Address, Sequence};
+use crate::ids::{Locator, Sequence};
 use crate::time::Millis;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,73 +12,73 @@ pub enum Input {
         sequence: Option<Sequence>,
         taken: bool,
     },
-    /// The event whose turn it was is acknowledged.
+    /// The target acknowledged the event whose turn it was.
     Delivered,
-    /// The event whose turn it was failed. `fatal`: no retry can help.
+    /// The event whose turn it was failed. `fatal`: retrying cannot succeed.
     Failed {
         fatal: bool,
         retry_at: Millis,
     },
-    /// The gap timer ran out.
+    /// The gap timer expired.
     GapExpired,
     Resume,
     Skip,
-    /// The dead letter that holds the lane goes for good. What else has the lane's turn is not touched.
+    /// Removes the dead letter that parks the lane for good. Does not affect another event that has its turn.
     Discard,
-    /// All that waits goes, except what is in flight.
+    /// Removes all pending events except the one in flight.
     Purge,
     Pause,
     Reset {
         expected: Sequence,
     },
-    /// The dead letter that holds the lane gets fresh attempts in its place.
+    /// Gives fresh attempts to the dead letter that parks the lane. It keeps its place.
     Replay,
-    /// A dead letter from outside the lane comes back: under its number if it had one, else at the end.
+    /// Returns a dead letter from outside to the lane: under its number if it has one, else at the end.
     Requeue {
         entry: Entry,
     },
-    /// Room was needed: the oldest waiting event that is not in flight is dropped.
+    /// Drops the oldest pending event that is not in flight, because the subscription is full.
     DropOldest,
 }
 
-/// What follows from an input. The caller persists the input itself, then does these.
+/// An effect of an input. The caller persists the input first, then performs the actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The producer's order is disturbed: to be counted and logged. `at` is the event's address.
+    /// Count and log a violation of the producer's order. `at` is the location of the event.
     Count {
         what: Count,
-        at: Address,
+        at: Locator,
         sequence: Sequence,
         expected: Option<Sequence>,
     },
-    /// A dead letter at the head of its lane, which waits behind it.
+    /// The head became a dead letter and parks its lane.
     Hold(Entry),
-    /// The head is tried again: it is no dead letter any more.
+    /// The head is retried and is no longer a dead letter.
     Unhold(Entry),
-    /// A dead letter outside the lane.
+    /// An event became a dead letter outside the lane.
     DeadLetter {
         entry: Entry,
         why: Why,
     },
     Delivered(Entry),
-    /// Left without success: its id is released.
+    /// An event left without success. Its id is released.
     Dropped(Entry),
-    /// An early event beyond the buffer of a parked gap: to be kept on disk.
+    /// Store an early event on disk, because it exceeds the buffer of a parked gap.
     SpillEarly {
         sequence: Sequence,
         entry: Entry,
     },
-    /// A tombstone: the lane does not wait for these sequences any more. `next` is the address of the event after them.
+    /// A tombstone: the lane no longer waits for these sequences. `next` is the location of the event after them.
     GapRecorded {
         from: Sequence,
         to: Sequence,
-        next: Option<Address>,
+        next: Option<Locator>,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Failed at its turn and the policy goes on, or a person skipped it.
+    /// The event failed at its turn and the policy is to skip it, or a user skipped it.
     Failed,
     Late,
 }
@@ -90,12 +90,12 @@ pub enum Count {
     Gap,
 }
 
-/// An operator's action that does not fit the lane's state.
+/// The lane's state does not allow an operator's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    #[error("the head is being delivered; pause the lane first and wait for it")]
+    #[error("the head is in flight; pause the lane and wait until the delivery ends")]
     Running,
-    #[error("there is nothing to skip: the lane is neither parked, retrying nor waiting for a gap")]
+    #[error("nothing to skip: the lane is not parked, retrying or waiting for a gap")]
     NothingToSkip,
     #[error("the lane is not parked at a dead letter")]
     NotParked,

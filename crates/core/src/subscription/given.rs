@@ -1,27 +1,27 @@
-//! A document as a person gives it: read like one that is stored, and held to more. What is stored was taken once and
-//! must be read for ever.
+//! A document that a user sends. It is parsed like a stored document, with additional checks. A stored document was
+//! accepted once and must stay readable.
 
 use super::header::restore_hidden;
-use super::{Document, Target, parse};
+use super::{Document, Target};
 use crate::fault::Fault;
 use serde_json::Value;
 
-/// `before`: what it takes the place of.
+/// `before`: the document that this one replaces.
 pub(super) fn document(value: &Value, before: Option<&Document>) -> Result<Document, Vec<Fault>> {
     let mut value = value.clone();
     if let Some(before) = before {
         restore(&mut value, before);
     }
     let impossible = impossible(&value);
-    match parse::document(&value) {
+    match Document::parse(&value) {
         Ok(document) if impossible.is_empty() => Ok(document),
         Ok(_) => Err(impossible),
         Err(faults) => Err(faults.into_iter().chain(impossible).collect()),
     }
 }
 
-/// What was shown hidden stands for what it hides, as long as that goes where it went: else a change of the address
-/// would show it to somebody else.
+/// Replaces hidden values with the secrets that they stand for, as long as the requests go to the same server.
+/// Otherwise, changing the URL would reveal the secrets to another server.
 fn restore(value: &mut Value, before: &Document) {
     let Some(target) = value.pointer_mut("/spec/target") else { return };
     let Target::Url(before) = &before.spec.target else { return };
@@ -42,10 +42,12 @@ fn is_same_place(one: &str, other: &str) -> bool {
     place(one).is_some_and(|one| Some(one) == place(other))
 }
 
-/// Attributes that no event can have.
+/// Reports attributes that no event can have.
 fn impossible(value: &Value) -> Vec<Fault> {
     let attributes = ["key", "sequence"].map(|of| format!("spec.orderingPolicy.{of}.attribute"));
     let named = |path: &String| value.pointer(&format!("/{}", path.replace('.', "/")));
     let impossible = attributes.into_iter().filter(|path| named(path).is_some_and(|name| name == "data"));
-    impossible.map(|path| Fault::new(path, "data is no attribute: name a place in it with pointer")).collect()
+    impossible
+        .map(|path| Fault::new(path, "data is not an attribute; use pointer to select a value in the data"))
+        .collect()
 }

@@ -1,17 +1,21 @@
-//! The headers that a subscription adds to its requests. Values may be secrets: they are taken once and not shown again.
+//! The headers that a subscription adds to its requests. Values may be secrets, so they are not shown again after
+//! they are set.
 
 use super::HeaderValue;
-use crate::fields::Fields;
+use crate::fault::{Fault, excerpt};
+use crate::schema::written_as;
+use serde::{Deserialize, Deserializer, Serializer};
 use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// What stands for a secret where a document is shown.
+/// The placeholder for a secret in a document that is shown.
 const HIDDEN: &str = "***";
 const HEADERS_MAX: usize = 64;
 const VALUE_BYTES_MAX: usize = 8192;
 const SECRET_NAMES: [&str; 8] =
     ["auth", "cookie", "token", "secret", "key", "password", "credential", "signature"];
 
-/// Headers that belong to the connection, or that every delivery writes itself.
+/// Headers that belong to the connection, or that the delivery sets.
 const RESERVED: [&str; 13] = [
     "connection",
     "content-length",
@@ -28,49 +32,57 @@ const RESERVED: [&str; 13] = [
     "upgrade",
 ];
 
-pub(super) fn read_headers(target: &Fields<'_>) -> Vec<(String, HeaderValue)> {
-    let Some(value) = target.get("headers") else { return Vec::new() };
-    let Some(map) = value.as_object() else {
-        target.fault("headers", "must be an object of names and values");
-        return Vec::new();
-    };
-    if map.len() > HEADERS_MAX {
-        target.fault("headers", format!("at most {HEADERS_MAX} headers"));
-        return Vec::new();
+/// A list of names and values, written as an object.
+pub(super) struct Headers;
+
+written_as!([] Headers, "Headers", {
+    "type": "object",
+    "maxProperties": HEADERS_MAX,
+    "additionalProperties": { "x-kubernetes-preserve-unknown-fields": true },
+});
+
+impl Headers {
+    pub(super) fn serialize<S: Serializer>(
+        headers: &[(String, HeaderValue)],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(headers.iter().map(|(name, value)| (name, value)))
     }
-    let mut headers: Vec<(String, HeaderValue)> = Vec::with_capacity(map.len());
-    for (given, value) in map {
-        let path = format!("headers.{given}");
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<(String, HeaderValue)>, D::Error> {
+        let given: BTreeMap<String, HeaderValue> = Deserialize::deserialize(deserializer)?;
+        let lower = given.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
+        Ok(lower.collect::<BTreeMap<_, _>>().into_iter().collect())
+    }
+}
+
+/// Checks the headers beyond the schema.
+pub(super) fn check(headers: &Map<String, Value>, path: &str, faults: &mut Vec<Fault>) {
+    let mut known = BTreeSet::new();
+    for (given, value) in headers.iter().take(HEADERS_MAX).filter(|(_, value)| !value.is_null()) {
         let name = given.to_ascii_lowercase();
-        if let Some(wrong) = wrong_name(&name) {
-            target.fault(&path, wrong);
-        } else if headers.iter().any(|(known, _)| *known == name) {
-            target.fault(&path, "given twice");
-        }
-        match read_value(value) {
-            Ok(value) => headers.push((name, value)),
-            Err(message) => target.fault(&path, message),
-        }
-    }
-    headers.sort_by(|a, b| a.0.cmp(&b.0));
-    headers
-}
-
-pub(super) fn header_json(name: &str, value: &HeaderValue, hide: bool) -> Value {
-    match value {
-        HeaderValue::Literal(_) if hide && looks_secret(name) => json!(HIDDEN),
-        HeaderValue::Literal(text) => json!(text),
-        HeaderValue::File(path) => json!({ "file": path }),
-        HeaderValue::Env(name) => json!({ "env": name }),
+        let twice =
+            if known.insert(name.clone()) { None } else { Some("must not appear more than once".to_owned()) };
+        let wrong = wrong_name(&name).map(str::to_owned).or(twice).or_else(|| wrong_value(value));
+        faults.extend(wrong.map(|message| Fault::new(format!("{path}.{}", excerpt(given)), message)));
     }
 }
 
-/// Puts back what `header_json` has hidden.
+pub(super) fn hide_secrets(headers: &mut Value) {
+    for (name, value) in headers.as_object_mut().into_iter().flatten() {
+        if value.is_string() && looks_secret(name) {
+            *value = HIDDEN.into();
+        }
+    }
+}
+
+/// Restores the values that `hide_secrets` replaced.
 pub(super) fn restore_hidden(given: &mut Map<String, Value>, known: &[(String, HeaderValue)]) {
     for (name, value) in given.iter_mut().filter(|(_, value)| *value == HIDDEN) {
-        let hidden = known.iter().find(|(known, value)| {
-            known.eq_ignore_ascii_case(name) && header_json(known, value, true) == HIDDEN
-        });
+        let name = name.to_ascii_lowercase();
+        let hidden = known.iter().find(|(known, _)| *known == name && looks_secret(known));
         if let Some((_, HeaderValue::Literal(text))) = hidden {
             *value = json!(text);
         }
@@ -83,44 +95,35 @@ fn looks_secret(name: &str) -> bool {
 
 fn wrong_name(name: &str) -> Option<&'static str> {
     if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
-        return Some("not a header name");
+        return Some("not a valid header name");
     }
     if name.starts_with("ce-") {
-        return Some("headers that begin with ce- carry the event");
+        return Some("headers that begin with ce- are reserved for the event");
     }
-    RESERVED.contains(&name).then_some("this header is set by the delivery itself")
+    RESERVED.contains(&name).then_some("this header is set by the delivery and cannot be changed")
 }
 
-fn read_value(value: &Value) -> Result<HeaderValue, String> {
-    match value {
-        Value::String(text) => literal(text),
-        Value::Object(map) if map.len() == 1 => match map.iter().next() {
-            Some((kind, Value::String(text))) if kind == "file" && !text.is_empty() => {
-                Ok(HeaderValue::File(text.clone()))
-            }
-            Some((kind, Value::String(text))) if kind == "env" && is_variable(text) => {
-                Ok(HeaderValue::Env(text.clone()))
-            }
-            _ => Err(WANTED.to_owned()),
-        },
-        _ => Err(WANTED.to_owned()),
-    }
+fn wrong_value(value: &Value) -> Option<String> {
+    let only = value.as_object().filter(|object| object.len() == 1).and_then(|object| object.iter().next());
+    let fine = match (value, only) {
+        (Value::String(text), _) => return wrong_literal(text),
+        (_, Some((kind, Value::String(path)))) if kind == "file" => !path.is_empty(),
+        (_, Some((kind, Value::String(name)))) if kind == "env" => is_variable(name),
+        _ => false,
+    };
+    (!fine).then(|| "must be a string, {\"file\": \"/path\"} or {\"env\": \"NAME\"}".to_owned())
 }
 
-const WANTED: &str = "must be a text, {\"file\": \"/path\"} or {\"env\": \"NAME\"}";
-
-fn literal(text: &str) -> Result<HeaderValue, String> {
+fn wrong_literal(text: &str) -> Option<String> {
+    let printable = |byte: u8| byte == b'\t' || (b' '..=b'~').contains(&byte);
     if text == HIDDEN {
-        return Err("*** only stands for a value that is not shown: send the value again".to_owned());
+        return Some("*** is the placeholder for a hidden value; send the value itself".to_owned());
     }
     if text.len() > VALUE_BYTES_MAX {
-        return Err(format!("longer than {VALUE_BYTES_MAX} bytes"));
+        return Some(format!("must not be longer than {VALUE_BYTES_MAX} bytes"));
     }
-    let printable = |byte: u8| byte == b'\t' || (b' '..=b'~').contains(&byte);
-    if !text.bytes().all(printable) || text.trim() != text {
-        return Err("must be printable ASCII without spaces around it".to_owned());
-    }
-    Ok(HeaderValue::Literal(text.to_owned()))
+    let fine = text.bytes().all(printable) && text.trim() == text;
+    (!fine).then(|| "must be printable ASCII without leading or trailing spaces".to_owned())
 }
 
 fn is_variable(name: &str) -> bool {

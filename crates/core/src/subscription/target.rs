@@ -1,49 +1,48 @@
-//! Where events are delivered: the URL, how to speak to it, and with which certificates.
+//! The target of a subscription: its URL, protocol and certificates.
 
-use super::header::read_headers;
-use super::{FunctionName, Protocol, Target, Tls, UrlTarget};
-use crate::fields::Fields;
-use crate::namespace::is_label;
+use super::{FunctionName, Target, Tls, UrlTarget};
+use crate::schema::WANTED;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::{Value, json};
 use std::borrow::Cow;
 
-const URL_BYTES_MAX: usize = 4096;
+pub(super) const URL_BYTES_MAX: usize = 4096;
 
-pub(super) fn read_target(spec: &Fields<'_>) -> Target {
-    if spec.get("target").is_none() {
-        spec.fault("target", "missing: name at least target.url");
+impl JsonSchema for Target {
+    fn inline_schema() -> bool {
+        true
     }
-    let target = spec.child("target", &["url", "function", "headers", "protocol", "tls"]);
-    if target.get("function").is_some() {
-        return read_function(&target);
+
+    fn schema_name() -> Cow<'static, str> {
+        "Target".into()
     }
-    let url =
-        if spec.get("target").is_some_and(|value| value.is_object()) { target.required("url") } else { "" };
-    let protocol = target.choice("protocol");
-    let tls = read_tls(&target);
-    match check_url(url) {
-        Ok(scheme) => check_scheme(&target, scheme, protocol),
-        Err(_) if target.get("url").is_none_or(|value| !value.is_string()) => {}
-        Err(message) => target.fault("url", message),
+
+    /// All members on one level, as a structural schema requires, with rules for the allowed combinations.
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = UrlTarget::json_schema(generator);
+        let function = generator.subschema_for::<FunctionName>();
+        schema.remove("required");
+        if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+            properties.insert("function".into(), function.to_value());
+        }
+        schema.insert(WANTED.into(), "an object with at least a url".into());
+        schema.insert("x-kubernetes-validations".into(), json!([
+            { "rule": "has(self.url) != has(self.function)", "message": "specify either url or function, not both" },
+            { "rule": "!has(self.function) || !(has(self.headers) || has(self.protocol) || has(self.tls))",
+              "message": "headers, protocol and tls cannot be combined with function" },
+            { "rule": "!has(self.tls) || !has(self.url) || self.url.lowerAscii().startsWith('https://')",
+              "message": "tls requires an https:// URL" },
+            { "rule": "!has(self.protocol) || self.protocol != 'h2c' || !has(self.url) || self.url.lowerAscii().startsWith('http://')",
+              "message": "h2c is HTTP/2 without TLS and requires an http:// URL" },
+        ]));
+        schema
     }
-    Target::Url(UrlTarget { url: url.to_owned(), headers: read_headers(&target), protocol, tls })
 }
 
-fn read_function(target: &Fields<'_>) -> Target {
-    for name in ["url", "headers", "protocol", "tls"] {
-        if target.get(name).is_some() {
-            target.fault(name, "cannot be given together with function");
-        }
+impl Tls {
+    pub(super) fn is_default(&self) -> bool {
+        *self == Tls::default()
     }
-    let function = target.child("function", &["namespace", "name"]);
-    let label = |field: &str| {
-        let text = function.required(field);
-        if function.get(field).is_some_and(|value| value.is_string()) && !is_label(text) {
-            function
-                .fault(field, "has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit");
-        }
-        text.to_owned()
-    };
-    Target::Function(FunctionName { namespace: label("namespace"), name: label("name") })
 }
 
 impl Target {
@@ -61,7 +60,7 @@ impl Target {
         }
     }
 
-    /// What it is called: its URL, or `function://<namespace>.<name>`.
+    /// The name of the target: its URL, or `function://<namespace>.<name>`.
     pub fn address(&self) -> Cow<'_, str> {
         match self {
             Target::Url(target) => Cow::Borrowed(&target.url),
@@ -72,64 +71,32 @@ impl Target {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Scheme {
-    Http,
-    Https,
-}
-
-fn check_scheme(target: &Fields<'_>, scheme: Scheme, protocol: Protocol) {
-    if scheme == Scheme::Https && protocol == Protocol::H2c {
-        target.fault("protocol", "h2c is HTTP/2 without TLS: it needs an http:// URL");
-    }
-    if scheme == Scheme::Http && target.get("tls").is_some() {
-        target.fault("tls", "needs an https:// URL");
-    }
-}
-
-fn read_tls(target: &Fields<'_>) -> Tls {
-    let tls = target.child("tls", &["caFile", "certFile", "keyFile"]);
-    let file = |name: &str| {
-        let path = tls.text(name)?;
-        if path.is_empty() {
-            tls.fault(name, "must not be empty");
-        }
-        Some(path.to_owned())
-    };
-    let read = Tls { ca_file: file("caFile"), cert_file: file("certFile"), key_file: file("keyFile") };
-    match (&read.cert_file, &read.key_file) {
-        (Some(_), None) => tls.fault("keyFile", "missing: a client certificate needs its key"),
-        (None, Some(_)) => tls.fault("certFile", "missing: a key needs its client certificate"),
-        _ => {}
-    }
-    read
-}
-
-fn check_url(url: &str) -> Result<Scheme, String> {
+/// Checks whether events can be sent to this URL.
+pub(crate) fn check_url(url: &str) -> Result<(), String> {
     if url.len() > URL_BYTES_MAX {
-        return Err(format!("longer than {URL_BYTES_MAX} bytes"));
+        return Err(format!("must not be longer than {URL_BYTES_MAX} bytes"));
     }
     if url.contains('#') {
         return Err("must not have a fragment (#…)".to_owned());
     }
-    let uri: http::Uri = url.parse().map_err(|error| format!("not a URL: {error}"))?;
-    let scheme = match uri.scheme_str() {
-        Some("http") => Scheme::Http,
-        Some("https") => Scheme::Https,
-        _ => return Err("must begin with http:// or https://".to_owned()),
-    };
-    let authority = uri.authority().ok_or("must name a host")?;
+    let uri: http::Uri = url.parse().map_err(|error| format!("not a valid URL: {error}"))?;
+    if !matches!(uri.scheme_str(), Some("http" | "https")) {
+        return Err("must begin with http:// or https://".to_owned());
+    }
+    let authority = uri.authority().ok_or("must contain a host")?;
     if authority.as_str().contains('@') {
-        return Err("must not hold a user or password: send them in a header from a file or the environment"
-            .to_owned());
+        return Err(
+            "must not contain a user or password; send them in a header from a file or the environment"
+                .to_owned(),
+        );
     }
     if authority.host().is_empty() || authority.host() == "[]" {
-        return Err("must name a host".to_owned());
+        return Err("must contain a host".to_owned());
     }
     let port = authority.as_str()[authority.host().len()..].strip_prefix(':');
     match port.map(str::parse::<u16>) {
         Some(Err(_) | Ok(0)) => Err("the port must be between 1 and 65535".to_owned()),
-        _ => Ok(scheme),
+        _ => Ok(()),
     }
 }
 

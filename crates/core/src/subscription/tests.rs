@@ -1,5 +1,7 @@
 use super::*;
+use crate::filter::Filter;
 use crate::key::{Pointer, SequenceSource, Source};
+use crate::time::Millis;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -12,7 +14,7 @@ fn minimal() -> Value {
 }
 
 fn told(value: &Value) -> Vec<String> {
-    Document::parse(value).expect_err("faulty").iter().map(ToString::to_string).collect()
+    Document::parse(value).expect_err("a document with faults").iter().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -45,9 +47,9 @@ fn a_function_takes_the_place_of_a_url() {
     assert_eq!(
         told(&both),
         [
-            "spec.target.url: cannot be given together with function",
-            "spec.target.function.namespace: has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit",
             "spec.target.function.name: missing",
+            "spec.target.function.namespace: must have 1 to 63 of the characters a-z, 0-9 and -, and must begin and end with a letter or digit",
+            "spec.target.url: cannot be combined with function",
         ]
     );
     let mut long = minimal();
@@ -77,7 +79,10 @@ fn the_documented_example_reads() {
     let spec = document.expect("valid").spec;
     let expected = OrderingPolicy {
         key: Source::Attribute("partitionkey".into()),
-        sequence: Some(SequenceSource::Attribute("sequence".into())),
+        sequence: Some(SequenceRule {
+            source: SequenceSource::Attribute("sequence".into()),
+            start: Start::Auto,
+        }),
         ..OrderingPolicy::default()
     };
     assert_eq!(spec.policy, expected);
@@ -104,28 +109,28 @@ fn all_faults_are_told_at_once() {
         },
     }));
     let expected = [
-        "sepc: unknown field `sepc`: did you mean `spec`?",
         "apiVersion: must be lambda.knative.io/v1alpha1",
-        "metadata.name: a name has 1 to 63 of a-z, 0-9, - and ., and begins and ends with a letter or digit",
-        "spec.ordering: unknown value `orderd`: did you mean `ordered`?",
-        "spec.filters[0].exact.type: must not be empty",
-        "spec.target.protocol: unknown value `http2`: did you mean `http1`?",
-        "spec.target.tls.keyFile: missing: a client certificate needs its key",
-        "spec.target.url: must not hold a user or password: send them in a header from a file or the environment",
-        "spec.target.headers.Host: this header is set by the delivery itself",
-        "spec.target.headers.bad name: not a header name",
-        "spec.target.headers.ce-id: headers that begin with ce- carry the event",
-        "spec.target.headers.x-a: *** only stands for a value that is not shown: send the value again",
-        "spec.target.headers.x-b: must be a text, {\"file\": \"/path\"} or {\"env\": \"NAME\"}",
-        "spec.from: must be latest, earliest or an RFC 3339 time, such as 2026-08-01T12:00:00Z",
-        "spec.retry.maxBackof: unknown field `maxBackof`: did you mean `maxBackoff`?",
-        "spec.retry.backoff: `1x` is no duration: write 500ms, 30s, 1m30s, 24h or 7d",
-        "spec.retry.timeout: must be between 1ms and 1h",
-        "spec.retry.attempts: must be a whole number from 1, or unlimited",
-        "spec.concurrency: must be between 1 and 65536",
-        "spec.idempotency: must be an object",
+        "metadata.name: must have 1 to 63 of the characters a-z, 0-9, - and ., and must begin and end with a letter or digit",
+        "sepc: unknown field `sepc`: did you mean `spec`?",
         "spec.backlog.maxBytes: must be a size, such as 16Mi",
+        "spec.concurrency: must be between 1 and 65536",
+        "spec.filters[0].exact.type: must not be empty",
+        "spec.from: must be latest, earliest or an RFC 3339 time, such as 2026-08-01T12:00:00Z",
+        "spec.idempotency: must be an object",
+        "spec.ordering: unknown value `orderd`: did you mean `ordered`?",
         "spec.paused: must be true or false",
+        "spec.retry.attempts: must be a whole number from 1, or unlimited",
+        "spec.retry.backoff: `1x` is not a duration: write 500ms, 30s, 1m30s, 24h or 7d",
+        "spec.retry.maxBackof: unknown field `maxBackof`: did you mean `maxBackoff`?",
+        "spec.retry.timeout: must be between 1ms and 1h",
+        "spec.target.headers.Host: this header is set by the delivery and cannot be changed",
+        "spec.target.headers.bad name: not a valid header name",
+        "spec.target.headers.ce-id: headers that begin with ce- are reserved for the event",
+        "spec.target.headers.x-a: *** is the placeholder for a hidden value; send the value itself",
+        "spec.target.headers.x-b: must be a string, {\"file\": \"/path\"} or {\"env\": \"NAME\"}",
+        "spec.target.protocol: unknown value `http2`: did you mean `http1`?",
+        "spec.target.tls.keyFile: missing: a client certificate requires its key",
+        "spec.target.url: must not contain a user or password; send them in a header from a file or the environment",
     ];
     assert_eq!(faults, expected);
 }
@@ -137,32 +142,32 @@ fn what_does_not_belong_together_is_refused() {
         |policy: Value| with(json!({ "target": target, "ordering": "ordered", "orderingPolicy": policy }));
     let cases = [
         (json!({}), "apiVersion: missing"),
-        (with(json!({})), "spec.target: missing: name at least target.url"),
+        (with(json!({})), "spec.target: missing: must be an object with at least a url"),
         (with(json!({ "target": {} })), "spec.target.url: missing"),
         (
             with(json!({ "target": target, "orderingPolicy": { "strict": true } })),
-            "spec.orderingPolicy: has no meaning without ordering: ordered; set that or leave this out",
+            "spec.orderingPolicy: requires ordering: ordered; set ordering or remove orderingPolicy",
         ),
-        (policy(json!({ "key": {} })), "spec.orderingPolicy.key: needs an attribute or a pointer"),
+        (policy(json!({ "key": {} })), "spec.orderingPolicy.key: must have an attribute or a pointer"),
         (
             policy(json!({ "sequence": { "start": 3 } })),
-            "spec.orderingPolicy.sequence: needs an attribute or a pointer",
+            "spec.orderingPolicy.sequence: must have an attribute or a pointer",
         ),
         (
             policy(json!({ "key": { "pointer": "a" } })),
-            "spec.orderingPolicy.key.pointer: a JSON pointer begins with /, such as /order/id",
+            "spec.orderingPolicy.key.pointer: a JSON pointer must begin with /, such as /order/id",
         ),
         (
             policy(json!({ "key": { "pointer": "/a", "attribute": "b" } })),
-            "spec.orderingPolicy.key: give either attribute or pointer, not both",
+            "spec.orderingPolicy.key: specify either attribute or pointer, not both",
         ),
         (
             with(json!({ "target": { "url": "https://h/", "protocol": "h2c" } })),
-            "spec.target.protocol: h2c is HTTP/2 without TLS: it needs an http:// URL",
+            "spec.target.protocol: h2c is HTTP/2 without TLS and requires an http:// URL",
         ),
         (
             with(json!({ "target": { "url": "http://h/", "tls": { "caFile": "/ca" } } })),
-            "spec.target.tls: needs an https:// URL",
+            "spec.target.tls: requires an https:// URL",
         ),
         (
             with(json!({ "target": target, "retry": { "backoff": "10s", "maxBackoff": "1s" } })),
@@ -189,7 +194,7 @@ fn limits_hold_to_the_byte() {
     };
     assert!(Document::parse(&of_headers(64, 8192)).is_ok());
     for count in [65, 70] {
-        assert!(told(&of_headers(count, 1))[0].contains("at most 64 headers"));
+        assert!(told(&of_headers(count, 1))[0].contains("at most 64 members"));
     }
     for length in [8193, 9000] {
         assert!(told(&of_headers(1, length))[0].contains("longer than 8192 bytes"));
@@ -248,7 +253,7 @@ fn no_event_has_data_for_an_attribute() {
     let faults = Document::given(&with(spec.clone()), None).expect_err("refused");
     let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
     assert_eq!(paths, ["spec.orderingPolicy.key.attribute", "spec.orderingPolicy.sequence.attribute"]);
-    assert!(Document::parse(&with(spec)).is_ok(), "what was stored is read");
+    assert!(Document::parse(&with(spec)).is_ok(), "a stored document stays readable");
     for name in ["data_base64", "Subject", "x-y", ""] {
         let policy = json!({ "key": { "attribute": name } });
         let spec =
@@ -263,6 +268,24 @@ fn what_the_server_added_may_come_back() {
     value["status"] = json!({ "phase": "active" });
     value["metadata"]["createdAt"] = json!("2026-08-01T12:00:00Z");
     assert!(Document::parse(&value).is_ok());
+}
+
+#[test]
+fn null_is_as_absent() {
+    let target = json!({ "url": "http://h/", "function": null, "headers": { "x-a": null }, "tls": null });
+    let policy =
+        json!({ "key": null, "sequence": { "attribute": "n", "pointer": null, "start": null }, "gap": null });
+    let with_nulls = with(json!({
+        "filters": null, "target": target, "from": null, "ordering": "ordered", "orderingPolicy": policy,
+        "retry": { "attempts": null, "backoff": "5m", "maxBackoff": null }, "concurrency": null, "sequenceTtl": null,
+        "idempotency": { "ttl": null }, "backlog": null, "deadLetters": null, "paused": null,
+    }));
+    let without = with(json!({
+        "target": { "url": "http://h/" }, "ordering": "ordered", "orderingPolicy": { "sequence": { "attribute": "n" } },
+        "retry": { "backoff": "5m" },
+    }));
+    assert_eq!(Document::parse(&with_nulls), Document::parse(&without));
+    assert!(Document::parse(&without).is_ok());
 }
 
 #[test]
@@ -306,26 +329,13 @@ fn policy() -> impl Strategy<Value = OrderingPolicy> {
     let gap = (1..=1_000_000_000u64, prop_oneof![Just(GapAction::Skip), Just(GapAction::Park)]);
     let failure = prop_oneof![Just(OnFailure::Skip), Just(OnFailure::Park)];
     (key, sequence, start, any::<bool>(), gap, 1..=1000u64, 1024..=1u64 << 40, failure).prop_map(
-        |(
-            key,
-            sequence,
-            start,
-            strict,
-            (gap_timeout_ms, gap_action),
-            buffer_events_max,
-            buffer_bytes_max,
-            on_failure,
-        )| {
-            let start = if sequence.is_some() { start } else { Start::Auto };
+        |(key, source, start, strict, (timeout_ms, action), events_max, bytes_max, on_failure)| {
             OrderingPolicy {
                 key,
-                sequence,
-                start,
+                sequence: source.map(|source| SequenceRule { source, start }),
                 strict,
-                gap_timeout_ms,
-                gap_action,
-                buffer_events_max,
-                buffer_bytes_max,
+                gap: Gap { timeout_ms, action },
+                buffer: Buffer { events_max, bytes_max },
                 on_failure,
             }
         },
@@ -387,7 +397,7 @@ prop_compose! {
             policy: policy.unwrap_or_default(),
             retry: Retry { attempts, backoff_ms, max_backoff_ms: backoff_ms + more_ms, timeout_ms: backoff_ms },
             concurrency,
-            idempotency_ttl_ms: ttl,
+            idempotency: Idempotency { ttl_ms: ttl },
             sequence_ttl_ms,
             backlog: Backlog { events_max: ttl, bytes_max, age_max_ms, on_full },
             dead_letters: DeadLetters { events_max: ttl, ttl_ms: ttl, overflow },

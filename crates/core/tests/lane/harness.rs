@@ -1,8 +1,8 @@
-//! A lane with all that its caller owes it (a disk for what it spills, a log of its steps, marks for ids), the model beside
-//! it, and the checks after each step.
+//! A lane together with the parts that its caller provides (a disk for spilled events, a log of its steps, marks for
+//! ids), a reference model, and the checks after each step.
 
 use crate::model::{Model, View};
-use klambda_core::ids::{Address, LaneNumber, Position, Sequence};
+use klambda_core::ids::{LaneNumber, Locator, Position, Sequence};
 use klambda_core::lane::{Action, Entry, Flag, Input, Lane, Policy, Refused, Turn};
 use klambda_core::subscription::{GapAction, OnFailure, Start};
 use klambda_core::time::Millis;
@@ -28,11 +28,11 @@ pub fn policy() -> Policy {
 }
 
 pub fn entry(position: u64, bytes: u32, now: Millis) -> Entry {
-    let at = Address(position * 100);
+    let at = Locator::new(position * 100);
     Entry { position: Position(position), at, number: LaneNumber(0), accepted: now, bytes, flag: Flag::None }
 }
 
-/// The lane and what it has on disk.
+/// The lane and its entries on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     pub lane: Lane,
@@ -45,7 +45,7 @@ impl Machine {
         Machine { lane: Lane::new(now), chunks: BTreeMap::new(), early: BTreeMap::new() }
     }
 
-    /// One step the way a caller makes it. The actions that only concern the disk are done here.
+    /// Applies one step like a real caller. Performs the actions that concern only the disk.
     pub fn apply(&mut self, input: &Input, policy: &Policy, now: Millis) -> Result<Vec<Action>, Refused> {
         let mut actions = Vec::new();
         if *input == Input::Purge {
@@ -63,7 +63,10 @@ impl Machine {
         self.lane.apply(input, policy, now, &mut actions)?;
         for action in &actions {
             if let Action::SpillEarly { sequence, entry } = action {
-                assert!(self.early.insert(*sequence, *entry).is_none(), "spilled twice");
+                assert!(
+                    self.early.insert(*sequence, *entry).is_none(),
+                    "an early event is spilled only once"
+                );
             }
         }
         actions.retain(|action| !matches!(action, Action::SpillEarly { .. }));
@@ -72,17 +75,17 @@ impl Machine {
     }
 
     fn settle(&mut self, policy: &Policy, now: Millis, actions: &mut Vec<Action>) {
-        if let Some((chunk, entries)) = self.lane.take_chunk() {
-            assert!(self.chunks.insert(chunk, entries).is_none(), "two chunks of one number");
+        if let Some((chunk, entries)) = self.lane.queue_mut().take_chunk() {
+            assert!(self.chunks.insert(chunk, entries).is_none(), "a chunk number is used only once");
         }
-        if let Some(chunk) = self.lane.wanted_chunk() {
-            let entries = self.chunks.remove(&chunk).expect("a wanted chunk is on disk");
-            self.lane.load_chunk(entries.into_iter());
+        if let Some(chunk) = self.lane.queue().wanted_chunk() {
+            let entries = self.chunks.remove(&chunk).expect("the wanted chunk is on disk");
+            self.lane.queue_mut().load_chunk(entries.into_iter());
         }
         while self.lane.wants_early() {
             let lowest = policy.buffer_events_max.clamp(1, 10_000) as usize;
             let found: Vec<_> = self.early.iter().take(lowest).map(|(n, entry)| (*n, *entry)).collect();
-            assert!(!found.is_empty(), "early events are on disk");
+            assert!(!found.is_empty(), "the wanted early events are on disk");
             found.iter().for_each(|(sequence, _)| {
                 self.early.remove(sequence);
             });
@@ -94,8 +97,8 @@ impl Machine {
         let mut row = Vec::new();
         self.lane.encode(&mut row);
         let mut reader = Reader::new(&row);
-        let lane = Lane::decode(&mut reader).expect("a row reads back");
-        assert!(reader.is_empty(), "the row is read to its end");
+        let lane = Lane::decode(&mut reader).expect("an encoded row decodes");
+        assert!(reader.is_empty(), "decoding reads the whole row");
         Machine { lane, ..self.clone() }
     }
 
@@ -131,25 +134,25 @@ impl Machine {
     }
 }
 
-/// Where an event that arrived is. Exactly one at a time, and none is ever lost.
+/// The current place of an event that arrived. An event has exactly one and is never lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Waiting,
     Delivered,
     DeadLetter,
     Dropped,
-    /// Skipped as a duplicate by its sequence.
+    /// Skipped as a duplicate by the watermark.
     Known,
 }
 
-/// A step as the log keeps it, with what was in flight when it was made.
+/// A step as recorded in the log, with the turn that was in flight at that time.
 struct Record {
     running: Option<Turn>,
     input: Input,
     now: Millis,
 }
 
-/// An event's identity: its sequence, and which of several events with that sequence it is.
+/// The identity of an event: its sequence, and its index among the events with that sequence.
 pub type Id = (u64, u8);
 
 pub struct World {
@@ -160,7 +163,7 @@ pub struct World {
     pub letters: BTreeMap<Position, Entry>,
     pub fates: BTreeMap<Position, Fate>,
     marks: BTreeMap<Id, (Millis, Position)>,
-    /// Which event each of our numbers was given to.
+    /// The event that each lane number was assigned to.
     numbers: BTreeMap<LaneNumber, Position>,
     last_in_line: LaneNumber,
     hurried: bool,
@@ -186,9 +189,9 @@ impl World {
         }
     }
 
-    // ---- what happens to it -------------------------------------------------------------------------------
+    // ---- inputs -------------------------------------------------------------------------------------------
 
-    /// A producer sends an event; one that is known by its id goes no further. `bytes` is its size.
+    /// A producer sends an event of this size. Returns `None` if its id is known.
     pub fn send(&mut self, id: Id, bytes: u32) -> Option<Position> {
         if self.knows_id(id) {
             return None;
@@ -198,11 +201,14 @@ impl World {
         if let Some(n) = sequence
             && self.machine.lane.knows(n, &self.policy, self.now)
         {
-            assert!(!self.model.must_take(n.0, self.now), "turned away by the watermark: {n:?}");
+            assert!(!self.model.must_take(n.0, self.now), "wrongly skipped by the watermark: {n:?}");
             self.fates.insert(position, Fate::Known);
             return Some(position);
         }
-        assert!(sequence.is_none_or(|n| !self.model.must_know(n.0, self.now)), "taken although long passed");
+        assert!(
+            sequence.is_none_or(|n| !self.model.must_know(n.0, self.now)),
+            "accepted although its sequence was passed long ago"
+        );
         self.fates.insert(position, Fate::Waiting);
         let entry = entry(position.0, bytes, self.now);
         self.must(Input::Arrived { entry, sequence, taken: false });
@@ -210,7 +216,8 @@ impl World {
         Some(position)
     }
 
-    /// Waiting or a dead letter, or taken within the window; released when it left without success.
+    /// True if the event is pending, is a dead letter, or was accepted within the window. An id is released when its
+    /// event leaves without success.
     fn knows_id(&self, id: Id) -> bool {
         let Some((at, position)) = self.marks.get(&id) else { return false };
         match self.fates[position] {
@@ -226,16 +233,16 @@ impl World {
             return None;
         }
         let (turn, entry) =
-            self.machine.lane.head().map(|(turn, entry)| (turn, *entry)).expect("ready has a head");
+            self.machine.lane.head().map(|(turn, entry)| (turn, *entry)).expect("a ready lane has a head");
         self.machine.lane.started(self.now);
         self.model.started(self.now);
         if turn == Turn::Queue {
-            assert!(entry.number >= self.last_in_line, "the line goes out in the order of its numbers");
+            assert!(entry.number >= self.last_in_line, "the queue is delivered in the order of its numbers");
             self.last_in_line = entry.number;
         } else {
-            assert_eq!(entry.flag, Flag::Late, "what comes back under its old number is late");
+            assert_eq!(entry.flag, Flag::Late, "an event replayed under its old number is flagged late");
         }
-        assert_ne!(entry.number, LaneNumber(0), "what goes out has a number");
+        assert_ne!(entry.number, LaneNumber(0), "a delivered event has a number");
         self.check();
         Some(entry)
     }
@@ -247,7 +254,7 @@ impl World {
         let actions = self.must(Input::Delivered);
         match actions[..] {
             [Action::Delivered(entry)] => Some(entry),
-            _ => panic!("a delivery ends one event: {actions:?}"),
+            _ => panic!("a delivery must complete exactly one event: {actions:?}"),
         }
     }
 
@@ -259,7 +266,7 @@ impl World {
         self.must(Input::Failed { fatal, retry_at })
     }
 
-    /// Starts and acknowledges, as often as it goes.
+    /// Starts and acknowledges deliveries until none can start.
     pub fn deliver_all(&mut self) -> Vec<Entry> {
         let mut delivered = Vec::new();
         while self.machine.lane.in_flight() || self.start().is_some() {
@@ -268,14 +275,14 @@ impl World {
         delivered
     }
 
-    /// The gap timer, if it is due.
+    /// Applies the gap timer if it is due.
     pub fn expire_gap(&mut self) -> Vec<Action> {
         let lane = &self.machine.lane;
         let due = !lane.in_flight() && lane.gap_timer().is_some_and(|at| at <= self.now);
         if due { self.must(Input::GapExpired) } else { Vec::new() }
     }
 
-    /// To the end of the gap timer and over it.
+    /// Moves the clock to the end of the gap timer and applies the timer.
     pub fn wait_for_gap(&mut self) -> Vec<Action> {
         self.now = self.now.max(self.machine.lane.gap_timer().unwrap_or(self.now));
         self.expire_gap()
@@ -283,12 +290,12 @@ impl World {
 
     pub fn requeue(&mut self, nth: usize) {
         let Some(position) = self.letters.keys().nth(nth).copied() else { return };
-        let entry = self.letters.remove(&position).expect("it was just seen");
+        let entry = self.letters.remove(&position).expect("the key was just read from the map");
         self.fates.insert(position, Fate::Waiting);
         self.must(Input::Requeue { entry });
     }
 
-    /// The call is given up without an outcome.
+    /// Abandons the call without an outcome.
     pub fn abandon(&mut self) {
         if self.machine.lane.in_flight() {
             self.machine.lane.abandoned(self.now);
@@ -302,18 +309,16 @@ impl World {
         self.log.clear();
     }
 
-    /// The process dies. What the log says since the checkpoint, applied to the checkpoint's row, is the same lane.
+    /// The process dies. Applying the log since the checkpoint to the checkpoint must give the same lane.
     pub fn crash(&mut self) {
         let mut recovered = self.checkpoint.clone();
         for record in &self.log {
             recovered.lane.set_running(record.running);
-            recovered
-                .apply(&record.input, &self.policy, record.now)
-                .expect("what was logged was not refused");
+            recovered.apply(&record.input, &self.policy, record.now).expect("a logged step was accepted");
         }
         self.machine.lane.abandoned(self.now);
         recovered.lane.abandoned(self.now);
-        assert_eq!(recovered, self.machine, "recovered from its log");
+        assert_eq!(recovered, self.machine, "recovery from the log gives the same lane");
         self.machine = recovered.through_its_row();
         self.model.crashed(self.now);
         self.check();
@@ -322,7 +327,7 @@ impl World {
     pub fn through_its_row(&mut self) {
         if !self.machine.lane.in_flight() {
             let read = self.machine.through_its_row();
-            assert_eq!(read, self.machine, "read back from its row");
+            assert_eq!(read, self.machine, "decoding the row gives the same lane");
             self.machine = read;
         }
     }
@@ -330,10 +335,10 @@ impl World {
     // ---- steps and checks ---------------------------------------------------------------------------------
 
     pub fn must(&mut self, input: Input) -> Vec<Action> {
-        self.apply(input).expect("not refused")
+        self.apply(input).expect("the lane accepts the input")
     }
 
-    /// One step of machine and model, which must agree on everything.
+    /// Applies one step to the machine and the model, which must agree on everything.
     pub fn apply(&mut self, input: Input) -> Result<Vec<Action>, Refused> {
         let running = self.machine.lane.running();
         let refusable = matches!(input, Input::Skip | Input::Discard | Input::Reset { .. } | Input::Replay);
@@ -342,13 +347,13 @@ impl World {
         let result = self.machine.apply(&input, &self.policy, self.now);
         let expected = self.model.step(&input, self.now);
         let (texts, expected) = (result.as_deref().map(sorted), expected.as_deref().map(sorted));
-        assert_eq!(texts, expected, "what follows from {input:?}");
+        assert_eq!(texts, expected, "actions of {input:?}");
         let Ok(actions) = result else {
-            assert_eq!(before.as_ref(), Some(&self.machine), "a refusal changes nothing");
+            assert_eq!(before.as_ref(), Some(&self.machine), "a refused input changes nothing");
             return result;
         };
         if self.machine.early.len() < early_on_disk {
-            // Between two loads the lane shows states that nobody sees.
+            // Between two loads the lane passes through states that are not visible outside.
             self.model.since = self.machine.lane.since();
         }
         actions.iter().for_each(|action| self.note(*action));
@@ -369,17 +374,22 @@ impl World {
         };
         self.number(&entry);
         let was = self.fates.insert(entry.position, fate);
-        assert_eq!(was, Some(Fate::Waiting), "{:?} leaves the lane once, as {fate:?}", entry.position);
+        assert_eq!(
+            was,
+            Some(Fate::Waiting),
+            "{:?} must leave the lane only once, now as {fate:?}",
+            entry.position
+        );
     }
 
     fn number(&mut self, entry: &Entry) {
         if entry.number != LaneNumber(0) {
             let whose = *self.numbers.entry(entry.number).or_insert(entry.position);
-            assert_eq!(whose, entry.position, "number {} is given once", entry.number);
+            assert_eq!(whose, entry.position, "number {} is assigned only once", entry.number);
         }
     }
 
-    /// Many steps that are alike: they are looked at in full at the end only.
+    /// Runs many similar steps with reduced checks. The full checks run once at the end.
     pub fn hurry(&mut self, steps: impl FnOnce(&mut World)) {
         self.hurried = true;
         steps(self);
@@ -401,21 +411,21 @@ impl World {
         assert_eq!(
             given + 1,
             machine.next_number.0,
-            "numbers are contiguous from 1, each given to one event"
+            "numbers are contiguous from 1, each assigned to one event"
         );
         assert_eq!(self.numbers.last_key_value().map_or(0, |(number, _)| number.0), given);
     }
 
     fn check_that_nothing_is_lost(&self, view: &View) {
         let here: BTreeSet<Position> = view.waiting.iter().map(|entry| entry.position).collect();
-        assert_eq!(here.len(), view.waiting.len(), "an event waits in one place");
+        assert_eq!(here.len(), view.waiting.len(), "a pending event is in only one place");
         let should =
             self.fates.iter().filter(|(_, fate)| **fate == Fate::Waiting).map(|(position, _)| *position);
-        assert_eq!(here, should.collect(), "what waits is what arrived and has not left");
+        assert_eq!(here, should.collect(), "the pending events are those that arrived and have not left");
         assert_eq!(view.depth, here.len() as u64);
     }
 
-    /// A lane in which something waits is ready, in flight, due at a time, or waits for a person.
+    /// A lane with pending events is ready, in flight, due at a certain time, or waits for manual action.
     fn check_that_it_goes_on(&self, view: &View) {
         let lane = &self.machine.lane;
         let for_a_person = view.paused || (view.hold.is_some() && view.head.is_none());
@@ -425,7 +435,7 @@ impl World {
         }
         if due.is_some_and(|at| at <= self.now) {
             let gap = view.head.is_none() && view.gap_timer.is_some_and(|at| at <= self.now);
-            assert!(view.ready || gap, "woken for nothing, again and again: {lane:?}");
+            assert!(view.ready || gap, "the lane wakes up but has nothing to do: {lane:?}");
         }
     }
 }

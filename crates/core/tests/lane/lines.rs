@@ -1,7 +1,8 @@
-//! The lines of the semantics page that concern the lane, one by one. The model runs along in every one of them.
+//! One test for each rule of the specification that concerns the lane. The reference model runs along in each of
+//! them.
 
 use crate::harness::{Fate, START, World, policy};
-use klambda_core::ids::{Address, LaneNumber, Position, Sequence};
+use klambda_core::ids::{LaneNumber, Locator, Position, Sequence};
 use klambda_core::lane::{
     Action, CHUNK, Count, Entry, FRONT_MAX, Flag, Hold, Input, Policy, Refused, State, Turn, Why,
 };
@@ -15,7 +16,7 @@ fn world(change: impl FnOnce(&mut Policy)) -> World {
 }
 
 impl World {
-    /// Sends first events with these sequences.
+    /// Sends one event for each of these sequences.
     fn send_all(&mut self, sequences: impl IntoIterator<Item = u64>) {
         for sequence in sequences {
             self.send((sequence, 0), 1);
@@ -24,22 +25,22 @@ impl World {
 
     fn start_and_fail(&mut self, fatal: bool) -> Vec<Action> {
         self.now = self.now.max(self.machine.lane.retry_at().unwrap_or(self.now));
-        self.start().expect("ready");
+        self.start().expect("the lane is ready");
         self.fail(fatal)
     }
 
     fn start_and_deliver(&mut self) -> Entry {
-        self.start().expect("ready");
-        self.deliver().expect("in flight")
+        self.start().expect("the lane is ready");
+        self.deliver().expect("a delivery is in flight")
     }
 
-    /// Everything that goes out now, as (position, number, flag).
+    /// Delivers everything that is deliverable now. Returns (position, number, flag) of each event.
     fn out(&mut self) -> Vec<(u64, u64, Flag)> {
         self.deliver_all().iter().map(|entry| (entry.position.0, entry.number.0, entry.flag)).collect()
     }
 
     fn start_one(&mut self) {
-        self.start().expect("ready");
+        self.start().expect("the lane is ready");
     }
 
     fn fail_one(&mut self) {
@@ -55,7 +56,7 @@ impl World {
     }
 }
 
-/// What was counted, and the gaps that were recorded.
+/// The counted violations and the recorded gaps.
 fn told(actions: &[Action]) -> (Vec<Count>, Vec<(u64, u64)>) {
     let counts = actions.iter().filter_map(|action| match action {
         Action::Count { what, .. } => Some(*what),
@@ -95,9 +96,13 @@ fn line_9_another_first_sequence_waits_one_timeout_and_the_lane_opens_at_the_low
     assert_eq!((world.state(), world.expected()), (State::Gap, None));
     let actions = world.wait_for_gap();
     assert_eq!(world.now, START + 100);
-    assert_eq!(actions, [], "that is no gap");
+    assert_eq!(actions, [], "opening a lane is not a gap");
     assert_eq!(world.out(), [(2, 1, Flag::None)]);
-    assert_eq!((world.state(), world.expected()), (State::Gap, Some(6)), "the next one is");
+    assert_eq!(
+        (world.state(), world.expected()),
+        (State::Gap, Some(6)),
+        "the next missing sequence is a gap"
+    );
 }
 
 #[test]
@@ -113,7 +118,7 @@ fn line_9_what_is_below_the_opening_is_late_for_it_was_passed_just_now() {
 fn line_9_a_person_who_skips_opens_the_lane() {
     let mut world = world(|_| {});
     world.send_all([5]);
-    assert_eq!(world.must(Input::Skip), [], "no gap, no tombstone");
+    assert_eq!(world.must(Input::Skip), [], "opening a lane records no gap");
     assert_eq!(world.out(), [(1, 1, Flag::None)]);
 }
 
@@ -167,14 +172,14 @@ fn line_10_passed_within_the_window_is_late_and_longer_ago_is_known() {
     world.deliver_all();
     world.now = START + 9_999;
     world.send((2, 1), 1);
-    assert_eq!(world.fates[&Position(4)], Fate::DeadLetter, "late");
+    assert_eq!(world.fates[&Position(4)], Fate::DeadLetter, "passed within the window");
     world.now = START + 20_000;
     world.send((2, 2), 1);
-    assert_eq!(world.fates[&Position(5)], Fate::Known, "by the watermark");
+    assert_eq!(world.fates[&Position(5)], Fate::Known, "passed longer ago than the window");
     assert_eq!(world.machine.lane.depth(), 0);
 }
 
-/// The windows follow each other without a gap: one that is over to the millisecond is over.
+/// The windows follow each other without a break: a window ends exactly when its time is up.
 #[test]
 fn line_10_a_window_ends_when_its_time_is_up() {
     let mut world = world(|policy| policy.strict = true);
@@ -187,10 +192,10 @@ fn line_10_a_window_ends_when_its_time_is_up() {
     }
     world.now = START + 20_000;
     world.send((2, 1), 1);
-    assert_eq!(world.fates[&Position(6)], Fate::Known, "passed a window and more ago");
+    assert_eq!(world.fates[&Position(6)], Fate::Known, "passed longer ago than one window");
 }
 
-/// The id window is no part of an epoch: it changes while lanes have a past.
+/// The id window is not part of an epoch: it can change while a lane has a history.
 #[test]
 fn line_10_another_window_makes_nothing_older_than_it_is() {
     for (window_ms, then_ms) in [(86_400_000, 200), (200, 86_400_000)] {
@@ -235,7 +240,7 @@ fn line_10_a_recorded_gap_is_late_for_ever() {
     assert_eq!(world.out(), [(3, 3, Flag::Late)]);
 }
 
-/// More gaps than a lane remembers: what it forgot is late all the same, what it delivered above that is a duplicate.
+/// More gaps than a lane remembers: a forgotten gap is still late; a delivered sequence above it is a duplicate.
 #[test]
 fn line_10_what_may_never_have_been_delivered_is_never_a_duplicate() {
     let mut world = world(|policy| (policy.start, policy.strict) = (Start::First, true));
@@ -255,7 +260,7 @@ fn line_10_what_may_never_have_been_delivered_is_never_a_duplicate() {
     world.now = world.now + 1_000_000;
     for (sequence, is_late) in [(151, true), (150, true), (1, true), (152, false), (153, true), (2199, true)]
     {
-        let position = world.send((sequence, 1), 1).expect("its id is unknown");
+        let position = world.send((sequence, 1), 1).expect("an unknown id");
         let fate = if is_late { Fate::DeadLetter } else { Fate::Known };
         assert_eq!(world.fates[&position], fate, "sequence {sequence}");
     }
@@ -287,7 +292,7 @@ fn line_11_late_under_strict_is_a_dead_letter_beside_the_lane() {
     world.send((1, 1), 1);
     let letter = world.letters[&Position(3)];
     assert_eq!((letter.number, letter.flag), (LaneNumber(0), Flag::Late));
-    assert_eq!(world.machine.lane.hold(), None, "it parks nothing");
+    assert_eq!(world.machine.lane.hold(), None, "a late event does not park the lane");
     assert_eq!(world.out(), [(1, 1, Flag::None), (2, 2, Flag::None)]);
 }
 
@@ -312,7 +317,7 @@ fn line_12_gap_timer_starts_when_nothing_deliverable_is_left_before_the_gap() {
     world.now = START + 500;
     world.start_and_deliver();
     world.start();
-    assert_eq!(world.machine.lane.gap_timer(), None, "the last one is still in flight");
+    assert_eq!(world.machine.lane.gap_timer(), None, "the last event before the gap is still in flight");
     world.now = START + 700;
     world.deliver();
     assert_eq!(world.machine.lane.gap_timer(), Some(START + 800));
@@ -330,7 +335,7 @@ fn line_12_gap_timer_runs_once_per_gap() {
     assert_eq!(
         world.machine.lane.gap_timer(),
         Some(START + 100),
-        "neither early nor late ones start it again"
+        "early and late events do not restart the timer"
     );
 }
 
@@ -368,7 +373,7 @@ fn line_12_gap_timer_is_wall_time_across_restarts_clamped_to_its_length() {
     lane.clamp_timers(&world.policy, 1000, back);
     assert_eq!(lane.gap_timer(), Some(back + 100));
     lane.clamp_timers(&world.policy, 1000, START);
-    assert_eq!(lane.gap_timer(), Some(back + 100), "never later than it was");
+    assert_eq!(lane.gap_timer(), Some(back + 100), "clamping never postpones a timer");
 }
 
 #[test]
@@ -389,13 +394,13 @@ fn line_12_park_waits_for_a_person_or_the_missing_event() {
     assert_eq!(told(&world.wait_for_gap()), (vec![Count::Gap], vec![]));
     assert_eq!((world.state(), world.machine.lane.hold()), (State::Parked, Some(Hold::Gap)));
     assert_eq!(world.machine.lane.wake_at(), None);
-    assert_eq!(world.must(Input::GapExpired), [], "once per gap");
+    assert_eq!(world.must(Input::GapExpired), [], "a gap is counted once");
     world.send_all([2]);
     assert_eq!(world.out(), [(3, 2, Flag::None), (2, 3, Flag::None)]);
     assert_eq!(world.state(), State::Open);
 }
 
-/// A late event leaves its range, which makes two of it or none; ranges that touch are one.
+/// A late event splits, shortens or removes its range. Ranges that touch are merged.
 #[test]
 fn line_12_gaps_are_remembered_as_ranges() {
     let mut world = world(|_| {});
@@ -410,7 +415,11 @@ fn line_12_gaps_are_remembered_as_ranges() {
     world.wait_for_gap();
     world.deliver_all();
     assert_eq!(ranges(&world), [(2, 5), (7, 7)]);
-    assert_eq!(world.machine.lane.gaps().ranges()[0].at, START + 500, "with the time when it was given up");
+    assert_eq!(
+        world.machine.lane.gaps().ranges()[0].at,
+        START + 500,
+        "the range has the time at which the lane gave up"
+    );
     world.send_all([3, 7]);
     assert_eq!(ranges(&world), [(2, 2), (4, 5)]);
     world.send_all([2, 5, 4]);
@@ -421,9 +430,9 @@ fn line_12_gaps_are_remembered_as_ranges() {
     assert_eq!(ranges(&world), [(9, 10)]);
     world.send_all([12]);
     world.wait_for_gap();
-    assert_eq!(ranges(&world), [(9, 11)], "the next gap begins where the last one ends");
+    assert_eq!(ranges(&world), [(9, 11)], "the new gap is merged with the previous one");
     world.must(Input::Reset { expected: Sequence(1) });
-    assert_eq!(ranges(&world), [], "a reset begins anew");
+    assert_eq!(ranges(&world), [], "a reset forgets all gaps");
 }
 
 #[test]
@@ -437,18 +446,19 @@ fn line_12_what_is_counted_names_the_event_its_sequence_and_the_expected_one() {
     };
     let counted = |what, position: u64, sequence: u64, expected: u64| Action::Count {
         what,
-        at: Address(position * 100),
+        at: Locator::new(position * 100),
         sequence: Sequence(sequence),
         expected: Some(Sequence(expected)),
     };
     assert_eq!(arrived(&mut world, 2, 4), [counted(Count::Early, 2, 4, 2)]);
     assert_eq!(arrived(&mut world, 3, 1), [counted(Count::Late, 3, 1, 2)]);
     world.deliver_all();
-    let (from, to, next) = (Sequence(2), Sequence(3), Some(Address(200)));
+    let (from, to, next) = (Sequence(2), Sequence(3), Some(Locator::new(200)));
     assert_eq!(world.wait_for_gap(), [counted(Count::Gap, 2, 4, 2), Action::GapRecorded { from, to, next }]);
 }
 
-/// The missing event opens a parked lane by itself. If the next gap is over the limit too, the lane does not wait for it.
+/// The arrival of the missing event resumes a parked lane. If the next gap exceeds the limit too, the lane does not
+/// wait for it.
 #[test]
 fn line_13_the_next_gap_is_held_against_the_limit_at_once() {
     for buffer_events_max in [2, 3] {
@@ -460,15 +470,15 @@ fn line_13_the_next_gap_is_held_against_the_limit_at_once() {
         world.send_all([3, 5, 7, 9]);
         assert_eq!(world.state(), State::Parked);
         world.send_all([2]);
-        assert_eq!(world.machine.lane.hold(), Some(Hold::Gap), "three wait behind the next gap");
+        assert_eq!(world.machine.lane.hold(), Some(Hold::Gap), "three events wait behind the next gap");
         world.deliver_all();
         assert_eq!(world.machine.lane.missing(), Some((Sequence(4), Sequence(4))));
         world.must(Input::Skip);
         let held = (buffer_events_max == 2).then_some(Hold::Gap);
-        assert_eq!(world.machine.lane.hold(), held, "two wait behind the one after it");
+        assert_eq!(world.machine.lane.hold(), held, "two events wait behind the gap after it");
         world.must(Input::Resume);
         world.deliver_all();
-        assert_eq!(world.state(), State::Gap, "a person asked for one more timeout");
+        assert_eq!(world.state(), State::Gap, "resume waits for one more timeout");
         world.wait_for_gap();
         assert_eq!(world.machine.lane.hold(), Some(Hold::Gap));
     }
@@ -506,7 +516,7 @@ fn line_13_at_the_limit_park_parks_and_later_events_queue_on_disk() {
     assert_eq!(world.machine.lane.missing(), Some((Sequence(6), Sequence(6))));
 }
 
-/// What is beyond the limit in bytes goes to disk, the highest first; what is just within it stays.
+/// Events beyond the byte limit go to disk, the highest sequences first. Events within the limit stay in memory.
 #[test]
 fn line_13_the_limit_in_bytes_bounds_memory_too() {
     for (last, on_disk) in [(4, 0), (5, 1), (9, 1)] {
@@ -514,14 +524,14 @@ fn line_13_the_limit_in_bytes_bounds_memory_too() {
         world.send_all([1]);
         world.deliver_all();
         world.send((3, 0), 6);
-        assert_eq!((world.state(), world.machine.early.len()), (State::Gap, 0), "there is room");
+        assert_eq!((world.state(), world.machine.early.len()), (State::Gap, 0), "the buffer has room");
         world.send((4, 0), last);
         assert_eq!((world.state(), world.machine.early.len()), (State::Parked, on_disk), "6 + {last} bytes");
         assert_eq!(world.machine.lane.buffered(), 2);
     }
 }
 
-/// With early events in memory and higher ones on disk, none overtakes: what comes above memory goes to disk too.
+/// Early events keep their order across memory and disk: an event above those in memory goes to disk too.
 #[test]
 fn line_13_early_events_in_memory_and_on_disk_are_one_order() {
     let mut world = world(|policy| (policy.gap_action, policy.buffer_events_max) = (GapAction::Park, 2));
@@ -537,7 +547,7 @@ fn line_13_early_events_in_memory_and_on_disk_are_one_order() {
     assert!(!world.machine.lane.has_spilled_early() && world.machine.lane.is_idle());
 }
 
-/// A purge passes everything that waited, the highest on disk too, in whatever order it went there.
+/// A purge passes the highest pending sequence, also if it is on disk, regardless of the order of arrival.
 #[test]
 fn line_24_a_purge_goes_on_after_the_highest_that_waited() {
     let mut world = world(|policy| (policy.gap_action, policy.buffer_events_max) = (GapAction::Park, 2));
@@ -556,7 +566,7 @@ fn line_24_a_purge_of_an_empty_lane_changes_and_flags_nothing() {
     world.start_and_deliver();
     world.start();
     let before = world.machine.lane.clone();
-    assert_eq!(world.must(Input::Purge), [], "what is in flight does not wait");
+    assert_eq!(world.must(Input::Purge), [], "an event in flight is not pending");
     assert_eq!(world.machine.lane, before);
     world.deliver();
     assert_eq!(world.must(Input::Purge), []);
@@ -577,7 +587,9 @@ fn line_24_to_delete_the_dead_letter_that_holds_a_lane_hits_exactly_that_one() {
         step(&mut world);
         let mut other = world.machine.lane.clone();
         let mut actions = Vec::new();
-        other.apply(Input::Discard, &world.policy, world.now, &mut actions).expect("it holds the lane");
+        other
+            .apply(Input::Discard, &world.policy, world.now, &mut actions)
+            .expect("a dead letter parks the lane");
         assert!(
             matches!(actions[..], [Action::Unhold(_), Action::Dropped(entry)] if entry.position == Position(2))
         );
@@ -590,13 +602,13 @@ fn line_24_to_delete_the_dead_letter_that_holds_a_lane_hits_exactly_that_one() {
     assert_eq!(world.out(), [(1, 1, Flag::Late), (3, 3, Flag::Gap)]);
 }
 
-/// A purge takes the middle of a long queue with it, and the next one that is as long finds its own.
+/// A purge removes the middle of a long queue on disk. A new queue of the same length is not affected.
 #[test]
 fn line_24_after_the_purge_of_a_long_queue_another_goes_out_whole() {
     let mut world = world(|policy| policy.sequenced = false);
     let long = (FRONT_MAX + 3 * CHUNK) as u64;
     world.hurry(|world| world.send_all(1..=long));
-    assert!(!world.machine.chunks.is_empty(), "its middle is on disk");
+    assert!(!world.machine.chunks.is_empty(), "the middle of the queue is on disk");
     world.must(Input::Purge);
     assert_eq!(world.machine.lane.depth(), 0);
     let mut out = Vec::new();
@@ -614,7 +626,7 @@ fn line_14_an_idle_lane_forgets_the_producers_sequence_and_keeps_our_own() {
     world.deliver_all();
     world.now = START + 999;
     world.send((1, 1), 1);
-    assert_eq!(world.out(), [(3, 3, Flag::Late)], "until then it is late");
+    assert_eq!(world.out(), [(3, 3, Flag::Late)], "late before the TTL");
     world.now = world.now + 1000;
     world.send((1, 2), 1);
     assert_eq!(world.out(), [(4, 4, Flag::None)]);
@@ -656,7 +668,7 @@ fn line_14_a_reset_passes_what_is_buffered_below_it_in_memory_and_on_disk() {
         assert_eq!(world.machine.early.len(), 4);
         world.must(Input::Reset { expected: Sequence(7) });
         assert_eq!((world.expected(), world.machine.lane.buffered()), (Some(9), 1));
-        assert_eq!(world.machine.lane.gap_timer(), None, "there is something to deliver before the next gap");
+        assert_eq!(world.machine.lane.gap_timer(), None, "a deliverable event precedes the next gap");
         let late: Vec<u64> = world.letters.keys().map(|position| position.0).collect();
         let out: Vec<u64> = world.out().iter().map(|out| out.0).collect();
         let (letters, line): (&[u64], &[u64]) =
@@ -673,7 +685,7 @@ fn line_16_three_attempts_are_three_calls_in_all() {
     world.send_all([1]);
     assert_eq!(world.start_and_fail(false), []);
     assert_eq!((world.state(), world.machine.lane.attempts()), (State::Retrying, 1));
-    assert!(!world.machine.lane.is_ready(world.now), "it backs off");
+    assert!(!world.machine.lane.is_ready(world.now), "the lane waits for the backoff");
     assert_eq!(world.start_and_fail(false), []);
     assert!(matches!(world.start_and_fail(false)[..], [Action::Hold(_)]));
     assert_eq!((world.state(), world.machine.lane.attempts_total()), (State::Parked, 3));
@@ -693,7 +705,7 @@ fn line_16_an_attempt_cut_off_by_a_crash_is_made_again_under_the_same_number() {
     world.send_all([1]);
     world.start_and_fail(false);
     world.now = world.now + 50;
-    let before = world.start().expect("ready");
+    let before = world.start().expect("the lane is ready");
     world.crash();
     assert_eq!(world.machine.lane.attempts(), 1);
     assert_eq!(world.start(), Some(before));
@@ -707,7 +719,7 @@ fn line_15_16_a_recovered_log_ends_the_event_that_was_in_flight_and_no_other() {
     world.start();
     world.requeue(0);
     let delivered = world.deliver().map(|entry| entry.position);
-    assert_eq!(delivered, Some(Position(2)), "not the replay that came meanwhile");
+    assert_eq!(delivered, Some(Position(2)), "not the event that was requeued in the meantime");
     world.crash();
     assert_eq!(world.out(), [(1, 1, Flag::Late)]);
     world.send_all([3]);
@@ -716,7 +728,7 @@ fn line_15_16_a_recovered_log_ends_the_event_that_was_in_flight_and_no_other() {
     world.send_all([4]);
     world.deliver();
     world.crash();
-    assert_eq!(world.out(), [(4, 4, Flag::None)], "nor what came after a purge");
+    assert_eq!(world.out(), [(4, 4, Flag::None)], "not the event that arrived after the purge");
 }
 
 #[test]
@@ -731,7 +743,7 @@ fn line_20_numbers_are_contiguous_from_one_and_never_reused() {
     assert_eq!(
         world.out(),
         [(5, 3, Flag::Gap)],
-        "early and late ones took no number, the skipped one keeps its own"
+        "early and late events got no number, the skipped event keeps its number"
     );
 }
 
@@ -753,8 +765,12 @@ fn line_22_an_event_that_failed_at_its_turn_parks_its_lane() {
     world.send_all([1, 2]);
     world.start_and_fail(true);
     assert_eq!((world.state(), world.machine.lane.hold()), (State::Parked, Some(Hold::Failed)));
-    assert_eq!((world.machine.lane.depth(), world.start()), (2, None), "what follows waits behind it");
-    assert!(world.letters.is_empty(), "it is no dead letter outside");
+    assert_eq!(
+        (world.machine.lane.depth(), world.start()),
+        (2, None),
+        "later events wait behind the dead letter"
+    );
+    assert!(world.letters.is_empty(), "the dead letter stays inside the lane");
 }
 
 #[test]
@@ -787,7 +803,11 @@ fn line_23_skip_goes_on_flagged_and_a_replay_keeps_its_number() {
     assert_eq!((next.number, next.flag), (LaneNumber(2), Flag::Gap));
     world.start();
     world.requeue(0);
-    assert_eq!(world.out(), [(3, 3, Flag::None), (1, 1, Flag::Late)], "it waits for what is in flight");
+    assert_eq!(
+        world.out(),
+        [(3, 3, Flag::None), (1, 1, Flag::Late)],
+        "the replay waits for the event in flight"
+    );
 }
 
 #[test]
@@ -811,7 +831,7 @@ fn line_24_resume_tries_the_head_again_with_fresh_attempts() {
     assert_eq!(
         (world.state(), world.machine.lane.attempts_total()),
         (State::Parked, 6),
-        "the total stays visible"
+        "the total includes earlier attempts"
     );
     world.must(Input::Resume);
     assert_eq!(world.out(), [(1, 1, Flag::None), (2, 2, Flag::None)]);
@@ -849,7 +869,10 @@ fn line_24_skip_makes_a_dead_letter_of_the_head_or_a_tombstone_of_the_gap() {
     world.start();
     assert_eq!(world.apply(Input::Skip), Err(Refused::Running));
     world.fail(false);
-    assert!(matches!(world.must(Input::Skip)[..], [Action::DeadLetter { .. }]), "also while it is retried");
+    assert!(
+        matches!(world.must(Input::Skip)[..], [Action::DeadLetter { .. }]),
+        "skip works while the head is retrying"
+    );
     assert_eq!(world.out(), [(2, 2, Flag::Gap)]);
     world.wait_for_gap();
     assert_eq!(told(&world.must(Input::Skip)).1, [(3, 3)]);
@@ -861,14 +884,14 @@ fn line_24_purge_drops_all_that_waits_but_what_is_in_flight() {
     let mut world = world(|policy| (policy.gap_action, policy.buffer_events_max) = (GapAction::Park, 1));
     world.send_all((1..=800).chain([802, 804, 806]));
     world.start();
-    assert!(!world.machine.chunks.is_empty() && !world.machine.early.is_empty(), "also what is on disk");
+    assert!(!world.machine.chunks.is_empty() && !world.machine.early.is_empty(), "some events are on disk");
     let actions = world.must(Input::Purge);
     assert_eq!(actions.iter().filter(|action| matches!(action, Action::Dropped(_))).count(), 802);
-    assert_eq!(told(&actions).1, [(801, 806)], "what was early is waited for no more");
+    assert_eq!(told(&actions).1, [(801, 806)], "the missing sequences are recorded as a gap");
     assert_eq!(world.out(), [(1, 1, Flag::None)]);
     world.send_all([807]);
     assert_eq!(world.out(), [(804, 801, Flag::Gap)]);
-    assert!(world.send((802, 0), 1).is_some(), "ids of what was purged are released");
+    assert!(world.send((802, 0), 1).is_some(), "a purge releases the ids");
 }
 
 #[test]
@@ -908,7 +931,11 @@ fn line_25_a_replay_beside_a_parked_head_has_its_own_attempts() {
     world.start_and_fail(false);
     assert_eq!((world.state(), world.machine.lane.attempts()), (State::Retrying, 1));
     world.must(Input::Replay);
-    assert_eq!(world.machine.lane.head().map(|(turn, _)| turn), Some(Turn::Aside), "it keeps its turn");
+    assert_eq!(
+        world.machine.lane.head().map(|(turn, _)| turn),
+        Some(Turn::Aside),
+        "the replayed event keeps its turn"
+    );
     world.now = world.now + 50;
     assert_eq!(world.start_and_deliver().position, Position(1));
     world.start_and_fail(false);
@@ -932,7 +959,7 @@ fn line_28_a_drop_takes_the_oldest_that_neither_is_in_flight_nor_holds_the_lane(
     assert_eq!(
         world.out(),
         [(1, 1, Flag::None), (4, 4, Flag::Gap)],
-        "the hole is flagged behind it, not on it"
+        "the flag is on the event after the hole, not on the head"
     );
 }
 

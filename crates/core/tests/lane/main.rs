@@ -1,5 +1,5 @@
-//! The lane machine against what the semantics page says of it: line by line (`lines`), against a naive model under random
-//! inputs (`random`), over every state of a small world (`scope`), and what it shows of itself (`shows`).
+//! Tests of the lane machine against its specification: rule by rule (`lines`), against a simple model with random
+//! inputs (`random`), over all states of a small system (`scope`), and its read access (`shows`).
 
 mod harness;
 mod lines;

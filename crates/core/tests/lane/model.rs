@@ -1,48 +1,59 @@
-//! What a lane is, in the plainest words: lists, and the whole history of what was passed and when. No windows, no
-//! chunks on disk, no counters that stand for lists. Written from the semantics page, not from the machine.
+//! A reference model of a lane in the simplest form: plain lists, and the complete history of passed sequences. It
+//! has no windows, no chunks on disk, and no counters that replace lists. It implements the specification
+//! independently of the machine.
 
-use klambda_core::ids::{Address, LaneNumber, Position, Sequence};
+use klambda_core::ids::{LaneNumber, Locator, Position, Sequence};
 use klambda_core::lane::{Action, Count, Entry, Flag, Hold, Input, Policy, Refused, State, Turn, Why};
 use klambda_core::subscription::{GapAction, OnFailure, Start};
 use klambda_core::time::Millis;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Ranges of missing sequences beyond these are forgotten, the lowest first (line 12).
+/// The maximum number of remembered ranges. Beyond it, the lowest are forgotten (rule 12).
 const RANGES_MAX: usize = 1024;
 
 #[derive(Clone, Debug)]
 pub struct Model {
     pub policy: Policy,
     next_number: u64,
-    /// Events with a place, in the order of their turns.
+    /// Queued events, in delivery order.
     line: Vec<Entry>,
-    /// Replayed dead letters that keep their old numbers.
+    /// Replayed dead letters, which keep their old numbers.
     aside: Vec<Entry>,
     early: Vec<(u64, Entry)>,
-    expected: Option<u64>,
-    opening: bool,
-    /// Each time `expected` moved: when, and to what.
-    passed: Vec<(Millis, u64)>,
-    /// Every sequence that was given up and has not come since, one by one.
-    given_up: BTreeSet<u64>,
-    /// The highest of those that were forgotten.
-    forgotten: Option<u64>,
+    producer: Producer,
     gap_until: Option<Millis>,
     gap_parked: bool,
     held: bool,
     paused: bool,
-    in_flight: bool,
-    /// The event that began its turn.
-    turn: Option<(Turn, Position)>,
-    /// Of each waiting event: attempts since it was last given fresh ones, and in all.
-    attempts: BTreeMap<Position, (u32, u32)>,
-    retry_at: Option<Millis>,
+    delivery: Delivery,
     flag_next: bool,
     pub since: Millis,
     active_at: Millis,
 }
 
-/// What a person or a caller can see of a lane.
+#[derive(Clone, Debug, Default)]
+struct Producer {
+    expected: Option<u64>,
+    opening: bool,
+    /// The time and the new value of each change of `expected`.
+    passed: Vec<(Millis, u64)>,
+    /// All sequences that were given up and have not arrived since.
+    given_up: BTreeSet<u64>,
+    /// The highest forgotten sequence.
+    forgotten: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Delivery {
+    in_flight: bool,
+    /// The event that has its turn.
+    turn: Option<(Turn, Position)>,
+    /// For each pending event: attempts since it last got fresh attempts, and total attempts.
+    attempts: BTreeMap<Position, (u32, u32)>,
+    retry_at: Option<Millis>,
+}
+
+/// The observable state of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     pub state: State,
@@ -60,11 +71,11 @@ pub struct View {
     pub retry_at: Option<Millis>,
     pub gap_timer: Option<Millis>,
     pub missing: Option<(Sequence, Sequence)>,
-    /// First and last of each range that was given up.
+    /// The first and last sequence of each range that was given up.
     pub gaps: Vec<(u64, u64)>,
     pub forgotten: Option<u64>,
     pub droppable: u64,
-    /// All that waits, by position.
+    /// All pending events, by position.
     pub waiting: Vec<Entry>,
 }
 
@@ -76,19 +87,12 @@ impl Model {
             line: Vec::new(),
             aside: Vec::new(),
             early: Vec::new(),
-            expected: None,
-            opening: false,
-            passed: Vec::new(),
-            given_up: BTreeSet::new(),
-            forgotten: None,
+            producer: Producer::default(),
             gap_until: None,
             gap_parked: false,
             held: false,
             paused: false,
-            in_flight: false,
-            turn: None,
-            attempts: BTreeMap::new(),
-            retry_at: None,
+            delivery: Delivery::default(),
             flag_next: false,
             since: now,
             active_at: now,
@@ -133,16 +137,16 @@ impl Model {
     }
 
     pub fn started(&mut self, now: Millis) {
-        let (turn, entry) = self.head().expect("a delivery starts with a head");
-        self.turn = Some((turn, entry.position));
-        self.in_flight = true;
+        let (turn, entry) = self.head().expect("a lane that starts a delivery has a head");
+        self.delivery.turn = Some((turn, entry.position));
+        self.delivery.in_flight = true;
         self.since = now;
     }
 
-    /// The process dies, or the call is given up: an attempt without an outcome was not made.
+    /// The process dies, or the call is abandoned. An attempt without an outcome does not count.
     pub fn crashed(&mut self, now: Millis) {
-        self.in_flight = false;
-        self.turn = self.turn.filter(|(_, position)| self.attempts_of(*position).0 > 0);
+        self.delivery.in_flight = false;
+        self.delivery.turn = self.delivery.turn.filter(|(_, position)| self.attempts_of(*position).0 > 0);
         self.since = now;
     }
 
@@ -150,7 +154,7 @@ impl Model {
         let mut waiting: Vec<Entry> = self.aside.iter().chain(&self.line).copied().collect();
         waiting.extend(self.early.iter().map(|(_, entry)| *entry));
         waiting.sort_by_key(|entry| entry.position);
-        let unavailable = u64::from(self.in_flight) + u64::from(self.held);
+        let unavailable = u64::from(self.delivery.in_flight) + u64::from(self.held);
         View {
             state: self.state(),
             since: self.since,
@@ -158,17 +162,17 @@ impl Model {
             ready: self.is_ready(now),
             depth: waiting.len() as u64,
             buffered: self.early.len() as u64,
-            expected: self.expected.map(Sequence),
+            expected: self.producer.expected.map(Sequence),
             next_number: LaneNumber(self.next_number),
             hold: if self.held { Some(Hold::Failed) } else { self.gap_parked.then_some(Hold::Gap) },
             paused: self.paused,
-            attempts: self.turn.map_or(0, |(_, position)| self.attempts_of(position).0),
+            attempts: self.delivery.turn.map_or(0, |(_, position)| self.attempts_of(position).0),
             attempts_total: self.attempts_total(),
-            retry_at: self.retry_at,
+            retry_at: self.delivery.retry_at,
             gap_timer: self.gap_until.filter(|_| !self.gap_parked),
             missing: self.missing().map(|(from, to)| (Sequence(from), Sequence(to))),
             gaps: self.ranges(),
-            forgotten: self.forgotten,
+            forgotten: self.producer.forgotten,
             droppable: waiting.len() as u64 - unavailable,
             waiting,
         }
@@ -176,20 +180,21 @@ impl Model {
 
     fn state(&self) -> State {
         match () {
-            () if self.in_flight => State::Running,
+            () if self.delivery.in_flight => State::Running,
             () if self.paused => State::Paused,
-            () if self.retry_at.is_some() => State::Retrying,
+            () if self.delivery.retry_at.is_some() => State::Retrying,
             () if self.held || self.gap_parked => State::Parked,
             () if self.gap_until.is_some() && self.head().is_none() => State::Gap,
             () => State::Open,
         }
     }
 
-    /// Who is delivered next: whoever began, else a replay, else the line unless its head is a dead letter.
+    /// The next event to deliver: the one that has its turn, else a replayed one, else the head of the line unless it
+    /// is a dead letter.
     pub fn head(&self) -> Option<(Turn, Entry)> {
         let next_aside = self.aside.first().map(|entry| (Turn::Aside, *entry));
         let next_in_line = self.line.first().map(|entry| (Turn::Queue, *entry));
-        match self.turn {
+        match self.delivery.turn {
             Some((Turn::Aside, _)) => next_aside,
             Some((Turn::Queue, _)) => next_in_line,
             None => next_aside.or(next_in_line.filter(|_| !self.held)),
@@ -197,21 +202,25 @@ impl Model {
     }
 
     fn is_ready(&self, now: Millis) -> bool {
-        let backing_off = self.retry_at.is_some_and(|at| now < at);
-        !self.in_flight && !self.paused && !backing_off && self.head().is_some()
+        let backing_off = self.delivery.retry_at.is_some_and(|at| now < at);
+        !self.delivery.in_flight && !self.paused && !backing_off && self.head().is_some()
     }
 
     fn attempts_of(&self, position: Position) -> (u32, u32) {
-        self.attempts.get(&position).copied().unwrap_or_default()
+        self.delivery.attempts.get(&position).copied().unwrap_or_default()
     }
 
     fn attempts_total(&self) -> u32 {
-        let whose = self.turn.map(|(_, position)| position).or(self.line.first().map(|entry| entry.position));
+        let whose = self
+            .delivery
+            .turn
+            .map(|(_, position)| position)
+            .or(self.line.first().map(|entry| entry.position));
         whose.map_or(0, |position| self.attempts_of(position).1)
     }
 
     fn missing(&self) -> Option<(u64, u64)> {
-        Some((self.expected?, self.lowest()?.saturating_sub(1)))
+        Some((self.producer.expected?, self.lowest()?.saturating_sub(1)))
     }
 
     fn lowest(&self) -> Option<u64> {
@@ -222,16 +231,16 @@ impl Model {
 
     fn arrived(&mut self, entry: Entry, sequence: u64, now: Millis, actions: &mut Vec<Action>) {
         self.forget_after_ttl(now);
-        if self.expected.is_none() {
+        if self.producer.expected.is_none() {
             match self.policy.start {
                 Start::At(first) => self.open_at(first, now),
                 Start::First => self.open_at(sequence, now),
                 Start::Auto if sequence <= 1 => self.open_at(sequence, now),
-                Start::Auto => self.opening = true,
+                Start::Auto => self.producer.opening = true,
             }
         }
         let buffered_already = self.early.iter().any(|(other, _)| *other == sequence);
-        match self.expected {
+        match self.producer.expected {
             Some(expected) if sequence == expected => {
                 self.place(entry);
                 self.pass_to(sequence + 1, now);
@@ -240,7 +249,7 @@ impl Model {
                 self.keep_to_limit(now, actions);
             }
             Some(expected) if sequence < expected => {
-                self.given_up.remove(&sequence);
+                self.producer.given_up.remove(&sequence);
                 self.forget_lowest();
                 self.late(entry, sequence, actions);
             }
@@ -249,23 +258,29 @@ impl Model {
         }
     }
 
-    /// Not passed, in a recorded gap, or passed less than one window ago: it must be taken.
+    /// True if the lane must accept the sequence: not passed, in a recorded gap, or passed less than one window ago.
     pub fn must_take(&self, sequence: u64, now: Millis) -> bool {
         self.passed_for(sequence, now).is_none_or(|age| age < self.policy.window_ms)
     }
 
-    /// Passed two windows ago or more: it must be turned away. Between the two the machine may choose.
+    /// True if the lane must skip the sequence: passed at least two windows ago. In between, the machine may do
+    /// either.
     pub fn must_know(&self, sequence: u64, now: Millis) -> bool {
         self.passed_for(sequence, now).is_some_and(|age| age / 2 >= self.policy.window_ms)
     }
 
-    /// For how long the lane has been past this sequence, if it is and remembers it.
+    /// How long ago the lane passed this sequence. `None` if it did not, or does not remember.
     fn passed_for(&self, sequence: u64, now: Millis) -> Option<u64> {
-        let in_gap = self.given_up.contains(&sequence) || Some(sequence) <= self.forgotten;
-        if in_gap || self.forgets(now) || self.expected.is_none_or(|expected| sequence >= expected) {
+        let in_gap = self.producer.given_up.contains(&sequence) || Some(sequence) <= self.producer.forgotten;
+        if in_gap || self.forgets(now) || self.producer.expected.is_none_or(|expected| sequence >= expected) {
             return None;
         }
-        let (at, _) = self.passed.iter().find(|(_, expected)| *expected > sequence).expect("it was passed");
+        let (at, _) = self
+            .producer
+            .passed
+            .iter()
+            .find(|(_, expected)| *expected > sequence)
+            .expect("the sequence was passed");
         Some(now.since(*at))
     }
 
@@ -277,21 +292,21 @@ impl Model {
 
     fn forget_after_ttl(&mut self, now: Millis) {
         if self.forgets(now) {
-            self.expected = None;
+            self.producer.expected = None;
             self.forget_gaps();
-            self.passed.clear();
+            self.producer.passed.clear();
         }
     }
 
     fn open_at(&mut self, first: u64, now: Millis) {
-        self.opening = false;
+        self.producer.opening = false;
         self.gap_until = None;
         self.pass_to(first, now);
     }
 
     fn pass_to(&mut self, expected: u64, now: Millis) {
-        self.expected = Some(expected);
-        self.passed.push((now, expected));
+        self.producer.expected = Some(expected);
+        self.producer.passed.push((now, expected));
     }
 
     fn late(&mut self, mut entry: Entry, sequence: u64, actions: &mut Vec<Action>) {
@@ -314,14 +329,14 @@ impl Model {
     }
 
     fn buffer(&mut self, entry: Entry, sequence: u64, now: Millis, actions: &mut Vec<Action>) {
-        if self.expected.is_some() {
+        if self.producer.expected.is_some() {
             self.count(Count::Early, &entry, sequence, actions);
         }
         self.early.push((sequence, entry));
         self.keep_to_limit(now, actions);
     }
 
-    /// A gap that is over the limit is not waited for, be it the one at hand or the next.
+    /// Gives up a gap that exceeds the limit, and all further gaps that do.
     fn keep_to_limit(&mut self, now: Millis, actions: &mut Vec<Action>) {
         while self.is_buffer_full() && !self.gap_parked {
             self.gap_is_over(now, actions);
@@ -329,7 +344,7 @@ impl Model {
     }
 
     fn count(&self, what: Count, entry: &Entry, sequence: u64, actions: &mut Vec<Action>) {
-        let (at, expected) = (entry.at, self.expected.map(Sequence));
+        let (at, expected) = (entry.at, self.producer.expected.map(Sequence));
         actions.push(Action::Count { what, at, sequence: Sequence(sequence), expected });
     }
 
@@ -343,7 +358,9 @@ impl Model {
     }
 
     fn drain(&mut self, now: Millis) {
-        while let Some(next) = self.early.iter().position(|(sequence, _)| Some(*sequence) == self.expected) {
+        while let Some(next) =
+            self.early.iter().position(|(sequence, _)| Some(*sequence) == self.producer.expected)
+        {
             let (sequence, entry) = self.early.remove(next);
             self.place(entry);
             self.pass_to(sequence + 1, now);
@@ -357,7 +374,7 @@ impl Model {
         self.gap_parked = false;
     }
 
-    /// From the moment nothing deliverable is left before the gap, once per gap.
+    /// Starts the timer once per gap, when no deliverable event is left before the gap.
     fn watch_gap(&mut self, now: Millis) {
         if self.early.is_empty() {
             self.close_gap();
@@ -368,7 +385,7 @@ impl Model {
 
     fn gap_is_over(&mut self, now: Millis, actions: &mut Vec<Action>) {
         let Some(lowest) = self.lowest() else { return };
-        if self.opening {
+        if self.producer.opening {
             self.open_at(lowest, now);
             return self.drain(now);
         }
@@ -383,7 +400,7 @@ impl Model {
     }
 
     fn tombstone(&mut self, now: Millis, actions: &mut Vec<Action>) {
-        let (from, to) = self.missing().expect("a gap has missing sequences");
+        let (from, to) = self.missing().expect("a gap has at least one missing sequence");
         let next = self.first_early().map(|(_, entry)| entry.at);
         self.record_gap(from, to, next, actions);
         self.pass_to(to + 1, now);
@@ -398,16 +415,16 @@ impl Model {
         }
     }
 
-    fn record_gap(&mut self, from: u64, to: u64, next: Option<Address>, actions: &mut Vec<Action>) {
-        self.given_up.extend(from..=to);
+    fn record_gap(&mut self, from: u64, to: u64, next: Option<Locator>, actions: &mut Vec<Action>) {
+        self.producer.given_up.extend(from..=to);
         self.forget_lowest();
         actions.push(Action::GapRecorded { from: Sequence(from), to: Sequence(to), next });
     }
 
-    /// Neighbours are one range.
+    /// Adjacent sequences form one range.
     fn ranges(&self) -> Vec<(u64, u64)> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
-        for sequence in &self.given_up {
+        for sequence in &self.producer.given_up {
             match ranges.last_mut() {
                 Some((_, to)) if *to + 1 == *sequence => *to = *sequence,
                 _ => ranges.push((*sequence, *sequence)),
@@ -419,51 +436,51 @@ impl Model {
     fn forget_lowest(&mut self) {
         let ranges = self.ranges();
         for (_, to) in &ranges[..ranges.len().saturating_sub(RANGES_MAX)] {
-            self.forgotten = self.forgotten.max(Some(*to));
-            self.given_up.retain(|sequence| sequence > to);
+            self.producer.forgotten = self.producer.forgotten.max(Some(*to));
+            self.producer.given_up.retain(|sequence| sequence > to);
         }
     }
 
     fn forget_gaps(&mut self) {
-        self.given_up.clear();
-        self.forgotten = None;
+        self.producer.given_up.clear();
+        self.producer.forgotten = None;
     }
 
     // ---- leaving ------------------------------------------------------------------------------------------
 
-    /// The event whose turn it is leaves its place.
+    /// Removes the event whose turn it is.
     fn leave(&mut self) -> Entry {
-        let (turn, entry) = self.head().expect("an outcome has an event");
+        let (turn, entry) = self.head().expect("an outcome belongs to an event");
         match turn {
             Turn::Aside => self.aside.remove(0),
             Turn::Queue => self.line.remove(0),
         };
-        self.in_flight = false;
+        self.delivery.in_flight = false;
         self.gone(entry.position);
         entry
     }
 
     fn gone(&mut self, position: Position) {
-        self.attempts.remove(&position);
-        if self.turn.is_some_and(|(_, whose)| whose == position) {
-            self.turn = None;
-            self.retry_at = None;
+        self.delivery.attempts.remove(&position);
+        if self.delivery.turn.is_some_and(|(_, whose)| whose == position) {
+            self.delivery.turn = None;
+            self.delivery.retry_at = None;
         }
     }
 
     fn failed(&mut self, fatal: bool, retry_at: Millis, actions: &mut Vec<Action>) {
-        let (turn, entry) = self.head().expect("an outcome has an event");
-        self.in_flight = false;
-        self.turn = Some((turn, entry.position));
-        let attempts = self.attempts.entry(entry.position).or_default();
+        let (turn, entry) = self.head().expect("an outcome belongs to an event");
+        self.delivery.in_flight = false;
+        self.delivery.turn = Some((turn, entry.position));
+        let attempts = self.delivery.attempts.entry(entry.position).or_default();
         *attempts = (attempts.0 + 1, attempts.1 + 1);
         let last = self.policy.attempts_max.is_some_and(|max| attempts.0 >= max);
         if !fatal && !last {
-            self.retry_at = Some(retry_at);
+            self.delivery.retry_at = Some(retry_at);
         } else if turn == Turn::Queue && self.policy.on_failure == OnFailure::Park {
             attempts.0 = 0;
-            self.turn = None;
-            self.retry_at = None;
+            self.delivery.turn = None;
+            self.delivery.retry_at = None;
             self.held = true;
             actions.push(Action::Hold(entry));
         } else {
@@ -471,9 +488,10 @@ impl Model {
         }
     }
 
-    /// The event whose turn it is becomes a dead letter outside; a hole in the line is flagged on what follows.
+    /// The event whose turn it is becomes a dead letter outside the lane. If it was in the line, the next event is
+    /// flagged.
     fn give_up(&mut self, actions: &mut Vec<Action>) {
-        let (turn, _) = self.head().expect("someone to give up");
+        let (turn, _) = self.head().expect("an event has its turn");
         let entry = self.leave();
         actions.push(Action::DeadLetter { entry, why: Why::Failed });
         if turn == Turn::Queue {
@@ -481,7 +499,7 @@ impl Model {
         }
     }
 
-    /// What follows from this place on, and is in order, follows a hole.
+    /// Flags the first event from this place on that is not late.
     fn flag(&mut self, place: usize) {
         match self.line.iter_mut().skip(place).find(|next| next.flag != Flag::Late) {
             Some(next) => next.flag = Flag::Gap,
@@ -501,22 +519,22 @@ impl Model {
         self.paused = false;
         self.close_gap();
         self.unhold(actions);
-        if let Some((_, position)) = self.turn
-            && let Some(attempts) = self.attempts.get_mut(&position)
+        if let Some((_, position)) = self.delivery.turn
+            && let Some(attempts) = self.delivery.attempts.get_mut(&position)
         {
             attempts.0 = 0;
         }
-        self.retry_at = None;
-        if !self.in_flight {
-            self.turn = None;
+        self.delivery.retry_at = None;
+        if !self.delivery.in_flight {
+            self.delivery.turn = None;
         }
     }
 
     fn skip(&mut self, now: Millis, actions: &mut Vec<Action>) -> Result<(), Refused> {
-        if self.in_flight {
+        if self.delivery.in_flight {
             return Err(Refused::Running);
         }
-        if self.turn.is_some() {
+        if self.delivery.turn.is_some() {
             self.give_up(actions);
         } else if self.held {
             self.unhold(actions);
@@ -526,13 +544,13 @@ impl Model {
             self.flag(0);
         } else if self.gap_until.is_none() && !self.gap_parked {
             return Err(Refused::NothingToSkip);
-        } else if self.opening {
-            let lowest = self.lowest().expect("an opening lane has an early event");
+        } else if self.producer.opening {
+            let lowest = self.lowest().expect("a lane that is opening has an early event");
             self.open_at(lowest, now);
             self.drain(now);
             self.keep_to_limit(now, actions);
         } else {
-            // Counted already when it was parked.
+            // A parked gap was already counted.
             if !self.gap_parked {
                 self.count_gap(actions);
             }
@@ -544,16 +562,17 @@ impl Model {
 
     fn purge(&mut self, now: Millis, actions: &mut Vec<Action>) {
         let all: Vec<Entry> = self.view(now).waiting;
-        if all.len() as u64 == u64::from(self.in_flight) {
+        if all.len() as u64 == u64::from(self.delivery.in_flight) {
             return;
         }
         self.unhold(actions);
-        let kept = self.turn.filter(|_| self.in_flight).map(|(_, position)| position);
+        let kept = self.delivery.turn.filter(|_| self.delivery.in_flight).map(|(_, position)| position);
         for entry in all.into_iter().filter(|entry| Some(entry.position) != kept) {
             self.gone(entry.position);
             actions.push(Action::Dropped(entry));
         }
-        if let (Some(expected), Some(highest)) = (self.expected, self.early.iter().map(|early| early.0).max())
+        if let (Some(expected), Some(highest)) =
+            (self.producer.expected, self.early.iter().map(|early| early.0).max())
         {
             self.record_gap(expected, highest, None, actions);
             self.pass_to(highest + 1, now);
@@ -561,7 +580,7 @@ impl Model {
         self.line.retain(|entry| Some(entry.position) == kept);
         self.aside.retain(|entry| Some(entry.position) == kept);
         self.early.clear();
-        self.opening = false;
+        self.producer.opening = false;
         self.close_gap();
         self.flag_next = true;
     }
@@ -570,10 +589,10 @@ impl Model {
         if !self.policy.sequenced {
             return Err(Refused::NotSequenced);
         }
-        self.opening = false;
+        self.producer.opening = false;
         self.close_gap();
         self.forget_gaps();
-        self.passed.clear();
+        self.producer.passed.clear();
         self.pass_to(expected, now);
         let mut passed: Vec<(u64, Entry)> =
             self.early.iter().copied().filter(|(n, _)| *n < expected).collect();
@@ -585,7 +604,7 @@ impl Model {
         Ok(())
     }
 
-    /// The dead letter that holds the lane, and no other.
+    /// Removes only the dead letter that parks the lane.
     fn discard(&mut self, actions: &mut Vec<Action>) {
         self.unhold(actions);
         let entry = self.line.remove(0);
@@ -599,7 +618,7 @@ impl Model {
         if entry.number == LaneNumber(0) {
             return self.place(entry);
         }
-        // Behind all that come before it in the lane, and never before one that was tried.
+        // After all lower numbers, but never before an event that was already attempted.
         let mut place = self.aside.len();
         while place > 0
             && self.aside[place - 1].number > entry.number
@@ -612,11 +631,11 @@ impl Model {
 
     fn is_first_aside_begun(&self) -> bool {
         let tried = self.aside.first().is_some_and(|first| self.attempts_of(first.position).1 > 0);
-        tried || self.turn.is_some_and(|(turn, _)| turn == Turn::Aside)
+        tried || self.delivery.turn.is_some_and(|(turn, _)| turn == Turn::Aside)
     }
 
     fn drop_oldest(&mut self, actions: &mut Vec<Action>) {
-        let running = self.turn.filter(|_| self.in_flight).map(|(_, position)| position);
+        let running = self.delivery.turn.filter(|_| self.delivery.in_flight).map(|(_, position)| position);
         let held = self.line.first().filter(|_| self.held).map(|entry| entry.position);
         let free = |entry: &Entry| Some(entry.position) != running && Some(entry.position) != held;
         let lowest = self.lowest();

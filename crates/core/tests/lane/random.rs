@@ -1,4 +1,5 @@
-//! Machine and model under the same random inputs, every policy, with crashes and rows in between.
+//! Runs the machine and the model with the same random inputs and all policies, including crashes and round trips
+//! through the row encoding.
 
 use crate::harness::{Fate, World, policy};
 use klambda_core::ids::Sequence;
@@ -9,17 +10,17 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// An event whose sequence is this far from the expected one, the nth with that sequence.
+    /// Sends the nth event of a sequence, given by its distance from the expected one.
     Send {
         offset: i8,
         nth: u8,
         bytes: u32,
     },
-    /// As many events as make the queue's middle go to disk, in order.
+    /// Sends events in order, enough to move the middle of the queue to disk.
     Burst {
         events: u16,
     },
-    /// As `Send`, from far below.
+    /// Like `Send`, with a sequence far below the expected one.
     SendLate {
         offset: i16,
         nth: u8,
@@ -29,7 +30,7 @@ enum Op {
     DeliverMany {
         events: u16,
     },
-    /// As many gaps, each given up at once.
+    /// Creates this number of gaps and gives up each one immediately.
     Gaps {
         gaps: u16,
     },
@@ -109,7 +110,7 @@ fn any_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// As `any_op`, with queues that are longer than memory wants them.
+/// Like `any_op`, with queues that exceed their memory limit.
 fn any_long_op() -> impl Strategy<Value = Op> {
     let chunks = (FRONT_MAX + 3 * CHUNK) as u16;
     prop_oneof![
@@ -121,7 +122,8 @@ fn any_long_op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The expected sequence, or where a lane that has none begins; without sequences a number of its own for each event.
+/// The expected sequence, or the first one of a lane that expects none. Without sequences, a unique number for each
+/// event.
 fn next(world: &World, first: u64) -> u64 {
     match world.machine.lane.expected() {
         Some(expected) => expected.0,
@@ -185,7 +187,7 @@ fn run(world: &mut World, op: &Op) {
     }
 }
 
-/// A person helps wherever one is needed: in the end everything goes out.
+/// Takes manual action wherever a lane needs it, until no event is pending.
 fn finish(world: &mut World) {
     let mut rounds = 0;
     while world.machine.lane.depth() > 0 {
@@ -197,7 +199,7 @@ fn finish(world: &mut World) {
             world.must(Input::Skip);
         }
         rounds += 1;
-        assert!(rounds < 1000, "never done: {:?}", world.machine.lane);
+        assert!(rounds < 1000, "the lane never becomes idle: {:?}", world.machine.lane);
     }
     world.crash();
     assert!(world.fates.values().all(|fate| *fate != Fate::Waiting));

@@ -1,6 +1,6 @@
-//! Every state of a small world: two keys, four events each of which two share a sequence, sent in any order, again or
-//! not at all; calls that succeed, fail or are cut off by a crash; gap timers; a person who resumes or skips.
-//! Breadth first, so that whatever is wrong shows up by its shortest way.
+//! Explores all states of a small system: two keys; four events per key, two of which share a sequence, sent in any
+//! order, repeatedly or not at all; calls that succeed, fail or are interrupted by a crash; gap timers; a user who
+//! resumes or skips. The search is breadth-first, so it finds the shortest path to an error.
 
 use crate::harness::{Machine, START, entry, policy};
 use klambda_core::ids::{LaneNumber, Position, Sequence};
@@ -23,7 +23,7 @@ enum Fate {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Move {
-    /// Sent for the first time, or again.
+    /// The first send or a repetition.
     Send(usize),
     Start,
     Deliver,
@@ -34,11 +34,11 @@ enum Move {
     Resume,
     Skip,
     Replay(usize),
-    /// The process dies, and all keys with it.
+    /// The process dies, which affects all keys.
     Crash,
 }
 
-/// One key: its lane, and what an observer knows of its events.
+/// One key: its lane, and the observed state of its events.
 #[derive(Clone)]
 struct Key {
     machine: Machine,
@@ -86,10 +86,10 @@ impl Key {
         }
     }
 
-    /// Time stands still: a timer that is offered is due.
+    /// The clock does not advance: every timer that is offered is due.
     fn make(&mut self, step: Move, policy: &Policy) {
         match step {
-            // Known by its id: it goes no further.
+            // The id is known, so the event is skipped.
             Move::Send(n) if self.fates[n] != Fate::NotSent => {}
             Move::Send(n) => {
                 self.fates[n] = Fate::Waiting;
@@ -118,15 +118,15 @@ impl Key {
 
     fn start(&mut self, policy: &Policy) {
         let (turn, entry) =
-            self.machine.lane.head().map(|(turn, entry)| (turn, *entry)).expect("ready has a head");
+            self.machine.lane.head().map(|(turn, entry)| (turn, *entry)).expect("a ready lane has a head");
         self.machine.lane.started(START);
         if turn == Turn::Queue {
-            assert!(entry.number >= self.last_number, "the line goes out in the order of its numbers");
+            assert!(entry.number >= self.last_number, "the queue is delivered in the order of its numbers");
             self.last_number = entry.number;
         }
         if policy.sequenced && entry.flag != Flag::Late {
             let sequence = SEQUENCES[entry.position.0 as usize - 1];
-            assert!(sequence >= self.last_sequence, "what is not late goes out in the producer's order");
+            assert!(sequence >= self.last_sequence, "events that are not late follow the producer's order");
             self.last_sequence = sequence;
         }
     }
@@ -136,27 +136,27 @@ impl Key {
         before.lane.abandoned(START);
         self.machine = self.machine.through_its_row();
         self.machine.lane.abandoned(START);
-        assert_eq!(before, self.machine, "a crash loses nothing but the open request");
+        assert_eq!(before, self.machine, "a crash loses only the open request");
     }
 
     fn apply(&mut self, input: Input, policy: &Policy) {
-        let actions = self.machine.apply(&input, policy, START).expect("only what fits is done");
+        let actions = self.machine.apply(&input, policy, START).expect("only valid moves are made");
         for action in actions {
             let (entry, fate) = match action {
                 Action::Delivered(entry) => (entry, Fate::Delivered),
                 Action::DeadLetter { entry, why } => {
                     assert!(
                         why == Why::Failed || policy.strict,
-                        "late is a dead letter only where order is strict"
+                        "a late event is a dead letter only with strict order"
                     );
                     self.letters[entry.position.0 as usize - 1] = Some(entry);
                     (entry, Fate::DeadLetter)
                 }
-                Action::Dropped(_) => panic!("nothing was to be dropped: {action:?}"),
+                Action::Dropped(_) => panic!("no event may be dropped: {action:?}"),
                 _ => continue,
             };
             let was = std::mem::replace(&mut self.fates[entry.position.0 as usize - 1], fate);
-            assert_eq!(was, Fate::Waiting, "an event leaves once");
+            assert_eq!(was, Fate::Waiting, "an event leaves only once");
         }
     }
 
@@ -176,11 +176,11 @@ impl Key {
         numbers.sort_unstable();
         numbers.dedup();
         let numbered = self.machine.waiting().filter(|entry| entry.number.0 > 0).count();
-        assert_eq!(numbers.len(), numbered, "no number is given twice");
+        assert_eq!(numbers.len(), numbered, "each number is assigned only once");
         assert!(numbers.last().is_none_or(|last| *last < lane.next_number().0));
     }
 
-    /// 128 bits, so that two states are not taken for one.
+    /// 128 bits, so that different states do not collide.
     fn fingerprint(&self) -> (u64, u64) {
         let hash = |salt: u8| {
             let mut hasher = DefaultHasher::new();
@@ -197,21 +197,21 @@ impl Key {
         let sides = (self.machine.lane.running().map(|turn| turn == Turn::Aside), self.machine.early.len());
         (row, sides, self.fates, self.last_number, self.last_sequence).hash(hasher);
         (self.replays_left, self.faults_left).hash(hasher);
-        // What a dead letter is, beyond being one, is its number.
+        // A dead letter differs from others only in its number.
         self.letters.map(|letter| letter.map(|entry| entry.number)).hash(hasher);
     }
 }
 
-/// What each move leads to; a crash is the first.
+/// The state that each move leads to. The first move is the crash.
 type Edges = Rc<[(Move, u32)]>;
 
-/// The states of a key and the moves between them, each computed once: keys do not touch each other, so a world is a pair
-/// of them.
+/// The states of one key and the moves between them, each computed once. Keys are independent, so a system state is a
+/// pair of key states.
 struct Graph {
     policy: Policy,
     keys: Vec<Key>,
     ids: HashMap<(u64, u64), u32>,
-    /// How a state was first reached, to tell the way there.
+    /// The first move that reached each state, to print the path to an error.
     came_from: Vec<Option<(u32, Move)>>,
     edges: Vec<Option<Edges>>,
 }
@@ -273,7 +273,7 @@ impl Graph {
         way
     }
 
-    /// All that one key can come to.
+    /// Explores all reachable states of one key.
     fn exhaust(&mut self) -> usize {
         let mut id = 0;
         while id < self.keys.len() {
@@ -283,7 +283,7 @@ impl Graph {
         id
     }
 
-    /// All that two keys can come to in so many moves. Which of them is which does not matter.
+    /// Explores all states that two keys can reach in `depth` moves. The order of the two keys does not matter.
     fn pairs(&mut self, depth: usize) -> usize {
         let mut seen = HashSet::from([(0, 0)]);
         let mut frontier = vec![(0, 0)];
@@ -330,9 +330,9 @@ fn every_state_of_a_small_world_keeps_the_promises() {
         let mut graph = Graph::new(policy);
         let pairs = graph.pairs(DEPTH);
         let keys = graph.exhaust();
-        println!("{name}: {pairs} states of two keys to depth {DEPTH}, {keys} of one key to the end");
+        println!("{name}: {pairs} states of two keys up to depth {DEPTH}, {keys} states of one key");
         all += pairs + keys;
     }
-    println!("{all} states in all");
-    assert!(all > 1_000_000, "the world is not as small as that");
+    println!("{all} states in total");
+    assert!(all > 1_000_000, "the search covers more than a million states");
 }

@@ -1,4 +1,4 @@
-//! What a lane shows of itself to those who keep it.
+//! Tests of the read access to a lane.
 
 use crate::harness::{START, World, entry, policy};
 use klambda_core::ids::{Position, Sequence};
@@ -10,7 +10,7 @@ fn position(entry: Option<&Entry>) -> Option<u64> {
     entry.map(|entry| entry.position.0)
 }
 
-/// Two that can go out, one that came early.
+/// Two deliverable events and one early event.
 fn three() -> World {
     let mut world = World::new(policy());
     for sequence in [1, 2, 4] {
@@ -30,21 +30,29 @@ fn what_waits_is_found_wherever_it_stands() {
     let mut world = three();
     let lane = &world.machine.lane;
     assert_eq!((lane.resident(), lane.depth(), lane.buffered()), (3, 3, 1));
-    assert_eq!((position(lane.front()), position(lane.first_waiting())), (Some(1), Some(1)));
+    assert_eq!((position(lane.queue().first()), position(lane.first_waiting())), (Some(1), Some(1)));
     assert_eq!(position(lane.first_droppable()), Some(1));
     let early: Vec<(Sequence, u64)> = lane.early().map(|(n, entry)| (n, entry.position.0)).collect();
     assert_eq!(early, [(Sequence(4), 3)]);
 
-    world.start().expect("ready");
-    assert_eq!(position(world.machine.lane.first_droppable()), Some(2), "not what is in flight");
+    world.start().expect("the lane is ready");
+    assert_eq!(
+        position(world.machine.lane.first_droppable()),
+        Some(2),
+        "the event in flight is not droppable"
+    );
     world.fail(true);
     let lane = &world.machine.lane;
-    assert_eq!(position(lane.first_droppable()), Some(2), "not what holds the lane");
-    assert_eq!((lane.state(), position(lane.front())), (State::Parked, Some(1)));
+    assert_eq!(
+        position(lane.first_droppable()),
+        Some(2),
+        "the dead letter that parks the lane is not droppable"
+    );
+    assert_eq!((lane.state(), position(lane.queue().first())), (State::Parked, Some(1)));
     world.must(Input::Skip);
     world.deliver_all();
     let lane = &world.machine.lane;
-    assert_eq!(position(lane.front()), None);
+    assert_eq!(position(lane.queue().first()), None);
     assert_eq!((position(lane.first_waiting()), position(lane.first_droppable())), (Some(3), Some(3)));
 }
 
@@ -53,13 +61,13 @@ fn what_comes_back_from_outside_counts_too() {
     let mut world = World::new(policy());
     world.send((1, 0), 1);
     world.send((2, 0), 1);
-    world.start().expect("ready");
+    world.start().expect("the lane is ready");
     world.fail(true);
     world.must(Input::Skip);
     world.requeue(0);
     let lane = &world.machine.lane;
     assert_eq!((lane.resident(), lane.depth()), (2, 2));
-    assert_eq!((position(lane.first_waiting()), position(lane.front())), (Some(1), Some(2)));
+    assert_eq!((position(lane.first_waiting()), position(lane.queue().first())), (Some(1), Some(2)));
     assert_eq!(position(lane.first_droppable()), Some(1));
 }
 
@@ -71,24 +79,28 @@ fn the_middle_of_a_long_queue_goes_out_by_whole_chunks() {
     let count = FRONT_MAX + CHUNK - 1;
     for n in 1..=count as u64 {
         let input = Input::Arrived { entry: entry(n, 1, START), sequence: None, taken: false };
-        lane.apply(input, &policy, START, &mut actions).expect("taken");
+        lane.apply(input, &policy, START, &mut actions).expect("the lane accepts the event");
     }
-    assert_eq!((lane.resident(), lane.take_chunk()), (count, None), "one is missing to a whole chunk");
+    assert_eq!(
+        (lane.resident(), lane.queue_mut().take_chunk()),
+        (count, None),
+        "the chunk is one event short"
+    );
     assert_eq!(position(lane.first_waiting()), Some(1));
     let last = Input::Arrived { entry: entry(count as u64 + 1, 1, START), sequence: None, taken: false };
-    lane.apply(last, &policy, START, &mut actions).expect("taken");
-    let (number, chunk) = lane.take_chunk().expect("a whole chunk");
+    lane.apply(last, &policy, START, &mut actions).expect("the lane accepts the event");
+    let (number, chunk) = lane.queue_mut().take_chunk().expect("a full chunk");
     assert_eq!((number, chunk.len(), chunk[0].position), (0, CHUNK, Position(FRONT_MAX as u64 + 1)));
     assert_eq!((lane.resident(), lane.depth()), (FRONT_MAX, (FRONT_MAX + CHUNK) as u64));
-    let spilled = lane.spilled();
+    let spilled = lane.queue().spilled();
     assert_eq!((spilled.first_chunk, spilled.next_chunk, spilled.entries), (0, 1, CHUNK as u64));
 
-    // Without turns: taken from the front one by one, with the chunk loaded when it is wanted.
+    // Pops the events directly, and loads the chunk when the queue wants it.
     let mut taken = Vec::new();
-    while let Some(entry) = lane.take_front() {
+    while let Some(entry) = lane.queue_mut().pop() {
         taken.push(entry.position.0);
-        if let Some(0) = lane.wanted_chunk() {
-            lane.load_chunk(chunk.iter().copied());
+        if let Some(0) = lane.queue().wanted_chunk() {
+            lane.queue_mut().load_chunk(chunk.iter().copied());
         }
     }
     assert_eq!(taken, (1..=count as u64 + 1).collect::<Vec<_>>());
@@ -101,9 +113,10 @@ fn what_waits_behind_the_front_moves_up_when_the_front_runs_out() {
     let mut lane = Lane::new(START);
     for n in 1..=FRONT_MAX as u64 + 3 {
         let input = Input::Arrived { entry: entry(n, 1, START), sequence: None, taken: false };
-        lane.apply(input, &policy, START, &mut Vec::new()).expect("taken");
+        lane.apply(input, &policy, START, &mut Vec::new()).expect("the lane accepts the event");
     }
-    let taken: Vec<u64> = std::iter::from_fn(|| lane.take_front()).map(|entry| entry.position.0).collect();
+    let taken: Vec<u64> =
+        std::iter::from_fn(|| lane.queue_mut().pop()).map(|entry| entry.position.0).collect();
     assert_eq!(taken, (1..=FRONT_MAX as u64 + 3).collect::<Vec<_>>());
 }
 
@@ -118,9 +131,9 @@ fn a_lane_that_rests_longer_than_its_sequences_live_knows_nothing() {
     assert_eq!(lane.active_at(), START);
     let knows =
         |sequence: u64, after_ms: u64| lane.knows(Sequence(sequence), policy, Millis(START.0 + after_ms));
-    assert!(!knows(2, 0), "passed just now: it is late, not known");
+    assert!(!knows(2, 0), "passed just now: late, not a duplicate");
     assert!(knows(2, 30_000) && !knows(4, 30_000), "passed long ago, and not yet passed");
-    assert!(knows(2, 49_999) && !knows(2, 50_000), "forgotten");
+    assert!(knows(2, 49_999) && !knows(2, 50_000), "forgotten after the TTL");
     let endless = Policy { sequence_ttl_ms: 0, ..*policy };
     assert!(lane.knows(Sequence(2), &endless, Millis(START.0 + 50_000)));
 }
@@ -132,23 +145,23 @@ fn what_came_back_and_was_tried_stays_before_what_comes_back_later() {
         world.send((sequence, 0), 1);
     }
     for _ in 0..2 {
-        world.start().expect("ready");
+        world.start().expect("the lane is ready");
         world.fail(true);
     }
-    // The second comes back and is tried; then the first.
+    // The second event is requeued and attempted, then the first one is requeued.
     world.requeue(1);
-    world.start().expect("ready");
+    world.start().expect("the lane is ready");
     world.fail(false);
     world.requeue(0);
-    world.now = world.machine.lane.retry_at().expect("it is tried again");
+    world.now = world.machine.lane.retry_at().expect("the event will be retried");
     let out: Vec<u64> = world.deliver_all().iter().map(|entry| entry.position.0).collect();
     assert_eq!(out, [2, 1, 3]);
 
-    // Untried, they go in the lane's order.
+    // Events that were not attempted keep the order of the lane.
     let mut world = World::new(Policy { on_failure: OnFailure::Skip, ..policy() });
     for sequence in 1..=2 {
         world.send((sequence, 0), 1);
-        world.start().expect("ready");
+        world.start().expect("the lane is ready");
         world.fail(true);
     }
     world.requeue(1);
@@ -161,13 +174,13 @@ fn what_came_back_and_was_tried_stays_before_what_comes_back_later() {
 fn a_retry_is_never_further_away_than_its_backoff() {
     let mut world = World::new(policy());
     world.send((1, 0), 1);
-    world.start().expect("ready");
+    world.start().expect("the lane is ready");
     world.fail(false);
     let lane = &mut world.machine.lane;
-    let set = lane.retry_at().expect("it is tried again");
+    let set = lane.retry_at().expect("the event will be retried");
     lane.clamp_timers(&world.policy, 1000, set);
-    assert_eq!(lane.retry_at(), Some(set), "in time");
+    assert_eq!(lane.retry_at(), Some(set), "the timer is within the backoff");
     let back = Millis(set.0 - 500_000);
     lane.clamp_timers(&world.policy, 1000, back);
-    assert_eq!(lane.retry_at(), Some(Millis(back.0 + 1000)), "the clock went back");
+    assert_eq!(lane.retry_at(), Some(Millis(back.0 + 1000)), "the clock went backwards");
 }

@@ -1,4 +1,4 @@
-//! Subscriptions that are made, changed, paused and removed.
+//! Applies changes of subscriptions: create, update, pause, delete.
 
 use crate::endpoint::EndpointId;
 use crate::engine::{Engine, Failure};
@@ -6,17 +6,18 @@ use crate::lanes::Slot;
 use crate::rows;
 use crate::subscription::{Phase, Reading, Subscription, Tally};
 use hashbrown::HashSet;
-use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
+use klambda_store::address::LogAddress;
 use klambda_store::record::Change;
 
 impl Engine {
     pub(super) fn apply_change(
         &mut self,
-        at: Address,
+        at: LogAddress,
         time: Millis,
         id: SubscriptionId,
         change: &Change<'_>,
@@ -66,7 +67,7 @@ impl Engine {
 
     pub(super) fn apply_put(
         &mut self,
-        at: Address,
+        at: LogAddress,
         time: Millis,
         id: SubscriptionId,
         document: Document,
@@ -97,7 +98,7 @@ impl Engine {
                 self.begin_epoch(id);
             }
             let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
-            // Also of rules that still waited: what was asked for last holds.
+            // The latest document wins over rules that have not taken effect yet.
             subscription.next_rules.document = None;
             subscription.tally.later_old = 0;
             self.change_document(id, |old| {
@@ -108,7 +109,7 @@ impl Engine {
                 }
             });
         } else {
-            // What waits and what is unread drains under the old rules; what arrives from here on is read afterwards.
+            // Pending and unread events drain under the old rules. The subscription reads newer events afterwards.
             if is_live {
                 self.fall_behind(id, at, next_position);
             }
@@ -125,7 +126,7 @@ impl Engine {
         Ok(())
     }
 
-    /// It takes no new events. One that is behind reads everything first.
+    /// Stops accepting new events. A lagging subscription first reads everything that it accepted.
     fn leave(&mut self, id: SubscriptionId, at_once: Phase, reading: Reading) {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         match &mut subscription.phase {
@@ -134,11 +135,13 @@ impl Engine {
         }
     }
 
-    /// Other rules for keys or sequences: nothing waits now, and what a lane expected of its producer says nothing any
-    /// more. Lanes on disk hear of it when they come in.
+    /// Starts an epoch with other rules for keys or sequences. Nothing is pending at this point, and the sequences
+    /// that lanes expect no longer apply. Lanes on disk enter the epoch when they are loaded.
     fn begin_epoch(&mut self, id: SubscriptionId) {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         subscription.life.epochs += 1;
+        // These positions belong to events that are gone.
+        subscription.unordered.ready.clear();
         let epoch = subscription.life.epochs;
         for (_, resident) in self.lanes.iter_mut().filter(|(_, resident)| resident.subscription == id) {
             resident.enter(epoch);
@@ -169,7 +172,7 @@ impl Engine {
 
     pub(crate) fn remove_subscription(&mut self, id: SubscriptionId) {
         let Some(subscription) = self.subscriptions.remove(id) else { return };
-        // Another may have its name by now.
+        // A new subscription may have the same name by now.
         if self.subscriptions.named(subscription.name()).is_none() {
             self.metrics.forget(subscription.name());
         }

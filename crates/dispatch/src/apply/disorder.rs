@@ -1,16 +1,17 @@
-//! Trouble with the producer's order: counted, and logged with the event, its sequence and the expected one.
+//! Counts and logs early events, late events and sequence gaps.
 
 use crate::engine::Engine;
 use crate::lanes::Slot;
-use klambda_core::ids::{Address, Sequence};
+use klambda_core::ids::Sequence;
 use klambda_core::lane::{Action, Count};
+use klambda_store::address::LogAddress;
 
 impl Engine {
-    pub(super) fn order_disturbed(&mut self, slot: Slot, action: &Action, at: Address) {
+    pub(super) fn order_disturbed(&mut self, slot: Slot, action: &Action, at: LogAddress) {
         let Some(resident) = self.lanes.get_mut(slot) else { return };
         if let Action::GapRecorded { .. } = action {
-            // A decision takes effect when it is durable.
-            resident.barrier = Address(at.0 + 1);
+            // A decision takes effect only when it is durable.
+            resident.barrier = at.after();
         }
         let Some(subscription) = self.subscriptions.get(resident.subscription) else { return };
         if !self.condition.live {
@@ -33,7 +34,8 @@ impl Engine {
         let (subscription, key) = (self.name_of(resident.subscription), &*resident.key);
         match action {
             Action::Count { what, at, sequence, expected } => {
-                let (id, expected_sequence) = (self.event_id_at(*at), expected.map(|sequence| sequence.0));
+                let (id, expected_sequence) =
+                    (self.event_id_at((*at).into()), expected.map(|sequence| sequence.0));
                 let sequence = sequence.0;
                 match what {
                     Count::Early => tracing::info!(
@@ -58,28 +60,29 @@ impl Engine {
                         id,
                         sequence,
                         expected_sequence,
-                        "Sequence gap was not filled"
+                        "Sequence gap timed out"
                     ),
                 }
             }
             Action::GapRecorded { from, to, next } => {
-                let (id, sequence) = (next.and_then(|at| self.event_id_at(at)), next.map(|_| to.0 + 1));
+                let (id, sequence) =
+                    (next.and_then(|at| self.event_id_at(at.into())), next.map(|_| to.0 + 1));
                 tracing::info!(
                     subscription, key, id, sequence, expected_sequence = from.0, missing = %range(*from, *to),
-                    "Sequence gap given up"
+                    "Sequence gap skipped"
                 );
             }
             _ => {}
         }
     }
 
-    /// For a log line: none if the event cannot be read.
-    fn event_id_at(&self, at: Address) -> Option<String> {
+    /// The event id for a log line; `None` if the event cannot be read.
+    fn event_id_at(&self, at: LogAddress) -> Option<String> {
         self.names_of(at).ok().map(|named| named.id)
     }
 }
 
-/// `7`, or `3 to 5`.
+/// Formats a range: `7`, or `3 to 5`.
 pub(crate) fn range(from: Sequence, to: Sequence) -> String {
     if from == to { from.to_string() } else { format!("{from} to {to}") }
 }

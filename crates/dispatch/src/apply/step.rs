@@ -1,32 +1,27 @@
-//! A step of a lane: the input that its record stands for, and what follows from it.
+//! Applies a step of a lane: turns its record into an input of the lane, and carries out the resulting actions.
 
 use crate::dead_letters::Attempts;
 use crate::engine::{Engine, Failure};
 use crate::lanes::{Earlier, Previous, Slot};
 use crate::rows;
-use klambda_core::ids::{Address, LaneNumber, Position, SubscriptionId};
+use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Action, Entry, Hold, Input, Why};
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
+use klambda_store::address::{Kept, LogAddress};
 use klambda_store::marks::{Identity, Mark, State as MarkState};
 use klambda_store::record::Step;
 
 impl Engine {
     pub(super) fn apply_step(
         &mut self,
-        at: Address,
+        at: LogAddress,
         time: Millis,
         id: SubscriptionId,
         key: &str,
         step: &Step<'_>,
     ) -> Result<(), Failure> {
-        if let (Step::Purge { after, .. }, "") = (step, key) {
-            while self.take_next_single(id, Some(*after))? {}
-        }
-        if let (Step::PurgePart { positions, .. }, "") = (step, key) {
-            self.take_singles_before(id, positions.first().copied())?;
-        }
         let slot = self.resident(id, key)?;
         if let Step::Purge { .. } = step {
             self.drop_spilled(slot, time, at)?;
@@ -34,16 +29,16 @@ impl Engine {
         if let Step::Failed { reason, error, .. } = step
             && let Some(resident) = self.lanes.get_mut(slot)
         {
-            resident.last_reason = *reason;
-            resident.last_error.clear();
-            resident.last_error.push_str(error);
+            resident.failure.reason = *reason;
+            resident.failure.error.clear();
+            resident.failure.error.push_str(error);
         }
         if let Step::Skip = step
             && let Some(resident) = self.lanes.get_mut(slot)
             && resident.lane.hold() != Some(Hold::Failed)
         {
-            // One that has failed already is a dead letter for that reason.
-            resident.last_reason = Reason::Skipped;
+            // An event that already failed keeps its failure as the reason of its dead letter.
+            resident.failure.reason = Reason::Skipped;
         }
         let input = match step {
             Step::Delivered { position } => {
@@ -75,20 +70,25 @@ impl Engine {
         self.step(slot, input, time, at)
     }
 
-    /// The log and the lane must agree on whose turn it was: anything else would be a lost or doubled event.
+    /// The log and the lane must agree on which event was at the head. Otherwise an event would be lost or delivered
+    /// twice.
     pub(super) fn must_be_head(&self, slot: Slot, position: Position) -> Result<(), Failure> {
         let head = self.lanes.get(slot).and_then(|resident| resident.lane.head());
         match head {
             Some((_, entry)) if entry.position == position => Ok(()),
-            _ => Err(Failure::State(format!("event {position} was acknowledged out of its turn"))),
+            _ => Err(Failure::State(format!(
+                "event {position} was acknowledged but is not at the head of its lane"
+            ))),
         }
     }
 
     fn must_hold(&self, slot: Slot, position: Position) -> Result<(), Failure> {
         let resident = self.lanes.get(slot).filter(|resident| resident.lane.hold() == Some(Hold::Failed));
-        match resident.and_then(|resident| resident.lane.front()) {
+        match resident.and_then(|resident| resident.lane.queue().first()) {
             Some(entry) if entry.position == position => Ok(()),
-            _ => Err(Failure::State(format!("event {position} was deleted and does not hold its lane"))),
+            _ => Err(Failure::State(format!(
+                "event {position} was deleted as the failed head of its lane, but is not its head"
+            ))),
         }
     }
 
@@ -96,14 +96,14 @@ impl Engine {
         let first = self.lanes.get(slot).and_then(|resident| resident.lane.first_droppable());
         match first {
             Some(entry) if entry.position == position => Ok(()),
-            _ => Err(Failure::State(format!("event {position} was dropped out of its turn"))),
+            _ => Err(Failure::State(format!("event {position} was dropped but is not the next one to drop"))),
         }
     }
 
-    /// A dead letter goes back to its lane: in place if it holds it, else from outside.
+    /// Returns a dead letter to its lane: in place if it parks the lane, otherwise as a late event.
     pub(super) fn apply_replay(
         &mut self,
-        at: Address,
+        at: LogAddress,
         time: Millis,
         slot: Slot,
         position: Position,
@@ -120,12 +120,12 @@ impl Engine {
         self.store.rows.delete(&rows::at_position(rows::DEAD, id, position));
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         subscription.tally.dead -= 1;
-        // It is pinned already as a dead letter.
-        subscription.tally.unpin(letter.entry.at);
+        // The dead letter was pinned already.
+        subscription.tally.unpin(letter.entry.address());
         subscription.tally.arrived(&letter.entry);
         let number = letter.number_in(&key);
         let is_its = letter.key.as_deref() == Some(&*key);
-        // What has no place in the lane queues behind the dead letter that holds it.
+        // An event without a place in the lane queues behind the dead letter that parks it.
         match is_parked && number == LaneNumber(0) {
             true => self.replays.waits(job),
             false => self.replays.started(job, id, position, &key),
@@ -137,13 +137,13 @@ impl Engine {
         self.step(slot, Input::Requeue { entry: Entry { number, ..letter.entry } }, time, at)
     }
 
-    /// Applies one input to a resident lane and does what follows from it.
+    /// Applies one input to a lane in memory and carries out the resulting actions.
     pub(crate) fn step(
         &mut self,
         slot: Slot,
         input: Input,
         time: Millis,
-        at: Address,
+        at: LogAddress,
     ) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
         let Some(subscription) = self.subscriptions.get(resident.subscription) else { return Ok(()) };
@@ -156,23 +156,23 @@ impl Engine {
             Input::Skip => Attempts::all(resident.lane.attempts_total()),
             _ => Attempts::default(),
         };
-        // One that was routed from the past stands elsewhere in the log than the record that gives it its place.
+        // For an event that was routed from the past, the event and the record of its route have different addresses.
         let is_decision = match &input {
-            Input::Arrived { entry, .. } => entry.at != at,
+            Input::Arrived { entry, .. } => entry.at != at.into(),
             Input::Delivered | Input::Failed { .. } => false,
             _ => true,
         };
         let is_unopened = resident.lane.expected().is_none();
         let is_unstored = planted::is_on(Bug::AckNotStored) && input == Input::Delivered;
-        // Operators' inputs are checked before they are logged; a refusal here changes nothing.
+        // Operator inputs are checked before they are logged, so a refusal here changes nothing.
         let _ = resident.lane.apply(input, &subscription.policy, time, &mut actions);
-        resident.dirty |= !is_unstored;
+        resident.row.dirty |= !is_unstored;
         resident.last_step = at;
-        // An event that makes the buffer full opens the lane for others, which are durable already.
+        // An event that fills the buffer opens the lane for buffered events, and those are durable already.
         let opens = is_unopened && resident.lane.expected().is_some();
         if is_decision || opens {
-            // A decision takes effect when it is durable.
-            resident.barrier = Address(at.0 + 1);
+            // A decision takes effect only when it is durable.
+            resident.barrier = at.after();
         }
         for action in &actions {
             self.act(slot, *action, attempts, time, at)?;
@@ -189,14 +189,14 @@ impl Engine {
         action: Action,
         attempts: Attempts,
         time: Millis,
-        at: Address,
+        at: LogAddress,
     ) -> Result<(), Failure> {
         if let Action::Count { .. } | Action::GapRecorded { .. } = action {
             self.order_disturbed(slot, &action, at);
             return Ok(());
         }
         if let Action::Hold(_) | Action::DeadLetter { .. } = action {
-            // It keeps the id of the event before it, which may be gone when it is asked for.
+            // The dead letter stores the id of the previous event, because that event may be gone later.
             self.resolve_previous(slot)?;
         }
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
@@ -206,7 +206,7 @@ impl Engine {
             Action::Count { .. } | Action::GapRecorded { .. } => Ok(()),
             Action::Delivered(entry) => {
                 subscription.tally.left(&entry);
-                subscription.tally.unpin(entry.at);
+                subscription.tally.unpin(entry.address());
                 subscription.tally.delivered += 1;
                 resident.passed(&entry);
                 resident.take_earlier(entry.position);
@@ -221,7 +221,7 @@ impl Engine {
             }
             Action::Dropped(entry) => {
                 subscription.tally.left(&entry);
-                subscription.tally.unpin(entry.at);
+                subscription.tally.unpin(entry.address());
                 resident.passed(&entry);
                 resident.take_earlier(entry.position);
                 resident.lane.released();
@@ -230,8 +230,8 @@ impl Engine {
             }
             Action::Hold(entry) => {
                 subscription.tally.held += 1;
-                let (key, reason) = (resident.key.clone(), resident.last_reason);
-                let error = resident.last_error.clone();
+                let (key, reason) = (resident.key.clone(), resident.failure.reason);
+                let error = resident.failure.error.clone();
                 let previous_id = resident.previous_id_of(&entry);
                 self.replays.failed(id, entry.position);
                 self.put_dead_letter(
@@ -252,14 +252,14 @@ impl Engine {
                 Ok(())
             }
             Action::DeadLetter { entry, why } => {
-                resident.barrier = Address(at.0 + 1);
+                resident.barrier = at.after();
                 subscription.tally.left(&entry);
                 let key = resident.key.clone();
                 let previous_id = resident.previous_id_of(&entry);
                 let attempts = attempts.total + resident.take_earlier(entry.position);
                 let (reason, error) = match why {
-                    Why::Late => (Reason::Late, String::from("its sequence was passed already")),
-                    Why::Failed => (resident.last_reason, resident.last_error.clone()),
+                    Why::Late => (Reason::Late, String::from("the lane has already passed its sequence")),
+                    Why::Failed => (resident.failure.reason, resident.failure.error.clone()),
                 };
                 if !planted::is_on(Bug::PreviousIdStale) {
                     resident.passed(&entry);
@@ -276,65 +276,66 @@ impl Engine {
         }
     }
 
-    /// An event that left without success may be sent again.
+    /// Releases the id of an event that left without success, so that the event can be sent again.
     pub(crate) fn release(
         &mut self,
         id: SubscriptionId,
         entry: &Entry,
         time: Millis,
-        at: Address,
+        at: LogAddress,
     ) -> Result<(), Failure> {
         if planted::is_on(Bug::PurgeKeepsIds) {
             return Ok(());
         }
-        if let Some(identity) = self.identity_at(entry.at)? {
-            let mark = Mark { at: entry.at, time, state: MarkState::Released(at) };
+        if let Some(identity) = self.identity_at(entry.address())? {
+            let mark = Mark { at: entry.address(), time, state: MarkState::Released(at) };
             self.store.marks.put(identity, id, mark);
             self.count_mark(time, at);
         }
         Ok(())
     }
 
-    /// A subscription knows this event, which was in the log before.
+    /// Marks an event that was already in the log as known to a subscription.
     pub(crate) fn mark_taken(
         &mut self,
         entry: &Entry,
         time: Millis,
         subscription: SubscriptionId,
     ) -> Result<(), Failure> {
-        let (at, state) = (entry.at, MarkState::Taken(entry.position));
+        let (at, state) = (entry.address(), MarkState::Taken(entry.position));
         if let Some(identity) = self.identity_at(at)? {
             self.store.marks.put(identity, subscription, Mark { at, time, state });
         }
         Ok(())
     }
 
-    /// The identity of an event in the log; none of one that cannot be read back any more.
-    pub(crate) fn identity_at(&mut self, at: Address) -> Result<Option<Identity>, Failure> {
+    /// The identity of an event in the log; `None` if the event can no longer be read.
+    pub(crate) fn identity_at(&mut self, at: LogAddress) -> Result<Option<Identity>, Failure> {
         let key = self.store.key;
         self.read_back(at, |namespace, event| Identity::new(&key, namespace, event.source(), event.id()))
     }
 }
 
 impl crate::lanes::Resident {
-    /// The event has left its place: the next one names it as the one before. One that leaves from behind the head does
-    /// not come before the head: it is named by what follows the head.
+    /// The event has left its place, so the next event names it as its previous event. An event that leaves from
+    /// behind the head is named by the event that follows the head.
     pub(crate) fn passed(&mut self, entry: &Entry) {
-        if entry.number <= self.previous_number {
+        if entry.number <= self.before.number {
             return;
         }
-        if self.lane.front().is_some_and(|front| front.number < entry.number) {
-            self.behind = Some((entry.number, Previous::At(entry.at)));
+        if self.lane.queue().first().is_some_and(|front| front.number < entry.number) {
+            self.before.behind = Some((entry.number, Previous::At(entry.address())));
             return;
         }
-        self.previous_number = entry.number;
-        self.previous = if self.current_at == entry.at && !self.current_id.is_empty() {
-            Previous::Id(std::mem::take(&mut self.current_id))
+        self.before.number = entry.number;
+        self.before.event = if self.before.current_at == entry.address() && !self.before.current_id.is_empty()
+        {
+            Previous::Id(std::mem::take(&mut self.before.current_id))
         } else {
-            Previous::At(entry.at)
+            Previous::At(entry.address())
         };
-        if let Some((number, previous)) = self.behind.take_if(|behind| behind.0 > entry.number) {
-            (self.previous_number, self.previous) = (number, previous);
+        if let Some((number, previous)) = self.before.behind.take_if(|behind| behind.0 > entry.number) {
+            (self.before.number, self.before.event) = (number, previous);
         }
     }
 }

@@ -1,47 +1,46 @@
-//! What the log says of one subscription: which events are open there, and how those left that are not.
+//! The events of one subscription according to the log: which are open, and how the others left.
 
 use super::line::Line;
 use hashbrown::{HashMap, HashSet};
 use klambda_core::ids::{Position, Sequence};
 
-/// What the log says of one subscription.
 #[derive(Default)]
 pub(super) struct Account {
     pub lines: HashMap<String, Line>,
-    /// Unordered events that wait or are dead letters.
+    /// Unordered events that are pending or dead letters.
     pub alone: HashSet<Position>,
-    /// Out of their line: overtaken, replayed, or never in one.
+    /// Events outside their line: overtaken, replayed, or never placed in one.
     pub aside: HashMap<Position, Aside>,
-    /// Dead letters that are gone, while they stood in their line for all the log says.
+    /// Deleted dead letters that were still in their line according to the log.
     pub gone: HashSet<Position>,
-    /// What waited when its lane was purged, for all the log says. What was in flight then, or a dead letter outside the
-    /// lane, is still there and may come back, once.
+    /// Events in a lane when it was purged, according to the log. An event that was in flight, or a dead letter
+    /// outside the lane, survived the purge and may reappear once.
     pub purged: HashSet<Position>,
     pub delivered: u64,
-    /// Created within this log, so that all of its history is known.
+    /// Created within this log, so its whole history is known.
     pub is_whole: bool,
     pub later: HashSet<Position>,
     pub last_routed: Position,
-    /// Lanes that something happened to before this log.
+    /// Lanes with steps before the start of this log.
     pub older: HashSet<u64>,
-    /// By lane, the highest sequence that was delivered.
+    /// The highest delivered sequence per lane.
     pub highest: HashMap<u64, Sequence>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Aside {
     pub why: Why,
-    /// The hash of its key.
+    /// The hash of the key.
     pub lane: u64,
     pub sequence: Option<Sequence>,
-    /// Others that came after it were delivered before it.
+    /// Later events were delivered before this one.
     pub is_passed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
     Overtaken,
-    /// It may be delivered yet.
+    /// The event may still be delivered.
     Replayed,
     Invalid,
 }
@@ -51,14 +50,14 @@ impl Account {
         self.lines.entry_ref(key).or_default()
     }
 
-    /// A line that nothing waits in is known to be in order: it costs nothing.
+    /// Removes an empty line, so that it uses no memory.
     pub fn forget_if_over(&mut self, key: &str) {
         if self.lines.get(key).is_some_and(Line::is_over) {
             self.lines.remove(key);
         }
     }
 
-    /// Takes an event out of its line, whichever that is. Answers whether it was in one.
+    /// Removes an event from whichever line it is in. Returns true if it was in one.
     pub fn leaves_line(&mut self, position: Position) -> bool {
         let found = self.lines.iter_mut().find_map(|(key, line)| line.take(position).map(|_| key.clone()));
         if let Some(key) = &found {
@@ -67,7 +66,7 @@ impl Account {
         found.is_some()
     }
 
-    /// Everything in the line goes, as far as the record says. Answers how many that were.
+    /// Removes all events of the line, limited to the number in the record. Returns how many were removed.
     pub fn purge(&mut self, key: &str, lane: u64, events: u64) -> u64 {
         let returned = self.aside.extract_if(|_, aside| aside.lane == lane && aside.why == Why::Replayed);
         let mut went: Vec<Position> = returned.map(|(position, _)| position).collect();
@@ -79,7 +78,7 @@ impl Account {
         waited.min(events)
     }
 
-    /// A new expected sequence: what waits may be late by it.
+    /// The expected sequence was reset, so every pending event may become late.
     pub fn set_apart(&mut self, key: &str, lane: u64) {
         let Some(line) = self.lines.get_mut(key) else { return };
         for waiting in line.iter() {
@@ -90,7 +89,7 @@ impl Account {
         line.clear();
     }
 
-    /// It made room for another.
+    /// The event was dropped to make room for another.
     pub fn dropped(&mut self, key: &str, position: Position) {
         let waited = self.lines.get_mut(key).is_some_and(|line| line.take(position).is_some());
         if !waited && self.aside.remove(&position).is_none() {
@@ -98,12 +97,12 @@ impl Account {
         }
     }
 
-    /// An event that was taken for purged is there after all.
+    /// Restores an event that was counted as purged but still exists.
     pub fn is_back(&mut self, position: Position) -> bool {
         self.purged.remove(&position)
     }
 
-    /// Whether this delivery came after a higher sequence, and whether it skipped one.
+    /// Returns whether this delivery came after a higher sequence, and whether it skipped one.
     pub fn pass(&mut self, lane: u64, sequence: Option<Sequence>) -> (bool, bool) {
         let Some(sequence) = sequence else { return (false, false) };
         match self.highest.get_mut(&lane) {
@@ -120,7 +119,7 @@ impl Account {
         }
     }
 
-    /// Everything that has not left.
+    /// The number of events that have not left.
     pub fn open(&self) -> usize {
         self.lines.values().map(Line::len).sum::<usize>() + self.alone.len() + self.aside.len()
     }

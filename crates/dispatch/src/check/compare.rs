@@ -1,17 +1,18 @@
-//! The ledger against the engine's state: what the log says has not left must be there, and nothing else.
+//! Compares the ledger with the engine's state: both must have the same open events.
 
 use super::account::{Account, Why};
 use super::ledger::Ledger;
-use super::report::{Findings, Kind, Report};
+use super::report::{Findings, ProblemKind, Report};
 use crate::dead_letters::Selector;
 use crate::engine::{Engine, Failure};
 use crate::rows;
 use crate::subscription::Tally;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::Entry;
+use klambda_store::address::Kept;
 use klambda_store::record::Record;
 
-/// One event that has not left, by the ledger.
+/// An event that has not left, according to the ledger.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Open {
     position: Position,
@@ -26,10 +27,10 @@ enum Place {
     Invalid,
 }
 
-/// What a subscription has, by the engine. Sorted.
+/// The events of a subscription according to the engine, sorted.
 struct Held {
     waiting: Vec<Position>,
-    /// Outside the lanes.
+    /// Dead letters outside the lanes.
     dead: Vec<Position>,
     holders: Vec<Position>,
 }
@@ -57,7 +58,11 @@ pub(super) fn compare(
             .run(account);
     }
     for id in ledger.subscriptions.keys() {
-        findings.add(Kind::State, Some(*id), "the log knows it and the state does not".into());
+        findings.add(
+            ProblemKind::State,
+            Some(*id),
+            "the log contains this subscription but the state does not".into(),
+        );
     }
     Ok(())
 }
@@ -68,8 +73,8 @@ fn compare_documents(engine: &Engine, ledger: &Ledger, findings: &mut Findings) 
         let is = found.as_deref().and_then(|row| row.first_chunk()).map(|bytes| u64::from_be_bytes(*bytes));
         if is != *says {
             let name = String::from_utf8_lossy(&row[1..]).replace('\0', " ");
-            let text = format!("document {name} has version {is:?}, and the log says {says:?}");
-            findings.add(Kind::State, None, text);
+            let text = format!("document {name} has version {is:?} but the log says {says:?}");
+            findings.add(ProblemKind::State, None, text);
         }
     }
     Ok(())
@@ -80,7 +85,7 @@ impl Held {
         let mut waiting = Vec::new();
         engine.for_each_waiting(id, &mut |entry| waiting.push(entry.position))?;
         if let Some(subscription) = engine.subscriptions.get(id) {
-            waiting.extend(subscription.flow.singles.keys());
+            waiting.extend(subscription.unordered.under_way.keys());
         }
         waiting.sort_unstable();
         Ok(Held {
@@ -92,52 +97,52 @@ impl Held {
 
     fn prove_counters(&self, id: SubscriptionId, tally: &Tally, account: &Account, findings: &mut Findings) {
         let counted = [
-            ("events wait", tally.waiting, self.waiting.len() as u64),
-            ("dead letters stand outside lanes", tally.dead, self.dead.len() as u64),
-            ("dead letters hold lanes", tally.held, self.holders.len() as u64),
-            ("events are unread", tally.later, account.later.len() as u64),
+            ("pending events", tally.waiting, self.waiting.len() as u64),
+            ("dead letters outside lanes", tally.dead, self.dead.len() as u64),
+            ("dead letters that park lanes", tally.held, self.holders.len() as u64),
+            ("unread events", tally.later, account.later.len() as u64),
         ];
-        let delivered = ("events were delivered", tally.delivered, account.delivered);
+        let delivered = ("delivered events", tally.delivered, account.delivered);
         for (what, says, is) in counted.into_iter().chain(account.is_whole.then_some(delivered)) {
             if says != is {
-                let text = format!("its counter says that {says} {what}, and {is} do");
-                findings.add(Kind::State, Some(id), text);
+                let text = format!("the counter shows {says} {what}, but there are {is}");
+                findings.add(ProblemKind::State, Some(id), text);
             }
         }
         let mut twice = self.waiting.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
         if let Some(position) = twice.next() {
-            findings.add(Kind::State, Some(id), format!("event {position} waits twice"));
+            findings.add(ProblemKind::State, Some(id), format!("event {position} is pending twice"));
         }
         let lost = self.holders.iter().find(|position| self.waiting.binary_search(position).is_err());
         if let Some(position) = lost {
             findings.add(
-                Kind::State,
+                ProblemKind::State,
                 Some(id),
-                format!("dead letter {position} holds a lane that it is not in"),
+                format!("dead letter {position} parks a lane that does not contain it"),
             );
         }
     }
 }
 
-/// What outlived its segment has a copy, or it could never be delivered.
+/// An event whose segment is gone needs a copy; otherwise it can never be delivered.
 fn prove_copies(engine: &Engine, id: SubscriptionId, findings: &mut Findings) -> Result<(), Failure> {
     let oldest = engine.store.log.oldest();
     let mut copied: Vec<Entry> = Vec::new();
-    engine.for_each_waiting(id, &mut |entry| copied.extend((entry.at < oldest).then_some(*entry)))?;
-    let singles = engine.subscriptions.get(id).into_iter().flat_map(|s| s.flow.singles.values());
-    copied.extend(singles.map(|single| single.entry).filter(|entry| entry.at < oldest));
+    engine.for_each_waiting(id, &mut |entry| copied.extend((entry.at < oldest.into()).then_some(*entry)))?;
+    let singles = engine.subscriptions.get(id).into_iter().flat_map(|s| s.unordered.under_way.values());
+    copied.extend(singles.map(|single| single.entry).filter(|entry| entry.at < oldest.into()));
     let letters = engine.select_dead_letters(id, &Selector::default(), Position(0), usize::MAX)?;
-    copied.extend(letters.into_iter().map(|letter| letter.entry).filter(|entry| entry.at < oldest));
+    copied.extend(letters.into_iter().map(|letter| letter.entry).filter(|entry| entry.at < oldest.into()));
     for entry in copied {
         if !has_copy(engine, &entry)? {
-            let text = format!("event {} is older than the log, and no copy of it is left", entry.position);
-            findings.add(Kind::Lost, Some(id), text);
+            let text = format!("event {} is older than the log and has no copy", entry.position);
+            findings.add(ProblemKind::Lost, Some(id), text);
         }
     }
     Ok(())
 }
 
-/// A lane on disk that is not listed by age would be passed over when the oldest event is dropped.
+/// When the oldest event is dropped, a lane on disk that is not listed by age would be skipped.
 fn prove_ages(engine: &Engine, id: SubscriptionId, findings: &mut Findings) -> Result<(), Failure> {
     for letter in [rows::WAITING, rows::PARKED] {
         let prefix = rows::of_subscription(letter, id);
@@ -150,8 +155,8 @@ fn prove_ages(engine: &Engine, id: SubscriptionId, findings: &mut Findings) -> R
             let Some(entry) = lane.as_ref().and_then(|lane| lane.lane.first_droppable()) else { continue };
             let listed = engine.store.rows.get(&rows::at_position(rows::BY_AGE, id, entry.position))?;
             if listed.as_deref() != Some(key.as_bytes()) {
-                let text = format!("key {key:?} is not listed by age at event {}", entry.position);
-                findings.add(Kind::State, Some(id), text);
+                let text = format!("key {key:?} is missing from the list by age at event {}", entry.position);
+                findings.add(ProblemKind::State, Some(id), text);
             }
         }
     }
@@ -159,11 +164,11 @@ fn prove_ages(engine: &Engine, id: SubscriptionId, findings: &mut Findings) -> R
 }
 
 fn has_copy(engine: &Engine, entry: &Entry) -> Result<bool, Failure> {
-    let record = match engine.read_event(entry.at) {
+    let record = match engine.read_event(entry.address()) {
         Err(failure) if failure.is_damage() => return Ok(false),
         record => record?,
     };
-    let is_it = |from, position| from == entry.at && position == entry.position;
+    let is_it = |from, position| from == entry.address() && position == entry.position;
     Ok(matches!(Record::decode(&record), Ok(Record::Kept { from, position, .. }) if is_it(from, position)))
 }
 
@@ -210,13 +215,18 @@ impl Comparison<'_> {
     fn judge(&mut self, event: &Open, waits: bool, is_dead: bool, account: &mut Account) {
         let position = event.position;
         let problem = match (waits, is_dead, event.place) {
-            (true, true, _) => Some((Kind::State, "both waits and is a dead letter outside its lane")),
-            (true, _, Place::Overtaken) => {
-                Some((Kind::OrderViolation, "still waits in its lane, which went on without it"))
+            (true, true, _) => {
+                Some((ProblemKind::State, "is both pending and a dead letter outside its lane"))
             }
-            (true, _, Place::Invalid) => Some((Kind::State, "has no key or sequence and waits in a lane")),
+            (true, _, Place::Overtaken) => Some((
+                ProblemKind::OrderViolation,
+                "is still pending in its lane, but later events of the lane were delivered",
+            )),
+            (true, _, Place::Invalid) => {
+                Some((ProblemKind::State, "has no key or sequence but is pending in a lane"))
+            }
             (false, false, _) if !account.gone.remove(&position) => {
-                Some((Kind::Lost, "is neither delivered nor waiting nor a dead letter"))
+                Some((ProblemKind::Lost, "is not delivered, not pending and not a dead letter"))
             }
             _ => None,
         };
@@ -232,9 +242,9 @@ impl Comparison<'_> {
             self.report.purged = self.report.purged.saturating_sub(1);
         } else {
             let text = format!(
-                "event {position} waits or is a dead letter, although the log says that it left or never came"
+                "event {position} is pending or a dead letter, but the log says that it left or never arrived"
             );
-            self.findings.add(Kind::Unaccounted, Some(self.id), text);
+            self.findings.add(ProblemKind::Unaccounted, Some(self.id), text);
         }
     }
 }
@@ -260,16 +270,16 @@ fn open_events(account: &mut Account) -> Vec<Open> {
 mod tests {
     use super::*;
     use crate::engine::Config;
-    use klambda_core::ids::Address;
     use klambda_core::subscription::Document;
     use klambda_core::time::Millis;
+    use klambda_store::address::LogAddress;
     use klambda_store::faulty_disk::MemoryDisk;
     use klambda_store::log::Options;
     use klambda_store::record::{Route, To};
     use std::sync::Arc;
 
     #[test]
-    fn an_event_that_is_in_the_log_no_more_and_has_no_copy_is_lost() {
+    fn an_event_that_left_the_log_and_has_no_copy_is_lost() {
         let disk = Arc::new(MemoryDisk::new());
         let log = Options { segment_bytes: 64 << 10, reserve_bytes: 4 << 10, tail_bytes: 4 << 10 };
         let config = Config { log, ..Config::default() };
@@ -278,24 +288,24 @@ mod tests {
             "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "s"},
             "spec": {"target": {"url": "http://127.0.0.1:9000/"}, "ordering": "ordered"},
         });
-        engine.put_subscription(Document::parse(&document).expect("good"), false).expect("put");
-        let id = engine.subscription_id("s").expect("there");
+        engine.put_subscription(Document::parse(&document).expect("a valid document"), false).expect("put");
+        let id = engine.subscription_id("s").expect("exists");
         let to = To::Lane { key: "k", sequence: None };
         let record = Record::Routed {
             time: Millis(1),
             position: Position(1),
-            at: Address(0),
+            at: LogAddress(0),
             accepted: Millis(1),
             bytes: 1,
-            route: Route { subscription: id, previous: Address(0), to },
+            route: Route { subscription: id, previous: LogAddress(0), to },
         };
         engine.commit(&record).expect("committed");
         let lost = |engine: &Engine| {
             let mut findings = Findings::default();
             prove_copies(engine, id, &mut findings).expect("read");
-            findings.count(Kind::Lost)
+            findings.count(ProblemKind::Lost)
         };
-        assert_eq!(lost(&engine), 0, "nothing is older than the log");
+        assert_eq!(lost(&engine), 0, "no event is older than the log");
         for n in 0.. {
             if engine.store.log.segments().len() == 2 {
                 break;

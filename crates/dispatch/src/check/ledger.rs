@@ -1,34 +1,35 @@
-//! An independent reading of the log: for each subscription, which events it was sent and which of them left.
+//! An independent reader of the log: for each subscription, which events were routed to it and which of them left.
 //!
-//! It knows nothing of lanes and their rules. The order of a key is proven by what it says that nobody could wave
-//! through: whoever arrived first, and was put first by its producer, is delivered first. Who was overtaken may only
-//! come back by a recorded replay; if it never does, it must be a dead letter or gone by a recorded decision, which
-//! `compare` settles with the engine's state.
+//! The ledger knows nothing of lanes and their rules. It proves the order of a key by one rule: an event that arrived
+//! first and has the lower sequence is delivered first. An overtaken event may only be delivered by a recorded
+//! replay. Without one it must be a dead letter, or a recorded decision must have removed it; `compare` checks that
+//! against the engine's state.
 //!
-//! History before the oldest kept segment is unknown: steps that concern it are counted, not judged.
+//! History before the oldest segment is unknown, so steps that concern it are counted but not checked.
 
 use super::account::{Account, Aside, Why};
 use super::line::{Delivered, Waiting};
-use super::report::{Findings, Kind, Report};
+use super::report::{Findings, ProblemKind, Report};
 use crate::rows;
 use hashbrown::{HashMap, HashSet};
-use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::subscription::Document;
+use klambda_store::address::LogAddress;
 use klambda_store::record::{Change, DocumentChange, LaneRef, Record, Route, Step, To};
 use klambda_store::segment::{FRAME_HEADER, HEADER};
 use std::hash::BuildHasher;
 
 pub(super) struct Ledger {
-    /// The first record of the log.
-    start: Address,
-    /// Nothing of the log was ever removed.
+    /// The address of the first record of the log.
+    start: LogAddress,
+    /// No part of the log was ever deleted.
     is_whole: bool,
     pub first_position: Position,
     pub subscriptions: HashMap<SubscriptionId, Account>,
     removed: HashSet<SubscriptionId>,
-    /// Acknowledged although nothing waited: to be told apart by a second reading.
+    /// Events that were acknowledged while not pending. A second pass finds the reason.
     suspects: HashMap<(SubscriptionId, Position), bool>,
-    /// By row, the version that each document has since, or none if it is removed.
+    /// The current version of each document by row; `None` if the document was deleted.
     pub documents: HashMap<Vec<u8>, Option<u64>>,
     counts: Counts,
     hasher: foldhash::fast::FixedState,
@@ -46,10 +47,10 @@ struct Counts {
 }
 
 impl Ledger {
-    pub fn new(start: Address, first_position: Position) -> Ledger {
+    pub fn new(start: LogAddress, first_position: Position) -> Ledger {
         Ledger {
             start,
-            is_whole: start == Address(HEADER + FRAME_HEADER as u64),
+            is_whole: start == LogAddress(HEADER + FRAME_HEADER as u64),
             first_position,
             subscriptions: HashMap::new(),
             removed: HashSet::new(),
@@ -60,7 +61,7 @@ impl Ledger {
         }
     }
 
-    /// Enters one record. `position` is the one an event here has, or would have.
+    /// Enters one record. `position` is the position of the event, or of the next event for other records.
     pub fn read(&mut self, record: &Record<'_>, position: Position, findings: &mut Findings) {
         match record {
             Record::Event { routes, .. } => {
@@ -78,6 +79,7 @@ impl Ledger {
                         self.step(*subscription, key, step, running.is_some(), findings);
                     }
                     LaneRef::Alone(position) => self.step_alone(*subscription, *position, step),
+                    LaneRef::Unordered => self.step_unordered(*subscription, step),
                 }
             }
             Record::Subscription { subscription, change, .. } => {
@@ -89,10 +91,10 @@ impl Ledger {
         }
     }
 
-    /// A lane's steps are chained: the first one in this log names one before it, or none.
-    fn touch(&mut self, id: SubscriptionId, key: &str, previous: Address) {
+    /// The steps of a lane are chained: the first one in this log names an earlier step, or none.
+    fn touch(&mut self, id: SubscriptionId, key: &str, previous: LogAddress) {
         self.counts.lanes += u64::from(previous < self.start);
-        if previous < self.start && previous != Address(0) {
+        if previous < self.start && previous != LogAddress(0) {
             self.subscriptions.entry(id).or_default().older.insert(self.hasher.hash_one(key));
         }
     }
@@ -109,7 +111,7 @@ impl Ledger {
         account.later.remove(&position);
         if position <= account.last_routed {
             let text = format!("event {position} was routed again, or after event {}", account.last_routed);
-            return findings.add(Kind::Unaccounted, Some(route.subscription), text);
+            return findings.add(ProblemKind::Unaccounted, Some(route.subscription), text);
         }
         account.last_routed = position;
         match &route.to {
@@ -149,19 +151,12 @@ impl Ledger {
                 account.dropped(key, *position);
                 self.counts.purged += 1;
             }
-            Step::Purge { after, .. } if key.is_empty() => {
-                self.counts.purged += account.alone.extract_if(|position| position > after).count() as u64;
-            }
-            // What is in flight stays, for all the log says it goes, and is counted as back when it ends.
-            Step::Purge { events, .. } => {
+            // The log counts the event in flight as purged, but it stays and counts as restored when its call ends.
+            Step::Purge { events } => {
                 self.counts.purged += account.purge(key, lane, *events + u64::from(in_flight));
             }
             Step::PurgePart { positions, .. } => {
-                for position in positions {
-                    if !account.alone.remove(position) {
-                        account.dropped(key, *position);
-                    }
-                }
+                positions.iter().for_each(|position| account.dropped(key, *position));
                 self.counts.purged += positions.len() as u64;
             }
             Step::Reset { .. } => account.set_apart(key, lane),
@@ -194,7 +189,7 @@ impl Ledger {
         self.counts.gaps += u64::from(gap);
     }
 
-    /// Not in its line: it came back, or it was gone.
+    /// The event was not in its line: it was replayed, or it had already left.
     fn delivered_aside(
         &mut self,
         id: SubscriptionId,
@@ -209,9 +204,9 @@ impl Ledger {
         };
         if aside.why != Why::Replayed {
             let text = format!(
-                "event {position} of key {key:?} was overtaken in its lane and delivered after all, without a replay"
+                "event {position} of key {key:?} was overtaken in its lane and delivered later without a replay"
             );
-            findings.add(Kind::OrderViolation, Some(id), text);
+            findings.add(ProblemKind::OrderViolation, Some(id), text);
         }
         let (late, gap) = account.pass(lane, aside.sequence);
         self.counts.late += u64::from(late || (aside.sequence.is_none() && aside.is_passed));
@@ -234,10 +229,10 @@ impl Ledger {
         if let Step::Replay { .. } = step
             && (account.aside.remove(&position).is_some() || account.leaves_line(position))
         {
-            // It never had a lane, or its subscription has none any more.
+            // The event never had a lane, or its subscription no longer has lanes.
             account.alone.insert(position);
         }
-        if let Step::Purge { .. } | Step::DropOldest { .. } = step
+        if let Step::DropOldest { .. } = step
             && account.alone.remove(&position)
         {
             self.counts.purged += 1;
@@ -251,37 +246,46 @@ impl Ledger {
         }
     }
 
+    fn step_unordered(&mut self, id: SubscriptionId, step: &Step<'_>) {
+        let Step::PurgePart { positions, .. } = step else { return };
+        let account = self.subscriptions.entry(id).or_default();
+        for position in positions {
+            account.alone.remove(position);
+        }
+        self.counts.purged += positions.len() as u64;
+    }
+
     fn replayed(&mut self, id: SubscriptionId, key: &str, position: Position) {
         let (first_position, lane) = (self.first_position, self.hasher.hash_one(key));
         let account = self.subscriptions.entry(id).or_default();
         let waiting = account.lines.get_mut(key).and_then(|line| line.take(position));
         account.forget_if_over(key);
-        // One that holds its lane has kept its place.
+        // An event that parks its lane has kept its place.
         let is_passed = waiting.is_none();
         let sequence = match (waiting, account.aside.get(&position).copied()) {
             (Some(waiting), _) => waiting.sequence(),
             (None, Some(aside)) => aside.sequence,
-            // It failed before its subscription had lanes, or in another one.
+            // The event failed before its subscription had lanes, or in another lane.
             (None, None) if account.alone.remove(&position) || account.leaves_line(position) => None,
             (None, None) if position < first_position => {
                 self.counts.before_log += 1;
                 return;
             }
             (None, None) if account.is_back(position) => None,
-            // Its delivery will be judged.
+            // The delivery is checked when it comes.
             (None, None) => return,
         };
         account.aside.insert(position, Aside { why: Why::Replayed, lane, sequence, is_passed });
     }
 
-    pub fn read_documents(&mut self, at: Address, changes: &[DocumentChange<'_>]) {
+    pub fn read_documents(&mut self, at: LogAddress, changes: &[DocumentChange<'_>]) {
         for change in changes {
             let version = change.content.map(|_| at.0);
             self.documents.insert(rows::document(change.kind, change.key), version);
         }
     }
 
-    /// A dead letter left one subscription for another of its name.
+    /// A dead letter moved from one subscription to another with the same name.
     fn moved(&mut self, from: SubscriptionId, position: Position, route: &Route<'_>) {
         if self.subscriptions.contains_key(&from) {
             self.gone(from, position);
@@ -308,7 +312,7 @@ impl Ledger {
     fn gone(&mut self, id: SubscriptionId, position: Position) {
         let Some(account) = self.subscriptions.get_mut(&id) else { return };
         self.counts.purged += 1;
-        // One from before this log may have been routed within it.
+        // An event from before this log may have been routed within it.
         if account.aside.remove(&position).is_none() && !account.alone.remove(&position) {
             account.gone.insert(position);
         }
@@ -340,23 +344,23 @@ impl Ledger {
         }
     }
 
-    /// Live from here on: whatever was put off must have been routed.
+    /// The subscription is live from here on, so every postponed event must have been routed.
     fn caught_up(&mut self, id: SubscriptionId, findings: &mut Findings) {
         let account = self.subscriptions.entry(id).or_default();
         for position in account.later.drain() {
             let text =
-                format!("event {position} was put off until the subscription had caught up and never taken");
-            findings.add(Kind::Lost, Some(id), text);
+                format!("event {position} was left for the subscription to read later, but was never read");
+            findings.add(ProblemKind::Lost, Some(id), text);
         }
     }
 
-    // ---- a second reading ---------------------------------------------------------------------------------
+    // ---- second pass --------------------------------------------------------------------------------------
 
     pub fn has_suspects(&self) -> bool {
         !self.suspects.is_empty()
     }
 
-    /// Whether an event that was acknowledged once too often was ever routed.
+    /// Finds out whether an event with one acknowledgement too many was ever routed.
     pub fn look_for_suspects(&mut self, record: &Record<'_>, position: Position) {
         let mut saw = |position: Position, route: &Route<'_>| {
             if let Some(routed) = self.suspects.get_mut(&(route.subscription, position)) {
@@ -378,12 +382,13 @@ impl Ledger {
         for ((id, position), routed) in suspects {
             let (kind, text) = match routed {
                 true => (
-                    Kind::DuplicateAcknowledgement,
-                    format!("event {position} was acknowledged twice, or after it had left"),
+                    ProblemKind::DuplicateAcknowledgement,
+                    format!("event {position} was acknowledged twice, or after it left"),
                 ),
-                false => {
-                    (Kind::Unaccounted, format!("event {position} was acknowledged and never routed there"))
-                }
+                false => (
+                    ProblemKind::Unaccounted,
+                    format!("event {position} was acknowledged but never routed to this subscription"),
+                ),
             };
             findings.add(kind, Some(id), text);
         }

@@ -3,11 +3,11 @@
 use klambda_core::ids::{Position, Sequence};
 use std::collections::VecDeque;
 
-/// One event in a line. Without a producer's sequence its order is its arrival.
+/// One event in a line. Without a producer's sequence, its order is its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waiting {
     pub position: Position,
-    /// `u64::MAX` for none: an `Option` would make it half as large again.
+    /// `u64::MAX` stands for no sequence: an `Option` would make the struct half as large again.
     sequence: u64,
 }
 
@@ -20,7 +20,7 @@ impl Waiting {
         (self.sequence != u64::MAX).then_some(Sequence(self.sequence))
     }
 
-    /// It arrived first and its producer put it first: it should be delivered first.
+    /// True if this event arrived first and has the lower sequence, so that it must be delivered first.
     fn comes_before(&self, other: &Waiting) -> bool {
         let unordered = self.sequence == u64::MAX || other.sequence == u64::MAX;
         self.position < other.position && (unordered || self.sequence < other.sequence)
@@ -35,7 +35,7 @@ pub(super) struct Line {
 pub(super) struct Delivered {
     pub event: Waiting,
     pub overtaken: Vec<Waiting>,
-    /// By its sequence alone.
+    /// Late because of its sequence alone.
     pub is_late: bool,
 }
 
@@ -65,14 +65,14 @@ impl Line {
         self.waiting.remove(n)
     }
 
-    /// Takes an event out for its delivery, and those that it overtakes.
+    /// Removes a delivered event, and the events that it overtakes.
     pub fn deliver(&mut self, position: Position) -> Option<Delivered> {
         let n = self.find(position)?;
         let event = self.waiting.remove(n)?;
         let mut overtaken = Vec::new();
         let mut is_late = false;
         if self.waiting.iter().take(n).any(|waiting| waiting.comes_before(&event)) {
-            // A sequence that another event had already is late: it goes out at once, before those that wait for a gap.
+            // A repeated sequence is late. Such an event is delivered at once, before events that wait for a gap.
             is_late = event.sequence().is_some()
                 && self.waiting.iter().take(n).any(|w| w.sequence == event.sequence);
             if !is_late {
@@ -83,7 +83,7 @@ impl Line {
         Some(Delivered { event, overtaken, is_late })
     }
 
-    /// Positions only ever rise.
+    /// Positions only increase.
     fn find(&self, position: Position) -> Option<usize> {
         self.waiting.binary_search_by_key(&position, |waiting| waiting.position).ok()
     }

@@ -1,4 +1,4 @@
-//! A disk over another that is never written to: what changes is kept in memory, page by page.
+//! A disk that never writes to the disk below it: changes are kept in memory, page by page.
 
 use klambda_store::disk::{Disk, File};
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub struct Overlay {
     under: Arc<dyn Disk>,
-    /// Every name that was opened or changed here; none where it was removed.
+    /// Every name that was opened or changed; `None` if it was deleted.
     names: Mutex<BTreeMap<String, Option<Arc<OverlayFile>>>>,
 }
 
@@ -149,7 +149,7 @@ impl File for OverlayFile {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing is left half done under these locks that a later read could see.
+    // No change under these locks is ever visible half done.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,4 @@
-//! What a check found, for people and for scripts.
+//! The result of a check, for people and for scripts.
 
 use hashbrown::HashMap;
 use klambda_core::ids::{Position, SubscriptionId};
@@ -14,27 +14,27 @@ pub struct Report {
     pub table_bytes: u64,
     pub frames: u64,
     pub records: u64,
-    /// Where the log begins: what was before is known from the tables alone.
+    /// Where the log begins. Earlier history is known from the tables only.
     pub first_position: Position,
     pub events: u64,
     pub subscriptions: u64,
-    /// Lanes that something happened to in this log.
+    /// Lanes with at least one step in this log.
     pub lanes: u64,
     pub delivered: u64,
     pub waiting: u64,
     pub dead_letters: u64,
     /// Left without success: purged, dropped, deleted or expired.
     pub purged: u64,
-    /// Delivered after an event that comes after it.
+    /// Delivered after an event that comes after it in order.
     pub late: u64,
-    /// Jumps in producers' sequences, as delivered.
+    /// Gaps in the producers' sequences, as delivered.
     pub gaps: u64,
-    /// Steps and waiting events whose arrival is older than the log.
+    /// Steps and pending events that arrived before the start of the log.
     pub before_log: u64,
     pub duplicate_acknowledgements: u64,
     pub order_violations: u64,
     pub lost: u64,
-    /// An unsynced tail that the next start will cut off. Nobody was ever told that it was durable.
+    /// An unsynced tail that the next start cuts off. It was never reported as durable.
     pub cut: Option<Cut>,
     pub problems: Problems,
 }
@@ -51,27 +51,27 @@ pub struct Cut {
 #[serde(rename_all = "camelCase")]
 pub struct Problems {
     pub count: u64,
-    /// The first of them.
+    /// The first problems; `count` is the total.
     pub listed: Vec<Problem>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
-    pub kind: Kind,
+    pub kind: ProblemKind,
     pub text: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Kind {
+pub enum ProblemKind {
     Damage,
     DuplicateAcknowledgement,
     OrderViolation,
     Lost,
-    /// Acknowledged, or waiting, although nothing ever sent it there.
+    /// Acknowledged or pending, but never routed there.
     Unaccounted,
-    /// Log and tables do not make up a state.
+    /// The log and the tables do not form a consistent state.
     State,
 }
 
@@ -93,28 +93,28 @@ impl Report {
 
 const LISTED_MAX: usize = 1000;
 
-/// Problems as they come up.
+/// Collects problems during a check.
 #[derive(Default)]
 pub(super) struct Findings {
-    counts: HashMap<Kind, u64>,
-    listed: Vec<(Kind, Option<SubscriptionId>, String)>,
+    counts: HashMap<ProblemKind, u64>,
+    listed: Vec<(ProblemKind, Option<SubscriptionId>, String)>,
     names: HashMap<SubscriptionId, String>,
 }
 
 impl Findings {
-    pub fn add(&mut self, kind: Kind, subscription: Option<SubscriptionId>, text: String) {
+    pub fn add(&mut self, kind: ProblemKind, subscription: Option<SubscriptionId>, text: String) {
         *self.counts.entry(kind).or_default() += 1;
         if self.listed.len() < LISTED_MAX {
             self.listed.push((kind, subscription, text));
         }
     }
 
-    pub fn count(&self, kind: Kind) -> u64 {
+    pub fn count(&self, kind: ProblemKind) -> u64 {
         self.counts.get(&kind).copied().unwrap_or(0)
     }
 
     pub fn is_undamaged(&self) -> bool {
-        self.count(Kind::Damage) == 0
+        self.count(ProblemKind::Damage) == 0
     }
 
     pub fn name_subscriptions(&mut self, names: impl Iterator<Item = (SubscriptionId, String)>) {
@@ -124,7 +124,7 @@ impl Findings {
     pub fn into_problems(self) -> Problems {
         let name = |id: SubscriptionId| match self.names.get(&id) {
             Some(name) => name.clone(),
-            None => format!("subscription number {id}"),
+            None => format!("subscription {id}"),
         };
         let listed = self.listed.into_iter().map(|(kind, id, text)| {
             let text = id.map_or(text.clone(), |id| format!("{}: {text}", name(id)));

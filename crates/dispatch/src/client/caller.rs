@@ -1,13 +1,13 @@
-//! Calls of a function's replicas by those who wait for the answer: all of it is given back.
+//! Calls a function's replicas and returns the whole response to the caller.
 
 use super::Options;
-use super::answer::Wanted;
-use super::connection::{Begun, Connection, Message, Trouble};
+use super::connection::{Begun, CallError, Connection, Message};
 use super::pool::{self, Pool};
 use super::request::write_length;
+use super::response_parser::Wanted;
 use bytes::Bytes;
-use klambda_core::address::Address;
-use klambda_core::outcome::Outcome;
+use klambda_core::address::ReplicaAddress;
+use klambda_core::outcome::CallOutcome;
 use klambda_crash::{Guard, Lock};
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -16,69 +16,69 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What is sent to a replica: an event.
+/// An event sent to a replica.
 #[derive(Debug)]
 pub struct Call {
-    /// Lines that end with CRLF: those of the event.
+    /// The header lines of the event, each ending with CRLF.
     pub headers: Vec<u8>,
     pub body: Bytes,
 }
 
 #[derive(Debug)]
-pub struct Answer {
+pub struct CallResponse {
     pub status: u16,
     pub content_type: Option<String>,
-    /// All of it, or the beginning of a long one.
+    /// The whole body, or the beginning of a long one.
     pub body: Vec<u8>,
-    /// What follows the beginning of a long one.
+    /// The remaining part of a long body.
     pub rest: Option<Rest>,
 }
 
-/// The rest of a long answer, which is read as far as it is asked for.
+/// The remaining part of a long response, read on demand.
 pub struct Rest {
     pool: Arc<Pool>,
-    /// Until all is read.
+    /// `None` once everything is read.
     connection: Option<Connection>,
     begun: Begun,
 }
 
-/// Of a long answer so much is in memory at a time.
+/// How much of a long response is in memory at a time.
 const PART_BYTES: usize = 64 << 10;
 
-impl Answer {
-    fn new(mut rest: Rest) -> Result<Answer, Outcome> {
-        rest.settle().map_err(Outcome::Broken)?;
+impl CallResponse {
+    fn new(mut rest: Rest) -> Result<CallResponse, CallOutcome> {
+        rest.settle().map_err(CallOutcome::Broken)?;
         let reply = rest.begun.answer.reply();
         let status = reply.code;
         let content_type = reply.content.as_ref().and_then(|content| content.content_type.clone());
         let body = rest.begun.answer.drain_body();
         let rest = rest.connection.is_some().then_some(rest);
-        Ok(Answer { status, content_type, body, rest })
+        Ok(CallResponse { status, content_type, body, rest })
     }
 }
 
 impl Rest {
-    /// How much is still to come, if that is known.
+    /// How many bytes are missing, if the length is known.
     pub fn length(&self) -> Option<u64> {
         self.begun.answer.missing()
     }
 
-    /// The next part; nothing if that was all.
+    /// The next part; `None` at the end.
     pub async fn next(&mut self, deadline: Instant) -> Result<Option<Vec<u8>>, String> {
         let Some(connection) = &mut self.connection else { return Ok(None) };
         connection.read(&mut self.begun, deadline, PART_BYTES).await.map_err(|trouble| match trouble {
-            Trouble::Closed(why) | Trouble::Broken(why) => why,
-            Trouble::Timeout => "the answer took too long".to_owned(),
+            CallError::Closed(why) | CallError::Broken(why) => why,
+            CallError::Timeout => "the response timed out".to_owned(),
         })?;
         self.settle()?;
         Ok(Some(self.begun.answer.drain_body()).filter(|part| !part.is_empty()))
     }
 
-    /// Gives the connection back when all is read.
+    /// Returns the connection to the pool when everything is read.
     fn settle(&mut self) -> Result<(), String> {
         let content = self.begun.answer.reply().content.as_ref();
         if let Some(bytes_max) = content.and_then(|content| content.cut_at) {
-            return Err(format!("the answer is longer than {bytes_max} bytes"));
+            return Err(format!("the response is longer than {bytes_max} bytes"));
         }
         if self.begun.answer.is_whole()
             && let Some(connection) = self.connection.take()
@@ -96,11 +96,11 @@ impl std::fmt::Debug for Rest {
     }
 }
 
-/// Keeps connections to replicas for the next call. One for each runtime: a connection is woken by the one it was
-/// opened on.
+/// Keeps connections to replicas for later calls. Each runtime needs its own, because a connection is woken by the
+/// runtime that opened it.
 pub struct Caller {
     options: Options,
-    replicas: Lock<HashMap<Address, Arc<Pool>, foldhash::fast::RandomState>>,
+    replicas: Lock<HashMap<ReplicaAddress, Arc<Pool>, foldhash::fast::RandomState>>,
 }
 
 impl Caller {
@@ -108,8 +108,13 @@ impl Caller {
         Caller { options, replicas: Lock::default() }
     }
 
-    /// Makes the call once. It is sent again only if its connection was closed before it took a byte of it.
-    pub async fn call(&self, address: &Address, call: &Call, within: Duration) -> Result<Answer, Outcome> {
+    /// Makes the call once. It is sent again only if the connection was closed before any byte of the call was sent.
+    pub async fn call(
+        &self,
+        address: &ReplicaAddress,
+        call: &Call,
+        within: Duration,
+    ) -> Result<CallResponse, CallOutcome> {
         let (pool, now) = (self.pool(address)?, Instant::now());
         let deadline = now + within;
         let mut connection = match pool.take(now) {
@@ -125,28 +130,28 @@ impl Caller {
             });
             begin.await;
             match connection.read(&mut begun, deadline, PART_BYTES).await {
-                Ok(()) => return Answer::new(Rest { pool, connection: Some(connection), begun }),
-                Err(Trouble::Closed(_)) if connection.is_used() && !connection.has_sent() => {
+                Ok(()) => return CallResponse::new(Rest { pool, connection: Some(connection), begun }),
+                Err(CallError::Closed(_)) if connection.is_used() && !connection.has_sent() => {
                     connection = pool.connect(deadline).await?;
                 }
-                Err(Trouble::Closed(why) | Trouble::Broken(why)) => return Err(Outcome::Broken(why)),
-                Err(Trouble::Timeout) => return Err(Outcome::Timeout),
+                Err(CallError::Closed(why) | CallError::Broken(why)) => return Err(CallOutcome::Broken(why)),
+                Err(CallError::Timeout) => return Err(CallOutcome::Timeout),
             }
         }
     }
 
-    fn pool(&self, address: &Address) -> Result<Arc<Pool>, Outcome> {
+    fn pool(&self, address: &ReplicaAddress) -> Result<Arc<Pool>, CallOutcome> {
         let mut replicas = self.replicas();
         if let Some(pool) = replicas.get(address) {
             return Ok(pool.clone());
         }
         let key = pool::Key::of_replica(address);
-        let pool = Arc::new(Pool::new(key, self.options).map_err(Outcome::Unusable)?);
+        let pool = Arc::new(Pool::new(key, self.options).map_err(CallOutcome::Unusable)?);
         replicas.insert(address.clone(), pool.clone());
         Ok(pool)
     }
 
-    /// Lets go of old connections, and of replicas to which none is open.
+    /// Closes old connections, and forgets replicas without open connections.
     pub fn sweep(&self) {
         self.replicas().retain(|_, pool| {
             pool.sweep(Duration::ZERO);
@@ -154,7 +159,7 @@ impl Caller {
         });
     }
 
-    fn replicas(&self) -> Guard<'_, HashMap<Address, Arc<Pool>, foldhash::fast::RandomState>> {
+    fn replicas(&self) -> Guard<'_, HashMap<ReplicaAddress, Arc<Pool>, foldhash::fast::RandomState>> {
         self.replicas.lock()
     }
 }

@@ -1,11 +1,11 @@
-//! One connection of HTTP/1.1, and one call over it.
+//! One HTTP/1.1 connection, and one call over it.
 //!
-//! This is written out by hand because it is where a delivery spends its time: a call costs one write, one read and no
-//! allocation. The buffers belong to the thread, not to the connection, so that a thousand connections share a few
-//! kilobytes that are always in the cache; only what does not fit into one write or one read is kept per call.
+//! This code does not use an HTTP library, because deliveries spend most of their time here: a call costs one write,
+//! one read and no allocation. Buffers belong to the thread, not to the connection, so a thousand connections share a
+//! few kilobytes that stay in the CPU cache. Only data that does not fit into one write or one read is kept per call.
 
-use super::answer::{Answer, Progress, Wanted};
 use super::reply::Reply;
+use super::response_parser::{Progress, ResponseParser, Wanted};
 use super::stream::Stream;
 use bytes::{Buf, Bytes};
 use std::cell::Cell;
@@ -18,30 +18,30 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 pub struct Connection {
     stream: Stream,
-    /// Set once and moved only when it fires or must fire earlier: most calls do not touch the timer wheel.
+    /// Reset only when it fires or must fire earlier, so most calls do not touch the timer wheel.
     timer: Pin<Box<Sleep>>,
-    /// Of the pool's certificates when it was made.
+    /// The generation of the pool's certificates when the connection was opened.
     pub generation: u64,
     used: bool,
-    /// It had waited so long for this call that the other side may have given it up.
+    /// The connection was idle for so long before this call that the peer may have closed it.
     pub has_waited: bool,
-    /// Whether anything of the call was taken by the socket.
+    /// True if the socket accepted any bytes of the call.
     has_sent: bool,
 }
 
-/// What is sent.
+/// The message to send.
 pub trait Message: Sync {
     /// Appends the whole head of an HTTP/1.1 request.
     fn write_head(&self, out: &mut Vec<u8>);
     fn body(&self) -> &[u8];
-    /// The body without a copy, for a call that outlives a borrow.
+    /// The body without copying, for a call that outlives the borrow.
     fn body_bytes(&self) -> Bytes;
 }
 
 /// Why a call has no reply.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// Closed or reset before a single byte of the answer.
+pub enum CallError {
+    /// Closed or reset before the first byte of the response.
     Closed(String),
     Broken(String),
     Timeout,
@@ -53,7 +53,7 @@ pub struct Replied {
     pub reusable: bool,
 }
 
-/// Bodies up to this size are copied behind the head: cheaper than gathering two pieces.
+/// Bodies up to this size are copied behind the head, which is cheaper than a vectored write.
 const COPIED_BYTES_MAX: usize = 8 << 10;
 const READ_BYTES: usize = 16 << 10;
 const HEAD_BYTES_KEPT_MAX: usize = 64 << 10;
@@ -75,29 +75,29 @@ impl Connection {
         }
     }
 
-    /// Whether it has carried a call before.
+    /// True if the connection has carried a call before.
     pub fn is_used(&self) -> bool {
         self.used
     }
 
-    /// Whether the other side can have seen anything of the last call.
+    /// True if the peer may have seen any part of the last call.
     pub fn has_sent(&self) -> bool {
         self.has_sent
     }
 
-    /// Whether its end says nothing about the last call.
+    /// True if a closed connection says nothing about the last call.
     pub fn is_stale(&self) -> bool {
         self.used && (self.has_waited || !self.has_sent)
     }
 
-    /// Whether nothing has come in since its last answer: no byte, no end, no error.
+    /// True if nothing has arrived since the last response: no byte, no end of stream, no error.
     pub fn is_quiet(&mut self) -> bool {
         let nothing = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
         self.stream.peek().is_err_and(nothing)
             && (!self.stream.is_encrypted() || self.has_nothing_decrypted())
     }
 
-    /// Whether the other side spoke before it was called. Encrypted bytes may belong to the handshake.
+    /// True if the peer sent data before it received a request. Encrypted bytes may belong to the handshake.
     pub fn has_spoken(&mut self) -> bool {
         if self.stream.is_encrypted() {
             return !self.has_nothing_decrypted();
@@ -111,39 +111,39 @@ impl Connection {
         Pin::new(&mut self.stream).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
     }
 
-    /// Sends what the socket takes at once. The message is not needed after that.
+    /// Sends as much as the socket accepts at once. The message is not needed afterwards.
     pub fn begin(&mut self, context: &mut Context<'_>, message: &dyn Message, begun: &mut Begun) {
         self.has_sent = false;
-        // A failure is left to the reading side.
+        // The reading side reports a failure.
         begun.sending = self.send_first(context, message).unwrap_or(Sending::Failed);
     }
 
-    /// Sends the rest, and reads the answer.
-    pub async fn finish(&mut self, begun: &mut Begun, deadline: Instant) -> Result<Replied, Trouble> {
+    /// Sends the rest and reads the response.
+    pub async fn finish(&mut self, begun: &mut Begun, deadline: Instant) -> Result<Replied, CallError> {
         self.read(begun, deadline, usize::MAX).await?;
         let reusable = begun.is_reusable();
         Ok(Replied { reply: begun.answer.take_reply(), reusable })
     }
 
-    /// Sends the rest, and reads until the answer is whole or so many bytes of its body are there.
+    /// Sends the rest and reads until the response is complete or `body_bytes` of its body have arrived.
     pub async fn read(
         &mut self,
         begun: &mut Begun,
         deadline: Instant,
         body_bytes: usize,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), CallError> {
         let Begun { sending, answer } = begun;
         let mut exchange = Exchange { connection: self, deadline, sending, answer, body_bytes };
         poll_fn(|context| exchange.poll(context)).await?;
-        // A refusal may come early. A success cannot be about a request that has not been sent.
+        // An error response may come early, but a success cannot belong to a request that was not sent completely.
         if !matches!(begun.sending, Sending::Done) && matches!(begun.answer.reply().code, 200..=299) {
-            return Err(Trouble::Broken("a success before the request was sent".into()));
+            return Err(CallError::Broken("success response before the request was sent".into()));
         }
         self.used = true;
         Ok(())
     }
 
-    /// Head and body in one write, straight from the thread's buffer.
+    /// Sends head and body in one write, directly from the thread's buffer.
     fn send_first(&mut self, context: &mut Context<'_>, message: &dyn Message) -> io::Result<Sending> {
         let mut out = OUT.take();
         out.clear();
@@ -190,39 +190,39 @@ struct Exchange<'a> {
     connection: &'a mut Connection,
     deadline: Instant,
     sending: &'a mut Sending,
-    answer: &'a mut Answer,
-    /// When so many bytes of the body are there, that is enough for now.
+    answer: &'a mut ResponseParser,
+    /// Reading stops when the body has this many bytes.
     body_bytes: usize,
 }
 
-/// A call of which the first part is sent.
+/// A call whose first part was sent.
 pub struct Begun {
     sending: Sending,
-    pub answer: Answer,
+    pub answer: ResponseParser,
 }
 
 impl Begun {
-    /// Of which nothing is sent yet. It is large, and stays where it is made.
+    /// A call of which nothing was sent yet. The struct is large and is never moved.
     pub fn new(answer_bytes_max: usize, wanted: Wanted) -> Begun {
-        Begun { sending: Sending::Failed, answer: Answer::new(answer_bytes_max, wanted) }
+        Begun { sending: Sending::Failed, answer: ResponseParser::new(answer_bytes_max, wanted) }
     }
 
-    /// Whether its connection may carry another call.
+    /// True if the connection may carry another call.
     pub fn is_reusable(&self) -> bool {
         self.answer.keeps_alive() && matches!(self.sending, Sending::Done)
     }
 }
 
 enum Sending {
-    /// What the first write left over.
+    /// The part that the first write left over.
     Rest {
         head: Bytes,
         body: Bytes,
     },
-    /// All is handed over, but encryption may hold some of it back.
+    /// Everything was written, but TLS may still buffer some of it.
     Flush,
     Done,
-    /// It cannot be sent; an answer may be there all the same.
+    /// The request cannot be sent, but there may still be a response.
     Failed,
 }
 
@@ -238,18 +238,18 @@ impl Sending {
 }
 
 impl Exchange<'_> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CallError>> {
         self.send(context);
         if let Poll::Ready(done) = self.receive(context) {
             return Poll::Ready(done);
         }
-        self.connection.poll_timer(context, self.deadline).map(|()| Err(Trouble::Timeout))
+        self.connection.poll_timer(context, self.deadline).map(|()| Err(CallError::Timeout))
     }
 
     // ---- sending ------------------------------------------------------------------------------------------
 
-    /// Goes as far as it can. A failure is left to the reading side: a target may answer before it closes, and that
-    /// answer (a 413, say) is worth more than the news that it closed.
+    /// Sends as much as possible and leaves failures to the reading side. A target may answer before it closes, and
+    /// that answer (for example a 413) tells more than the closed connection.
     fn send(&mut self, context: &mut Context<'_>) {
         while let Sending::Rest { head, body } = self.sending {
             match poll_rest(&mut self.connection.stream, context, head, body) {
@@ -268,7 +268,7 @@ impl Exchange<'_> {
 
     // ---- receiving ----------------------------------------------------------------------------------------
 
-    fn receive(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Trouble>> {
+    fn receive(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CallError>> {
         let mut buffer = IN.take();
         buffer.resize(READ_BYTES, 0);
         let received = self.receive_into(context, &mut buffer);
@@ -276,7 +276,7 @@ impl Exchange<'_> {
         received
     }
 
-    fn receive_into(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<(), Trouble>> {
+    fn receive_into(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<(), CallError>> {
         loop {
             ready!(self.answer.poll_room(context));
             let mut piece = ReadBuf::new(buffer);
@@ -288,26 +288,26 @@ impl Exchange<'_> {
                     Ok(Progress::More) if self.answer.body().len() < self.body_bytes => {}
                     Ok(Progress::More) => return Poll::Ready(Ok(())),
                     Ok(Progress::Done) => return Poll::Ready(Ok(())),
-                    Err(malformed) => return Poll::Ready(Err(Trouble::Broken(malformed.0.into()))),
+                    Err(malformed) => return Poll::Ready(Err(CallError::Broken(malformed.0.into()))),
                 },
             }
         }
     }
 
-    fn closed(&mut self) -> Result<(), Trouble> {
+    fn closed(&mut self) -> Result<(), CallError> {
         let whole = self.answer.end();
         whole.map_err(|malformed| self.trouble(malformed.0.into()))
     }
 
-    fn lost(&self, error: &io::Error) -> Trouble {
+    fn lost(&self, error: &io::Error) -> CallError {
         self.trouble(match error.kind() {
-            io::ErrorKind::ConnectionReset => "reset by the target".into(),
+            io::ErrorKind::ConnectionReset => "connection reset by the target".into(),
             _ => error.to_string(),
         })
     }
 
-    fn trouble(&self, why: String) -> Trouble {
-        if self.answer.has_begun() { Trouble::Broken(why) } else { Trouble::Closed(why) }
+    fn trouble(&self, why: String) -> CallError {
+        if self.answer.has_begun() { CallError::Broken(why) } else { CallError::Closed(why) }
     }
 }
 

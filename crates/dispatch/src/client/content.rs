@@ -1,42 +1,42 @@
-//! The body of a function's answer, and the events in it.
+//! The body of a function's response, and the events in it.
 
-use crate::held::{Holder, Part};
+use crate::held_memory::{Holder, Part};
 use bytes::Bytes;
 use klambda_core::binding::{self, Limits, Refusal};
 use klambda_core::event::Event;
 use klambda_core::fault::Fault;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
 
-/// Limits for answers that carry events: all functions together, and the default for one answer. Over the first limit the
-/// longest answers are not read further until others have finished.
+/// Limits for responses that carry events: for all functions together, and the default for one response. Over the
+/// first limit, the longest responses are not read further until others have finished.
 const COLLECTED_BYTES_MAX: usize = 16 << 20;
 const ONE_BYTES_MAX: usize = 1 << 20;
 
 static COLLECTED: LazyLock<Arc<Part>> = LazyLock::new(|| Part::new(COLLECTED_BYTES_MAX, ONE_BYTES_MAX));
 
-/// A body, and what its head says of it.
+/// A body, and the headers that describe it.
 #[derive(Debug, Default)]
 pub struct Content {
     pub content_type: Option<String>,
-    /// Of an event in binary mode.
+    /// The headers of an event in binary mode.
     headers: Vec<(String, Vec<u8>)>,
     pub body: Vec<u8>,
-    /// The limit it exceeded.
+    /// The limit that the body exceeded.
     pub cut_at: Option<usize>,
-    /// Counts it, if it is kept until it is whole.
+    /// Counts the memory of a body that is kept until it is complete.
     held: Option<Holder>,
 }
 
 impl Content {
-    /// Of whatever it is.
+    /// Accepts any content.
     pub fn of_all<'h>(headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Box<Content> {
         let content_type = content_type(headers).map(str::to_owned);
         Box::new(Content { content_type, ..Content::default() })
     }
 
-    /// Nothing, if the head does not speak of events.
+    /// Returns `None` if the headers do not announce events.
     pub fn of_events<'h>(headers: impl Iterator<Item = (&'h str, &'h [u8])> + Clone) -> Option<Box<Content>> {
         let is = |name: &str, wanted: &str| name.eq_ignore_ascii_case(wanted);
         let content_type = content_type(headers.clone());
@@ -61,7 +61,7 @@ impl Content {
         self.body.extend_from_slice(bytes);
     }
 
-    /// Waits until there is room for more of it.
+    /// Waits until there is room for more of the body.
     pub fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
         if let Some(held) = &self.held {
             ready!(held.poll_room(context));
@@ -69,19 +69,19 @@ impl Content {
         Poll::Ready(())
     }
 
-    /// The rest is more than is read.
+    /// The body exceeds the limit, so the rest is not read.
     pub fn cut(&mut self, bytes_max: usize) {
         self.cut_at = Some(bytes_max);
         (self.body, self.held) = (Vec::new(), None);
     }
 
-    pub fn into_outcome(self) -> Outcome {
+    pub fn into_outcome(self) -> CallOutcome {
         if let Some(bytes_max) = self.cut_at {
-            return Outcome::BadReplies(format!("the answer is longer than {bytes_max} bytes"));
+            return CallOutcome::BadReplies(format!("the response is longer than {bytes_max} bytes"));
         }
         match self.events() {
-            Ok(replies) => Outcome::Replied { replies },
-            Err(why) => Outcome::BadReplies(why),
+            Ok(replies) => CallOutcome::Replied { replies },
+            Err(why) => CallOutcome::BadReplies(why),
         }
     }
 
@@ -128,10 +128,10 @@ mod tests {
         let part = Part::new(100_000, 20_000);
         let mut long: Vec<Content> = (0..4).map(|_| content(&part, 15_000)).collect();
         let short = content(&part, 100);
-        assert!(has_room(&short), "what is short goes on");
+        assert!(has_room(&short), "a short response continues");
         long.push(content(&part, 15_000));
         let going_on: Vec<bool> = long.iter().map(has_room).collect();
-        assert_eq!(going_on, [true, false, false, false, false], "the first has the reserve");
+        assert_eq!(going_on, [true, false, false, false, false], "the first response may use the reserve");
         long[0].cut(15_000);
         assert_eq!(part.used(), 60_100);
         assert!(has_room(&long[1]));

@@ -1,25 +1,26 @@
-//! Opening a connection: names, addresses, and what it means when nobody is there.
+//! Opens connections: resolves names, tries addresses, and classifies failures.
 
 use klambda_core::address::path_of;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Tries the host's addresses in turn, each with its share of the time: one that swallows packets must not hide the rest.
-pub async fn dial(host: &str, port: u16, within: Duration) -> Result<TcpStream, Outcome> {
-    let unreachable = |why: &dyn std::fmt::Display| Outcome::Refused(format!("{host}:{port}: {why}"));
+/// Tries the host's addresses in turn, each with a share of the time, so that an address that drops packets does not
+/// block the others.
+pub async fn dial(host: &str, port: u16, within: Duration) -> Result<TcpStream, CallOutcome> {
+    let unreachable = |why: &dyn std::fmt::Display| CallOutcome::Refused(format!("{host}:{port}: {why}"));
     let no_time = || unreachable(&format_args!("no connection within {} ms", within.as_millis()));
     let found = timeout(within, lookup_host((host, port))).await.map_err(|_| no_time())?;
     let addresses: Vec<SocketAddr> = found.map_err(|error| unreachable(&error))?.collect();
     let share = within / u32::try_from(addresses.len()).unwrap_or(1).max(1);
-    let mut last = unreachable(&"the name has no address");
+    let mut last = unreachable(&"the host name has no address");
     for address in addresses {
         match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return ready(stream).map_err(|error| unreachable(&error)),
-            Ok(Err(error)) if is_ours(&error) => return Err(Outcome::Unusable(error.to_string())),
+            Ok(Err(error)) if is_ours(&error) => return Err(CallOutcome::Unusable(error.to_string())),
             Ok(Err(error)) => last = unreachable(&error),
             Err(_) => last = no_time(),
         }
@@ -27,8 +28,8 @@ pub async fn dial(host: &str, port: u16, within: Duration) -> Result<TcpStream, 
     Err(last)
 }
 
-/// A socket of this machine. While more wait to be taken than it has room for, it is tried again.
-pub async fn dial_local(name: &str, within: Duration) -> Result<UnixStream, Outcome> {
+/// Connects to a local socket. Retries while the socket's backlog is full.
+pub async fn dial_local(name: &str, within: Duration) -> Result<UnixStream, CallOutcome> {
     const AGAIN: Duration = Duration::from_millis(5);
     let until = Instant::now() + within;
     loop {
@@ -37,8 +38,8 @@ pub async fn dial_local(name: &str, within: Duration) -> Result<UnixStream, Outc
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
                 sleep(AGAIN).await;
             }
-            Err(error) if is_ours(&error) => return Err(Outcome::Unusable(error.to_string())),
-            Err(error) => return Err(Outcome::Refused(format!("@{name}: {error}"))),
+            Err(error) if is_ours(&error) => return Err(CallOutcome::Unusable(error.to_string())),
+            Err(error) => return Err(CallOutcome::Refused(format!("@{name}: {error}"))),
         }
     }
 }
@@ -48,7 +49,7 @@ fn ready(stream: TcpStream) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Out of file descriptors: that says nothing about the target.
+/// True if this process is out of file descriptors. That says nothing about the target.
 fn is_ours(error: &io::Error) -> bool {
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;

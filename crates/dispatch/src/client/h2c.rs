@@ -1,4 +1,4 @@
-//! HTTP/2 without TLS: many calls at once over a few shared connections.
+//! HTTP/2 without TLS: many concurrent calls over a few shared connections.
 
 use super::connection::Message;
 use super::pool::Pool;
@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_crash::{Guard, Lock};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,26 +20,26 @@ use tokio::time::{Instant, timeout_at};
 #[derive(Default)]
 pub struct Lines {
     open: Lock<Vec<Line>>,
-    /// One opens a connection, the others wait and then share it.
+    /// One caller opens a connection; the others wait and share it.
     opening: tokio::sync::Mutex<()>,
 }
 
 #[derive(Clone)]
 struct Line {
     sender: SendRequest<Full<Bytes>>,
-    /// Every call holds a clone: their number is its load.
+    /// Every call holds a clone, so the count of references is the load.
     load: Arc<()>,
     opened: Instant,
     last_used: Instant,
-    /// Nothing had gone over it for long when it was taken.
+    /// True if the connection was idle for long before this call.
     has_waited: bool,
 }
 
-/// Servers commonly allow 100 to 250 streams; a call beyond them would wait within its timeout.
+/// Servers commonly allow 100 to 250 streams. A call beyond that limit would wait and could time out.
 const CALLS_PER_LINE_MAX: usize = 100;
 const LINES_MAX: usize = 64;
-/// What a target may send that is not read yet, on one call and on one connection. Answers are read at once, and hardly
-/// anything is kept of them.
+/// How much unread data a target may send, per call and per connection. Responses are read at once, and almost
+/// nothing of them is kept.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
 const LINE_WINDOW_BYTES: u32 = 256 << 10;
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -50,7 +50,7 @@ pub async fn call(
     request: &Request<'_>,
     deadline: Instant,
     answer_bytes_max: usize,
-) -> Result<Reply, Outcome> {
+) -> Result<Reply, CallOutcome> {
     let mut line = None;
     let called = async {
         let began = Instant::now();
@@ -58,7 +58,7 @@ pub async fn call(
         let (reused, has_waited) = (taken.opened < began, taken.has_waited);
         let first = exchange(line.insert(taken), request, answer_bytes_max).await;
         match first {
-            // The connection was gone before it could carry this call: one that was opened since is not.
+            // The connection ended before it could carry this call. A new connection does not have this problem.
             Err(failed) if reused && failed.says_nothing(has_waited) => {
                 let fresh = pool.lines.take(pool, Some(began)).await?;
                 exchange(line.insert(fresh), request, answer_bytes_max).await.map_err(Failed::outcome)
@@ -69,30 +69,31 @@ pub async fn call(
     match timeout_at(deadline, called).await {
         Ok(replied) => replied,
         Err(_) => {
-            // It may be a connection that leads nowhere. Others must not be lost on it too.
+            // The connection may be dead, so other calls must not use it.
             line.iter().for_each(|line| pool.lines.remove(line));
-            Err(Outcome::Timeout)
+            Err(CallOutcome::Timeout)
         }
     }
 }
 
 enum Failed {
-    /// The connection ended before the call went out.
+    /// The connection ended before the call was sent.
     NotSent(String),
-    /// Before the answer began.
+    /// The connection ended before the response began.
     Closed(String),
     Broken(String),
 }
 
 impl Failed {
-    /// As of a stale connection, of which the other side may have let go before it saw the call.
+    /// True if the failure says nothing about the call: the peer may have closed an idle connection before it saw the
+    /// call.
     fn says_nothing(&self, has_waited: bool) -> bool {
         matches!(self, Failed::NotSent(_)) || has_waited && matches!(self, Failed::Closed(_))
     }
 
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> CallOutcome {
         match self {
-            Failed::NotSent(why) | Failed::Closed(why) | Failed::Broken(why) => Outcome::Broken(why),
+            Failed::NotSent(why) | Failed::Closed(why) | Failed::Broken(why) => CallOutcome::Broken(why),
         }
     }
 }
@@ -157,8 +158,8 @@ fn why(error: &hyper::Error) -> String {
 }
 
 impl Lines {
-    /// A connection with room, opened if need be; not one from before `since`.
-    async fn take(&self, pool: &Pool, since: Option<Instant>) -> Result<Line, Outcome> {
+    /// Returns a connection with room, not older than `since`. Opens one if necessary.
+    async fn take(&self, pool: &Pool, since: Option<Instant>) -> Result<Line, CallOutcome> {
         if let Some(line) = self.least_loaded(pool, since) {
             return Ok(line);
         }
@@ -184,15 +185,15 @@ impl Lines {
         Some(line.clone())
     }
 
-    async fn open(&self, pool: &Pool) -> Result<Line, Outcome> {
+    async fn open(&self, pool: &Pool) -> Result<Line, CallOutcome> {
         let stream = TokioIo::new(pool.dial().await?);
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).keep_alive_timeout(PING_TIMEOUT);
         builder.initial_stream_window_size(STREAM_WINDOW_BYTES);
         builder.initial_connection_window_size(LINE_WINDOW_BYTES);
         let (sender, connection) =
-            builder.handshake(stream).await.map_err(|error| Outcome::Broken(why(&error)))?;
-        // Ends with its last sender, or when the other side closes; every call learns of it by itself.
+            builder.handshake(stream).await.map_err(|error| CallOutcome::Broken(why(&error)))?;
+        // The task ends with the last sender, or when the peer closes. Every call notices that by itself.
         tokio::spawn(async move { connection.await.ok() });
         let now = Instant::now();
         let line = Line { sender, load: Arc::default(), opened: now, last_used: now, has_waited: false };

@@ -1,4 +1,4 @@
-//! The headers that a subscription adds to its requests: fixed ones, and ones from files and the environment.
+//! Headers that a subscription adds to its requests: literal ones, and ones from files and environment variables.
 
 use super::watch::Watch;
 use http::{HeaderName, HeaderValue as Value};
@@ -13,7 +13,7 @@ pub enum OwnHeaders {
     Live(Lock<Live>),
 }
 
-/// Headers as they go out.
+/// Headers ready to be sent.
 #[derive(Default)]
 pub struct Rendered {
     /// `name: value` lines for HTTP/1.1.
@@ -29,7 +29,7 @@ pub struct Live {
 }
 
 impl OwnHeaders {
-    /// Fails where a header comes from neither file nor environment and can still not be sent.
+    /// Fails if a literal header cannot be sent.
     pub fn new(headers: Vec<(String, HeaderValue)>) -> Result<OwnHeaders, String> {
         let files: Vec<String> = headers.iter().filter_map(|(_, value)| file_of(value)).collect();
         if headers.iter().all(|(_, value)| matches!(value, HeaderValue::Literal(_))) {
@@ -39,7 +39,7 @@ impl OwnHeaders {
         Ok(OwnHeaders::Live(Lock::new(live)))
     }
 
-    /// As of now, for those that may change.
+    /// The current headers, if any of them can change.
     pub fn live(&self, look_every: Duration) -> Result<Option<Arc<Rendered>>, String> {
         match self {
             OwnHeaders::Fixed(_) => Ok(None),
@@ -82,10 +82,10 @@ fn render(headers: &[(String, HeaderValue)]) -> Result<Rendered, String> {
     for (name, value) in headers {
         let text = resolve(value).map_err(|why| format!("header {name}: {why}"))?;
         let mut value = Value::from_str(text.trim())
-            .map_err(|_| format!("header {name}: its value holds what a header cannot"))?;
+            .map_err(|_| format!("header {name}: the value contains invalid characters"))?;
         value.set_sensitive(true);
-        let header =
-            HeaderName::from_bytes(name.as_bytes()).map_err(|_| format!("header {name}: no header name"))?;
+        let header = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| format!("header {name}: invalid header name"))?;
         for part in [name.as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
             rendered.block.extend_from_slice(part);
         }
@@ -94,13 +94,13 @@ fn render(headers: &[(String, HeaderValue)]) -> Result<Rendered, String> {
     Ok(rendered)
 }
 
-/// The text, or why it cannot be had; the reason never holds the value.
+/// Returns the text, or why it is not available. The error never contains the value.
 fn resolve(value: &HeaderValue) -> Result<String, String> {
     match value {
         HeaderValue::Literal(text) => Ok(text.clone()),
         HeaderValue::File(path) => fs::read_to_string(path).map_err(|error| format!("file {path}: {error}")),
         HeaderValue::Env(name) => {
-            std::env::var(name).map_err(|_| format!("the environment has no readable variable {name}"))
+            std::env::var(name).map_err(|_| format!("environment variable {name} is not set or not readable"))
         }
     }
 }

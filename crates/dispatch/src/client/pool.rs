@@ -1,5 +1,5 @@
-//! The connections to one endpoint that wait for their next call. Last in, first out: the warmest goes first, and those
-//! that are not needed grow old together.
+//! Idle connections to one endpoint. Last in, first out: the most recently used connection goes first, and unneeded
+//! ones grow old together.
 
 use super::Options;
 use super::connection::Connection;
@@ -7,31 +7,31 @@ use super::dial::{dial, dial_local};
 use super::h2c::Lines;
 use super::stream::Stream;
 use super::tls::Tls;
-use klambda_core::address::Address;
-use klambda_core::outcome::Outcome;
+use klambda_core::address::ReplicaAddress;
+use klambda_core::outcome::CallOutcome;
 use klambda_crash::{Guard, Lock};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// What connections must have in common to stand in for each other.
+/// Connections with the same key can replace each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     pub host: String,
     pub port: u16,
-    /// None for plain HTTP.
+    /// `None` for plain HTTP.
     pub tls: Option<Files>,
-    /// HTTP/2: many calls share one.
+    /// HTTP/2: many calls share a connection.
     pub shared: bool,
-    /// The name of a socket of this machine, in place of host and port.
+    /// The name of a local socket, instead of host and port.
     pub socket: Option<Arc<str>>,
 }
 
 impl Key {
-    pub fn of_replica(address: &Address) -> Key {
+    pub fn of_replica(address: &ReplicaAddress) -> Key {
         let (host, port, socket) = match address {
-            Address::Tcp(address) => (address.ip().to_string(), address.port(), None),
-            Address::Local(name) => (String::new(), 0, Some(name.clone())),
+            ReplicaAddress::Tcp(address) => (address.ip().to_string(), address.port(), None),
+            ReplicaAddress::Local(name) => (String::new(), 0, Some(name.clone())),
         };
         Key { host, port, tls: None, shared: false, socket }
     }
@@ -71,7 +71,7 @@ impl Pool {
         Ok(Pool { key, options, tls, idle: Lock::default(), lines: Lines::default() })
     }
 
-    /// A connection that has been used before and is, as far as one can tell, still good.
+    /// Returns a connection that was used before and still appears to be open.
     pub fn take(&self, now: Instant) -> Option<Connection> {
         loop {
             let Idle { mut connection, since } = self.idle().pop()?;
@@ -93,7 +93,7 @@ impl Pool {
         }
     }
 
-    pub async fn connect(&self, deadline: Instant) -> Result<Connection, Outcome> {
+    pub async fn connect(&self, deadline: Instant) -> Result<Connection, CallOutcome> {
         let connecting = async {
             if let Some(name) = &self.key.socket {
                 let stream = dial_local(name, self.connect_timeout()).await?;
@@ -101,25 +101,25 @@ impl Pool {
             }
             let stream = dial(&self.key.host, self.key.port, self.connect_timeout()).await?;
             let Some(tls) = &self.tls else { return Ok(Connection::new(Stream::Plain(stream), 0, deadline)) };
-            let (connector, generation) = tls.connector().map_err(Outcome::Unusable)?;
+            let (connector, generation) = tls.connector().map_err(CallOutcome::Unusable)?;
             let stream = connector.connect(tls.server(), stream).await;
-            let stream = stream.map_err(|error| Outcome::Broken(format!("TLS: {error}")))?;
+            let stream = stream.map_err(|error| CallOutcome::Broken(format!("TLS: {error}")))?;
             Ok(Connection::new(Stream::Tls(Box::new(stream)), generation, deadline))
         };
-        // Connecting is rare and its state large: on the heap it does not weigh on every call.
+        // Connecting is rare and its state is large. On the heap it does not enlarge every call.
         let mut connection =
-            timeout_at(deadline, Box::pin(connecting)).await.unwrap_or(Err(Outcome::Timeout))?;
+            timeout_at(deadline, Box::pin(connecting)).await.unwrap_or(Err(CallOutcome::Timeout))?;
         if connection.has_spoken() {
-            return Err(Outcome::Broken("an answer before the request".into()));
+            return Err(CallOutcome::Broken("response before the request".into()));
         }
         Ok(connection)
     }
 
-    pub async fn dial(&self) -> Result<tokio::net::TcpStream, Outcome> {
+    pub async fn dial(&self) -> Result<tokio::net::TcpStream, CallOutcome> {
         dial(&self.key.host, self.key.port, self.connect_timeout()).await
     }
 
-    /// Closes what is too old, was closed by the other side, or was opened with certificates that have changed.
+    /// Closes connections that are too old, closed by the peer, or opened with outdated certificates.
     pub fn sweep(&self, look_every: Duration) {
         let idle_max = Duration::from_millis(self.options.pool_idle_ms);
         self.tls.iter().for_each(|tls| tls.look(look_every));
@@ -129,7 +129,7 @@ impl Pool {
             let age = now.saturating_duration_since(idle.since);
             age >= idle_max || idle.connection.generation != generation || !idle.connection.is_quiet()
         };
-        // Closed after the lock is released.
+        // The connections are closed after the lock is released.
         let swept: Vec<Idle> = self.idle().extract_if(.., stale).collect();
         drop(swept);
         self.lines.sweep(now, idle_max);
@@ -139,7 +139,7 @@ impl Pool {
         self.tls.as_ref().map_or(0, Tls::generation)
     }
 
-    /// How long a connection waits before its end says nothing about the call over it.
+    /// After this idle time, a closed connection says nothing about the call on it.
     pub fn stale_after(&self) -> Duration {
         Duration::from_millis(self.options.stale_ms)
     }

@@ -1,7 +1,7 @@
-//! What is kept of an answer, whichever protocol brought it.
+//! The parts of a response that are kept, for every protocol.
 
 use super::content::Content;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use std::time::{Duration, SystemTime};
 
 #[derive(Debug, Default)]
@@ -9,7 +9,7 @@ pub struct Reply {
     pub code: u16,
     pub retry_after: Option<RetryAfter>,
     pub excerpt: Excerpt,
-    /// Of a function that answers with events.
+    /// Set if a function answered with events.
     pub content: Option<Box<Content>>,
 }
 
@@ -19,23 +19,23 @@ pub enum RetryAfter {
     At(SystemTime),
 }
 
-/// The beginning of an error's body, if it is text: what a person is shown of it.
+/// The beginning of an error's body, if it is text, to be shown to people.
 #[derive(Debug, Default)]
 pub struct Excerpt {
     bytes: Vec<u8>,
     wanted: bool,
 }
 
-/// Room for `CHARS_MAX` characters of any length, and for the spaces that are folded.
+/// Room for `CHARS_MAX` characters of any length, and for whitespace that is collapsed.
 const BYTES_MAX: usize = 1024;
 const CHARS_MAX: usize = 200;
 
 impl Reply {
-    pub fn into_outcome(self) -> Outcome {
+    pub fn into_outcome(self) -> CallOutcome {
         if let Some(content) = self.content {
             return content.into_outcome();
         }
-        Outcome::Status {
+        CallOutcome::Status {
             code: self.code,
             retry_after_ms: self.retry_after.map(|after| after.delay_ms(SystemTime::now)),
             detail: self.excerpt.line(),
@@ -44,11 +44,11 @@ impl Reply {
 }
 
 impl RetryAfter {
-    /// Seconds or an HTTP date; anything else is as good as nothing.
+    /// Parses seconds or an HTTP date; anything else is ignored.
     pub fn parse(value: &[u8]) -> Option<RetryAfter> {
         let text = std::str::from_utf8(value).ok()?.trim();
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-            // Too many digits for a number are still a very long time.
+            // More digits than fit into a number still mean a very long time.
             return Some(RetryAfter::Delay(Duration::from_secs(text.parse().unwrap_or(u64::MAX))));
         }
         httpdate::parse_http_date(text).ok().map(RetryAfter::At)
@@ -64,7 +64,7 @@ impl RetryAfter {
 }
 
 impl Excerpt {
-    /// Nobody reads the body of a success.
+    /// The body of a success is never shown.
     pub fn of(code: u16) -> Excerpt {
         Excerpt { bytes: Vec::new(), wanted: !(200..300).contains(&code) }
     }
@@ -88,7 +88,7 @@ impl Excerpt {
         }
     }
 
-    /// One line without control characters, cut to a length that fits a log and a table.
+    /// One line without control characters, short enough for a log and a table.
     fn line(&self) -> String {
         let text = String::from_utf8_lossy(&self.bytes);
         let mut line = String::with_capacity(text.len().min(CHARS_MAX));

@@ -1,4 +1,4 @@
-//! One call as it is written: CloudEvents binary mode, with the event's place in its lane.
+//! Writes one call: CloudEvents binary mode, with the event's place in its lane.
 
 use super::connection::Message;
 use super::own_headers::Rendered;
@@ -38,7 +38,7 @@ impl Message for Request<'_> {
 }
 
 impl Request<'_> {
-    /// Every header that comes from the event and its place. Values are checked: none can end its line.
+    /// All headers that come from the event and its place. Values are checked, so that none can end its line.
     pub fn event_headers(&self, f: &mut dyn FnMut(&str, &str)) {
         let (mut traceparent, mut tracestate) = (false, false);
         self.event.headers(&mut |name, value| {
@@ -60,7 +60,7 @@ impl Request<'_> {
         }
     }
 
-    /// The trace context also as every tracing library looks for it.
+    /// Sends the trace context also under the name that tracing libraries expect.
     fn plain(&self, attribute: &str, f: &mut dyn FnMut(&str, &str)) {
         if let Some(value) = self.event.attribute(attribute).filter(|value| is_sendable(value)) {
             f(attribute, &value);
@@ -90,7 +90,7 @@ fn write_header(out: &mut Vec<u8>, name: &str, value: &str) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The last header, and the end of the head.
+/// Writes the last header and the end of the head.
 pub fn write_length(out: &mut Vec<u8>, length: usize) {
     out.extend_from_slice(b"content-length: ");
     out.extend_from_slice(Decimal::of(length as u64).as_str().as_bytes());
@@ -101,7 +101,7 @@ fn is_sendable(value: &str) -> bool {
     scan::all(value.as_bytes(), |byte| (byte >= b' ') & (byte != 0x7f))
 }
 
-/// A number's digits on the stack.
+/// The digits of a number, on the stack.
 struct Decimal {
     digits: [u8; 20],
     start: usize,

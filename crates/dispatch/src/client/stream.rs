@@ -1,4 +1,4 @@
-//! A connection's bytes, plain or encrypted.
+//! The byte stream of a connection, plain or encrypted.
 
 use rustix::net::{RecvFlags, recv};
 use std::io::{self, IoSlice};
@@ -12,13 +12,13 @@ use tokio_rustls::client::TlsStream;
 pub enum Stream {
     Plain(TcpStream),
     Local(UnixStream),
-    /// Large, and rarer.
+    /// Boxed because it is large and less common.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Stream {
-    /// How many bytes the kernel holds, one at most. It asks the kernel because the runtime only knows what it was
-    /// told at its last look: bytes that came since then would be taken for the answer to the next request.
+    /// How many bytes the kernel holds for us, at most 1. This asks the kernel, because the runtime knows only the
+    /// state of its last poll: bytes that arrived since then would be taken for the response to the next request.
     pub fn peek(&self) -> io::Result<usize> {
         let socket = match self {
             Stream::Plain(stream) => stream.as_fd(),

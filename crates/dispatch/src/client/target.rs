@@ -1,9 +1,9 @@
-//! A target made ready to be called: parsed once per document, not once per call.
+//! A target prepared for calls: parsed once per document, not once per call.
 
 use super::own_headers::OwnHeaders;
 use super::pool::{self, Pool};
 use http::Uri;
-use klambda_core::address::Address;
+use klambda_core::address::ReplicaAddress;
 use klambda_core::subscription::{Document, FunctionName, HeaderValue, Protocol, Target, UrlTarget};
 use klambda_crash::Lock;
 use std::collections::HashMap;
@@ -11,41 +11,40 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub struct Prepared {
-    /// Kept, so that its address names this document as long as it is known by it.
+    /// Kept alive, so that its address identifies this document.
     pub document: Arc<Document>,
     pub uri: Uri,
-    /// Request line and `host`, for HTTP/1.1.
+    /// Request line and `host` header for HTTP/1.1.
     pub start: Vec<u8>,
     pub headers: OwnHeaders,
-    /// The target's own headers hold the trace context; the event's must not be added.
+    /// The target's own headers contain the trace context, so the event's is not added.
     pub own_trace: bool,
     pub timeout: Duration,
-    /// It is a function, here or elsewhere: events in its answers are taken.
+    /// The target is a function, local or remote, so events in its responses are accepted.
     pub is_function: bool,
     pub way: Way,
 }
 
-/// How it is called.
 pub enum Way {
     Http1(Arc<Pool>),
     H2c(Arc<Pool>),
     Function(Replicas),
 }
 
-/// A function's replicas, as far as they were called.
+/// The replicas of a function that were called so far.
 pub struct Replicas {
     pub function: FunctionName,
-    pools: Lock<HashMap<Address, Arc<Pool>>>,
+    pools: Lock<HashMap<ReplicaAddress, Arc<Pool>>>,
 }
 
-/// Replicas come and go; of more than this many, those that are gone are forgotten.
+/// At this number of replicas the pools are cleared, which forgets replicas that no longer exist.
 const REPLICAS_MAX: usize = 64;
 
 impl Replicas {
-    /// The connections to one replica; `pool` makes them if there are none.
+    /// The connections to one replica. `pool` creates them if there are none.
     pub fn pool(
         &self,
-        address: &Address,
+        address: &ReplicaAddress,
         pool: impl FnOnce(pool::Key) -> Result<Arc<Pool>, String>,
     ) -> Result<Arc<Pool>, String> {
         let mut pools = self.pools.lock();
@@ -104,7 +103,7 @@ impl Prepared {
 }
 
 fn pool_key(uri: &Uri, target: &UrlTarget) -> Result<pool::Key, String> {
-    let host = uri.host().filter(|host| !host.is_empty()).ok_or("target.url names no host")?;
+    let host = uri.host().filter(|host| !host.is_empty()).ok_or("target.url has no host")?;
     let https = uri.scheme_str() == Some("https");
     Ok(pool::Key {
         host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),

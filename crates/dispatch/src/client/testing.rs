@@ -1,10 +1,10 @@
-//! Servers that do as they are told, and deliveries to call them with.
+//! Scripted test servers, and deliveries to call them with.
 
 use super::{Client, Options};
 use crate::engine::{Delivery, Place, Ticket};
 use bytes::Bytes;
 use klambda_core::event::{Attribute, Data, Event, Form, Value};
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
 use serde_json::json;
 use std::net::SocketAddr;
@@ -13,15 +13,15 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What a connection does, in turn; at its end it closes.
+/// The steps of a connection, in order. The connection closes at the end.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// Reads one whole request.
+    /// Reads one complete request.
     Request,
-    /// Reads no more than this of a request.
+    /// Reads at most this many bytes of a request.
     Bytes(usize),
     Say(String),
-    /// The same, a byte at a time.
+    /// Sends the text one byte at a time.
     Spell(String),
     Reset,
     Hang,
@@ -33,7 +33,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// The first connection does the first script, and so on; there are no more connections than scripts.
+    /// Each connection runs one script, in order. No more connections are accepted than there are scripts.
     pub async fn start(scripts: Vec<Vec<Step>>) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}/hook?x=1", listener.local_addr().expect("an address"));
@@ -56,7 +56,7 @@ impl Server {
         authority.and_then(|authority| authority.parse().ok()).expect("a URL with an address")
     }
 
-    /// Every request that came whole, with the number of its connection.
+    /// Every complete request, with the number of its connection.
     pub fn requests(&self) -> Vec<(usize, String)> {
         self.requests.lock().expect("requests").clone()
     }
@@ -91,7 +91,7 @@ async fn run(mut stream: TcpStream, script: Vec<Step>, mut seen: impl FnMut(Stri
     }
 }
 
-/// Head and body as text, if one comes.
+/// Head and body as text; `None` if no request comes.
 pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
     let mut bytes = Vec::new();
     loop {
@@ -112,15 +112,15 @@ pub fn say(text: &str) -> Step {
     Step::Say(text.into())
 }
 
-/// So many requests, each answered with success.
+/// A script of `count` requests, each answered with success.
 pub fn turns(count: usize) -> Vec<Step> {
     (0..count).flat_map(|_| [Step::Request, say(OK)]).collect()
 }
 
 pub const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
-/// One call with nothing special about it, against a server that does this once.
-pub async fn answered(steps: Vec<Step>) -> Outcome {
+/// Makes one default call against a server with this script.
+pub async fn answered(steps: Vec<Step>) -> CallOutcome {
     let server = Server::start(vec![steps]).await;
     Client::new(Options::default()).call(&delivery(json!({ "url": server.url }))).await
 }
@@ -154,7 +154,7 @@ pub fn event(data: &[u8]) -> Event {
     }
 }
 
-/// With other bytes around the event, as in the log.
+/// Surrounds the event with other bytes, as in the log.
 pub fn deliver(document: &Arc<Document>, event: &Event, place: Option<Place>) -> Delivery {
     let mut record = b"before".to_vec();
     event.encode(&mut record);
@@ -169,19 +169,21 @@ pub fn deliver(document: &Arc<Document>, event: &Event, place: Option<Place>) ->
     }
 }
 
-pub fn code(outcome: &Outcome) -> u16 {
+pub fn code(outcome: &CallOutcome) -> u16 {
     match outcome {
-        Outcome::Status { code, .. } => *code,
+        CallOutcome::Status { code, .. } => *code,
         other => panic!("{other:?}"),
     }
 }
 
-/// Waits for a condition, and gives up loudly.
+/// Waits for a condition, and panics if it takes too long.
 pub async fn until(what: &str, mut met: impl FnMut() -> bool) {
     let waiting = async {
         while !met() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
+    tokio::time::timeout(Duration::from_secs(20), waiting)
+        .await
+        .unwrap_or_else(|_| panic!("timed out waiting: {what}"));
 }

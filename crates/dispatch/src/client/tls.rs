@@ -1,4 +1,4 @@
-//! Certificates: whom to trust, and whom to be. Files are read again when they change.
+//! TLS: trusted certificates and the client certificate. Files are reloaded when they change.
 
 use super::pool::Files;
 use super::watch::Watch;
@@ -15,7 +15,7 @@ pub struct Tls {
     files: Files,
     server: ServerName<'static>,
     loaded: Lock<Loaded>,
-    /// Changes with the files.
+    /// Incremented when the files change.
     generation: AtomicU64,
 }
 
@@ -44,7 +44,7 @@ impl Tls {
         self.look_at(&mut self.loaded(), look_every);
     }
 
-    /// For a new connection, by the files as they are, and their generation.
+    /// Returns a connector for a new connection, based on the current files, and their generation.
     pub fn connector(&self) -> Result<(TlsConnector, u64), String> {
         let mut loaded = self.loaded();
         self.look_at(&mut loaded, Duration::ZERO);
@@ -99,7 +99,7 @@ fn roots_of(path: &str) -> Result<RootCertStore, String> {
 fn certificates(path: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, pem::Error> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
     match found {
-        Ok(certificates) if certificates.is_empty() => Err(format!("{path}: no certificate in it")),
+        Ok(certificates) if certificates.is_empty() => Err(format!("{path}: no certificate found")),
         Ok(certificates) => Ok(certificates),
         Err(error) => Err(format!("{path}: {error}")),
     }
@@ -109,7 +109,7 @@ fn private_key(path: &str) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| format!("{path}: {error}"))
 }
 
-/// What this machine trusts, read once.
+/// The certificates that this machine trusts, read once.
 fn native_roots() -> Result<Arc<RootCertStore>, String> {
     static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let roots = ROOTS.get_or_init(|| {
@@ -118,7 +118,7 @@ fn native_roots() -> Result<Arc<RootCertStore>, String> {
         Arc::new(roots)
     });
     if roots.is_empty() {
-        return Err("this machine trusts no certificates: name target.tls.caFile".into());
+        return Err("this machine has no trusted certificates; set target.tls.caFile".into());
     }
     Ok(roots.clone())
 }

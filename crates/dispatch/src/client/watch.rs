@@ -1,11 +1,11 @@
-//! Files that other hands change while we run: secrets and certificates.
+//! Detects changes of files such as secrets and certificates.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Tells whether any of some files changed since it was last asked, looking at most once per interval.
+/// Reports whether any of the files changed since the last call. Checks at most once per interval.
 #[derive(Debug)]
 pub struct Watch {
     paths: Vec<String>,
@@ -13,7 +13,7 @@ pub struct Watch {
     looked: Option<Instant>,
 }
 
-/// The inode too: a renamed file may be as old and as long as the one it replaces.
+/// Includes the inode, because a file that replaces another may have the same time and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -26,7 +26,7 @@ impl Watch {
         Watch { paths, stamps: Vec::new(), looked: None }
     }
 
-    /// True the first time, and whenever a file changed, came or went.
+    /// True on the first call, and whenever a file was changed, created or deleted.
     pub fn changed(&mut self, interval: Duration) -> bool {
         if self.looked.is_some_and(|looked| looked.elapsed() < interval) {
             return false;
@@ -38,7 +38,7 @@ impl Watch {
         changed
     }
 
-    /// What was read could not be used: the next look finds it changed.
+    /// Called when the content could not be used, so that the next check reports a change.
     pub fn forget(&mut self) {
         self.looked = None;
     }

@@ -1,8 +1,8 @@
-//! How much of what is on its way to targets may be in memory: bytes count from the start of a call until they are sent.
+//! Limits the memory of events in flight: bytes count from the start of a call until they are sent.
 //!
-//! Whoever waits for room has not started, so it holds no slot and spends no attempt. The rule is that of
-//! [`held`](crate::held): a subscription starts another event as long as what it holds already, and the event, fit into
-//! what is free. One whose target does not read waits before the others do.
+//! A delivery that waits for room has not started, so it holds no slot and uses no attempt. The rule is that of
+//! [`held_memory`](crate::held_memory): a subscription may start another event if that event and the bytes that the subscription
+//! already holds fit into the free memory. A subscription whose target does not read waits before the others do.
 
 use crate::calls::{COUNTED_BYTES_MIN, Ticket};
 use crate::engine::Engine;
@@ -10,7 +10,7 @@ use crate::lanes::Slot;
 use klambda_core::ids::SubscriptionId;
 
 impl Engine {
-    /// All bytes of a call have been sent, or are not needed any more. It is open all the same.
+    /// All bytes of a call were sent, or are no longer needed. The call itself stays open.
     pub fn sent(&mut self, ticket: Ticket) {
         if let Some((id, bytes)) = self.calls.sent(ticket)
             && let Some(subscription) = self.subscriptions.get_mut(id)
@@ -19,12 +19,12 @@ impl Engine {
         }
     }
 
-    /// Bytes of events that are on their way and not sent yet.
+    /// Bytes of events in flight that are not sent yet.
     pub fn unsent_bytes(&self) -> usize {
         self.calls.unsent_bytes()
     }
 
-    /// Counts an event of so many bytes that starts.
+    /// Counts the bytes of an event that starts.
     pub(super) fn hold_unsent(&mut self, id: SubscriptionId, bytes: u32) -> usize {
         let unsent = counted(bytes);
         if let Some(subscription) = self.subscriptions.get_mut(id) {
@@ -34,12 +34,12 @@ impl Engine {
         unsent
     }
 
-    /// Whether an event of so many bytes may start. If not, that is noted: it is asked again in every round.
+    /// True if an event of this size may start. If not, the wait is counted once, because every round asks again.
     pub(super) fn has_room(&mut self, id: SubscriptionId, bytes: u32) -> bool {
         let bytes = counted(bytes);
         let free = self.config.unsent_bytes_max.saturating_sub(self.calls.unsent_bytes());
         let Some(subscription) = self.subscriptions.get_mut(id) else { return true };
-        // What is larger than all of it goes alone.
+        // An event larger than the limit is sent alone.
         let fits =
             bytes == 0 || self.calls.unsent_bytes() == 0 || subscription.flow.unsent_bytes + bytes <= free;
         if !fits && !subscription.flow.lacks_room {

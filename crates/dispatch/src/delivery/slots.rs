@@ -1,26 +1,27 @@
-//! How the calls that may be open at once are shared: among namespaces that have something to call, and within each among
-//! its subscriptions that do.
+//! Shares the limit of open calls among the namespaces with ready work, and within each namespace among its
+//! subscriptions with ready work.
 
 use klambda_core::ids::NamespaceId;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// Who has fewer calls open than its share may begin one.
+    /// Subscriptions below their share may start calls.
     UpToShare,
-    /// What is left then goes to whoever is ready.
+    /// Any ready subscription may use the remaining slots.
     BeyondShare,
 }
 
 #[derive(Debug)]
 pub(super) struct Slots {
     all: u32,
-    /// Only who is below its share may take the last ones, so that a newcomer never waits behind calls that hang.
+    /// Slots above this number are reserved for subscriptions below their share, so that a newcomer never waits
+    /// behind calls that hang.
     shared: u32,
-    /// In the order of their numbers.
+    /// Sorted by namespace.
     claims: Vec<Claim>,
 }
 
-/// What the subscriptions of one namespace that are ready have together.
+/// The ready subscriptions of one namespace.
 #[derive(Debug)]
 struct Claim {
     namespace: NamespaceId,
@@ -29,10 +30,10 @@ struct Claim {
 }
 
 impl Slots {
-    /// What is kept for those below their share, as a part of all.
+    /// One slot in `RESERVE` is kept for subscriptions below their share.
     const RESERVE: u32 = 8;
 
-    /// `ready`: of each subscription that is ready its namespace, and how many calls it has open.
+    /// `ready` lists the namespace and the number of open calls of each ready subscription.
     pub fn new(all: u32, ready: impl Iterator<Item = (NamespaceId, u32)>) -> Slots {
         let mut slots = Slots { all, shared: all - all / Slots::RESERVE, claims: Vec::new() };
         for (namespace, open) in ready {
@@ -51,7 +52,7 @@ impl Slots {
         self.claims.binary_search_by_key(&namespace, |claim| claim.namespace)
     }
 
-    /// Whether a subscription with so many calls open may begin one more, when so many are open in all.
+    /// True if a subscription with `in_flight` calls may start one more while `open` calls are open in total.
     pub fn has_one(&self, pass: Pass, open: u32, namespace: NamespaceId, in_flight: u32) -> bool {
         if pass == Pass::BeyondShare {
             return open < self.shared;
@@ -59,7 +60,7 @@ impl Slots {
         let Ok(at) = self.place(namespace) else { return false };
         let claim = &self.claims[at];
         let share = (self.shared / self.claims.len() as u32).max(1);
-        // With more subscriptions than calls for its namespace, a share of one each would be too much.
+        // If a namespace has more subscriptions than slots, one slot each would exceed its share.
         let is_within = claim.subscriptions <= share || claim.open < share;
         open < self.all && in_flight < (share / claim.subscriptions).max(1) && is_within
     }
@@ -75,7 +76,7 @@ impl Slots {
 mod tests {
     use super::*;
 
-    /// Gives slots in turn to subscriptions that never end a call, as the engine does.
+    /// Assigns slots in turn to subscriptions that never finish a call, as the engine does.
     fn given(all: u32, namespaces: &[u64]) -> Vec<u32> {
         let mut open = vec![0; namespaces.len()];
         let ready = |open: &[u32]| -> Vec<(NamespaceId, u32)> {

@@ -1,4 +1,4 @@
-//! Which delivery starts next: fair among subscriptions, within the limits.
+//! Selects the next deliveries: fair among subscriptions and within all limits.
 
 use super::STEP_BYTES_MAX;
 use super::slots::{Pass, Slots};
@@ -10,14 +10,15 @@ use crate::subscription::Subscription;
 use crate::subscriptions::Work;
 use klambda_core::breaker::State;
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
+use klambda_store::address::{Kept, LogAddress};
 
 impl Engine {
-    /// Starts whatever may start: first up to each subscription's share, then beyond it.
+    /// Starts deliveries: first up to each subscription's share, then beyond it.
     pub(crate) fn schedule(&mut self) -> Result<(), Failure> {
         if !self.can_start() {
             return Ok(());
@@ -36,7 +37,7 @@ impl Engine {
         self.start_in_turn(ids, Pass::BeyondShare, &mut slots)
     }
 
-    /// One of each subscription in turn, while there are more.
+    /// Starts one delivery per subscription in turn until nothing can start.
     fn start_in_turn(
         &mut self,
         mut order: Vec<SubscriptionId>,
@@ -56,7 +57,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether any delivery may start: not while the engine stops, nor without room for its outcome.
+    /// False while the engine is stopping, or if the log has no room for an outcome.
     pub(crate) fn can_start(&self) -> bool {
         let is_stopping = self.condition.stopping && !planted::is_on(Bug::StopIgnored);
         !is_stopping && self.has_room_for_step()
@@ -66,10 +67,10 @@ impl Engine {
         self.store.log.has_room_for_steps(STEP_BYTES_MAX)
     }
 
-    /// Starts one delivery of the subscription, if it has one and may.
+    /// Starts one delivery of the subscription, if possible.
     fn start_one(&mut self, id: SubscriptionId, pass: Pass, slots: &mut Slots) -> Result<bool, Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(false) };
-        let (namespace, open) = (subscription.namespace, self.calls.len() as u32);
+        let (namespace, open) = (subscription.namespace, self.calls.holding_slots());
         if !slots.has_one(pass, open, namespace, subscription.flow.in_flight) || !self.may_start(subscription)
         {
             return Ok(false);
@@ -86,7 +87,7 @@ impl Engine {
         if subscription.is_ordered() {
             while let Some(slot) = self.next_ready(id) {
                 if !self.has_room_for_lane(id, slot) {
-                    // Still the first of those that are ready.
+                    // The lane stays at the front of the queue.
                     self.put_back(id, slot);
                     return Ok(false);
                 }
@@ -101,7 +102,7 @@ impl Engine {
 
     fn may_start(&self, subscription: &Subscription) -> bool {
         !subscription.is_paused()
-            && subscription.flow.held.is_none()
+            && subscription.flow.suspension.is_none()
             && subscription.flow.in_flight
                 < subscription.document.spec.concurrency + u32::from(planted::is_on(Bug::OneTooMany))
             && self
@@ -111,7 +112,7 @@ impl Engine {
                 .is_none_or(|breaker| breaker.allows(self.now))
     }
 
-    /// The lane whose turn it is. A probe of an open breaker is another lane's than the last one's.
+    /// The next ready lane. Successive probes of an open breaker use different lanes.
     fn next_ready(&mut self, id: SubscriptionId) -> Option<Slot> {
         let subscription = self.subscriptions.get_mut(id)?;
         if let Some(breaker) = self.calls.endpoints.breaker(subscription.flow.endpoint)
@@ -136,8 +137,8 @@ impl Engine {
     fn start_lane(&mut self, slot: Slot) -> Result<bool, Failure> {
         let now = self.now;
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(false) };
-        resident.queued = false;
-        // Since it was queued its head may have become another, or a decision may have been made about it.
+        resident.listed.ready = false;
+        // Since the lane was queued, its head may have changed or a decision may be unsynced.
         if !resident.lane.is_ready(now) || resident.needs_synced() > self.store.log.synced() {
             self.touch(slot);
             return Ok(false);
@@ -150,11 +151,11 @@ impl Engine {
         let previous_id = resident.previous_id_of(&entry);
         let place = Place { number: entry.number, previous_id, flag: entry.flag };
         let at = match planted::is_on(Bug::WrongBytes) && attempt > 1 {
-            true => resident.lane.entries().last().map_or(entry.at, |last| last.at),
-            false => entry.at,
+            true => resident.lane.entries().last().map_or(entry.address(), Kept::address),
+            false => entry.address(),
         };
         resident.lane.started(now);
-        resident.current_at = entry.at;
+        resident.before.current_at = entry.address();
         let id = resident.subscription;
         self.touch(slot);
         let ticket = self.open_call(id, Who::Lane(slot), entry.bytes);
@@ -165,14 +166,14 @@ impl Engine {
         Ok(true)
     }
 
-    /// Hands a delivery out, and keeps of its event what is needed when the call has ended.
+    /// Hands out a delivery and keeps the parts of its event that are needed when the call ends.
     fn deliver(&mut self, slot: Option<Slot>, delivery: Delivery) {
         let mut counted_as = TypeId::default();
         if let Ok((event_id, kind)) = EventView::id_and_kind(&delivery.record[delivery.event.clone()]) {
             counted_as = self.metrics.type_id(kind);
             if let Some(resident) = slot.and_then(|slot| self.lanes.get_mut(slot)) {
-                resident.current_id.clear();
-                resident.current_id.push_str(event_id);
+                resident.before.current_id.clear();
+                resident.before.current_id.push_str(event_id);
             }
         }
         self.calls.begin(delivery, counted_as);
@@ -181,14 +182,14 @@ impl Engine {
     fn start_single(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
         let Some(position) = self.next_single(id)? else { return Ok(false) };
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(false) };
-        let Some(single) = subscription.flow.singles.get_mut(&position) else { return Ok(true) };
+        let Some(single) = subscription.unordered.under_way.get_mut(&position) else { return Ok(true) };
         if single.in_flight {
             return Ok(true);
         }
         single.in_flight = true;
         single.retry_at = None;
         let (entry, attempt) = (single.entry, single.attempts + 1);
-        let at = entry.at;
+        let at = entry.address();
         let ticket = self.open_call(id, Who::Alone(position), entry.bytes);
         match self.delivery(ticket, id, at, None, attempt) {
             Ok(delivery) => self.deliver(None, delivery),
@@ -197,34 +198,25 @@ impl Engine {
         Ok(true)
     }
 
-    /// First those that are due again, then the queue.
+    /// Retries that are due come first, then the queue.
     fn next_single(&mut self, id: SubscriptionId) -> Result<Option<Position>, Failure> {
         let (synced, singles_max) = (self.store.log.synced(), self.singles_max());
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(None) };
-        if let Some(position) = subscription.flow.ready_singles.front().copied() {
-            let bytes = subscription.flow.singles.get(&position).map_or(0, |single| single.entry.bytes);
+        let unordered = &subscription.unordered;
+        if let Some(position) = unordered.ready.front() {
+            let bytes = unordered.under_way.get(position).map_or(0, |single| single.entry.bytes);
             if !self.has_room(id, bytes) {
                 return Ok(None);
             }
             let subscription = self.subscriptions.get_mut(id);
-            return Ok(subscription.and_then(|subscription| subscription.flow.ready_singles.pop_front()));
+            return Ok(subscription.and_then(|subscription| subscription.unordered.ready.pop_front()));
         }
-        let between_attempts =
-            subscription.flow.singles.len().saturating_sub(subscription.flow.in_flight as usize);
-        if between_attempts >= singles_max
-            || subscription.tally.waiting <= subscription.flow.singles.len() as u64
-        {
+        let between_attempts = unordered.under_way.len().saturating_sub(subscription.flow.in_flight as usize);
+        if between_attempts >= singles_max || unordered.needs_synced().is_none_or(|needs| needs > synced) {
             return Ok(None);
         }
-        let slot = self.resident(id, "")?;
-        let head = self.lanes.get(slot).and_then(|resident| resident.lane.head().map(|(_, entry)| *entry));
-        match head {
-            Some(entry) if entry.at < synced && self.has_room(id, entry.bytes) => {
-                self.take_next_single(id, Some(entry.position))?;
-                Ok(Some(entry.position))
-            }
-            _ => Ok(None),
-        }
+        let bytes = unordered.queue.first().map_or(0, |entry| entry.bytes);
+        if self.has_room(id, bytes) { self.take_next_single(id) } else { Ok(None) }
     }
 
     fn open_call(&mut self, id: SubscriptionId, who: Who, bytes: u32) -> Ticket {
@@ -253,7 +245,7 @@ impl Engine {
         &self,
         ticket: Ticket,
         id: SubscriptionId,
-        at: Address,
+        at: LogAddress,
         place: Option<Place>,
         attempt: u32,
     ) -> Result<Delivery, Failure> {
@@ -264,12 +256,13 @@ impl Engine {
         Ok(Delivery { ticket, document: subscription.document.clone(), record, event, place, attempt })
     }
 
-    /// Damage found on the way out: the event is refused and named, never delivered wrong. The rest goes on.
+    /// The event is damaged: it becomes a dead letter and is never delivered with wrong content. Other events
+    /// continue.
     fn unreadable(&mut self, ticket: Ticket, failure: Failure) -> Result<(), Failure> {
         if !failure.is_damage() {
             return Err(failure);
         }
-        tracing::error!(%failure, "An event cannot be read back.");
+        tracing::error!(%failure, "Could not read an event from the log");
         self.metrics.damaged += 1;
         let Some(flight) = self.close(ticket) else { return Ok(()) };
         self.not_asked(&flight);

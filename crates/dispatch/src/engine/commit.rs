@@ -1,33 +1,34 @@
-//! The only way state changes: a record is appended to the log, then applied.
+//! The only way to change state: append a record to the log, then apply it.
 
 use super::{Engine, Failure};
 use crate::accept::ROUTE_BYTES_MAX;
 use klambda_core::event::Event;
-use klambda_core::ids::{Address, NamespaceId, Position};
+use klambda_core::ids::{NamespaceId, Position};
+use klambda_store::address::LogAddress;
 use klambda_store::marks::Identity;
 use klambda_store::record::{EventHead, Record, Route};
 use klambda_store::segment::RECORD_HEADER;
 
-/// An event that is about to be appended, and where it goes.
+/// An event that is about to be appended, and its routes.
 #[derive(Clone, Copy)]
 pub(crate) struct NewEvent<'a> {
     pub namespace: NamespaceId,
     pub event: &'a Event,
     pub routes: &'a [Route<'a>],
     pub identity: Identity,
-    /// This system tells of itself.
+    /// This system emitted the event.
     pub is_emitted: bool,
 }
 
 impl NewEvent<'_> {
-    /// What an event takes in the log at most, with so many routes.
+    /// Maximum size of an event in the log with this number of routes.
     pub fn length_max(event: &Event, routes: usize) -> usize {
         event.encoded_len_max() + 48 + routes * ROUTE_BYTES_MAX
     }
 }
 
 impl Engine {
-    pub(crate) fn commit(&mut self, record: &Record<'_>) -> Result<Address, Failure> {
+    pub(crate) fn commit(&mut self, record: &Record<'_>) -> Result<LogAddress, Failure> {
         if self.scratch.audit.is_none() {
             return self.append(record);
         }
@@ -36,7 +37,7 @@ impl Engine {
         self.in_group(RECORD_HEADER + body.len(), |engine| engine.append(record))
     }
 
-    pub(crate) fn append(&mut self, record: &Record<'_>) -> Result<Address, Failure> {
+    pub(crate) fn append(&mut self, record: &Record<'_>) -> Result<LogAddress, Failure> {
         let mut body = std::mem::take(&mut self.scratch.body);
         body.clear();
         record.encode(&mut body);
@@ -48,7 +49,7 @@ impl Engine {
         self.must_be_whole(applied).map(|()| at)
     }
 
-    /// An event is encoded once, into the frame that is written.
+    /// Encodes the event only once, directly into the frame that is written.
     pub(crate) fn commit_event(&mut self, new: NewEvent<'_>) -> Result<Position, Failure> {
         let NewEvent { namespace, event, routes, identity, is_emitted } = new;
         let (time, position) = (self.now, self.store.log.next_position());
@@ -67,12 +68,12 @@ impl Engine {
         self.must_be_whole(applied).map(|()| position)
     }
 
-    /// A record that is there with only part of what it does ends the process's work: a restart does it again, as a whole.
+    /// If a record is logged but only partly applied, the engine stops. A restart applies the record completely.
     fn must_be_whole(&mut self, applied: Result<(), Failure>) -> Result<(), Failure> {
         if let Err(failure) = &applied
             && self.condition.failed.is_none()
         {
-            tracing::error!(%failure, "A step could not be finished: nothing is acknowledged until a restart.");
+            tracing::error!(%failure, "Could not apply a logged step; nothing is acknowledged until a restart");
             self.condition.failed = Some(failure.to_string());
         }
         applied

@@ -1,4 +1,4 @@
-//! The engine's limits.
+//! The configuration of the engine.
 
 use hashbrown::HashMap;
 use klambda_core::breaker;
@@ -7,28 +7,29 @@ use klambda_store::log;
 
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// For index and buffers together.
+    /// For the index and buffers together.
     pub memory_bytes: usize,
     pub log: log::Options,
-    /// Requests open at once, over all subscriptions.
+    /// Open requests of all subscriptions.
     pub concurrency: u32,
-    /// Bytes of events that are on their way to targets and not sent yet.
+    /// Bytes of events in flight that are not sent yet.
     pub unsent_bytes_max: usize,
     pub retention_age_ms: u64,
-    /// Zero: no limit.
+    /// 0 means no limit.
     pub retention_bytes: u64,
     pub marks_max: u64,
     pub subscriptions_max: usize,
     pub namespaces_max: usize,
     pub breaker: breaker::Limits,
-    /// By event type; others as documented.
+    /// By event type; other types use the documented defaults.
     pub strategies: HashMap<String, Strategy>,
     pub metric_types_max: usize,
-    /// Events that one answer of a function may hold.
+    /// Maximum number of events in one response of a function.
     pub replies_max: usize,
-    /// How far events may go from function to function: an answer to an answer, and so on. More is taken for a loop.
+    /// Maximum length of a chain of replies, where a function's reply triggers another reply. A longer chain counts
+    /// as a loop.
     pub hops_max: u32,
-    /// Of the audit log.
+    /// Limits of the audit log.
     pub audit_entries_max: u64,
     pub audit_age_ms: u64,
 }

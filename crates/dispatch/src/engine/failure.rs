@@ -1,10 +1,10 @@
-//! What ends the engine, and what does not.
+//! Failures that stop the engine, and damage that does not.
 
 use klambda_core::wire::Malformed;
 use klambda_store::{log, manifest, table};
 use std::io;
 
-/// The store gave up: nothing more can be promised until a restart.
+/// The store failed. Nothing can be guaranteed until a restart.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error(transparent)]
@@ -13,7 +13,7 @@ pub enum Failure {
     Table(#[from] table::Error),
     #[error(transparent)]
     Manifest(#[from] manifest::Error),
-    #[error("the log says something this version does not understand: {0}")]
+    #[error("this version cannot decode a record of the log: {0}")]
     Malformed(#[from] Malformed),
     #[error("{0}")]
     State(String),
@@ -22,17 +22,17 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Only what was read is lost; everything else can go on.
+    /// True if only the data that was read is lost and everything else can continue.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, Failure::Log(log::Error::Damaged { .. } | log::Error::Gone(_)) | Failure::Malformed(_))
     }
 }
 
-/// Nothing of what is damaged or gone: that is told, and is no failure of the store.
+/// Returns `None` for data that is damaged or gone. The damage is logged and does not stop the engine.
 pub(crate) fn if_readable<T>(read: Result<T, Failure>) -> Result<Option<T>, Failure> {
     match read {
         Err(failure) if failure.is_damage() => {
-            tracing::error!(%failure, "An event cannot be read back.");
+            tracing::error!(%failure, "Could not read an event from the log");
             Ok(None)
         }
         read => read.map(Some),

@@ -1,7 +1,7 @@
-//! What others run for the engine, and what came of it: syncs, segments, chores.
+//! Jobs that others run for the engine, and their results: syncs, segments, chores.
 
 use super::{Engine, Failure};
-use klambda_core::ids::Address;
+use klambda_store::address::LogAddress;
 use klambda_store::chore::{Chore, Done};
 use klambda_store::log::{PrepareJob, SyncJob};
 use klambda_store::table;
@@ -9,11 +9,11 @@ use std::io;
 use std::sync::Arc;
 
 impl Engine {
-    /// A sync to run, if something waits for one or has waited long enough.
+    /// A sync to run, if something waits for one or records have waited long enough.
     pub fn sync_job(&mut self) -> Option<SyncJob> {
         let wanted = self.commits.has_unsynced()
-            || self.waits.has_unsynced()
-            || self.keeping.wants_sync()
+            || self.wakeups.has_unsynced()
+            || self.maintenance.wants_sync()
             || self.commits.sync_due().is_some_and(|due| due <= self.now);
         if !wanted || self.condition.failed.is_some() {
             return None;
@@ -26,7 +26,7 @@ impl Engine {
         Some(job)
     }
 
-    pub fn sync_done(&mut self, up_to: Address, result: io::Result<()>) {
+    pub fn sync_done(&mut self, up_to: LogAddress, result: io::Result<()>) {
         let done = self.store.log.sync_done(up_to, result);
         self.note(done.map_err(Failure::from));
         if !self.store.log.needs_sync() {
@@ -40,19 +40,20 @@ impl Engine {
     pub(super) fn release_synced(&mut self) {
         let synced = self.store.log.synced();
         self.commits.synced(synced);
-        while let Some((id, position)) = self.waits.synced_single(synced) {
+        self.wakeups.synced_queues(synced);
+        while let Some((id, position)) = self.wakeups.synced_single(synced) {
             self.ready_single(id, position);
         }
-        while let Some(slot) = self.waits.synced_lane(synced) {
+        while let Some(slot) = self.wakeups.synced_lane(synced) {
             if let Some(resident) = self.lanes.get_mut(slot) {
-                resident.queued = false;
+                resident.listed.ready = false;
                 self.touch(slot);
             }
         }
     }
 
     pub fn prepare_job(&mut self) -> Option<PrepareJob> {
-        if self.condition.failed.is_some() || self.keeping.prepare_after > self.now {
+        if self.condition.failed.is_some() || self.maintenance.prepare_after > self.now {
             return None;
         }
         let job = self.store.log.prepare_job()?;
@@ -65,9 +66,9 @@ impl Engine {
             Ok(Ok(())) => false,
             Ok(Err(error)) => {
                 if !self.condition.disk_full {
-                    tracing::error!(%error, "No room for the next segment: new events are refused until there is.");
+                    tracing::error!(%error, "Disk full: no space for the next log segment; new events are rejected until there is space");
                 }
-                self.keeping.prepare_after = self.now + 1000;
+                self.maintenance.prepare_after = self.now + 1000;
                 true
             }
         };
@@ -87,7 +88,7 @@ impl Engine {
 
     // ---- without threads ----------------------------------------------------------------------------------
 
-    /// Runs here and now what the runner gives to other threads.
+    /// Runs immediately the jobs that the runner gives to other threads.
     pub fn run_jobs(&mut self) {
         self.run_sync();
         self.run_prepare();

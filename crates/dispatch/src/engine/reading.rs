@@ -1,18 +1,19 @@
-//! Events that are in the log already.
+//! Reads events that are in the log.
 
 use super::{Engine, Failure, if_readable};
 use crate::apply::event_of;
 use crate::rows;
 use bytes::Bytes;
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::{Address, NamespaceId};
+use klambda_core::ids::NamespaceId;
 use klambda_core::wire::Malformed;
+use klambda_store::address::LogAddress;
 use klambda_store::log;
 use klambda_store::record::namespace_of;
 
 impl Engine {
-    /// The body of an event's record, wherever retention has put it.
-    pub(crate) fn read_event(&self, at: Address) -> Result<Bytes, Failure> {
+    /// The body of an event's record, or of the copy that retention made.
+    pub(crate) fn read_event(&self, at: LogAddress) -> Result<Bytes, Failure> {
         match self.store.log.read(at) {
             Err(log::Error::Gone(_)) => {
                 Ok(self.store.log.read(self.copy_of(at)?.ok_or(log::Error::Gone(at))?)?)
@@ -21,16 +22,17 @@ impl Engine {
         }
     }
 
-    /// Where retention has put the event of a segment that is gone.
-    pub(crate) fn copy_of(&self, at: Address) -> Result<Option<Address>, Failure> {
+    /// The address of the copy of an event whose segment was deleted.
+    pub(crate) fn copy_of(&self, at: LogAddress) -> Result<Option<LogAddress>, Failure> {
         let row = self.store.rows.get(&rows::kept(at))?;
-        Ok(row.and_then(|row| row.try_into().ok()).map(u64::from_be_bytes).map(Address))
+        Ok(row.and_then(|row| row.try_into().ok()).map(u64::from_be_bytes).map(LogAddress))
     }
 
-    /// What an event in the log says, and its namespace; nothing of one that cannot be read back any more.
+    /// Decodes an event in the log and passes it to `read` with its namespace. Returns `None` if the event can no
+    /// longer be read.
     pub(crate) fn read_back<T>(
         &mut self,
-        at: Address,
+        at: LogAddress,
         read: impl FnOnce(NamespaceId, &EventView<'_>) -> T,
     ) -> Result<Option<T>, Failure> {
         let said = self.read_event(at).and_then(|record| {

@@ -1,11 +1,12 @@
-//! Lanes by the age of the event that they would drop first.
+//! Lists lanes by the age of the event that they would drop first.
 //!
 //! A subscription with `onFull: drop` has a row for each lane on disk, keyed by the position of that event. Lanes in
-//! memory are listed in memory, and so are the next few rows. So a drop looks at one lane or two, however many there are.
+//! memory are listed in memory, together with the next few rows. So a drop checks only one or two lanes, regardless
+//! of their number.
 //!
-//! A row is written with its lane's row and is exact until the lane comes into memory; from then on the list in memory
-//! counts. A subscription that changes to `onFull: drop` while events wait has no such rows: each drop lists a part of
-//! its lanes, and takes the oldest of those that are listed.
+//! A row is written with the row of its lane and is exact until the lane is loaded; from then on the list in memory
+//! counts. A subscription that changes to `onFull: drop` while events are pending has no such rows. In that case each
+//! drop lists a part of the lanes and takes the oldest of those listed so far.
 
 use super::Oldest;
 use crate::engine::{Engine, Failure};
@@ -18,19 +19,20 @@ use klambda_core::subscription::OnFull;
 use klambda_core::time::Millis;
 use std::collections::BTreeMap;
 
-/// A list that was not asked for so long is not kept any longer.
+/// A list that was not used for this long is dropped.
 const UNUSED_MS_MAX: u64 = 60_000;
-/// Rows that are read at once.
+/// Rows read at once.
 const ROWS_AT_ONCE: usize = 512;
-/// Lanes that are looked at for one drop, as long as some are not listed.
+/// Lanes checked per drop, as long as some are not listed.
 const LISTED_AT_ONCE: usize = 2048;
 
 pub(crate) struct ByAge {
-    /// Every lane in memory that could drop something, at that or at something older that has left it since.
+    /// Every lane in memory that could drop an event, listed at the position of that event or of an older one that
+    /// has left.
     resident: BTreeMap<Position, Slot>,
-    /// Lanes on disk that are listed before the horizon. Some may have come into memory since.
+    /// Lanes on disk listed before the horizon. Some may have been loaded since.
     stored: BTreeMap<Position, Box<str>>,
-    /// Rows from here on are not read yet.
+    /// Rows from this position on are not read yet.
     horizon: Position,
     used: Millis,
 }
@@ -55,12 +57,12 @@ impl ByAge {
 
     fn list_resident(&mut self, slot: Slot, resident: &mut Resident) {
         let first = resident.lane.first_droppable().map_or(Position(0), |entry| entry.position);
-        if first != resident.listed_at {
-            self.resident.remove(&resident.listed_at);
+        if first != resident.listed.by_age {
+            self.resident.remove(&resident.listed.by_age);
             if first > Position(0) {
                 self.resident.insert(first, slot);
             }
-            resident.listed_at = first;
+            resident.listed.by_age = first;
         }
     }
 
@@ -77,7 +79,7 @@ impl ByAge {
         }
     }
 
-    /// About what it takes in memory.
+    /// Approximate memory use.
     fn memory_bytes(&self) -> usize {
         const RESIDENT_BYTES: usize = 2 * (size_of::<Position>() + size_of::<Slot>());
         const STORED_BYTES: usize = 2 * (size_of::<Position>() + size_of::<Box<str>>());
@@ -87,7 +89,7 @@ impl ByAge {
 }
 
 impl Subscription {
-    /// After a change of its document.
+    /// Called after a change of the document.
     pub(crate) fn decide_on_ages(&mut self) {
         let drops = self.document.spec.backlog.on_full == OnFull::Drop && self.is_ordered();
         self.on_disk.lists_ages = drops && (self.on_disk.lists_ages || self.tally.waiting == 0);
@@ -96,12 +98,12 @@ impl Subscription {
         }
     }
 
-    /// Its lanes are listed as they are stored: all of them are listed, or are being.
+    /// True if all lanes are listed, or are being listed, when they are stored.
     fn keeps_ages(&self) -> bool {
         self.on_disk.lists_ages || !self.on_disk.ages_from.is_empty()
     }
 
-    /// After something happened to a lane in memory.
+    /// Called after a change of a lane in memory.
     pub(crate) fn list_by_age(&mut self, slot: Slot, resident: &mut Resident, now: Millis) {
         let Some(by_age) = &mut self.on_disk.by_age else { return };
         if now.since(by_age.used) > UNUSED_MS_MAX {
@@ -111,10 +113,10 @@ impl Subscription {
         }
     }
 
-    /// The lane is on disk alone from here on.
+    /// The lane has left memory and exists only on disk.
     pub(crate) fn evicted_from_ages(&mut self, resident: &Resident) {
         let Some(by_age) = &mut self.on_disk.by_age else { return };
-        by_age.resident.remove(&resident.listed_at);
+        by_age.resident.remove(&resident.listed.by_age);
         if let Some(entry) = resident.lane.first_droppable_at_rest() {
             by_age.list_stored(entry.position, &resident.key);
         }
@@ -122,7 +124,7 @@ impl Subscription {
 }
 
 impl Engine {
-    /// What the lists of lanes by age take up.
+    /// Memory used by the lists of lanes by age.
     pub(crate) fn ages_bytes(&self) -> usize {
         self.subscriptions
             .values()
@@ -131,7 +133,7 @@ impl Engine {
             .sum()
     }
 
-    /// Writes the row by age as it should be now.
+    /// Updates the row by age.
     pub(crate) fn store_age(&mut self, slot: Slot) {
         let Some(resident) = self.lanes.get_mut(slot) else { return };
         let id = resident.subscription;
@@ -139,16 +141,16 @@ impl Engine {
             return;
         }
         let first = resident.lane.first_droppable_at_rest().map_or(Position(0), |entry| entry.position);
-        if first == resident.aged_at {
+        if first == resident.row.aged_at {
             return;
         }
-        if resident.aged_at > Position(0) {
-            self.store.rows.delete(&rows::at_position(rows::BY_AGE, id, resident.aged_at));
+        if resident.row.aged_at > Position(0) {
+            self.store.rows.delete(&rows::at_position(rows::BY_AGE, id, resident.row.aged_at));
         }
         if first > Position(0) {
             self.store.rows.put(&rows::at_position(rows::BY_AGE, id, first), resident.key.as_bytes());
         }
-        resident.aged_at = first;
+        resident.row.aged_at = first;
     }
 
     pub(super) fn oldest_in_lanes(&mut self, id: SubscriptionId) -> Result<Option<Oldest>, Failure> {
@@ -168,10 +170,10 @@ impl Engine {
         }
     }
 
-    /// The lane's event if it is listed rightly; otherwise it is from here on.
+    /// The event of the lane if its listed position is right. Otherwise corrects the list and returns `None`.
     fn oldest_resident(&mut self, id: SubscriptionId, position: Position, slot: Slot) -> Option<Oldest> {
         let by_age = self.subscriptions.get_mut(id)?.on_disk.by_age.as_mut()?;
-        let is_listed = |r: &&mut Resident| r.subscription == id && r.listed_at == position;
+        let is_listed = |r: &&mut Resident| r.subscription == id && r.listed.by_age == position;
         let Some(resident) = self.lanes.get_mut(slot).filter(is_listed) else {
             by_age.resident.remove(&position);
             return None;
@@ -187,7 +189,7 @@ impl Engine {
         }
     }
 
-    /// As `oldest_resident`, of a lane on disk. One that came into memory is listed there.
+    /// Like `oldest_resident`, for a lane on disk. A lane that was loaded is listed in memory.
     fn oldest_stored(&mut self, id: SubscriptionId, position: Position) -> Result<Option<Oldest>, Failure> {
         let by_age = self.subscriptions.get(id).and_then(|s| s.on_disk.by_age.as_ref());
         let Some(key) = by_age.and_then(|by_age| by_age.stored.get(&position)) else { return Ok(None) };
@@ -197,7 +199,7 @@ impl Engine {
             if let Some(entry) = entry.filter(|entry| entry.position == position) {
                 return Ok(Some(Oldest { key: Some(key), entry }));
             }
-            // Left over from a time when the lane was stored without a look at where it was listed.
+            // The row is outdated: the lane was stored while it was not listed.
             self.store.rows.delete(&rows::at_position(rows::BY_AGE, id, position));
         }
         if let Some(by_age) = self.subscriptions.get_mut(id).and_then(|s| s.on_disk.by_age.as_mut()) {
@@ -211,7 +213,7 @@ impl Engine {
         Ok(lane.and_then(|resident| resident.lane.first_droppable().copied()))
     }
 
-    /// Lists the lanes in memory, unless they are.
+    /// Lists the lanes in memory, unless the list exists.
     fn list_residents(&mut self, id: SubscriptionId) {
         let now = self.now;
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
@@ -222,7 +224,7 @@ impl Engine {
         let (resident, stored) = (BTreeMap::new(), BTreeMap::new());
         let mut by_age = ByAge { resident, stored, horizon: Position(0), used: now };
         for (slot, resident) in self.lanes.iter_mut().filter(|(_, resident)| resident.subscription == id) {
-            resident.listed_at = Position(0);
+            resident.listed.by_age = Position(0);
             by_age.list_resident(slot, resident);
         }
         subscription.on_disk.by_age = Some(Box::new(by_age));
@@ -250,7 +252,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Lists some of the lanes on disk that are not listed by age: first those that go on by themselves, then the others.
+    /// Lists some of the unlisted lanes on disk: first lanes that continue without help, then the others.
     fn list_unlisted(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         if subscription.on_disk.lists_ages {
@@ -278,8 +280,8 @@ impl Engine {
 
     fn list_unlisted_lane(&mut self, id: SubscriptionId, key: &str) -> Result<(), Failure> {
         if let Some(resident) = self.lanes.find(id, key).and_then(|slot| self.lanes.get_mut(slot)) {
-            // It is listed when it is stored.
-            (resident.dirty, resident.aged_at) = (true, Position(0));
+            // The lane is listed when it is stored.
+            (resident.row.dirty, resident.row.aged_at) = (true, Position(0));
             return Ok(());
         }
         let Some(entry) = self.first_on_disk(id, key)? else { return Ok(()) };

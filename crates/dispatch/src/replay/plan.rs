@@ -1,4 +1,4 @@
-//! Looking up what a replay has to do, a part at a time, so that nobody else waits for all of it.
+//! Plans a replay in parts, so that other work does not wait for all of it.
 
 use super::Queue;
 use crate::dead_letters::{self, DeadLetter, Selector};
@@ -11,23 +11,23 @@ use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Dead letters that are looked at in one part.
+/// Dead letters checked per part.
 pub const PART: usize = 256;
 
-/// The dead letters that a selector means, as queues. Complete once `is_done`.
+/// The selected dead letters as queues. Complete when `is_done`.
 pub struct Plan {
     selector: Selector,
     failed_before: Millis,
-    /// What is yet to be looked through: subscription and kind of row. Those that hold lanes come first: one that leaves
-    /// its lane meanwhile is found again outside it, not missed.
+    /// The rows that are still to be scanned: subscription and kind. Dead letters that park lanes come first: one
+    /// that leaves its lane meanwhile is then found again outside it, not missed.
     todo: VecDeque<(SubscriptionId, u8)>,
-    /// Where to go on in the first of them.
+    /// Where to continue in the first of them.
     from: Position,
-    /// By the age of its oldest dead letter.
+    /// By the age of the oldest dead letter of each queue.
     pub(crate) queues: BTreeMap<(Millis, u64), Queue>,
     places: HashMap<(SubscriptionId, Option<String>, Position), (Millis, u64)>,
     pub(crate) letters: u64,
-    /// How many their type's strategy leaves out, by reason; and those that it throws away.
+    /// How many the strategy of their type leaves out, by reason; and those that it discards.
     pub(crate) left_out: BTreeMap<&'static str, u64>,
     pub(super) discards: VecDeque<(SubscriptionId, Position)>,
 }
@@ -49,7 +49,8 @@ impl Plan {
         *self.left_out.entry(reason).or_default() += 1;
     }
 
-    /// Puts a dead letter in the queue of its lane, in the lane's order; what never had a place in it comes last.
+    /// Adds a dead letter to the queue of its lane, in the lane's order. Dead letters that never had a place in the
+    /// lane come last.
     fn add(&mut self, own: Position, key: Option<String>, letter: &DeadLetter) {
         let (entry, serial) = (letter.entry, self.places.len() as u64);
         let name = (letter.subscription, key, own);
@@ -98,19 +99,19 @@ impl Engine {
         }
     }
 
-    /// Looks at the next part: of one subscription, or of several that have few.
+    /// Processes the next part: of one subscription, or of several with few dead letters.
     pub(super) fn plan_part(&self, plan: &mut Plan) -> Result<(), Failure> {
         let mut left = PART;
         while left > 0
             && let Some((id, kind)) = plan.todo.front().copied()
         {
-            // A look that finds nothing is work as well.
+            // A scan that finds nothing counts as work as well.
             left = left.saturating_sub(1 + self.plan_page(plan, id, kind, left)?);
         }
         Ok(())
     }
 
-    /// Answers how many there were.
+    /// Returns how many rows there were.
     fn plan_page(
         &self,
         plan: &mut Plan,

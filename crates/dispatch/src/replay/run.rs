@@ -1,4 +1,4 @@
-//! Running jobs: what is left to do of each, in queues, one dead letter after the other within a key.
+//! Runs replay jobs: the remaining work of each job is in queues, with one dead letter at a time per key.
 
 use super::plan::{PART, Plan};
 use super::{State, Work};
@@ -9,9 +9,10 @@ use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::kinds::{self, Strategy};
 use klambda_core::lane::Hold;
 use klambda_core::planted::{self, Bug};
+use klambda_store::address::Kept;
 use klambda_store::record::{Gone, Record, ReplayChange, Step};
 
-/// Dead letters of a queue that were found to be gone, before others have their turn.
+/// How many dead letters of a queue may turn out to be gone before other queues get their turn.
 const GONE_AT_ONCE: usize = 32;
 
 impl Engine {
@@ -36,15 +37,15 @@ impl Engine {
         result?;
         let Some(job) = self.replays.get(id) else { return Ok(()) };
         if finished && job.open.is_empty() {
-            let state = if job.failed > 0 { State::Failed } else { State::Succeeded };
+            let state = if job.counts.failed > 0 { State::Failed } else { State::Succeeded };
             self.replays.work.remove(&id);
             return self.end_replay(id, state);
         }
         Ok(())
     }
 
-    /// What there is to do is looked up, at first and again after a restart or a change of ordering, and written down
-    /// before any of it is done. It is looked up in parts: answers whether all of it is known and written.
+    /// Plans the job, at first and again after a restart or a change of ordering, and logs the plan before any of it
+    /// is done. Planning happens in parts. Returns true when the plan is complete and logged.
     fn plan_replay(&mut self, id: u64) -> Result<bool, Failure> {
         let known = self.replays.work.get_mut(&id).and_then(|work| work.plan.take());
         let Some(job) = self.replays.get(id) else { return Ok(false) };
@@ -60,7 +61,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Answers whether the plan is complete and written down.
+    /// Returns true if the plan is complete and logged.
     fn finish_plan(&mut self, id: u64, plan: &mut Plan) -> Result<bool, Failure> {
         if !plan.is_done() || !self.discard_some(plan)? {
             return Ok(false);
@@ -77,7 +78,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Those that their strategy throws away go, some at a time. Answers whether none is left.
+    /// Deletes dead letters whose strategy is to discard them, in portions. Returns true if none is left.
     fn discard_some(&mut self, plan: &mut Plan) -> Result<bool, Failure> {
         for _ in 0..PART {
             if !self.store.log.has_room_for_steps(STEP_BYTES_MAX) {
@@ -90,8 +91,8 @@ impl Engine {
         Ok(plan.discards.is_empty())
     }
 
-    /// The lane that a dead letter goes back to: its own; if it had none, or the rules changed since, the one that its
-    /// key names by the rules of now.
+    /// The lane that a dead letter goes back to: its own lane. If it had none, or the rules have changed, the lane of
+    /// its key under the current rules.
     pub(super) fn lane_of_letter(
         &self,
         id: SubscriptionId,
@@ -104,7 +105,7 @@ impl Engine {
         if letter.key.is_some() && subscription.life.epochs == 0 {
             return Ok(letter.key.clone());
         }
-        let lane = self.read_event(letter.entry.at).and_then(|record| self.lane_by_rules(id, &record));
+        let lane = self.read_event(letter.entry.address()).and_then(|record| self.key_by_rules(id, &record));
         Ok(if_readable(lane)?.unwrap_or_else(|| letter.key.clone()))
     }
 
@@ -134,7 +135,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves one queue on. Answers whether there is more to come of it.
+    /// Advances one queue. Returns true if there is more to do.
     pub(super) fn advance_queue(&mut self, id: u64, work: &mut Work, n: usize) -> Result<bool, Failure> {
         let queue = &mut work.active[n];
         let subscription = queue.subscription;
@@ -148,11 +149,11 @@ impl Engine {
             }
             queue.current = None;
         }
-        // A lane that a change of ordering has left behind goes nowhere: its dead letters are replayed alone.
+        // A change of ordering left this lane behind, so its dead letters are replayed individually.
         let ordered = self.subscriptions.get(subscription).is_some_and(|s| s.is_ordered());
         let key = work.active[n].key.clone().filter(|_| ordered);
         let name = (subscription, key.clone().unwrap_or_default());
-        // Outcomes are noted under the job's number while its work is out of the table.
+        // While the job's work is out of the table, outcomes are recorded under the job's number.
         let stopped = self.replays.work.get_mut(&id).is_some_and(|noted| noted.stopped.contains(&name));
         if (stopped || work.stopped.contains(&name)) && key.is_some() {
             let left = work.active[n].letters.len() as u64;
@@ -178,7 +179,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Sends the first of a queue back, if its time has come.
+    /// Replays the first dead letter of a queue when it is due.
     fn replay_next(
         &mut self,
         id: u64,
@@ -197,13 +198,13 @@ impl Engine {
         let subscription = queue.subscription;
         let Some((position, _)) = queue.letters.pop_front() else { return Ok(false) };
         self.replay_one(subscription, key, position, id)?;
-        // One that queued behind a parked head is not waited for.
+        // The job does not wait for a dead letter that is queued behind a parked head.
         let is_open = self.replays.is_open(subscription, position);
         work.active[n].current = is_open.then_some(position);
         Ok(true)
     }
 
-    /// Why a dead letter cannot be replayed now, if it cannot.
+    /// Why a dead letter cannot be replayed now, if so.
     pub(super) fn replay_obstacle(
         &mut self,
         id: SubscriptionId,
@@ -227,7 +228,8 @@ impl Engine {
             return Ok(subscription.is_ordered().then_some("invalid"));
         };
         if letter.number_in(key) != number {
-            // Another job took it back since, and it failed again: its turn among the others is another now.
+            // Another job replayed the dead letter since, and it failed again: its place among the others has
+            // changed.
             return Ok(Some("gone"));
         }
         let slot = self.resident(id, key)?;
@@ -239,7 +241,7 @@ impl Engine {
         Ok((parked && !letter.holds_lane && number == LaneNumber(0)).then_some("parked"))
     }
 
-    /// Sends one dead letter back, for a job or (0) for a person.
+    /// Replays one dead letter for a job, or for an operator if `job` is 0.
     pub(crate) fn replay_one(
         &mut self,
         id: SubscriptionId,

@@ -1,4 +1,4 @@
-//! Long queues: what is on disk of them, and what of that is in memory.
+//! Long queues: which part is on disk, and which is in memory.
 
 use super::missing;
 use crate::dead_letters::Attempts;
@@ -6,21 +6,22 @@ use crate::engine::{Engine, Failure};
 use crate::lanes::{Resident, Slot};
 use crate::operate::Refused;
 use crate::rows;
-use klambda_core::ids::{Address, Position, Sequence, SubscriptionId};
+use klambda_core::ids::{Position, Sequence, SubscriptionId};
 use klambda_core::lane::{Action, CHUNK, Entry, Input};
 use klambda_core::lane_row::{put_entries, put_entry, take_entries, take_entry};
 use klambda_core::time::Millis;
 use klambda_core::wire::Reader;
+use klambda_store::address::LogAddress;
 use klambda_store::record::Step;
 
-/// The most events that leave a lane in one step: others are not to wait for longer than that takes.
+/// Maximum number of events that leave a lane in one step, so that other work does not wait long.
 pub(crate) const PART_EVENTS: usize = 2048;
 
 impl Engine {
-    /// A full back goes to disk, an empty front comes from there.
+    /// Moves a full back of the queue to disk, and loads an empty front from there.
     pub(crate) fn settle_queue(&mut self, slot: Slot) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
-        if let Some((chunk, entries)) = resident.lane.take_chunk() {
+        if let Some((chunk, entries)) = resident.lane.queue_mut().take_chunk() {
             let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
             let mut row = Vec::new();
             put_entries(&mut row, entries.iter());
@@ -33,11 +34,11 @@ impl Engine {
 
     fn load_chunk(&mut self, slot: Slot) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
-        let Some(chunk) = resident.lane.wanted_chunk() else { return Ok(()) };
+        let Some(chunk) = resident.lane.queue().wanted_chunk() else { return Ok(()) };
         let (id, key) = (resident.subscription, resident.key.clone());
         let entries = self.chunk(id, &key, chunk)?;
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
-        resident.lane.load_chunk(entries.into_iter());
+        resident.lane.queue_mut().load_chunk(entries.into_iter());
         self.lanes.recount(slot);
         self.store.rows.delete(&rows::chunk(id, &key, chunk));
         Ok(())
@@ -49,34 +50,24 @@ impl Engine {
         Ok(take_entries(&mut Reader::new(&row))?)
     }
 
-    /// The chunk on disk that holds the event if the queue is in order of arrival. Empty if none can.
-    pub(crate) fn chunk_around(&self, resident: &Resident, at: Address) -> Result<Vec<Entry>, Failure> {
-        let spilled = resident.lane.spilled();
-        let (mut low, mut high) = (spilled.first_chunk, spilled.next_chunk);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let entries = self.chunk(resident.subscription, &resident.key, middle)?;
-            match (entries.first(), entries.last()) {
-                (Some(first), _) if at < first.at => high = middle,
-                (_, Some(last)) if at <= last.at => return Ok(entries),
-                _ => low = middle + 1,
-            }
-        }
-        Ok(Vec::new())
+    /// The chunk on disk that contains the event if the queue is in order of arrival. Empty if there is none.
+    pub(crate) fn chunk_around(&self, resident: &Resident, at: LogAddress) -> Result<Vec<Entry>, Failure> {
+        let read = |chunk| self.chunk(resident.subscription, &resident.key, chunk);
+        resident.lane.queue().chunk_around(at.into(), read)
     }
 
-    /// Whether the event is in the part of the lane's queue that is on disk. Where the queue is not in order of arrival
-    /// (by a producer's sequence, or with dead letters that were taken back or moved here) the event may be in any of its
-    /// chunks. It is not searched then, and counts as being there.
-    pub(crate) fn is_in_chunks(&self, resident: &Resident, at: Address) -> Result<bool, Failure> {
-        if resident.lane.spilled().entries == 0 {
+    /// True if the event is in the part of the lane's queue that is on disk. If the queue is not in order of arrival
+    /// (because of a producer's sequence, or of replayed or moved dead letters), the event may be in any chunk. In
+    /// that case the queue is not searched, and the result is true.
+    pub(crate) fn is_in_chunks(&self, resident: &Resident, at: LogAddress) -> Result<bool, Failure> {
+        if resident.lane.queue().spilled().entries == 0 {
             return Ok(false);
         }
         let is_sequenced = self.subscriptions.get(resident.subscription).is_some_and(|s| s.policy.sequenced);
         if is_sequenced || !resident.earlier.is_empty() {
             return Ok(true);
         }
-        Ok(self.chunk_around(resident, at)?.iter().any(|entry| entry.at == at))
+        Ok(self.chunk_around(resident, at)?.iter().any(|entry| entry.at == at.into()))
     }
 
     pub(crate) fn spill_early(&mut self, row: &[u8], entry: &Entry) {
@@ -125,12 +116,13 @@ impl Engine {
         Ok(())
     }
 
-    // ---- going --------------------------------------------------------------------------------------------
+    // ---- dropping events ----------------------------------------------------------------------------------
 
-    /// Before a purge: what the lane has on disk goes too, and its ids are released. A chunk at a time is in memory.
-    pub(crate) fn drop_spilled(&mut self, slot: Slot, time: Millis, at: Address) -> Result<(), Failure> {
+    /// Before a purge: drops the events of the lane that are on disk and releases their ids, one chunk at a time.
+    pub(crate) fn drop_spilled(&mut self, slot: Slot, time: Millis, at: LogAddress) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
-        let (id, key, spilled) = (resident.subscription, resident.key.clone(), resident.lane.spilled());
+        let (id, key, spilled) =
+            (resident.subscription, resident.key.clone(), resident.lane.queue().spilled());
         if spilled.entries > 0 {
             for chunk in spilled.first_chunk..spilled.next_chunk {
                 let row = rows::chunk(id, &key, chunk);
@@ -150,7 +142,7 @@ impl Engine {
         }
     }
 
-    /// The first of the early events on disk, with their rows.
+    /// The first early events on disk, with their rows.
     fn early_on_disk(&self, slot: Slot, limit: usize) -> Result<Vec<(Vec<u8>, Entry)>, Failure> {
         let Some(resident) = self.lanes.get(slot).filter(|resident| resident.lane.has_spilled_early()) else {
             return Ok(Vec::new());
@@ -166,23 +158,23 @@ impl Engine {
         slot: Slot,
         (row, entry): &(Vec<u8>, Entry),
         time: Millis,
-        at: Address,
+        at: LogAddress,
     ) -> Result<(), Failure> {
         self.store.rows.delete(row);
         if let Some(resident) = self.lanes.get_mut(slot) {
-            // Those that are gone are not looked through again.
+            // Deleted rows are not scanned again.
             resident.early_from = Sequence(rows::number_of(row).saturating_add(1));
         }
         self.drop_entry(slot, entry, time, at)
     }
 
-    /// An event that was on disk leaves its lane without success.
-    fn drop_entry(&mut self, slot: Slot, entry: &Entry, time: Millis, at: Address) -> Result<(), Failure> {
+    /// An event on disk leaves its lane without success.
+    fn drop_entry(&mut self, slot: Slot, entry: &Entry, time: Millis, at: LogAddress) -> Result<(), Failure> {
         self.act(slot, Action::Dropped(*entry), Attempts::default(), time, at)
     }
 
-    /// If more is on disk of a lane than may go in one step, a part of it goes; what is in flight and what holds the
-    /// lane stays. Answers whether there was such a part: then there may be another. All of an unordered queue are parts.
+    /// If more events of a lane are on disk than may leave in one step, purges a part of them. The event in flight
+    /// and the event that parks the lane stay. Returns true if there was such a part; there may then be another.
     pub(crate) fn purge_part(&mut self, id: SubscriptionId, key: &str) -> Result<bool, Refused> {
         let slot = self.resident(id, key)?;
         let (early, positions) = self.next_part(slot)?;
@@ -196,12 +188,8 @@ impl Engine {
 
     fn next_part(&self, slot: Slot) -> Result<(bool, Vec<Position>), Failure> {
         let Some(resident) = self.lanes.get(slot) else { return Ok((false, Vec::new())) };
-        let (lane, spilled) = (&resident.lane, resident.lane.spilled());
-        // What waits of an unordered subscription goes by name alone: a restart finds it in one queue with what was on its
-        // way, and the two are told apart by nothing else.
-        let is_long =
-            if resident.key.is_empty() { lane.depth() > 0 } else { spilled.entries > PART_EVENTS as u64 };
-        if is_long {
+        let (lane, spilled) = (&resident.lane, resident.lane.queue().spilled());
+        if spilled.entries > PART_EVENTS as u64 {
             let mut positions: Vec<Position> = lane.droppable_front().map(|entry| entry.position).collect();
             let mut chunks = spilled.first_chunk..spilled.next_chunk;
             while positions.len() < PART_EVENTS
@@ -222,7 +210,7 @@ impl Engine {
 
     pub(crate) fn apply_purge_part(
         &mut self,
-        at: Address,
+        at: LogAddress,
         time: Millis,
         slot: Slot,
         early: bool,
@@ -236,7 +224,9 @@ impl Engine {
         }
         for (early, position) in self.early_on_disk(slot, positions.len())?.iter().zip(positions) {
             if early.1.position != *position {
-                return Err(Failure::State(format!("event {position} was purged out of its turn")));
+                return Err(Failure::State(format!(
+                    "event {position} was purged but is not the next early event"
+                )));
             }
             self.drop_early(slot, early, time, at)?;
             if let Some(resident) = self.lanes.get_mut(slot) {
@@ -244,7 +234,7 @@ impl Engine {
             }
         }
         if let Some(resident) = self.lanes.get_mut(slot) {
-            resident.dirty = true;
+            resident.row.dirty = true;
             resident.last_step = at;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Dead letters, one or many.
+//! Views of dead letters, single and as a list.
 
 use super::{Time, event_json};
 use crate::dead_letters::{self, Selector};
@@ -6,7 +6,8 @@ use crate::engine::{Engine, Failure};
 use crate::rows;
 use crate::subscription::Subscription;
 use klambda_core::ids::{Position, SubscriptionId};
-use klambda_core::namespace;
+use klambda_core::namespace::{self, Within};
+use klambda_store::address::Kept;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -17,7 +18,7 @@ pub struct DeadLetter {
     pub namespace: String,
     pub subscription: String,
     pub key: Option<String>,
-    /// Only when one is asked for.
+    /// Set only in the view of a single dead letter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<Box<RawValue>>,
     pub event_id: String,
@@ -30,40 +31,47 @@ pub struct DeadLetter {
     pub attempts: u32,
     pub failed_at: Time,
     pub accepted_at: Time,
-    /// None for one that never took a place in a lane.
+    /// `None` if the event never had a place in a lane.
     pub lane_sequence: Option<u64>,
     pub holds_lane: bool,
-    /// Where its subscription stands in the list.
+    /// The sort key of its subscription in the list.
     #[serde(skip)]
     place: String,
 }
 
 impl DeadLetter {
-    /// Its id among those of all namespaces.
+    /// The id, unique across namespaces.
     pub fn full_id(&self) -> String {
         namespace::full_name(&self.namespace, &self.id).into_owned()
     }
 }
 
-/// A list in the making: by subscription and position.
+/// A list being built, ordered by subscription and position.
 #[derive(Debug)]
 pub struct Letters {
     selector: Selector,
+    within: Within,
     limit: usize,
     after: (String, Position),
     pub items: Vec<DeadLetter>,
 }
 
-/// Rows looked at in one go.
+/// Rows scanned at once.
 const ROWS_AT_ONCE: usize = 500;
 
 impl Letters {
-    /// `after`: subscription and position of the last one seen.
+    /// `after` is the subscription and position of the last dead letter seen.
     pub fn new(selector: Selector, after: Option<(String, Position)>, limit: usize) -> Letters {
-        Letters { selector, limit, after: after.unwrap_or_default(), items: Vec::new() }
+        let within = selector.namespace.as_deref().map_or(Within::All, Within::one);
+        Letters { selector, within, limit, after: after.unwrap_or_default(), items: Vec::new() }
     }
 
-    /// Cuts the list to its length; answers the place of the last one if there are more.
+    /// Restricts the list to these namespaces.
+    pub fn within(self, within: Within) -> Letters {
+        Letters { within, ..self }
+    }
+
+    /// Cuts the list to the limit. Returns the place of the last item if there are more.
     pub fn cut(&mut self) -> Option<String> {
         if self.items.len() <= self.limit {
             return None;
@@ -73,7 +81,7 @@ impl Letters {
     }
 }
 
-/// Where a subscription stands in the list: by its name, and behind it those that had the name before.
+/// The sort key of a subscription: its name. Deleted subscriptions with the same name follow it.
 fn place_of(subscription: &Subscription) -> String {
     match subscription.is_retired() {
         true => format!("{}~{:010}", subscription.name(), subscription.id.0),
@@ -82,24 +90,24 @@ fn place_of(subscription: &Subscription) -> String {
 }
 
 impl Engine {
-    /// One, with its event.
+    /// A single dead letter with its event.
     pub fn view_dead_letter(
         &self,
         id: SubscriptionId,
         position: Position,
     ) -> Result<Option<DeadLetter>, Failure> {
         let Some(letter) = self.find_dead_letter(id, position)? else { return Ok(None) };
-        let record = self.read_event(letter.entry.at)?;
+        let record = self.read_event(letter.entry.address())?;
         let (_, event) = crate::apply::event_of(&record)?;
         let mut view = self.letter_view(letter);
         view.event = Some(event_json(event)?);
         Ok(Some(view))
     }
 
-    /// Goes on with a list. Answers whether there is more to look at; one more than the limit is found if there is.
+    /// Continues a list. Returns true if there is more to scan. Finds one item more than the limit if there are more.
     pub fn list_dead_letters(&self, letters: &mut Letters) -> Result<bool, Failure> {
         let (name, position) = letters.after.clone();
-        let Some((name, id)) = self.subscription_from(&letters.selector, &name) else { return Ok(false) };
+        let Some((name, id)) = self.subscription_from(letters, &name) else { return Ok(false) };
         let after = if name == letters.after.0 { position } else { Position(0) };
         let (found, up_to) = self.letters_after(id, after)?;
         for letter in found {
@@ -109,24 +117,25 @@ impl Engine {
         }
         letters.after = match up_to {
             Some(position) => (name, position),
-            // The name that follows directly: the next subscription, whatever it is called.
+            // The directly following name, so that the next subscription is found whatever its name is.
             None => (format!("{name}\0"), Position(0)),
         };
         Ok(letters.items.len() <= letters.limit)
     }
 
-    /// The first subscription from this name on that the selector may mean.
-    fn subscription_from(&self, selector: &Selector, name: &str) -> Option<(String, SubscriptionId)> {
+    /// The first subscription from this name on that may match the selector.
+    fn subscription_from(&self, letters: &Letters, name: &str) -> Option<(String, SubscriptionId)> {
+        let selector = &letters.selector;
         let meant = |s: &&Subscription| {
             s.tally.dead + s.tally.held > 0
-                && selector.namespace.as_ref().is_none_or(|wanted| *wanted == s.document.namespace)
+                && letters.within.has(&s.document.namespace)
                 && selector.subscription.as_ref().is_none_or(|wanted| wanted == s.name())
         };
         let places = self.subscriptions.values().filter(meant).map(|s| (place_of(s), s.id));
         places.filter(|(place, _)| place.as_str() >= name).min()
     }
 
-    /// Dead letters of both kinds in order, some at a time, and up to where if there are more.
+    /// Dead letters of both kinds in order, in portions, and the last position scanned if there are more.
     #[allow(clippy::type_complexity)]
     fn letters_after(
         &self,

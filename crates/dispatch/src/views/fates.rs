@@ -1,12 +1,14 @@
-//! What became of one event in every subscription that took it.
+//! What happened to one event in every subscription that took it.
 
 use crate::dead_letters::Attempts;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Resident;
 use crate::rows;
-use crate::subscription::{Single, Subscription};
-use klambda_core::ids::{Address, LaneNumber, NamespaceId, Position, Sequence, SubscriptionId};
-use klambda_core::lane::{Entry, State};
+use crate::subscription::Subscription;
+use crate::unordered::{Single, read_chunk};
+use klambda_core::ids::{LaneNumber, NamespaceId, Position, Sequence, SubscriptionId};
+use klambda_core::lane::{Entry, Queue, State};
+use klambda_store::address::LogAddress;
 use klambda_store::marks::State as MarkState;
 use klambda_store::record::{Record, To};
 use serde::Serialize;
@@ -17,7 +19,7 @@ pub struct Fate {
     pub subscription: String,
     pub key: Option<String>,
     pub fate: &'static str,
-    /// Where the subscription took it from, since an event sent again after its id window is a new one.
+    /// The position at which the subscription took the event. An event sent again after its id window is a new event.
     pub position: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
@@ -25,7 +27,7 @@ pub struct Fate {
     pub lane_sequence: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The dead letter it is, if it is one.
+    /// The id of the dead letter, if the event is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letter: Option<String>,
 }
@@ -33,13 +35,13 @@ pub struct Fate {
 /// Where an event was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sighting {
-    /// What marks and lanes know it by.
-    pub at: Address,
-    /// Where it stands now.
-    pub located: Address,
+    /// The address in marks and lanes.
+    pub at: LogAddress,
+    /// The current address of the event or its copy.
+    pub located: LogAddress,
 }
 
-/// Chunks of a queue on disk that are looked through one by one.
+/// Maximum number of chunks on disk that are searched one by one.
 const CHUNKS_MAX: u64 = 64;
 
 struct Place {
@@ -48,7 +50,7 @@ struct Place {
 }
 
 impl Engine {
-    /// Every place the event was written to, as far as marks remember. Oldest first.
+    /// All known places of the event according to marks, oldest first.
     pub fn sightings(
         &self,
         namespace: NamespaceId,
@@ -69,13 +71,13 @@ impl Engine {
         Ok(found)
     }
 
-    /// The fate of the event that was written at these places, in every subscription that took one of them.
+    /// The fate of the event written at these places, in every subscription that took it.
     pub fn fates(
         &self,
         namespace: NamespaceId,
         source: &str,
         id: &str,
-        written: &[(Address, Position)],
+        written: &[(LogAddress, Position)],
     ) -> Result<Vec<Fate>, Failure> {
         let identity = self.identity(namespace, source, id);
         let mut fates = Vec::new();
@@ -84,7 +86,7 @@ impl Engine {
             let mark = self.store.marks.get(identity, *id)?;
             let here = match mark {
                 Some(mark) => written.iter().find(|(at, _)| *at == mark.at),
-                // The mark has expired: the record itself may still say where it went.
+                // The mark has expired, but the record may still name the route.
                 None => written.last(),
             };
             let Some((at, position)) = here.copied() else { continue };
@@ -94,20 +96,21 @@ impl Engine {
         Ok(fates)
     }
 
-    /// Where the event's record sent it. `by_rules`: it was taken, so its key can be told also if the record does not.
-    fn place_of(&self, id: SubscriptionId, at: Address, by_rules: bool) -> Result<Option<Place>, Failure> {
+    /// The route in the event's record. With `by_rules`, the event was taken, so its key is known even if the record
+    /// does not name it.
+    fn place_of(&self, id: SubscriptionId, at: LogAddress, by_rules: bool) -> Result<Option<Place>, Failure> {
         let record = self.read_event(at)?;
         let (Record::Event { routes, .. } | Record::Kept { routes, .. }) = Record::decode(&record)? else {
             return Ok(None);
         };
         Ok(match routes.into_iter().find(|route| route.subscription == id).map(|route| route.to) {
             Some(To::Lane { key, sequence }) => Some(Place { key: Some(key.to_owned()), sequence }),
-            Some(To::Alone) => Some(Place { key: Some(String::new()), sequence: None }),
+            Some(To::Alone) => Some(Place { key: None, sequence: None }),
             Some(To::Invalid { .. }) => Some(Place { key: None, sequence: None }),
             Some(To::Later | To::Missed { .. }) => {
-                Some(Place { key: self.lane_by_rules(id, &record)?, sequence: None })
+                Some(Place { key: self.key_by_rules(id, &record)?, sequence: None })
             }
-            None if by_rules => Some(Place { key: self.lane_by_rules(id, &record)?, sequence: None }),
+            None if by_rules => Some(Place { key: self.key_by_rules(id, &record)?, sequence: None }),
             None => None,
         })
     }
@@ -115,14 +118,14 @@ impl Engine {
     fn fate(
         &self,
         subscription: &Subscription,
-        at: Address,
+        at: LogAddress,
         position: Position,
         place: &Place,
         mark: Option<MarkState>,
     ) -> Result<Fate, Failure> {
         let mut fate = Fate {
             subscription: subscription.document.name.clone(),
-            key: place.key.clone().filter(|key| !key.is_empty()),
+            key: place.key.clone(),
             fate: "unknown",
             position: position.0,
             attempts: None,
@@ -136,19 +139,21 @@ impl Engine {
             fate.lane_sequence = letter.lane_sequence();
             fate.reason = Some(format!("{}: {}", letter.reason.name(), letter.error));
             fate.dead_letter = Some(letter.id(&subscription.document.name));
-        } else if let Some(single) = subscription.flow.singles.get(&position) {
+        } else if let Some(single) = subscription.unordered.under_way.get(&position) {
             fate.describe_single(single);
-        } else if !self.find_waiting(subscription.id, at, position, place, &mut fate)? {
+        } else if !self.find_queued(subscription, at, position, &mut fate)?
+            && !self.find_waiting(subscription.id, at, position, place, &mut fate)?
+        {
             fate.settle(mark);
         }
         Ok(fate)
     }
 
-    /// Looks for it among what waits in its lane.
+    /// Searches the event in its lane.
     fn find_waiting(
         &self,
         id: SubscriptionId,
-        at: Address,
+        at: LogAddress,
         position: Position,
         place: &Place,
         fate: &mut Fate,
@@ -165,7 +170,7 @@ impl Engine {
                 None => return Ok(false),
             },
         };
-        if let Some(entry) = resident.lane.entries().find(|entry| entry.at == at) {
+        if let Some(entry) = resident.lane.entries().find(|entry| entry.at == at.into()) {
             fate.describe_entry(resident, entry, self.head_attempts(resident, entry)?);
             return Ok(true);
         }
@@ -176,36 +181,54 @@ impl Engine {
             fate.fate = "buffered";
             return Ok(true);
         }
-        self.find_in_chunks(resident, at, position, fate)
+        let read = |chunk| self.chunk(id, key, chunk);
+        fate.find_in_chunks(resident.lane.queue(), at, position, read)
     }
 
-    /// The middle of a long queue: chunks on disk, nearly always in order of their positions.
-    fn find_in_chunks(
+    /// Searches unordered events that were never called.
+    fn find_queued(
         &self,
-        resident: &Resident,
-        at: Address,
+        subscription: &Subscription,
+        at: LogAddress,
         position: Position,
         fate: &mut Fate,
     ) -> Result<bool, Failure> {
-        let spilled = resident.lane.spilled();
-        if spilled.entries == 0 {
-            return Ok(false);
-        }
-        if fate.describe_chunk(&self.chunk_around(resident, at)?, position) {
+        let queue = &subscription.unordered.queue;
+        if queue.entries().any(|entry| entry.at == at.into()) {
+            fate.fate = "waiting";
             return Ok(true);
         }
-        let chunks = spilled.next_chunk - spilled.first_chunk;
-        for chunk in (spilled.first_chunk..spilled.next_chunk).take(CHUNKS_MAX as usize) {
-            let entries = self.chunk(resident.subscription, &resident.key, chunk)?;
-            if fate.describe_chunk(&entries, position) {
-                return Ok(true);
-            }
-        }
-        Ok(chunks > CHUNKS_MAX)
+        let read = |chunk| read_chunk(&self.store.rows, subscription.id, chunk);
+        let is_found = fate.find_in_chunks(queue, at, position, read)?;
+        fate.lane_sequence = None;
+        Ok(is_found)
     }
 }
 
 impl Fate {
+    /// Searches the middle of a long queue: chunks on disk, almost always ordered by position.
+    fn find_in_chunks(
+        &mut self,
+        queue: &Queue,
+        at: LogAddress,
+        position: Position,
+        read: impl Fn(u64) -> Result<Vec<Entry>, Failure>,
+    ) -> Result<bool, Failure> {
+        if queue.spilled().entries == 0 {
+            return Ok(false);
+        }
+        if self.describe_chunk(&queue.chunk_around(at.into(), &read)?, position) {
+            return Ok(true);
+        }
+        let chunks = queue.chunks();
+        for chunk in chunks.clone().take(CHUNKS_MAX as usize) {
+            if self.describe_chunk(&read(chunk)?, position) {
+                return Ok(true);
+            }
+        }
+        Ok(chunks.end - chunks.start > CHUNKS_MAX)
+    }
+
     fn describe_single(&mut self, single: &Single) {
         self.fate = match (single.in_flight, single.attempts) {
             (true, _) => "inFlight",
@@ -228,7 +251,7 @@ impl Fate {
         };
         if is_head && of_head.total > 0 {
             self.attempts = Some(of_head.total);
-            self.reason = Some(resident.last_error.clone()).filter(|error| !error.is_empty());
+            self.reason = Some(resident.failure.error.clone()).filter(|error| !error.is_empty());
         }
     }
 
@@ -241,15 +264,15 @@ impl Fate {
         entry.is_some()
     }
 
-    /// It waits nowhere.
+    /// Called if the event is not pending anywhere.
     fn settle(&mut self, mark: Option<MarkState>) {
         (self.fate, self.reason) = match mark {
             Some(MarkState::Taken(_) | MarkState::Delivered(_)) => ("delivered", None),
             Some(MarkState::Released(_)) => ("purged", None),
             Some(MarkState::Later(_)) => {
-                ("waiting", Some("the subscription reads the log and comes to it later".into()))
+                ("waiting", Some("the subscription has not read the event from the log yet".into()))
             }
-            None => ("unknown", Some("its id window is over, and it waits no longer".into())),
+            None => ("unknown", Some("the id window is over and the event is no longer pending".into())),
         };
     }
 }

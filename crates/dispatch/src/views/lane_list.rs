@@ -1,5 +1,5 @@
-//! Lists of lanes. Unsorted ones go by subscription and key, a page at a time, over lanes in memory and on disk alike;
-//! sorted ones are the first hundred of those that have something to do. Each look at the engine is bounded work.
+//! Lists of lanes. Unsorted lists are ordered by subscription and key, in pages, over lanes in memory and on disk.
+//! Sorted lists are the first hundred lanes with pending events. Each call does a bounded amount of work.
 
 use super::lanes::Lane;
 use crate::engine::{Engine, Failure};
@@ -7,19 +7,18 @@ use crate::lanes::Resident;
 use crate::rows;
 use klambda_core::ids::SubscriptionId;
 use klambda_core::lane::State;
-use klambda_core::namespace;
+use klambda_core::namespace::{self, Within};
 use klambda_core::time::Millis;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
 pub struct LaneQuery {
-    /// None: all of them.
-    pub namespace: Option<String>,
-    /// A full name.
+    pub within: Within,
+    /// The full name.
     pub subscription: Option<String>,
     pub state: Option<State>,
-    /// Full name of the subscription and key of the last lane that was seen.
+    /// Full name of the subscription and key of the last lane seen.
     pub after: Option<(String, String)>,
     pub limit: usize,
 }
@@ -27,52 +26,53 @@ pub struct LaneQuery {
 #[derive(Debug)]
 pub struct LanePage {
     pub items: Vec<Lane>,
-    /// Where to go on; there may be nothing more.
+    /// Where to continue. There may be nothing more.
     pub after: Option<(String, String)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
-    /// Most waiting first.
+    /// Most pending events first.
     Depth,
-    /// Longest waiting first.
+    /// Oldest pending event first.
     Age,
     /// Most arrivals first.
     Rate,
 }
 
-/// The top lanes so far, and how far the lanes on disk are looked through.
+/// The top lanes so far, and the progress of scanning the lanes on disk.
 pub struct Ranking {
     sort: Sort,
-    namespace: Option<String>,
+    within: Within,
     subscription: Option<String>,
     state: Option<State>,
     top: BTreeMap<(Reverse<u64>, String, String), Lane>,
     begun: bool,
-    /// The index row to go on from.
+    /// The index row to continue from.
     cursor: Option<Vec<u8>>,
     looked_at: usize,
 }
 
 pub const TOP: usize = 100;
-/// Rows of lanes looked at in one go: a few milliseconds.
+/// Rows of lanes scanned at once, which takes a few milliseconds.
 const ROWS_AT_ONCE: usize = 256;
-/// Lanes on disk that a sorted list looks at in all.
+/// Maximum number of lanes on disk that a sorted list compares.
 const RANKED_MAX: usize = 20_000;
 
-/// A page of one subscription, before it is cut to length.
+/// The lanes of one subscription, before they are cut to the limit.
 struct Found {
     lanes: BTreeMap<String, Lane>,
-    /// The lanes on disk were looked through up to this key only.
+    /// The lanes on disk were scanned only up to this key.
     up_to: Option<String>,
 }
 
 impl Engine {
-    /// The next lanes by subscription and key. May answer fewer than asked for, or none, and still where to go on.
+    /// The next lanes by subscription and key. May return fewer than the limit, or none, together with where to
+    /// continue.
     pub fn view_lanes(&self, query: &LaneQuery) -> Result<LanePage, Failure> {
         let mut names: Vec<&str> = match &query.subscription {
             Some(name) => vec![name],
-            None => self.names_in(query.namespace.as_deref()).collect(),
+            None => self.names_in(&query.within).collect(),
         };
         names.sort_unstable();
         let after = query.after.as_ref().map(|(name, key)| (name.as_str(), key.as_str()));
@@ -95,12 +95,11 @@ impl Engine {
         Ok(page)
     }
 
-    fn names_in(&self, namespace: Option<&str>) -> impl Iterator<Item = &str> {
-        let is_inside = move |name: &&str| namespace.is_none_or(|wanted| wanted == namespace::split(name).0);
-        self.subscriptions.names().filter(is_inside)
+    fn names_in<'a>(&'a self, within: &'a Within) -> impl Iterator<Item = &'a str> {
+        self.subscriptions.names().filter(|name| within.has(namespace::split(name).0))
     }
 
-    /// Adds the lanes of one subscription. Answers whether the page ends here.
+    /// Adds the lanes of one subscription. Returns true if the page ends here.
     fn add_lanes(
         &self,
         name: &str,
@@ -122,7 +121,7 @@ impl Engine {
         Ok(page.after.is_some())
     }
 
-    /// Up to one lane more than `left`, in order of their keys.
+    /// Finds up to one lane more than `left`, ordered by key.
     fn find_lanes(
         &self,
         id: SubscriptionId,
@@ -142,7 +141,7 @@ impl Engine {
         let rows = self.store.rows.scan(&prefix, &from, ROWS_AT_ONCE)?;
         for (row, _) in &rows {
             let key = rows::lane_of(row);
-            if key.is_empty() || self.lanes.find(id, key).is_some() {
+            if self.lanes.find(id, key).is_some() {
                 continue;
             }
             if let Some(stored) = self.peek_lane(id, key)?.filter(wanted) {
@@ -159,7 +158,7 @@ impl Engine {
         Ok(found)
     }
 
-    /// Lanes in memory, those with the lowest keys after this one.
+    /// The lanes in memory with the lowest keys after this one.
     fn resident_after(
         &self,
         id: SubscriptionId,
@@ -167,12 +166,8 @@ impl Engine {
         limit: usize,
         wanted: impl Fn(&Resident) -> bool,
     ) -> Vec<&Resident> {
-        let of_it = |resident: &&Resident| {
-            resident.subscription == id
-                && !resident.key.is_empty()
-                && *resident.key > *after
-                && wanted(resident)
-        };
+        let of_it =
+            |resident: &&Resident| resident.subscription == id && *resident.key > *after && wanted(resident);
         let mut found: Vec<&Resident> =
             self.lanes.iter().map(|(_, resident)| resident).filter(of_it).collect();
         if found.len() > limit {
@@ -182,7 +177,7 @@ impl Engine {
         found
     }
 
-    /// Goes on with a sorted list. Answers whether there is more to look at.
+    /// Continues a sorted list. Returns true if there is more to scan.
     pub fn rank_lanes(&self, ranking: &mut Ranking) -> Result<bool, Failure> {
         if !std::mem::replace(&mut ranking.begun, true) {
             self.rank_resident(ranking)?;
@@ -195,7 +190,7 @@ impl Engine {
             Some(Some(id)) => rows::of_subscription(letter, id),
             _ => vec![letter],
         };
-        // Two indexes, one after the other: letters in the order of rows.
+        // Two indexes, one after the other, in the order of their letters.
         for letter in [rows::PARKED, rows::WAITING] {
             if from.first().is_some_and(|at| *at > letter) {
                 continue;
@@ -216,11 +211,7 @@ impl Engine {
     }
 
     fn rank_resident(&self, ranking: &mut Ranking) -> Result<(), Failure> {
-        let busy = self
-            .lanes
-            .iter()
-            .map(|(_, resident)| resident)
-            .filter(|r| !r.key.is_empty() && r.lane.depth() > 0);
+        let busy = self.lanes.iter().map(|(_, resident)| resident).filter(|r| r.lane.depth() > 0);
         for resident in busy {
             self.rank(ranking, resident)?;
         }
@@ -229,11 +220,11 @@ impl Engine {
 
     fn rank_row(&self, ranking: &mut Ranking, row: &[u8]) -> Result<(), Failure> {
         let key = rows::lane_of(row);
-        let number = row.get(1..5).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
-        let Some(id) = number.map(SubscriptionId).filter(|id| self.subscriptions.contains(*id)) else {
+        let id = rows::subscription_of(row);
+        if !self.subscriptions.contains(id) {
             return Ok(());
-        };
-        if key.is_empty() || self.lanes.find(id, key).is_some() {
+        }
+        if self.lanes.find(id, key).is_some() {
             return Ok(());
         }
         match self.peek_lane(id, key)? {
@@ -244,8 +235,7 @@ impl Engine {
 
     fn rank(&self, ranking: &mut Ranking, resident: &Resident) -> Result<(), Failure> {
         let name = self.name_of(resident.subscription);
-        let is_outside = |wanted: &str| wanted != namespace::split(name).0;
-        if ranking.namespace.as_deref().is_some_and(is_outside)
+        if !ranking.within.has(namespace::split(name).0)
             || ranking.subscription.as_deref().is_some_and(|wanted| wanted != name)
             || ranking.state.is_some_and(|state| self.shown_state(resident) != state)
         {
@@ -266,7 +256,7 @@ impl Engine {
     }
 }
 
-/// The rows that lanes in this state are listed in; none if they are in memory only.
+/// The index that lists lanes in this state; `None` if they are only in memory.
 fn index_of(state: Option<State>) -> Option<u8> {
     match state {
         Some(State::Running) => None,
@@ -287,11 +277,11 @@ impl Sort {
 }
 
 impl Ranking {
-    /// What a query asks for, in this order.
+    /// A ranking of the lanes that the query selects.
     pub fn new(sort: Sort, query: &LaneQuery) -> Ranking {
         Ranking {
             sort,
-            namespace: query.namespace.clone(),
+            within: query.within.clone(),
             subscription: query.subscription.clone(),
             state: query.state,
             top: BTreeMap::new(),
@@ -301,7 +291,7 @@ impl Ranking {
         }
     }
 
-    /// There are so many lanes on disk that not all were compared.
+    /// True if there are too many lanes on disk to compare all of them.
     pub fn is_partial(&self) -> bool {
         self.looked_at >= RANKED_MAX
     }

@@ -1,4 +1,4 @@
-//! One lane: what it does, since when, and what it waits for.
+//! View of one lane: its state, since when, and what it waits for.
 
 use super::Time;
 use super::timeline::{Step, Walk};
@@ -7,9 +7,10 @@ use crate::engine::{Engine, Failure};
 use crate::lanes::Resident;
 use crate::rows;
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::{Address, SubscriptionId};
+use klambda_core::ids::SubscriptionId;
 use klambda_core::lane::{self, Entry, Hold, State};
 use klambda_core::namespace;
+use klambda_store::address::{Kept, LogAddress};
 use klambda_store::log::LogReader;
 use serde::Serialize;
 
@@ -23,22 +24,23 @@ pub struct Lane {
     pub since: Time,
     pub waits_for: Option<String>,
     pub depth: u64,
-    /// When the event that waits longest was accepted.
+    /// When the oldest pending event was accepted.
     pub oldest: Option<Time>,
-    /// Arrivals, about the last ten seconds.
+    /// Arrivals per second, averaged over about ten seconds.
     pub events_per_second: f64,
     pub expected_sequence: Option<u64>,
-    /// The last number that was given.
+    /// The last assigned lane sequence.
     pub lane_sequence: u64,
     pub buffered: u64,
     pub head: Option<Head>,
     pub gap: Option<Gap>,
-    /// How many ranges of missing sequences the lane gave up and remembers.
+    /// How many ranges of missing sequences the lane skipped and remembers.
     pub gaps_given_up: u64,
-    /// Those ranges, of a lane that is shown alone.
+    /// These ranges, only in the view of a single lane.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gaps: Option<Vec<GivenUp>>,
-    /// There were too many, or events were released: of those up to here it is not known whether they were delivered.
+    /// Up to this sequence it is unknown which events were delivered, because gaps were forgotten or events were
+    /// released.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gaps_forgotten_up_to: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +49,7 @@ pub struct Lane {
     walk: Option<Walk>,
 }
 
-/// The event whose turn it is, or that holds the lane.
+/// The next event to deliver, or the event that parks the lane.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
@@ -56,24 +58,24 @@ pub struct Head {
     #[serde(rename = "type")]
     pub kind: Option<String>,
     pub position: u64,
-    /// Since it was last given fresh ones.
+    /// Since the attempts were last reset.
     pub attempts: u32,
-    /// All.
+    /// All attempts.
     pub attempts_total: u32,
     pub last_error: Option<String>,
     pub next_attempt: Option<Time>,
     #[serde(skip)]
-    at: Address,
+    at: LogAddress,
 }
 
 #[derive(Debug, Serialize)]
 pub struct Gap {
-    /// First and last; none while a new lane waits for lower sequences than the first it saw.
+    /// First and last; `None` while a new lane waits for sequences lower than the first it received.
     pub missing: Option<[u64; 2]>,
     pub until: Option<Time>,
 }
 
-/// Sequences that the lane does not wait for any more.
+/// Sequences that the lane no longer waits for.
 #[derive(Debug, Serialize)]
 pub struct GivenUp {
     pub from: u64,
@@ -85,9 +87,6 @@ impl Engine {
     /// One lane with its timeline, which `resolve` completes.
     pub fn view_lane(&self, name: &str, key: &str) -> Result<Option<Lane>, Failure> {
         let Some(id) = self.subscriptions.named(name) else { return Ok(None) };
-        if key.is_empty() {
-            return Ok(None);
-        }
         let stored;
         let resident = match self.lanes.find(id, key).and_then(|slot| self.lanes.get(slot)) {
             Some(resident) => resident,
@@ -136,7 +135,7 @@ impl Engine {
         })
     }
 
-    /// A paused subscription pauses its lanes, whatever each of them would wait for.
+    /// A paused subscription pauses all of its lanes, whatever each of them waits for.
     pub(super) fn shown_state(&self, resident: &Resident) -> State {
         let is_paused = self
             .subscriptions
@@ -159,10 +158,11 @@ impl Engine {
             position: entry.position.0,
             attempts: fresh,
             attempts_total: total,
-            last_error: (total > 0 && !resident.last_error.is_empty()).then(|| resident.last_error.clone()),
-            // One that is past waits for something else, such as a breaker.
+            last_error: (total > 0 && !resident.failure.error.is_empty())
+                .then(|| resident.failure.error.clone()),
+            // If the time has passed, the lane waits for something else, such as a breaker.
             next_attempt: lane.retry_at().filter(|at| *at > self.now).map(Time),
-            at: self.located(entry.at)?,
+            at: self.located(entry.address())?,
         };
         if let Some(record) = self.store.log.cached(head.at) {
             head.read(&record);
@@ -170,7 +170,7 @@ impl Engine {
         Ok(head)
     }
 
-    /// Of the head of a lane, or of the dead letter that holds it.
+    /// The attempts of the head of a lane, or of the dead letter that parks it.
     pub(super) fn head_attempts(&self, resident: &Resident, entry: &Entry) -> Result<Attempts, Failure> {
         let lane = &resident.lane;
         if lane.head().is_none()
@@ -183,14 +183,14 @@ impl Engine {
         Ok(Attempts { fresh: lane.attempts(), total })
     }
 
-    /// Where an event stands now: retention may have copied it forward.
-    pub(super) fn located(&self, at: Address) -> Result<Address, Failure> {
+    /// The current address of an event, which retention may have copied forward.
+    pub(super) fn located(&self, at: LogAddress) -> Result<LogAddress, Failure> {
         if at >= self.store.log.oldest() {
             return Ok(at);
         }
         let row = self.store.rows.get(&rows::kept(at))?;
         let moved = row.and_then(|row| row.try_into().ok()).map(u64::from_be_bytes);
-        Ok(moved.map_or(at, Address))
+        Ok(moved.map_or(at, LogAddress))
     }
 
     pub(crate) fn name_of(&self, id: SubscriptionId) -> &str {
@@ -218,7 +218,7 @@ impl Lane {
         namespace::full_name(&self.namespace, &self.subscription).into_owned()
     }
 
-    /// Reads what is not in memory: on a thread that may wait for the disk.
+    /// Reads what is not in memory. Must run on a thread that may block on the disk.
     pub fn resolve(&mut self, reader: &LogReader) {
         if let Some(head) = &mut self.head
             && head.id.is_none()

@@ -1,4 +1,4 @@
-//! Namespaces as their admins wrote them, with what is in them.
+//! Views of namespaces: their documents and their contents.
 
 use super::{Page, Time};
 use crate::engine::Engine;
@@ -22,7 +22,7 @@ pub struct Namespace {
 #[serde(rename_all = "camelCase")]
 struct Metadata {
     name: String,
-    /// None of the default one, which was always there.
+    /// `None` for the default namespace, which always exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     created_at: Option<Time>,
 }
@@ -46,7 +46,7 @@ impl Engine {
         self.namespaces.named(name).and_then(|id| self.namespace_view(id))
     }
 
-    /// By name, from the one after `after` on, those that `is_shown`.
+    /// Namespaces by name, after `after`, for which `is_shown` is true.
     pub fn view_namespaces(
         &self,
         is_shown: impl Fn(&str) -> bool,

@@ -1,11 +1,11 @@
-//! Replay jobs and their reports.
+//! Views of replay jobs and their reports.
 
 use super::{Page, Time};
 use crate::dead_letters::Selector;
 use crate::engine::Engine;
 use crate::replay::{DryRun, Job, Request, State};
 use klambda_core::ids::plain_number;
-use klambda_core::namespace;
+use klambda_core::namespace::{self, Within};
 use klambda_core::time::Millis;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Replay {
-    /// None for a dry run, which is no job.
+    /// `None` for a dry run, which is not a job.
     pub id: Option<String>,
     pub namespace: String,
     pub state: State,
@@ -27,13 +27,13 @@ pub struct Replay {
     pub replayed: u64,
     pub failed: u64,
     pub skipped: u64,
-    /// Queued behind the dead letter that holds their lane.
+    /// Queued behind the dead letter that parks their lane.
     pub waiting: u64,
     pub keys: u64,
     pub order_violations: u64,
     pub duplicates: u64,
     pub skipped_reasons: BTreeMap<String, u64>,
-    /// Of a dry run: the first dead letters that would be replayed.
+    /// Only for a dry run: the first dead letters that would be replayed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<Vec<String>>,
 }
@@ -45,9 +45,10 @@ impl Engine {
         self.replays.get(id).map(Replay::of)
     }
 
-    /// Of a namespace or of all, newest first, from the one before `before` on.
-    pub fn view_replays(&self, namespace: Option<&str>, before: Option<u64>, limit: usize) -> Page<Replay> {
-        let is_inside = |job: &&Job| namespace.is_none() || job.selector.namespace.as_deref() == namespace;
+    /// Replays from newest to oldest, starting before `before`.
+    pub fn view_replays(&self, within: &Within, before: Option<u64>, limit: usize) -> Page<Replay> {
+        let is_inside =
+            |job: &&Job| within.has(job.selector.namespace.as_deref().unwrap_or(namespace::DEFAULT));
         let jobs = self.replays.list().rev().filter(is_inside);
         let jobs = jobs.filter(|job| before.is_none_or(|before| job.id < before));
         let mut items: Vec<&Job> = jobs.take(limit + 1).collect();
@@ -57,7 +58,7 @@ impl Engine {
         Page { items: items.into_iter().map(Replay::of).collect(), next }
     }
 
-    /// What a replay would do, once all of it is looked up.
+    /// The effect of a replay, from a complete plan.
     pub fn view_dry_run(&self, dry: DryRun) -> Replay {
         let DryRun { request, plan } = dry;
         let queues = plan.queues.values();
@@ -76,12 +77,12 @@ impl Engine {
     }
 }
 
-/// A job works in one namespace.
+/// A job belongs to one namespace.
 fn namespace_of(selector: &Selector) -> String {
     selector.namespace.clone().unwrap_or_else(|| namespace::DEFAULT.to_owned())
 }
 
-/// With names as they are in their namespace.
+/// The selector with names relative to their namespace.
 fn shown(selector: Selector) -> Selector {
     let bare = |name: String| namespace::split(&name).1.to_owned();
     let ids = selector.ids.map(|ids| ids.into_iter().map(bare).collect());
@@ -94,7 +95,7 @@ fn shown(selector: Selector) -> Selector {
     }
 }
 
-/// `r7`, as people name a job.
+/// The public name of a job, such as `r7`.
 fn name(id: u64) -> String {
     format!("r{id}")
 }
@@ -139,14 +140,14 @@ impl Replay {
             rate_per_second: job.rate_per_second,
             parallelism: job.parallelism,
             dry_run: false,
-            selected: job.selected,
-            replayed: job.replayed,
-            failed: job.failed,
-            skipped: job.skipped,
-            waiting: job.waiting,
-            keys: job.keys,
-            order_violations: job.order_violations,
-            duplicates: job.duplicates,
+            selected: job.counts.selected,
+            replayed: job.counts.replayed,
+            failed: job.counts.failed,
+            skipped: job.counts.skipped,
+            waiting: job.counts.waiting,
+            keys: job.counts.keys,
+            order_violations: job.counts.order_violations,
+            duplicates: job.counts.duplicates,
             skipped_reasons: job.skipped_reasons.clone(),
             items: None,
         }

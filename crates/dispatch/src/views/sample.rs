@@ -1,4 +1,4 @@
-//! Everything that is counted, at one instant.
+//! All counters at one instant.
 
 use super::status::Memory;
 use super::subscriptions::Lanes;
@@ -14,7 +14,7 @@ pub struct Sample {
     pub metrics: Metrics,
     /// By name.
     pub subscriptions: Vec<SubscriptionSample>,
-    /// Of every subscription that has some, by name: also of those that are gone, and of the platform's own.
+    /// By name, for every subscription with dead letters, including deleted ones and those of the platform.
     pub dead_letters: Vec<LettersSample>,
     pub log_bytes: u64,
     pub table_bytes: u64,
@@ -29,7 +29,7 @@ pub struct Sample {
 pub struct LettersSample {
     pub name: String,
     pub depth: u64,
-    /// Of the event that was accepted first.
+    /// The age of the event that was accepted first.
     pub oldest_age_ms: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct SubscriptionSample {
     pub name: String,
     pub waiting: u64,
     pub waiting_bytes: u64,
-    /// Of what waits: accepted and unread.
+    /// Part of `waiting`: accepted but unread.
     pub unread: u64,
     pub unread_bytes: u64,
     pub in_flight: u32,
@@ -53,7 +53,7 @@ impl Engine {
         let shown = self.subscriptions.values().filter(|subscription| !subscription.document.is_controller());
         let mut subscriptions: Vec<SubscriptionSample> =
             shown.rev().map(|subscription| self.sample_of(subscription)).collect();
-        // One of each name: the newest has it, and those before it have dead letters alone.
+        // One sample per name: the newest subscription has the name, and older ones only have dead letters.
         subscriptions.sort_by(|a, b| a.name.cmp(&b.name));
         subscriptions.dedup_by(|older, newer| {
             let is_same = older.name == newer.name;
@@ -75,10 +75,10 @@ impl Engine {
         }
     }
 
-    /// Ids that are known: of delivered events, and of those that wait or are dead letters.
+    /// The number of known ids: of delivered events, pending events and dead letters.
     fn known_ids(&self) -> u64 {
         let open = self.subscriptions.values().map(|s| s.tally.owed() + s.tally.dead);
-        self.known.len() + open.sum::<u64>()
+        self.known_ids.len() + open.sum::<u64>()
     }
 
     fn sample_letters(&self) -> Vec<LettersSample> {
@@ -103,7 +103,7 @@ impl Engine {
         samples
     }
 
-    /// When the first of its events was accepted that are dead letters now. Both kinds stand in the order of events.
+    /// When the oldest dead letter's event was accepted. Rows of both kinds are in the order of their events.
     fn oldest_letter(&self, subscription: &Subscription) -> Option<Millis> {
         let first = |letter: u8| {
             let prefix = rows::of_subscription(letter, subscription.id);

@@ -1,4 +1,4 @@
-//! How the whole engine is doing.
+//! Status of the whole engine.
 
 use crate::engine::Engine;
 use klambda_core::ids::Position;
@@ -23,7 +23,7 @@ pub struct Status {
     pub failure: Option<String>,
 }
 
-/// Of the events in the log; none if it is empty.
+/// Positions of the events in the log; `None` if it is empty.
 #[derive(Debug, Serialize)]
 pub struct Positions {
     pub first: Option<u64>,

@@ -1,11 +1,11 @@
-//! Subscriptions as their owners wrote them, with how they are doing.
+//! Views of subscriptions: their documents and their status.
 
-use super::{Page, Time};
+use super::{Page, Time, counted};
 use crate::engine::Engine;
 use crate::subscription::{self, Phase, Reading};
 use klambda_core::breaker;
 use klambda_core::lane::State;
-use klambda_core::namespace;
+use klambda_core::namespace::{self, Within};
 use klambda_core::subscription::CONTROLLER;
 use klambda_core::subscription::{API_VERSION, Document, KIND};
 use serde::Serialize;
@@ -16,15 +16,15 @@ use serde_json::Value;
 pub struct Subscription {
     api_version: &'static str,
     kind: &'static str,
-    metadata: Metadata,
-    spec: Value,
+    pub metadata: Metadata,
+    pub spec: Value,
     pub status: Status,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Metadata {
-    namespace: String,
+pub struct Metadata {
+    pub namespace: String,
     name: String,
     created_at: Time,
 }
@@ -35,7 +35,7 @@ pub struct Status {
     pub phase: &'static str,
     pub waiting: u64,
     pub waiting_bytes: u64,
-    /// Of what waits: accepted while it was full or read the log, and in no lane yet.
+    /// Part of `waiting`: accepted while the subscription was full or read the log, and in no lane yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unread: Option<Unread>,
     pub in_flight: u32,
@@ -52,11 +52,11 @@ pub struct Status {
 pub struct Unread {
     pub events: u64,
     pub bytes: u64,
-    /// None of them was accepted before this.
+    /// None of them was accepted before this time.
     pub oldest: Time,
 }
 
-/// Lanes with something waiting, and paused ones, by state.
+/// Lanes with pending events, and paused lanes, by state.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Lanes {
     pub open: u64,
@@ -80,25 +80,23 @@ impl Engine {
         self.subscriptions.get(id).map(|subscription| self.subscription_view(subscription))
     }
 
-    /// What its owner asked for last, secrets and all.
+    /// The latest document, including secrets.
     pub fn subscription_document(&self, name: &str) -> Option<Document> {
         let subscription = self.subscriptions.get(self.subscriptions.named(name)?)?;
         Some(subscription.next_rules.document.as_ref().unwrap_or(&subscription.document).clone())
     }
 
-    /// Of a namespace or of all, by full name, from the one after `after` on.
+    /// Subscriptions by full name, after `after`.
     pub fn view_subscriptions(
         &self,
-        namespace: Option<&str>,
+        within: &Within,
         after: Option<&str>,
         limit: usize,
     ) -> Page<Subscription> {
         let mut names: Vec<&str> = self.subscriptions.names().collect();
         names.retain(|full_name| {
             let (inside, name) = namespace::split(full_name);
-            name != CONTROLLER
-                && namespace.is_none_or(|namespace| namespace == inside)
-                && after.is_none_or(|after| *full_name > after)
+            name != CONTROLLER && within.has(inside) && after.is_none_or(|after| *full_name > after)
         });
         names.sort_unstable();
         let next =
@@ -108,7 +106,7 @@ impl Engine {
     }
 
     fn subscription_view(&self, subscription: &subscription::Subscription) -> Subscription {
-        // What its owner asked for last, also while the rules before it still drain.
+        // The latest document, even while events drain under the previous rules.
         let document = subscription.next_rules.document.as_ref().unwrap_or(&subscription.document);
         let mut spec = document.to_json()["spec"].take();
         spec["paused"] = subscription.is_paused().into();
@@ -151,41 +149,47 @@ impl Engine {
         let waiting = subscription.tally.owed();
         let mut messages = Vec::new();
         if let Some(at) = subscription.notes.began_late {
-            messages.push(format!("it began at {}: the log holds nothing older", at.rfc3339()));
+            messages.push(format!("started at {}: the log has no older events", at.rfc3339()));
         }
         match subscription.phase {
             Phase::Draining => {
                 messages.push(format!(
-                    "it is being deleted and takes no new events: {waiting} are left to deliver"
+                    "being deleted: no new events are accepted, {} to deliver",
+                    counted(waiting, "event")
                 ));
             }
             Phase::CatchingUp { .. } if subscription.next_rules.document.is_some() => {
                 let waiting = subscription.tally.waiting + subscription.unread_under_rules();
                 messages.push(format!(
-                    "its new ordering rules begin when what waits has drained under the old: {waiting}"
+                    "new ordering rules take effect when the events pending under the old \
+                     rules are delivered ({waiting} left)"
                 ));
             }
             Phase::CatchingUp { why: Reading::Draining | Reading::Retiring { .. }, .. } => {
                 messages.push(format!(
-                    "it is being deleted and takes no new events: {waiting} are left to deliver"
+                    "being deleted: no new events are accepted, {} to deliver",
+                    counted(waiting, "event")
                 ));
             }
             Phase::CatchingUp { done, why: Reading::Past, .. } => {
                 let last = self.store.log.next_position().0 - 1;
-                messages.push(format!("it reads the log: position {done} of {last}"));
+                messages.push(format!("reading the log: position {done} of {last}"));
             }
             Phase::Retiring { until } => messages.push(format!(
-                "it is being deleted and takes no new events: {waiting} are left, and become dead letters at {}",
+                "being deleted: no new events are accepted, {} to deliver; undelivered events become dead letters at {}",
+                counted(waiting, "event"),
                 until.rfc3339()
             )),
             Phase::CatchingUp { .. } | Phase::Live | Phase::Retired => {}
         }
         messages.extend(self.backlog_messages(subscription));
+        messages.extend(self.put_off_message(subscription));
         let without_key = subscription.notes.events_without_key;
         if without_key > 0 {
             messages.push(format!(
-                "{without_key} events have neither partitionkey nor subject, so their source is their key and all of \
-                 a source share one lane; orderingPolicy.key names a better one"
+                "{} without partitionkey and subject: the source is used as the key, so all events of a source share \
+                 one lane; set orderingPolicy.key to use another attribute",
+                counted(without_key, "event")
             ));
         }
         messages
@@ -208,7 +212,7 @@ fn phase(subscription: &subscription::Subscription) -> &'static str {
 }
 
 impl Lanes {
-    /// Of a paused subscription all count as paused, but for those with an open request.
+    /// In a paused subscription all lanes count as paused, except those with an open request.
     pub(super) fn of(subscription: &subscription::Subscription) -> Lanes {
         let counts = subscription.tally.lanes;
         let count = |state: State| counts[state as usize];

@@ -1,11 +1,12 @@
-//! The last steps of a lane, read from the log by following each step to the one before it.
+//! The last steps of a lane, read from the log by following the chain of steps backwards.
 
-use super::Time;
+use super::{Time, counted};
 use crate::apply::range;
 use bytes::Bytes;
 use klambda_core::event_codec::EventView;
-use klambda_core::ids::{Address, Position, SubscriptionId};
+use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::{Entry, Gap};
+use klambda_store::address::{Kept, LogAddress};
 use klambda_store::log::LogReader;
 use klambda_store::record::{self, LaneRef, Missed, Record, Route, To};
 use serde::Serialize;
@@ -25,18 +26,18 @@ pub struct Step {
     pub detail: Option<String>,
 }
 
-/// A walk back through a lane's steps, begun in memory and finished on disk.
+/// A walk back through a lane's steps, started in memory and finished on disk.
 #[derive(Debug)]
 pub struct Walk {
     subscription: SubscriptionId,
     key: String,
-    next: Address,
+    next: LogAddress,
     /// Newest first.
     steps: Vec<Step>,
-    /// Arrivals whose positions are yet to be found: which step, and where its event stands.
-    unplaced: Vec<(usize, Address)>,
-    waiting: HashMap<Address, Position>,
-    /// Gaps that were given up. They are no records: a timer, a limit or a person may have done it.
+    /// Arrivals whose positions are still unknown: the index of the step, and the address of its event.
+    unplaced: Vec<(usize, LogAddress)>,
+    waiting: HashMap<LogAddress, Position>,
+    /// Skipped gaps. They have no records of their own: a timer, a limit or an operator may have skipped them.
     gaps: Vec<Gap>,
 }
 
@@ -44,7 +45,7 @@ impl Walk {
     pub fn new<'a>(
         subscription: SubscriptionId,
         key: &str,
-        last_step: Address,
+        last_step: LogAddress,
         waiting: impl Iterator<Item = &'a Entry>,
         gaps: &[Gap],
     ) -> Walk {
@@ -54,24 +55,24 @@ impl Walk {
             next: last_step,
             steps: Vec::new(),
             unplaced: Vec::new(),
-            waiting: waiting.map(|entry| (entry.at, entry.position)).collect(),
+            waiting: waiting.map(|entry| (entry.address(), entry.position)).collect(),
             gaps: gaps.to_vec(),
         }
     }
 
-    /// Goes on for as long as records can be had this way.
-    pub fn follow(&mut self, mut read: impl FnMut(Address) -> Option<Bytes>) {
+    /// Continues as long as `read` returns records.
+    pub fn follow(&mut self, mut read: impl FnMut(LogAddress) -> Option<Bytes>) {
         while self.steps.len() < STEPS_MAX
-            && self.next > Address(0)
+            && self.next > LogAddress(0)
             && let Some(body) = read(self.next)
         {
             if self.take(&body).is_none() {
-                self.next = Address(0);
+                self.next = LogAddress(0);
             }
         }
     }
 
-    /// Reads the rest, oldest step first. What retention has removed is where the timeline begins.
+    /// Reads the rest; returns the steps oldest first. The timeline begins where retention has deleted the log.
     pub fn finish(mut self, reader: &LogReader) -> Vec<Step> {
         self.follow(|at| reader.read(at).ok());
         self.place(reader);
@@ -81,13 +82,13 @@ impl Walk {
         self.steps
     }
 
-    /// Puts each gap after the steps up to the time when it was given up.
+    /// Inserts each gap after the steps up to the time when it was skipped.
     fn add_gaps(&mut self) {
         let Some(first) = self.steps.first().map(|step| step.at.0) else { return };
         let shown = self.gaps.iter().filter(|gap| gap.at >= first);
         self.steps.extend(shown.map(|gap| Step {
             at: Time(gap.at),
-            step: "gap given up",
+            step: "gap skipped",
             position: None,
             id: None,
             detail: Some(format!("sequence {}", range(gap.from, gap.to))),
@@ -96,7 +97,7 @@ impl Walk {
         self.steps.drain(..self.steps.len().saturating_sub(STEPS_MAX));
     }
 
-    /// Adds the step in this record. None if it is no step of this lane.
+    /// Adds the step in this record. Returns `None` if the record is not a step of this lane.
     fn take(&mut self, body: &[u8]) -> Option<()> {
         let (step, previous) = match Record::decode(body).ok()? {
             Record::Event { time, routes, event, .. } => {
@@ -126,7 +127,7 @@ impl Walk {
     fn arrival(&self, time: klambda_core::time::Millis, route: &Route<'_>, id: Option<&str>) -> Option<Step> {
         if let To::Missed { key, why } = &route.to {
             let detail = match why {
-                Missed::Retention => "removed by retention before it was read",
+                Missed::Retention => "deleted by retention before it was read",
                 Missed::Discarded => "discarded before it was read",
             };
             let (at, detail) = (Time(time), Some(detail.to_owned()));
@@ -148,12 +149,12 @@ impl Walk {
         })
     }
 
-    fn place_later(&mut self, at: Address) {
+    fn place_later(&mut self, at: LogAddress) {
         self.unplaced.push((self.steps.len(), at));
     }
 
     fn place(&mut self, reader: &LogReader) {
-        let addresses: Vec<Address> = self.unplaced.iter().map(|(_, at)| *at).collect();
+        let addresses: Vec<LogAddress> = self.unplaced.iter().map(|(_, at)| *at).collect();
         let positions = reader.positions(&addresses).unwrap_or_else(|_| vec![None; addresses.len()]);
         for ((step, at), position) in std::mem::take(&mut self.unplaced).into_iter().zip(positions) {
             let position = position.or_else(|| self.waiting.get(&at).copied());
@@ -163,7 +164,7 @@ impl Walk {
         }
     }
 
-    /// An acknowledgement names its event by position only; its id stands with the arrival.
+    /// An acknowledgement names its event only by position. The id is in the arrival.
     fn name_delivered(&mut self) {
         let ids: HashMap<u64, String> =
             self.steps.iter().filter_map(|step| Some((step.position?, step.id.clone()?))).collect();
@@ -184,8 +185,8 @@ fn lane_step(at: Time, step: &record::Step<'_>) -> Step {
         record::Step::Replay { position, .. } | record::Step::Discard { position } => {
             (Some(position.0), None)
         }
-        record::Step::Purge { events, .. } => (None, Some(format!("{events} events"))),
-        record::Step::PurgePart { positions, .. } => (None, Some(format!("{} events", positions.len()))),
+        record::Step::Purge { events, .. } => (None, Some(counted(*events, "event"))),
+        record::Step::PurgePart { positions, .. } => (None, Some(counted(positions.len() as u64, "event"))),
         _ => (None, None),
     };
     Step { at, step: step.name(), position, id: None, detail }

@@ -1,9 +1,10 @@
-//! What a lane waits for, in words.
+//! Describes what a lane waits for.
 
 use crate::engine::Engine;
 use crate::lanes::Resident;
 use klambda_core::breaker;
 use klambda_core::lane::{Hold, Lane, State};
+use klambda_core::namespace;
 use klambda_core::time::Millis;
 
 impl Engine {
@@ -16,21 +17,22 @@ impl Engine {
         let breaker = self.calls.endpoints.state(subscription.flow.endpoint);
         Some(match lane.state() {
             State::Running if self.put_off_of(resident).is_some() => {
-                format!("room for the events it was answered with: {}", self.put_off_of(resident)?)
+                format!("room for the reply events: {}", self.put_off_of(resident)?)
             }
-            State::Running => "the answer of the target".into(),
-            State::Paused => "a person: the lane is paused (resume)".into(),
+            State::Running => "the response of the target".into(),
+            State::Paused => "manual action: lane is paused (resume)".into(),
             _ if subscription.is_paused() => {
-                let name = subscription.name();
-                format!("a person: the subscription is paused (klambda subscription resume {name})")
+                let (name, flag) =
+                    (&subscription.document.name, namespace::flag(&subscription.document.namespace));
+                format!("manual action: subscription is paused (klambda subscription resume {name}{flag})")
             }
             State::Parked if lane.hold() == Some(Hold::Gap) => {
-                format!("sequence {}, or a person (resume, skip, reset)", missing(lane))
+                format!("sequence {}, or manual action (resume, skip or reset)", missing(lane))
             }
-            State::Parked => "a person: its head is a dead letter (resume, skip, replay)".into(),
+            State::Parked => "manual action: first event failed (resume, skip or replay)".into(),
             State::Gap => format!("sequence {} until {}", missing(lane), until(lane.gap_timer())),
-            State::Open | State::Retrying if subscription.flow.held.is_some() => {
-                let held = subscription.flow.held.as_ref()?;
+            State::Open | State::Retrying if subscription.flow.suspension.is_some() => {
+                let held = subscription.flow.suspension.as_ref()?;
                 format!(
                     "{}: {}, until {}",
                     subscription.document.spec.target.address(),
@@ -41,14 +43,14 @@ impl Engine {
             _ if breaker != breaker::State::Closed => match breaker {
                 breaker::State::Open { probe_at } => {
                     format!(
-                        "the breaker of {}: next probe {}",
+                        "the breaker of {}: next probe at {}",
                         subscription.document.spec.target.address(),
                         probe_at.rfc3339()
                     )
                 }
                 _ => {
                     format!(
-                        "the breaker of {}: a probe is under way",
+                        "the breaker of {}: probe in progress",
                         subscription.document.spec.target.address()
                     )
                 }
@@ -69,6 +71,6 @@ fn missing(lane: &Lane) -> String {
     match lane.missing() {
         Some((from, to)) if from == to => from.to_string(),
         Some((from, to)) => format!("{from} to {to}"),
-        None => "below the first seen".into(),
+        None => "lower than the first one received".into(),
     }
 }

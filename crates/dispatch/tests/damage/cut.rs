@@ -1,4 +1,4 @@
-//! Power cuts: whatever they leave of what was not synced, the folder opens and nothing that was told is forgotten.
+//! Power cuts: whatever remains of the unsynced data, the folder opens and no acknowledged state is lost.
 
 use crate::load::{Load, Rng, Told, drain, open};
 use crate::mirror::{Mirror, content};
@@ -12,7 +12,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
 const STATES: usize = 2200;
-/// Of each moment that is looked at.
+/// Per picture.
 const STATES_OF_A_PICTURE: u64 = 8;
 
 #[test]
@@ -39,12 +39,12 @@ fn every_state_that_a_power_cut_can_leave_opens_with_nothing_lost() {
         cuts.of_pages,
         cuts.cut,
     ));
-    assert!(cuts.cut > STATES / 10, "hardly any write was torn");
+    assert!(cuts.cut > STATES / 10, "too few writes were torn");
 }
 
 #[derive(Default)]
 struct Cuts {
-    /// What was on the disk, hashed: the same state is not counted twice.
+    /// Hashes of the disk contents, so that a state is counted only once.
     states: HashSet<u64>,
     of_pages: usize,
     cut: usize,
@@ -60,7 +60,7 @@ impl Cuts {
             return;
         }
         self.of_pages += usize::from(is_of_pages);
-        let (engine, report) = open(Arc::new(disk), now).expect("a power cut is no damage");
+        let (engine, report) = open(Arc::new(disk), now).expect("a power cut is not damage");
         self.cut += usize::from(report.cut.is_some());
         let drained = drain(engine, now);
         assert_eq!((drained.failure.as_ref(), &drained.parked[..], drained.waiting), (None, &[][..], 0));
@@ -68,12 +68,12 @@ impl Cuts {
     }
 }
 
-/// All, none, or any part of what was not synced.
+/// Keeps all, none, or any part of the unsynced data.
 fn crash(disk: &MemoryDisk, rng: &mut Rng) {
     match rng.below(10) {
         0 => disk.crash(&mut |_| 0),
         1 => disk.crash(&mut |n| n - 1),
-        // Nearly all, nearly nothing.
+        // Nearly all, or nearly nothing.
         2 | 3 => disk.crash(&mut |n| if rng.below(12) == 0 { rng.below(n) } else { n - 1 }),
         4 | 5 => disk.crash(&mut |n| if rng.below(12) == 0 { rng.below(n) } else { 0 }),
         _ => disk.crash(&mut |n| rng.below(n)),

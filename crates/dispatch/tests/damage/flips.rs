@@ -1,12 +1,12 @@
-//! Damage: bits that flip and sectors that are lost, in any file. It is refused and named, or, in the last commit
-//! group, cut off and named; where it hits nothing that is used, nothing changes.
+//! Damage: flipped bits and lost sectors in any file. Damage is refused and named, or, in the last commit group, cut
+//! off and named. Damage to unused bytes changes nothing.
 
 use crate::load::{Drained, Load, Rng, Told, drain, open};
 use crate::mirror::{Mirror, content};
 use crate::verdict::Verdict;
 use crate::{seed, times};
 use klambda_core::time::Millis;
-use klambda_dispatch::check::{self, Kind};
+use klambda_dispatch::check::{self, ProblemKind};
 use klambda_store::disk::Disk;
 use klambda_store::faulty_disk::MemoryDisk;
 use std::ops::Range;
@@ -16,19 +16,19 @@ const FLIPS: usize = 1200;
 const FLIPS_OF_A_FOLDER: usize = 100;
 const FLIPS_WHILE_RUNNING: usize = 300;
 
-/// A folder as a process left it, and what was told until then.
+/// A folder as a process left it, and what producers and targets knew at that time.
 struct Left {
     disk: MemoryDisk,
     now: Millis,
     told: Told,
     /// Without the last commit group.
     told_before: Told,
-    /// What it delivers undamaged.
+    /// What the undamaged folder delivers.
     delivers: Drained,
 }
 
 impl Left {
-    /// By a process that was killed, or one that ended in order.
+    /// Left by a killed process, or by one that stopped cleanly.
     fn new(rng: &mut Rng) -> Left {
         let folder = tempfile::tempdir().expect("a folder");
         let mirror = Arc::new(Mirror::new(folder.path(), u64::MAX, rng.split()));
@@ -64,14 +64,14 @@ enum What {
 }
 
 impl Damage {
-    /// In any file; mostly where something stands. None if it would change nothing.
+    /// Damage in any file, mostly in the used part. `None` if it would change nothing.
     fn choose(disk: &MemoryDisk, rng: &mut Rng) -> Option<Damage> {
         let names = disk.list().expect("lists");
         let name = names[rng.below(names.len() as u64) as usize].clone();
         let bytes = content(disk, &name);
         let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         let end = if used == 0 || rng.below(10) == 0 { bytes.len() } else { used };
-        // The end is where it is hardest to tell.
+        // Damage at the end of a file is the hardest to detect.
         let start = if rng.below(4) == 0 { end.saturating_sub(4096) } else { 0 };
         let at = start + rng.below((end - start).max(1) as u64) as usize;
         let what = match rng.below(3) {
@@ -136,19 +136,19 @@ impl Tally {
             .problems
             .listed
             .iter()
-            .any(|problem| problem.kind == Kind::Damage && problem.text.contains(&damage.name));
+            .any(|problem| problem.kind == ProblemKind::Damage && problem.text.contains(&damage.name));
         let (engine, opening) = match open(Arc::new(disk), left.now) {
             Ok(opened) => opened,
             Err(failure) => {
                 assert!(failure.to_string().contains(&damage.name), "{damage:?}: {failure}");
-                assert!(is_named, "{damage:?} is refused, but check says {:?}", report.problems);
+                assert!(is_named, "{damage:?} is refused, but check reports {:?}", report.problems);
                 self.refused += 1;
                 return;
             }
         };
         let drained = drain(engine, left.now);
         assert_eq!(drained.wrong, [], "{damage:?}");
-        // What is cut off with the last commit group need not be there.
+        // Data that was cut off with the last commit group need not exist.
         let must = if opening.cut.is_some() { &left.told_before } else { &left.told };
         if judge_stop(&drained, left, must, damage) {
             assert!(is_named, "{damage:?}: {:?}", report.problems);
@@ -171,13 +171,13 @@ impl Tally {
             // The last commit group as if it had never been written: zeros from its beginning to its end.
             let verdict = Verdict::of(&drained, &left.told, &left.told_before);
             let is_all = matches!(damage.what, What::Zeros(_)) && verdict == Verdict::default();
-            assert!(is_all, "{damage:?} is silent: {drained:?} instead of {:?}", left.delivers);
+            assert!(is_all, "{damage:?} was not detected: {drained:?} instead of {:?}", left.delivers);
             self.cut += 1;
         }
     }
 }
 
-/// Whether the damage was met on the way out. Then it is named, and all that was not delivered waits or is a dead letter.
+/// True if a delivery met the damage. It is then named, and every undelivered event is pending or a dead letter.
 fn judge_stop(drained: &Drained, left: &Left, must: &Told, damage: &Damage) -> bool {
     if let Some(failure) = &drained.failure {
         assert!(failure.contains(&damage.name), "{damage:?}: {failure}");
@@ -210,7 +210,7 @@ fn damage_under_a_running_engine_is_never_delivered() {
             let disk = left.disk.clone_image();
             let (engine, _) = open(Arc::new(disk.clone()), left.now).expect("a whole folder");
             if disk.open(&damage.name).is_err() {
-                // The next segment: prepared anew.
+                // The damaged file is the next segment, which is prepared again.
                 continue;
             }
             damage.inflict(&disk);

@@ -1,16 +1,16 @@
-//! An engine under load, and what its producers were told and its target has seen.
+//! An engine under load, with a record of what its producers and its target know.
 
 use crate::mirror::Mirror;
 use bytes::Bytes;
 use klambda_core::event::{Attribute, Data, Event, Form, Value};
 use klambda_core::event_codec::EventView;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::LaneAction;
 use klambda_dispatch::views::Letters;
-use klambda_dispatch::{Answer, Config, Delivery, Engine, Failure, Sender, Status, Token};
+use klambda_dispatch::{Completion, Config, Delivery, Engine, Failure, Sender, Status, Token};
 use klambda_store::disk::Disk;
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log::{self, SyncJob};
@@ -41,14 +41,14 @@ impl Rng {
 }
 
 pub const KEYS: usize = 24;
-/// Its fifth event is refused for good: the lane parks.
+/// The fifth event of this key fails permanently, so the lane parks.
 const SICK: usize = 0;
 const SICK_FROM: u64 = 5;
 
-/// An event by its key and its number in it, from 1.
+/// An event: its key, and its number within the key, starting at 1.
 pub type Name = (usize, u64);
 
-/// The event of this name, always the same.
+/// The event of this name; always the same.
 pub fn event((key, number): Name) -> Event {
     let mut rng = Rng((key as u64) << 32 | number);
     let length = match rng.below(12) {
@@ -70,12 +70,12 @@ pub fn is_note((_, number): Name) -> bool {
     number.is_multiple_of(3)
 }
 
-/// What the outside knows. Lanes count: a key's events are accepted and seen in order of their numbers.
+/// What the outside knows. Counts suffice: the events of a key are accepted and seen in order of their numbers.
 #[derive(Clone, Debug)]
 pub struct Told {
     pub answered: [u64; KEYS],
     pub seen: [u64; KEYS],
-    /// Of these not even a power cut may forget the acknowledgement.
+    /// Acknowledgements that not even a power cut may lose.
     pub settled: [u64; KEYS],
     pub notes_seen: BTreeSet<Name>,
     pub notes_settled: BTreeSet<Name>,
@@ -91,19 +91,19 @@ impl Default for Told {
 
 pub struct Load {
     mirror: Arc<Mirror>,
-    /// Each with what was told when it was taken.
+    /// Each with what was known when it was taken.
     pub pictures: Vec<(MemoryDisk, Told)>,
     pub engine: Engine,
     pub now: Millis,
     pub told: Told,
-    /// As of the last finished sync, and as of the one before: what came between is the last commit group.
+    /// As of the last finished sync, and of the one before. The difference is the last commit group.
     pub synced: Told,
     pub synced_before: Told,
     sent: [u64; KEYS],
     pending: BTreeMap<u64, Name>,
     next_token: u64,
     open: Vec<Delivery>,
-    /// Acknowledged, in the log or soon; and those that the sync under way covers.
+    /// Acknowledged but not synced, and those that the running sync covers.
     acknowledged: Vec<(bool, Name)>,
     covered: Vec<(bool, Name)>,
     syncing: Option<SyncJob>,
@@ -118,7 +118,7 @@ pub fn open(disk: Arc<dyn Disk>, now: Millis) -> Result<(Engine, Report), Failur
     Engine::open(disk, config(), now, [7; 16])
 }
 
-/// The name of what is delivered, whether to the unordered subscription, and whether all its bytes are right.
+/// The name of a delivered event, whether it went to the unordered subscription, and whether all bytes are right.
 pub fn read(delivery: &Delivery) -> (Name, bool, bool) {
     let bytes = &delivery.record[delivery.event.clone()];
     let view = EventView::decode(bytes).expect("an event");
@@ -129,8 +129,8 @@ pub fn read(delivery: &Delivery) -> (Name, bool, bool) {
     (name, delivery.place.is_none(), bytes == wanted)
 }
 
-pub fn answer(code: u16) -> Outcome {
-    Outcome::Status { code, retry_after_ms: None, detail: String::new() }
+pub fn answer(code: u16) -> CallOutcome {
+    CallOutcome::Status { code, retry_after_ms: None, detail: String::new() }
 }
 
 impl Load {
@@ -170,7 +170,7 @@ impl Load {
         self.finish_sync();
     }
 
-    /// Some events come in, some calls end, some jobs run.
+    /// Some events arrive, some calls end, some jobs run.
     pub fn round(&mut self, rng: &mut Rng) {
         self.now = self.now + rng.below(30);
         self.engine.tick(self.now);
@@ -206,7 +206,7 @@ impl Load {
         self.next_token += 1;
     }
 
-    /// Before anything more is told.
+    /// Takes the new pictures before anything else becomes known.
     fn look(&mut self) {
         self.pictures.extend(self.mirror.pictures().into_iter().map(|picture| (picture, self.told.clone())));
     }
@@ -232,8 +232,8 @@ impl Load {
 
     fn collect(&mut self) {
         self.look();
-        for answer in self.engine.take_answers() {
-            if let Answer::Events(Token(token), judged) = answer {
+        for answer in self.engine.take_completions() {
+            if let Completion::Events(Token(token), judged) = answer {
                 let (key, number) = self.pending.remove(&token).expect("a request");
                 assert!(matches!(judged[0].status, Status::Accepted { .. }), "{judged:?}");
                 assert_eq!(std::mem::replace(&mut self.told.answered[key], number) + 1, number);
@@ -243,7 +243,7 @@ impl Load {
         assert_eq!(self.engine.failure(), None);
     }
 
-    /// A sync takes a while: frames are written while it is under way.
+    /// A sync takes a while, and frames are written meanwhile.
     fn run_jobs(&mut self, rng: &mut Rng) {
         if rng.below(3) == 0 {
             self.finish_sync();
@@ -278,7 +278,7 @@ impl Load {
         self.synced_before = std::mem::replace(&mut self.synced, self.told.clone());
     }
 
-    /// As a server ends that is asked to: what is open is given up, and a checkpoint is made.
+    /// A clean stop: open calls are abandoned and a checkpoint is made.
     pub fn stop(&mut self, rng: &mut Rng) {
         self.engine.stop();
         for delivery in std::mem::take(&mut self.open) {
@@ -299,17 +299,17 @@ impl Load {
 pub struct Drained {
     pub lanes: Vec<Vec<u64>>,
     pub notes: Vec<Name>,
-    /// Delivered with other bytes than were sent.
+    /// Delivered with wrong bytes.
     pub wrong: Vec<Name>,
     pub failure: Option<String>,
-    /// What failed at its turn, with why, and how many wait, some behind those.
+    /// Failed heads with their errors, and the number of pending events.
     pub parked: Vec<String>,
     pub waiting: u64,
     /// Why the parked lane could not be resumed the last time.
     pub refused: Option<String>,
 }
 
-/// Delivers everything there is, to a target that takes it all.
+/// Delivers everything to a target that accepts all events.
 pub fn drain(mut engine: Engine, mut now: Millis) -> Drained {
     const ROUNDS_MAX: usize = 20_000;
     const STILL_MAX: usize = 5;
@@ -321,12 +321,13 @@ pub fn drain(mut engine: Engine, mut now: Millis) -> Drained {
         engine.tick(now);
         engine.flush();
         let deliveries = engine.take_deliveries();
-        drop(engine.take_answers());
+        drop(engine.take_completions());
         let is_quiet = deliveries.is_empty() && engine.is_idle() && engine.waiting() == 0;
         let is_stuck = deliveries.is_empty() && engine.is_idle() && engine.waiting() > 0;
         still = if is_stuck { still + 1 } else { 0 };
         if still == 1 && resumed < RESUMED_MAX {
-            // Not parked in every folder: then there is nothing to do. Not for ever: what cannot be read parks it again.
+            // In some folders the lane is not parked, and there is nothing to do. The number of attempts is limited
+            // because an unreadable event parks the lane again.
             resumed += 1;
             let refused = engine.act_on_lane("lanes", &format!("k{SICK}"), LaneAction::Resume).err();
             drained.refused = refused.map(|why| why.to_string());
@@ -343,12 +344,12 @@ pub fn drain(mut engine: Engine, mut now: Millis) -> Drained {
             return drained;
         }
     }
-    panic!("it does not drain: {} wait", engine.waiting());
+    panic!("the folder does not drain: {} pending", engine.waiting());
 }
 
 fn dead_letters(engine: &Engine) -> Vec<String> {
     let mut letters = Letters::new(Selector::default(), None, 1000);
-    // What cannot be listed shows as what waits.
+    // Dead letters that cannot be listed show up as pending events.
     while engine.list_dead_letters(&mut letters).unwrap_or(false) {}
     letters.items.into_iter().map(|letter| format!("{}: {}", letter.id, letter.last_error)).collect()
 }

@@ -1,10 +1,10 @@
-//! A real data folder after a power cut, and with damage in it.
+//! A real data folder after a power cut, and with damage.
 //!
-//! An engine works on a real folder under load. Beside it an image in memory follows every write, sync and rename, so
-//! that at any moment all that a power cut could leave can be tried, and damage can be done to any byte of any file.
-//! Each time the folder is opened, drained to the last event, and every delivered event compared byte for byte.
+//! An engine works on a real folder under load. An image in memory follows every write, sync and rename. So at any
+//! moment all states that a power cut could leave can be tried, and any byte of any file can be damaged. Each time,
+//! the folder is opened and drained to the last event, and every delivered event is compared byte for byte.
 //!
-//! `KLAMBDA_CHAOS=long` tries twenty times as much; `KLAMBDA_SEED` repeats a run.
+//! `KLAMBDA_CHAOS=long` runs twenty times as many cases; `KLAMBDA_SEED` repeats a run.
 
 mod cut;
 mod flips;
@@ -14,7 +14,7 @@ mod verdict;
 
 use std::io::Write as _;
 
-/// How much is tried: once, or as the long version says.
+/// The number of cases, or twenty times as many in the long version.
 fn times(n: usize) -> usize {
     if std::env::var("KLAMBDA_CHAOS").is_ok_and(|value| value == "long") { 20 * n } else { n }
 }
@@ -28,7 +28,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// The one line that a harness comes to: printed, and kept where `KLAMBDA_SUMMARY` says.
+/// Prints the summary line, and appends it to the file named by `KLAMBDA_SUMMARY`.
 fn summarize(line: &str) {
     println!("{line}");
     if let Some(path) = std::env::var_os("KLAMBDA_SUMMARY") {

@@ -1,4 +1,4 @@
-//! A disk that is two: a real folder, and beside it an image in memory that knows what a power cut could take back.
+//! A disk that writes to a real folder and to an image in memory that knows what a power cut could lose.
 
 use crate::load::Rng;
 use klambda_store::disk::{Disk, File};
@@ -14,7 +14,7 @@ pub struct Mirror {
     camera: Arc<Camera>,
 }
 
-/// Takes pictures of the image before operations, now and then.
+/// Occasionally takes pictures of the image before an operation.
 struct Camera {
     image: MemoryDisk,
     one_in: u64,
@@ -22,7 +22,7 @@ struct Camera {
 }
 
 impl Mirror {
-    /// One picture in about so many operations.
+    /// Takes one picture in about `one_in` operations.
     pub fn new(folder: &Path, one_in: u64, rng: Rng) -> Mirror {
         let image = MemoryDisk::new();
         let camera = Camera { image: image.clone(), one_in, roll: Mutex::new((rng, Vec::new())) };
@@ -34,7 +34,7 @@ impl Mirror {
         std::mem::take(&mut self.camera.roll.lock().expect("one thread").1)
     }
 
-    /// What the image says is what the folder holds.
+    /// The image and the folder must be equal.
     pub fn assert_equal(&self) {
         let names = self.real.list().expect("lists");
         assert_eq!(names, self.image.list().expect("lists"));

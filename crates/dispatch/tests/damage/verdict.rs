@@ -1,9 +1,9 @@
-//! Holds what an opened folder delivered against what had been told before.
+//! Compares what an opened folder delivered with what was known before.
 
 use crate::load::{Drained, KEYS, Name, Told, is_note};
 use std::collections::BTreeSet;
 
-/// All empty if nothing is wrong.
+/// All lists are empty if nothing is wrong.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     pub lost: Vec<Name>,
@@ -14,7 +14,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// `before`: what had happened. `must`: what may not be forgotten; the same, or less if damage took the rest.
+    /// `before` is what had happened. `must` is what may not be lost: the same, or less if damage took the rest.
     pub fn of(drained: &Drained, before: &Told, must: &Told) -> Verdict {
         let mut verdict = Verdict { wrong: drained.wrong.clone(), ..Verdict::default() };
         for key in 0..KEYS {

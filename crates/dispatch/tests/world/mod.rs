@@ -1,14 +1,14 @@
-//! A world of one engine: simulated disk, clock and target.
+//! A world with one engine and a simulated disk, clock and target.
 #![allow(dead_code)]
 
 use klambda_core::event::{self, Attribute, Event};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::SubscriptionId;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_dispatch::check::{self, Report};
-use klambda_dispatch::{Answer, Config, Delivery, Engine, Rejection, Sender, Status, Token};
+use klambda_dispatch::{Completion, Config, Delivery, Engine, Rejection, Sender, Status, Token};
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log;
 use serde_json::{Value, json};
@@ -38,23 +38,23 @@ pub struct World {
     open: Vec<Delivery>,
     next_token: u64,
     next_event: u64,
-    /// Sent and not answered: token, key, event id.
+    /// Events without an answer: token, key, event id.
     pending: BTreeMap<u64, (String, String, Option<u64>)>,
     /// Accepted ids of each key, in order of acceptance.
     pub accepted: BTreeMap<String, Vec<String>>,
-    /// What the target saw and acknowledged, in order: id, sequence.
+    /// What the target received and acknowledged, in order: id, sequence.
     pub seen: BTreeMap<String, Vec<(String, Option<u64>)>>,
 }
 
-pub fn ok() -> Outcome {
+pub fn ok() -> CallOutcome {
     error(200)
 }
 
-pub fn error(code: u16) -> Outcome {
-    Outcome::Status { code, retry_after_ms: None, detail: String::new() }
+pub fn error(code: u16) -> CallOutcome {
+    CallOutcome::Status { code, retry_after_ms: None, detail: String::new() }
 }
 
-/// A subscription with lanes in which one failure is enough, and what `spec` says beside that.
+/// An ordered subscription with a single attempt, extended by `spec`.
 pub fn ordered(name: &str, spec: &Value) -> Value {
     let mut document = json!({
         "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": name},
@@ -104,13 +104,13 @@ impl World {
     }
 
     pub fn put(&mut self, document: serde_json::Value) {
-        let document = Document::parse(&document).expect("a good document");
+        let document = Document::parse(&document).expect("a valid document");
         self.engine.put_subscription(document, false).expect("put");
         self.engine.when_durable(Token(0));
         self.settle();
     }
 
-    /// A second reading of the folder, by other code, finds nothing wrong.
+    /// An independent reader finds no problem in the folder.
     pub fn must_be_sound(&self) -> Report {
         let report = check::check(Arc::new(self.disk.clone_image()), &mut |_| {}).expect("a data folder");
         assert!(report.is_ok(), "{:#?}", report.problems);
@@ -150,8 +150,8 @@ impl World {
         self.engine.accept(Token(token), &Sender::default(), vec![Ok(event)]);
     }
 
-    /// A round: the engine's jobs run or not, open calls end or not.
-    pub fn step(&mut self, rng: &mut Rng, mut target: impl FnMut(&mut Rng, &str) -> Outcome) {
+    /// One round: the engine's jobs may run, and open calls may end.
+    pub fn step(&mut self, rng: &mut Rng, mut target: impl FnMut(&mut Rng, &str) -> CallOutcome) {
         self.now = self.now + rng.below(30);
         self.engine.tick(self.now);
         let mut n = 0;
@@ -168,8 +168,8 @@ impl World {
         self.jobs(|| rng.below(3) > 0);
     }
 
-    /// A round as `step`, with a target that sees the whole delivery.
-    pub fn step_with(&mut self, rng: &mut Rng, mut target: impl FnMut(&mut Rng, &Delivery) -> Outcome) {
+    /// Like `step`, with a target that gets the whole delivery.
+    pub fn step_with(&mut self, rng: &mut Rng, mut target: impl FnMut(&mut Rng, &Delivery) -> CallOutcome) {
         self.now = self.now + rng.below(30);
         self.engine.tick(self.now);
         for delivery in std::mem::take(&mut self.open) {
@@ -185,19 +185,19 @@ impl World {
         self.jobs(|| rng.below(3) > 0);
     }
 
-    /// The calls that are open, for the caller to answer.
+    /// The open calls, for the caller to answer.
     pub fn take_open(&mut self) -> Vec<Delivery> {
         std::mem::take(&mut self.open)
     }
 
-    /// Time passes, and everything is synced and answered.
+    /// Lets time pass, and syncs and answers everything.
     pub fn pass(&mut self, ms: u64) {
         self.now = self.now + ms;
         self.engine.tick(self.now);
         self.settle();
     }
 
-    /// The process dies and starts again. What was not synced is gone, or what of it `choose` says.
+    /// Kills and restarts the process. `choose` decides which unsynced data survives.
     pub fn restart(&mut self, choose: &mut dyn FnMut(u64) -> u64) {
         self.open.clear();
         self.pending.clear();
@@ -205,11 +205,11 @@ impl World {
         self.engine = open(&self.disk, self.config.clone(), self.now, 1);
     }
 
-    fn answer(&mut self, delivery: Delivery, target: impl FnOnce(&str) -> Outcome) {
+    fn answer(&mut self, delivery: Delivery, target: impl FnOnce(&str) -> CallOutcome) {
         let view = EventView::decode(&delivery.record[delivery.event.clone()]).expect("an event");
         let key = view.attribute("partitionkey").unwrap_or_default().into_owned();
         let outcome = target(&key);
-        if matches!(outcome, Outcome::Status { code: 200, .. }) {
+        if matches!(outcome, CallOutcome::Status { code: 200, .. }) {
             let sequence = view.attribute("sequence").and_then(|text| text.parse().ok());
             self.seen.entry(key).or_default().push((view.id().to_owned(), sequence));
         }
@@ -217,8 +217,8 @@ impl World {
     }
 
     fn collect(&mut self) {
-        for answer in self.engine.take_answers() {
-            if let Answer::Events(Token(token), judged) = answer
+        for answer in self.engine.take_completions() {
+            if let Completion::Events(Token(token), judged) = answer
                 && let Some((key, id, _)) = self.pending.remove(&token)
             {
                 match &judged[0].status {
@@ -244,7 +244,7 @@ impl World {
         }
     }
 
-    /// Everything is synced and answered.
+    /// Syncs and answers everything.
     pub fn settle(&mut self) {
         for _ in 0..4 {
             self.engine.flush();
@@ -254,19 +254,19 @@ impl World {
         self.collect();
     }
 
-    /// The process dies; the disk keeps what it must and anything of the rest.
+    /// Kills the process. The disk keeps synced data and any part of the rest.
     pub fn crash(&mut self, rng: &mut Rng) {
         let lost = std::mem::take(&mut self.pending);
         self.open.clear();
         self.disk.crash(&mut |n| if n == 0 { 0 } else { rng.below(n) });
         self.engine = open(&self.disk, self.config.clone(), self.now, rng.next());
-        // A producer that was not answered sends again, as producers do.
+        // Producers send unanswered events again.
         for (key, id, sequence) in lost.into_values() {
             self.send_as(&key, sequence, &id);
         }
     }
 
-    /// The faults stop: everything must come to its end within a bound.
+    /// The faults stop, and everything must complete within a bound.
     pub fn drain(&mut self) {
         for _ in 0..20_000 {
             self.now = self.now + 20;
@@ -289,7 +289,7 @@ impl World {
         self.seen.get(key).map(|seen| seen.iter().map(|(id, _)| id.clone()).collect()).unwrap_or_default()
     }
 
-    /// First deliveries of a key are the accepted events, all of them, in order of acceptance.
+    /// The first deliveries of a key are its accepted events, all of them, in order of acceptance.
     pub fn check_order(&self, seed: u64) {
         for (key, accepted) in &self.accepted {
             let mut known = BTreeSet::new();

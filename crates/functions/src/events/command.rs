@@ -1,15 +1,15 @@
-//! What a received event asks for. Most of the 17 types only tell; these act, as the same call over REST would.
+//! The commands in received events. Most of the 17 types only inform. The types here act like the same REST call.
 
 use super::ALIASES;
 use super::data::{ParserData, ParserStatus, Reader};
 use crate::name;
-use crate::resource::{Form, Kind as ResourceKind, Resource};
+use crate::resource::{Form, Resource, ResourceKind};
 use klambda_core::event::{Attributes as _, Event};
 use klambda_core::fault::Fault;
-use klambda_core::kinds::Kind;
+use klambda_core::kinds::EventKind;
 use serde_json::{Map, Value, json};
 
-/// What data may hold that something is asked for with. As a manifest does, and as these events do when they tell.
+/// The members that the data of a command may have: those of a manifest, and those of the events that the platform emits.
 const FUNCTION: [&str; 7] = ["name", "namespace", "kind", "apiVersion", "metadata", "spec", "status"];
 const BUILD: [&str; 9] = [
     "function_name",
@@ -23,7 +23,7 @@ const BUILD: [&str; 9] = [
     "duration_seconds",
 ];
 
-/// A resource by its name.
+/// The identity of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     pub kind: ResourceKind,
@@ -33,12 +33,12 @@ pub struct Named {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
-    /// To be created from this document as by POST; its name may be missing.
+    /// Create a function from this document, like POST. The name is optional.
     Create {
         form: Form,
         document: Value,
     },
-    /// To be merged as by PUT.
+    /// Merge this document, like PUT.
     Update {
         named: Named,
         body: Value,
@@ -55,12 +55,12 @@ pub enum Command {
     CancelBuild {
         named: Named,
     },
-    /// Call the function once with the event's data; when it has ended, tell `completed` or `failed`.
+    /// Call the function once with the data of the event, then emit `completed` or `failed`.
     RunParser {
         named: Named,
         parser: ParserData,
     },
-    /// A parser that runs elsewhere has ended: to be noted.
+    /// A parser outside this server has finished. This is only logged.
     ParserEnded {
         named: Named,
         parser: ParserData,
@@ -68,7 +68,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The namespace that it would act in.
+    /// The namespace that the command acts in.
     pub fn namespace(&self) -> &str {
         match self {
             Command::Create { document, .. } => {
@@ -85,15 +85,15 @@ impl Command {
     }
 }
 
-/// The type of an event, by its name or an alias.
-pub fn kind_of(name: &str) -> Option<Kind> {
+/// The type with this name or alias.
+pub fn kind_of(name: &str) -> Option<EventKind> {
     let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, kind)| *kind);
-    alias.or_else(|| Kind::parse(name))
+    alias.or_else(|| EventKind::parse(name))
 }
 
-/// What the event asks for; `None` if its type asks for nothing. Where it names no namespace, the one it was sent in is
-/// meant: `home`. Whether it was emitted here, and so is not to be obeyed,
-/// is known by its id in the outbox, not by anything in it.
+/// The command in an event, or `None` if its type is not a command. An event without a namespace means `home`, the
+/// namespace that it was sent in. Events that this server emitted must not run as commands; the caller detects those by
+/// their id in the outbox, never by their content.
 pub fn command(event: &Event, home: &str) -> Result<Option<Command>, Vec<Fault>> {
     let Some(kind) = kind_of(&event.kind).filter(|kind| acts(*kind)) else { return Ok(None) };
     let data = event.json_data().and_then(|bytes| serde_json::from_slice::<Value>(bytes).ok());
@@ -104,33 +104,35 @@ pub fn command(event: &Event, home: &str) -> Result<Option<Command>, Vec<Fault>>
     let mut reader = Reader::open(&data);
     let command = read(kind, &mut reader);
     match kind {
-        Kind::FunctionCreated | Kind::FunctionUpdated | Kind::FunctionDeleted => reader.only(&FUNCTION),
-        Kind::BuildStarted | Kind::BuildStopped | Kind::BuildCancelled => reader.only(&BUILD),
-        // A parser is given the data as it is, and may take more.
+        EventKind::FunctionCreated | EventKind::FunctionUpdated | EventKind::FunctionDeleted => {
+            reader.only(&FUNCTION)
+        }
+        EventKind::BuildStarted | EventKind::BuildStopped | EventKind::BuildCancelled => reader.only(&BUILD),
+        // A parser receives the data unchanged, and may need other members.
         _ => {}
     }
     if reader.faults.is_empty() { Ok(Some(command)) } else { Err(reader.faults) }
 }
 
-fn acts(kind: Kind) -> bool {
+fn acts(kind: EventKind) -> bool {
     matches!(
         kind,
-        Kind::FunctionCreated
-            | Kind::FunctionUpdated
-            | Kind::FunctionDeleted
-            | Kind::BuildStarted
-            | Kind::BuildStopped
-            | Kind::BuildCancelled
-            | Kind::ParserStarted
-            | Kind::ParserCompleted
-            | Kind::ParserFailed
+        EventKind::FunctionCreated
+            | EventKind::FunctionUpdated
+            | EventKind::FunctionDeleted
+            | EventKind::BuildStarted
+            | EventKind::BuildStopped
+            | EventKind::BuildCancelled
+            | EventKind::ParserStarted
+            | EventKind::ParserCompleted
+            | EventKind::ParserFailed
     )
 }
 
-fn read(kind: Kind, reader: &mut Reader<'_>) -> Command {
+fn read(kind: EventKind, reader: &mut Reader<'_>) -> Command {
     match kind {
-        Kind::FunctionCreated => create(reader),
-        Kind::FunctionUpdated => {
+        EventKind::FunctionCreated => create(reader),
+        EventKind::FunctionUpdated => {
             let named = function(reader);
             let mut body = Map::new();
             for name in ["metadata", "spec"] {
@@ -138,26 +140,26 @@ fn read(kind: Kind, reader: &mut Reader<'_>) -> Command {
             }
             reader.object("status");
             if !body.contains_key("spec") {
-                reader.fault("spec", "missing: give the part that is to change");
+                reader.fault("spec", "missing: add the fields to change");
             }
             Command::Update { named, body: Value::Object(body) }
         }
-        Kind::FunctionDeleted => {
+        EventKind::FunctionDeleted => {
             for name in ["metadata", "spec", "status"] {
                 reader.object(name);
             }
             Command::Delete { named: function(reader) }
         }
-        Kind::BuildStopped => Command::StopBuilds { named: of_build(reader, "stopped") },
-        Kind::BuildCancelled => Command::CancelBuild { named: of_build(reader, "cancelled") },
-        Kind::ParserStarted => parser(reader, ParserStatus::Started),
-        Kind::ParserCompleted => parser(reader, ParserStatus::Completed),
-        Kind::ParserFailed => parser(reader, ParserStatus::Failed),
+        EventKind::BuildStopped => Command::StopBuilds { named: of_build(reader, "stopped") },
+        EventKind::BuildCancelled => Command::CancelBuild { named: of_build(reader, "cancelled") },
+        EventKind::ParserStarted => parser(reader, ParserStatus::Started),
+        EventKind::ParserCompleted => parser(reader, ParserStatus::Completed),
+        EventKind::ParserFailed => parser(reader, ParserStatus::Failed),
         _ => Command::Rebuild { named: of_build(reader, "started") },
     }
 }
 
-/// A name stands in `name`, or in `metadata` as in a manifest.
+/// The name is in `name`, or in `metadata` as in a manifest.
 fn create(reader: &mut Reader<'_>) -> Command {
     let kind = reader.resource_kind();
     reader.object("status");
@@ -180,7 +182,7 @@ fn create(reader: &mut Reader<'_>) -> Command {
     Command::Create { form: Form::Body(kind), document }
 }
 
-/// What is wrong with the document itself, so that all is told at once.
+/// Adds the faults of the document itself, so that all faults are reported together.
 fn faults_of(document: &Value, kind: ResourceKind, reader: &mut Reader<'_>) {
     let faults = Resource::parse(document, Form::Body(kind)).err().unwrap_or_default();
     for Fault { path, message } in faults {

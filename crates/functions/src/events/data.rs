@@ -1,9 +1,9 @@
-//! The data of each type, as it is sent and as it is checked when it is received.
+//! The data of each event type, in the form in which it is sent and validated.
 
 use crate::defaults;
-use crate::resource::{Condition, Kind as ResourceKind, Phase};
+use crate::resource::{Condition, Phase, ResourceKind};
 use klambda_core::fault::{Fault, unknown};
-use klambda_core::kinds::Kind;
+use klambda_core::kinds::EventKind;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -70,7 +70,7 @@ pub enum ParserStatus {
     Failed,
 }
 
-/// A parser is a function that is run once for what an event names.
+/// A parser is a function that is called once for an event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParserData {
     pub parser_id: String,
@@ -93,29 +93,31 @@ pub enum Data {
     Parser(ParserData),
 }
 
-/// The data of a type as an emitter sends it, or everything that is wrong with it.
-pub fn parse_data(kind: Kind, value: &Value) -> Result<Data, Vec<Fault>> {
+/// Parses the data of a type, or returns all its faults.
+pub fn parse_data(kind: EventKind, value: &Value) -> Result<Data, Vec<Fault>> {
     let mut reader = Reader::open(value);
     let data = match kind {
-        Kind::FunctionCreated | Kind::FunctionUpdated | Kind::FunctionDeleted => {
+        EventKind::FunctionCreated | EventKind::FunctionUpdated | EventKind::FunctionDeleted => {
             Data::Function(reader.function())
         }
-        Kind::BuildStarted => Data::Build(reader.build("started")),
-        Kind::BuildCompleted => Data::Build(reader.build("completed")),
-        Kind::BuildFailed => Data::Build(reader.build("failed")),
-        Kind::BuildTimeout => Data::Build(reader.build("timeout")),
-        Kind::BuildCancelled => Data::Build(reader.build("cancelled")),
-        Kind::BuildStopped => Data::Build(reader.build("stopped")),
-        Kind::ServiceCreated | Kind::ServiceUpdated | Kind::ServiceDeleted => Data::Service(reader.service()),
-        Kind::StatusUpdated | Kind::HealthCheck => Data::Status(reader.status()),
-        Kind::ParserStarted => Data::Parser(reader.parser(ParserStatus::Started)),
-        Kind::ParserCompleted => Data::Parser(reader.parser(ParserStatus::Completed)),
-        Kind::ParserFailed => Data::Parser(reader.parser(ParserStatus::Failed)),
+        EventKind::BuildStarted => Data::Build(reader.build("started")),
+        EventKind::BuildCompleted => Data::Build(reader.build("completed")),
+        EventKind::BuildFailed => Data::Build(reader.build("failed")),
+        EventKind::BuildTimeout => Data::Build(reader.build("timeout")),
+        EventKind::BuildCancelled => Data::Build(reader.build("cancelled")),
+        EventKind::BuildStopped => Data::Build(reader.build("stopped")),
+        EventKind::ServiceCreated | EventKind::ServiceUpdated | EventKind::ServiceDeleted => {
+            Data::Service(reader.service())
+        }
+        EventKind::StatusUpdated | EventKind::HealthCheck => Data::Status(reader.status()),
+        EventKind::ParserStarted => Data::Parser(reader.parser(ParserStatus::Started)),
+        EventKind::ParserCompleted => Data::Parser(reader.parser(ParserStatus::Completed)),
+        EventKind::ParserFailed => Data::Parser(reader.parser(ParserStatus::Failed)),
     };
     if reader.faults.is_empty() { Ok(data) } else { Err(reader.faults) }
 }
 
-/// Reads members one by one, so that every fault is told.
+/// Reads members one by one, so that every fault is reported.
 pub(super) struct Reader<'a> {
     object: Option<&'a Map<String, Value>>,
     pub(super) faults: Vec<Fault>,
@@ -132,7 +134,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn fault(&mut self, name: &str, message: impl Into<String>) {
-        // Of something that is no object, that alone is said.
+        // If the data is not an object, report only that.
         if self.object.is_some() {
             self.faults.push(Fault::new(format!("data.{name}"), message));
         }
@@ -166,12 +168,12 @@ impl<'a> Reader<'a> {
     fn number(&mut self, name: &str) -> Option<f64> {
         let value = self.get(name)?;
         if value.as_f64().is_none_or(|number| number < 0.0) {
-            self.fault(name, "must be a number, not negative");
+            self.fault(name, "must be a number of at least 0");
         }
         value.as_f64()
     }
 
-    /// A status that is given must be the one that the type says.
+    /// If a status is given, it must match the event type.
     fn word(&mut self, expected: &str) {
         if self.text("status").is_some_and(|word| word != expected) {
             self.fault("status", format!("must be {expected} in an event of this type"));
@@ -198,7 +200,7 @@ impl<'a> Reader<'a> {
         Some(value.clone())
     }
 
-    /// Members that no one knows are told: most are slips of the pen, and what they ask for would not be done.
+    /// Reports unknown members. Most are typing errors, and ignoring them would ignore a request.
     pub(super) fn only(&mut self, known: &[&str]) {
         let names = self.object.into_iter().flat_map(Map::keys);
         let strange: Vec<&str> = names.map(String::as_str).filter(|name| !known.contains(name)).collect();
@@ -207,7 +209,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The members of a build that need not be there when something is asked for.
+    /// Checks the optional members of a build command.
     pub(super) fn build_members(&mut self, word: &str) {
         self.word(word);
         for name in ["build_id", "job_name", "image_uri", "error"] {

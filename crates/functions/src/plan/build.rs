@@ -1,28 +1,28 @@
-//! From the source to an artifact: fetch, build, try again a few times, or say why not.
+//! From source to artifact: fetch, build, retry a few times, or report the reason.
 
 use super::Planner;
 use crate::conditions::Saying;
 use crate::failure::{Failure, Reason};
 use crate::observed::{BuildState, FetchState};
 use crate::platform::Task;
-use crate::resource::{Aspect, BuildStatus, Counters, Outcome, Resource, Source};
+use crate::resource::{Aspect, BuildOutcome, BuildStatus, Counters, Resource, Source};
 use crate::scalar::Time;
 use crate::{hash, request};
 use klambda_core::quantity::format_duration_ms;
 use klambda_core::time::Millis;
 
-/// What the build has come to.
-pub(super) enum Made {
-    /// This artifact is there.
+/// The state of a build.
+pub(super) enum BuildProgress {
+    /// The artifact exists.
     Artifact(String),
-    /// Being fetched or built, or about to be tried again.
+    /// Being fetched or built, or waiting for a retry.
     Underway,
-    /// Builds are stopped, and this one did not begin.
+    /// Builds are stopped, and this one has not started.
     Held,
     Failed,
 }
 
-/// The step at which a build is.
+/// The current step of a build.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Fetch,
@@ -30,31 +30,35 @@ enum Step {
 }
 
 impl Planner<'_> {
-    pub(super) fn build(&mut self) -> Made {
+    pub(super) fn build(&mut self) -> BuildProgress {
         let desired = self.desired;
         let Some(source) = &desired.spec.source else { return self.no_source() };
         let inputs = hash::inputs(desired);
         let mut build = self.take_build(&inputs);
-        let made = match source.kind.is_built() {
+        let progress = match source.kind.is_built() {
             true => self.make(&mut build),
             false => self.given(source, &mut build),
         };
-        self.say_build(&build, source, &made);
+        self.say_build(&build, source, &progress);
         self.status.build_status = Some(build);
-        made
+        progress
     }
 
-    fn no_source(&mut self) -> Made {
+    fn no_source(&mut self) -> BuildProgress {
         self.abandon();
-        self.status.build_status = None;
-        let failure = Failure::new(Reason::SourceMissing, "There is nothing to run yet");
+        (self.status.build_status, self.status.restored) = (None, None);
+        let failure = Failure::new(Reason::SourceMissing, "The function has no source");
         self.say(Aspect::SourceReady, Saying::no(failure.reason.name(), failure.message()));
-        self.say(Aspect::BuildReady, Saying::unknown("NoSource", "There is nothing to build."));
-        Made::Failed
+        self.say(Aspect::BuildReady, Saying::unknown("NoSource", "Nothing to build"));
+        BuildProgress::Failed
     }
 
-    /// The build of these inputs; one of other inputs that had not ended is over.
+    /// The build with these inputs. An unfinished build with other inputs is cancelled.
     fn take_build(&mut self, inputs: &str) -> Box<BuildStatus> {
+        if let Some(restored) = self.status.restored.take() {
+            self.abandon();
+            self.status.build_status = Some(restored);
+        }
         if let Some(known) = self.status.build_status.take_if(|build| build.inputs == inputs) {
             return known;
         }
@@ -63,46 +67,53 @@ impl Planner<'_> {
         Box::new(BuildStatus { job_name, inputs: inputs.to_owned(), ..BuildStatus::default() })
     }
 
-    /// Ends what was begun for inputs that nobody asks for any more.
+    /// Cancels fetches and builds of outdated inputs.
     pub(super) fn abandon(&mut self) {
         let fetches = self.observed.source.as_ref().is_some_and(|fetch| fetch.state.is_open());
         if fetches || self.observed.build.as_ref().is_some_and(|run| run.state.is_open()) {
-            self.act(Task::CancelBuild { outcome: Outcome::Cancelled });
+            self.act(Task::CancelBuild { outcome: BuildOutcome::Cancelled });
         }
         self.counters.forget_tries();
         let Some(mut old) = self.status.build_status.take() else { return };
         if old.started_at.is_some() && old.outcome.is_none() {
-            let failure = Failure::new(Reason::BuildCancelled, "Something else was asked for meanwhile");
-            self.end(&mut old, Outcome::Cancelled, &failure, false);
+            let failure = Failure::new(Reason::BuildCancelled, "A newer change replaced this build");
+            self.end(&mut old, BuildOutcome::Cancelled, &failure, false);
         }
     }
 
-    /// An image or a URL: nothing is built, and its name is its content.
-    fn given(&mut self, source: &Source, build: &mut BuildStatus) -> Made {
+    /// An image or a URL: nothing is built, and its name serves as its content.
+    fn given(&mut self, source: &Source, build: &mut BuildStatus) -> BuildProgress {
         let digest = hash::of(source);
         let artifact = hash::artifact(self.desired, &digest);
         let image = source.image.as_ref().map(|image| image.uri.clone());
         build.image_uri = image.or(source.url.as_ref().map(|address| address.url.clone()));
         build.source_digest = Some(digest);
         build.hash = Some(artifact.clone());
-        build.outcome = Some(Outcome::Completed);
-        Made::Artifact(artifact)
+        build.outcome = Some(BuildOutcome::Completed);
+        BuildProgress::Artifact(artifact)
     }
 
-    fn make(&mut self, build: &mut BuildStatus) -> Made {
+    fn make(&mut self, build: &mut BuildStatus) -> BuildProgress {
         match (build.outcome, build.hash.clone()) {
-            (Some(Outcome::Completed), Some(artifact)) if self.observed.artifact(&artifact).is_some() => {
-                return Made::Artifact(artifact);
+            (Some(BuildOutcome::Completed), Some(artifact))
+                if self.observed.artifact(&artifact).is_some() =>
+            {
+                build.image_uri = self.observed.artifact(&artifact).map(|known| known.uri.clone());
+                return BuildProgress::Artifact(artifact);
             }
-            // It was built and is gone: its folder was emptied, its image removed.
-            (Some(Outcome::Completed), _) => self.forget(build),
-            (Some(_), _) => return Made::Failed,
+            // The artifact was built but no longer exists: its folder or its image was removed.
+            (Some(BuildOutcome::Completed), _) => self.forget(build),
+            (Some(_), _) if self.may_resume(build) => self.forget(build),
+            (Some(_), _) => return BuildProgress::Failed,
             (None, _) => {}
         }
         let digest = match hash::known_digest(&self.desired.spec) {
             Some(digest) => digest,
             None => match self.fetched() {
-                Some(digest) => digest,
+                Some((digest, commit)) => {
+                    build.commit = commit;
+                    digest
+                }
                 None => return self.step(build, Step::Fetch),
             },
         };
@@ -116,29 +127,30 @@ impl Planner<'_> {
         if let Some(known) = self.observed.artifact(&artifact) {
             build.image_uri = Some(known.uri.clone());
             self.complete(build);
-            return Made::Artifact(artifact);
+            return BuildProgress::Artifact(artifact);
         }
         self.step(build, Step::Build)
     }
 
-    /// What was fetched for these inputs, if the platform still has it.
-    fn fetched(&self) -> Option<String> {
+    /// Digest and commit of the fetched source for these inputs, if the platform still has it.
+    fn fetched(&self) -> Option<(String, Option<String>)> {
         let number = self.counters.fetch_try;
         let fetch = self.observed.source.as_ref().filter(|fetch| fetch.number == number)?;
         match &fetch.state {
-            FetchState::Done { digest } => Some(digest.clone()),
+            FetchState::Done { digest, commit } => Some((digest.clone(), commit.clone())),
             _ => None,
         }
     }
 
-    fn step(&mut self, build: &mut BuildStatus, step: Step) -> Made {
+    fn step(&mut self, build: &mut BuildStatus, step: Step) -> BuildProgress {
         if step == Step::Fetch && build.source_digest.take().is_some() {
-            // Fetched once, but the platform has it no more.
+            // The source was fetched once, but the platform no longer has it.
             (build.attempts, build.tried_since, build.retry_at) = (0, None, None);
+            build.commit = None;
             self.counters.fetch_try = 0;
         }
-        if let Some(made) = self.held(build) {
-            return made;
+        if let Some(progress) = self.held(build) {
+            return progress;
         }
         match self.failure_of(step) {
             Some(failure) => self.after_failure(build, step, &failure),
@@ -146,22 +158,22 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether somebody asked for this build not to go on.
-    fn held(&mut self, build: &mut BuildStatus) -> Option<Made> {
+    /// Checks whether builds are stopped or this build is cancelled.
+    fn held(&mut self, build: &mut BuildStatus) -> Option<BuildProgress> {
         let stopped = request::are_builds_stopped(self.desired);
         if !stopped && !request::is_build_cancelled(self.desired, &build.inputs) {
             return None;
         }
         if stopped && build.started_at.is_none() {
-            return Some(Made::Held);
+            return Some(BuildProgress::Held);
         }
         let (outcome, reason) = match stopped {
-            true => (Outcome::Stopped, Reason::BuildStopped),
-            false => (Outcome::Cancelled, Reason::BuildCancelled),
+            true => (BuildOutcome::Stopped, Reason::BuildStopped),
+            false => (BuildOutcome::Cancelled, Reason::BuildCancelled),
         };
         self.act(Task::CancelBuild { outcome });
-        self.end(build, outcome, &Failure::new(reason, "Somebody asked for it"), false);
-        Some(Made::Failed)
+        self.end(build, outcome, &Failure::new(reason, "The build was stopped on request"), false);
+        Some(BuildProgress::Failed)
     }
 
     fn is_known(&self, step: Step) -> bool {
@@ -188,7 +200,7 @@ impl Planner<'_> {
         }
     }
 
-    /// How many are before it, if it only waits.
+    /// Number of builds ahead of this one, if it waits for a slot.
     fn waits_behind(&self, step: Step) -> Option<usize> {
         if !self.is_known(step) {
             return None;
@@ -205,30 +217,30 @@ impl Planner<'_> {
         }
     }
 
-    /// Begins the try if it is not known, and watches the time of one that runs.
-    fn go_on(&mut self, build: &mut BuildStatus, step: Step) -> Made {
+    /// Starts the try if the platform does not know it, and checks the timeout of a running one.
+    fn go_on(&mut self, build: &mut BuildStatus, step: Step) -> BuildProgress {
         if !self.is_known(step) {
             self.begin_try(build, step);
-            return Made::Underway;
+            return BuildProgress::Underway;
         }
         if self.waits_behind(step).is_some() {
             build.running_since = None;
-            return Made::Underway;
+            return BuildProgress::Underway;
         }
         build.running_since.get_or_insert(Time(self.now));
         let deadline = self.deadline(build);
         if self.now >= deadline {
-            self.act(Task::CancelBuild { outcome: Outcome::Timeout });
+            self.act(Task::CancelBuild { outcome: BuildOutcome::Timeout });
             let timeout = format_duration_ms(self.desired.spec.build.timeout.ms);
-            let failure = Failure::new(Reason::BuildTimeout, format!("It took longer than {timeout}"));
-            self.end(build, Outcome::Timeout, &failure, step == Step::Fetch);
-            return Made::Failed;
+            let failure = Failure::new(Reason::BuildTimeout, format!("The build timed out after {timeout}"));
+            self.end(build, BuildOutcome::Timeout, &failure, step == Step::Fetch);
+            return BuildProgress::Failed;
         }
         self.wake(deadline);
-        Made::Underway
+        BuildProgress::Underway
     }
 
-    /// Asks for the try that is due, by the number it has or a new one.
+    /// Requests the current try, with its number or a new one.
     fn begin_try(&mut self, build: &mut BuildStatus, step: Step) {
         let Counters { tries, fetch_try, build_try, .. } = &mut self.counters;
         let number = if step == Step::Fetch { fetch_try } else { build_try };
@@ -240,7 +252,8 @@ impl Planner<'_> {
             build.retry_at = None;
         }
         let (inputs, number) = (build.inputs.clone(), *number);
-        // Until it is seen to wait it runs.
+        self.note_source_secrets();
+        // Counts as running until the platform reports that it waits.
         build.running_since = Some(Time(self.now));
         self.wake(self.deadline(build));
         if build.started_at.is_none() {
@@ -253,29 +266,29 @@ impl Planner<'_> {
         });
     }
 
-    fn after_failure(&mut self, build: &mut BuildStatus, step: Step, failure: &Failure) -> Made {
+    fn after_failure(&mut self, build: &mut BuildStatus, step: Step, failure: &Failure) -> BuildProgress {
         let wait = self.limits.retry_after_ms << build.attempts.saturating_sub(1).min(10);
         let at = build.retry_at.map_or(self.now + wait, |time| time.0);
         let again = failure.reason.may_pass() && build.attempts < self.limits.tries_max;
         if !again || !self.may_begin(build, at.max(self.now)) {
-            self.end(build, Outcome::of(failure.reason), failure, step == Step::Fetch);
-            return Made::Failed;
+            self.end(build, BuildOutcome::of(failure.reason), failure, step == Step::Fetch);
+            return BuildProgress::Failed;
         }
         if self.now < at {
             build.retry_at = Some(Time(at));
             build.error = Some(failure.message());
             self.wake(at);
-            return Made::Underway;
+            return BuildProgress::Underway;
         }
         match step {
             Step::Fetch => self.counters.fetch_try = 0,
             Step::Build => self.counters.build_try = 0,
         }
         self.begin_try(build, step);
-        Made::Underway
+        BuildProgress::Underway
     }
 
-    /// Whether another try may begin then: soon after the first, and before the build's time is over.
+    /// Whether another try may start at this time: soon enough after the first, and before the build times out.
     fn may_begin(&self, build: &BuildStatus, at: Millis) -> bool {
         let since = |time: Option<Time>| time.map_or(self.now, |time| time.0);
         at <= since(build.tried_since) + self.limits.tries_within_ms && at < self.deadline(build)
@@ -286,16 +299,22 @@ impl Planner<'_> {
     }
 
     fn complete(&mut self, build: &mut BuildStatus) {
-        build.outcome = Some(Outcome::Completed);
+        build.outcome = Some(BuildOutcome::Completed);
         (build.error, build.reason, build.retry_at) = (None, None, None);
         if build.started_at.is_some() {
             build.completed_at = Some(Time(self.now));
-            self.tell_build_ended(build, Outcome::Completed);
+            self.tell_build_ended(build, BuildOutcome::Completed);
         }
         self.status.log_lines.clear();
     }
 
-    fn end(&mut self, build: &mut BuildStatus, outcome: Outcome, failure: &Failure, source_failed: bool) {
+    fn end(
+        &mut self,
+        build: &mut BuildStatus,
+        outcome: BuildOutcome,
+        failure: &Failure,
+        source_failed: bool,
+    ) {
         build.outcome = Some(outcome);
         build.completed_at = Some(Time(self.now));
         build.retry_at = None;
@@ -314,16 +333,16 @@ impl Planner<'_> {
         self.counters.forget_tries();
     }
 
-    fn say_build(&mut self, build: &BuildStatus, source: &Source, made: &Made) {
-        let (source_saying, build_saying) = match made {
-            Made::Artifact(_) => built(source, build),
-            Made::Underway => self.underway(build),
-            Made::Held => {
+    fn say_build(&mut self, build: &BuildStatus, source: &Source, progress: &BuildProgress) {
+        let (source_saying, build_saying) = match progress {
+            BuildProgress::Artifact(_) => built(source, build),
+            BuildProgress::Underway => self.underway(build),
+            BuildProgress::Held => {
                 let failure = Failure::new(Reason::BuildStopped, "Builds are stopped");
                 let saying = Saying::unknown(failure.reason.name(), failure.message());
                 (saying.clone(), saying)
             }
-            Made::Failed => failed(build),
+            BuildProgress::Failed => failed(build),
         };
         self.say(Aspect::SourceReady, source_saying);
         self.say(Aspect::BuildReady, build_saying);
@@ -335,16 +354,16 @@ impl Planner<'_> {
         let waits = self.waits_behind(step);
         let doing = |word: &str, text: &str| match (waits, &build.error) {
             (Some(before), _) => Saying::unknown("WaitingForSlot", waits_for_slot(before)),
-            (None, Some(error)) => Saying::unknown("Retrying", format!("It is tried again. {error}")),
+            (None, Some(error)) => Saying::unknown("Retrying", format!("Retrying. {error}")),
             (None, None) => Saying::unknown(word, text),
         };
         match step {
             Step::Build => {
-                (Saying::yes("Available", "The source is there."), doing("Building", "It is being built."))
+                (Saying::yes("Available", "Source fetched"), doing("Building", "Build in progress"))
             }
             Step::Fetch => (
-                doing("Fetching", "The source is being fetched."),
-                Saying::unknown("WaitingForSource", "It is built when the source is there."),
+                doing("Fetching", "Fetching the source"),
+                Saying::unknown("WaitingForSource", "Waiting for the source"),
             ),
         }
     }
@@ -352,21 +371,20 @@ impl Planner<'_> {
 
 fn waits_for_slot(before: usize) -> String {
     match before {
-        0 => "It waits for a build slot, and is the next to get one.".to_owned(),
-        1 => "It waits for a build slot; one was before it when it came.".to_owned(),
-        _ => format!("It waits for a build slot; {before} were before it when it came."),
+        0 => "Waiting for a build slot; next in line".to_owned(),
+        1 => "Waiting for a build slot; queued behind 1 other build".to_owned(),
+        _ => format!("Waiting for a build slot; queued behind {before} other builds"),
     }
 }
 
 fn built(source: &Source, build: &BuildStatus) -> (Saying, Saying) {
-    let here = Saying::yes("Available", "The source is there.");
+    let here = Saying::yes("Available", "Source fetched");
     match (source.kind.is_built(), build.started_at) {
-        (false, _) => (
-            Saying::yes("Given", "It is built already."),
-            Saying::yes("NothingToBuild", "It is built already."),
-        ),
-        (true, None) => (here, Saying::yes("AlreadyBuilt", "This content was built before.")),
-        (true, Some(_)) => (here, Saying::yes("Built", "The artifact is built.")),
+        (false, _) => {
+            (Saying::yes("Given", "No source to fetch"), Saying::yes("NothingToBuild", "No build needed"))
+        }
+        (true, None) => (here, Saying::yes("AlreadyBuilt", "This content was built before")),
+        (true, Some(_)) => (here, Saying::yes("Built", "Build completed")),
     }
 }
 
@@ -374,14 +392,14 @@ fn failed(build: &BuildStatus) -> (Saying, Saying) {
     let reason = build.reason.as_deref().unwrap_or(Reason::BuildFailed.name());
     let failure = Saying::no(reason, build.error.clone().unwrap_or_default());
     match (build.source_failed, build.source_digest.is_some()) {
-        (true, _) => (failure, Saying::no("SourceNotReady", "Without its source it cannot be built.")),
-        (false, true) => (Saying::yes("Available", "The source is there."), failure),
-        (false, false) => (Saying::unknown("NotFetched", "The source was not fetched."), failure),
+        (true, _) => (failure, Saying::no("SourceNotReady", "The build needs the source")),
+        (false, true) => (Saying::yes("Available", "Source fetched"), failure),
+        (false, false) => (Saying::unknown("NotFetched", "Source not fetched"), failure),
     }
 }
 
-/// As a Kubernetes Job would be named: a label, and the same for the same inputs.
-fn job_name(resource: &Resource, inputs: &str) -> String {
+/// A name for the build in the style of a Kubernetes Job: a label, and the same for equal inputs.
+pub fn job_name(resource: &Resource, inputs: &str) -> String {
     let name = resource.metadata.name.get(..40).unwrap_or(&resource.metadata.name);
     format!("{name}-build-{}", inputs.get(..10).unwrap_or(inputs))
 }

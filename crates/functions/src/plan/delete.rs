@@ -1,11 +1,11 @@
-//! Going away: finish what waits, for a while; then end what runs; then forget.
+//! Deletion: deliver pending events for a limited time, then stop all versions, then remove the resource.
 
 use super::{Action, Planner};
 use crate::conditions::Saying;
 use crate::observed::Subscription;
 use crate::platform::Task;
 use crate::resource::{Aspect, Phase};
-use klambda_core::kinds::Kind;
+use klambda_core::kinds::EventKind;
 use klambda_core::time::Millis;
 
 const GONE: &str = "Removed";
@@ -21,7 +21,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Without a version that serves there is nothing to wait for.
+    /// Waits for pending events only while a version serves.
     fn drain(&mut self, subscription: &Subscription, until: Millis) {
         let done = subscription.draining && subscription.waiting == 0;
         if done || self.now >= until || self.observed.serving().is_none() {
@@ -43,21 +43,21 @@ impl Planner<'_> {
         }
     }
 
-    /// What is told here is told once, even if the resource itself outlives a crash.
+    /// Emits its events once, even if a crash delays the removal of the resource.
     fn remove(&mut self) {
         self.act(Action::Remove);
         let known = self.status.condition(Aspect::ServiceReady).is_some_and(|known| known.reason == GONE);
         if known {
             return;
         }
-        self.say(Aspect::ServiceReady, Saying::no(GONE, "It is deleted."));
+        self.say(Aspect::ServiceReady, Saying::no(GONE, "Deleted"));
         if self.status.service_status.is_some() {
-            self.tell_service(Kind::ServiceDeleted);
+            self.tell_service(EventKind::ServiceDeleted);
             self.status.service_status = None;
         }
-        // The last that is told of a function is that it is gone.
-        self.tell_status(Kind::StatusUpdated);
+        // `FunctionDeleted` is the last event about a function.
+        self.tell_status(EventKind::StatusUpdated);
         self.changed = false;
-        self.tell_function(Kind::FunctionDeleted);
+        self.tell_function(EventKind::FunctionDeleted);
     }
 }

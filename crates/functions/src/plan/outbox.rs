@@ -1,11 +1,11 @@
-//! What others are told. An event's id is made of the resource, its generation and the number of the transition, so that
-//! planning the same thing again after a crash makes the same event.
+//! The events of a plan. The id of an event is derived from the resource, its generation and the transition number, so
+//! planning again after a crash produces the same event.
 
 use super::Planner;
 use crate::events::{BuildData, FunctionData, HealthStatus, Identity, ServiceData, StatusData, build_event};
-use crate::resource::{Aspect, BuildStatus, Counters, Outcome, Resource, Spec, Truth};
+use crate::resource::{Aspect, BuildOutcome, BuildStatus, Counters, Resource, Spec, Truth};
 use klambda_core::event::Event;
-use klambda_core::kinds::Kind;
+use klambda_core::kinds::EventKind;
 use klambda_core::time::Millis;
 use serde::Serialize;
 use serde_json::Value;
@@ -13,7 +13,7 @@ use serde_json::Value;
 pub(super) fn events(
     resource: &Resource,
     counters: &mut Counters,
-    told: Vec<(Kind, Value)>,
+    told: Vec<(EventKind, Value)>,
     now: Millis,
 ) -> Vec<Event> {
     let mut made = Vec::with_capacity(told.len());
@@ -28,7 +28,7 @@ fn json<T: Serialize>(data: &T) -> Value {
     serde_json::to_value(data).unwrap_or_default()
 }
 
-/// The spec without the values of its environment: they may be secrets, and every subscriber sees this event.
+/// The spec without the values of environment variables: they may be secrets, and every subscriber sees this event.
 fn told_spec(spec: &Spec) -> Value {
     let mut spec = spec.clone();
     spec.env.iter_mut().for_each(|variable| variable.value = None);
@@ -36,11 +36,11 @@ fn told_spec(spec: &Spec) -> Value {
 }
 
 impl Planner<'_> {
-    fn tell<T: Serialize>(&mut self, kind: Kind, data: &T) {
+    fn tell<T: Serialize>(&mut self, kind: EventKind, data: &T) {
         self.told.push((kind, json(data)));
     }
 
-    pub(super) fn tell_function(&mut self, kind: Kind) {
+    pub(super) fn tell_function(&mut self, kind: EventKind) {
         let Resource { kind: resource_kind, metadata, spec, .. } = self.desired;
         let data = FunctionData {
             name: metadata.name.clone(),
@@ -54,16 +54,16 @@ impl Planner<'_> {
 
     pub(super) fn tell_build_started(&mut self, build: &BuildStatus) {
         let data = self.build_data(build, "started");
-        self.tell(Kind::BuildStarted, &data);
+        self.tell(EventKind::BuildStarted, &data);
     }
 
-    pub(super) fn tell_build_ended(&mut self, build: &BuildStatus, outcome: Outcome) {
+    pub(super) fn tell_build_ended(&mut self, build: &BuildStatus, outcome: BuildOutcome) {
         let kind = match outcome {
-            Outcome::Completed => Kind::BuildCompleted,
-            Outcome::Failed => Kind::BuildFailed,
-            Outcome::Timeout => Kind::BuildTimeout,
-            Outcome::Cancelled => Kind::BuildCancelled,
-            Outcome::Stopped => Kind::BuildStopped,
+            BuildOutcome::Completed => EventKind::BuildCompleted,
+            BuildOutcome::Failed => EventKind::BuildFailed,
+            BuildOutcome::Timeout => EventKind::BuildTimeout,
+            BuildOutcome::Cancelled => EventKind::BuildCancelled,
+            BuildOutcome::Stopped => EventKind::BuildStopped,
         };
         let data = self.build_data(build, outcome.name());
         self.tell(kind, &data);
@@ -83,7 +83,7 @@ impl Planner<'_> {
         }
     }
 
-    pub(super) fn tell_service(&mut self, kind: Kind) {
+    pub(super) fn tell_service(&mut self, kind: EventKind) {
         let service = self.status.service_status.clone().unwrap_or_default();
         let data = ServiceData {
             service_name: self.desired.metadata.name.clone(),
@@ -94,7 +94,7 @@ impl Planner<'_> {
         self.tell(kind, &data);
     }
 
-    pub(super) fn tell_status(&mut self, kind: Kind) {
+    pub(super) fn tell_status(&mut self, kind: EventKind) {
         let health = match self.status.condition(Aspect::ServiceReady).map(|condition| condition.status) {
             Some(Truth::True) => HealthStatus::Healthy,
             Some(Truth::False) => HealthStatus::Unhealthy,

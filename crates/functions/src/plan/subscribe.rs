@@ -1,4 +1,4 @@
-//! The function's triggers, kept as one subscription.
+//! Keeps the triggers of a function as one subscription.
 
 use super::{Action, Planner};
 use crate::conditions::Saying;
@@ -6,29 +6,27 @@ use crate::resource::Aspect;
 use crate::{hash, triggers};
 
 impl Planner<'_> {
-    /// The subscription is there before the function is: what comes meanwhile waits.
+    /// The subscription exists before the function serves, so early events wait in it.
     pub(super) fn subscribe(&mut self) {
         let known = &self.observed.subscription;
-        // Events go to what serves, and to the wanted version when that does.
+        // Events go to the serving version. When the desired version serves, they go there.
         let elsewhere = match self.observed.serving() {
             Some(serving) => serving.elsewhere.as_deref(),
             None => self.desired.spec.url(),
         };
         let saying = match (triggers::subscription(self.desired, elsewhere), known) {
-            (None, None) => Saying::yes("NoTriggers", "It has no triggers: it is only invoked."),
+            (None, None) => Saying::yes("NoTriggers", "No triggers; the function runs only when invoked"),
             (None, Some(_)) => {
                 self.act(Action::Unsubscribe);
-                Saying::unknown("Unsubscribing", "Its last trigger was taken away.")
+                Saying::unknown("Unsubscribing", "Removing the subscription of the deleted triggers")
             }
             (Some(document), Some(known)) if known.hash == hash::of(&document) => match &known.fault {
-                Some(fault) => {
-                    Saying::no("Refused", format!("{fault}. Change the triggers and apply it again."))
-                }
+                Some(fault) => Saying::no("Refused", format!("{fault}. Fix the triggers and apply again.")),
                 None => self.subscribed(),
             },
             (Some(document), _) => {
                 self.act(Action::Subscribe { document });
-                Saying::unknown("Subscribing", "Its triggers are being set up.")
+                Saying::unknown("Subscribing", "Setting up the triggers")
             }
         };
         self.say(Aspect::TriggersReady, saying);
@@ -39,10 +37,10 @@ impl Planner<'_> {
             Some(index) => Saying::no(
                 "MatchesNothing",
                 format!(
-                    "The filters of spec.triggers[{index}] contradict each other: no event matches them all. Correct them."
+                    "The filters of spec.triggers[{index}] contradict each other, so no event matches. Fix the filters and apply again."
                 ),
             ),
-            None => Saying::yes("Subscribed", "Events that match reach it."),
+            None => Saying::yes("Subscribed", "Matching events are delivered"),
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Where a function's code comes from, or what already runs. Secrets are named, never written.
+//! The source of a function: code to build, or something that already runs. Secrets are referenced, never included.
 
 use crate::defaults;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -18,21 +19,21 @@ pub enum SourceType {
     Url,
 }
 
-/// One source: `type` says which member is read, and only that one is given.
+/// A source: `type` selects the member that is used, and only that member may be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    { "rule": "has(self.minio) == (self.type == 'minio')", "message": "minio is given when type is minio, and only then" },
-    { "rule": "has(self.s3) == (self.type == 's3')", "message": "s3 is given when type is s3, and only then" },
-    { "rule": "has(self.gcs) == (self.type == 'gcs')", "message": "gcs is given when type is gcs, and only then" },
-    { "rule": "has(self.git) == (self.type == 'git')", "message": "git is given when type is git, and only then" },
-    { "rule": "has(self.inline) == (self.type == 'inline')", "message": "inline is given when type is inline, and only then" },
-    { "rule": "has(self.folder) == (self.type == 'folder')", "message": "folder is given when type is folder, and only then" },
-    { "rule": "has(self.image) == (self.type == 'image')", "message": "image is given when type is image, and only then" },
-    { "rule": "has(self.url) == (self.type == 'url')", "message": "url is given when type is url, and only then" },
+    { "rule": "has(self.minio) == (self.type == 'minio')", "message": "minio must be set if and only if type is minio" },
+    { "rule": "has(self.s3) == (self.type == 's3')", "message": "s3 must be set if and only if type is s3" },
+    { "rule": "has(self.gcs) == (self.type == 'gcs')", "message": "gcs must be set if and only if type is gcs" },
+    { "rule": "has(self.git) == (self.type == 'git')", "message": "git must be set if and only if type is git" },
+    { "rule": "has(self.inline) == (self.type == 'inline')", "message": "inline must be set if and only if type is inline" },
+    { "rule": "has(self.folder) == (self.type == 'folder')", "message": "folder must be set if and only if type is folder" },
+    { "rule": "has(self.image) == (self.type == 'image')", "message": "image must be set if and only if type is image" },
+    { "rule": "has(self.url) == (self.type == 'url')", "message": "url must be set if and only if type is url" },
 ]))]
 pub struct Source {
-    /// Which of the members says where the code is.
+    /// Selects the member that is used.
     #[serde(rename = "type")]
     pub kind: SourceType,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,7 +51,13 @@ pub struct Source {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<Box<Image>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub url: Option<Box<Address>>,
+    pub url: Option<Box<UrlSource>>,
+}
+
+/// The folder on the server that a document, or a change of one, names as its source.
+pub fn folder_of(document: &Value) -> Option<String> {
+    let folder = &document["spec"]["source"]["folder"];
+    (!folder.is_null()).then(|| folder["path"].as_str().unwrap_or_default().to_owned())
 }
 
 /// An archive (zip or tar.gz) in a MinIO bucket.
@@ -78,7 +85,7 @@ pub struct S3 {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub key: String,
     pub region: String,
-    /// Another address than Amazon's, for stores that speak the same language.
+    /// The endpoint of an S3-compatible store other than Amazon S3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
     /// The secret with `accessKey` and `secretKey`.
@@ -97,7 +104,7 @@ pub struct Gcs {
     pub key: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub project: Option<String>,
-    /// The secret with the service account's `key.json`.
+    /// The secret with the `key.json` of the service account.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretRef>,
 }
@@ -109,10 +116,10 @@ pub struct Gcs {
 pub struct Git {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub url: String,
-    /// A branch, tag or commit; the repository's default branch where it is not named.
+    /// A branch, tag or commit. The default is the default branch of the repository.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// The folder in the repository; its root where it is not named.
+    /// A folder in the repository. The default is its root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// The secret with `username` and `password`, or `sshKey`.
@@ -120,19 +127,19 @@ pub struct Git {
     pub secret_ref: Option<SecretRef>,
 }
 
-/// The code itself, in one file.
+/// Code in one file, inside the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["code"]))]
 pub struct Inline {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub code: String,
-    /// What `package.json`, `requirements.txt` or `go.mod` would hold.
+    /// The content of `package.json`, `requirements.txt` or `go.mod`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dependencies: Option<String>,
 }
 
-/// A folder of the machine itself; only there.
+/// A folder on the server. Works only on a single machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["path"]))]
@@ -141,7 +148,7 @@ pub struct Folder {
     pub path: String,
 }
 
-/// A container image that is built already and serves CloudEvents over HTTP.
+/// A container image that serves CloudEvents over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["uri"]))]
@@ -150,21 +157,21 @@ pub struct Image {
     pub uri: String,
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// The secret with the registry's credentials.
+    /// The secret with the credentials of the registry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretRef>,
 }
 
-/// Something that runs elsewhere and takes CloudEvents over HTTP.
+/// A service at a URL that accepts CloudEvents over HTTP.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["url"]))]
-pub struct Address {
+pub struct UrlSource {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub url: String,
 }
 
-/// A secret of the same namespace, by its name.
+/// A secret in the same namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["name"]))]
@@ -198,12 +205,12 @@ impl SourceType {
         }
     }
 
-    /// Whether there is code to build. An image is built already, and what runs elsewhere is not ours to build.
+    /// Whether there is code to build. Images and URLs are not built.
     pub fn is_built(self) -> bool {
         !matches!(self, SourceType::Image | SourceType::Url)
     }
 
-    /// Whether the code must be brought here before its content is known.
+    /// Whether the code must be fetched before its content is known.
     pub fn is_fetched(self) -> bool {
         self.is_built() && self != SourceType::Inline
     }
@@ -223,7 +230,7 @@ impl Source {
         }
     }
 
-    /// The secrets that fetching it needs, each with where it is named.
+    /// The secrets that a fetch needs, each with the member that names it.
     pub fn secret_refs(&self) -> Vec<(&'static str, &SecretRef)> {
         let refs = [
             ("minio", self.minio.as_ref().and_then(|minio| minio.secret_ref.as_ref())),

@@ -1,9 +1,13 @@
-//! What the owner of a function asks for.
+//! The spec of a function. The delivery fields have the schema of subscriptions, and are kept as written for
+//! [`crate::triggers`].
 
-use super::delivery::{Backlog, DeadLetters, Idempotency, Ordering, OrderingPolicy, Retry};
 use super::source::Source;
 use crate::defaults;
 use crate::scalar::{Cpu, Duration, Size};
+use klambda_core::quantity::parse_duration_ms;
+use klambda_core::subscription::{
+    Backlog, DeadLetters, From, Idempotency, Ordering, OrderingPolicy, Retry, SequenceTtl,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,14 +15,14 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    { "rule": "!has(self.orderingPolicy) || self.ordering == 'ordered'", "message": "orderingPolicy has no meaning without ordering: ordered" },
-    { "rule": "!has(self.source) || self.source.type in ['image', 'url'] || has(self.runtime)", "message": "code that is to be built needs a runtime" },
+    { "rule": "!has(self.orderingPolicy) || self.ordering == 'ordered'", "message": "orderingPolicy requires ordering: ordered" },
+    { "rule": "!has(self.source) || self.source.type in ['image', 'url'] || has(self.runtime)", "message": "code needs a runtime" },
 ]))]
 pub struct Spec {
-    /// Where the code is. An agent may be applied before it has one.
+    /// The source of the code. Optional for agents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// Needed for code that is built; an image or a URL brings its own.
+    /// Required for code. Images and URLs need none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime: Option<Runtime>,
     pub scaling: Scaling,
@@ -27,46 +31,58 @@ pub struct Spec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub env: Vec<EnvVar>,
-    /// Which events reach it: those that match any of these. None: it is only invoked.
+    /// Secrets that replicas read as files.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["secret"]))]
+    pub secret_files: Vec<SecretFiles>,
+    /// The function receives events that match any of these triggers. Without triggers it runs only when invoked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
     pub triggers: Vec<Trigger>,
     pub build: Build,
+    /// Whether the events of one key are delivered one after the other.
     pub ordering: Ordering,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ordering_policy: Option<Box<OrderingPolicy>>,
+    #[schemars(with = "Option<OrderingPolicy>")]
+    pub ordering_policy: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry: Option<Box<Retry>>,
-    /// Requests open at once; what all replicas together can take where it is not named.
+    #[schemars(with = "Option<Retry>")]
+    pub retry: Option<Value>,
+    /// Maximum number of open requests. The default is the capacity of all replicas together.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65536))]
     pub concurrency: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub idempotency: Option<Box<Idempotency>>,
+    #[schemars(with = "Option<Idempotency>")]
+    pub idempotency: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub sequence_ttl: Option<Duration>,
+    #[schemars(with = "Option<SequenceTtl>")]
+    pub sequence_ttl: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub backlog: Option<Box<Backlog>>,
+    #[schemars(with = "Option<Backlog>")]
+    pub backlog: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub dead_letters: Option<Box<DeadLetters>>,
-    /// `latest`, `earliest` or a time: where in the log its triggers begin.
+    #[schemars(with = "Option<DeadLetters>")]
+    pub dead_letters: Option<Value>,
+    /// Where in the log the triggers start: `latest`, `earliest` or a time.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<From>")]
     pub from: Option<String>,
-    /// Events wait while this is set.
+    /// While true, events are accepted but not delivered.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
 }
 
 impl Spec {
-    /// Where it runs already, if it is not built or started here.
+    /// The URL of a function that runs outside this platform.
     pub fn url(&self) -> Option<&str> {
         Some(self.source.as_ref()?.url.as_ref()?.url.as_str())
     }
 
-    /// How long one call may take.
+    /// Timeout of one call.
     pub fn call_timeout(&self) -> Duration {
-        let stated = self.retry.as_ref().and_then(|retry| retry.timeout);
-        stated.unwrap_or(defaults::CALL_TIMEOUT)
+        let stated = self.retry.as_ref().and_then(|retry| parse_duration_ms(retry["timeout"].as_str()?).ok());
+        stated.map_or(defaults::CALL_TIMEOUT, |ms| Duration { ms })
     }
 }
 
@@ -85,7 +101,7 @@ pub enum Language {
 pub struct Runtime {
     #[schemars(extend("default" = null))]
     pub language: Language,
-    /// The version the platform has, where it is not named.
+    /// The default is the installed version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// `file.function`.
@@ -95,14 +111,14 @@ pub struct Runtime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    { "rule": "self.minReplicas <= self.maxReplicas", "message": "minReplicas must not be more than maxReplicas" },
+    { "rule": "self.minReplicas <= self.maxReplicas", "message": "minReplicas must not be greater than maxReplicas" },
 ]))]
 pub struct Scaling {
     #[schemars(range(min = 0, max = 1000))]
     pub min_replicas: u32,
     #[schemars(range(min = 1, max = 1000))]
     pub max_replicas: u32,
-    /// Requests that one replica is meant to have open at once.
+    /// Number of open requests that one replica should handle at once.
     #[schemars(range(min = 1, max = 10000))]
     pub target_concurrency: u32,
     pub scale_to_zero_grace_period: Duration,
@@ -117,7 +133,7 @@ pub struct Resources {
     pub limits: Limits,
 }
 
-/// What was written; what was not is in [`defaults::amounts`]. The schema's defaults are a cluster's to fill in.
+/// Requests as written. [`defaults::amounts`] fills in missing ones; the schema defaults are for clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Requests {
@@ -129,7 +145,7 @@ pub struct Requests {
     pub cpu: Option<Cpu>,
 }
 
-/// The same for limits. On one machine only those that are written are enforced.
+/// Limits as written. A single machine enforces only these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Limits {
@@ -167,7 +183,7 @@ pub struct ValueFrom {
     pub config_map_key_ref: Option<KeyRef>,
 }
 
-/// One entry of a secret or a config map of the same namespace.
+/// One entry of a secret or config map in the same namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("required" = ["name", "key"]))]
@@ -176,7 +192,22 @@ pub struct KeyRef {
     pub name: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub key: String,
-    /// Left out of the environment where it does not exist, instead of a fault.
+    /// If true, a missing secret or key leaves the variable unset instead of failing.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub optional: bool,
+}
+
+/// The keys of a secret of the same namespace as files: `$KLAMBDA_SECRETS/SECRET/KEY`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, rename_all = "camelCase")]
+#[schemars(extend("required" = ["secret"]))]
+pub struct SecretFiles {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub secret: String,
+    /// A second folder in which a container finds the files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Leave the files out if the secret does not exist, instead of failing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
 }
@@ -187,12 +218,12 @@ pub struct KeyRef {
     { "rule": "!(has(self.filter) && has(self.filters))", "message": "give either filter or filters" },
 ]))]
 pub struct Trigger {
-    /// On one machine every name means the local log.
+    /// On a single machine every broker is the local log.
     pub broker: String,
     /// Attributes that must be equal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<Box<ExactFilter>>,
-    /// The filters of a subscription; all must match.
+    /// Filters as in a subscription; all must match.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("items" = { "type": "object", "x-kubernetes-preserve-unknown-fields": true }))]
     pub filters: Option<Box<Vec<Value>>>,
@@ -214,22 +245,22 @@ pub struct ExactFilter {
 #[serde(default, rename_all = "camelCase")]
 pub struct Build {
     pub timeout: Duration,
-    /// Where built images are pushed.
+    /// The registry that built images are pushed to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registry: Option<String>,
-    /// The secret with the registry's credentials.
+    /// The secret with the credentials of the registry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_pull_secret: Option<String>,
-    /// The tag of the built image; its content hash where it is not named.
+    /// The tag of the built image. The default is its content hash.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
-    /// Speak to the registry without TLS.
+    /// Connect to the registry without TLS.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub insecure: bool,
-    /// Build on every change of the spec, even of content that was built before.
+    /// Build on every change of the spec, even if the content was built before.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub force_rebuild: bool,
-    /// Install Python packages that exist only as source. Building one runs its `setup.py`; else only wheels are installed.
+    /// Install Python packages that exist only as source. This runs their `setup.py`. The default is to install only wheels.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_source_distributions: bool,
 }

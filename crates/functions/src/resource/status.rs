@@ -1,4 +1,4 @@
-//! What became of what was asked for.
+//! The status of a function.
 
 use super::spec::Scaling;
 use crate::failure::Reason;
@@ -6,8 +6,8 @@ use crate::scalar::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a status takes at most as JSON, together with what the server adds to the metadata of what was written. All texts
-/// in it are cut so that it holds.
+/// Maximum size of a status as JSON, including the metadata that the server adds. All texts in a status are truncated to
+/// stay within this limit.
 pub const STATUS_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -25,32 +25,46 @@ pub enum Phase {
 #[serde(default, rename_all = "camelCase")]
 pub struct Status {
     pub phase: Phase,
-    /// The generation of the spec that this status speaks of.
+    /// The generation of the spec that this status describes.
     pub observed_generation: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub build_status: Option<Box<BuildStatus>>,
+    /// The build of a rollback. The next plan uses it as `build_status`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restored: Option<Box<BuildStatus>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_status: Option<Box<ServiceStatus>>,
-    /// The last lines of what failed last: a fetch, a build or a process.
+    /// Who wrote the current spec, by the name in the audit log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub applied_by: Option<String>,
+    /// The kept revisions, oldest first. The last one serves, or served last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["number"]))]
+    pub revisions: Vec<RevisionRef>,
+    /// The version that was deployed last and has not served yet. It becomes a revision when it serves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<Box<RevisionRef>>,
+    /// The last log lines of the last failure: of a fetch, a build or a process.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub log_lines: Vec<String>,
 }
 
-/// What the control plane remembers of a resource from one plan to the next. It is stored with the resource and shown to
-/// nobody.
+/// The counters that the control plane keeps between plans. They are stored with the resource and not shown to users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Counters {
-    /// Events about resources of this name so far. Numbers the next ones.
+    /// Number of events about resources with this name. Numbers the next events.
     pub transitions: u64,
-    /// Fetches and builds begun so far. Each has a number, which tells its answer from that of another.
+    /// Number of started fetches and builds. Each gets a number, which identifies its result.
     pub tries: u64,
-    /// The number of the current build's last fetch, and of its last build; zero before the first.
+    /// The numbers of the last fetch and the last build of the current build; zero before the first.
     pub fetch_try: u64,
     pub build_try: u64,
+    /// The secrets of the source when it was last fetched, as a number; zero before the first time.
+    pub source_secrets: u64,
 }
 
 /// The type of a condition.
@@ -91,7 +105,7 @@ pub struct Condition {
 /// How a build ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum BuildOutcome {
     Completed,
     Failed,
     Timeout,
@@ -99,40 +113,43 @@ pub enum Outcome {
     Stopped,
 }
 
-/// The build of the inputs that the spec names now: fetching them and making an artifact of them.
+/// The build of the current inputs: the fetch and the build of the artifact.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BuildStatus {
-    /// Names the build; made of its inputs.
+    /// The name of the build, derived from its inputs.
     pub job_name: String,
-    /// The inputs as written: source, runtime, build, and the last request to build again.
+    /// Hash of the inputs as written: source, runtime, build settings and the last requested rebuild.
     pub inputs: String,
-    /// The content that was fetched.
+    /// The digest of the fetched source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_digest: Option<String>,
+    /// The fetched commit of a git source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
     /// The content hash of the artifact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
     #[serde(rename = "imageURI", skip_serializing_if = "Option::is_none")]
     pub image_uri: Option<String>,
-    /// Tries so far of the step it is at: fetching, then building.
+    /// Number of tries of the current step: the fetch, then the build.
     pub attempts: u32,
-    /// When the first of these tries began.
+    /// When the first of these tries started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tried_since: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
-    /// When the time of the try that runs began to count: not while it waits for others.
+    /// When the running try started. Time in the queue does not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running_since: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Time>,
-    /// When a try that failed is made again.
+    /// When a failed try is retried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_at: Option<Time>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Outcome>,
-    /// The word for what went wrong, and whether it was the source.
+    pub outcome: Option<BuildOutcome>,
+    /// The reason of the failure, and whether the source caused it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -149,32 +166,58 @@ pub struct ServiceStatus {
     pub url: Option<String>,
     pub ready: bool,
     pub replicas: u32,
-    /// The version that serves, or did last.
+    /// The version that serves, or served last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// What it was last seen to scale by.
+    /// The generation of the spec that serves, and its revision.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub generation: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+    /// The scaling settings that are in effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaling: Option<Scaling>,
 }
 
-impl Outcome {
-    /// What it comes to when a build fails so.
-    pub fn of(reason: Reason) -> Outcome {
+/// A revision, without its spec.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RevisionRef {
+    /// Increases by one with each revision of the function.
+    pub number: u64,
+    /// Generation of the spec.
+    pub generation: u64,
+    /// Without the secrets that it ran with.
+    pub version: String,
+    /// The content hash of its artifact.
+    pub artifact: String,
+    /// Hash of the version and the spec, without scaling and `paused`.
+    pub content: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl BuildOutcome {
+    /// The outcome of a build that failed for this reason.
+    pub fn of(reason: Reason) -> BuildOutcome {
         match reason {
-            Reason::BuildTimeout | Reason::BuildStalled => Outcome::Timeout,
-            Reason::BuildCancelled => Outcome::Cancelled,
-            Reason::BuildStopped => Outcome::Stopped,
-            _ => Outcome::Failed,
+            Reason::BuildTimeout | Reason::BuildStalled => BuildOutcome::Timeout,
+            Reason::BuildCancelled => BuildOutcome::Cancelled,
+            Reason::BuildStopped => BuildOutcome::Stopped,
+            _ => BuildOutcome::Failed,
         }
     }
 
     pub fn name(self) -> &'static str {
         match self {
-            Outcome::Completed => "completed",
-            Outcome::Failed => "failed",
-            Outcome::Timeout => "timeout",
-            Outcome::Cancelled => "cancelled",
-            Outcome::Stopped => "stopped",
+            BuildOutcome::Completed => "completed",
+            BuildOutcome::Failed => "failed",
+            BuildOutcome::Timeout => "timeout",
+            BuildOutcome::Cancelled => "cancelled",
+            BuildOutcome::Stopped => "stopped",
         }
     }
 }
@@ -209,7 +252,7 @@ impl Aspect {
 }
 
 impl Counters {
-    /// The next fetch and the next build belong to another build than the last ones.
+    /// Resets the numbers, because the next fetch and build belong to a new build.
     pub(crate) fn forget_tries(&mut self) {
         (self.fetch_try, self.build_try) = (0, 0);
     }
@@ -220,13 +263,23 @@ impl Status {
         self.conditions.iter().find(|condition| condition.aspect == aspect)
     }
 
-    /// Leaves what happened, and takes away what explains it.
+    /// Keeps the facts and drops the messages.
     pub(super) fn shorten(&mut self) {
         self.log_lines.clear();
         self.conditions.iter_mut().for_each(|condition| condition.message.clear());
         if let Some(build) = &mut self.build_status {
             build.error = None;
         }
+    }
+
+    /// The kept revisions and the candidate.
+    pub fn all_revisions(&self) -> impl Iterator<Item = &RevisionRef> {
+        self.revisions.iter().chain(self.candidate.as_deref())
+    }
+
+    /// The number of the next revision. The newest revision is always kept, so no number is reused.
+    pub fn next_revision(&self) -> u64 {
+        self.revisions.last().map_or(1, |newest| newest.number + 1)
     }
 
     pub fn is_true(&self, aspect: Aspect) -> bool {

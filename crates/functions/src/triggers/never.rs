@@ -1,9 +1,9 @@
-//! Filters that no event can match. Told only when certain: what is too large to look through counts as possible.
+//! Detects filters that no event can match. Filters that are too large to analyze count as possible.
 
 use klambda_core::event::SPEC_VERSION;
 use klambda_core::filter::{Comparisons, Filter};
 
-/// Ways in which filters may hold, looked through at most.
+/// Maximum number of combinations to analyze.
 const WAYS_MAX: usize = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) fn matches(filters: &[Filter]) -> bool {
     ways.is_some_and(|ways| ways.iter().all(contradicts))
 }
 
-/// The ways in which a filter holds, or does not; `None` where they are too many.
+/// The combinations in which a filter holds, or does not hold. `None` if there are too many.
 fn ways(filter: &Filter, holds: bool) -> Option<Vec<Way<'_>>> {
     match (filter, holds) {
         (Filter::Exact(given), _) => Some(compared(given, Test::Exact, holds)),
@@ -90,14 +90,14 @@ fn passes(text: &str, test: Test, expected: &str) -> bool {
     }
 }
 
-/// Whether `claim`, which must hold, rules `other` out.
+/// Whether `claim`, which must hold, excludes `other`.
 fn excludes(claim: &Claim<'_>, other: &Claim<'_>) -> bool {
     if claim.attribute != other.attribute || !claim.holds {
         return false;
     }
     match (claim.test, other.test) {
         (Test::Exact, _) => passes(claim.text, other.test, other.text) != other.holds,
-        // A longer beginning implies each shorter one; two that differ cannot both be.
+        // A longer prefix implies each shorter one. Two different prefixes exclude each other.
         (Test::Prefix, Test::Prefix) | (Test::Suffix, Test::Suffix) => match other.holds {
             true => {
                 !passes(claim.text, other.test, other.text) && !passes(other.text, claim.test, claim.text)
@@ -140,7 +140,7 @@ mod tests {
     }
 
     proptest! {
-        /// Never is said only of what no event matches: not one of these.
+        /// A filter reported as never matching must match none of these events.
         #[test]
         fn never_is_certain(filters in prop::collection::vec(filter(), 1..4)) {
             if matches(&filters) {

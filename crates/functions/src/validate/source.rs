@@ -1,4 +1,4 @@
-//! Sources: one of them, whole, and nothing in it that a command or a path could be bent with.
+//! Validates sources: exactly one, complete, and without text that could inject options into a command or escape a path.
 
 use super::{Faults, OBJECT_NAME, is_object_name};
 use crate::resource::{Git, Source, SourceType};
@@ -23,17 +23,17 @@ pub(super) fn check(source: &Source, is_typed: bool, faults: &mut Faults<'_>) {
     running(source, faults);
 }
 
-/// The one that the type names, and no other.
+/// Only the member of the source type may be set.
 fn members(source: &Source, faults: &mut Faults<'_>) {
     let kind = source.kind.name();
     for member in SourceType::ALL {
         let path = format!("spec.source.{}", member.name());
         match (member == source.kind, source.has(member)) {
-            (true, false) => faults.add(path, format!("missing: the source's type is {kind}")),
+            (true, false) => faults.add(path, format!("missing: the source type is {kind}")),
             (false, true) => {
                 faults.add(
                     path,
-                    format!("the source's type is {kind}: write type: {} or leave this out", member.name()),
+                    format!("the source type is {kind}: set type: {} or remove this field", member.name()),
                 );
             }
             _ => {}
@@ -58,12 +58,12 @@ fn objects(source: &Source, faults: &mut Faults<'_>) {
         faults.unless(
             is_endpoint(&minio.endpoint),
             path,
-            "must be host:port, or http:// or https:// and that",
+            "must be host:port, optionally with http:// or https://",
         );
     }
     if let Some(endpoint) = source.s3.as_ref().and_then(|s3| s3.endpoint.as_ref()) {
         let path = "spec.source.s3.endpoint";
-        faults.unless(is_endpoint(endpoint), path, "must be host:port, or http:// or https:// and that");
+        faults.unless(is_endpoint(endpoint), path, "must be host:port, optionally with http:// or https://");
     }
 }
 
@@ -78,24 +78,24 @@ fn check_git(git: &Git, faults: &mut Faults<'_>) {
     let path = "spec.source.git.url";
     let url = git.url.as_str();
     let scheme = GIT_SCHEMES.iter().find_map(|scheme| url.strip_prefix(scheme));
-    // As in git@host:path, which has no scheme.
+    // The form git@host:path has no scheme.
     let short = url.split_once(':').filter(|(host, rest)| host.contains('@') && !rest.starts_with("//"));
     let known = scheme.is_some_and(|rest| !rest.is_empty()) || short.is_some();
     let plain = url.len() <= TEXT_BYTES_MAX
         && !url.starts_with('-')
         && url.chars().all(|c| !c.is_control() && c != ' ');
-    faults.unless(!url.starts_with("file://"), path, "must not be a file: name a folder as type: folder");
+    faults.unless(!url.starts_with("file://"), path, "must not be a file URL: use type: folder instead");
     faults.unless(
         known && plain,
         path,
-        "must be a repository's URL, such as https://example.com/team/shop.git",
+        "must be the URL of a repository, such as https://example.com/team/shop.git",
     );
     let host = scheme.and_then(|rest| rest.split('/').next()).unwrap_or_default();
     let user = host.rsplit_once('@').map(|(user, _)| user).unwrap_or_default();
     faults.unless(
         !user.contains(':'),
         path,
-        "must not hold a password: put it into a secret and name that in secretRef",
+        "must not contain a password: store it in a secret and refer to it with secretRef",
     );
     if let Some(reference) = &git.reference {
         let fine = |c: char| !c.is_control() && !" ~^:?*[\\".contains(c);
@@ -105,7 +105,7 @@ fn check_git(git: &Git, faults: &mut Faults<'_>) {
     }
     if let Some(inside) = &git.path {
         let path = "spec.source.git.path";
-        let relative = "must be relative to the repository's root, without a / at its beginning";
+        let relative = "must be relative to the root of the repository, without a leading /";
         faults.unless(!inside.starts_with('/'), path, relative);
         let spelled = inside.split(['/', '\\']).all(|part| part != "..") && !inside.contains('\0');
         faults.unless(spelled, path, "must be a folder inside the repository, without ..");
@@ -119,7 +119,7 @@ fn code(source: &Source, faults: &mut Faults<'_>) {
         faults.unless(
             inline.code.len() <= CODE_BYTES_MAX,
             path,
-            "must be at most 1Mi: keep larger code in git or a bucket",
+            "must be at most 1Mi: store larger code in git or in a bucket",
         );
         let dependencies = inline.dependencies.as_deref().unwrap_or_default();
         let path = "spec.source.inline.dependencies";
@@ -128,7 +128,7 @@ fn code(source: &Source, faults: &mut Faults<'_>) {
     if let Some(folder) = &source.folder {
         let plain = folder.path.len() <= TEXT_BYTES_MAX && !folder.path.contains('\0');
         let fine = folder.path.starts_with('/') && plain;
-        faults.unless(fine, "spec.source.folder.path", "must be a folder's whole path, beginning with /");
+        faults.unless(fine, "spec.source.folder.path", "must be an absolute path, starting with /");
     }
 }
 
@@ -151,11 +151,11 @@ fn running(source: &Source, faults: &mut Faults<'_>) {
             path,
             "must be an http:// or https:// URL",
         );
-        faults.unless(!host.contains('@'), path, "must not hold a user or password");
+        faults.unless(!host.contains('@'), path, "must not contain a user name or password");
     }
 }
 
-/// The name of an image or of a registry: never something that a command could take for an option.
+/// A valid name of an image or registry. It never looks like a command-line option.
 pub(super) fn is_image(text: &str) -> bool {
     let fine =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'/' | b':' | b'@');

@@ -1,4 +1,4 @@
-//! What a plan does in each case that its specification names.
+//! One test for each case in the specification of the planner.
 
 use crate::platform::Platform;
 use crate::{created, git, inline};
@@ -9,7 +9,7 @@ use klambda_functions::failure::{Failure, LINES_MAX, Reason};
 use klambda_functions::observed::VersionState;
 use klambda_functions::plan::Action;
 use klambda_functions::platform::Task;
-use klambda_functions::resource::{Aspect, Outcome, Phase, Resource, STATUS_BYTES_MAX, Truth};
+use klambda_functions::resource::{Aspect, BuildOutcome, Phase, Resource, STATUS_BYTES_MAX, Truth};
 use klambda_functions::{request, write};
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ fn says(resource: &Resource, aspect: Aspect) -> (Truth, &str) {
     (condition.status, &condition.reason)
 }
 
-fn outcome(platform: &Platform) -> Option<Outcome> {
+fn outcome(platform: &Platform) -> Option<BuildOutcome> {
     platform.resource().status.build_status.as_ref().and_then(|build| build.outcome)
 }
 
@@ -63,7 +63,7 @@ fn a_function_goes_from_pending_to_ready_and_tells_each_step() {
     platform.check_events();
 }
 
-/// Whatever is said by whom: next to what may be written there is room for it.
+/// A status leaves room for the largest spec, whatever its messages contain.
 #[test]
 fn a_status_is_bounded() {
     let noise = "\u{1}".repeat(100_000);
@@ -84,7 +84,7 @@ fn a_status_is_bounded() {
     platform.observed.subscription.as_mut().unwrap().fault = Some(noise.clone());
     platform.settle();
     let mut resource = platform.resource().clone();
-    // What is not said of a function at a URL: everything at once.
+    // A function at a URL does not use all conditions, so the test sets all of them.
     for aspect in Aspect::ALL {
         let now = Millis(1);
         conditions::set(&mut resource.status.conditions, aspect, Saying::no("Noise", noise.clone()), 1, now);
@@ -93,7 +93,7 @@ fn a_status_is_bounded() {
     assert_eq!(resource.status.log_lines.len(), LINES_MAX);
     let added = write::delete(&resource, Millis(1)).to_stored().len() - resource.asked_bytes();
     assert!(added < STATUS_BYTES_MAX - 1024, "{added}");
-    assert!(failure().message().ends_with("ask for a rebuild."), "the advice is not cut");
+    assert!(failure().message().ends_with("run `klambda rebuild`."), "the advice is not truncated");
 }
 
 #[test]
@@ -113,9 +113,9 @@ fn a_failed_build_leaves_the_old_version_serving() {
     assert_eq!(resource.status.log_lines.len(), LINES_MAX);
     assert_eq!(resource.status.log_lines.last().unwrap(), "line 49");
     let message = &resource.status.condition(Aspect::BuildReady).unwrap().message;
-    assert_eq!(message, "index.js:1. Correct the code at the place that the log lines name.");
+    assert_eq!(message, "index.js:1. Fix the error shown in the build log.");
     assert_eq!(platform.count(kinds::BUILD_FAILED), 1);
-    assert_eq!(platform.phases, [Phase::Building, Phase::Deploying, Phase::Ready], "it stays ready");
+    assert_eq!(platform.phases, [Phase::Building, Phase::Deploying, Phase::Ready], "the phase stays Ready");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_version_that_will_not_start_leaves_the_old_one_serving() {
     platform.step(false);
     platform.built(Ok(()));
     platform.step(false);
-    assert_eq!(platform.observed.versions.len(), 2, "the new one is started beside the old");
+    assert_eq!(platform.observed.versions.len(), 2, "the new version starts beside the old one");
     platform.started(Err(Failure::new(Reason::HandlerNotFound, "index.handler is not exported")));
     platform.settle();
     assert_eq!(platform.phase(), Some(Phase::Ready));
@@ -135,12 +135,12 @@ fn a_version_that_will_not_start_leaves_the_old_one_serving() {
     update(&mut platform, code("three"));
     platform.settle();
     assert_eq!(says(platform.resource(), Aspect::DeployReady), (Truth::True, "Deployed"));
-    assert_eq!(platform.observed.versions.len(), 1, "what failed and what is old are gone");
+    assert_eq!(platform.observed.versions.len(), 1, "the failed and the old version are removed");
     assert_ne!(platform.observed.serving().unwrap().version, old);
     assert_eq!(platform.count(kinds::SERVICE_UPDATED), 1);
 }
 
-/// They may be secrets, and whoever subscribes to these events sees them.
+/// Values may be secrets, and every subscriber sees these events.
 #[test]
 fn values_of_the_environment_are_not_told() {
     let mut manifest = inline("one");
@@ -151,7 +151,7 @@ fn values_of_the_environment_are_not_told() {
     update(&mut platform, json!({ "spec": { "env": [{ "name": "PLAIN", "value": "hush-again" }] } }));
     platform.settle();
     let told: Vec<String> = platform.events.iter().map(|event| format!("{event:?}")).collect();
-    assert!(told.iter().any(|event| event.contains("PLAIN")), "names are told");
+    assert!(told.iter().any(|event| event.contains("PLAIN")), "events contain the names");
     assert!(!told.iter().any(|event| event.contains("hush")), "{told:#?}");
 }
 
@@ -167,7 +167,7 @@ fn only_what_must_be_done_again_is() {
 
     update(&mut platform, json!({ "spec": { "env": [{ "name": "A", "value": "1" }] } }));
     platform.settle();
-    assert_eq!(platform.builds(), 1, "another environment is no other build");
+    assert_eq!(platform.builds(), 1, "a changed environment needs no new build");
     assert_ne!(platform.observed.serving().unwrap().version, version);
 
     update(&mut platform, code("two"));
@@ -175,7 +175,7 @@ fn only_what_must_be_done_again_is() {
     assert_eq!(platform.builds(), 2);
     update(&mut platform, code("one"));
     platform.settle();
-    assert_eq!(platform.builds(), 2, "what was built before is not built again");
+    assert_eq!(platform.builds(), 2, "known content is not built again");
     assert_eq!(says(platform.resource(), Aspect::BuildReady), (Truth::True, "AlreadyBuilt"));
 
     update(&mut platform, json!({ "spec": { "runtime": { "handler": "main.run" } } }));
@@ -185,7 +185,7 @@ fn only_what_must_be_done_again_is() {
     request::rebuild(&mut resource, "again");
     platform.resource = Some(resource);
     platform.settle();
-    assert_eq!(platform.builds(), 4, "asked for, it is");
+    assert_eq!(platform.builds(), 4, "a requested rebuild builds again");
     assert_eq!(platform.phase(), Some(Phase::Ready));
 }
 
@@ -205,7 +205,7 @@ fn what_may_pass_is_tried_three_times() {
     assert_eq!((platform.count(kinds::BUILD_STARTED), platform.count(kinds::BUILD_FAILED)), (1, 1));
     platform.restarted();
     platform.settle();
-    assert_eq!(platform.phase(), Some(Phase::Failed), "a restart does not try for ever");
+    assert_eq!(platform.phase(), Some(Phase::Failed), "a restart does not retry forever");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn no_try_begins_after_twenty_seconds() {
     platform.now = Millis(1000 + 19_500);
     platform.built(Err(Failure::new(Reason::DependencyFailed, "registry unreachable")));
     platform.step(false);
-    assert_eq!(outcome(&platform), Some(Outcome::Failed));
+    assert_eq!(outcome(&platform), Some(BuildOutcome::Failed));
     assert_eq!(platform.phase(), Some(Phase::Failed));
 }
 
@@ -226,13 +226,13 @@ fn timeout_cancel_and_stop_are_outcomes_of_their_own() {
     assert_eq!(platform.wake_at, Some(Millis(1000 + 30 * 60_000)));
     platform.now = platform.wake_at.unwrap();
     platform.step(false);
-    assert_eq!((outcome(&platform), platform.phase()), (Some(Outcome::Timeout), Some(Phase::Failed)));
+    assert_eq!((outcome(&platform), platform.phase()), (Some(BuildOutcome::Timeout), Some(Phase::Failed)));
     assert_eq!(platform.count(kinds::BUILD_TIMEOUT), 1);
-    assert_eq!(platform.observed.build, None, "it is ended");
+    assert_eq!(platform.observed.build, None, "the build is cancelled");
 
     for (ask, ended, kind) in [
-        (request::cancel_build as fn(&mut Resource), Outcome::Cancelled, kinds::BUILD_CANCELLED),
-        (request::stop_builds, Outcome::Stopped, kinds::BUILD_STOPPED),
+        (request::cancel_build as fn(&mut Resource), BuildOutcome::Cancelled, kinds::BUILD_CANCELLED),
+        (request::stop_builds, BuildOutcome::Stopped, kinds::BUILD_STOPPED),
     ] {
         let mut platform = Platform::new(created(&inline("one")));
         platform.step(false);
@@ -242,9 +242,9 @@ fn timeout_cancel_and_stop_are_outcomes_of_their_own() {
         assert_eq!(platform.count(kind), 1);
         update(&mut platform, code("two"));
         platform.settle();
-        let held = ended == Outcome::Stopped;
+        let held = ended == BuildOutcome::Stopped;
         let expected = if held { Phase::Pending } else { Phase::Ready };
-        assert_eq!(platform.phase(), Some(expected), "stopped holds what comes, cancelled does not");
+        assert_eq!(platform.phase(), Some(expected), "stop holds later builds, cancel does not");
         request::rebuild(platform.resource.as_mut().unwrap(), "go");
         platform.settle();
         assert_eq!(platform.phase(), Some(Phase::Ready));
@@ -268,13 +268,17 @@ fn what_only_waits_for_others_does_not_run_out_of_time() {
         assert_eq!((platform.phase(), platform.wake_at), (Some(Phase::Building), None));
         assert_eq!(says(platform.resource(), aspect), (Truth::Unknown, "WaitingForSlot"));
         let message = &platform.resource().status.condition(aspect).unwrap().message;
-        assert_eq!(message, "It waits for a build slot; 2 were before it when it came.");
+        assert_eq!(message, "Waiting for a build slot; queued behind 2 other builds");
         platform.queued(false);
         platform.step(false);
-        assert_eq!(platform.wake_at, Some(platform.now + 30 * 60_000), "its time begins with it");
+        assert_eq!(
+            platform.wake_at,
+            Some(platform.now + 30 * 60_000),
+            "the timeout counts from the start of the build"
+        );
         platform.now = platform.wake_at.unwrap();
         platform.step(false);
-        assert_eq!(outcome(&platform), Some(Outcome::Timeout));
+        assert_eq!(outcome(&platform), Some(BuildOutcome::Timeout));
         platform.check_events();
     }
 }
@@ -362,10 +366,10 @@ fn deletion_drains_then_ends_then_forgets() {
     assert_eq!(platform.phase(), Some(Phase::Deleting));
     assert_eq!(platform.wake_at, Some(until));
     assert!(platform.observed.subscription.as_ref().unwrap().draining);
-    assert!(platform.observed.serving().is_some(), "what waits is still delivered");
+    assert!(platform.observed.serving().is_some(), "pending events are still delivered");
     platform.now = until;
     platform.step(false);
-    assert_eq!(platform.observed.subscription, None, "what is left becomes dead letters");
+    assert_eq!(platform.observed.subscription, None, "the remaining events become dead letters");
     platform.settle();
     assert_eq!(platform.resource, None);
     let told = platform.kinds();
@@ -375,7 +379,11 @@ fn deletion_drains_then_ends_then_forgets() {
     let mut platform = ready(&inline("one"));
     platform.resource = Some(write::delete(platform.resource(), platform.now));
     platform.settle();
-    assert_eq!((platform.resource, platform.now < until), (None, true), "nothing waits: no need to");
+    assert_eq!(
+        (platform.resource, platform.now < until),
+        (None, true),
+        "without pending events the deletion does not wait"
+    );
 }
 
 #[test]
@@ -410,7 +418,7 @@ fn what_is_built_elsewhere_is_only_deployed() {
 #[test]
 fn events_go_to_what_serves_until_the_new_version_does() {
     let target = |platform: &mut Platform| {
-        // Forgotten, so that it is asked for again.
+        // Forgets the subscription, so that the plan requests it again.
         platform.observed.subscription = None;
         let plan = klambda_functions::plan::plan(
             platform.resource(),
@@ -431,7 +439,7 @@ fn events_go_to_what_serves_until_the_new_version_does() {
 
     let elsewhere = json!({ "type": "url", "url": url, "inline": null });
     update(&mut platform, json!({ "spec": { "source": elsewhere, "runtime": null } }));
-    assert_eq!(target(&mut platform), function, "it does not answer there yet");
+    assert_eq!(target(&mut platform), function, "the URL does not respond yet");
     platform.settle();
     assert_eq!(target(&mut platform), url);
 
@@ -441,7 +449,7 @@ fn events_go_to_what_serves_until_the_new_version_does() {
     platform.step(false);
     platform.built(Err(Failure::new(Reason::SyntaxError, "no")));
     platform.step(false);
-    assert_eq!(target(&mut platform), url, "what is here is not built");
+    assert_eq!(target(&mut platform), url, "the local code is not built yet");
     update(&mut platform, code("three"));
     platform.settle();
     assert_eq!(target(&mut platform), function);

@@ -1,11 +1,11 @@
-//! Custom resource definitions keep to the rules that an API server has for them.
+//! The custom resource definitions follow the rules of an API server.
 
-use klambda_functions::crd::{definition, definitions};
-use klambda_functions::resource::Kind;
+use klambda_core::subscription::Document;
+use klambda_functions::crd::definitions;
 use serde_json::{Map, Value, json};
 
-/// The members of `JSONSchemaProps` that a structural schema may use and that ours does.
-const WORDS: [&str; 17] = [
+/// The members of `JSONSchemaProps` that a structural schema may use and that our schemas use.
+const WORDS: [&str; 20] = [
     "additionalProperties",
     "default",
     "description",
@@ -13,7 +13,10 @@ const WORDS: [&str; 17] = [
     "format",
     "items",
     "maxItems",
+    "maxLength",
+    "maxProperties",
     "maximum",
+    "minLength",
     "minimum",
     "pattern",
     "properties",
@@ -37,7 +40,7 @@ impl Rules {
     }
 
     fn schema(&mut self, schema: &Value, path: &str) {
-        let Some(schema) = schema.as_object() else { return self.fault(path, "is no schema") };
+        let Some(schema) = schema.as_object() else { return self.fault(path, "is not a schema") };
         for word in schema.keys().filter(|word| !WORDS.contains(&word.as_str()) && *word != MAP_KEYS) {
             self.fault(path, format!("may not use {word}"));
         }
@@ -49,7 +52,7 @@ impl Rules {
             let property = name.as_str().and_then(|name| schema.get("properties")?.get(name));
             match property {
                 None => self.fault(path, format!("requires {name}, which it does not have")),
-                // It would be filled in before anybody looks whether it is there.
+                // The default would be filled in before the check for required members.
                 Some(property) if property.get("default").is_some() => {
                     self.fault(path, format!("requires {name}, which has a default"));
                 }
@@ -65,16 +68,17 @@ impl Rules {
     fn kind(&mut self, schema: &Map<String, Value>, path: &str) {
         let kind = schema.get("type").and_then(Value::as_str);
         let either = schema.get("x-kubernetes-int-or-string") == Some(&json!(true));
+        let open = schema.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(true));
         match kind {
             Some(kind) if !TYPES.contains(&kind) => self.fault(path, format!("has type {kind}")),
             Some(_) if either => self.fault(path, "has a type beside int-or-string"),
-            None if !either => self.fault(path, "has no type"),
+            None if !either && !open => self.fault(path, "has no type"),
             _ => {}
         }
         if kind == Some("object")
             && !schema.contains_key("properties")
             && !schema.contains_key("additionalProperties")
-            && schema.get("x-kubernetes-preserve-unknown-fields") != Some(&json!(true))
+            && !open
         {
             self.fault(path, "would lose all its members");
         }
@@ -102,12 +106,12 @@ impl Rules {
         }
         for rule in schema.get("x-kubernetes-validations").and_then(Value::as_array).into_iter().flatten() {
             if !rule["rule"].is_string() || !rule["message"].is_string() {
-                self.fault(path, format!("has a rule without words: {rule}"));
+                self.fault(path, format!("has a rule without a message: {rule}"));
             }
         }
     }
 
-    /// Whether a default fits its own schema.
+    /// Checks that a default fits its own schema.
     fn value(&mut self, schema: &Value, value: &Value, path: &str) {
         let fits = match schema["type"].as_str() {
             Some("object") => value.is_object(),
@@ -147,27 +151,57 @@ fn definitions_keep_to_the_rules_of_structural_schemas() {
             let path = column["jsonPath"].as_str().unwrap();
             let place = path.replace('.', "/properties/");
             let is_known = path.starts_with(".metadata") || schema.pointer(&place).is_some();
-            assert!(is_known, "{path} is no member");
+            assert!(is_known, "{path} is not a member");
         }
     }
 }
 
 #[test]
 fn definitions_are_named_as_manifests_name_them() {
-    let function = definition(Kind::LambdaFunction);
+    let definitions = definitions();
+    let [function, agent, subscription] = definitions.as_slice() else { panic!("three kinds") };
     assert_eq!(function["metadata"]["name"], "lambdafunctions.lambda.knative.io");
+    assert_eq!(subscription["metadata"]["name"], "subscriptions.lambda.knative.io");
     assert_eq!(function["spec"]["names"]["kind"], "LambdaFunction");
-    assert_eq!(function["spec"]["versions"][0]["name"], "v1alpha1");
-    let required = |kind: Kind| {
-        let definition = definition(kind);
-        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-        schema["properties"]["spec"]["required"].clone()
+    assert_eq!(subscription["spec"]["names"]["kind"], "Subscription");
+    let version = |definition: &Value| definition["spec"]["versions"][0].clone();
+    assert_eq!(version(function)["name"], "v1alpha1");
+    let required = |definition: &Value| {
+        version(definition)["schema"]["openAPIV3Schema"]["properties"]["spec"]["required"].clone()
     };
-    assert_eq!(required(Kind::LambdaFunction), json!(["source"]));
-    assert_eq!(required(Kind::LambdaAgent), Value::Null, "an agent may be applied before it has a source");
+    assert_eq!(required(function), json!(["source"]));
+    assert_eq!(required(agent), Value::Null, "an agent may be applied before it has a source");
+    assert_eq!(required(subscription), json!(["target"]));
 }
 
-/// The checks themselves see what they are for.
+/// The definition contains the default of every field, and a description of each bound.
+#[test]
+fn the_definition_of_subscriptions_has_defaults_and_bounds() {
+    let definition = definitions().pop().expect("the definition of subscriptions");
+    let spec = definition.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec").expect("spec");
+    let minimal = json!({ "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": { "name": "a" },
+        "spec": { "target": { "url": "http://h/" } } });
+    let minimal = Document::parse(&minimal).expect("valid").to_json();
+    for (name, value) in
+        minimal["spec"].as_object().expect("fields").iter().filter(|(name, _)| *name != "target")
+    {
+        assert_eq!(spec["properties"][name]["default"], *value, "{name}");
+    }
+    let of = |place: &str| spec.pointer(&place.replace('/', "/properties/")).cloned().unwrap_or_default();
+    assert_eq!(
+        of("/orderingPolicy")["default"],
+        Value::Null,
+        "it has no meaning for unordered subscriptions"
+    );
+    assert_eq!(of("/retry/timeout")["description"], "Timeout of one attempt. Between 1ms and 1h.");
+    assert_eq!(of("/retry/attempts")["pattern"], "^unlimited$");
+    assert_eq!(of("/concurrency")["maximum"], 65_536);
+    assert_eq!(of("/backlog/onFull")["enum"], json!(["lag", "reject", "drop"]));
+    let rules = of("/orderingPolicy/sequence")["x-kubernetes-validations"].clone();
+    assert_eq!(rules[0]["rule"], "has(self.attribute) != has(self.pointer)");
+}
+
+/// The checks above detect schemas that break a rule.
 #[test]
 fn a_schema_that_breaks_a_rule_is_faulted() {
     let broken = [

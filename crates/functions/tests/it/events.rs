@@ -1,14 +1,14 @@
-//! The 17 types: each emitted one reads as what it is, and received ones act.
+//! The 17 event types: each emitted event parses as its type, and received commands act.
 
 use crate::platform::Platform;
 use crate::{created, git};
 use klambda_core::event::{Data as EventData, Event, Form as DataForm};
-use klambda_core::kinds::Kind;
+use klambda_core::kinds::EventKind;
 use klambda_core::time::Millis;
 use klambda_functions::events::{
     Command, Data, Identity, Named, ParserStatus, build_event, command, kind_of, parse_data,
 };
-use klambda_functions::resource::{Form, Kind as ResourceKind};
+use klambda_functions::resource::{Form, ResourceKind};
 use klambda_functions::write;
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ fn what_is_emitted_reads_as_its_type() {
     platform.resource = Some(write::delete(platform.resource(), platform.now));
     platform.settle();
     for event in &platform.events {
-        let kind = Kind::parse(&event.kind).unwrap();
+        let kind = EventKind::parse(&event.kind).unwrap();
         let data: Value = serde_json::from_slice(&event.data.as_ref().unwrap().bytes).unwrap();
         let parsed = parse_data(kind, &data);
         assert!(parsed.is_ok(), "{kind:?}: {parsed:?}");
@@ -49,13 +49,13 @@ fn what_is_emitted_reads_as_its_type() {
 
 #[test]
 fn every_type_has_its_data() {
-    for kind in Kind::ALL {
+    for kind in EventKind::ALL {
         let faults = parse_data(*kind, &json!({})).unwrap_err();
         assert!(!faults.is_empty(), "{kind:?}");
         assert_eq!(parse_data(*kind, &json!([])).unwrap_err()[0].to_string(), "data: must be an object");
     }
     let faults = parse_data(
-        Kind::StatusUpdated,
+        EventKind::StatusUpdated,
         &json!({ "function_name": 1, "phase": "Redy", "health_status": "ill" }),
     );
     let faults: Vec<String> = faults.unwrap_err().iter().map(ToString::to_string).collect();
@@ -72,12 +72,12 @@ fn every_type_has_its_data() {
 #[test]
 fn the_same_transition_has_the_same_id() {
     let resource = created(&git("https://h/shop.git"));
-    let made = |transition: u64, kind: Kind| {
+    let made = |transition: u64, kind: EventKind| {
         build_event(&Identity::of(&resource, transition), kind, &json!({}), Millis(transition)).id
     };
-    assert_eq!(made(1, Kind::BuildStarted), made(1, Kind::BuildStarted));
-    assert_ne!(made(1, Kind::BuildStarted), made(2, Kind::BuildStarted));
-    assert_ne!(made(1, Kind::BuildStarted), made(1, Kind::BuildFailed));
+    assert_eq!(made(1, EventKind::BuildStarted), made(1, EventKind::BuildStarted));
+    assert_ne!(made(1, EventKind::BuildStarted), made(2, EventKind::BuildStarted));
+    assert_ne!(made(1, EventKind::BuildStarted), made(1, EventKind::BuildFailed));
 }
 
 #[test]
@@ -119,14 +119,17 @@ fn received_events_act() {
     {
         assert_eq!(command(&event(silent, &json!("x")), "default"), Ok(None), "{silent}");
     }
-    assert_eq!(kind_of("lambda.health.check"), Some(Kind::HealthCheck));
+    assert_eq!(kind_of("lambda.health.check"), Some(EventKind::HealthCheck));
 }
 
 #[test]
 fn invalid_data_is_told() {
     assert_eq!(
         told("lambda.function.created", json!({ "kind": "Function" })),
-        ["data.kind: unknown kind `Function`: known are LambdaFunction, LambdaAgent", "data.spec: missing",]
+        [
+            "data.kind: unknown kind `Function`: expected one of LambdaFunction, LambdaAgent",
+            "data.spec: missing",
+        ]
     );
     assert_eq!(told("lambda.function.deleted", json!({})), ["data.name: missing"]);
     assert_eq!(told("lambda.build.started", json!({ "function_name": "A b", "namespace": "-" })).len(), 2);
@@ -147,14 +150,14 @@ fn invalid_data_is_told() {
             [
                 format!("data.status: must be {kind} in an event of this type"),
                 "data.build_id: must be a string".to_owned(),
-                "data.duration_seconds: must be a number, not negative".to_owned(),
-                "data.who: unknown member `who`: known are function_name, namespace, kind, build_id, job_name, \
+                "data.duration_seconds: must be a number of at least 0".to_owned(),
+                "data.who: unknown member `who`: expected one of function_name, namespace, kind, build_id, job_name, \
                  image_uri, status, error, duration_seconds"
                     .to_owned(),
             ]
         );
     }
-    // What is wrong with a function is told together with what is wrong around it.
+    // The faults of a function and of the data around it are reported together.
     let created =
         json!({ "nmae": "f", "name": "A b", "status": 1, "spec": { "source": { "type": "inlin" }, "x": 1 } });
     assert_eq!(
@@ -162,7 +165,7 @@ fn invalid_data_is_told() {
             .iter()
             .map(|fault| &fault[..fault.find(':').unwrap()])
             .collect::<Vec<_>>(),
-        ["data.status", "data.spec.source.type", "data.spec.x", "data.name", "data.nmae"]
+        ["data.status", "data.name", "data.spec.source.type", "data.spec.x", "data.nmae"]
     );
     assert_eq!(
         told("lambda.function.updated", json!({ "name": "f", "spec": [], "metadata": 1, "stat": 1 })),

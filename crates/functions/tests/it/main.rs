@@ -1,5 +1,5 @@
-//! Functions as others use them: manifests in, plans out, run against a small model of a platform.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on may stop")]
+//! Functions through the public interface: manifests in, plans out, run against a small model of a platform.
+#![expect(clippy::unwrap_used, reason = "a failed test may panic")]
 
 mod cases;
 mod definitions;
@@ -7,6 +7,8 @@ mod events;
 mod manifests;
 mod platform;
 mod random;
+mod revisions;
+mod secrets;
 mod writes;
 
 use klambda_core::time::Millis;

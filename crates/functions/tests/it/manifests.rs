@@ -1,7 +1,8 @@
-//! Manifests as people write them.
+//! Manifests as users write them.
 
+use klambda_core::subscription::Ordering;
 use klambda_functions::defaults::{self, Amounts};
-use klambda_functions::resource::{Form, Kind, Language, Ordering, Resource};
+use klambda_functions::resource::{Form, Language, Resource, ResourceKind};
 use klambda_functions::scalar::{Cpu, Duration, Size};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -79,7 +80,7 @@ fn defaults_are_filled_in() {
     assert_eq!(spec["scaling"], scaling);
     assert_eq!(spec["build"], json!({ "timeout": "30m" }));
     assert_eq!((&spec["ordering"], &spec["triggers"][0]["broker"]), (&json!("unordered"), &json!("default")));
-    assert_eq!(spec.get("resources"), None, "a limit that nobody wrote is not one");
+    assert_eq!(spec.get("resources"), None, "only written limits are limits");
     let expected = Amounts {
         request_memory: Size::mebi(32),
         request_cpu: Cpu { millis: 25 },
@@ -95,7 +96,7 @@ fn the_first_agent_manifest_applies_as_written() {
         "apiVersion: lambda.knative.dev/v1alpha1\nkind: LambdaAgent\nmetadata:\n  name: test-ordered\nspec:\n  ordering: ordered\n  # ... rest of spec\n",
     );
     let resource = Resource::parse(&manifest, Form::Manifest).unwrap();
-    assert_eq!((resource.kind, resource.spec.ordering), (Kind::LambdaAgent, Ordering::Ordered));
+    assert_eq!((resource.kind, resource.spec.ordering), (ResourceKind::LambdaAgent, Ordering::Ordered));
     let mut platform = crate::platform::Platform::new(crate::created(&manifest));
     platform.settle();
     let status = &platform.resource().status;
@@ -107,7 +108,7 @@ fn the_first_agent_manifest_applies_as_written() {
         told(&function),
         [
             "apiVersion: must be lambda.knative.io/v1alpha1",
-            "spec.source: missing: say where the code is, such as type: inline or type: git",
+            "spec.source: missing: set a source, such as type: inline or type: git",
         ]
     );
 }
@@ -164,53 +165,53 @@ spec:
 "#,
     );
     let expected = [
-        "sepc: unknown field `sepc`: did you mean `spec`?",
         "apiVersion: must be lambda.knative.io/v1alpha1",
         "metadata.labels.team: must be a string",
+        "metadata.name: a name must have 1 to 63 of the characters a-z, 0-9 and -, and must begin and end with a letter or digit",
         "metadata.nmae: unknown field `nmae`: did you mean `name`?",
+        "sepc: unknown field `sepc`: did you mean `spec`?",
     ];
     let faults = told(&manifest);
-    assert_eq!(faults[..4], expected);
+    assert_eq!(faults[..5], expected);
     for fault in [
-        "metadata.name: a name has 1 to 63 of a-z, 0-9 and -, and begins and ends with a letter or digit",
-        "spec.source.minio: the source's type is git: write type: minio or leave this out",
-        "spec.source.minio.accessKey: secrets are not written into a manifest: put it into a secret and name that in secretRef",
-        "spec.source.minio.secretKey: secrets are not written into a manifest: put it into a secret and name that in secretRef",
-        "spec.source.git.url: must not hold a password: put it into a secret and name that in secretRef",
+        "spec.source.minio: the source type is git: set type: minio or remove this field",
+        "spec.source.minio.accessKey: do not write secrets into a manifest: use a secret and name it in secretRef",
+        "spec.source.minio.secretKey: do not write secrets into a manifest: use a secret and name it in secretRef",
+        "spec.source.git.url: must not contain a password: store it in a secret and refer to it with secretRef",
         "spec.source.git.ref: must be a branch, a tag or a commit",
         "spec.source.git.path: must be a folder inside the repository, without ..",
         "spec.runtime.language: unknown value `nodjs`: did you mean `nodejs`?",
         "spec.runtime.version: must be a string: write \"22\"",
         "spec.runtime.handler: must be file.function, such as index.handler",
-        "spec.scaling.minReplicas: must not be more than maxReplicas",
+        "spec.scaling.minReplicas: must not be greater than maxReplicas",
         "spec.scaling.targetConcurrency: must be between 1 and 10000",
         "spec.scaling.scaleToZeroGracePeriod: must be between 0s and 1h",
         "spec.scaling.maxReplica: unknown field `maxReplica`: did you mean `maxReplicas`?",
-        "spec.resources.requests.memory: must not be more than the limit",
-        "spec.resources.limits.cpu: is no share of a processor: write 250m, 0.5 or 2",
-        "spec.env[0].name: must be letters, digits and _, and not begin with a digit",
-        "spec.env[1].name: is set by the platform: take another name",
-        "spec.env[2]: give either value or valueFrom, not both",
+        "spec.resources.requests.memory: must not be greater than the limit",
+        "spec.resources.limits.cpu: is not a CPU quantity: write 250m, 0.5 or 2",
+        "spec.env[0].name: must contain only letters, digits and _, and must not start with a digit",
+        "spec.env[1].name: is reserved for the platform: use another name",
+        "spec.env[2]: set either value or valueFrom, not both",
         "spec.env[2].valueFrom.secretKeyRef.key: missing",
-        "spec.env[3].name: `B` is given twice",
-        "spec.triggers[0]: give either filter or filters, not both",
+        "spec.env[3].name: `B` is set twice",
+        "spec.triggers[0]: set either filter or filters, not both",
         "spec.triggers[0].filters[0].exact.type: must not be empty",
-        "spec.triggers[1].filter: needs a type, a source or both",
+        "spec.triggers[1].filter: set type, source or both",
         "spec.triggers[2].filters[0].prefx: unknown filter dialect `prefx`: did you mean `prefix`?",
         "spec.build.timeout: must be between 1s and 24h",
-        "spec.build.tag: must be letters, digits, -, _ and ., at most 128",
+        "spec.build.tag: must be at most 128 letters, digits, -, _ and .",
         "spec.build.registry: must be host/path without https://",
-        "spec.orderingPolicy: has no meaning without ordering: ordered; set that or leave this out",
+        "spec.orderingPolicy: requires ordering: ordered; set ordering or remove orderingPolicy",
         "spec.retry.attempts: must be a whole number from 1, or unlimited",
         "spec.retry.backof: unknown field `backof`: did you mean `backoff`?",
         "spec.concurrency: must be between 1 and 65536",
     ] {
-        assert!(faults.iter().any(|told| told == fault), "not told: {fault}\n{faults:#?}");
+        assert!(faults.iter().any(|told| told == fault), "not reported: {fault}\n{faults:#?}");
     }
     assert_eq!(faults.len(), 36, "{faults:#?}");
 }
 
-/// What is wrong is told once, at its place, and nothing that only follows from it.
+/// A fault is reported once, at its place, without faults that only follow from it.
 #[test]
 fn a_fault_is_told_for_what_it_is() {
     let source = |source: &str| {
@@ -222,12 +223,19 @@ fn a_fault_is_told_for_what_it_is() {
     };
     let kinds = source("{ type: inlin, inline: { code: x } }");
     assert_eq!(kinds, ["spec.source.type: unknown value `inlin`: did you mean `inline`?"]);
+    let keyed = |key: &str| {
+        told(&yaml(&format!(
+            "apiVersion: lambda.knative.io/v1alpha1\nkind: LambdaAgent\nmetadata: {{ name: f }}\nspec: {{ ordering: ordered, orderingPolicy: {{ key: {key} }} }}"
+        )))
+    };
+    assert_eq!(keyed("{ attribute: X }").len(), 1);
+    assert_eq!(keyed("{}"), ["spec.orderingPolicy.key: must have an attribute or a pointer"]);
     let file = source("{ type: git, git: { url: 'file:///srv/shop.git', path: /greeter/ } }");
     assert_eq!(
         file,
         [
-            "spec.source.git.url: must not be a file: name a folder as type: folder",
-            "spec.source.git.path: must be relative to the repository's root, without a / at its beginning",
+            "spec.source.git.path: must be relative to the root of the repository, without a leading /",
+            "spec.source.git.url: must not be a file URL: use type: folder instead",
         ]
     );
 }
@@ -249,7 +257,7 @@ fn arbitrary() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever stands anywhere, reading ends with a resource or with faults, and what was read reads back.
+    /// Any document parses to a resource or to faults, and a parsed resource can be serialized and parsed again.
     #[test]
     fn no_document_panics(
         value in arbitrary(),

@@ -1,28 +1,32 @@
-//! A platform in memory: does what it is told, and what tests tell it happened. Every plan is checked on its way.
+//! An in-memory platform: performs tasks, and lets tests report their results. It checks every plan.
 
 use klambda_core::event::Event;
 use klambda_core::kinds;
 use klambda_core::time::Millis;
-use klambda_functions::failure::Failure;
+use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::hash;
 use klambda_functions::observed::*;
 use klambda_functions::plan::{Action, Limits, Plan, plan};
 use klambda_functions::platform::Task;
 use klambda_functions::resource::{Condition, Phase, Resource};
-use std::collections::BTreeSet;
+use klambda_functions::revision::Revision;
+use klambda_functions::secrets::base;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub struct Platform {
-    /// None once it is removed.
+    /// `None` after the resource is removed.
     pub resource: Option<Resource>,
     pub observed: Observed,
     pub now: Millis,
     pub limits: Limits,
     pub events: Vec<Event>,
     pub wake_at: Option<Millis>,
-    /// Builds that began, by artifact and number; and the numbers of all tries.
+    /// The builds that started, by artifact and number; and the numbers of all tries.
     builds: BTreeSet<(String, u64)>,
     tries: BTreeSet<u64>,
     pub phases: Vec<Phase>,
+    /// As a control plane stores them: by number, with the status that names them.
+    pub revisions: BTreeMap<u64, Revision>,
 }
 
 impl Platform {
@@ -37,6 +41,7 @@ impl Platform {
             builds: BTreeSet::new(),
             tries: BTreeSet::new(),
             phases: Vec::new(),
+            revisions: BTreeMap::new(),
         }
     }
 
@@ -48,7 +53,7 @@ impl Platform {
         self.resource.as_ref().map(|resource| resource.status.phase)
     }
 
-    /// Plans, checks, stores; does it unless the actions get lost. Says whether anything was asked for.
+    /// Plans, checks and stores; performs the actions unless they are lost. Returns whether there were actions.
     pub fn step(&mut self, lost: bool) -> bool {
         let Some(resource) = self.resource.clone() else { return false };
         let made = plan(&resource, &self.observed, &self.limits, self.now);
@@ -57,6 +62,7 @@ impl Platform {
         self.events.extend(made.events);
         let resource = Resource { status: made.status, counters: made.counters, ..resource };
         self.check_again(&resource, &made.actions);
+        self.keep_revisions(&resource);
         if self.phases.last() != Some(&resource.status.phase) {
             self.phases.push(resource.status.phase);
         }
@@ -67,33 +73,66 @@ impl Platform {
         !made.actions.is_empty()
     }
 
-    /// Planning the same once more tells nothing new.
+    /// Planning again without a change emits no events.
     fn check_again(&self, resource: &Resource, actions: &[Action]) {
         let again = plan(resource, &self.observed, &self.limits, self.now);
-        assert_eq!(again.events, [], "events are told once");
+        assert_eq!(again.events, [], "events are emitted once");
         assert_eq!(
             (&again.status, again.counters),
             (&resource.status, resource.counters),
-            "it settles at once"
+            "a second plan changes nothing"
         );
         let lasting = |action: &&Action| !matches!(action, Action::Platform(Task::CancelBuild { .. }));
         let (before, after): (Vec<&Action>, Vec<&Action>) =
             (actions.iter().filter(lasting).collect(), again.actions.iter().filter(lasting).collect());
-        assert_eq!(before, after, "what was lost is asked for again");
+        assert_eq!(before, after, "lost actions are requested again");
+    }
+
+    fn keep_revisions(&mut self, resource: &Resource) {
+        let (before, status) = (self.resource().status.clone(), &resource.status);
+        let numbers: Vec<u64> = status.revisions.iter().map(|kept| kept.number).collect();
+        assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
+        assert!(numbers.len() <= self.limits.revisions_max);
+        let newest = before.revisions.last().map_or(0, |kept| kept.number);
+        assert!(numbers.last().copied().unwrap_or(0) >= newest, "numbers are not used twice");
+        if let Some(serving) = self.observed.serving().filter(|_| !resource.is_deleting()) {
+            assert!(
+                status.revisions.iter().any(|kept| kept.version == base(&serving.version)),
+                "what serves is kept"
+            );
+        }
+        self.revisions.retain(|number, _| status.all_revisions().any(|kept| kept.number == *number));
+        for kept in status.all_revisions().filter(|kept| !before.all_revisions().any(|known| known == *kept))
+        {
+            self.revisions.insert(kept.number, Revision::of(resource, kept, self.now));
+        }
+    }
+
+    /// As the API does it; says whether there is such a revision.
+    pub fn rollback(&mut self, number: u64) -> bool {
+        let is_kept = self.resource().status.revisions.iter().any(|kept| kept.number == number);
+        let Some(revision) = self.revisions.get(&number).filter(|_| is_kept) else { return false };
+        let Ok(written) = revision.restore(self.resource()) else { return false };
+        self.resource = Some(written.resource);
+        true
     }
 
     fn check(&self, before: &Resource, made: &Plan) {
         let serving = self.observed.serving().is_some();
         if !before.is_deleting() {
-            assert_eq!(made.status.phase == Phase::Ready, serving, "ready is what serves");
+            assert_eq!(
+                made.status.phase == Phase::Ready,
+                serving,
+                "the phase is Ready if and only if a version serves"
+            );
             let retired = |version: &Version| {
                 made.actions.contains(&Task::Retire { version: version.version.clone() }.into())
             };
             let left = self.observed.versions.iter().any(|version| version.is_serving() && !retired(version));
-            assert_eq!(left, serving, "the last version that serves stays");
+            assert_eq!(left, serving, "the last serving version stays");
         }
         if let Some(at) = made.wake_at {
-            assert!(at > self.now, "waking is ahead");
+            assert!(at > self.now, "the wake time is in the future");
         }
         for condition in &made.status.conditions {
             self.check_time(before.status.condition(condition.aspect), condition);
@@ -130,7 +169,7 @@ impl Platform {
     fn perform(&mut self, task: Task) {
         let scaling = self.resource().spec.scaling;
         match task {
-            Task::Forget => unreachable!("the control plane asks for it when the resource is gone"),
+            Task::Forget => unreachable!("only the control plane sends this, after the resource is removed"),
             Task::Fetch { inputs, number } => self.fetch(inputs, number),
             Task::Build { inputs, number, hash } => self.build(inputs, number, hash),
             Task::CancelBuild { .. } => self.cancel(),
@@ -173,7 +212,7 @@ impl Platform {
         self.observed.build = Some(BuildRun { inputs, hash, number, state: BuildState::Running });
     }
 
-    /// At most three, none begun later than 20 s after the first; one that got lost may be asked for again later.
+    /// At most three tries start, none later than 20 s after the first. A lost try may be requested again later.
     fn check_try(&mut self, number: u64) {
         let build = self.resource().status.build_status.clone().unwrap();
         assert!(build.attempts <= self.limits.tries_max, "more than three tries");
@@ -188,7 +227,7 @@ impl Platform {
         self.observed.build.take_if(|run| run.state.is_open());
     }
 
-    /// What runs has to wait after all, or what waits begins.
+    /// A running task has to wait after all, or a waiting one starts.
     pub fn queued(&mut self, waits: bool) {
         if let Some(fetch) = self.observed.source.as_mut().filter(|fetch| fetch.state.is_open()) {
             fetch.state = if waits { FetchState::Waiting { before: 2 } } else { FetchState::Running };
@@ -201,7 +240,10 @@ impl Platform {
     pub fn fetched(&mut self, outcome: Result<&str, Failure>) {
         if let Some(fetch) = self.observed.source.as_mut().filter(|fetch| fetch.state.is_open()) {
             fetch.state = match outcome {
-                Ok(digest) => FetchState::Done { digest: format!("{}-{digest}", fetch.inputs) },
+                Ok(digest) => FetchState::Done {
+                    digest: format!("{}-{digest}", fetch.inputs),
+                    commit: Some(digest.to_owned()),
+                },
                 Err(failure) => FetchState::Failed(failure),
             };
         }
@@ -247,13 +289,13 @@ impl Platform {
         self.observed.versions.retain(|version| !version.is_retiring());
     }
 
-    /// The process that observes starts anew: what ran in it is gone, what is on disk is not.
+    /// Restarts the platform: running tasks are lost, files on disk are not.
     pub fn restarted(&mut self) {
         let Observed { artifacts, subscription, .. } = std::mem::take(&mut self.observed);
         self.observed = Observed { artifacts, subscription, ..Observed::default() };
     }
 
-    /// Lets everything that is under way end well until nothing is asked for any more.
+    /// Completes all running tasks successfully until the plan has no more actions.
     pub fn settle(&mut self) {
         for _ in 0..200 {
             let asked = self.step(false);
@@ -265,12 +307,21 @@ impl Platform {
             if asked || before != self.observed {
                 continue;
             }
-            match self.wake_at.filter(|_| self.resource.is_some()) {
+            match self.wake_at.filter(|_| self.resource.is_some() && !self.lacks_secret()) {
                 Some(at) => self.now = at,
                 None => return,
             }
         }
-        panic!("never settles: {:#?}", self.resource);
+        panic!("the plan never settles: {:#?}", self.resource);
+    }
+
+    /// Then it is planned again and again until the secret exists.
+    fn lacks_secret(&self) -> bool {
+        self.resource()
+            .status
+            .conditions
+            .iter()
+            .any(|condition| condition.reason == Reason::SecretNotFound.name())
     }
 
     pub fn kinds(&self) -> Vec<&str> {
@@ -285,10 +336,10 @@ impl Platform {
         self.builds.len()
     }
 
-    /// Each transition once, numbered without a hole, and in an order that makes sense.
+    /// Each transition is reported once, numbered without gaps, in a valid order.
     pub fn check_events(&self) {
         let ids: BTreeSet<&str> = self.events.iter().map(|event| event.id.as_str()).collect();
-        assert_eq!(ids.len(), self.events.len(), "ids are told once");
+        assert_eq!(ids.len(), self.events.len(), "ids are unique");
         let mut building = false;
         for (index, event) in self.events.iter().enumerate() {
             let sequence = event.attribute("sequence").unwrap();
@@ -296,7 +347,7 @@ impl Platform {
             assert_eq!(event.kind == kinds::FUNCTION_CREATED, index == 0);
             match event.kind.as_str() {
                 kinds::BUILD_STARTED => {
-                    assert!(!building, "a build begins while one runs");
+                    assert!(!building, "a build started while another one runs");
                     building = true;
                 }
                 kinds::BUILD_COMPLETED
@@ -304,7 +355,7 @@ impl Platform {
                 | kinds::BUILD_TIMEOUT
                 | kinds::BUILD_CANCELLED
                 | kinds::BUILD_STOPPED => {
-                    assert!(building, "a build ends that did not begin");
+                    assert!(building, "a build ended that had not started");
                     building = false;
                 }
                 kinds::SERVICE_CREATED => assert!(!self.kinds()[..index].contains(&kinds::SERVICE_CREATED)),

@@ -1,4 +1,4 @@
-//! Random changes, failures, crashes and losses: whatever comes, a function ends somewhere, and the rules hold on the way.
+//! Random changes, failures, crashes and lost actions: a function always reaches a final state, and the rules hold.
 
 use crate::platform::Platform;
 use crate::{created, git, inline};
@@ -13,6 +13,9 @@ use serde_json::{Value, json};
 enum Op {
     Update(Value),
     Rebuild(u8),
+    Rollback(u64),
+    /// The secrets that the function runs with change.
+    Rotate(u8),
     Stop,
     Cancel,
     Fetched(Option<Reason>, u8),
@@ -25,7 +28,7 @@ enum Op {
     Restart,
     Wait(u64),
     Wake,
-    /// Actions of this plan are never carried out.
+    /// The actions of this plan are lost.
     Lost,
     Delete,
 }
@@ -56,6 +59,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => update().prop_map(Op::Update),
         1 => any::<u8>().prop_map(Op::Rebuild),
+        1 => (1..6u64).prop_map(Op::Rollback),
+        1 => (0..3u8).prop_map(Op::Rotate),
         1 => Just(Op::Stop),
         1 => Just(Op::Cancel),
         4 => (prop::option::weighted(0.4, reason()), 0..2u8).prop_map(|(reason, n)| Op::Fetched(reason, n)),
@@ -87,6 +92,8 @@ fn run(platform: &mut Platform, op: Op) {
             }
         }
         Op::Rebuild(id) => request::rebuild(resource, &id.to_string()),
+        Op::Rollback(number) => drop(platform.rollback(number)),
+        Op::Rotate(number) => platform.observed.secrets.run = format!("db={number}@1;"),
         Op::Stop => request::stop_builds(resource),
         Op::Cancel => request::cancel_build(resource),
         Op::Fetched(None, n) => platform.fetched(Ok(&n.to_string())),
@@ -124,14 +131,14 @@ proptest! {
         platform.check_events();
         match platform.phase() {
             None => prop_assert_eq!(platform.kinds().last().copied(), Some(kinds::FUNCTION_DELETED)),
-            // Held back by somebody who stopped builds.
+            // Builds are stopped on request.
             Some(Phase::Pending) => prop_assert!(request::are_builds_stopped(platform.resource())),
             Some(phase) => prop_assert!(matches!(phase, Phase::Ready | Phase::Failed), "{:?}", phase),
         }
         if platform.phase() == Some(Phase::Failed) {
             let conditions = &platform.resource().status.conditions;
             let said = conditions.iter().any(|c| c.status == klambda_functions::resource::Truth::False);
-            prop_assert!(said, "a failure is explained: {conditions:?}");
+            prop_assert!(said, "a condition must explain the failure: {conditions:?}");
         }
         if platform.resource.is_some() {
             platform.resource = Some(write::delete(platform.resource(), platform.now));

@@ -1,8 +1,8 @@
-//! Creating, merging, applying, and what is refused.
+//! Create, merge, apply, and rejected writes.
 
 use crate::{birth, created, inline};
 use klambda_core::time::Millis;
-use klambda_functions::resource::{Counters, Form, Kind, Resource};
+use klambda_functions::resource::{Counters, Form, Resource, ResourceKind};
 use klambda_functions::write::{
     Change, LAST_APPLIED, Refused, Written, apply, check_version, create, delete, update,
 };
@@ -20,7 +20,7 @@ fn a_name_is_derived_and_what_the_server_gives_is_its_own() {
         "metadata": { "uid": "mine", "generation": 9, "creationTimestamp": "2020-01-01T00:00:00Z" },
         "spec": { "source": { "minio": { "bucket": "code", "key": "functions/my-function.zip" } }, "runtime": { "language": "go" } },
     });
-    let resource = create(&body, Form::Body(Kind::LambdaFunction), birth(5000)).unwrap();
+    let resource = create(&body, Form::Body(ResourceKind::LambdaFunction), birth(5000)).unwrap();
     let metadata = &resource.metadata;
     assert_eq!((metadata.name.as_str(), metadata.namespace.as_str()), ("my-function", "default"));
     assert_eq!((metadata.uid.as_str(), metadata.generation), ("uid-1", 1));
@@ -43,7 +43,7 @@ fn a_partial_spec_is_merged() {
     let labelled = update(&live, &json!({ "metadata": { "labels": { "team": "shop" } } })).unwrap();
     assert_eq!((labelled.change, labelled.resource.metadata.generation), (Change::Metadata, 1));
     let back = update(&written.resource, &json!({ "spec": { "scaling": null } })).unwrap();
-    assert_eq!(back.resource.spec.scaling.max_replicas, 50, "taken out is the default");
+    assert_eq!(back.resource.spec.scaling.max_replicas, 50, "a removed field has its default");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn what_must_not_change_does_not() {
     };
     assert_eq!(
         invalid(json!({ "metadata": { "name": "b" } })),
-        "metadata.name: cannot be changed: create another and delete this one"
+        "metadata.name: cannot be changed: create a new resource and delete this one"
     );
     assert_eq!(
         invalid(json!({ "spec": { "scaling": { "maxReplica": 1 } } })),
@@ -89,13 +89,13 @@ fn the_same_file_twice_changes_nothing() {
     .unwrap();
     file["spec"]["scaling"] = json!({ "targetConcurrency": 2 });
     let merged = applied(Some(&other.resource), &file).resource;
-    assert_eq!(merged.spec.scaling.max_replicas, 50, "what the file no longer says goes");
+    assert_eq!(merged.spec.scaling.max_replicas, 50, "fields removed from the file are removed");
     assert_eq!(merged.spec.scaling.target_concurrency, 2);
-    assert!(merged.spec.retry.is_some(), "what others set stays");
+    assert!(merged.spec.retry.is_some(), "fields set by others stay");
     assert_eq!(merged.metadata.annotations.get("who").map(String::as_str), Some("else"));
     assert_eq!(merged.metadata.generation, 3);
 
-    // As with kubectl, a part that goes as a whole takes along what others set in it.
+    // As with kubectl, removing a whole part also removes the fields that others set in it.
     let other = update(&merged, &json!({ "spec": { "scaling": { "maxReplicas": 7 } } })).unwrap();
     file["spec"].as_object_mut().unwrap().remove("scaling");
     let merged = applied(Some(&other.resource), &file).resource;
@@ -150,7 +150,7 @@ fn file() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// After any files, the last one decides, as if it were the first; and applied again it changes nothing.
+    /// After any sequence of files, the last one decides, as if it were the first. Applying it again changes nothing.
     #[test]
     fn the_last_file_decides(files in prop::collection::vec(file(), 1..5)) {
         let mut live: Option<Resource> = None;
@@ -168,17 +168,17 @@ proptest! {
     }
 }
 
-/// Counters are kept, and neither shown nor taken from anybody.
+/// Counters are stored, not shown, and not read from documents.
 #[test]
 fn counters_are_stored_and_not_shown() {
     let mut resource = created(&inline("code"));
-    resource.counters = Counters { transitions: 7, tries: 3, fetch_try: 2, build_try: 3 };
+    resource.counters = Counters { transitions: 7, tries: 3, fetch_try: 2, build_try: 3, source_secrets: 5 };
     assert_eq!(Resource::from_stored(&resource.to_stored()).unwrap(), resource);
     let shown = resource.to_json();
     let mut names = BTreeSet::new();
     collect_names(&shown, &mut names);
     collect_names(&klambda_functions::schema::open_api(resource.kind), &mut names);
-    let hidden = ["counters", "transitions", "tries", "fetchTry", "buildTry"];
+    let hidden = ["counters", "transitions", "tries", "fetchTry", "buildTry", "sourceSecrets"];
     assert!(hidden.iter().all(|name| !names.contains(*name)), "{shown:#}");
     let body =
         json!({ "status": { "transitions": 99, "tries": 99 }, "spec": { "scaling": { "maxReplicas": 2 } } });

@@ -1,4 +1,4 @@
-//! What all functions share: deadlines, the list of changes, how many replicas run.
+//! State that all functions share: deadlines, the list of changes, the number of running replicas.
 
 use super::good::Good;
 use super::proofs::Proofs;
@@ -12,13 +12,13 @@ use std::time::Instant;
 pub struct Desk {
     pub good: Good,
     pub proofs: Proofs,
-    /// When a function is to be looked at. One that was looked at sooner leaves a stale entry behind, which is skipped.
+    /// When to check a function. A function that was checked earlier leaves a stale entry, which is skipped.
     deadlines: BinaryHeap<Reverse<(Instant, Arc<str>)>>,
-    /// Functions that changed; each is in here once at most.
+    /// Functions that changed. Each appears at most once.
     pub changed: VecDeque<Arc<str>>,
     running: usize,
     running_max: usize,
-    /// Functions that wanted a replica when there were too many.
+    /// Functions that needed a replica while the limit was reached.
     starved: VecDeque<Arc<str>>,
     next_replica: u64,
     pub next_ticket: u64,
@@ -58,7 +58,7 @@ impl Desk {
         }
     }
 
-    /// An artifact has answered, whoever has started it.
+    /// An artifact has responded for any function.
     pub fn proved(&mut self, artifact: &str, now: Instant, shared: &Shared) {
         self.good.remember(artifact);
         for function in self.proofs.succeeded(artifact) {
@@ -66,7 +66,7 @@ impl Desk {
         }
     }
 
-    /// A function no longer tries whether an artifact answers.
+    /// A function stops testing whether an artifact responds.
     pub fn given_up(
         &mut self,
         artifact: &Arc<str>,
@@ -80,7 +80,7 @@ impl Desk {
         }
     }
 
-    /// A number for a new replica, if there may be one more. Else its function is looked at when there may.
+    /// The number of a new replica, if the limit allows one. Otherwise the function is checked again when a replica stops.
     pub fn claim(&mut self, function: &Arc<str>) -> Option<u64> {
         if self.running >= self.running_max {
             if !self.starved.contains(function) {
@@ -92,16 +92,16 @@ impl Desk {
         Some(self.number())
     }
 
-    /// A number for what does not run here.
+    /// The number of a replica that does not run here.
     pub fn number(&mut self) -> u64 {
         self.next_replica += 1;
         self.next_replica
     }
 
-    /// A replica that was claimed is gone.
+    /// A claimed replica has stopped.
     pub fn give_back(&mut self, now: Instant, shared: &Shared) {
         self.running -= 1;
-        // All of them: the first may not want it any more. Those that still get none come here again.
+        // Check all of them: the first may not need a replica any more. Functions that still get none are added again.
         for function in std::mem::take(&mut self.starved) {
             self.look_at(now, &function, shared);
         }

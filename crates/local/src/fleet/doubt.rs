@@ -1,26 +1,26 @@
-//! Replicas that owe an answer: a call ended without one, or none came for longer than a call may take. They are asked
-//! whether they are up, and get no calls until they say so.
+//! Replicas that owe a response: a call ended without one, or none came for longer than the call timeout. The fleet sends
+//! them a health check, and no calls until they respond.
 //!
-//! One that does not say so at once has others started in its place. It may be deep in a call that is within its time,
-//! so it is ended only when it has been silent for as long as a call may take. One that is still starting keeps its time
-//! to start while it has calls; what is started in its place gets calls when it is up, for a call may be what keeps it
-//! from starting.
+//! If a replica does not respond quickly, others are started in its place. It may still be busy with a call within its
+//! timeout, so it is killed only after it was silent for the whole call timeout. A starting replica keeps its start timeout
+//! while it has calls. The replicas started in its place receive calls only when they are up, because a call may be what
+//! blocks the start.
 
 use super::desk::Desk;
 use super::function::Function;
 use super::probe::{self, Expect};
 use super::replica::{Order, Replica, Stage};
 use super::{Doubts, Endpoint, Run, Shared, Version};
-use klambda_core::address::Address;
+use klambda_core::address::ReplicaAddress;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What wrappers are told of how long a call may take, and what they take for it where nothing is said.
+/// The variable that tells wrappers the call timeout, and the timeout that they use without it.
 const CALL_MAX: &str = "KLAMBDA_TIMEOUT_MS";
 const CALL_MAX_DEFAULT: Duration = Duration::from_secs(30);
 
 impl Version {
-    /// How long a replica of it may be silent while it has calls.
+    /// How long a replica may be silent while it has calls.
     pub(super) fn silence_max(&self, doubts: Doubts) -> Duration {
         let environment = match &self.run {
             Run::Process(command) => &command.environment[..],
@@ -34,7 +34,7 @@ impl Version {
 }
 
 impl Function {
-    /// Asks those that have been silent for too long with calls open, and sees to the next time.
+    /// Checks replicas that were silent for too long while they had calls, and sets the next deadline.
     pub(super) fn doubt_silent(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
         let mut next: Option<Instant> = None;
         for index in 0..self.replicas.len() {
@@ -58,12 +58,12 @@ impl Function {
         deployed.map_or(CALL_MAX_DEFAULT, |deployed| deployed.silence_max)
     }
 
-    /// A replica that was idle has a call now.
+    /// An idle replica received a call.
     pub(super) fn owes(&mut self, ordinal: u64, shared: &Shared, desk: &mut Desk, now: Instant) {
         self.look_by(now + self.silence_max(ordinal), shared, desk);
     }
 
-    /// A replica is to say whether it is up.
+    /// Sends a health check to a replica.
     pub(super) fn doubt(&mut self, index: usize, shared: &Arc<Shared>) {
         let replica = &mut self.replicas[index];
         let Some(Endpoint::Local(address)) = &replica.endpoint else { return };
@@ -93,11 +93,11 @@ impl Function {
         self.replicas.iter_mut().find(|replica| replica.id == id && doubted(replica.stage))
     }
 
-    /// It did not say so at once.
+    /// The replica did not respond quickly.
     fn silent(&mut self, id: u64, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
         let Some(replica) = self.doubted(id) else { return };
         replica.stage = Stage::Silent;
-        tracing::info!(function = &*self.name, replica = id, "A replica does not answer.");
+        tracing::info!(function = &*self.name, replica = id, "Replica does not respond");
         self.changed(shared, desk);
         self.look(shared, desk, now);
     }
@@ -116,7 +116,7 @@ struct Question {
     shared: Arc<Shared>,
     function: Arc<str>,
     replica: u64,
-    address: Address,
+    address: ReplicaAddress,
     expect: Expect,
     silence_max: Duration,
     starting: bool,

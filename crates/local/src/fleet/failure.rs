@@ -1,4 +1,4 @@
-//! Why a version does not run, in one word, in a sentence, and with the last it said.
+//! Why a version does not run: a reason, a message and the last log lines.
 
 use crate::process::Exit;
 use klambda_core::time::Millis;
@@ -29,16 +29,16 @@ pub struct Failure {
     pub last_lines: Vec<String>,
 }
 
-/// How many of the last lines are kept with a failure.
+/// Number of log lines that are kept with a failure.
 pub const LAST_LINES: usize = 20;
 
-/// A handler that cannot be loaded (`EX_CONFIG`).
+/// The exit code (`EX_CONFIG`) of a wrapper that cannot load its handler.
 const EXIT_NOT_LOADED: i32 = 78;
 
-/// How the life of a replica came to its end.
+/// How a replica ended.
 #[derive(Debug)]
 pub enum End {
-    /// It was no longer wanted.
+    /// It was stopped on purpose.
     Stopped,
     Exited {
         exit: Exit,
@@ -56,7 +56,7 @@ pub enum End {
     },
 }
 
-/// What a wrapper prints before it ends with the code above.
+/// The line that a wrapper prints before it exits with the code above.
 #[derive(Deserialize)]
 struct NotLoaded {
     reason: String,
@@ -65,7 +65,7 @@ struct NotLoaded {
 }
 
 impl Failure {
-    /// The failure that this end is by itself, and whether starting again could change it soon.
+    /// The failure that this end means, and whether a restart can help soon.
     pub fn of(end: End) -> Option<(Failure, bool)> {
         Some(match end {
             End::Stopped => return None,
@@ -76,13 +76,13 @@ impl Failure {
             },
             End::NeverAnswered { last_lines } => {
                 let message =
-                    "it did not answer GET /healthz within its start timeout; look at its logs".into();
+                    "the process did not answer GET /healthz within its start timeout; check its log".into();
                 (Failure { reason: Reason::NeverAnswered, message, exit_code: None, last_lines }, false)
             }
             End::NotResponding { last_lines } => {
                 let message =
-                    "it no longer answered, not even GET /healthz, for longer than a call may take; \
-                               look for what blocks it"
+                    "the process stopped responding, even to GET /healthz, for longer than the call timeout; \
+                               find the code that blocks it"
                         .into();
                 (Failure { reason: Reason::NotResponding, message, exit_code: None, last_lines }, true)
             }
@@ -92,14 +92,14 @@ impl Failure {
         })
     }
 
-    /// For the function's log, as the wrappers write theirs.
+    /// A line for the log of the function, in the format of the wrappers.
     pub fn log_line(&self, function: &str) -> String {
         let (namespace, name) = function.split_once('/').unwrap_or(("default", function));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as u64);
         serde_json::json!({
             "time": Millis(now).rfc3339(),
             "level": "error",
-            "message": format!("A replica ended: {}", self.message),
+            "message": format!("Replica ended: {}", self.message),
             "function": name,
             "namespace": namespace,
             "reason": self.reason,
@@ -107,27 +107,27 @@ impl Failure {
         .to_string()
     }
 
-    /// The same, as the last of many in a row.
+    /// The same failure, as the last of several in a row.
     pub fn in_a_loop(mut self, ends: u32) -> Failure {
         if self.reason == Reason::Crashed {
             self.reason = Reason::CrashLoop;
         }
-        self.message = format!("{ends} times in a row {}", self.message);
+        self.message = format!("{ends} times in a row, {}", self.message);
         self
     }
 }
 
 fn crashed(exit: Exit, last_lines: Vec<String>) -> Failure {
     let (reason, advice) = match exit.out_of_memory.is_some() {
-        true => (Reason::OutOfMemory, "raise resources.limits.memory or use less"),
-        false => (Reason::Crashed, "look at its last lines"),
+        true => (Reason::OutOfMemory, "raise resources.limits.memory or use less memory"),
+        false => (Reason::Crashed, "check its last log lines"),
     };
-    Failure { reason, message: format!("it {exit}; {advice}"), exit_code: exit.code, last_lines }
+    Failure { reason, message: format!("the process {exit}; {advice}"), exit_code: exit.code, last_lines }
 }
 
 fn not_found(last_lines: Vec<String>) -> Failure {
-    let said = last_lines.last().cloned().unwrap_or_else(|| "its program was not found".into());
-    let message = format!("{said}; install it or choose another runtime");
+    let said = last_lines.last().cloned().unwrap_or_else(|| "the program was not found".into());
+    let message = format!("{said}; install the program or choose another runtime");
     let exit_code = Some(crate::child::EXIT_NOT_FOUND);
     Failure { reason: Reason::StartFailed, message, exit_code, last_lines }
 }
@@ -136,7 +136,7 @@ fn not_loaded(last_lines: Vec<String>) -> Failure {
     let said = last_lines.iter().rev().find_map(|line| serde_json::from_str::<NotLoaded>(line).ok());
     let (reason, message) = match said {
         Some(said) => (named(&said.reason), said.message),
-        None => (Reason::LoadError, "the handler could not be loaded; look at its last lines".into()),
+        None => (Reason::LoadError, "the handler could not be loaded; check the last log lines".into()),
     };
     Failure { reason, message, exit_code: Some(EXIT_NOT_LOADED), last_lines }
 }

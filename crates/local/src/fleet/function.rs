@@ -1,4 +1,4 @@
-//! One function: what is deployed of it, what runs of it, and who waits for it. Called with the fleet's lock held.
+//! One function: its deployed versions, its replicas, and the callers that wait. Called with the lock of the fleet held.
 
 use super::desk::Desk;
 use super::failure::Failure;
@@ -20,15 +20,15 @@ pub use requests::Entered;
 
 pub struct Function {
     pub(super) name: Arc<str>,
-    /// Oldest first: what serves, and what is to follow it. What was good once is gone when its successor is.
+    /// Oldest first: the serving version and its successor. A good version is removed when its successor becomes good.
     pub(super) versions: Vec<Deployed>,
     pub(super) replicas: Vec<Replica>,
     pub(super) waiters: VecDeque<Waiter>,
     logs: Option<Arc<Logs>>,
-    /// The next deadline that was asked for.
+    /// The next requested deadline.
     look_at: Option<Instant>,
     deleting: bool,
-    /// In the list of changes already.
+    /// Whether it is already in the list of changes.
     pub(super) changed: bool,
     next_ordinal: u64,
 }
@@ -39,12 +39,12 @@ pub struct Waiter {
     pub answer: oneshot::Sender<Result<Grant, Error>>,
 }
 
-/// One request's right to a replica.
+/// The right of one request to use a replica.
 #[derive(Clone, Debug)]
 pub struct Grant {
     pub replica: u64,
     pub endpoint: Endpoint,
-    /// The replica had yet to come up.
+    /// The replica was still starting.
     pub early: bool,
 }
 
@@ -77,7 +77,7 @@ impl Function {
 
     pub fn deploy(&mut self, version: Version, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
         self.changed(shared, desk);
-        // What was to follow and never did is passed over.
+        // A successor that never became good is replaced.
         if self.versions.last().is_some_and(|newest| !newest.good && newest.version.id != version.id)
             && let Some(passed_over) = self.versions.pop()
         {
@@ -97,7 +97,7 @@ impl Function {
             Run::Remote(url) => Some(url.clone()),
             _ => None,
         };
-        // Where nothing runs there is nothing to hand over: an artifact that has answered needs no other proof.
+        // If nothing runs, there is nothing to hand over, so an artifact that has responded before counts as good.
         let good = remote.is_some() || (idle && desk.good.contains(&version.artifact));
         let ordinal = self.next_ordinal;
         self.next_ordinal += 1;
@@ -129,7 +129,7 @@ impl Function {
         self.drop_elsewhere(shared);
     }
 
-    /// What does not run here has nobody to tell of its end.
+    /// Replicas at a URL have no task that reports their end.
     fn drop_elsewhere(&mut self, shared: &Shared) {
         let ended = |replica: &Replica| {
             replica.orders.is_none() && replica.stage == Stage::Draining && replica.in_flight == 0
@@ -149,7 +149,7 @@ impl Function {
         self.look_by(Instant::now() + drain, shared, desk);
     }
 
-    /// A replica says that it is up: for the first time, or when it was in doubt.
+    /// A replica reports that it is up: for the first time, or in answer to a health check.
     pub fn became_ready(&mut self, id: u64, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
         let Some(replica) = self.replicas.iter_mut().find(|replica| replica.id == id) else { return };
         if matches!(replica.stage, Stage::Ready | Stage::Draining) {
@@ -184,7 +184,7 @@ impl Function {
         self.serve_waiters(shared, desk, now);
     }
 
-    /// A replica is gone; its requests are broken already, and their leases end without it.
+    /// A replica has stopped. Its requests are already broken, and their leases end without it.
     pub fn ended(
         &mut self,
         id: u64,
@@ -197,14 +197,14 @@ impl Function {
         let replica = self.replicas.swap_remove(index);
         let deployed = self.versions.iter_mut().find(|deployed| deployed.ordinal == replica.ordinal);
         if let (Some((failure, again)), Some(deployed)) = (failure, deployed) {
-            tracing::info!(function = &*self.name, version = &*deployed.version.id, %failure, "A replica ended.");
+            tracing::info!(function = &*self.name, version = &*deployed.version.id, %failure, "Replica ended");
             let line = failure.log_line(&self.name);
             deployed.ended(failure, again, replica.answered, shared.options.restarts, now);
             if deployed.failed {
                 desk.given_up(&deployed.version.artifact, &self.name, true, now, shared);
             }
             self.logs(shared.options.logs).push(id, Stream::Stderr, &line);
-            // The next answer of any of them tells that it is over.
+            // The next response of any replica shows that the problem is over.
             let others = self.replicas.iter_mut().filter(|other| other.ordinal == replica.ordinal);
             others.for_each(|other| other.answered = false);
         }
@@ -222,7 +222,7 @@ impl Function {
         shared.gone.notify_waiters();
     }
 
-    /// Which version requests go to: the newest that is good, else the newest.
+    /// The version that receives requests: the newest good one, else the newest.
     pub(super) fn route(&self) -> Option<usize> {
         self.versions.iter().rposition(|deployed| deployed.good).or(self.versions.len().checked_sub(1))
     }
@@ -262,7 +262,7 @@ impl Function {
             self.look_at = None;
         }
         if self.deleting {
-            // Its time to drain is over, also for requests to elsewhere.
+            // The drain time is over, also for requests to URLs.
             self.replicas.retain(|replica| replica.orders.is_some());
             shared.gone.notify_waiters();
         }
@@ -271,7 +271,7 @@ impl Function {
 }
 
 impl Drop for Function {
-    /// Who follows its logs is told that no more will come.
+    /// Tells log followers that no more lines will come.
     fn drop(&mut self) {
         if let Some(logs) = &self.logs {
             logs.close();

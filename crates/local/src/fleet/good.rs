@@ -1,5 +1,5 @@
-//! Which artifacts have once started and answered. A file of lines that is only appended to; lines of what was
-//! forgotten begin with `-`. It is not synced: a line lost with the power costs one more start.
+//! Records which artifacts have responded once, in an append-only text file. A line that starts with `-` removes an
+//! artifact. The file is not synced: a lost line costs one extra start.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -22,7 +22,7 @@ impl Good {
             Err(error) => return Err(error),
         };
         let mut artifacts = HashSet::new();
-        // What has no end of line was cut off.
+        // A line without a line end is incomplete.
         for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             match line.strip_prefix('-') {
                 Some(forgotten) => artifacts.remove(forgotten),
@@ -52,12 +52,12 @@ impl Good {
 
     fn note(&mut self, line: String) {
         if let Err(error) = self.file.write_all(line.as_bytes()) {
-            tracing::warn!(%error, "It is not noted that an artifact works; it will be started once more.");
+            tracing::warn!(%error, "Could not record that an artifact works; it will be tested again");
         }
     }
 }
 
-/// Without what was forgotten, so that the file does not grow from start to start.
+/// Drops removed artifacts, so that the file does not grow with every start.
 fn rewrite(path: &Path, artifacts: &HashSet<Box<str>>) -> io::Result<()> {
     let next = path.with_extension("next");
     let lines: String = artifacts.iter().map(|artifact| format!("{artifact}\n")).collect();

@@ -1,4 +1,4 @@
-//! Keeps the time for all functions: one task, asleep until the next deadline.
+//! Waits for the deadlines of all functions in one task.
 
 use super::{Shared, State};
 use std::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ pub async fn run(shared: Weak<Shared>, wake: Arc<Notify>) {
     }
 }
 
-/// Looks at every function whose time has come; answers when the next one's does.
+/// Checks every function that is due, and returns the next deadline.
 fn keep(shared: &Arc<Shared>) -> Option<Instant> {
     let mut state = shared.lock();
     let State { functions, desk, .. } = &mut *state;

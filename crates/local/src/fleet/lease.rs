@@ -1,15 +1,15 @@
-//! A request's hold on a replica, from before it is sent until it has ended.
+//! The hold of a request on a replica, from before it is sent until it has ended.
 
 use super::failure::{End, Failure};
 use super::function::{Entered, Grant};
 use super::replica::{Replica, Stage};
 use super::{Endpoint, Error, Fleet, Shared, State};
-use klambda_core::address::Address;
+use klambda_core::address::ReplicaAddress;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Letting go of it ends the request.
+/// Dropping it ends the request.
 pub struct Lease {
     shared: Arc<Shared>,
     function: Arc<str>,
@@ -22,8 +22,8 @@ impl Lease {
         &self.grant.endpoint
     }
 
-    /// Of what runs on this machine.
-    pub fn address(&self) -> Option<&Address> {
+    /// The address of a replica on this machine.
+    pub fn address(&self) -> Option<&ReplicaAddress> {
         self.grant.endpoint.address()
     }
 
@@ -31,7 +31,7 @@ impl Lease {
         self.grant.replica
     }
 
-    /// Whether the replica has yet to come up; what is sent to it waits until it has.
+    /// Whether the replica is still starting. A request that is sent to it waits until it has started.
     pub fn is_starting(&self) -> bool {
         if !self.grant.early {
             return false;
@@ -41,7 +41,7 @@ impl Lease {
         state.functions.get(&self.function).is_some_and(|function| function.replicas.iter().any(starts))
     }
 
-    /// The replica gave an answer, whatever it said: it works.
+    /// Reports that the replica responded, with any status, so it works.
     pub fn answered(&mut self) {
         self.answered = true;
     }
@@ -60,8 +60,8 @@ impl Drop for Lease {
 }
 
 impl Fleet {
-    /// A replica for one request. Waits for one where all are full, in the order of coming and not for ever; never for
-    /// one to start, which its socket does.
+    /// A replica for one request. If all are full, waits for one, in order of arrival and with a time limit. Does not wait
+    /// for a replica to start: its socket does.
     pub async fn acquire(&self, function: &str) -> Result<Lease, Error> {
         match self.begin(function)? {
             Begun::Granted(lease) => Ok(lease),
@@ -69,7 +69,7 @@ impl Fleet {
         }
     }
 
-    /// The same without waiting: a replica, or a place in the queue for one.
+    /// The same without waiting: a replica, or a place in the queue.
     pub fn begin(&self, function: &str) -> Result<Begun, Error> {
         let shared = self.shared.clone();
         Ok(match self.enter(function)? {
@@ -96,7 +96,7 @@ pub enum Begun {
     Queued(Waiting),
 }
 
-/// A place in the queue. Given up when the caller goes away, with what it was just given.
+/// A place in the queue. If the caller drops it, the place and a replica that was just granted are given back.
 pub struct Waiting {
     shared: Arc<Shared>,
     function: Arc<str>,
@@ -126,7 +126,7 @@ impl Drop for Waiting {
     }
 }
 
-/// What happens to replicas, told by those who see it.
+/// Events of replicas, reported by their tasks.
 impl Shared {
     pub fn release(self: &Arc<Self>, function: &str, replica: u64, answered: bool) {
         self.with(function, |function, desk, now| function.release(replica, answered, self, desk, now));

@@ -1,20 +1,22 @@
-//! The life of one replica that runs here: started, asked whether it is up, watched, ended.
+//! The life of one local replica: started, health-checked, watched, stopped.
 
 use super::failure::{End, LAST_LINES, Reason};
+use super::files::{Files, IN_CONTAINER, VARIABLE, Written};
 use super::probe::{self, Expect};
 use super::replica::Order;
 use super::{Endpoint, Run, Shared};
 use crate::container::{self, Engine, Image};
 use crate::process::logs::Logs;
 use crate::process::{self, Exit, Process};
-use klambda_core::address::Address;
+use klambda_core::address::ReplicaAddress;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// After its time to drain, how long a process has to end by itself.
+/// How long a process may take to exit after its drain time.
 const LAST_CHANCE: Duration = Duration::from_secs(1);
 
 pub struct Life {
@@ -27,18 +29,27 @@ pub struct Life {
 }
 
 impl Life {
-    pub async fn run(mut self, run: Run, socket: Option<(OwnedFd, Address)>) {
+    pub async fn run(mut self, run: Run, socket: Option<(OwnedFd, ReplicaAddress)>) {
         let end = match (run, socket) {
             (Run::Process(command), Some((listener, address))) => {
                 self.process(command, listener, address).await
             }
             (Run::Image(image), _) => self.image(&image).await,
-            _ => not_started("no socket to listen on; raise the limit of open files".into()),
+            _ => not_started("could not create a socket; raise the limit of open files".into()),
         };
         self.shared.ended(&self.function, self.replica, end);
     }
 
-    async fn process(&mut self, command: Arc<process::Command>, listener: OwnedFd, address: Address) -> End {
+    async fn process(
+        &mut self,
+        command: Arc<process::Command>,
+        listener: OwnedFd,
+        address: ReplicaAddress,
+    ) -> End {
+        let (command, _files) = match self.with_files(command).await {
+            Ok(ready) => ready,
+            Err(error) => return no_files(&error),
+        };
         match self.spawn(command, Some(listener)).await {
             Ok(process) => self.watch(&process, probe::until_up(&address, Expect::Ok)).await,
             Err(error) => not_started(error.to_string()),
@@ -58,13 +69,17 @@ impl Life {
             return End::NotStarted { reason, message };
         }
         let name = engine.name_of(self.replica);
-        let process = match self.spawn(Arc::new(engine.command(image, &name)), None).await {
+        let (image, _files) = match self.with_mounts(image).await {
+            Ok(ready) => ready,
+            Err(error) => return no_files(&error),
+        };
+        let process = match self.spawn(Arc::new(engine.command(&image, &name)), None).await {
             Ok(process) => process,
             Err(error) => return not_started(error.to_string()),
         };
         let (shared, function, replica) = (self.shared.clone(), self.function.clone(), self.replica);
         let up = async {
-            let address = Address::Tcp(port(engine, &name, image.port).await);
+            let address = ReplicaAddress::Tcp(port(engine, &name, image.port).await);
             probe::until_up(&address, Expect::Any).await;
             shared.opened(&function, replica, Endpoint::Local(address));
         };
@@ -85,12 +100,38 @@ impl Life {
     ) -> Result<Process, process::Error> {
         let process = self.shared.spawner.spawn(command, listener, self.logs.clone(), self.replica).await?;
         for note in process.notes() {
-            tracing::info!(function = &*self.function, note, "A limit is not kept as stated.");
+            tracing::info!(function = &*self.function, note, "Resource limit not fully enforced");
         }
         Ok(process)
     }
 
-    /// From the start of a process to its end.
+    /// The command with its secret files in place. The files exist as long as the second part of the answer.
+    async fn with_files(
+        &self,
+        command: Arc<process::Command>,
+    ) -> io::Result<(Arc<process::Command>, Option<Written>)> {
+        let Some(files) = &command.files else { return Ok((command, None)) };
+        let written = self.write(files.clone()).await?;
+        let mut own = process::Command::clone(&command);
+        own.environment.push((VARIABLE.to_owned(), written.folder().to_string_lossy().into_owned()));
+        Ok((Arc::new(own), Some(written)))
+    }
+
+    async fn with_mounts(&self, image: &Image) -> io::Result<(Image, Option<Written>)> {
+        let mut own = image.clone();
+        let Some(files) = &image.files else { return Ok((own, None)) };
+        let written = self.write(files.clone()).await?;
+        own.mounts = files.mounts(&written);
+        own.environment.push((VARIABLE.to_owned(), IN_CONTAINER.to_owned()));
+        Ok((own, Some(written)))
+    }
+
+    async fn write(&self, files: Arc<Files>) -> io::Result<Written> {
+        let folder = self.shared.options.secrets().join(self.replica.to_string());
+        tokio::task::spawn_blocking(move || files.write(folder)).await.map_err(io::Error::other)?
+    }
+
+    /// Watches a process from its start to its end.
     async fn watch(&mut self, process: &Process, up: impl Future<Output = ()>) -> End {
         let starting = tokio::time::timeout(self.start_timeout, up);
         tokio::select! {
@@ -132,6 +173,10 @@ impl Life {
     }
 }
 
+fn no_files(error: &io::Error) -> End {
+    not_started(format!("its secret files cannot be written: {error}"))
+}
+
 fn not_started(message: String) -> End {
     End::NotStarted { reason: Reason::StartFailed, message }
 }
@@ -145,8 +190,8 @@ async fn port(engine: &Engine, name: &str, port: u16) -> SocketAddr {
     }
 }
 
-/// Waits for the order to end, then for its requests to; answers how much of the time is left, nothing if it does not
-/// even hear.
+/// Waits for the order to stop, then for the open requests. Returns the remaining time, or `None` if the process must be
+/// killed.
 async fn stopped(orders: &mut watch::Receiver<Order>) -> Option<Duration> {
     let order = orders.wait_for(|order| *order != Order::Run).await.map(|order| *order);
     Some(match order {
@@ -158,7 +203,7 @@ async fn stopped(orders: &mut watch::Receiver<Order>) -> Option<Duration> {
             time.saturating_sub(started.elapsed())
         }
         Ok(Order::End(time)) => time,
-        // Nobody knows of the replica any more.
+        // The fleet no longer knows the replica.
         Ok(Order::Run) | Err(_) => Duration::ZERO,
     })
 }

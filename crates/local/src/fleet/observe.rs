@@ -1,4 +1,4 @@
-//! What the fleet looks like from outside, and the word that it changed.
+//! The observable state of the fleet, and notifications of changes.
 
 use super::function::Function;
 use super::replica::Stage;
@@ -8,11 +8,11 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
     pub function: Arc<str>,
-    /// Oldest first: what serves, and what is to follow.
+    /// Oldest first: the serving version and its successor.
     pub versions: Vec<VersionView>,
     pub in_flight: u32,
     pub waiting: usize,
-    /// Replicas of whatever version that get no more requests.
+    /// Replicas of any version that receive no new requests.
     pub draining: u32,
     pub deleting: bool,
 }
@@ -21,24 +21,24 @@ pub struct Observation {
 pub struct VersionView {
     pub id: Arc<str>,
     pub artifact: Arc<str>,
-    /// Requests go to it.
+    /// It receives requests.
     pub serving: bool,
     pub phase: Phase,
     pub starting: u32,
     pub ready: u32,
-    /// The last end that nobody had asked for, since the last answer.
+    /// The last unexpected end since the last response.
     pub trouble: Option<Arc<Failure>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It has not answered yet.
+    /// It has not responded yet.
     Proving,
-    /// It has answered, now or once; also with no replica running.
+    /// It has responded at least once, even if no replica runs.
     Good,
-    /// It has answered once and ended since; it is started again in a while, if it is wanted.
+    /// It has responded once and ended since. It is restarted after a delay if it is needed.
     BackOff,
-    /// It is given up, for the reason in `trouble`.
+    /// It is given up for the reason in `trouble`.
     Failed,
 }
 
@@ -51,7 +51,7 @@ impl Fleet {
         self.shared.lock().functions.keys().cloned().collect()
     }
 
-    /// The names of functions as they change, each once however often it did since it was last named. For one reader.
+    /// The names of changed functions, each once however often it changed since the last read. For one reader.
     pub fn changes(&self) -> Changes {
         Changes { shared: self.shared.clone() }
     }

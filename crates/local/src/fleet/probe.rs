@@ -1,23 +1,23 @@
-//! Asking a replica whether it is up. The request waits in its socket until it is; so there is one, as a rule.
+//! Checks whether a replica is up. The request waits in the socket until it is, so usually one request is enough.
 
-use klambda_core::address::{Address, path_of};
+use klambda_core::address::{ReplicaAddress, path_of};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-/// Between two requests, where one was refused or broken off.
+/// Delay before the next request if one was refused or broken off.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Which answers mean that it is up.
+/// Which responses mean that it is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// From our own wrappers.
+    /// Our own wrappers.
     Ok,
-    /// From images, which need not know the address.
+    /// Images, which need not know this path.
     Any,
 }
 
-pub async fn until_up(address: &Address, expect: Expect) {
+pub async fn until_up(address: &ReplicaAddress, expect: Expect) {
     loop {
         match status(address).await {
             Ok(200) => return,
@@ -27,10 +27,10 @@ pub async fn until_up(address: &Address, expect: Expect) {
     }
 }
 
-async fn status(address: &Address) -> std::io::Result<u16> {
+async fn status(address: &ReplicaAddress) -> std::io::Result<u16> {
     match address {
-        Address::Tcp(address) => ask(TcpStream::connect(address).await?).await,
-        Address::Local(name) => ask(UnixStream::connect(path_of(name)).await?).await,
+        ReplicaAddress::Tcp(address) => ask(TcpStream::connect(address).await?).await,
+        ReplicaAddress::Local(name) => ask(UnixStream::connect(path_of(name)).await?).await,
     }
 }
 

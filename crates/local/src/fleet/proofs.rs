@@ -1,27 +1,27 @@
-//! Which artifacts are being started for the first time, to see whether they answer. One function does it for all that
-//! share an artifact, and only a few do at a time: a thousand functions that are applied at once start few processes.
+//! Which artifacts are being tested by a first start. One function tests for all that share an artifact, and only a few
+//! test at a time: a thousand functions that are applied together start only a few processes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Artifacts that are proven at the same time.
+/// Number of artifacts that are tested at the same time.
 const PROOFS_MAX: usize = 16;
 
-/// More are not remembered as doubtful; their functions then wait for each other.
+/// Limit on remembered doubtful artifacts. Beyond it, the functions of an artifact wait for each other.
 const DOUBTFUL_MAX: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub struct Proofs {
-    /// The function that proves an artifact.
+    /// The function that tests an artifact.
     provers: HashMap<Arc<str>, Arc<str>>,
-    /// Functions that wait for the outcome of others.
+    /// Functions that wait for the tests of others.
     hoping: HashSet<Arc<str>>,
-    /// Artifacts that failed for one function. The others see for themselves: it may be its environment.
+    /// Artifacts that failed for one function. The others test for themselves, because its environment may be the cause.
     doubtful: HashSet<Arc<str>>,
 }
 
 impl Proofs {
-    /// Whether this function is to start the artifact; else it is looked at when a proof has ended.
+    /// Whether this function should start the artifact. If not, it is checked again when a test has ended.
     pub fn begin(&mut self, artifact: &Arc<str>, function: &Arc<str>) -> bool {
         let free = match self.provers.get(artifact) {
             Some(prover) => prover == function || self.doubtful.contains(artifact),
@@ -34,14 +34,14 @@ impl Proofs {
         free
     }
 
-    /// It has answered. Those who hoped are to be looked at.
+    /// The artifact responded. Returns the functions to check again.
     pub fn succeeded(&mut self, artifact: &str) -> HashSet<Arc<str>> {
         self.provers.remove(artifact);
         self.doubtful.remove(artifact);
         std::mem::take(&mut self.hoping)
     }
 
-    /// This function proves it no longer. Those who hoped are to be looked at.
+    /// This function stops testing the artifact. Returns the functions to check again.
     pub fn given_up(&mut self, artifact: &Arc<str>, function: &str, failed: bool) -> HashSet<Arc<str>> {
         if failed && self.doubtful.len() < DOUBTFUL_MAX {
             self.doubtful.insert(artifact.clone());

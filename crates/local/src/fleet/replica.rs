@@ -1,4 +1,4 @@
-//! One replica as the fleet sees it.
+//! One replica, as the fleet sees it.
 
 use super::Endpoint;
 use super::function::deployed::Deployed;
@@ -8,20 +8,20 @@ use tokio::sync::watch;
 
 pub struct Replica {
     pub id: u64,
-    /// Which version of its function it is of.
+    /// Identifies its version.
     pub ordinal: u64,
     pub stage: Stage,
-    /// Where it is reached; unknown until an engine has given an image its port.
+    /// Its address. Unknown until the engine has published the port of an image.
     pub endpoint: Option<Endpoint>,
-    /// Which answers mean that it is up.
+    /// Which responses mean that it is up.
     pub expect: Expect,
     pub in_flight: u32,
-    /// When it had no call before, or has answered last. Says something only while it has calls.
+    /// When it received its first open call, or responded last. Valid only while it has calls.
     pub owes_since: Instant,
     pub idle_since: Instant,
-    /// It has answered a request, not just the question whether it is up, since the last end that nobody asked for.
+    /// It has responded to a request, not only to a health check, since the last unexpected end.
     pub answered: bool,
-    /// For the task that runs it; none runs for what is elsewhere.
+    /// Orders for its task. `None` for replicas at a URL, which have no task.
     pub orders: Option<watch::Sender<Order>>,
 }
 
@@ -29,28 +29,28 @@ pub struct Replica {
 pub enum Stage {
     Starting,
     Ready,
-    /// It owes an answer, and gets no requests until it has said that it is up.
+    /// It owes a response, and receives no requests until it passes a health check.
     Asked,
-    /// It did not say so at once: others are started in its place.
+    /// It did not respond quickly: others are started in its place.
     Silent,
-    /// Gets no more requests.
+    /// It receives no new requests.
     Draining,
 }
 
-/// What the task that runs a replica is told.
+/// The order to the task of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Run,
-    /// End when the requests have, or after this long.
+    /// Stop when the requests have ended, or after this time.
     Drain(Duration),
     /// The requests have ended.
     End(Duration),
-    /// It does not answer: end at once.
+    /// It does not respond: kill it now.
     Kill,
 }
 
 impl Replica {
-    /// How willingly it is given a request, less is better; nothing if not at all.
+    /// The preference for a request, lower is better. `None` if it cannot take one.
     pub fn rank(&self, deployed: &Deployed) -> Option<(bool, u32)> {
         let scaling = &deployed.version.scaling;
         let (target, hard) = (scaling.target_concurrency, scaling.hard_concurrency);
@@ -60,12 +60,12 @@ impl Replica {
             _ => false,
         };
         let open = self.ordinal == deployed.ordinal && takes && self.endpoint.is_some();
-        // One that has yet to start is as good as one that has its share, if it has less to do.
+        // A starting replica ranks like one at its target, but wins if it has fewer requests.
         let second = self.stage == Stage::Starting || self.in_flight >= target;
         (open && self.in_flight < hard).then_some((second, self.in_flight))
     }
 
-    /// Others need not be started in its place.
+    /// Whether no other replica is needed in its place.
     pub fn is_live(&self) -> bool {
         !matches!(self.stage, Stage::Silent | Stage::Draining)
     }
@@ -80,7 +80,7 @@ impl Replica {
         self.order(order);
     }
 
-    /// The last request of one that drains has ended.
+    /// The last request of a draining replica has ended.
     pub fn drained(&mut self) {
         let time = match self.orders.as_ref().map(|orders| *orders.borrow()) {
             Some(Order::Drain(time)) => time,

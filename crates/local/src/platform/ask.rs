@@ -1,22 +1,23 @@
-//! What runs elsewhere takes over when it answers, as what runs here does: until then it is asked, and what served before
-//! serves on.
+//! A function at a URL takes over after its first response, like one that runs here. Until then the URL is checked, and the
+//! previous version keeps serving.
 
 use super::Machine;
 use crate::fleet::Run;
+use crate::outgoing::{cause, client};
 use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::name::Name;
 use reqwest::Method;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Between two questions; and once it has failed, since it may come up later.
+/// Delay between two checks, and the delay after a failure, because the URL may work later.
 const AGAIN: Duration = Duration::from_millis(250);
 const AGAIN_FAILED: Duration = Duration::from_secs(10);
-/// How long one question may take.
+/// Timeout of one check.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 impl Machine {
-    /// Asks until something answers, or until nobody wants this version any more.
+    /// Checks until the URL responds, or until this version is no longer wanted.
     pub(super) async fn ask(self, name: Name, version: Arc<str>, url: Arc<str>) {
         let until = Instant::now() + self.options.start_timeout;
         loop {
@@ -31,7 +32,7 @@ impl Machine {
         }
     }
 
-    /// Whether there is nothing more to ask.
+    /// Returns whether checking is finished.
     fn note_answer(
         &self,
         name: &Name,
@@ -64,28 +65,9 @@ impl Machine {
     }
 }
 
-/// Whether something answers there, whatever it says. It is asked as receivers of CloudEvents are before the first event.
+/// Whether the URL responds, with any status. Sends the OPTIONS request that receivers of CloudEvents expect first.
 async fn answers(url: &str, within: Duration) -> Result<(), String> {
     let client = client()?;
     let asked = client.request(Method::OPTIONS, url).timeout(within).send().await;
-    asked.map(drop).map_err(|error| {
-        let mut cause: &dyn std::error::Error = &error;
-        while let Some(deeper) = cause.source() {
-            cause = deeper;
-        }
-        format!("{url} does not answer: {cause}")
-    })
-}
-
-/// One client for all, so that its connections are used again.
-fn client() -> Result<&'static reqwest::Client, String> {
-    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
-    if let Some(client) = CLIENT.get() {
-        return Ok(client);
-    }
-    // The client takes what does its cryptography from the process; whoever was first has set the same.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let built = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
-    let client = built.map_err(|error| format!("no client can be made: {error}"))?;
-    Ok(CLIENT.get_or_init(|| client))
+    asked.map(drop).map_err(|error| format!("{url} does not respond: {}", cause(&error)))
 }

@@ -1,5 +1,5 @@
-//! The cache that builds share: each tool's part is emptied as a whole when it is too old or all of them are too large.
-//! A part is never thinned out, since tools expect to find all of what they once put there.
+//! The cache that builds share. The part of a tool is removed as a whole when it is too old, or when the cache is too large.
+//! Parts are never pruned, because tools expect to find everything that they stored.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub bytes: u64,
-    /// Since something was last written there.
+    /// Time since the last write.
     pub age: Duration,
 }
 
@@ -19,7 +19,7 @@ struct Part {
     written: SystemTime,
 }
 
-/// Not while a build runs. Answers why each part that was emptied had to go.
+/// Must not run during a build. Returns the reason for each removed part.
 pub fn sweep(cache: &Path, limits: Limits, now: SystemTime) -> Vec<&'static str> {
     let entries = fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut parts: Vec<Part> = entries.filter(|path| path.is_dir()).map(Part::measure).collect();
@@ -60,7 +60,7 @@ impl Part {
         make_writable(&self.folder);
         let removed = fs::remove_dir_all(&self.folder);
         if let Err(error) = &removed {
-            tracing::warn!(%error, path = %self.folder.display(), "Could not empty a part of the build cache.");
+            tracing::warn!(%error, path = %self.folder.display(), "Could not remove part of the build cache");
         }
         removed.is_ok()
     }

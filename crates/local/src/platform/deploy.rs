@@ -1,20 +1,20 @@
-//! From an artifact to what the fleet runs.
+//! Turns an artifact into a version of the fleet.
 
 use super::function::Deployed;
-use super::{Machine, Options, made, secrets};
+use super::{Machine, Options, built_artifact, secrets};
 use crate::container;
 use crate::fleet::{self, Run, Version};
 use crate::process::{Command, Limits};
 use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::name::Name;
-use klambda_functions::resource::{EnvVar, Image, Resource, Resources, Scaling};
+use klambda_functions::resource::{EnvVar, Image, Resource, Resources, Scaling, SecretFiles};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a version is made of, kept by its name: after a restart the one that serves may be another than the one that
-/// is asked for. Secrets are named in it, not written.
+/// The content of a version, stored under its name: after a restart the serving version may differ from the desired one.
+/// It names secrets but does not contain them.
 #[derive(Serialize, Deserialize)]
 pub struct Recipe {
     pub artifact: String,
@@ -22,6 +22,8 @@ pub struct Recipe {
     url: Option<String>,
     env: Vec<EnvVar>,
     resources: Resources,
+    #[serde(default)]
+    secret_files: Vec<SecretFiles>,
 }
 
 impl Recipe {
@@ -33,6 +35,7 @@ impl Recipe {
             url: resource.spec.url().map(str::to_owned),
             env: resource.spec.env.clone(),
             resources: resource.spec.resources,
+            secret_files: resource.spec.secret_files.clone(),
         }
     }
 
@@ -59,7 +62,7 @@ impl Machine {
         if run.is_ok()
             && let Err(error) = self.keep(&version, &recipe)
         {
-            tracing::warn!(%error, function = %name, "It is not noted how a version is started; a restart will build it again.");
+            tracing::warn!(%error, function = %name, "Could not save how to start a version; the next restart will build it again");
         }
         let away = match &run {
             Ok(Run::Remote(url)) => Some(url.clone()),
@@ -113,7 +116,7 @@ impl Machine {
             return;
         }
         function.deployed.retain(|known| *known.version != *version);
-        // The fleet passes over what never answered when it is told of what serves again; what is older it ends itself.
+        // When the serving version is deployed again, the fleet drops a successor that never responded. Older versions it stops itself.
         if let Some(kept) = function.deployed.iter().rev().find(|known| known.is_told()) {
             self.tell_fleet(name, kept);
         }
@@ -140,12 +143,12 @@ impl Machine {
 
     fn keep(&self, version: &str, recipe: &Recipe) -> std::io::Result<()> {
         let path = self.recipe_path(version);
-        if path.exists() { Ok(()) } else { made::write(&path, recipe) }
+        if path.exists() { Ok(()) } else { built_artifact::write(&path, recipe) }
     }
 
-    /// The content of an artifact; its own name where nothing was built.
+    /// The content hash of an artifact. If nothing was built, its own hash.
     pub(super) fn content(&self, artifact: &str) -> Arc<str> {
-        self.made(artifact).map_or_else(|| artifact.into(), |made| made.content.as_str().into())
+        self.built(artifact).map_or_else(|| artifact.into(), |built| built.content.as_str().into())
     }
 
     pub(super) fn tell_fleet(&self, name: &Name, deployed: &Deployed) {
@@ -157,7 +160,18 @@ impl Machine {
             scaling: scaling(deployed.scaling, &self.options),
         };
         if let Err(error) = self.fleet.deploy(name.as_str(), version) {
-            tracing::warn!(%error, function = %name, "A version is not deployed.");
+            tracing::warn!(%error, function = %name, "Could not deploy a version");
+        }
+    }
+
+    /// Builds also run code: the code of packages, and tools that read the source.
+    pub(super) fn may_run_code(&self) -> Result<(), Failure> {
+        match self.options.isolation_required {
+            false => Ok(()),
+            true => Err(Failure::new(
+                Reason::IsolationRequired,
+                "functions.isolation is set to required, but this server cannot isolate functions from itself",
+            )),
         }
     }
 
@@ -165,9 +179,14 @@ impl Machine {
         if let Some(url) = &recipe.url {
             return Ok(Run::Remote(url.as_str().into()));
         }
+        if recipe.image.is_none() {
+            self.may_run_code()?;
+        }
         let mut environment =
             secrets::environment(&recipe.env, name.namespace(), &self.options).map_err(|failure| *failure)?;
         environment.extend(own_environment(name, resource));
+        let files = secrets::files(&recipe.secret_files, name.namespace(), &self.options);
+        let files = files.map_err(|failure| *failure)?.map(Arc::new);
         if let Some(image) = &recipe.image {
             return Ok(Run::Image(Arc::new(container::Image {
                 reference: image.uri.clone(),
@@ -175,17 +194,22 @@ impl Machine {
                 arguments: Vec::new(),
                 environment,
                 limits: recipe.limits(),
+                files,
+                mounts: Vec::new(),
             })));
         }
-        let gone = || Failure::new(Reason::PlatformError, "Its artifact is no longer there");
-        let made = self.made(&recipe.artifact).ok_or_else(gone)?;
+        let gone = || Failure::new(Reason::PlatformError, "The artifact no longer exists");
+        let built = self.built(&recipe.artifact).ok_or_else(gone)?;
         let folder = self.work_folder(name);
         std::fs::create_dir_all(&folder).map_err(|error| {
-            Failure::new(Reason::PlatformError, format!("Its folder cannot be made: {error}"))
+            Failure::new(
+                Reason::PlatformError,
+                format!("Could not create the folder of the function: {error}"),
+            )
         })?;
         environment.push(("HOME".into(), folder.to_string_lossy().into_owned()));
-        environment.extend(made.environment.iter().cloned());
-        let (program, arguments) = made.command.split_first().ok_or_else(gone)?;
+        environment.extend(built.environment.iter().cloned());
+        let (program, arguments) = built.command.split_first().ok_or_else(gone)?;
         Ok(Run::Process(Arc::new(Command {
             program: program.into(),
             arguments: arguments.to_vec(),
@@ -193,6 +217,7 @@ impl Machine {
             environment,
             limits: recipe.limits(),
             container: None,
+            files,
         })))
     }
 }

@@ -1,4 +1,4 @@
-//! What the machine knows of one function. A function at rest has no `work`.
+//! The state of one function on the machine. An idle function has no `work`.
 
 use crate::fleet::Run;
 use klambda_core::time::Millis;
@@ -12,9 +12,9 @@ use tempfile::TempDir;
 pub struct Function {
     pub work: Option<Box<Work>>,
     pub deployed: Vec<Deployed>,
-    /// All of it is being ended.
+    /// All versions are being stopped.
     pub retiring: bool,
-    /// The version that serves or did last, and artifacts that the next plan may ask for: not to be removed.
+    /// The version that serves or served last, and the artifacts that the next plan may need. These must not be removed.
     pub version: Option<String>,
     pub artifacts: Vec<String>,
 }
@@ -24,27 +24,27 @@ pub struct Function {
 pub struct Work {
     pub fetch: Option<Fetch>,
     pub build: Option<BuildRun>,
-    /// What was fetched.
+    /// The folder with the fetched source.
     pub folder: Option<Arc<TempDir>>,
 }
 
-/// A version that the fleet was told of, or that could not even be told.
+/// A version that was passed to the fleet, or that could not be.
 #[derive(Clone)]
 pub struct Deployed {
     pub version: Arc<str>,
     pub artifact: Arc<str>,
-    /// The content of the artifact, which others may have built too.
+    /// The content hash of the artifact, which others may have built too.
     pub content: Arc<str>,
     pub generation: u64,
     pub scaling: Scaling,
     pub since: Millis,
     pub run: Result<Run, Failure>,
-    /// It runs elsewhere and has not answered yet: the fleet is told of it when it has.
+    /// It runs at a URL that has not responded yet. The fleet learns of it after the first response.
     pub asking: bool,
 }
 
 impl Deployed {
-    /// Whether the fleet knows of it.
+    /// Whether the fleet knows it.
     pub fn is_told(&self) -> bool {
         self.run.is_ok() && !self.asking
     }
@@ -55,11 +55,13 @@ impl Function {
         self.work.get_or_insert_default()
     }
 
-    /// Notes what must stay for this resource, beside what is deployed.
+    /// Records what must be kept for this resource, besides the deployed versions.
     pub fn needs(&mut self, resource: &Resource, wanted: Vec<String>) {
         let status = &resource.status;
         self.version = status.service_status.as_ref().and_then(|service| service.version.clone());
         self.artifacts = wanted;
-        self.artifacts.extend(status.build_status.as_ref().and_then(|build| build.hash.clone()));
+        let builds = [&status.build_status, &status.restored].into_iter().flatten();
+        self.artifacts.extend(builds.filter_map(|build| build.hash.clone()));
+        self.artifacts.extend(status.all_revisions().map(|revision| revision.artifact.clone()));
     }
 }

@@ -1,12 +1,12 @@
-//! Work that many may wait for: the same thing asked for while it is being done is not done twice.
+//! Jobs that many functions can share: a job that is already running is not started again.
 
 use klambda_build::Cancel;
 use klambda_crash::{Guard, Lock};
 use klambda_functions::name::Name;
-use klambda_functions::resource::Outcome;
+use klambda_functions::resource::BuildOutcome;
 use std::collections::HashMap;
 
-/// Who asked, and by which number.
+/// The requesting function, and the number of its request.
 pub type Asker = (Name, u64);
 
 #[derive(Default)]
@@ -24,13 +24,13 @@ struct Job {
     number: u64,
     askers: Vec<Asker>,
     cancel: Cancel,
-    /// How many are before it, if it only waits.
+    /// Number of jobs ahead of it, if it waits.
     waits: Option<usize>,
-    /// What its end is called if it is called off.
-    called_off: Outcome,
+    /// The outcome to report if it is cancelled.
+    called_off: BuildOutcome,
 }
 
-/// A job that was begun, for the one that does it.
+/// A started job, for the task that runs it.
 pub struct Begun {
     what: String,
     number: u64,
@@ -38,23 +38,23 @@ pub struct Begun {
 }
 
 impl Jobs {
-    /// If it is being done already, how many are before it if it only waits.
+    /// If the job is already running, returns the number of jobs ahead of it if it waits.
     pub fn join(&self, what: &str, asker: Asker) -> Result<Begun, Option<usize>> {
         let mut running = self.lock();
-        // One that nobody waits for any more was called off, and comes to nothing.
+        // A job without askers was cancelled and produces no result.
         if let Some(job) = running.jobs.get_mut(what).filter(|job| !job.askers.is_empty()) {
             job.askers.push(asker);
             return Err(job.waits);
         }
         running.begun += 1;
         let (number, cancel) = (running.begun, Cancel::default());
-        let called_off = Outcome::Cancelled;
+        let called_off = BuildOutcome::Cancelled;
         let job = Job { number, askers: vec![asker], cancel: cancel.clone(), waits: None, called_off };
         running.jobs.insert(what.to_owned(), job);
         Ok(Begun { what: what.to_owned(), number, cancel })
     }
 
-    /// Notes whether it only waits. Those who are to be told, if that is new.
+    /// Records whether the job waits. If that changed, returns the askers to notify.
     pub fn waits(&self, begun: &Begun, waits: Option<usize>) -> Vec<Asker> {
         let mut running = self.lock();
         match running.jobs.get_mut(&begun.what).filter(|job| job.number == begun.number) {
@@ -66,18 +66,18 @@ impl Jobs {
         }
     }
 
-    /// Those who are to be told, and what its end is called if it was called off.
-    pub fn end(&self, begun: &Begun) -> (Vec<Asker>, Outcome) {
+    /// Returns the askers to notify, and the outcome to report if the job was cancelled.
+    pub fn end(&self, begun: &Begun) -> (Vec<Asker>, BuildOutcome) {
         let mut running = self.lock();
         let ended = match running.jobs.get(&begun.what).is_some_and(|job| job.number == begun.number) {
             true => running.jobs.remove(&begun.what),
             false => None,
         };
-        ended.map_or((Vec::new(), Outcome::Cancelled), |job| (job.askers, job.called_off))
+        ended.map_or((Vec::new(), BuildOutcome::Cancelled), |job| (job.askers, job.called_off))
     }
 
-    /// This one waits no longer. What nobody waits for is called off.
-    pub fn leave(&self, name: &Name, called_off: Outcome) {
+    /// Removes an asker. A job without askers is cancelled.
+    pub fn leave(&self, name: &Name, called_off: BuildOutcome) {
         for job in self.lock().jobs.values_mut() {
             let before = job.askers.len();
             job.askers.retain(|(asker, _)| asker != name);
@@ -108,14 +108,14 @@ mod tests {
         let first = jobs.join("x", (one.clone(), 1)).expect("begun");
         assert_eq!(jobs.waits(&first, Some(3)), vec![(one.clone(), 1)]);
         assert_eq!(jobs.join("x", (other.clone(), 1)).err(), Some(Some(3)));
-        assert_eq!(jobs.waits(&first, Some(3)), Vec::new(), "they know");
+        assert_eq!(jobs.waits(&first, Some(3)), Vec::new(), "no change to report");
         assert_eq!(jobs.waits(&first, None).len(), 2);
-        jobs.leave(&one, Outcome::Stopped);
-        jobs.leave(&other, Outcome::Stopped);
+        jobs.leave(&one, BuildOutcome::Stopped);
+        jobs.leave(&other, BuildOutcome::Stopped);
         let second = jobs.join("x", (one.clone(), 2)).expect("begun anew");
         assert_eq!(jobs.end(&first).0, Vec::new());
         assert_eq!(jobs.waits(&first, Some(1)), Vec::new());
-        jobs.leave(&one, Outcome::Stopped);
-        assert_eq!(jobs.end(&second), (Vec::new(), Outcome::Stopped));
+        jobs.leave(&one, BuildOutcome::Stopped);
+        assert_eq!(jobs.end(&second), (Vec::new(), BuildOutcome::Stopped));
     }
 }

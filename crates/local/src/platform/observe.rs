@@ -1,21 +1,23 @@
-//! What is seen of one function on this machine.
+//! Observes one function on this machine.
 
 use super::Machine;
 use super::function::{Deployed, Function};
+use super::secrets;
 use crate::fleet::{self, Phase, Run, VersionView};
 use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::hash;
 use klambda_functions::name::Name;
 use klambda_functions::observed::{Artifact, Fetch, FetchState, Observed, Version, VersionState};
-use klambda_functions::resource::{Outcome, Resource};
+use klambda_functions::resource::{BuildOutcome, Resource};
 
 impl Machine {
     pub(super) fn observe(&self, resource: &Resource) -> Observed {
         let name = Name::of(resource);
         let (mut observed, hashes) = self.observe_work(&name, resource);
-        let artifact = |hash: String| Some(Artifact { uri: self.made(&hash)?.uri(), hash });
+        observed.secrets = secrets::revisions(resource, &self.options);
+        let artifact = |hash: String| Some(Artifact { uri: self.built(&hash)?.uri(), hash });
         observed.artifacts = hashes.into_iter().filter_map(artifact).collect();
-        // Both under the lock: the fleet is told of a version under it.
+        // Both under the lock, because versions are passed to the fleet under it.
         if let Some(function) = self.lock().get_mut(&name) {
             let seen = self.fleet.observe(name.as_str());
             observed.versions = versions(function, &seen.map(|seen| seen.versions).unwrap_or_default());
@@ -23,13 +25,13 @@ impl Machine {
         observed
     }
 
-    /// Fetches and builds; and the artifacts that the function could ask for, which are kept from now on.
+    /// Fetches and builds, and the artifacts that the function may need, which are kept from now on.
     fn observe_work(&self, name: &Name, resource: &Resource) -> (Observed, Vec<String>) {
         let mut functions = self.lock();
         let function = functions.entry(name.clone()).or_default();
         let built = resource.status.build_status.as_ref().and_then(|build| build.outcome);
-        if built == Some(Outcome::Completed) {
-            // Nothing of it is needed any more.
+        if built == Some(BuildOutcome::Completed) {
+            // Its fetches and builds are no longer needed.
             function.work = None;
         }
         let work = function.work.as_deref();
@@ -41,27 +43,28 @@ impl Machine {
     }
 }
 
-/// The hashes of artifacts that this function could ask for.
+/// The hashes of artifacts that this function may need.
 fn artifacts(resource: &Resource, source: Option<&Fetch>) -> Vec<String> {
     let is_built = resource.spec.source.as_ref().is_some_and(|source| source.kind.is_built());
     if !is_built {
         return Vec::new();
     }
     let fetched = source.and_then(|fetch| match &fetch.state {
-        FetchState::Done { digest } => Some(digest.clone()),
+        FetchState::Done { digest, .. } => Some(digest.clone()),
         _ => None,
     });
     let known = resource.status.build_status.as_ref().and_then(|build| build.hash.clone());
     let digest = hash::known_digest(&resource.spec).or(fetched);
     let wanted =
         digest.map(|digest| hash::artifact(resource, &digest)).filter(|hash| known.as_ref() != Some(hash));
-    known.into_iter().chain(wanted).collect()
+    let restored = resource.status.restored.as_ref().and_then(|build| build.hash.clone());
+    known.into_iter().chain(wanted).chain(restored).collect()
 }
 
 fn versions(function: &mut Function, views: &[VersionView]) -> Vec<Version> {
     let view_of = |deployed: &Deployed| views.iter().find(|view| *view.id == *deployed.version);
     let retiring = function.retiring;
-    // What the fleet let go of, because something newer answers, is gone.
+    // The fleet has dropped versions because a newer one responds.
     function.deployed.retain(|deployed| retiring || !deployed.is_told() || view_of(deployed).is_some());
     let version = |deployed: &Deployed| {
         let view = view_of(deployed);
@@ -70,7 +73,7 @@ fn versions(function: &mut Function, views: &[VersionView]) -> Vec<Version> {
             generation: deployed.generation,
             state: if retiring { VersionState::Retiring } else { state(deployed, view) },
             replicas: view.map_or(0, |view| view.ready),
-            // It has no address of its own: the server passes calls on.
+            // It has no URL of its own: the server forwards calls.
             url: None,
             elsewhere: match &deployed.run {
                 Ok(Run::Remote(url)) => Some(url.to_string()),
@@ -96,7 +99,7 @@ fn state(deployed: &Deployed, view: Option<&VersionView>) -> VersionState {
 }
 
 fn unknown() -> Failure {
-    Failure::new(Reason::Crashed, "It ended")
+    Failure::new(Reason::Crashed, "The process exited")
 }
 
 fn failure(trouble: &fleet::Failure) -> Failure {
@@ -118,14 +121,14 @@ fn failure(trouble: &fleet::Failure) -> Failure {
     Failure::new(reason, capital(line)).with_lines(lines)
 }
 
-/// Of an error with its stack the line that says what is wrong; and all of its lines, if there are more.
+/// The line of a stack trace that names the error, and all lines if there are more.
 fn headline(message: &str) -> (&str, impl Iterator<Item = &str>) {
     let mut lines = message.lines().map(str::trim_end).filter(|line| !line.is_empty());
     let names_error = |line: &&str| {
         let word = line.split([':', ' ']).next().unwrap_or_default();
         word.ends_with("Error") || word.ends_with("Exception")
     };
-    // Python names the error last, Node first or after the place.
+    // Python names the error last; Node first, or after the location.
     let named = match message.starts_with("Traceback") {
         true => lines.clone().next_back(),
         false => lines.clone().find(names_error),
@@ -135,7 +138,7 @@ fn headline(message: &str) -> (&str, impl Iterator<Item = &str>) {
     (line, message.lines().filter(move |_| !is_all))
 }
 
-/// As the first word of a sentence.
+/// Capitalizes the first word of a sentence.
 pub fn capital(text: &str) -> String {
     let first = text.split(' ').next().unwrap_or_default();
     // Names of files and the like are left as they are.

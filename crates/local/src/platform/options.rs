@@ -1,27 +1,33 @@
-//! What the machine may use, and where it keeps things.
+//! The limits and folders of the machine.
 
 use super::cache;
 use crate::source;
+use klambda_secrets::Reader;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
-    /// Holds artifacts, sources and what processes write.
+    /// Holds artifacts, sources and files of processes.
     pub folder: PathBuf,
-    /// The program, and the words after it, that lead to [`crate::child::main`].
+    /// The program and arguments that run [`crate::child::main`].
     pub helper: Vec<OsString>,
-    /// Where secrets and config maps are: a folder for each, a file for each key.
+    /// Secrets and config maps: a folder for each, a file for each key.
     pub secrets: Option<PathBuf>,
+    /// Stored secrets. They take precedence over the folder.
+    pub stored_secrets: Option<Arc<dyn Reader>>,
+    /// Reject code, because on this machine it would run as the user of this process.
+    pub isolation_required: bool,
     pub builds_max: usize,
     pub replicas_max: usize,
-    /// How long a replica may take to its first answer.
+    /// Time limit for the first response of a replica.
     pub start_timeout: Duration,
-    /// How long calls may take to end when their replica is no longer wanted.
+    /// Time limit for open calls when their replica is stopped.
     pub drain: Duration,
     pub fetch: source::Limits,
-    /// What the shared cache of builds may hold.
+    /// Limits of the shared build cache.
     pub cache: cache::Limits,
 }
 
@@ -31,6 +37,8 @@ impl Options {
             folder,
             helper,
             secrets: None,
+            stored_secrets: None,
+            isolation_required: false,
             builds_max: 2,
             replicas_max: 500,
             start_timeout: Duration::from_secs(60),

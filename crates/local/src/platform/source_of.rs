@@ -1,7 +1,7 @@
 //! The source that a resource names, with the credentials to read it.
 
 use super::Options;
-use super::secrets::Secret;
+use super::secrets;
 use crate::source::{self, Source};
 use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::resource::{self, Resource, SourceType};
@@ -16,7 +16,7 @@ fn inline_language(language: resource::Language) -> source::Language {
 }
 
 pub fn source_of(resource: &Resource, options: &Options) -> Result<Source, Box<Failure>> {
-    let nothing = || Box::new(Failure::new(Reason::SourceMissing, "It names no source"));
+    let nothing = || Box::new(Failure::new(Reason::SourceMissing, "The function has no source"));
     let given = resource.spec.source.as_ref().ok_or_else(nothing)?;
     let namespace = resource.metadata.namespace.as_str();
     Ok(match given.kind {
@@ -27,7 +27,7 @@ pub fn source_of(resource: &Resource, options: &Options) -> Result<Source, Box<F
                 language: inline_language(runtime.language),
                 handler: runtime.handler.clone(),
                 code: inline.code.clone(),
-                // Installed by the build, which is told of them.
+                // The build installs the dependencies.
                 dependencies: String::new(),
             })
         }
@@ -37,7 +37,7 @@ pub fn source_of(resource: &Resource, options: &Options) -> Result<Source, Box<F
                 url: git.url.clone(),
                 reference: git.reference.clone().unwrap_or_default(),
                 path: git.path.clone().unwrap_or_default(),
-                credentials: Secret::open(options, namespace, git.secret_ref.as_ref()).for_git()?,
+                credentials: secrets::for_git(options, namespace, git.secret_ref.as_ref())?,
             })
         }
         SourceType::Minio => {
@@ -48,7 +48,7 @@ pub fn source_of(resource: &Resource, options: &Options) -> Result<Source, Box<F
                 key: minio.key.clone(),
                 endpoint: Some(endpoint(&minio.endpoint)),
                 region: None,
-                credentials: Secret::open(options, namespace, minio.secret_ref.as_ref()).for_buckets()?,
+                credentials: secrets::for_buckets(options, namespace, minio.secret_ref.as_ref())?,
             })
         }
         SourceType::S3 => {
@@ -59,7 +59,7 @@ pub fn source_of(resource: &Resource, options: &Options) -> Result<Source, Box<F
                 key: s3.key.clone(),
                 endpoint: s3.endpoint.clone(),
                 region: Some(s3.region.clone()),
-                credentials: Secret::open(options, namespace, s3.secret_ref.as_ref()).for_buckets()?,
+                credentials: secrets::for_buckets(options, namespace, s3.secret_ref.as_ref())?,
             })
         }
         SourceType::Gcs => {
@@ -70,7 +70,7 @@ pub fn source_of(resource: &Resource, options: &Options) -> Result<Source, Box<F
                 key: gcs.key.clone(),
                 endpoint: None,
                 region: None,
-                credentials: Secret::open(options, namespace, gcs.secret_ref.as_ref()).for_google()?,
+                credentials: secrets::for_google(options, namespace, gcs.secret_ref.as_ref())?,
             })
         }
         SourceType::Folder => {
@@ -81,7 +81,7 @@ pub fn source_of(resource: &Resource, options: &Options) -> Result<Source, Box<F
     })
 }
 
-/// Addresses of MinIO are written without a scheme as well.
+/// MinIO addresses may be written without a scheme.
 fn endpoint(text: &str) -> String {
     if text.contains("://") { text.to_owned() } else { format!("http://{text}") }
 }

@@ -1,4 +1,4 @@
-//! Fetching and building.
+//! Fetches and builds.
 
 use super::Machine;
 use super::jobs::Begun;
@@ -12,17 +12,18 @@ use klambda_functions::hash::{self, REBUILD_ANNOTATION};
 use klambda_functions::name::Name;
 use klambda_functions::observed::{BuildRun, BuildState, Fetch, FetchState};
 use klambda_functions::platform::News;
-use klambda_functions::resource::{self, Outcome, Resource};
+use klambda_functions::resource::{self, BuildOutcome, Resource};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Where the code is, below what was fetched.
+/// The folder of the code, below the fetched folder.
 const CODE: &str = "code";
 
 #[derive(Clone)]
 struct Fetched {
     digest: String,
+    commit: Option<String>,
     folder: Arc<TempDir>,
 }
 
@@ -60,7 +61,7 @@ impl Machine {
         };
         let fetched = tokio::select! {
             fetched = self.fetch_source(resource, &told) => fetched,
-            () = begun.cancel.cancelled() => Err(Failure::new(Reason::BuildCancelled, "It was called off")),
+            () = begun.cancel.cancelled() => Err(Failure::new(Reason::BuildCancelled, "The fetch was cancelled")),
         };
         for (name, number) in self.fetches.end(&begun).0 {
             self.note_fetched(&name, number, &fetched);
@@ -92,8 +93,8 @@ impl Machine {
         let Some(work) = functions.get_mut(name).and_then(|function| function.work.as_mut()) else { return };
         let Some(fetch) = work.fetch.as_mut().filter(|fetch| fetch.number == number) else { return };
         match fetched {
-            Ok(Fetched { digest, folder }) => {
-                fetch.state = FetchState::Done { digest: digest.clone() };
+            Ok(Fetched { digest, commit, folder }) => {
+                fetch.state = FetchState::Done { digest: digest.clone(), commit: commit.clone() };
                 work.folder = Some(folder.clone());
             }
             Err(failure) => fetch.state = FetchState::Failed(failure.clone()),
@@ -140,7 +141,7 @@ impl Machine {
         resource: &Resource,
         folder: Option<Arc<TempDir>>,
     ) {
-        // Counted for the function that asked for it first: others that have the same content only wait for it.
+        // Counted for the function that asked first. Others with the same content only wait.
         let name = Name::of(resource);
         (self.tell)(News::BuildBegun(name.clone()));
         let began = OnceLock::new();
@@ -156,9 +157,9 @@ impl Machine {
         let built = Box::pin(self.build_artifact(&hash, resource, folder, &begun.cancel, &told)).await;
         let (askers, called_off) = self.builds.end(&begun);
         let outcome = match &built {
-            Ok(()) => Outcome::Completed,
+            Ok(()) => BuildOutcome::Completed,
             Err(failure) if failure.reason == Reason::BuildCancelled => called_off,
-            Err(failure) => Outcome::of(failure.reason),
+            Err(failure) => BuildOutcome::of(failure.reason),
         };
         let took = began.get().map_or(Duration::ZERO, Instant::elapsed);
         (self.tell)(News::BuildEnded { name, outcome, took });
@@ -171,8 +172,8 @@ impl Machine {
         }
     }
 
-    /// Others who wait for the same thing go on.
-    pub(super) fn cancel(&self, name: &Name, called_off: Outcome) {
+    /// Other functions that wait for the same job are not affected.
+    pub(super) fn cancel(&self, name: &Name, called_off: BuildOutcome) {
         if let Some(function) = self.lock().get_mut(name) {
             function.work = None;
         }
@@ -181,26 +182,41 @@ impl Machine {
     }
 
     async fn fetch_source(&self, resource: &Resource, told: Told<'_>) -> Result<Fetched, Failure> {
+        self.may_run_code()?;
         let source = self.source_of(resource).await?;
-        let _slot = self.slots.take(told).await.ok_or_else(|| broken("the server is stopping"))?;
-        let folder = self.fetch_into(&source).await?;
+        let _slot = self.slots.take(told).await.ok_or_else(|| broken("the server is shutting down"))?;
+        self.fetch_and_hash(&source).await
+    }
+
+    async fn fetch_and_hash(&self, source: &Source) -> Result<Fetched, Failure> {
+        let (folder, revision) = self.fetch_into(source).await?;
+        let commit = revision.filter(|_| matches!(source, Source::Git(_)));
         let code = folder.path().join(CODE);
         let hashed = tokio::task::spawn_blocking(move || hash_folder(&code)).await;
         let digest = hashed.map_err(broken)?.map_err(broken)?.to_string();
-        Ok(Fetched { digest, folder: Arc::new(folder) })
+        Ok(Fetched { digest, commit, folder: Arc::new(folder) })
     }
 
-    /// Reads the secrets that it names, on a thread that may wait.
+    /// Fetches a source and returns its digest. Keeps nothing.
+    pub(super) async fn look(&self, resource: &Resource) -> Result<String, Failure> {
+        self.may_run_code()?;
+        let source = self.source_of(resource).await?;
+        let _alone = self.looking.lock().await;
+        Ok(self.fetch_and_hash(&source).await?.digest)
+    }
+
+    /// Reads the secrets that it names, on a thread that may block.
     async fn source_of(&self, resource: &Resource) -> Result<Source, Failure> {
         let (machine, resource) = (self.clone(), resource.clone());
         let read = tokio::task::spawn_blocking(move || source_of(&resource, &machine.options)).await;
         read.map_err(broken)?.map_err(|failure| *failure)
     }
 
-    async fn fetch_into(&self, source: &Source) -> Result<TempDir, Failure> {
+    /// The folder, and the revision of the source: a commit or an ETag.
+    async fn fetch_into(&self, source: &Source) -> Result<(TempDir, Option<String>), Failure> {
         let folder = tempfile::tempdir_in(self.options.folder.join("sources")).map_err(broken)?;
         let fetched = source::fetch(source, &folder.path().join(CODE), &self.options.fetch).await;
-        fetched.map(|_| folder).map_err(|error| not_fetched(&error, source))
+        fetched.map(|fetched| (folder, fetched.revision)).map_err(|error| not_fetched(&error, source))
     }
 
     async fn build_artifact(
@@ -211,14 +227,15 @@ impl Machine {
         cancel: &Cancel,
         told: Told<'_>,
     ) -> Result<(), Failure> {
+        self.may_run_code()?;
         let Some(runtime) = &resource.spec.runtime else {
-            return Err(Failure::new(Reason::BuildFailed, "It names no runtime"));
+            return Err(Failure::new(Reason::BuildFailed, "The function has no runtime"));
         };
         let folder = match folder {
             Some(folder) => folder,
             None => {
                 let source = self.source_of(resource).await?;
-                Arc::new(self.fetch_into(&source).await?)
+                Arc::new(self.fetch_into(&source).await?.0)
             }
         };
         let inline = resource.spec.source.as_ref().and_then(|source| source.inline.as_ref());
@@ -232,9 +249,9 @@ impl Machine {
             timeout: Duration::from_millis(resource.spec.build.timeout.ms),
             again: if is_asked_again(resource) { hash.to_owned() } else { String::new() },
         };
-        let built = self.workshop.build_told(&request, cancel, told).await;
+        let built = self.builder.build_told(&request, cancel, told).await;
         let artifact = built.map_err(|error| not_built(&error))?;
-        self.note_made(hash, artifact).map_err(broken)
+        self.note_built(hash, artifact).map_err(broken)
     }
 }
 
@@ -253,7 +270,7 @@ fn building(waits: Option<&Option<usize>>) -> BuildState {
     waits.copied().flatten().map_or(BuildState::Running, |before| BuildState::Waiting { before })
 }
 
-/// Content that was built before is to be built once more.
+/// Whether known content must be built again.
 fn is_asked_again(resource: &Resource) -> bool {
     resource.spec.build.force_rebuild || resource.metadata.annotations.contains_key(REBUILD_ANNOTATION)
 }
@@ -284,14 +301,14 @@ fn not_fetched(error: &source::Error, source: &Source) -> Failure {
     };
     let hint = match source {
         Source::Git(git) if reason == Reason::SourceNotFound && is_short_commit(&git.reference) => {
-            "; a commit is named by all of its 40 digits"
+            "; to select a commit, use all 40 digits of its hash"
         }
         _ => "",
     };
     Failure::new(reason, capital(&format!("{error}{hint}")))
 }
 
-/// A branch may look so as well: it is only suspected when there is none.
+/// A branch may have such a name too, so this matters only if no branch was found.
 fn is_short_commit(reference: &str) -> bool {
     (4..40).contains(&reference.len()) && reference.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

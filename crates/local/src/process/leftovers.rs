@@ -1,12 +1,11 @@
-//! Processes that are still there when the program that started them is not.
+//! Processes that survive the program that started them.
 //!
-//! A process that a server started dies with it, by a signal of the kernel; but what that process started in turn gets
-//! none. So a small watcher waits beside every server for its end, and ends what is left. Should the watcher be killed
-//! as well, the next start does it.
+//! The kernel kills a process when its server dies, but not the processes that it started in turn. So a small watcher waits
+//! beside every server for its end and kills what is left. If the watcher is killed too, the next start does it.
 //!
-//! Each process has a file that names it by pid, start time and boot. A pid alone may be another's by now; with the
-//! start time it cannot. What a process started itself is known by its [`super::mark`]; the container that a client
-//! started, by its name.
+//! A file for each process records its pid, start time and boot id. A pid alone may be reused; together with the start time
+//! it is unique. Processes that a process started are recognized by their [`super::mark`], and the container of a client by
+//! its name.
 
 use super::Command;
 use super::proc;
@@ -26,7 +25,7 @@ struct Record {
     started: u64,
     boot: String,
     mark: String,
-    /// Which run of the program started it.
+    /// The run of the program that started it.
     server: String,
     container: Option<Container>,
 }
@@ -59,7 +58,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Ends what earlier runs left, and says how many.
+    /// Kills leftovers of earlier runs, and returns their number.
     pub fn open(folder: &Path) -> io::Result<(Records, usize)> {
         fs::create_dir_all(folder)?;
         let pid = std::process::id() as i32;
@@ -70,7 +69,7 @@ impl Records {
         for entry in fs::read_dir(folder)?.flatten() {
             ended += read(&entry.path()).map_or(0, |record| records.end(&record));
             match fs::remove_file(entry.path()) {
-                // The watcher of the run before may be at it as well.
+                // The watcher of the previous run may remove it at the same time.
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
@@ -78,13 +77,13 @@ impl Records {
         Ok((records, ended))
     }
 
-    /// A name for a process that no other has or had, of whatever run.
+    /// A name for a process that is unique across all runs.
     pub(super) fn new_name(&self) -> String {
         static GIVEN: AtomicU64 = AtomicU64::new(0);
         format!("klambda-{}-{}", self.server.replace('.', "-"), GIVEN.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The words that lead the helper to [`watch`].
+    /// The arguments that make the helper run [`watch`].
     pub(super) fn watch_words(&self) -> [OsString; 3] {
         [WATCH.into(), self.folder.clone().into_os_string(), self.server.clone().into()]
     }
@@ -129,14 +128,14 @@ fn read(file: &Path) -> Option<Record> {
     serde_json::from_slice(&fs::read(file).ok()?).ok()
 }
 
-/// The word by which the helper knows that it is to watch and not to become something.
+/// The argument that makes the helper watch instead of running a command.
 pub(crate) const WATCH: &str = "watch";
 
-/// Waits for the end of standard input, which the server holds open, and ends what that server has left.
+/// Waits for the end of standard input, which the server holds open, then kills what that server left.
 pub(crate) fn watch(folder: &Path, server: &str) {
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
     let records = Records { folder: folder.to_path_buf(), boot: proc::boot_id(), server: server.to_owned() };
-    // Only its own: another may have started in the same folder meanwhile.
+    // Only its own records: another server may have started in the same folder.
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let own: Vec<(PathBuf, Record)> = files
         .filter_map(|file| Some((file.clone(), read(&file)?)))

@@ -1,7 +1,7 @@
-//! Memory and CPU, where a manifest states them: by control groups, version 2 or 1, where this program may make some.
-//! Else memory is watched, and CPU is left alone with a note.
+//! Memory and CPU limits, if a manifest sets them: with control groups, version 2 or 1, if this program may create them.
+//! Otherwise memory is watched, and CPU limits are ignored with a note.
 //!
-//! Never by a limit on address space: node and go reserve far more of it than they use, and die at once.
+//! Never with a limit on address space: node and go reserve far more than they use, and would die immediately.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ pub struct Limits {
     pub cpu_millis: Option<u32>,
 }
 
-/// Where control groups can be made on this machine; nothing where they cannot.
+/// Where control groups can be created on this machine. Empty if nowhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
     memory: Option<Place>,
@@ -33,11 +33,11 @@ struct Place {
 
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The length of time over which CPU is shared out, in microseconds.
+/// The period of CPU quotas, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
 
 impl Groups {
-    /// Tries for real: permissions and names do not tell.
+    /// Tries to create groups, because permissions and names do not tell whether it works.
     pub fn find() -> Groups {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let groups = Groups { memory: find(&own, "memory"), cpu: find(&own, "cpu") };
@@ -49,7 +49,7 @@ impl Groups {
         Groups::default()
     }
 
-    /// Makes groups with these limits; whatever cannot be made is noted.
+    /// Creates groups with these limits. Limits that cannot be set are noted.
     pub(super) fn limit(&self, name: &str, limits: Limits, notes: &mut Vec<String>) -> Held {
         let (mut groups, mut watch_bytes) = (Vec::new(), None);
         if let Some(bytes) = limits.memory_bytes {
@@ -57,7 +57,7 @@ impl Groups {
                 Some(group) => groups.push(group),
                 None => {
                     watch_bytes = Some(bytes);
-                    notes.push("memory is watched, not limited: there is no writable control group".into());
+                    notes.push("memory is watched instead of limited: no writable control group".into());
                 }
             }
         }
@@ -65,17 +65,17 @@ impl Groups {
             match made(&self.cpu, name, |group| group.limit_cpu(millis)) {
                 Some(group) if groups.contains(&group) => {}
                 Some(group) => groups.push(group),
-                None => notes.push("the CPU limit is ignored: there is no writable control group".into()),
+                None => notes.push("the CPU limit is ignored: no writable control group".into()),
             }
         }
         Held { groups, watch_bytes }
     }
 }
 
-/// How a process's limits are kept.
+/// How the limits of a process are enforced.
 pub(super) struct Held {
     pub groups: Vec<Group>,
-    /// What no group limits and has to be watched.
+    /// The memory limit to watch, if no group enforces it.
     pub watch_bytes: Option<u64>,
 }
 
@@ -90,7 +90,7 @@ fn made(place: &Option<Place>, name: &str, limit: impl Fn(&Group) -> io::Result<
     }
 }
 
-/// Below the group this program is in, or else the root of what is mounted: a container may see only that.
+/// Below the group of this program, or else the root of the mount: a container may see only that.
 fn find(own: &str, controller: &str) -> Option<Place> {
     let unified = Path::new(ROOT).join("cgroup.controllers").exists();
     let (version, root) = match unified {
@@ -115,7 +115,7 @@ fn find(own: &str, controller: &str) -> Option<Place> {
 impl Place {
     fn works(&self, controller: &str) -> bool {
         if self.version == 2 {
-            // Refused where processes are in the group itself, unless it is the root.
+            // The kernel rejects this if the group itself contains processes, unless it is the root.
             let _ = fs::write(self.folder.join("cgroup.subtree_control"), format!("+{controller}"));
         }
         let Ok(group) = self.make(&format!("klambda-{}-try-{controller}", std::process::id())) else {
@@ -129,7 +129,7 @@ impl Place {
         works.is_ok()
     }
 
-    /// Removes groups of runs of this program that are no more. One with a process in it cannot be removed.
+    /// Removes groups of earlier runs of this program. A group with a process in it cannot be removed.
     fn sweep(&self) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         for entry in entries.flatten() {
@@ -151,7 +151,7 @@ impl Place {
     }
 }
 
-/// One control group, for one process and what it starts.
+/// One control group, for one process and its descendants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     folder: PathBuf,
@@ -159,12 +159,12 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// The file through which a process enters.
+    /// The file that moves a process into the group.
     pub fn entry(&self) -> PathBuf {
         self.folder.join("cgroup.procs")
     }
 
-    /// Fails where there is no group, or where a lingering process is in it; then the next start of this name uses it.
+    /// Fails if there is no group, or if a process is still in it. Then the next process with this name reuses it.
     pub fn remove(&self) {
         let _ = fs::remove_dir(&self.folder);
     }
@@ -175,7 +175,7 @@ impl Group {
             _ => ("memory.limit_in_bytes", ("memory.memsw.limit_in_bytes", bytes)),
         };
         self.write(limit, &bytes.to_string())?;
-        // Not everywhere is swap counted.
+        // Not every system accounts for swap.
         let _ = self.write(swap.0, &swap.1.to_string());
         Ok(())
     }
@@ -189,12 +189,12 @@ impl Group {
     }
 
     fn write(&self, file: &str, text: &str) -> io::Result<()> {
-        // Without creating: where the file is missing, so is the controller.
+        // Without creating the file: if it is missing, so is the controller.
         use std::io::Write;
         fs::OpenOptions::new().write(true).open(self.folder.join(file))?.write_all(text.as_bytes())
     }
 
-    /// Whether the kernel ended a process of it for its memory.
+    /// Whether the kernel killed a process of the group for its memory use.
     pub fn out_of_memory(&self) -> bool {
         let file = if self.version == 2 { "memory.events" } else { "memory.oom_control" };
         let text = fs::read_to_string(self.folder.join(file)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The last of what a function printed, in memory only: a ring bounded in lines and bytes, read by pages and followed.
+//! The last output of a function, in memory only: a ring with limits on lines and bytes, read by pages or followed.
 
 use klambda_core::time::Millis;
 use klambda_crash::{Guard, Lock};
@@ -14,9 +14,9 @@ use tokio::sync::Notify;
 pub struct Bounds {
     pub lines: usize,
     pub bytes: usize,
-    /// What is longer is cut, and says so.
+    /// Longer lines are truncated and marked.
     pub line_bytes: usize,
-    /// What is kept while nothing of the function runs.
+    /// How much is kept while nothing of the function runs.
     pub idle_bytes: usize,
 }
 
@@ -26,7 +26,7 @@ impl Default for Bounds {
     }
 }
 
-/// What replicas of one function printed, in the order it came.
+/// The output of the replicas of one function, in order of arrival.
 #[derive(Debug)]
 pub struct Logs {
     bounds: Bounds,
@@ -60,14 +60,14 @@ impl Logs {
         self.more.notify_waiters();
     }
 
-    /// Nothing of the function runs: less is kept.
+    /// Nothing of the function runs: keep less.
     pub(crate) fn trim(&self) {
         let mut ring = self.ring();
         ring.cut(self.bounds.lines, self.bounds.idle_bytes);
         ring.lines.shrink_to_fit();
     }
 
-    /// No more will come.
+    /// No more lines will come.
     pub(crate) fn close(&self) {
         self.ring().closed = true;
         self.more.notify_waiters();
@@ -88,7 +88,7 @@ impl Logs {
         texts
     }
 
-    /// From the last `past` lines on, for ever.
+    /// Reads from the last `past` lines on, and follows new ones.
     pub fn follow(self: &Arc<Logs>, past: usize) -> Follower {
         let next = self.ring().next.saturating_sub(past as u64);
         Follower { logs: self.clone(), next }
@@ -98,7 +98,7 @@ impl Logs {
         self.ring.lock()
     }
 
-    /// Reads lines until the other side is closed. Whatever is printed, memory is bounded.
+    /// Reads lines until the other side closes. Memory is bounded for any input.
     pub(crate) async fn read(self: Arc<Logs>, replica: u64, stream: Stream, from: impl AsyncRead + Unpin) {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
@@ -126,7 +126,7 @@ impl Logs {
         line.truncate(self.bounds.line_bytes);
         let text = String::from_utf8_lossy(line);
         match cut {
-            true => self.push(replica, stream, &format!("{text}… (cut)")),
+            true => self.push(replica, stream, &format!("{text}… (truncated)")),
             false => self.push(replica, stream, text.strip_suffix('\r').unwrap_or(&text)),
         }
         line.clear();
@@ -142,20 +142,20 @@ impl Ring {
     }
 }
 
-/// Reads a ring as it grows. One that is too slow loses lines, and sees it by their numbers.
+/// Reads a ring as it grows. A slow reader loses lines, and detects this by their numbers.
 pub struct Follower {
     logs: Arc<Logs>,
     next: u64,
 }
 
 impl Follower {
-    /// Nothing, once the function is gone.
+    /// `None` once the function is deleted.
     pub async fn next(&mut self) -> Option<Line> {
         let logs = self.logs.clone();
         loop {
             let more = logs.more.notified();
             tokio::pin!(more);
-            // From here on a notice is not missed.
+            // From here on no notification is missed.
             more.as_mut().enable();
             match self.available() {
                 Ok(line) => return Some(line),
@@ -165,7 +165,7 @@ impl Follower {
         }
     }
 
-    /// The next line, or whether there will be none.
+    /// The next line, or whether no more will come.
     fn available(&mut self) -> Result<Line, bool> {
         let ring = self.logs.ring();
         let first = ring.lines.front().map_or(0, |line| line.number);
@@ -199,7 +199,7 @@ mod tests {
         logs.clone().read(1, Stream::Stdout, &b"one\r\ntwo\nthree\nfour\nfive"[..]).await;
         assert_eq!(texts(&logs.last(10)), ["three", "four", "five"]);
         logs.clone().read(1, Stream::Stderr, &b"123456789abc\nx\n"[..]).await;
-        assert_eq!(texts(&logs.last(2)), ["12345678… (cut)", "x"]);
+        assert_eq!(texts(&logs.last(2)), ["12345678… (truncated)", "x"]);
         assert!(logs.ring().bytes <= 25);
         logs.trim();
         assert_eq!(texts(&logs.last(9)), ["x"]);
@@ -218,7 +218,7 @@ mod tests {
         let (line, mut follower) = waiting.await.unwrap();
         assert_eq!(line.unwrap().text, "3");
         (4..20).for_each(|number| logs.push(1, Stream::Stdout, &number.to_string()));
-        assert_eq!(follower.next().await.unwrap().number, 16, "what the ring lost is seen by the numbers");
+        assert_eq!(follower.next().await.unwrap().number, 16, "the numbers show the lost lines");
         logs.close();
         let rest =
             [follower.next().await, follower.next().await, follower.next().await, follower.next().await];

@@ -1,18 +1,18 @@
-//! How a process is known, with everything that it starts: by a word in its environment, and by a number that cannot be
-//! lost with the environment.
+//! Marks a process and all its descendants: with a word in the environment, and with a number that survives a cleared
+//! environment.
 //!
 //! The number is the limit on file locks, `RLIMIT_LOCKS`. Linux has not used this limit since 2.4, but every process
-//! inherits it, keeps it across `exec`, and shows it in `/proc`. Leaving the group, the session or the parent changes
-//! nothing about it; only a process that may raise its limits can.
+//! inherits it, keeps it across `exec`, and shows it in `/proc`. Leaving the group, the session or the parent does not
+//! change it. Only a process that may raise its limits can.
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs;
 
-/// In the environment of every process, with a word that is used once.
+/// In the environment of every process, with a unique word.
 pub const VARIABLE: &str = "KLAMBDA_REPLICA";
 const LIMIT_LINE: &str = "Max file locks";
 
-/// The number for a word: FNV-1a, and below what any real limit could be confused with.
+/// The number of a word: FNV-1a, lower than any value that could be a real limit.
 pub fn number(word: &str) -> u64 {
     let hash = word.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -20,7 +20,7 @@ pub fn number(word: &str) -> u64 {
     (hash >> 2) | (1 << 61)
 }
 
-/// Marks this process and what it will start. Where it has a lower mark already, that one stays.
+/// Marks this process and its future children. A lower mark that is already set stays.
 pub fn take(word: &str) {
     let number = Some(number(word));
     let _ = setrlimit(Resource::Locks, Rlimit { current: number, maximum: number });
@@ -31,7 +31,7 @@ pub fn is_on(pid: i32, words: &[String]) -> bool {
     is_in_environment(pid, words) || is_in_limits(pid, words)
 }
 
-/// What has ended and is not buried yet has no environment.
+/// A zombie has no environment.
 fn is_in_environment(pid: i32, words: &[String]) -> bool {
     let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
     let mut variables = environment.split(|byte| *byte == 0);
@@ -43,7 +43,7 @@ fn is_in_environment(pid: i32, words: &[String]) -> bool {
 
 fn is_in_limits(pid: i32, words: &[String]) -> bool {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
-    // What has ended has limits, too, until it is buried; it needs no end.
+    // A zombie still has limits, but need not be killed.
     let ended = || super::proc::has_ended(pid);
     hard_limit(&limits).is_some_and(|limit| words.iter().any(|word| number(word) == limit)) && !ended()
 }

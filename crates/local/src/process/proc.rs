@@ -1,14 +1,14 @@
-//! What `/proc` says about processes.
+//! Reads `/proc`.
 
 use std::fs;
 
-/// One line of `/proc/<pid>/stat`, as far as it is used.
+/// The used fields of `/proc/<pid>/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     pub pid: i32,
     pub parent: i32,
     pub group: i32,
-    /// In ticks since the machine's start: with the pid, the identity of a process.
+    /// In ticks since boot. Together with the pid it identifies a process.
     pub started: u64,
     pub resident_pages: u64,
 }
@@ -17,7 +17,7 @@ pub fn stat(pid: i32) -> Option<Stat> {
     parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The name is in parentheses and may hold any character, so fields are counted from the last one.
+/// The name is in parentheses and may contain any character, so fields are counted from the last parenthesis.
 fn parse(pid: i32, line: &str) -> Option<Stat> {
     let fields: Vec<&str> = line.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     Some(Stat {
@@ -29,7 +29,7 @@ fn parse(pid: i32, line: &str) -> Option<Stat> {
     })
 }
 
-/// Whether it has ended and only waits to be buried.
+/// Whether it is a zombie.
 pub fn has_ended(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
@@ -44,12 +44,12 @@ pub fn pids() -> Vec<i32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Which start of the machine this is.
+/// Identifies the current boot of the machine.
 pub fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// Pages of a process and of all it started, by group and by parent.
+/// Resident pages of a process and all its descendants, by group and by parent.
 pub fn resident_pages(leader: i32, all: &[Stat]) -> u64 {
     let mut members: Vec<i32> = all.iter().filter(|stat| stat.group == leader).map(|stat| stat.pid).collect();
     let mut next = 0;

@@ -1,10 +1,10 @@
-//! The one thread that starts processes, and the tasks that watch over them.
+//! The thread that starts all processes, and the tasks that watch them.
 
 use super::leftovers::Records;
 use super::limits::{Group, Groups, Held, Watch, Watched};
 use super::logs::{Logs, Stream};
 use super::strays::Strays;
-use super::tended::Tender;
+use super::tracked::ProcessTracker;
 use super::{Command, Error, Exit, Process, mark};
 use crate::{child, container};
 use klambda_crash::Point;
@@ -22,25 +22,25 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// After the end of a process, how long the rest of what it printed is waited for. Only something that it started and
-/// that hid from its end can make this long.
+/// How long to wait for the rest of the output after a process has ended. Only a descendant that escaped the kill can
+/// make this wait long.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The program, and the words after it, that lead to [`child::main`].
+    /// The program and arguments that run [`child::main`].
     pub helper: Vec<OsString>,
-    /// Where it is noted which processes there are. Survives this program.
+    /// The folder that records all processes. It survives this program.
     pub records: PathBuf,
     pub groups: Groups,
 }
 
-/// Starts processes. A clone is the same one.
+/// Starts processes. Clones share the same thread.
 #[derive(Clone)]
 pub struct Spawner {
     requests: mpsc::Sender<Request>,
-    tender: Tender,
-    /// Of an earlier run, ended at the start of this one.
+    tracker: ProcessTracker,
+    /// Number of processes of an earlier run that were killed at the start of this one.
     leftovers: usize,
 }
 
@@ -53,11 +53,11 @@ struct Request {
 }
 
 impl Spawner {
-    /// Ends leftovers first. Must be called within a runtime, which watches over the processes.
+    /// Kills leftovers first. Must be called within a runtime, which watches the processes.
     pub fn start(options: Options) -> io::Result<Spawner> {
         let (records, leftovers) = Records::open(&options.records)?;
         let records = Arc::new(records);
-        let tender = Tender::new(records.clone());
+        let tracker = ProcessTracker::new(records.clone());
         let (requests, received) = mpsc::channel::<Request>();
         let mut watcher = watcher(&options.helper, &records)?;
         let mut starter = Starter {
@@ -76,24 +76,24 @@ impl Spawner {
                     starter.start(&request.command, request.listener, request.logs, request.replica);
                 let _ = request.answer.send(started);
             }
-            // With the last handle gone this thread ends, and with it all it started.
+            // When the last handle is dropped, this thread ends, and with it all processes that it started.
             drop(watcher.stdin.take());
             let _ = watcher.wait();
         })?;
-        Ok(Spawner { requests, tender, leftovers })
+        Ok(Spawner { requests, tracker, leftovers })
     }
 
-    /// For processes that others start.
-    pub fn tender(&self) -> Tender {
-        self.tender.clone()
+    /// For processes that other code starts.
+    pub fn tracker(&self) -> ProcessTracker {
+        self.tracker.clone()
     }
 
     pub fn leftovers(&self) -> usize {
         self.leftovers
     }
 
-    /// Starts a command. With a socket it is the command's standard input; ours is closed then, so that what waits in it
-    /// is told when the process is gone.
+    /// Starts a command. A socket becomes the standard input of the command. Our copy is closed then, so that waiting
+    /// connections break when the process ends.
     pub async fn spawn(
         &self,
         command: Arc<Command>,
@@ -108,13 +108,13 @@ impl Spawner {
     }
 }
 
-/// Starts the process that ends what is left should this one be killed. It knows by its standard input.
+/// Starts the process that kills what is left if this one is killed. It notices by its standard input.
 fn watcher(helper: &[OsString], records: &Records) -> io::Result<std::process::Child> {
     let (program, words) = helper.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = std::process::Command::new(program);
-    // Not in our group: what is typed at a terminal is for us alone.
+    // Not in our group: signals from the terminal are only for us.
     command.args(words).args(records.watch_words()).process_group(0);
-    // What the clients of containers need, and no more.
+    // Only the variables that clients of container engines need.
     command.env_clear().envs(container::client_environment());
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
@@ -146,9 +146,9 @@ impl Starter {
         let spawned = self.spawn(command, listener, &name, &groups);
         let mut child = spawned.inspect_err(|_| groups.iter().for_each(Group::remove)).map_err(failed)?;
         let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
-        let Some(pid) = pid else { return Err(failed(io::Error::other("it ended at once"))) };
+        let Some(pid) = pid else { return Err(failed(io::Error::other("it exited immediately"))) };
         if let Err(error) = self.shared.records.add(pid.as_raw_nonzero().get(), &name, Some(command)) {
-            tracing::warn!(%error, "A process is not noted; it would not be ended by the next start.");
+            tracing::warn!(%error, "Could not record a process; the next start would not kill it if it survives");
         }
         let ended_for_memory = Arc::new(AtomicBool::new(false));
         if let Some(memory_bytes) = watch_bytes {
@@ -175,7 +175,7 @@ impl Starter {
         let entries: Vec<PathBuf> = groups.iter().map(Group::entry).collect();
         let mut words_of_command = vec![command.program.clone().into_os_string()];
         words_of_command.extend(command.arguments.iter().map(OsString::from));
-        // A container engine needs what its user may do, and confines what it starts itself.
+        // A container engine needs the privileges of its user, and confines its containers itself.
         let is_confined = command.container.is_none();
         let mut spawning = tokio::process::Command::new(program);
         spawning.args(words).args(child::arguments(
@@ -215,7 +215,7 @@ impl Starter {
     }
 }
 
-/// A process from its start to the word of its end.
+/// Watches a process from its start to its end.
 struct Life {
     child: tokio::process::Child,
     pid: Pid,
@@ -232,8 +232,8 @@ impl Life {
     async fn watch(mut self) {
         let status = self.child.wait().await;
         self.shared.watch.remove(self.pid);
-        // What it started in its group goes with it. The group's number is not another's while one is in it; with none
-        // in it, there is nothing to signal but for the instant in which the number is given out anew.
+        // Kill its children in the group. The pid of the group is not reused while a member lives. If none lives, nothing is
+        // signalled, except in the instant when the pid is reused.
         let _ = kill_process_group(self.pid, Signal::KILL);
         self.shared.strays.end(std::mem::take(&mut self.mark)).await;
         for mut reader in self.readers.drain(..) {

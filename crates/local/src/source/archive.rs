@@ -1,8 +1,8 @@
-//! Unpacking archives from strangers: zip and tar.gz.
+//! Unpacks untrusted archives: zip and tar.gz.
 //!
-//! Every entry is checked before a byte of it is written: its path has plain names only and goes through real folders
-//! only; links stay inside; devices, pipes and encrypted entries are refused. Bytes are counted as they are unpacked,
-//! never as an entry claims. The mode keeps the executable bit and nothing else.
+//! Every entry is checked before any byte of it is written: its path has only plain names and goes only through real
+//! folders; links stay inside; devices, pipes and encrypted entries are rejected. Bytes are counted while unpacking, not
+//! taken from the header. Of the mode, only the executable bit is kept.
 
 use super::budget::{Budget, link_stays_inside, plain_path};
 use super::{Error, Fetched, Limits};
@@ -17,7 +17,7 @@ mod tarball;
 /// Longer link targets are an attack or a mistake.
 const LINK_BYTES_MAX: u64 = 4096;
 
-/// Unpacks an archive, known by its first bytes, into an existing empty folder.
+/// Unpacks an archive into an existing empty folder. The first bytes determine its type.
 pub fn unpack(archive: &Path, into: &Path, limits: &Limits) -> Result<Fetched, Error> {
     unpack_by(archive, into, limits, Instant::now() + limits.time)
 }
@@ -31,7 +31,7 @@ pub(super) fn unpack_by(
     let mut file = fs::File::open(archive)?;
     let packed_bytes = file.metadata()?.len();
     if packed_bytes > limits.transfer_bytes {
-        return Err(Error::TooLarge(format!("the archive has more than {} bytes", limits.transfer_bytes)));
+        return Err(Error::TooLarge(format!("the archive is larger than {} bytes", limits.transfer_bytes)));
     }
     let mut unpacking = Unpacking { into, budget: Budget::of_archive(limits, packed_bytes, deadline) };
     let mut magic = [0; 4];
@@ -40,7 +40,7 @@ pub(super) fn unpack_by(
     match magic {
         [b'P', b'K', 3, 4] | [b'P', b'K', 5, 6] if known => unzip(file, limits, &mut unpacking)?,
         [0x1f, 0x8b, ..] if known => tarball::unpack(file, &mut unpacking)?,
-        _ => return Err(Error::BadArchive("it is neither a zip nor a tar.gz".into())),
+        _ => return Err(Error::BadArchive("the file is neither a zip nor a tar.gz".into())),
     }
     Ok(unpacking.budget.fetched())
 }
@@ -58,7 +58,7 @@ impl Unpacking<'_> {
             match fs::create_dir(&at) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    // Not following links: an entry that goes through one may end anywhere.
+                    // Do not follow links: an entry behind a link could end up anywhere.
                     if !fs::symlink_metadata(&at)?.is_dir() {
                         return Err(Error::UnsafeArchive(format!("{path:?} goes through a link or a file")));
                     }
@@ -69,10 +69,10 @@ impl Unpacking<'_> {
         Ok(())
     }
 
-    /// The place of an entry that is no folder, with the folders above it made.
+    /// The path of an entry that is not a folder. Creates its parent folders.
     fn place(&mut self, path: &Path) -> Result<PathBuf, Error> {
         let Some(parent) = path.parent() else {
-            return Err(Error::UnsafeArchive("an entry without a name".into()));
+            return Err(Error::UnsafeArchive("an entry has no name".into()));
         };
         self.folder(parent)?;
         Ok(self.into.join(path))
@@ -89,11 +89,11 @@ impl Unpacking<'_> {
 
     fn link(&mut self, path: &Path, target: &Path) -> Result<(), Error> {
         if target.as_os_str().len() as u64 > LINK_BYTES_MAX {
-            return Err(Error::UnsafeArchive(format!("the target of the link {path:?} is too long")));
+            return Err(Error::UnsafeArchive(format!("the target of link {path:?} is too long")));
         }
         if !link_stays_inside(path, target) {
             return Err(Error::UnsafeArchive(format!(
-                "the link {path:?} points out of the folder, to {target:?}"
+                "link {path:?} points out of the folder, to {target:?}"
             )));
         }
         let place = self.place(path)?;
@@ -109,7 +109,7 @@ impl Unpacking<'_> {
             Ok(metadata) if metadata.is_file() => {}
             _ => {
                 return Err(Error::UnsafeArchive(format!(
-                    "{path:?} links to {target:?}, which is no file of it"
+                    "{path:?} links to {target:?}, which is not a file in the archive"
                 )));
             }
         }
@@ -119,7 +119,7 @@ impl Unpacking<'_> {
 
 fn twice(path: &Path, error: io::Error) -> Error {
     match error.kind() {
-        io::ErrorKind::AlreadyExists => Error::UnsafeArchive(format!("{path:?} is in it twice")),
+        io::ErrorKind::AlreadyExists => Error::UnsafeArchive(format!("the archive contains {path:?} twice")),
         _ => Error::Io(error),
     }
 }
@@ -141,7 +141,7 @@ fn unzip(mut file: fs::File, limits: &Limits, unpacking: &mut Unpacking) -> Resu
             read.map_err(|error| Error::BadArchive(error.to_string()))?;
             unpacking.link(&path, Path::new(&target))?;
         } else if !matches!(mode & 0o170_000, 0 | 0o100_000) {
-            return Err(Error::UnsafeArchive(format!("{path:?} is neither file, folder nor link")));
+            return Err(Error::UnsafeArchive(format!("{path:?} is not a file, folder or link")));
         } else {
             unpacking.file(&path, mode, &mut entry)?;
         }
@@ -153,12 +153,12 @@ fn bad_zip(error: zip::result::ZipError) -> Error {
     Error::BadArchive(error.to_string())
 }
 
-/// Reading a zip's list of entries takes memory for each, so their number is looked at first: in every place of the
-/// file's end that looks like the record that holds it.
+/// Reading the entry list of a zip takes memory per entry, so the number of entries is checked first, at every place near the
+/// end of the file that looks like the record that contains it.
 fn entries_claimed(file: &mut fs::File, files_max: u64) -> Result<(), Error> {
     const RECORD: usize = 22;
     const MARK: [u8; 4] = [b'P', b'K', 5, 6];
-    /// The record, the longest comment after it, and what readers let pass after that.
+    /// The record, the longest comment after it, and the extra bytes that readers tolerate.
     const TAIL: u64 = 128 << 10;
     let length = file.metadata()?.len();
     let tail_length = length.min(TAIL);
@@ -168,15 +168,17 @@ fn entries_claimed(file: &mut fs::File, files_max: u64) -> Result<(), Error> {
     file.rewind()?;
     for record in tail.windows(RECORD).filter(|window| window[..4] == MARK) {
         let count = u64::from(u16::from_le_bytes([record[10], record[11]]));
-        // The largest value of the number, or of the list's size or place, says that all of them are elsewhere.
+        // The maximum value in one of these fields means that the real values are in a zip64 record.
         let is_elsewhere = [10..12, 12..16, 16..20].iter().any(|field| is_largest(&record[field.clone()]));
         if is_elsewhere {
             return Err(Error::TooLarge(
-                "it is a zip64; pack less than 65535 files and 4 GiB as a plain zip".into(),
+                "zip64 archives are not supported; use a plain zip with fewer than 65535 files and less than 4 GiB".into(),
             ));
         }
         if count > files_max {
-            return Err(Error::TooLarge(format!("more than {files_max} files; remove what is not needed")));
+            return Err(Error::TooLarge(format!(
+                "more than {files_max} files; remove files that the function does not need"
+            )));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What a fetch has left: bytes, files and time. Everything that is written is taken from here first.
+//! The remaining budget of a fetch: bytes, files and time. Every write is deducted first.
 
 use super::{Error, Fetched, Limits};
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ pub struct Budget {
     deadline: Instant,
 }
 
-/// Below this an archive may unpack to any multiple of itself: text compresses well.
+/// Below this size an archive may unpack to any multiple of its size, because text compresses well.
 const RATIO_FREE_BYTES: u64 = 16 << 20;
 
 impl Budget {
@@ -30,18 +30,18 @@ impl Budget {
         }
     }
 
-    /// For an archive of this size: what it may unpack to shrinks to the allowed multiple.
+    /// The budget for an archive of this size: limits the unpacked size to the allowed ratio.
     pub fn of_archive(limits: &Limits, packed_bytes: u64, deadline: Instant) -> Budget {
         let allowed = packed_bytes.saturating_mul(limits.ratio).max(RATIO_FREE_BYTES);
         Budget { bytes_max: limits.unpacked_bytes.min(allowed), ..Budget::new(limits, deadline) }
     }
 
-    /// One more entry of whatever kind.
+    /// Deducts one entry of any kind.
     pub fn entry(&mut self) -> Result<(), Error> {
         self.files += 1;
         if self.files > self.files_max {
             return Err(Error::TooLarge(format!(
-                "more than {} files; remove what is not needed",
+                "more than {} files; remove files that the function does not need",
                 self.files_max
             )));
         }
@@ -52,7 +52,7 @@ impl Budget {
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes > self.bytes_max {
             let what = match self.bytes_max < self.limits.unpacked_bytes {
-                true => format!("unpacks to more than {} times its size", self.limits.ratio),
+                true => format!("the archive unpacks to more than {} times its size", self.limits.ratio),
                 false => format!("more than {} bytes unpacked", self.bytes_max),
             };
             return Err(Error::TooLarge(what));
@@ -67,7 +67,7 @@ impl Budget {
         }
     }
 
-    /// Copies a file piece by piece, so that a lie about its size is found out before the disk is full.
+    /// Copies a file in chunks, so that a wrong size in a header is detected before the disk is full.
     pub fn copy(&mut self, from: &mut impl Read, to: &mut impl Write) -> Result<(), Error> {
         let mut piece = vec![0; 64 << 10];
         loop {
@@ -88,7 +88,7 @@ impl Budget {
     }
 }
 
-/// A relative path of plain names; the only kind that is written to.
+/// A relative path of plain names. Only such paths are written.
 pub fn plain_path(path: &Path) -> Result<PathBuf, Error> {
     let escapes = || Error::UnsafeArchive(format!("the path {path:?} leaves the folder"));
     let mut plain = PathBuf::new();
@@ -100,15 +100,15 @@ pub fn plain_path(path: &Path) -> Result<PathBuf, Error> {
         }
     }
     let bytes = path.as_os_str().as_encoded_bytes();
-    // A backslash separates on other systems, and a NUL ends a name early.
+    // A backslash is a separator on other systems, and a NUL ends a name early.
     if bytes.iter().any(|byte| matches!(byte, b'\\' | 0)) {
         return Err(escapes());
     }
     Ok(plain)
 }
 
-/// Whether a link at `at` (a plain path through real folders) to `target` stays inside the folder. Steps up are taken
-/// at the start only: after a name they could start from wherever another link leads.
+/// Whether a link at `at` (a plain path through real folders) to `target` stays inside the folder. `..` is allowed only at
+/// the start of the target: after a name, it could start from wherever another link leads.
 pub fn link_stays_inside(at: &Path, target: &Path) -> bool {
     let mut depth = at.components().count().saturating_sub(1);
     let mut named = false;

@@ -1,4 +1,4 @@
-//! A folder of this machine as a source: copied, so that later edits change nothing that was built.
+//! A folder of this machine as a source. It is copied, so that later edits do not change a build.
 
 use super::budget::{Budget, link_stays_inside};
 use super::{Error, Fetched};
@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Not part of anybody's source, and often large.
+/// Not part of a source, and often large.
 const SKIPPED: [&str; 2] = [".git", "node_modules"];
 
 pub fn copy(from: &Path, into: &Path, mut budget: Budget) -> Result<Fetched, Error> {
@@ -35,7 +35,7 @@ pub fn copy(from: &Path, into: &Path, mut budget: Budget) -> Result<Fetched, Err
             } else if kind.is_file() {
                 file(&entry.path(), &into.join(&path), &mut budget)?;
             } else {
-                return Err(Error::Unsafe(format!("{} is neither file, folder nor link", path.display())));
+                return Err(Error::Unsafe(format!("{} is not a file, folder or link", path.display())));
             }
         }
     }
@@ -43,7 +43,7 @@ pub fn copy(from: &Path, into: &Path, mut budget: Budget) -> Result<Fetched, Err
 }
 
 fn file(from: &Path, to: &Path, budget: &mut Budget) -> Result<(), Error> {
-    // It was a plain file a moment ago. Should it be a pipe by now, opening it must not wait for a writer.
+    // It was a plain file a moment ago. If it is a pipe by now, opening it must not block.
     let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
     let mut reader = fs::OpenOptions::new().read(true).custom_flags(flags).open(from)?;
     if !reader.metadata()?.is_file() {
@@ -59,8 +59,7 @@ fn file(from: &Path, to: &Path, budget: &mut Budget) -> Result<(), Error> {
 fn link(from: &Path, path: &Path, into: &Path) -> Result<(), Error> {
     let target = fs::read_link(from)?;
     if !link_stays_inside(path, &target) {
-        let message =
-            format!("the link {} points out of the folder, to {}", path.display(), target.display());
+        let message = format!("link {} points out of the folder, to {}", path.display(), target.display());
         return Err(Error::Unsafe(message));
     }
     std::os::unix::fs::symlink(target, into.join(path))?;

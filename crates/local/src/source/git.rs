@@ -1,7 +1,7 @@
-//! Git repositories, by the `git` of this machine: one commit, without history.
+//! Git repositories, read with the `git` of this machine: one commit, without history.
 //!
-//! Nothing of the machine's own configuration is used, nothing is asked of a person, no hook and no filter is run, and
-//! submodules are left out. What is in the commit is counted before it is written.
+//! It ignores the git configuration of the machine, prompts for nothing, runs no hooks and no filters, and skips submodules.
+//! The content of the commit is counted before it is written.
 
 use super::budget::{Budget, plain_path};
 use super::{Credentials, Error, Fetch, Fetched, Git, Limits};
@@ -12,14 +12,14 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-mod address;
+mod git_url;
 
-/// How often a transfer's size is looked at.
+/// How often to check the size of a transfer.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
 
 pub async fn clone(git: &Git, fetch: &Fetch<'_>) -> Result<Fetched, Error> {
     let limits = fetch.limits;
-    let address = address::check(git, limits)?;
+    let address = git_url::check(git, limits)?;
     let inside = plain_path(Path::new(&git.path)).map_err(|_| {
         Error::BadReference(format!("path {:?} is not a folder inside the repository", git.path))
     })?;
@@ -37,7 +37,7 @@ pub async fn clone(git: &Git, fetch: &Fetch<'_>) -> Result<Fetched, Error> {
 struct Repository<'a> {
     folder: TempDir,
     git: &'a Git,
-    address: address::Address,
+    address: git_url::GitUrl,
     limits: &'a Limits,
 }
 
@@ -60,9 +60,9 @@ impl Repository<'_> {
         }
     }
 
-    /// The folder that was asked for. A path through a link could lead anywhere, and git's own files are nobody's source.
+    /// The requested folder. A path through a link could lead anywhere, and the files of git are not part of the source.
     fn folder_inside(&self, path: &Path) -> Result<PathBuf, Error> {
-        let missing = || Error::NotFound(format!("there is no folder {:?} in the repository", self.git.path));
+        let missing = || Error::NotFound(format!("the repository has no folder {:?}", self.git.path));
         let repository = self.folder.path().canonicalize()?;
         let folder = repository.join(path);
         let real = folder.canonicalize().map_err(|_| missing())?;
@@ -72,16 +72,17 @@ impl Repository<'_> {
         if real.is_dir() { Ok(real) } else { Err(missing()) }
     }
 
-    /// Git has no limit of its own for what it is sent.
+    /// Git itself has no limit on the size of a transfer.
     fn within_transfer(&self) -> Result<(), Error> {
         let packs = self.folder.path().join(".git/objects/pack");
         let Ok(entries) = std::fs::read_dir(packs) else { return Ok(()) };
         let bytes: u64 =
             entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|file| file.len()).sum();
         match bytes > self.limits.transfer_bytes {
-            true => {
-                Err(Error::TooLarge(format!("the commit has more than {} bytes", self.limits.transfer_bytes)))
-            }
+            true => Err(Error::TooLarge(format!(
+                "the commit is larger than {} bytes",
+                self.limits.transfer_bytes
+            ))),
             false => Ok(()),
         }
     }
@@ -114,7 +115,7 @@ impl Repository<'_> {
             "gc.auto=0",
             "-c",
             "advice.detachedHead=false",
-            // What is sent stays in one pack, where it is counted, however few objects it has.
+            // Keeps a transfer in one pack, where it is counted, even if it has few objects.
             "-c",
             "fetch.unpackLimit=1",
             "-c",
@@ -139,7 +140,7 @@ impl Repository<'_> {
         Ok(command)
     }
 
-    /// For this host only: a redirect elsewhere is not told the password. Neither is whoever lists processes.
+    /// Only for this host: a redirect to another host does not receive the password, and process lists do not show it.
     fn helper(&self, command: &mut Command, username: &str, password: &str) -> Result<(), Error> {
         if [username, password].iter().any(|text| text.contains(['\n', '\r', '\0'])) {
             return Err(Error::BadReference(
@@ -157,12 +158,12 @@ impl Repository<'_> {
     fn succeeded(&self, output: std::process::Output) -> Result<String, Error> {
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
-            false => Err(address::refused(self.git, &String::from_utf8_lossy(&output.stderr))),
+            false => Err(git_url::refused(self.git, &String::from_utf8_lossy(&output.stderr))),
         }
     }
 }
 
-/// What git itself needs of this program's environment: where programs are, and the way out of this network.
+/// The variables of our environment that git needs: the search path and the proxy settings.
 fn passed_on() -> impl Iterator<Item = (String, String)> {
     const NAMES: [&str; 8] = [
         "PATH",
@@ -196,7 +197,7 @@ fn write_key(file: &Path, key: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The size in a line `mode type hash size\tname`; what is not a file has none.
+/// The size in a line `mode type hash size\tname`. Entries that are not files have none.
 fn blob_bytes(line: &[u8]) -> u64 {
     let head = line.split(|byte| *byte == b'\t').next().unwrap_or_default();
     let size = String::from_utf8_lossy(head).split_whitespace().nth(3).and_then(|size| size.parse().ok());

@@ -1,4 +1,4 @@
-//! Code that stands in the manifest: one file named by its handler, and the language's file of dependencies.
+//! Code inside the manifest: one file named after the handler, and the dependency file of the language.
 
 use super::{Error, Fetch, Fetched, Inline, Language};
 use std::fs;
@@ -12,7 +12,7 @@ impl Language {
         }
     }
 
-    /// The file that names dependencies.
+    /// The dependency file.
     pub fn dependencies_file(self) -> &'static str {
         match self {
             Language::NodeJs => "package.json",
@@ -42,7 +42,7 @@ fn file_stem(handler: &str) -> Result<&str, Error> {
     let stem = handler.rsplit_once('.').map_or("", |(file, _)| file);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     if stem.is_empty() || stem.len() > 128 || !stem.bytes().all(plain) {
-        let message = format!("handler {handler:?} is not file.function with letters, digits, _ or -");
+        let message = format!("handler {handler:?} must be file.function with letters, digits, _ or -");
         return Err(Error::BadReference(message));
     }
     Ok(stem)

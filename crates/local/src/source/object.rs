@@ -15,7 +15,7 @@ pub async fn download(object: &Object, fetch: &Fetch<'_>) -> Result<Fetched, Err
     let store = store(object)?;
     let key = Key::parse(&object.key).map_err(|error| Error::BadReference(error.to_string()))?;
     let result = store.get(&key).await.map_err(|error| refused(object, error))?;
-    let too_large = || Error::TooLarge(format!("the archive has more than {} bytes", limits.transfer_bytes));
+    let too_large = || Error::TooLarge(format!("the archive is larger than {} bytes", limits.transfer_bytes));
     if result.meta.size > limits.transfer_bytes {
         return Err(too_large());
     }
@@ -38,7 +38,7 @@ pub async fn download(object: &Object, fetch: &Fetch<'_>) -> Result<Fetched, Err
 }
 
 fn store(object: &Object) -> Result<Box<dyn ObjectStore>, Error> {
-    // The client takes what does its cryptography from the process; whoever was first has set the same.
+    // The client uses the crypto provider of the process. An error means that the same provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let built = match object.store {
         Store::S3 | Store::Minio => s3(object)?.build().map(|store| Box::new(store) as Box<dyn ObjectStore>),
@@ -55,7 +55,7 @@ fn s3(object: &Object) -> Result<AmazonS3Builder, Error> {
         .with_retry(retry());
     match (&object.endpoint, object.store) {
         (Some(endpoint), _) => builder = builder.with_endpoint(endpoint),
-        (None, Store::Minio) => return Err(Error::BadReference("a minio source needs its endpoint".into())),
+        (None, Store::Minio) => return Err(Error::BadReference("a minio source needs an endpoint".into())),
         (None, _) => {}
     }
     Ok(match &object.credentials {
@@ -66,7 +66,7 @@ fn s3(object: &Object) -> Result<AmazonS3Builder, Error> {
                 None => builder,
             }
         }
-        // Without a key only what is public: never the machine's own identity, which is not the function's.
+        // Without a key, read only public objects: never use the identity of the machine for a function.
         _ => builder.with_skip_signature(true),
     })
 }
@@ -86,13 +86,13 @@ fn gcs(object: &Object) -> GoogleCloudStorageBuilder {
     }
 }
 
-/// Plain HTTP only where the manifest itself says so.
+/// Plain HTTP only if the manifest says so.
 fn client_options(object: &Object) -> ClientOptions {
     let plain = object.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
     ClientOptions::new().with_allow_http(plain).with_connect_timeout(Duration::from_secs(10))
 }
 
-/// The whole fetch is tried again by whoever asked for it.
+/// The caller retries the whole fetch.
 fn retry() -> RetryConfig {
     RetryConfig { max_retries: 1, retry_timeout: Duration::from_secs(10), ..RetryConfig::default() }
 }
@@ -104,7 +104,7 @@ fn refused(object: &Object, error: object_store::Error) -> Error {
             Error::NotFound(format!("{place}; check bucket, key, region and endpoint"))
         }
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
-            Error::Refused(format!("{place}; check the secret and what its key may read"))
+            Error::Refused(format!("{place}; check the secret and the permissions of its key"))
         }
         error => Error::Unreachable(format!("{place}: {error}")),
     }

@@ -1,4 +1,4 @@
-//! Archives as attackers make them. Each is refused with its reason, and nothing is written outside or left behind.
+//! Malicious archives. Each is rejected with a reason, and nothing is written outside the folder or left behind.
 
 use klambda_local::source::{Error, Limits, archive};
 use std::fs;
@@ -16,7 +16,7 @@ enum Entry<'a> {
     Kind(&'a str, EntryType),
 }
 
-/// Written field by field: the library would refuse to make most of these.
+/// Written field by field, because the library would refuse to create most of these.
 fn header(path: &str, link: &str, kind: EntryType, size: u64) -> Header {
     let mut header = Header::new_ustar();
     let bytes = header.as_mut_bytes();
@@ -58,13 +58,13 @@ fn zipped(entries: &[Entry]) -> Vec<u8> {
             }
             Entry::Folder(path) => writer.add_directory(*path, options).unwrap(),
             Entry::Link(path, target) => writer.add_symlink(*path, *target, options).unwrap(),
-            Entry::HardLink(..) | Entry::Kind(..) => unreachable!("a zip has none"),
+            Entry::HardLink(..) | Entry::Kind(..) => unreachable!("zip has no such entries"),
         }
     }
     writer.finish().unwrap().into_inner()
 }
 
-/// Unpacks in a folder that has a secret beside it.
+/// Unpacks in a folder next to a secret file.
 fn unpack(bytes: &[u8], limits: &Limits) -> (Result<(), Error>, TempDir) {
     let around = TempDir::new().unwrap();
     fs::write(around.path().join("archive"), bytes).unwrap();
@@ -81,7 +81,7 @@ fn unpack(bytes: &[u8], limits: &Limits) -> (Result<(), Error>, TempDir) {
 }
 
 fn refused(bytes: &[u8], limits: &Limits) -> String {
-    unpack(bytes, limits).0.expect_err("must be refused").to_string()
+    unpack(bytes, limits).0.expect_err("the archive must be rejected").to_string()
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn good_archives_come_out_as_they_went_in() {
         assert_eq!(fs::read_to_string(into.join("lib/a.js")).unwrap(), "a");
         assert_eq!(fs::read_to_string(into.join("lib/b.js")).unwrap(), "b");
         let mode = fs::metadata(into.join("lib/a.js")).unwrap().permissions().mode();
-        assert_eq!(mode & 0o7777, 0o755, "no more than the right to run it");
+        assert_eq!(mode & 0o7777, 0o755, "only the executable bit is kept");
     }
 }
 
@@ -155,7 +155,7 @@ fn paths_and_links_that_lead_out_are_refused() {
             assert!(refused(&bytes, &limits).contains("points out of the folder"), "{target}");
         }
     }
-    // By way of a link that stays inside: the folder above the one it leads to is another.
+    // Through a link that stays inside: `..` then starts from another folder.
     let chain = [Entry::Folder("x/y"), Entry::Link("x/up", ".."), Entry::Link("x/y/l", "../up/../secret")];
     let through = [Entry::Folder("a"), Entry::Link("l", "a"), Entry::File("l/b", b"x")];
     for (entries, words) in [(&chain, "points out"), (&through, "goes through a link")] {
@@ -167,7 +167,7 @@ fn paths_and_links_that_lead_out_are_refused() {
         refused(&tarball(&[Entry::HardLink("l", target)]), &limits);
     }
     let linked = [Entry::Link("l", "f"), Entry::File("f", b"x"), Entry::HardLink("h", "l")];
-    assert!(refused(&tarball(&linked), &limits).contains("no file of it"));
+    assert!(refused(&tarball(&linked), &limits).contains("not a file in the archive"));
     let inside = [Entry::File("f", b"x"), Entry::HardLink("h", "f")];
     unpack(&tarball(&inside), &limits).0.unwrap();
 }
@@ -208,21 +208,21 @@ fn bombs_are_refused_before_the_disk_is_full() {
     }
     let limits = Limits { transfer_bytes: 10, ..Limits::default() };
     assert!(matches!(unpack(&zipped(&large), &limits).0, Err(Error::TooLarge(_))));
-    // The number of entries is a lie, or anywhere but where it is looked for.
+    // The number of entries is wrong, or stored in another place.
     for claimed in [10..12, 12..16, 16..20] {
         for comment in [0, u16::MAX] {
             let mut claims = zipped(&large);
             let end = claims.len() - 22;
             claims[end + claimed.start..end + claimed.end].fill(0xff);
             claims[end + 20..].copy_from_slice(&comment.to_le_bytes());
-            // As much more as readers let pass after the longest comment.
+            // The extra bytes that readers tolerate after the longest comment.
             claims.resize(claims.len() + usize::from(comment) + if comment == 0 { 0 } else { 8 }, 0);
             assert!(matches!(unpack(&claims, &Limits::default()).0, Err(Error::TooLarge(_))), "{claimed:?}");
         }
     }
 }
 
-/// What is not written is inflated all the same: nobody may hide it where nobody counts.
+/// Skipped entries are inflated too, so they must count.
 #[test]
 fn nothing_is_inflated_without_being_counted() {
     let packed = |kind, size: usize, count: usize| {
@@ -246,7 +246,7 @@ fn nothing_is_inflated_without_being_counted() {
     }
 }
 
-/// Whatever bytes are damaged: an answer, no panic, nothing outside.
+/// For any damaged bytes: a result, no panic, nothing written outside.
 #[test]
 fn damaged_archives_never_panic() {
     let entries = [Entry::Folder("d"), Entry::File("d/f", b"some text"), Entry::Link("l", "d/f")];

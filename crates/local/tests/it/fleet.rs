@@ -1,4 +1,4 @@
-//! The fleet: from zero to many and back, crashes, hand-over, waiting.
+//! The fleet: scaling from zero and back, crashes, hand-over, waiting.
 
 use crate::support::{Platform, command, get, is_alive, until, version};
 use klambda_local::container::Image;
@@ -25,7 +25,7 @@ async fn starts_from_zero_and_goes_back_to_it_and_stays_good_over_a_restart() {
     assert_eq!(
         platform.call("f", "/").await.unwrap(),
         "1",
-        "nothing else serves: it is asked while it starts"
+        "without another version, a starting replica receives the call"
     );
     let seen =
         platform.wait("f", |seen| seen.versions[0].phase == Phase::Good && seen.versions[0].ready == 0).await;
@@ -40,7 +40,7 @@ async fn starts_from_zero_and_goes_back_to_it_and_stays_good_over_a_restart() {
     assert_eq!(
         (seen.versions[0].phase, seen.versions[0].starting),
         (Phase::Good, 0),
-        "known without a start"
+        "known to be good without a start"
     );
     platform.fleet.forget("artifact-1");
     platform.fleet.deploy("g", version("1", &[], scaling())).unwrap();
@@ -67,7 +67,7 @@ async fn grows_with_what_is_open_and_serves_who_waits_in_order() {
     let mut replicas: Vec<u64> = leases.iter().map(|lease| lease.replica()).collect();
     replicas.sort_unstable();
     replicas.dedup();
-    assert_eq!(replicas.len(), 3, "two for each");
+    assert_eq!(replicas.len(), 3, "two requests for each replica");
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut waiting = Vec::new();
     for number in 0..4 {
@@ -80,13 +80,13 @@ async fn grows_with_what_is_open_and_serves_who_waits_in_order() {
         platform.wait("f", |seen| seen.waiting == number + 1).await;
     }
     assert!(matches!(platform.fleet.acquire("f").await, Err(Error::TooManyWaiting(4))));
-    // Somebody who goes away does not hold up the others.
+    // A caller that gives up does not delay the others.
     waiting.remove(1).abort();
     platform.wait("f", |seen| seen.waiting == 3).await;
     for left in (0..3).rev() {
         drop(leases.pop());
         platform.wait("f", |seen| seen.waiting == left).await;
-        until("it has its turn", || order.lock().unwrap().len() == 3 - left).await;
+        until("the next caller gets its turn", || order.lock().unwrap().len() == 3 - left).await;
     }
     assert_eq!(*order.lock().unwrap(), [0, 2, 3]);
     for waiting in waiting {
@@ -115,7 +115,7 @@ async fn a_crash_breaks_its_requests_only_and_it_is_started_again() {
     let one = Scaling { min_replicas: 1, max_replicas: 1, ..scaling() };
     platform.fleet.deploy("f", version("1", &[("VERSION", "1")], one)).unwrap();
     for _ in 0..7 {
-        // More often than a crash loop takes; but it answers in between.
+        // More often than a crash loop allows, but with a response in between.
         assert_eq!(platform.call("f", "/").await.unwrap(), "1");
         assert!(platform.call("f", "/crash").await.is_err());
         platform.wait("f", |seen| seen.in_flight == 0 && seen.versions[0].trouble.is_some()).await;
@@ -139,7 +139,7 @@ async fn too_much_memory_is_told_in_the_log() {
     assert_eq!((&line["level"], &line["reason"]), (&"error".into(), &"OutOfMemory".into()), "{line}");
     assert_eq!((&line["namespace"], &line["function"]), (&"shop".into(), &"f".into()), "{line}");
     let message = line["message"].as_str().unwrap();
-    assert!(message.contains("used more memory than its limit of 48Mi"), "{line}");
+    assert!(message.contains("exceeded its memory limit of 48Mi"), "{line}");
     platform.end().await;
 }
 
@@ -151,14 +151,14 @@ fn impatient(call_max: &str) -> (Platform, Version) {
     (platform, version("1", &[("VERSION", "1"), ("KLAMBDA_TIMEOUT_MS", call_max)], one))
 }
 
-/// A call that its caller gives up when the replica has it.
+/// A call that its caller aborts after the replica has received it.
 async fn give_up(platform: &Platform, path: &str) {
     let lease = platform.fleet.acquire("f").await.unwrap();
     let mut follower = platform.fleet.logs("f").unwrap().follow(0);
     let called = async { while !follower.next().await.unwrap().text.ends_with(path) {} };
     let call = get(lease.address().unwrap().clone(), path);
     tokio::select! {
-        _ = call => panic!("it is to be given up"),
+        _ = call => panic!("the call must not finish"),
         () = called => {}
     }
 }
@@ -171,17 +171,17 @@ async fn a_replica_that_does_not_answer_is_replaced_and_nobody_else_is_sent_to_i
     let blocked = pids(&platform)[0];
     give_up(&platform, "/block/600000").await;
     for _ in 0..3 {
-        assert_eq!(platform.call("f", "/").await.unwrap(), "1", "waits for another");
+        assert_eq!(platform.call("f", "/").await.unwrap(), "1", "waits for another replica");
     }
     let seen = platform.wait("f", |seen| seen.versions[0].trouble.is_some()).await;
     assert_eq!(seen.versions[0].trouble.as_ref().unwrap().reason, Reason::NotResponding);
-    until("it is killed", || !is_alive(blocked)).await;
+    until("the blocked replica is killed", || !is_alive(blocked)).await;
     let lines = platform.fleet.logs("f").unwrap().last(99);
     assert!(lines.iter().any(|line| line.text.contains(r#""reason":"NotResponding""#)), "{lines:?}");
     assert_eq!(platform.call("f", "/").await.unwrap(), "1");
-    assert_eq!(platform.fleet.observe("f").unwrap().versions[0].trouble, None, "the other one answers");
+    assert_eq!(platform.fleet.observe("f").unwrap().versions[0].trouble, None, "the other replica responds");
 
-    // Nobody gives this one up, but it takes longer than a call may.
+    // Nobody aborts this call, but it takes longer than the call timeout.
     let lease = platform.fleet.acquire("f").await.unwrap();
     let open = get(lease.address().unwrap().clone(), "/block/600000");
     let (broken, seen) = tokio::join!(open, platform.wait("f", |seen| seen.versions[0].trouble.is_some()));
@@ -197,14 +197,14 @@ async fn a_call_that_keeps_a_replica_from_starting_keeps_no_other_from_it() {
     std::fs::write(folder.path().join("good-artifacts"), "artifact-1\n").unwrap();
     let platform = Platform::with(folder, |options| options.doubts.at_once = Duration::from_millis(50));
     let quick = Scaling { start_timeout: Duration::from_secs(1), ..scaling() };
-    // It takes calls before it says that it is up, as the first in its socket.
+    // It receives calls before it is up, as the first in its socket.
     let environment = [("VERSION", "1"), ("START_DELAY_MS", "100")];
     platform.fleet.deploy("f", version("1", &environment, quick)).unwrap();
     give_up(&platform, "/block/600000").await;
-    assert_eq!(platform.fleet.observe("f").unwrap().versions[0].ready, 0, "it never was up");
+    assert_eq!(platform.fleet.observe("f").unwrap().versions[0].ready, 0, "the replica never was up");
     let blocked = pids(&platform)[0];
-    assert_eq!(platform.call("f", "/").await.unwrap(), "1", "by another that is up");
-    until("its time to start is over", || !is_alive(blocked)).await;
+    assert_eq!(platform.call("f", "/").await.unwrap(), "1", "another replica responds");
+    until("its start timeout is over", || !is_alive(blocked)).await;
     assert_eq!(platform.call("f", "/").await.unwrap(), "1");
     assert_eq!(platform.fleet.observe("f").unwrap().versions[0].phase, Phase::Good);
     platform.end().await;
@@ -218,11 +218,11 @@ async fn a_replica_with_one_slow_call_stays_and_so_does_one_that_comes_back() {
     let before = pids(&platform);
     give_up(&platform, "/slow").await;
     assert_eq!(platform.call("f", "/").await.unwrap(), "1");
-    assert_eq!(pids(&platform), before, "it says that it is up");
+    assert_eq!(pids(&platform), before, "it passes the health check");
     give_up(&platform, "/block/800").await;
-    assert_eq!(platform.call("f", "/").await.unwrap(), "1", "by another, meanwhile");
+    assert_eq!(platform.call("f", "/").await.unwrap(), "1", "another replica responds meanwhile");
     assert_eq!(pids(&platform).len(), 2);
-    until("it came back, and one is enough", || pids(&platform).len() == 1).await;
+    until("it recovered, and one replica is enough", || pids(&platform).len() == 1).await;
     assert_eq!(platform.call("f", "/").await.unwrap(), "1");
     assert_eq!(platform.fleet.observe("f").unwrap().versions[0].trouble, None);
     platform.end().await;
@@ -235,9 +235,9 @@ async fn a_crash_loop_ends_in_a_state_with_code_and_last_lines() {
     let seen = platform.wait("f", |seen| seen.versions[0].phase == Phase::Failed).await;
     let trouble = seen.versions[0].trouble.clone().unwrap();
     assert_eq!((trouble.reason, trouble.exit_code), (Reason::CrashLoop, Some(3)));
-    assert!(trouble.message.starts_with("5 times in a row it ended with exit code 3"), "{trouble}");
+    assert!(trouble.message.starts_with("5 times in a row, the process exited with code 3"), "{trouble}");
     assert!(trouble.last_lines.iter().any(|line| line == "starting"), "{trouble:?}");
-    assert!(matches!(platform.fleet.acquire("f").await, Err(Error::Failed(_))), "callers are told at once");
+    assert!(matches!(platform.fleet.acquire("f").await, Err(Error::Failed(_))), "callers fail immediately");
     assert!(pids(&platform).is_empty());
     platform.end().await;
 }
@@ -257,16 +257,18 @@ async fn bad_versions_leave_the_good_one_serving() {
         arguments: Vec::new(),
         environment: Vec::new(),
         limits: Limits::default(),
+        files: None,
+        mounts: Vec::new(),
     }));
     let quick = Scaling { start_timeout: Duration::from_millis(300), ..scaling() };
     let serve = |environment: &[(&str, &str)]| Run::Process(Arc::new(command(environment)));
     let mut cases = vec![
         ("unloadable", serve(&[("EXIT_AT_START", "78")]), Reason::HandlerNotFound, "no function main"),
         ("silent", serve(&[("NEVER_ANSWER", "1")]), Reason::NeverAnswered, "GET /healthz"),
-        ("missing", missing, Reason::StartFailed, "no-such-runtime cannot be run"),
+        ("missing", missing, Reason::StartFailed, "could not run"),
     ];
     cases.push(match klambda_local::container::engine().await {
-        Some(_) => ("image", image, Reason::ImageNotFound, "refused it"),
+        Some(_) => ("image", image, Reason::ImageNotFound, "the container engine failed"),
         None => ("image", image, Reason::NoContainerEngine, "podman or docker"),
     });
     for (id, run, reason, words) in cases {
@@ -282,7 +284,7 @@ async fn bad_versions_leave_the_good_one_serving() {
     }
     platform.fleet.deploy("f", version("good", &[("VERSION", "good")], scaling())).unwrap();
     let seen = platform.fleet.observe("f").unwrap();
-    assert_eq!(seen.versions.len(), 1, "back to what serves: nothing to hand over");
+    assert_eq!(seen.versions.len(), 1, "deploying the serving version again hands over nothing");
     assert_eq!(seen.versions[0].phase, Phase::Good);
     platform.end().await;
 }
@@ -370,7 +372,7 @@ async fn more_replicas_than_allowed_in_all_wait_for_room() {
     let platform = Platform::with(TempDir::new().unwrap(), |options| options.replicas_max = 1);
     platform.fleet.deploy("a", version("1", &[("VERSION", "a")], scaling())).unwrap();
     platform.fleet.deploy("b", version("2", &[("VERSION", "b")], scaling())).unwrap();
-    assert_eq!(platform.call("b", "/").await.unwrap(), "b", "a goes idle, then there is room");
+    assert_eq!(platform.call("b", "/").await.unwrap(), "b", "a becomes idle, then b gets a replica");
     assert_eq!(platform.call("a", "/").await.unwrap(), "a");
     platform.end().await;
 }
@@ -391,7 +393,7 @@ async fn logs_are_kept_and_followed_beyond_the_end_of_a_replica() {
     assert_eq!(follower.next().await.unwrap().text, "called /two");
     assert_eq!(logs.last(9).len(), 4);
     platform.end().await;
-    assert_eq!(follower.next().await, None, "the function is gone");
+    assert_eq!(follower.next().await, None, "the function is deleted");
 }
 
 #[tokio::test]
@@ -406,7 +408,7 @@ async fn functions_that_share_an_artifact_are_proven_once() {
     }
     assert!(platform.fleet.logs("f0").unwrap().last(9).len() == 1, "it was started");
     assert!((1..1000).all(|number| platform.fleet.logs(&format!("f{number}")).unwrap().last(9).is_empty()));
-    // What fails for one is tried by the others.
+    // An artifact that fails for one function is tested by the others.
     for number in 0..40 {
         let version =
             Version { artifact: "bad".into(), ..version("2", &[("EXIT_AT_START", "78")], scaling()) };
@@ -441,12 +443,12 @@ async fn a_thousand_idle_functions_cost_little() {
     platform.end().await;
 }
 
-/// Whoever still deploys while all ends neither starts anything nor holds up the end.
+/// A deployment during shutdown neither starts anything nor delays the shutdown.
 #[tokio::test]
 async fn nothing_is_deployed_once_it_ends() {
     let platform = Platform::start();
     platform.fleet.deploy("old", version("1", &[], scaling())).unwrap();
-    // It has a request open, so that the end takes a moment.
+    // An open request makes the shutdown take a moment.
     let lease = platform.fleet.acquire("old").await.unwrap();
     let deploy = async {
         let late = version("2", &[], Scaling { min_replicas: 1, ..scaling() });
@@ -454,8 +456,8 @@ async fn nothing_is_deployed_once_it_ends() {
         assert!(matches!(answered, Err(Error::Ended)), "{answered:?}");
         drop(lease);
     };
-    // The end is begun first.
+    // The shutdown starts first.
     let both = async { tokio::join!(platform.fleet.shutdown(Duration::from_secs(5)), deploy) };
-    tokio::time::timeout(crate::support::PATIENCE, both).await.expect("it ends");
+    tokio::time::timeout(crate::support::PATIENCE, both).await.expect("the shutdown completes");
     assert!(pids(&platform).is_empty());
 }

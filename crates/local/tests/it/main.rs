@@ -1,4 +1,4 @@
-//! The local platform with real processes, repositories, archives and sockets.
+//! Tests of the local platform with real processes, repositories, archives and sockets.
 
 #![allow(clippy::unwrap_used)]
 

@@ -28,7 +28,7 @@ async fn a_request_waits_in_the_socket_of_a_process_that_is_not_up() {
     assert!(names.contains(&"GIVEN") && names.contains(&"KLAMBDA_LISTEN_FD"), "{names:?}");
     assert!(!names.contains(&"CARGO_MANIFEST_DIR") && !names.contains(&"HOME"), "{names:?}");
     let exit = process.stop(Duration::from_secs(5)).await;
-    assert_eq!(exit.signal, Some(15), "it has no handler for the signal");
+    assert_eq!(exit.signal, Some(15), "the process has no handler for the signal");
     assert_eq!(logs.last(9).iter().map(|line| line.text.as_str()).collect::<Vec<_>>(), ["starting"]);
     assert_eq!(std::fs::read_dir(folder.path().join("children")).unwrap().count(), 0);
 }
@@ -48,7 +48,7 @@ async fn what_does_not_end_is_killed_with_all_it_started() {
     assert!(is_alive(started));
     let exit = process.stop(Duration::from_millis(50)).await;
     assert_eq!(exit.signal, Some(9));
-    until("what it started is gone", || !is_alive(started)).await;
+    until("its child is killed", || !is_alive(started)).await;
 }
 
 #[tokio::test]
@@ -72,13 +72,16 @@ async fn what_left_its_group_is_killed_too_and_nothing_of_others() {
     let (kept, stray_of_kept) = started.pop().unwrap();
     let ended = started.iter().map(|(process, _)| process.stop(Duration::from_secs(5)));
     futures_util::future::join_all(ended).await;
-    assert!(started.iter().all(|(_, stray)| !is_alive(*stray)), "by the time of the word of the end");
+    assert!(
+        started.iter().all(|(_, stray)| !is_alive(*stray)),
+        "strays are killed before the end is reported"
+    );
     assert!(is_alive(stray_of_kept));
     kept.stop(Duration::from_secs(5)).await;
     assert!(!is_alive(stray_of_kept));
 }
 
-/// Neither its group, nor its parent, nor its environment tells whose it is.
+/// Neither its group, its parent nor its environment shows who started it.
 #[tokio::test]
 async fn what_empties_its_environment_is_killed_too_and_nothing_of_others() {
     let folder = TempDir::new().unwrap();
@@ -114,10 +117,10 @@ async fn a_program_that_is_not_there_says_so() {
     let logs = logs();
     let process = spawner.spawn(Arc::new(command), None, logs.clone(), 1).await.unwrap();
     assert_eq!(process.exited().await.code, Some(127));
-    assert!(logs.last(1)[0].text.contains("no-such-program cannot be run"));
+    assert!(logs.last(1)[0].text.contains("could not run"));
 }
 
-/// The contract for wrappers, in a language that is not ours.
+/// The contract for wrappers, in another language.
 #[tokio::test]
 async fn python_serves_from_the_socket_it_is_handed() {
     let found = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
@@ -205,13 +208,13 @@ async fn children_die_with_a_parent_that_is_killed() {
     pids.extend(members(&pids));
     pids.sort_unstable();
     pids.dedup();
-    assert_eq!(pids.len(), 4, "two, and what each has started");
+    assert_eq!(pids.len(), 4, "two replicas with a child each");
     assert!(pids.iter().all(|pid| is_alive(*pid)));
     drop(parent);
-    until("its children and theirs are gone", || !pids.iter().any(|pid| is_alive(*pid))).await;
+    until("all descendants are killed", || !pids.iter().any(|pid| is_alive(*pid))).await;
     let records = folder.path().join("children");
     until("no record is left", || std::fs::read_dir(&records).unwrap().count() == 0).await;
-    assert!(folder.path().join("removed").exists(), "the container that it was the client of");
+    assert!(folder.path().join("removed").exists(), "the container of the client is removed");
 }
 
 #[tokio::test]
@@ -238,12 +241,12 @@ async fn a_start_ends_what_is_left_of_its_own_and_nothing_else() {
     note(own.0.id(), started(own.0.id()), &boot, "a");
     note(other.0.id(), started(other.0.id()) + 1, &boot, "b");
     note(earlier_boot.0.id(), started(earlier_boot.0.id()), "another", "c");
-    // Its leader is gone; only its mark tells whose it was.
+    // The leader has exited; only the mark shows who started it.
     note(4_000_000, 1, &boot, "d");
     let spawner = spawner(folder.path(), Groups::none());
     assert!(spawner.leftovers() >= 2);
     let pid = |killed: &Killed| killed.0.id() as i32;
-    until("ours are gone", || !is_alive(pid(&own)) && !is_alive(pid(&orphan))).await;
+    until("our processes are killed", || !is_alive(pid(&own)) && !is_alive(pid(&orphan))).await;
     assert!(is_alive(pid(&other)) && is_alive(pid(&earlier_boot)));
     assert_eq!(std::fs::read_dir(records).unwrap().count(), 0);
 }

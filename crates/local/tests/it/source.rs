@@ -1,4 +1,4 @@
-//! Sources from where they really are: manifests, folders, repositories behind a server, buckets behind HTTP.
+//! Sources from real places: manifests, folders, repositories behind a server, buckets behind HTTP.
 
 use klambda_local::source::{
     self, Credentials, Error, Fetched, Git, Inline, Language, Limits, Object, Source, Store,
@@ -14,7 +14,7 @@ async fn fetch(source: Source, limits: &Limits) -> Result<(Fetched, TempDir), Er
     let around = TempDir::new().unwrap();
     let fetched = source::fetch(&source, &around.path().join("into"), limits).await;
     if fetched.is_err() {
-        assert_eq!(fs::read_dir(around.path()).unwrap().count(), 0, "something is left behind");
+        assert_eq!(fs::read_dir(around.path()).unwrap().count(), 0, "files are left behind");
     }
     Ok((fetched?, around))
 }
@@ -104,7 +104,7 @@ struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Asked, not killed: it ends the processes it has started.
+        // Terminate instead of kill, so that it stops the processes that it started.
         let _ = Command::new("kill").arg(self.0.id().to_string()).status();
         let _ = self.0.wait();
     }
@@ -202,7 +202,7 @@ async fn a_repository_runs_nothing_and_leads_nowhere() {
     assert_eq!(text(&around, "hello/index.js"), "second");
 }
 
-/// Also what arrives faster than anybody looks, in however few objects.
+/// Also a transfer that arrives faster than the check, in few objects.
 #[tokio::test]
 async fn a_transfer_is_bounded_however_few_objects_it_has() {
     let base = TempDir::new().unwrap();
@@ -263,7 +263,7 @@ fn zip_of(content: &str) -> Vec<u8> {
     writer.finish().unwrap().into_inner()
 }
 
-/// An S3 of another make, where it is installed: `pip install 'moto[server]'`, or its path in the variable.
+/// Another S3 implementation, if it is installed: `pip install 'moto[server]'`, or its path in the variable.
 fn moto() -> Option<(Server, u16)> {
     let program = std::env::var("KLAMBDA_TEST_MOTO").unwrap_or_else(|_| "moto_server".into());
     let port = free_port();
@@ -299,7 +299,7 @@ fn object(port: u16, bucket: &str, key: &str, credentials: Credentials) -> Sourc
 #[tokio::test]
 async fn archives_are_fetched_from_a_bucket() {
     let Some((_server, port)) = moto() else {
-        eprintln!("not run: there is no moto_server on this machine");
+        eprintln!("skipped: moto_server is not installed");
         return;
     };
     put(port, "/code", b"").await;
@@ -318,7 +318,7 @@ async fn archives_are_fetched_from_a_bucket() {
     assert_eq!(reason(object(port, "code", "hello.zip", key()), &small).await, "TooLarge");
 }
 
-/// Answers every request with this, whatever it asks.
+/// Sends this response to every request.
 fn answering(answer: Vec<u8>) -> u16 {
     use std::io::Read;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

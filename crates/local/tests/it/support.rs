@@ -1,6 +1,6 @@
-//! What the tests share: a platform on a temporary folder, versions of the testbed's server, calls, waiting.
+//! Shared by the tests: a platform in a temporary folder, versions of the testbed server, calls, waiting.
 
-use klambda_core::address::{Address, path_of};
+use klambda_core::address::{ReplicaAddress, path_of};
 use klambda_local::fleet::{self, Fleet, Observation, Run, Scaling, Version};
 use klambda_local::process::limits::Groups;
 use klambda_local::process::{self, Command, Limits, Spawner};
@@ -13,7 +13,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 pub const TESTBED: &str = env!("CARGO_BIN_EXE_klambda-local-testbed");
 
-/// Long enough for a busy machine; nothing waits this long when all is well.
+/// Long enough for a busy machine. Successful tests never wait this long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn spawner(folder: &Path, groups: Groups) -> Spawner {
@@ -21,7 +21,7 @@ pub fn spawner(folder: &Path, groups: Groups) -> Spawner {
     Spawner::start(process::Options { helper, records: folder.join("children"), groups }).unwrap()
 }
 
-/// A fleet that ends its processes also when its test fails: they die with this program.
+/// A fleet that stops its processes even if its test fails: they die with this program.
 pub struct Platform {
     pub fleet: Fleet,
     pub folder: TempDir,
@@ -49,7 +49,7 @@ impl Platform {
         self.folder
     }
 
-    /// Waits for the function to look like this.
+    /// Waits until the function matches.
     pub async fn wait(&self, function: &str, wanted: impl Fn(&Observation) -> bool) -> Observation {
         let (started, mut last) = (Instant::now(), None);
         while started.elapsed() < PATIENCE {
@@ -61,10 +61,10 @@ impl Platform {
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        panic!("{function} never came to that; it is {last:?}");
+        panic!("{function} did not reach the expected state; it is {last:?}");
     }
 
-    /// One request to a replica, as the server makes it.
+    /// Sends one request to a replica, like the server.
     pub async fn call(&self, function: &str, path: &str) -> Result<String, String> {
         let mut lease = self.fleet.acquire(function).await.map_err(|error| error.to_string())?;
         let answer = get(lease.address().unwrap().clone(), path).await.map_err(|error| error.to_string())?;
@@ -82,19 +82,20 @@ pub fn command(environment: &[(&str, &str)]) -> Command {
         environment,
         limits: Limits::default(),
         container: None,
+        files: None,
     }
 }
 
-/// The testbed's server; artifact and version share a name.
+/// A version of the testbed server. Artifact and version have the same name.
 pub fn version(id: &str, environment: &[(&str, &str)], scaling: Scaling) -> Version {
     let run = Run::Process(Arc::new(command(environment)));
     Version { id: id.into(), artifact: format!("artifact-{id}").into(), run, scaling }
 }
 
-pub async fn get(address: Address, path: &str) -> std::io::Result<String> {
+pub async fn get(address: ReplicaAddress, path: &str) -> std::io::Result<String> {
     match address {
-        Address::Tcp(address) => get_over(TcpStream::connect(address).await?, path).await,
-        Address::Local(name) => get_over(UnixStream::connect(path_of(&name)).await?, path).await,
+        ReplicaAddress::Tcp(address) => get_over(TcpStream::connect(address).await?, path).await,
+        ReplicaAddress::Local(name) => get_over(UnixStream::connect(path_of(&name)).await?, path).await,
     }
 }
 

@@ -1,5 +1,5 @@
-//! The tokens of the token file, one per line. Each of them may do everything. The file may be changed while the server
-//! runs: it is read again within a second of a change, or at once on request.
+//! The tokens of the token file, one per line. Each of them is an admin. The file may change while the server runs: it is
+//! read again within a second of a change, or immediately on request.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ pub struct Tokens {
     path: PathBuf,
     current: RwLock<Loaded>,
     started: Instant,
-    /// Milliseconds since `started` of the last look at the file.
+    /// Milliseconds since `started` of the last check of the file.
     looked: AtomicU64,
 }
 
@@ -22,7 +22,7 @@ struct Loaded {
     stamp: Stamp,
 }
 
-/// What changes when a file does.
+/// Changes when the file changes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     modified: Option<SystemTime>,
@@ -32,16 +32,18 @@ pub(super) struct Stamp {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cannot read the token file {path}: {source}")]
+    #[error("could not read the token file {path}: {source}")]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("the token file {path} holds no token: write one per line")]
+    #[error("the token file {path} contains no token: write one token per line")]
     Empty { path: PathBuf },
-    #[error("line {line} of the token file {path} is no token: visible ASCII without spaces, please")]
+    #[error(
+        "line {line} of the token file {path} is not a token: use visible ASCII characters without spaces"
+    )]
     Malformed { path: PathBuf, line: usize },
 }
 
-/// Together with the pace at which open streams look, less than the second within which a revoked token must have no
-/// effect.
+/// Together with the check interval of open streams, this is less than the second within which a revoked token must stop
+/// working.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 impl Tokens {
@@ -61,22 +63,22 @@ impl Tokens {
         self.knows(given)
     }
 
-    /// Reads the file now. A file that cannot be used leaves the tokens as they were, since a half-written file
-    /// must lock nobody out; the server's log says so.
+    /// Reads the file now. If the file is unusable, the old tokens stay valid, so that a half-written file locks nobody
+    /// out. The server logs a warning.
     pub fn reload(&self) {
         match Loaded::read(&self.path) {
             Ok(loaded) => {
                 let count = loaded.tokens.len();
                 *self.current.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = loaded;
-                tracing::info!(count, "Tokens read.");
+                tracing::info!(count, "Token file loaded");
             }
-            Err(error) => tracing::warn!(%error, "Token file not usable; the tokens stay as they were."),
+            Err(error) => tracing::warn!(%error, "Could not load the token file; keeping the old tokens"),
         }
     }
 
     fn knows(&self, given: &[u8]) -> bool {
         let current = self.current.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // Every token is compared to its end: the time taken tells nothing but the number of tokens.
+        // Compares every token completely, so that the time reveals only the number of tokens.
         let known = current.tokens.iter().fold(Choice::from(0), |known, token| known | token.ct_eq(given));
         known.into()
     }
@@ -105,7 +107,7 @@ impl fmt::Debug for Tokens {
 impl Loaded {
     fn read(path: &Path) -> Result<Loaded, Error> {
         let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
-        // The stamp first: a change between the two reads is seen at the next look.
+        // Read the stamp first: a change between the two reads is seen at the next check.
         let stamp = Stamp::of(path).map_err(unreadable)?;
         let text = fs::read(path).map_err(unreadable)?;
         let mut tokens = Vec::new();

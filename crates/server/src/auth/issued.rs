@@ -1,7 +1,7 @@
-//! Tokens that the server issued: documents of the engine, held in memory by their hashes.
+//! Tokens that the server issued. They are documents of the engine, and held in memory by their hashes.
 //!
-//! They change in steps of the engine, one after the other, and memory changes in the same step as the document. So the
-//! two agree, whatever is asked at the same time. The lock is held for a lookup or an insertion only.
+//! Steps of the engine change them one after the other, and memory changes in the same step as the document. So the two
+//! always agree. The lock is held only for a lookup or an insertion.
 
 use klambda_access::{Hash, Identity, Namespaces, Token, Unreadable};
 use klambda_core::time::Millis;
@@ -17,7 +17,7 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const KIND: &str = "token";
 const PAGE: usize = documents::CHANGES_MAX;
-/// Uses within this time are one.
+/// Uses within this time count as one.
 const USE_MS: u64 = 1000;
 
 pub struct Issued {
@@ -35,18 +35,18 @@ struct Table {
 struct Entry {
     token: Token,
     identity: Arc<Identity>,
-    /// When it was used last, and what of that is stored; 0: never.
+    /// When it was used last, and the value that is stored. 0 means never.
     used: AtomicU64,
     stored: AtomicU64,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    #[error("there is a token {0} already")]
+    #[error("token {0} already exists")]
     Exists(String),
-    #[error("there is no token {0}")]
+    #[error("token {0} not found")]
     NotFound(String),
-    #[error("there are {0} tokens already (limits.tokens): delete those that are not used")]
+    #[error("the limit of {0} tokens is reached (limits.tokens): delete unused tokens")]
     Limit(usize),
     #[error(transparent)]
     Namespace(#[from] operate::Refused),
@@ -79,7 +79,11 @@ impl Issued {
         Ok(Issued { table: RwLock::new(table), clock, tokens_max })
     }
 
-    /// Whose token this is, if it is one that is valid now.
+    pub fn is_empty(&self) -> bool {
+        self.read().by_name.is_empty()
+    }
+
+    /// The owner of this token, if it is valid now.
     pub fn who(&self, given: &[u8]) -> Option<Arc<Identity>> {
         let hash = Hash::of(given);
         let table = self.read();
@@ -98,7 +102,7 @@ impl Issued {
         self.read().by_name.get(name).map(|entry| entry.current())
     }
 
-    /// By name, from the one after `after` on; and whether there are more.
+    /// Tokens by name, starting after `after`, and whether more follow.
     pub fn list(
         &self,
         after: Option<&str>,
@@ -136,7 +140,7 @@ impl Issued {
         Ok(())
     }
 
-    /// A token that names this namespace. It would be good in another one of that name.
+    /// A token that names this namespace. It would also be valid in a later namespace with that name.
     pub fn naming(&self, namespace: &str) -> Option<String> {
         let names = |token: &Token| match &token.grant.namespaces {
             Namespaces::Named(names) => names.contains(namespace),
@@ -156,8 +160,7 @@ impl Issued {
         Ok(())
     }
 
-    /// Stores when tokens were used last, for some of those for which that has changed. Answers whether there may be
-    /// more.
+    /// Stores the last use of some tokens for which it changed. Returns whether there may be more.
     pub fn store_uses(&self, engine: &mut Engine) -> Result<bool, Refused> {
         let used: Vec<(Arc<Entry>, u64)> = {
             let table = self.read();

@@ -1,7 +1,7 @@
-//! JWTs of one issuer that the configuration trusts. Its keys verify them; two claims say the role and the namespaces.
+//! JWTs of one trusted issuer. The keys of the issuer verify them; two claims give the role and the namespaces.
 //!
-//! What was verified is remembered by its hash until it expires, so that a client that sends the same token again and
-//! again pays for one verification.
+//! A verified token is remembered by its hash until it expires, so that a client that sends the same token repeatedly costs
+//! one verification.
 
 mod keys;
 mod provider;
@@ -22,7 +22,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, RwLock};
 
-/// How far clocks may differ.
+/// Allowed clock difference.
 const LEEWAY_SECONDS: u64 = 60;
 const TOKEN_BYTES_MAX: usize = 16 << 10;
 const SEEN_MAX: usize = 10_000;
@@ -39,7 +39,7 @@ pub struct Jwt {
     seen: RwLock<HashMap<Hash, Seen>>,
 }
 
-/// A token that was verified.
+/// A verified token.
 struct Seen {
     identity: Arc<Identity>,
     /// In seconds since the epoch.
@@ -49,7 +49,7 @@ struct Seen {
 type Claims = Map<String, Value>;
 
 impl Jwt {
-    /// None if no issuer is configured. A file of keys must be there; a URL may answer later.
+    /// `None` if no issuer is configured. A key file must exist; a URL may respond later.
     pub fn open(config: &config::Jwt) -> Result<Option<Jwt>, Error> {
         let (Some(issuer), Some(audience)) = (&config.issuer, &config.audience) else { return Ok(None) };
         provider::install();
@@ -65,7 +65,7 @@ impl Jwt {
         }))
     }
 
-    /// Whether something that was sent may be a JWT: its header is a JSON object in base64.
+    /// Whether a token looks like a JWT: its header is a JSON object in base64.
     pub fn is_like(given: &[u8]) -> bool {
         given.starts_with(b"eyJ") && given.iter().filter(|byte| **byte == b'.').count() == 2
     }
@@ -89,9 +89,9 @@ impl Jwt {
 
     fn verify(&self, given: &[u8]) -> Result<Claims, Unknown> {
         let header =
-            decode_header(given).map_err(|_| Unknown::Refused("the token's header cannot be read"))?;
+            decode_header(given).map_err(|_| Unknown::Refused("could not read the header of the token"))?;
         if header.crit.is_some() {
-            return Err(Unknown::Refused("the token needs an extension (crit) that is not known here"));
+            return Err(Unknown::Refused("the token requires an unknown extension (crit)"));
         }
         let keys = self.keys.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let keys = keys.as_ref().ok_or(Unknown::NoKeys)?;
@@ -112,7 +112,7 @@ impl Jwt {
         decoded.map(|decoded| decoded.claims).map_err(|error| Unknown::Refused(reason(error.kind())))
     }
 
-    /// What the claims say. None if they give no role.
+    /// The identity in the claims. `None` if they give no role.
     fn identity(&self, claims: &Claims) -> Option<Identity> {
         let role = Role::parse(claims.get(&self.role_claim)?.as_str()?)?;
         let namespaces = match claims.get(&self.namespaces_claim)? {
@@ -146,7 +146,7 @@ impl Jwt {
         seen.insert(hash, new);
     }
 
-    /// Other keys: what the old ones verified must be verified again.
+    /// Sets new keys. Tokens that the old keys verified must be verified again.
     fn set_keys(&self, keys: Keys) {
         *self.keys.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(keys);
         self.seen.write().unwrap_or_else(|poisoned| poisoned.into_inner()).clear();
@@ -157,14 +157,14 @@ fn reason(kind: &ErrorKind) -> &'static str {
     match kind {
         ErrorKind::ExpiredSignature => "the token has expired",
         ErrorKind::ImmatureSignature => "the token is not valid yet",
-        ErrorKind::InvalidIssuer => "the token is of another issuer",
+        ErrorKind::InvalidIssuer => "the token is from another issuer",
         ErrorKind::InvalidAudience => "the token is for another audience",
-        ErrorKind::InvalidSignature => "the token's signature is wrong",
-        ErrorKind::InvalidAlgorithm => "the token's algorithm is not that of the issuer's key",
+        ErrorKind::InvalidSignature => "the signature of the token is wrong",
+        ErrorKind::InvalidAlgorithm => "the algorithm of the token does not match the key of the issuer",
         ErrorKind::MissingRequiredClaim(_) | ErrorKind::InvalidClaimFormat(_) => {
-            "the token lacks one of the claims exp, iss and aud, or has a malformed one"
+            "the claim exp, iss or aud is missing or malformed"
         }
-        _ => "the token cannot be read",
+        _ => "could not read the token",
     }
 }
 

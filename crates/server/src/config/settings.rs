@@ -1,6 +1,6 @@
-//! The table of settings: the name of each, where its value lives, and how a value is read.
+//! The table of settings: name, target field and parser of each.
 
-use super::{Config, LogFormat, RateLimit};
+use super::{Config, Isolation, LogFormat, RateLimit};
 use crate::telemetry;
 use klambda_core::kinds::Strategy;
 use klambda_core::quantity;
@@ -23,7 +23,7 @@ pub(super) struct Setting {
     place: for<'a> fn(&'a mut Config) -> Place<'a>,
 }
 
-/// Where a value goes and what it must be. Numbers carry the least they may be.
+/// The target field of a value and its type. Numbers carry their minimum.
 enum Place<'a> {
     Address(&'a mut SocketAddr),
     Path(&'a mut PathBuf),
@@ -36,8 +36,11 @@ enum Place<'a> {
     Bytes(&'a mut u64, u64),
     Size(&'a mut usize, u64),
     Count(&'a mut usize, usize),
+    /// With a minimum and a maximum.
+    CountUpTo(&'a mut usize, usize, usize),
     Calls(&'a mut u32, u32),
     Rate(&'a mut RateLimit),
+    Isolation(&'a mut Isolation),
     Number(&'a mut u64, u64),
     Ratio(&'a mut f64),
     Time(&'a mut Duration, Duration),
@@ -82,6 +85,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting("limits.concurrency", |c| Place::Count(&mut c.limits.concurrency, 1)),
     setting("limits.subscriptions", |c| Place::Count(&mut c.limits.subscriptions, 1)),
     setting("limits.tokens", |c| Place::Count(&mut c.limits.tokens, 1)),
+    setting("limits.secrets", |c| Place::Count(&mut c.limits.secrets, 1)),
     setting("limits.namespaces", |c| Place::Count(&mut c.limits.namespaces, 1)),
     setting("limits.heldBytes", |c| Place::Size(&mut c.limits.held_bytes, 1 << 20)),
     setting("limits.metricTypes", |c| Place::Count(&mut c.limits.metric_types, 0)),
@@ -100,6 +104,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting("delivery.breaker.window", |c| Place::Time(&mut c.delivery.breaker.window, MS)),
     setting("delivery.breaker.halfOpenAfter", |c| Place::Time(&mut c.delivery.breaker.half_open_after, MS)),
     setting("functions.secrets", |c| Place::PathOption(&mut c.functions.secrets)),
+    setting("functions.isolation", |c| Place::Isolation(&mut c.functions.isolation)),
     setting("functions.max", |c| Place::Count(&mut c.functions.max, 1)),
     setting("functions.builds", |c| Place::Count(&mut c.functions.builds, 1)),
     setting("functions.replicas", |c| Place::Count(&mut c.functions.replicas, 1)),
@@ -108,12 +113,14 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting("functions.fetchTimeout", |c| Place::Time(&mut c.functions.fetch_timeout, MS)),
     setting("functions.startTimeout", |c| Place::Time(&mut c.functions.start_timeout, MS)),
     setting("functions.drain", |c| Place::Time(&mut c.functions.drain, NONE)),
+    setting("functions.revisions", |c| Place::CountUpTo(&mut c.functions.revisions, 1, 50)),
     setting("functions.cacheBytes", |c| Place::Bytes(&mut c.functions.cache_bytes, 0)),
     setting("functions.cacheAge", |c| Place::Time(&mut c.functions.cache_age, MS)),
     setting("functions.rateLimits.writes", |c| Place::Rate(&mut c.functions.rate_limits.writes)),
     setting("functions.rateLimits.reads", |c| Place::Rate(&mut c.functions.rate_limits.reads)),
     setting("functions.rateLimits.deletes", |c| Place::Rate(&mut c.functions.rate_limits.deletes)),
     setting("functions.rateLimits.total", |c| Place::Rate(&mut c.functions.rate_limits.total)),
+    setting("secrets.keyFile", |c| Place::PathOption(&mut c.secrets.key_file)),
     setting("replay.strategies", |c| Place::Strategies(&mut c.replay.strategies)),
 ];
 
@@ -122,7 +129,7 @@ impl Setting {
         SETTINGS.iter().find(|setting| setting.name == name)
     }
 
-    /// `limits.bodyBytes` is `KLAMBDA_LIMITS_BODY_BYTES`.
+    /// The variable for `limits.bodyBytes` is `KLAMBDA_LIMITS_BODY_BYTES`.
     pub(super) fn env(&self) -> String {
         let mut env = String::from("KLAMBDA_");
         for c in self.name.chars() {
@@ -135,7 +142,7 @@ impl Setting {
         env
     }
 
-    /// Puts a value in its place, or says what it should have been. Nothing given (`key:`) changes nothing.
+    /// Sets a value, or returns what was expected. An empty value (`key:`) changes nothing.
     pub(super) fn set(&self, config: &mut Config, value: &Value) -> Result<(), String> {
         if value.is_null() {
             return Ok(());
@@ -155,8 +162,12 @@ impl Setting {
                 bytes(value, least).and_then(|size| usize::try_from(size).map_err(|e| e.to_string())),
             ),
             Place::Count(place, least) => put(place, number(value, least)),
+            Place::CountUpTo(place, least, most) => {
+                put(place, number(value, least).and_then(|count| at_most(count, most)))
+            }
             Place::Calls(place, least) => put(place, number(value, least)),
             Place::Rate(place) => put(place, rate(value)),
+            Place::Isolation(place) => put(place, isolation(text(value)?)),
             Place::Number(place, least) => put(place, number(value, least)),
             Place::Ratio(place) => put(place, ratio(value)),
             Place::Time(place, least) => put(place, time(value, least)),
@@ -173,37 +184,42 @@ fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     Ok(())
 }
 
+fn at_most(count: usize, most: usize) -> Result<usize, String> {
+    if count > most { Err(format!("should be at most {most}, not {count}")) } else { Ok(count) }
+}
+
 fn text(value: &Value) -> Result<&str, String> {
-    value.as_str().ok_or_else(|| format!("should be text, not {value}"))
+    value.as_str().ok_or_else(|| format!("must be a string, not {value}"))
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
     if let Some(port) = text.strip_prefix("localhost:").and_then(|port| port.parse().ok()) {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     }
-    text.parse().map_err(|_| format!("`{text}` is no address and port, such as 127.0.0.1:8080 or [::1]:8080"))
+    text.parse()
+        .map_err(|_| format!("`{text}` is not an address with a port, such as 127.0.0.1:8080 or [::1]:8080"))
 }
 
 fn path(value: &Value) -> Result<PathBuf, String> {
     match text(value)? {
-        "" => Err("should name a path".to_owned()),
+        "" => Err("must be a path".to_owned()),
         path => Ok(path.into()),
     }
 }
 
 fn words(value: &Value) -> Result<String, String> {
     match text(value)? {
-        "" => Err("should not be empty".to_owned()),
+        "" => Err("must not be empty".to_owned()),
         text => Ok(text.to_owned()),
     }
 }
 
-/// A list, or names with commas between them as the environment holds them.
+/// A list, or a comma-separated string as in the environment.
 fn list(value: &Value) -> Result<Vec<String>, String> {
     match value {
         Value::Array(items) => items.iter().map(|item| text(item).map(str::to_owned)).collect(),
         Value::String(text) => Ok(parts(text).map(str::to_owned).collect()),
-        other => Err(format!("should be a list of names, not {other}")),
+        other => Err(format!("must be a list of names, not {other}")),
     }
 }
 
@@ -215,7 +231,7 @@ fn format(text: &str) -> Result<LogFormat, String> {
     match text {
         "pretty" => Ok(LogFormat::Pretty),
         "json" => Ok(LogFormat::Json),
-        other => Err(format!("`{other}` is neither pretty nor json")),
+        other => Err(format!("`{other}` must be pretty or json")),
     }
 }
 
@@ -227,7 +243,7 @@ fn bytes(value: &Value, least: u64) -> Result<u64, String> {
     let bytes = match value {
         Value::String(text) => quantity::parse_bytes(text)?,
         other => {
-            other.as_u64().ok_or_else(|| format!("{other} is no size: write bytes, or 512Ki, 16Mi, 10Gi"))?
+            other.as_u64().ok_or_else(|| format!("{other} is not a size: use bytes, or 512Ki, 16Mi, 10Gi"))?
         }
     };
     at_least(bytes, least, quantity::format_bytes)
@@ -238,11 +254,11 @@ fn number<T: FromStr + PartialOrd + Display + Copy>(value: &Value, least: T) -> 
         Value::Number(number) => number.to_string(),
         other => text(other)?.to_owned(),
     };
-    let number = text.parse().map_err(|_| format!("`{text}` is no whole number in range"))?;
+    let number = text.parse().map_err(|_| format!("`{text}` is not an integer in range"))?;
     at_least(number, least, |least: T| least.to_string())
 }
 
-/// `off` is written bare in YAML by many, which some readers take for false.
+/// Many users write a bare `off` in YAML, which some parsers read as false.
 fn rate(value: &Value) -> Result<RateLimit, String> {
     match value {
         Value::String(text) if text == "auto" => Ok(RateLimit::Auto),
@@ -250,7 +266,15 @@ fn rate(value: &Value) -> Result<RateLimit, String> {
         Value::Bool(false) => Ok(RateLimit::Off),
         other => number(other, 1)
             .map(RateLimit::PerSecond)
-            .map_err(|_| format!("{other} is none of auto, off, or a number of at least 1")),
+            .map_err(|_| format!("{other} must be auto, off or a number of at least 1")),
+    }
+}
+
+fn isolation(text: &str) -> Result<Isolation, String> {
+    match text {
+        "none" => Ok(Isolation::None),
+        "required" => Ok(Isolation::Required),
+        other => Err(format!("`{other}` must be none or required")),
     }
 }
 
@@ -261,23 +285,23 @@ fn ratio(value: &Value) -> Result<f64, String> {
     };
     ratio
         .filter(|ratio| *ratio > 0.0 && *ratio <= 1.0)
-        .ok_or_else(|| format!("{value} is not above 0 and at most 1"))
+        .ok_or_else(|| format!("{value} must be greater than 0 and at most 1"))
 }
 
 fn time(value: &Value, least: Duration) -> Result<Duration, String> {
     let ms = match value {
         Value::String(text) => quantity::parse_duration_ms(text)?,
         other if other.as_u64() == Some(0) => 0,
-        other => return Err(format!("{other} lacks a unit: write 500ms, 30s, 5m, 24h or 7d")),
+        other => return Err(format!("{other} has no unit: use 500ms, 30s, 5m, 24h or 7d")),
     };
     at_least(Duration::from_millis(ms), least, |least| quantity::format_duration_ms(least.as_millis() as u64))
 }
 
 fn at_least<T: PartialOrd + Copy>(value: T, least: T, show: impl Fn(T) -> String) -> Result<T, String> {
-    if value >= least { Ok(value) } else { Err(format!("should be at least {}", show(least))) }
+    if value >= least { Ok(value) } else { Err(format!("must be at least {}", show(least))) }
 }
 
-/// A map from type to strategy, or `type=strategy` with commas between them as the environment holds them.
+/// A map from type to strategy, or comma-separated `type=strategy` as in the environment.
 fn strategies(value: &Value) -> Result<BTreeMap<String, Strategy>, String> {
     match value {
         Value::Object(members) => {
@@ -290,7 +314,7 @@ fn strategies(value: &Value) -> Result<BTreeMap<String, Strategy>, String> {
                 Ok((name.to_owned(), strategy(name, value)?))
             })
             .collect(),
-        other => Err(format!("should map event types to strategies, not {other}")),
+        other => Err(format!("must map event types to strategies, not {other}")),
     }
 }
 
@@ -300,11 +324,11 @@ fn strategy(name: &str, text: &str) -> Result<Strategy, String> {
         "parallel" => Ok(Strategy::Parallel),
         "manual" => Ok(Strategy::Manual),
         "discard" => Ok(Strategy::Discard),
-        other => Err(format!("{name}: `{other}` is none of ordered, parallel, manual, discard")),
+        other => Err(format!("{name}: `{other}` must be ordered, parallel, manual or discard")),
     }
 }
 
-/// What is safe for the seventeen lifecycle types.
+/// Safe strategies for the 17 lifecycle types.
 pub(super) fn default_strategies() -> BTreeMap<String, Strategy> {
     klambda_core::kinds::TABLE.iter().map(|(name, strategy, _)| ((*name).to_owned(), *strategy)).collect()
 }

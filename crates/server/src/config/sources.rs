@@ -1,4 +1,4 @@
-//! Reads the settings from file, environment and flags, and names everything that is wrong at once.
+//! Reads the settings from file, environment and flags, and reports all errors together.
 
 use super::settings::{SETTINGS, Setting};
 use super::{Config, Jwt};
@@ -10,7 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// What flags set; what is `None` (or empty) is left to the other sources.
+/// The values of flags. `None` (or empty) leaves a setting to the other sources.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     pub listen: Option<String>,
@@ -26,15 +26,15 @@ pub struct Overrides {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cannot read the configuration {}: {source}", path.display())]
+    #[error("could not read the configuration {}: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("cannot read the configuration {} as YAML: {message}", path.display())]
+    #[error("the configuration {} is not valid YAML: {message}", path.display())]
     NoYaml { path: PathBuf, message: String },
     #[error("{}", Listed(.0))]
     Invalid(Vec<Wrong>),
 }
 
-/// One setting that is wrong, under the name its author gave it: a path, a variable or a flag.
+/// An invalid setting, under the name that the user gave: a path, a variable or a flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrong {
     pub name: String,
@@ -75,7 +75,7 @@ impl Config {
 fn tree(path: &Path) -> Result<Value, Error> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| Error::Unreadable { path: path.to_owned(), source })?;
-    // A file of comments only is an empty document, and as good as none.
+    // A file with only comments counts as empty.
     if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
         return Ok(Value::Null);
     }
@@ -83,12 +83,12 @@ fn tree(path: &Path) -> Result<Value, Error> {
         .map_err(|error| Error::NoYaml { path: path.to_owned(), message: yaml_fault(&error) })
 }
 
-/// The fault of a YAML text in one line, without the library's advice to programmers.
+/// The error in a YAML text in one line, without the hints of the library for programmers.
 pub fn yaml_fault(error: &serde_saphyr::Error) -> String {
     let error = error.without_snippet();
     if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), location } = error {
         return format!(
-            "the key {key} is there twice at line {}, column {}",
+            "the key {key} appears twice, at line {}, column {}",
             location.line(),
             location.column()
         );
@@ -118,7 +118,7 @@ impl Reading {
                 }
             }
             Value::Null => {}
-            _ => self.wrong(path_or_file(path), "should be a mapping of settings".to_owned()),
+            _ => self.wrong(path_or_file(path), "must be a map of settings".to_owned()),
         }
     }
 
@@ -131,12 +131,12 @@ impl Reading {
         }
     }
 
-    /// Other programs have variables of this prefix too (the client's own, and those a cluster gives to every
-    /// pod for a service called klambda), so only what looks like a slip is wrong.
+    /// Other programs use variables with this prefix too (our own client, and those that a cluster sets in every pod for a
+    /// service called klambda), so only likely typing errors are reported.
     fn slip(&mut self, name: String) {
         let near = SETTINGS.iter().map(Setting::env).find(|env| strsim::damerau_levenshtein(env, &name) <= 2);
         if let Some(near) = near {
-            self.wrong(name, format!("no such setting; did you mean {near}?"));
+            self.wrong(name, format!("unknown setting; did you mean {near}?"));
         }
     }
 
@@ -162,7 +162,7 @@ impl Reading {
         }
     }
 
-    /// What only several settings together get wrong.
+    /// Checks combinations of settings.
     fn check(&mut self) {
         let limits = &self.config.limits;
         let tls = &self.config.tls;
@@ -170,26 +170,29 @@ impl Reading {
         if limits.event_bytes > limits.body_bytes {
             found.push((
                 "limits.eventBytes",
-                "is more than limits.bodyBytes, so such an event could never come in",
+                "is greater than limits.bodyBytes, so such an event could never be accepted",
             ));
         }
         if limits.body_bytes > limits.held_bytes / 4 {
             found.push((
                 "limits.bodyBytes",
-                "is more than a quarter of limits.heldBytes: one such body would hold up all other requests",
+                "is greater than a quarter of limits.heldBytes, so one such body would block all other requests",
             ));
         }
         if self.config.store.segment_bytes < limits.body_bytes as u64 {
-            found.push(("store.segmentBytes", "is less than limits.bodyBytes, which one segment must hold"));
+            found.push((
+                "store.segmentBytes",
+                "is less than limits.bodyBytes, but a segment must hold a whole body",
+            ));
         }
         if self.config.store.reserve_bytes > self.config.store.segment_bytes / 2 {
             found.push((
                 "store.reserveBytes",
-                "is more than half of store.segmentBytes: a new segment would have no room for events",
+                "is greater than half of store.segmentBytes, so a new segment would have no room for events",
             ));
         }
         if tls.cert.is_some() != tls.key.is_some() {
-            found.push(("tls", "needs both a certificate and its key (--tls-cert and --tls-key)"));
+            found.push(("tls", "set both a certificate and its key (--tls-cert and --tls-key)"));
         }
         found.extend(jwt_faults(&self.config.auth.jwt));
         self.wrong.extend(
@@ -208,8 +211,8 @@ impl Reading {
 
     fn unknown(&mut self, path: &str) {
         let message = match closest(path) {
-            Some(near) => format!("no such setting; did you mean {near}?"),
-            None => "no such setting; `klambda config` lists them all".to_owned(),
+            Some(near) => format!("unknown setting; did you mean {near}?"),
+            None => "unknown setting; `klambda config` lists all settings".to_owned(),
         };
         self.wrong(path.to_owned(), message);
     }
@@ -219,27 +222,27 @@ impl Reading {
     }
 }
 
-/// An issuer is trusted with all that it takes to verify its tokens, or not at all.
+/// All settings that are needed to verify the tokens of an issuer must be set, or none.
 fn jwt_faults(jwt: &Jwt) -> Vec<(&'static str, &'static str)> {
     let given =
         [jwt.issuer.is_some(), jwt.audience.is_some(), jwt.jwks_file.is_some() || jwt.jwks_url.is_some()];
     let mut found = Vec::new();
     if given.contains(&true) && given.contains(&false) {
-        found.push(("auth.jwt", "needs issuer, audience, and jwksFile or jwksUrl: all of them or none"));
+        found.push(("auth.jwt", "set issuer, audience, and jwksFile or jwksUrl: all of them or none"));
     }
     if jwt.jwks_file.is_some() && jwt.jwks_url.is_some() {
-        found.push(("auth.jwt", "takes either jwksFile or jwksUrl"));
+        found.push(("auth.jwt", "set either jwksFile or jwksUrl"));
     }
     if jwt.jwks_url.as_deref().is_some_and(|url| !is_safe(url)) {
         found.push((
             "auth.jwt.jwksUrl",
-            "should be an https URL: whoever can change the keys can make tokens",
+            "must be an https URL, because anyone who can change the keys can forge tokens",
         ));
     }
     found
 }
 
-/// Nobody on the way can change what comes from there.
+/// Whether the connection to this URL cannot be tampered with.
 fn is_safe(url: &str) -> bool {
     let Ok(url) = url.parse::<Uri>() else { return false };
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
@@ -263,14 +266,14 @@ fn sections() -> impl Iterator<Item = &'static str> {
     SETTINGS.iter().flat_map(|setting| setting.name.match_indices('.').map(|(end, _)| &setting.name[..end]))
 }
 
-/// The setting or section whose name is nearest, wherever it belongs: `bodyByte` is meant for `limits.bodyBytes`.
+/// The setting or section with the most similar name in any section: `bodyByte` finds `limits.bodyBytes`.
 fn closest(path: &str) -> Option<&'static str> {
     let leaf =
         |path: &str| path.rsplit('.').next().unwrap_or_default().replace(['_', '-'], "").to_ascii_lowercase();
     let wanted = leaf(path);
     let distance = |name: &str| {
         let by_leaf = strsim::damerau_levenshtein(&leaf(name), &wanted);
-        // Among equals the one of the same section.
+        // Among equals, prefer the same section.
         (by_leaf, strsim::damerau_levenshtein(name, path))
     };
     let near =
@@ -280,7 +283,7 @@ fn closest(path: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{LogFormat, Strategy};
+    use super::super::{Isolation, LogFormat, Strategy};
     use super::*;
     use std::time::Duration;
 
@@ -345,6 +348,15 @@ mod tests {
     }
 
     #[test]
+    fn isolation_is_none_or_required() {
+        let required = [("KLAMBDA_FUNCTIONS_ISOLATION", "required")];
+        let config = read("functions: {isolation: none}", &required, Overrides::default()).unwrap();
+        assert_eq!(config.functions.isolation, Isolation::Required);
+        let found = wrong("functions: {isolation: full}", &[]);
+        assert_eq!(found[0].1, "`full` must be none or required");
+    }
+
+    #[test]
     fn an_issuer_is_configured_whole_or_not_at_all() {
         let whole =
             "auth: {jwt: {issuer: i, audience: a, jwksUrl: 'https://i.example/jwks', roleClaim: role}}";
@@ -379,10 +391,10 @@ mod tests {
         said("limits.bodyByte", "did you mean limits.bodyBytes?");
         said("bodyBytes", "did you mean limits.bodyBytes?");
         said("memmory", "did you mean memory?");
-        said("limits.headerTimeout", "lacks a unit");
+        said("limits.headerTimeout", "has no unit");
         said("limits.connections", "at least 1");
         said("log.level", "inof");
-        said("store", "mapping");
+        said("store", "must be a map of settings");
         said("retention.age", "soon");
         said("replay.strategies", "sideways");
         said("tls", "--tls-key");

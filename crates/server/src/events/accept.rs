@@ -1,20 +1,20 @@
-//! `POST /api/v1/events`: the hot path. One parse, one hand-over to the engine, one answer written by hand.
+//! `POST /api/v1/events`: the hot path. One parse, one call of the engine, one response written directly.
 
-use crate::answer::Answer;
 use crate::api::{Api, blocking};
 use crate::ingress;
 use crate::problem::Problem;
+use crate::raw_response::RawResponse;
 use crate::refusal;
 use bytes::Bytes;
 use http::StatusCode;
 use klambda_core::binding::{self, Parsed, Rejected};
 use klambda_core::event::Event;
-use klambda_dispatch::{Judged, Sender, Status};
+use klambda_dispatch::{EventResult, Sender, Status};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::sync::atomic::Ordering;
 
-/// The events of a request. Reading a large batch takes a while: it is put off, to another thread.
+/// The events of a request. Parsing a large batch takes a while, so it is left to another thread.
 pub enum Events {
     Read(Vec<Result<Event, Rejected>>),
     Batch { content_type: String, body: Bytes },
@@ -27,7 +27,7 @@ pub fn read<'a>(
     content_type: Option<&str>,
     headers: impl Iterator<Item = (&'a str, &'a [u8])>,
     body: Bytes,
-) -> Result<Events, Answer> {
+) -> Result<Events, RawResponse> {
     if let Some(content_type) = content_type
         && body.len() >= LARGE_BATCH
         && is_batch(Some(content_type))
@@ -38,7 +38,7 @@ pub fn read<'a>(
     Ok(Events::Read(counted(api, parsed)))
 }
 
-pub async fn commit(api: &Api, sender: Sender, events: Events) -> Answer {
+pub async fn commit(api: &Api, sender: Sender, events: Events) -> RawResponse {
     let events = match events {
         Events::Read(events) => events,
         Events::Batch { content_type, body } => {
@@ -47,13 +47,13 @@ pub async fn commit(api: &Api, sender: Sender, events: Events) -> Answer {
             match blocking(read).await {
                 Ok(Ok(parsed)) => counted(api, parsed),
                 Ok(Err(answer)) => return answer,
-                Err(problem) => return problem.into_answer(),
+                Err(problem) => return problem.into_raw_response(),
             }
         }
     };
     match ingress::take(api, sender, events).await {
         Ok(judged) => answer(&judged),
-        Err(problem) => problem.into_answer(),
+        Err(problem) => problem.into_raw_response(),
     }
 }
 
@@ -62,9 +62,9 @@ fn parse<'a>(
     headers: impl Iterator<Item = (&'a str, &'a [u8])>,
     body: Bytes,
     limits: &binding::Limits,
-) -> Result<Parsed, Answer> {
+) -> Result<Parsed, RawResponse> {
     binding::parse(content_type, headers, body, limits)
-        .map_err(|refused| refusal::refusal(refused, is_batch(content_type)).into_answer())
+        .map_err(|refused| refusal::refusal(refused, is_batch(content_type)).into_raw_response())
 }
 
 fn counted(api: &Api, parsed: Parsed) -> Vec<Result<Event, Rejected>> {
@@ -78,8 +78,8 @@ fn is_batch(content_type: Option<&str>) -> bool {
     content_type.is_some_and(|text| text.to_ascii_lowercase().contains("cloudevents-batch"))
 }
 
-/// Any accepted: 202; else any skipped: 200; else what the worst of them says.
-fn answer(judged: &[Judged]) -> Answer {
+/// 202 if any event is accepted; else 200 if any is skipped; else the status of the worst rejection.
+fn answer(judged: &[EventResult]) -> RawResponse {
     let any = |wanted: fn(&Status) -> bool| judged.iter().any(|one| wanted(&one.status));
     if any(|status| matches!(status, Status::Accepted { .. })) {
         return results(judged, StatusCode::ACCEPTED);
@@ -92,18 +92,18 @@ fn answer(judged: &[Judged]) -> Answer {
         _ => None,
     });
     let worst = problems.max_by_key(|problem| problem.status().as_u16());
-    let worst = worst.unwrap_or_else(|| Problem::internal("no event was judged"));
+    let worst = worst.unwrap_or_else(|| Problem::internal("no event was processed"));
     let worst = match judged.len() {
         1 => worst,
-        // Of many the worst gives its kind alone: what is wrong with each stands in its result.
+        // Of several rejections, the worst sets only the status. Each result explains its own event.
         rejected => worst
-            .about(format!("all {rejected} events were rejected: results says why, one by one"))
+            .about(format!("all {rejected} events were rejected; see results for the reason of each"))
             .with("rejected", rejected),
     };
-    worst.with("results", judged.iter().map(result).collect::<Vec<Value>>()).into_answer()
+    worst.with("results", judged.iter().map(result).collect::<Vec<Value>>()).into_raw_response()
 }
 
-fn results(judged: &[Judged], status: StatusCode) -> Answer {
+fn results(judged: &[EventResult], status: StatusCode) -> RawResponse {
     let mut body = Vec::with_capacity(32 + judged.len() * 128);
     body.extend_from_slice(b"{\"results\":[");
     for (n, one) in judged.iter().enumerate() {
@@ -113,11 +113,11 @@ fn results(judged: &[Judged], status: StatusCode) -> Answer {
         write_result(&mut body, one);
     }
     body.extend_from_slice(b"]}");
-    Answer { status, content_type: Some("application/json".into()), retry_after: None, body, rest: None }
+    RawResponse { status, content_type: Some("application/json".into()), retry_after: None, body, rest: None }
 }
 
-fn write_result(out: &mut Vec<u8>, one: &Judged) {
-    const WRITES: &str = "a Vec takes every write";
+fn write_result(out: &mut Vec<u8>, one: &EventResult) {
+    const WRITES: &str = "writing to a Vec cannot fail";
     if let Status::Rejected(_) = &one.status {
         return serde_json::to_writer(out, &result(one)).expect(WRITES);
     }
@@ -136,7 +136,7 @@ fn write_result(out: &mut Vec<u8>, one: &Judged) {
     }
 }
 
-/// Plain text, which ids nearly always are, goes as it is.
+/// Plain text, which ids nearly always are, is written unchanged.
 fn write_text(out: &mut Vec<u8>, text: Option<&str>) {
     let is_plain =
         |text: &str| text.bytes().fold(true, |plain, b| plain & (b >= b' ' && b != b'"' && b != b'\\'));
@@ -146,12 +146,12 @@ fn write_text(out: &mut Vec<u8>, text: Option<&str>) {
             out.extend_from_slice(text.as_bytes());
             out.push(b'"');
         }
-        None => serde_json::to_writer(out, &text).expect("a Vec takes every write"),
+        None => serde_json::to_writer(out, &text).expect("writing to a Vec cannot fail"),
     }
 }
 
-/// For the rare ones.
-fn result(one: &Judged) -> Value {
+/// For rejected events, which are rare.
+fn result(one: &EventResult) -> Value {
     let mut result = json!({"id": one.id, "source": one.source, "status": one.status.name()});
     if let Status::Rejected(rejected) = &one.status {
         result["problem"] = serde_json::to_value(refusal::rejection(rejected)).unwrap_or_default();
@@ -165,11 +165,11 @@ mod tests {
     use klambda_core::ids::Position;
     use klambda_dispatch::Rejection;
 
-    fn judged(status: Status) -> Judged {
-        Judged { id: Some("e\"1".into()), source: Some("/shop".into()), status }
+    fn judged(status: Status) -> EventResult {
+        EventResult { id: Some("e\"1".into()), source: Some("/shop".into()), status }
     }
 
-    fn body(answer: Answer) -> (u16, Value) {
+    fn body(answer: RawResponse) -> (u16, Value) {
         (answer.status.as_u16(), serde_json::from_slice(&answer.body).unwrap())
     }
 

@@ -1,10 +1,10 @@
-//! A page of the log. A long one goes out in parts as it is read: no more of it is in memory than a client takes.
+//! A page of the log. A long page is sent in parts while it is read, so memory holds only what the client has not taken.
 
 use super::Wanted;
 use crate::api::{Api, go_on};
 use crate::problem::Problem;
-use crate::stream::{ByteStream, EVENTS_BYTES, Pieces, Room};
-use crate::unsent::Counted;
+use crate::response_memory::Counted;
+use crate::stream::{ByteStream, ChunkSender, EVENTS_BYTES, Room};
 use axum::Extension;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -13,15 +13,15 @@ use klambda_core::ids::Position;
 use klambda_dispatch::history::{Cursor, Item, Limits, Page};
 use std::io;
 
-/// A page is cut here, however many events were asked for.
+/// A page ends here, however many events were requested.
 const PAGE_BYTES_MAX: usize = 8 << 20;
 const SCANNED_BYTES_MAX: u64 = 64 << 20;
 /// A frame of the log is read once for each part that begins in it.
 const PART_BYTES: usize = 512 << 10;
-/// Of the log that is looked through for one part.
+/// How much of the log is scanned for one part.
 const PART_SCANNED_BYTES: u64 = 8 << 20;
 
-/// What is left of a page.
+/// The rest of a page.
 struct Rest {
     api: Api,
     cursor: Cursor,
@@ -33,7 +33,7 @@ struct Rest {
 }
 
 pub async fn open(api: Api, after: Position, wanted: Wanted, events: usize) -> Result<Response, Problem> {
-    let room = Room::of(&api.held.answers, EVENTS_BYTES).await;
+    let room = Room::of(&api.connections.held.answers, EVENTS_BYTES).await;
     let cursor = api.blocking(move |history| history.behind(after)).await??;
     let (bytes, scanned_bytes) = (PAGE_BYTES_MAX, SCANNED_BYTES_MAX);
     let mut rest = Rest { api: api.clone(), cursor, wanted, events, bytes, scanned_bytes, is_first: true };
@@ -42,28 +42,28 @@ pub async fn open(api: Api, after: Position, wanted: Wanted, events: usize) -> R
     if rest.part(&mut text).await? {
         return Ok((Extension(Counted), headers, Body::from(room.fill(text))).into_response());
     }
-    let (pieces, stream) = ByteStream::new(&api.held.answers);
+    let (chunks, stream) = ByteStream::new(&api.connections.held.answers);
     go_on(async move {
-        if let Err(problem) = rest.send(text, room, &pieces).await {
-            pieces.fail(io::Error::other(problem.detail().to_owned())).await;
+        if let Err(problem) = rest.send(text, room, &chunks).await {
+            chunks.fail(io::Error::other(problem.detail().to_owned())).await;
         }
     });
     Ok((headers, Body::new(stream)).into_response())
 }
 
 impl Rest {
-    async fn send(mut self, first: Vec<u8>, room: Room, pieces: &Pieces) -> Result<(), Problem> {
-        let mut sent = pieces.send(first, room).await;
+    async fn send(mut self, first: Vec<u8>, room: Room, chunks: &ChunkSender) -> Result<(), Problem> {
+        let mut sent = chunks.send(first, room).await;
         while sent.is_some() {
-            let room = pieces.room(EVENTS_BYTES).await;
+            let room = chunks.room(EVENTS_BYTES).await;
             let mut text = Vec::new();
             let is_last = self.part(&mut text).await?;
-            sent = pieces.send(text, room).await.filter(|()| !is_last);
+            sent = chunks.send(text, room).await.filter(|()| !is_last);
         }
         Ok(())
     }
 
-    /// Appends the next part of the page; true if that was the last.
+    /// Appends the next part of the page. Returns true if it was the last.
     async fn part(&mut self, text: &mut Vec<u8>) -> Result<bool, Problem> {
         let page = self.read().await?;
         let scanned_bytes = page.cursor.bytes_since(&self.cursor);
@@ -75,7 +75,7 @@ impl Rest {
         let is_whole = !page.more || self.events == 0 || self.bytes == 0 || self.scanned_bytes == 0;
         if is_whole {
             let next = page.more.then_some(page.cursor.after.0);
-            let next = next.map_or_else(|| "null".to_owned(), |next| next.to_string());
+            let next = next.map_or_else(|| "null".to_owned(), |next| format!("\"{next}\""));
             text.extend_from_slice(format!("],\"next\":{next}}}").as_bytes());
         }
         Ok(is_whole)

@@ -4,7 +4,7 @@ use super::Wanted;
 use crate::api::{Api, TAILS_MAX, go_on};
 use crate::auth::Opener;
 use crate::problem::Problem;
-use crate::stream::{ByteStream, EVENTS_BYTES, PIECE_BYTES, Pieces, Room};
+use crate::stream::{ByteStream, CHUNK_BYTES, ChunkSender, EVENTS_BYTES, Room};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header;
@@ -16,11 +16,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How soon a new event is seen. Looking costs one load of an atomic.
+/// How often to check for new events. A check costs one atomic load.
 const LOOK: Duration = Duration::from_millis(20);
-const LIMITS: Limits = Limits { events: 500, bytes: PIECE_BYTES, scanned_bytes: 8 << 20 };
+const LIMITS: Limits = Limits { events: 500, bytes: CHUNK_BYTES, scanned_bytes: 8 << 20 };
 
-/// Begins behind the position given, or with what comes from now on.
+/// Starts after the given position, or with new events.
 pub async fn open(
     api: Api,
     opener: Opener,
@@ -29,15 +29,15 @@ pub async fn open(
     limit: Option<usize>,
 ) -> Result<Response, Problem> {
     let permit = api.turns.tails.clone().try_acquire_owned().map_err(|_| {
-        Problem::limit_reached(format!("{TAILS_MAX} clients follow the log already"))
+        Problem::limit_reached(format!("{TAILS_MAX} clients already follow the log"))
             .retry_after(Duration::from_secs(5))
     })?;
     let cursor = match after {
         Some(after) => api.blocking(move |history| history.behind(after)).await??,
         None => api.history.end(),
     };
-    let (pieces, stream) = ByteStream::new(&api.held.answers);
-    let tail = Tail { api, cursor, wanted, left: limit.unwrap_or(usize::MAX), pieces, _permit: permit };
+    let (chunks, stream) = ByteStream::new(&api.connections.held.answers);
+    let tail = Tail { api, cursor, wanted, left: limit.unwrap_or(usize::MAX), chunks, _permit: permit };
     go_on(tail.run(opener));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(stream)).into_response())
@@ -48,7 +48,7 @@ struct Tail {
     cursor: Cursor,
     wanted: Wanted,
     left: usize,
-    pieces: Pieces,
+    chunks: ChunkSender,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -63,13 +63,13 @@ impl Tail {
         }
     }
 
-    /// Ends when the client is gone or has all it wanted, or the log cannot be read.
+    /// Ends when the client disconnects or has all it wanted, or when the log cannot be read.
     async fn follow(&mut self) -> Option<()> {
-        self.say(": the log, as it grows\n\n").await?;
+        self.say(": following the log\n\n").await?;
         let mut said = Instant::now();
         while self.left > 0 {
             if self.api.history.has_more(&self.cursor) {
-                let room = self.pieces.room(EVENTS_BYTES).await;
+                let room = self.chunks.room(EVENTS_BYTES).await;
                 let page = self.next_page().await?;
                 self.cursor = page.cursor;
                 if !page.items.is_empty() {
@@ -77,11 +77,11 @@ impl Tail {
                     said = Instant::now();
                 }
             } else if said.elapsed() >= KEEP_ALIVE {
-                self.say(": still here\n\n").await?;
+                self.say(": keep-alive\n\n").await?;
                 said = Instant::now();
             } else {
                 tokio::select! {
-                    () = self.pieces.closed() => return None,
+                    () = self.chunks.closed() => return None,
                     () = sleep(LOOK) => {}
                 }
             }
@@ -95,7 +95,7 @@ impl Tail {
         match self.api.blocking(move |history| history.read(cursor, &filter, limits)).await {
             Ok(Ok(page)) => Some(page),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "A tail of the log ends.");
+                tracing::warn!(%error, "Could not follow the log");
                 self.say(&format!(": {error}\n\n")).await;
                 None
             }
@@ -112,10 +112,10 @@ impl Tail {
             text.extend_from_slice(b"\n\n");
         }
         self.left = self.left.saturating_sub(items.len());
-        self.pieces.send(text, room).await
+        self.chunks.send(text, room).await
     }
 
     async fn say(&self, comment: &str) -> Option<()> {
-        self.pieces.say(comment).await
+        self.chunks.say(comment).await
     }
 }

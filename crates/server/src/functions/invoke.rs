@@ -1,21 +1,21 @@
-//! `POST /api/v1/lambda/functions/{name}/invoke`: the body goes to the handler, its answer comes back.
+//! `POST /api/v1/lambda/functions/{name}/invoke`: sends the body to the handler and returns its response.
 
 use super::kind_of;
-use crate::answer::Answer;
 use crate::api::{Api, go_on};
 use crate::extract::Path;
 use crate::namespace::Namespace;
 use crate::params::Params;
 use crate::problem::Problem;
-use crate::stream::{ByteStream, Pieces};
+use crate::raw_response::RawResponse;
+use crate::stream::{ByteStream, ChunkSender};
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Uri};
 use klambda_control::{Invocation, InvokeError, Name, Rest};
-use klambda_functions::resource::Kind;
+use klambda_functions::resource::ResourceKind;
 use std::io;
 
-/// The long way: requests that are not plain enough for the short one.
+/// The slow path, for requests that the fast path does not handle.
 pub async fn call(
     api: Api,
     uri: Uri,
@@ -32,7 +32,7 @@ pub async fn call(
 
 pub fn read<'a>(
     api: &Api,
-    kind: Kind,
+    kind: ResourceKind,
     namespace: &str,
     name: &str,
     headers: impl Iterator<Item = (&'a str, &'a [u8])>,
@@ -41,44 +41,45 @@ pub fn read<'a>(
     Ok(api.control.prepare(kind, Name::new(namespace, name), headers, body)?)
 }
 
-pub async fn answer(api: &Api, invocation: Invocation) -> Result<Answer, Problem> {
+pub async fn answer(api: &Api, invocation: Invocation) -> Result<RawResponse, Problem> {
     let answer = api.control.invoke(invocation).await?;
-    let status = StatusCode::from_u16(answer.status)
-        .map_err(|_| Problem::function_broken(format!("its answer has the status {}", answer.status)))?;
+    let status = StatusCode::from_u16(answer.status).map_err(|_| {
+        Problem::function_broken(format!("the function returned the invalid status {}", answer.status))
+    })?;
     let content_type = answer.content_type.map(Into::into);
     let rest = answer.rest.map(|rest| {
         let length = rest.length();
-        let (pieces, stream) = ByteStream::new(&api.held.answers);
-        go_on(pass_on(rest, pieces));
+        let (chunks, stream) = ByteStream::new(&api.connections.held.answers);
+        go_on(pass_on(rest, chunks));
         Box::new(stream.of_length(length))
     });
-    Ok(Answer { status, content_type, retry_after: None, body: answer.body, rest })
+    Ok(RawResponse { status, content_type, retry_after: None, body: answer.body, rest })
 }
 
-/// Of a long answer so much is read at a time, more or less.
+/// How much of a long response is read at a time, approximately.
 const PART_BYTES: usize = 128 << 10;
 
-/// A long answer stays with the function, but for the piece that its client reads.
-async fn pass_on(mut rest: Rest, pieces: Pieces) {
+/// Forwards a long response. The server holds only the part that the client reads.
+async fn pass_on(mut rest: Rest, chunks: ChunkSender) {
     loop {
         let next = async {
-            let room = pieces.room(PART_BYTES).await;
+            let room = chunks.room(PART_BYTES).await;
             (rest.next().await, room)
         };
         let (next, room) = tokio::select! {
             next = next => next,
-            () = pieces.closed() => return,
+            () = chunks.closed() => return,
         };
         match next {
-            Ok(Some(piece)) => {
-                if pieces.send(piece, room).await.is_none() {
+            Ok(Some(chunk)) => {
+                if chunks.send(chunk, room).await.is_none() {
                     return;
                 }
             }
             Ok(None) => return,
             Err(why) => {
-                tracing::debug!(why, "The answer of a function broke off.");
-                return pieces.fail(io::Error::other(why)).await;
+                tracing::debug!(why, "Response of a function was aborted");
+                return chunks.fail(io::Error::other(why)).await;
             }
         }
     }

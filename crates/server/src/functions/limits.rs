@@ -1,4 +1,4 @@
-//! How often one client may ask: a bucket for each kind of request, filled at its rate.
+//! Rate limits per client: a token bucket for each kind of request.
 
 use crate::config::{Config, RateLimit};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -8,13 +8,13 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Of more, those who have not asked for longest are forgotten.
+/// Above this limit, the clients that were idle for longest are forgotten.
 const CLIENTS_MAX: usize = 10_000;
-/// Of writes, reads, deletes, and all.
+/// For writes, reads, deletes and all requests.
 const DEFAULTS: [u32; 4] = [10, 50, 5, 100];
 
 pub struct Limiter {
-    /// Rate and most at once of writes, reads, deletes, and all.
+    /// Rate and burst of writes, reads, deletes and all requests.
     rates: [Option<(f64, f64)>; 4],
     clients: Lock<HashMap<IpAddr, Client>>,
 }
@@ -24,15 +24,15 @@ struct Client {
     at: Instant,
 }
 
-/// What a client is told of where it stands.
+/// The rate limit status of a client.
 pub struct Standing {
-    /// Requests in a second.
+    /// Requests per second.
     pub limit: u64,
-    /// Requests that it may make at once, at most `limit`.
+    /// Requests that it may send now, at most `limit`.
     pub left: u64,
-    /// Until it has all of them again.
+    /// Time until all of them are available again.
     pub full: Duration,
-    /// Until it may ask again, if it may not now.
+    /// Time until it may send a request, if it may not now.
     pub wait: Option<Duration>,
 }
 
@@ -59,7 +59,7 @@ impl Limiter {
         Limiter { rates, clients: Lock::default() }
     }
 
-    /// None where there is no limit.
+    /// `None` if there is no limit.
     pub fn ask(&self, client: IpAddr, method: &Method, now: Instant) -> Option<Standing> {
         let own = match *method {
             Method::GET | Method::HEAD => 1,
@@ -159,7 +159,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         standing.tell(&mut headers, Millis(1_642_684_799_500));
         let told = |name: &str| headers[name].to_str().unwrap().to_owned();
-        assert_eq!(told("x-ratelimit-limit"), "100", "not the 200 that may come at once");
+        assert_eq!(told("x-ratelimit-limit"), "100", "the rate, not the burst of 200");
         assert_eq!(told("x-ratelimit-remaining"), "100");
         assert_eq!(told("x-ratelimit-reset"), "1642684800");
     }

@@ -1,4 +1,4 @@
-//! `GET /api/v1/lambda/functions/{name}/logs`: what a function printed, and what it prints.
+//! `GET /api/v1/lambda/functions/{name}/logs`: the output of a function.
 
 use super::kind_of;
 use crate::api::{Api, TAILS_MAX, go_on};
@@ -8,7 +8,7 @@ use crate::namespace::Namespace;
 use crate::params::Params;
 use crate::problem::Problem;
 use crate::shutdown::Shutdown;
-use crate::stream::{ByteStream, Pieces};
+use crate::stream::{ByteStream, ChunkSender};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri, header};
@@ -21,7 +21,7 @@ use tokio::sync::OwnedSemaphorePermit;
 const TAIL_DEFAULT: u64 = 100;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// With `?follow=true`, or for those who accept a stream, as Server-Sent Events that go on.
+/// With `?follow=true`, or if the client accepts a stream, sends Server-Sent Events that continue.
 pub async fn show(
     api: Api,
     uri: Uri,
@@ -39,7 +39,7 @@ pub async fn show(
     let logs = api.control.logs(&name, tail);
     if follow {
         let logs = logs.ok_or_else(|| {
-            Problem::function_unavailable("nothing of it has been started yet: there is nothing to follow")
+            Problem::function_unavailable("the function has not started yet, so it has no log")
                 .retry_after(Duration::from_secs(1))
         })?;
         return stream(&api, api.opener(&headers), logs);
@@ -61,18 +61,18 @@ fn line(line: &Line) -> Value {
 
 fn stream(api: &Api, opener: Opener, logs: Box<dyn Logs>) -> Result<Response, Problem> {
     let permit = api.turns.tails.clone().try_acquire_owned().map_err(|_| {
-        Problem::limit_reached(format!("{TAILS_MAX} clients follow logs already"))
+        Problem::limit_reached(format!("{TAILS_MAX} clients already follow logs"))
             .retry_after(Duration::from_secs(5))
     })?;
-    let (pieces, stream) = ByteStream::new(&api.held.answers);
-    go_on(run(logs, pieces, api.shutdown.clone(), opener, permit));
+    let (chunks, stream) = ByteStream::new(&api.connections.held.answers);
+    go_on(run(logs, chunks, api.shutdown.clone(), opener, permit));
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(stream)).into_response())
 }
 
 async fn run(
     mut logs: Box<dyn Logs>,
-    pieces: Pieces,
+    chunks: ChunkSender,
     shutdown: Shutdown,
     opener: Opener,
     permit: OwnedSemaphorePermit,
@@ -80,20 +80,20 @@ async fn run(
     tokio::select! {
         () = shutdown.requested() => {}
         () = opener.revoked() => {}
-        () = pieces.closed() => {}
-        _ = send(&mut *logs, &pieces) => {}
+        () = chunks.closed() => {}
+        _ = send(&mut *logs, &chunks) => {}
     }
     drop(permit);
 }
 
-/// Ends when the function is gone.
-async fn send(logs: &mut dyn Logs, pieces: &Pieces) -> Option<()> {
-    pieces.say(": what it prints\n\n").await?;
+/// Ends when the function is deleted.
+async fn send(logs: &mut dyn Logs, chunks: &ChunkSender) -> Option<()> {
+    chunks.say(": following the log\n\n").await?;
     loop {
         match tokio::time::timeout(KEEP_ALIVE, logs.next()).await {
-            Ok(Some(next)) => pieces.say(&format!("id: {}\ndata: {}\n\n", next.number, line(&next))).await?,
+            Ok(Some(next)) => chunks.say(&format!("id: {}\ndata: {}\n\n", next.number, line(&next))).await?,
             Ok(None) => return None,
-            Err(_) => pieces.say(": still here\n\n").await?,
+            Err(_) => chunks.say(": keep-alive\n\n").await?,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What every request for functions and agents goes through: the limit of its client, and counting.
+//! Rate limits and counts all requests for functions and agents.
 
 use super::limits::Standing;
 use crate::api::Gate;
@@ -14,7 +14,7 @@ use klambda_dispatch::metrics::Histogram;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Method, and address with its parameters unnamed.
+/// Method, and path with unnamed parameters.
 pub type Endpoint = (&'static str, String);
 
 #[derive(Default)]
@@ -23,7 +23,7 @@ pub struct Requests(Lock<Counted>);
 #[derive(Clone, Default)]
 pub struct Counted {
     pub endpoints: BTreeMap<Endpoint, OfEndpoint>,
-    /// Refused for their rate, by address.
+    /// Requests rejected for their rate, by path.
     pub limited: BTreeMap<String, u64>,
 }
 
@@ -61,7 +61,7 @@ pub async fn pass(State(gate): State<Gate>, request: Request, next: Next) -> Res
     let client = request.extensions().get::<Peer>().copied();
     let standing = client.and_then(|Peer(client)| api.limiter.ask(client, request.method(), began));
     let mut response = match standing.as_ref().and_then(|standing| standing.wait) {
-        Some(wait) => Problem::rate_limited("this client asks too often; wait, then ask again")
+        Some(wait) => Problem::rate_limited("this client sends too many requests; try again later")
             .retry_after(wait)
             .into_response(),
         None => next.run(request).await,

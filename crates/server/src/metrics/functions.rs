@@ -1,4 +1,4 @@
-//! What is counted of functions and agents, and of requests for them.
+//! Metrics of functions and agents, and of requests for them.
 
 use super::text::{Buckets, Text};
 use super::{SECONDS_OF_MICROS, gauge};
@@ -6,8 +6,8 @@ use crate::api::Api;
 use klambda_control::{Counts, Name, OfFunction};
 
 const BYTES: Buckets = Buckets { first: 6, last: 24, unit: 1.0, is_duration: false };
-/// Functions beyond `limits.metricFunctions`, of whatever namespace.
-const OTHERS: &str = "other";
+/// Functions beyond `limits.metricFunctions`, in any namespace.
+pub const OTHERS: &str = "other";
 
 pub fn functions(text: &mut Text, api: &Api) {
     let counts = api.control.counts();
@@ -15,15 +15,12 @@ pub fn functions(text: &mut Text, api: &Api) {
     writing(text, &counts);
     building(text, &counts, api.control.builds_waiting());
     let name = "operator_knative_services_managed";
-    text.gauge(
-        name,
-        "Functions and agents, by whether a version of them can be called: ready, pending or failed.",
-    );
+    text.gauge(name, "Functions and agents, by status: ready, pending or failed.");
     for ((namespace, status), count) in api.control.services() {
         text.sample(name, &[("namespace", &namespace), ("status", status)], count);
     }
     let name = "operator_service_creation_duration_seconds";
-    text.histogram(name, "Time from deploying a version to its first answer.");
+    text.histogram(name, "Time from the deployment of a version to its first response.");
     per_function(&counts, |function, of| {
         if of.creation_time.count > 0 {
             text.durations(name, &function, &of.creation_time);
@@ -32,7 +29,7 @@ pub fn functions(text: &mut Text, api: &Api) {
     requests(text, api);
 }
 
-/// The labels of a function, and what is counted of it.
+/// Calls `show` with the labels and counters of each function.
 fn per_function(counts: &Counts, mut show: impl FnMut([(&str, &str); 2], &OfFunction)) {
     for (name, of) in &counts.functions {
         show(labels(name), of);
@@ -40,7 +37,7 @@ fn per_function(counts: &Counts, mut show: impl FnMut([(&str, &str); 2], &OfFunc
     show([("function_name", OTHERS), ("namespace", "")], &counts.others);
 }
 
-fn labels(name: &Name) -> [(&str, &str); 2] {
+pub fn labels(name: &Name) -> [(&str, &str); 2] {
     [("function_name", name.name()), ("namespace", name.namespace())]
 }
 
@@ -53,7 +50,7 @@ fn reconciling(text: &mut Text, counts: &Counts) {
         }
     });
     let name = "operator_reconcile_duration_seconds";
-    text.histogram(name, "Time from planning a function to its status being stored.");
+    text.histogram(name, "Time from planning a function until its status is stored.");
     per_function(counts, |[function, namespace], of| {
         for (phase, durations) in &of.reconcile_time {
             text.durations(name, &[function, namespace, ("phase", phase)], durations);
@@ -70,7 +67,7 @@ fn writing(text: &mut Text, counts: &Counts) {
         }
     });
     let name = "operator_crd_operation_duration_seconds";
-    text.histogram(name, "Time for a created, updated or deleted function or agent to be durable.");
+    text.histogram(name, "Time until a created, updated or deleted function or agent is durable.");
     per_function(counts, |[function, namespace], of| {
         for (operation, durations) in &of.operations {
             text.durations(name, &[function, namespace, ("operation", operation)], durations);
@@ -80,13 +77,13 @@ fn writing(text: &mut Text, counts: &Counts) {
 
 fn building(text: &mut Text, counts: &Counts, waiting: usize) {
     let name = "operator_build_jobs_active";
-    text.gauge(name, "Builds that run or wait for a slot.");
+    text.gauge(name, "Builds that are running or waiting for a slot.");
     per_function(counts, |function, of| text.sample(name, &function, of.builds_active));
-    gauge(text, "klambda_build_jobs_waiting", "Builds that wait for a slot.", waiting as f64);
+    gauge(text, "klambda_build_jobs_waiting", "Builds that are waiting for a slot.", waiting as f64);
     let name = "operator_build_jobs_total";
     text.counter(
         name,
-        "Builds that ended, by result: success, failure, timeout, cancelled or stopped. Content that was built before is not built again.",
+        "Finished builds, by result: success, failure, timeout, cancelled or stopped. Known content is not built again.",
     );
     per_function(counts, |[function, namespace], of| {
         for (result, count) in &of.builds {
@@ -94,12 +91,12 @@ fn building(text: &mut Text, counts: &Counts, waiting: usize) {
         }
     });
     let name = "klambda_build_cache_emptied_total";
-    text.counter(name, "Parts of the build cache that were emptied, by reason: age or size.");
+    text.counter(name, "Evicted parts of the build cache, by reason: age or size.");
     for reason in ["age", "size"] {
         text.sample(name, &[("reason", reason)], counts.caches_emptied.get(reason).copied().unwrap_or(0));
     }
     let name = "operator_build_duration_seconds";
-    text.histogram(name, "How long builds took, from when they had a slot.");
+    text.histogram(name, "Duration of builds, without the wait for a slot.");
     per_function(counts, |function, of| {
         if of.build_time.count > 0 {
             text.durations(name, &function, &of.build_time);
@@ -112,7 +109,7 @@ fn requests(text: &mut Text, api: &Api) {
     let name = "operator_api_requests_total";
     text.counter(
         name,
-        "Requests for functions and agents, by method, endpoint and status code. Invocations are not counted.",
+        "Requests for functions and agents, by method, endpoint and status code, without invocations.",
     );
     for ((method, endpoint), requests) in &counted.endpoints {
         for (status, count) in &requests.by_status {
@@ -121,7 +118,7 @@ fn requests(text: &mut Text, api: &Api) {
         }
     }
     let name = "operator_api_request_duration_seconds";
-    text.histogram(name, "How long these requests took.");
+    text.histogram(name, "Duration of these requests.");
     for ((method, endpoint), requests) in &counted.endpoints {
         text.buckets(
             name,
@@ -131,12 +128,12 @@ fn requests(text: &mut Text, api: &Api) {
         );
     }
     let name = "operator_api_request_size_bytes";
-    text.histogram(name, "Size of their bodies.");
+    text.histogram(name, "Size of the request bodies.");
     for ((method, endpoint), requests) in &counted.endpoints {
         text.buckets(name, &[("method", method), ("endpoint", endpoint)], &requests.bytes, BYTES);
     }
     let name = "operator_rate_limit_hits_total";
-    text.counter(name, "Requests refused because their client exceeded functions.rateLimits.");
+    text.counter(name, "Requests rejected because the client exceeded functions.rateLimits.");
     for (endpoint, count) in &counted.limited {
         text.sample(name, &[("endpoint", endpoint)], count);
     }

@@ -1,4 +1,4 @@
-//! The two text formats that scrapers read: Prometheus 0.0.4 and OpenMetrics 1.0.
+//! The text formats of scrapers: Prometheus 0.0.4 and OpenMetrics 1.0.
 
 use klambda_control::Durations;
 use klambda_dispatch::metrics::Histogram;
@@ -17,12 +17,12 @@ pub struct Text {
 
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// How a histogram's powers of two are shown: which of them, and what one unit is.
+/// Which powers of two of a histogram are shown, and the size of one unit.
 #[derive(Clone, Copy)]
 pub struct Buckets {
     pub first: usize,
     pub last: usize,
-    /// One unit in the metric's own; durations are counted in whole units, so a bucket ends where the next unit does.
+    /// One unit in the unit of the metric. Durations are counted in whole units, so a bucket ends where the next unit begins.
     pub unit: f64,
     pub is_duration: bool,
 }
@@ -35,7 +35,7 @@ impl Format {
         }
     }
 
-    /// OpenMetrics if the client names it, and not as what it will not have, else what everybody reads.
+    /// OpenMetrics if the client accepts it, else Prometheus.
     pub fn accepted(accept: &str) -> Format {
         let refuses = |parameter: &str| {
             let quality = parameter.trim().split_once('=').filter(|(name, _)| name.eq_ignore_ascii_case("q"));
@@ -64,7 +64,7 @@ impl Text {
         self.head(family, "counter", help);
     }
 
-    /// A counter whose name the documents give, without the `_total` that OpenMetrics asks of counters.
+    /// A counter with a documented name without the `_total` that OpenMetrics requires.
     pub fn bare_counter(&mut self, name: &str, help: &str) {
         let kind = match self.format {
             Format::Prometheus => "counter",
@@ -119,7 +119,7 @@ impl Text {
     }
 
     fn line(&mut self, text: std::fmt::Arguments<'_>) {
-        writeln!(self.out, "{text}").expect("a String takes every write");
+        writeln!(self.out, "{text}").expect("writing to a String cannot fail");
     }
 
     pub fn finish(mut self) -> String {

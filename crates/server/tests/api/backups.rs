@@ -1,4 +1,4 @@
-//! What survives: a restart, and a copy taken while the server runs.
+//! Durability: a restart, and a backup taken while the server runs.
 
 use crate::world::{NEVER, World, ask, open, start};
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ async fn what_waits_outlives_its_segment() {
         assert_eq!(world.ask("POST", "/api/v1/events", &media, &json!(batch).to_string()).await.status, 202);
     }
     world.post("/api/v1/lanes/orders/other/purge", json!({})).await;
-    // A clean stop makes a checkpoint: only what it covers may be retired.
+    // A clean shutdown writes a checkpoint. Only segments that it covers may be removed.
     let world = world.restart().await;
     let status = world.until("/api/v1/status", |status| status["logBytes"] == 2 << 20).await;
     let first = status["positions"]["first"].as_u64().unwrap();
@@ -122,7 +122,7 @@ async fn a_backup_of_a_running_server_starts_anywhere() {
     }
 }
 
-/// More than sockets hold: the rest is not sent before the client reads.
+/// More than sockets buffer: the rest is sent only when the client reads.
 #[tokio::test]
 async fn a_backup_ends_when_its_token_is_revoked() {
     let folder = tempfile::tempdir().unwrap();
@@ -152,7 +152,7 @@ async fn a_backup_ends_when_its_token_is_revoked() {
     let mut rest = Vec::new();
     let _ = timeout(Duration::from_secs(20), copy.read_to_end(&mut rest)).await.expect("it ends");
     assert!(rest.len() < 20_000_000, "{} bytes came", rest.len());
-    assert!(!rest.ends_with(b"0\r\n\r\n"), "half a copy must not look like one");
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "a partial backup must not look complete");
 }
 
 #[tokio::test]
@@ -165,7 +165,7 @@ async fn a_target_that_hangs_does_not_hold_the_end_up() {
     world.until("/api/v1/lanes/orders/k", |lane| lane["state"] == "running").await;
     let world = world.restart().await;
     world.target.answers(|_| 200);
-    // The call that was given up counts as not made.
+    // The aborted call counts as not made.
     world.target.until(|all| all.len() == 1).await;
     let lane = world.until("/api/v1/lanes/orders/k", |lane| lane["depth"] == 0).await;
     assert!(lane["timeline"].as_array().unwrap().iter().all(|step| step["step"] != "failed"), "{lane:#}");

@@ -1,4 +1,4 @@
-//! Sending, reading, following and tracing events.
+//! Sending, listing, following and tracing events.
 
 use crate::world::{World, open, start};
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ async fn the_log_is_read_by_page_and_type() {
         world.send(&format!("e{n}"), "k", &[("ce-type", kind)]).await;
     }
     let page = world.get("/api/v1/events?limit=2").await.json();
-    assert_eq!((page["items"].as_array().unwrap().len(), &page["next"]), (2, &json!(2)));
+    assert_eq!((page["items"].as_array().unwrap().len(), &page["next"]), (2, &json!("2")));
     assert_eq!(page["items"][0]["event"]["data"], json!({"total": 7}));
     assert!(page["items"][0]["acceptedAt"].as_str().unwrap().ends_with('Z'));
     let rest = world.get("/api/v1/events?after=2").await.json();
@@ -86,6 +86,39 @@ async fn the_log_is_read_by_page_and_type() {
     let mut head = [0; 12];
     stream.read_exact(&mut head).await.unwrap();
     assert_eq!(&head, b"HTTP/1.1 200");
+}
+
+#[tokio::test]
+async fn the_log_is_read_from_its_end() {
+    let world = World::new().await;
+    for n in 1..=40 {
+        let kind = if n % 20 == 0 { "order.paid" } else { "order.placed" };
+        world.send(&format!("e{n}"), "k", &[("ce-type", kind)]).await;
+    }
+    let read = async |query: String| {
+        let page = world.get(&format!("/api/v1/events?order=desc{query}")).await.json();
+        let items = page["items"].as_array().unwrap().iter();
+        (items.map(|item| item["position"].as_u64().unwrap()).collect::<Vec<_>>(), page["next"].clone())
+    };
+    assert_eq!(read("&limit=3".into()).await, (vec![40, 39, 38], json!("38")));
+    assert_eq!(read("&limit=3&before=4".into()).await, (vec![3, 2, 1], Value::Null));
+    assert_eq!(read("&before=1".into()).await, (vec![], Value::Null));
+    assert_eq!(read(format!("&limit=1&before={}", u64::MAX)).await.0, [40]);
+    assert_eq!(read("&type=order.paid".into()).await, (vec![40, 20], Value::Null));
+    let (mut all, mut before) = (Vec::new(), String::new());
+    loop {
+        let (found, next) = read(format!("&limit=7{before}")).await;
+        all.extend(found);
+        let Some(next) = next.as_str() else { break };
+        before = format!("&before={next}");
+    }
+    assert_eq!(all, (1..=40).rev().collect::<Vec<u64>>());
+    for wrong in ["order=up", "before=3", "order=desc&after=3", "order=asc&before=3"] {
+        assert_eq!(world.get(&format!("/api/v1/events?{wrong}")).await.status, 400, "{wrong}");
+    }
+    let accept = [("accept", "text/event-stream")];
+    let stream = world.ask("GET", "/api/v1/events?order=desc", &accept, "").await;
+    assert_eq!(stream.status, 400);
 }
 
 #[tokio::test]
@@ -120,10 +153,7 @@ async fn a_tail_sees_events_as_they_are_accepted_and_ends_with_the_server() {
     world.server.stop();
     let mut rest = Vec::new();
     timeout(Duration::from_secs(10), lines.read_to_end(&mut rest)).await.expect("the tail ends").unwrap();
-    timeout(Duration::from_secs(10), world.server.ended())
-        .await
-        .expect("nothing holds the server up")
-        .unwrap();
+    timeout(Duration::from_secs(10), world.server.ended()).await.expect("the server is not blocked").unwrap();
 }
 
 #[tokio::test]
@@ -138,7 +168,7 @@ async fn a_stream_ends_when_its_token_is_revoked() {
         let mut line = String::new();
         while !line.starts_with(": ") {
             line.clear();
-            assert!(lines.read_line(&mut line).await.unwrap() > 0, "the stream ended at once");
+            assert!(lines.read_line(&mut line).await.unwrap() > 0, "the stream ended immediately");
         }
         lines
     };
@@ -148,7 +178,7 @@ async fn a_stream_ends_when_its_token_is_revoked() {
     let ended = timeout(Duration::from_millis(1500), revoked.read_to_end(&mut rest)).await;
     ended.expect("within a second, and a little for the machine").unwrap();
     let open = timeout(Duration::from_millis(100), stays.read_to_end(&mut rest)).await;
-    assert!(open.is_err(), "other streams go on");
+    assert!(open.is_err(), "other streams continue");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! A target that fails: parking, dead letters, replay, breaker, backlog.
+//! Failing targets: parked lanes, dead letters, replays, circuit breakers, backlogs.
 
 use crate::world::{NEVER, World};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ async fn a_poison_event_parks_its_lane_and_a_replay_keeps_the_order() {
         (&lane["depth"], &lane["head"]["id"], &lane["head"]["attempts"]),
         (&json!(3), &json!("e2"), &json!(2))
     );
-    assert!(lane["waitsFor"].as_str().unwrap().contains("person"), "{lane:#}");
+    assert!(lane["waitsFor"].as_str().unwrap().contains("manual action"), "{lane:#}");
     assert_eq!(lane["head"]["lastError"], "HTTP 500");
     assert_eq!((&lane["laneSequence"], &lane["gap"]), (&json!(4), &Value::Null));
     let steps: Vec<&str> =
@@ -90,7 +90,7 @@ async fn attempts_are_told_since_they_were_fresh_and_in_all() {
     let lane = world.until("/api/v1/lanes/orders/k", |lane| lane["state"] == "retrying").await;
     assert_eq!(counts(&lane), (json!(1), json!(5)));
 
-    // One that left its lane and came back has been tried before.
+    // An event that left its lane and came back has been tried before.
     world.post("/api/v1/lanes/orders/k/skip", json!({})).await;
     world.post("/api/v1/dlq/replays", json!({"selector": {"subscription": "orders"}})).await;
     let lane = world.until("/api/v1/lanes/orders/k", |lane| lane["state"] == "retrying").await;
@@ -123,7 +123,7 @@ async fn a_letter_on_its_way_is_not_deleted() {
     let spec =
         json!({"orderingPolicy": {"onFailure": "skip"}, "retry": {"backoff": "1h", "maxBackoff": "1h"}});
     world.subscribe("orders", spec).await;
-    for (n, status, why) in [(1, NEVER, "is being delivered"), (2, 500, "waits for its delivery")] {
+    for (n, status, why) in [(1, NEVER, "is being delivered"), (2, 500, "is being replayed")] {
         let key = format!("k{n}");
         world.target.answers(|_| 422);
         world.send(&format!("e{n}"), &key, &[]).await;
@@ -177,7 +177,7 @@ async fn letters_are_paged_filtered_deleted_and_purged() {
     let purged = world.post("/api/v1/dlq/purge", json!({"selector": {"subscription": "b.c"}})).await;
     assert_eq!(purged.json(), json!({"purged": 4}));
     assert!(full(&world.get("/api/v1/dlq").await.json(), 5));
-    // An id that left without success may come again.
+    // The id of an event that failed may be sent again.
     world.target.answers(|_| 200);
     assert_eq!(world.send("e1", "k1", &[]).await["status"], "accepted");
 }
@@ -217,7 +217,7 @@ async fn a_lane_is_skipped_resumed_paused_and_purged_by_hand() {
         (&json!(0), &json!("open"), &Value::Null)
     );
     let last = purged["timeline"].as_array().and_then(|steps| steps.last()).expect("a step");
-    assert_eq!((&last["step"], &last["detail"]), (&json!("purged"), &json!("1 events")));
+    assert_eq!((&last["step"], &last["detail"]), (&json!("purged"), &json!("1 event")));
 }
 
 #[tokio::test]

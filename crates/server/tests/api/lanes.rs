@@ -1,4 +1,4 @@
-//! Sequences, gaps, lists of lanes.
+//! Sequences, gaps and lists of lanes.
 
 use crate::world::World;
 use serde_json::{Value, json};
@@ -149,7 +149,7 @@ async fn lanes_are_listed_by_key_and_by_depth() {
     assert_eq!(world.get("/api/v1/lanes?sort=age").await.json()["items"][0]["key"], "k1");
     assert_eq!(world.get("/api/v1/lanes?sort=rate").await.json()["items"][0]["key"], "k5");
     assert_eq!(world.get("/api/v1/lanes?state=running").await.json()["items"], json!([]));
-    // The same from disk: after a restart nothing of a paused subscription is in memory.
+    // The same from disk: after a restart, nothing of a paused subscription is in memory.
     let world = world.restart().await;
     let page = world.get("/api/v1/lanes?subscription=b").await.json();
     assert_eq!(page["items"].as_array().unwrap().len(), 5);

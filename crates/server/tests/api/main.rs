@@ -1,4 +1,4 @@
-//! The whole server through its HTTP API, against a target that does as it is told.
+//! The whole server through its HTTP API, with a scripted target.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,6 +11,7 @@ mod lanes;
 mod metrics;
 mod namespaces;
 mod problems;
+mod secrets;
 mod subscriptions;
 mod tokens;
 mod world;

@@ -74,7 +74,7 @@ async fn both_formats_parse_and_name_everything() {
     );
     let dropped =
         "klambda_dlq_dropped_total{subscription=\"orders\",namespace=\"default\",reason=\"overflow\"}";
-    assert_eq!(world.metric(dropped).await, 0.0, "an alert on its increase sees the first");
+    assert_eq!(world.metric(dropped).await, 0.0, "an alert on its increase sees the first event");
     assert_eq!(world.metric("operator_dlq_depth{subscription=\"orders\",namespace=\"default\"}").await, 1.0);
     assert_eq!(
         world.metric("klambda_lanes{subscription=\"orders\",namespace=\"default\",state=\"parked\"}").await,
@@ -84,7 +84,7 @@ async fn both_formats_parse_and_name_everything() {
     assert_eq!(world.metric("klambda_commit_events_sum").await, 2.0);
 }
 
-/// Every sample belongs to the family announced before it; no family and no series is there twice.
+/// Every sample belongs to the family announced before it. No family and no series appears twice.
 fn check(text: &str, is_open: bool) -> HashMap<String, String> {
     let mut types: HashMap<String, String> = HashMap::new();
     let mut family = String::new();

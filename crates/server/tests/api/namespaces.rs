@@ -1,4 +1,4 @@
-//! How a request says which namespace it is for.
+//! How requests name their namespace.
 
 use crate::world::World;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ async fn what_names_no_namespace_is_refused() {
     }
     let one = world.get("/api/v1/namespaces/*/lambda/functions/f").await;
     assert_eq!((one.status, one.problem()), (400, "bad-request".to_owned()));
-    assert!(one.text().contains("for lists only"), "{one:?}");
+    assert!(one.text().contains("works only for lists"), "{one:?}");
     assert_eq!(world.get("/api/v1/namespaces/a/namespaces/b/lanes").await.status, 404);
     assert_eq!(world.ask("POST", "/api/v1/namespaces/nowhere/events", &HEADERS, "").await.status, 404);
 }
@@ -93,7 +93,7 @@ async fn two_with_the_same_names_keys_and_ids_never_meet() {
     let homes: Vec<&Value> = all["items"].as_array().unwrap().iter().map(|item| &item["namespace"]).collect();
     assert_eq!(homes, ["default", "default", "shop", "shop"], "{all}");
 
-    // One dead letter, known in its namespace alone, by the same id as it would have in the other.
+    // One dead letter that is visible only in its namespace, under the same id that it would have in the other.
     let letters = world.get("/api/v1/dlq?namespace=shop").await.json();
     let id = letters["items"][0]["id"].as_str().expect("a dead letter").to_owned();
     assert!(id.starts_with("orders."), "{letters}");
@@ -166,7 +166,7 @@ async fn what_a_namespace_may_have_is_limited() {
     );
 }
 
-/// Names come from outside, and a slash in one must not lead into another namespace.
+/// Names are untrusted: a slash in a name must not lead into another namespace.
 #[tokio::test]
 async fn no_name_leads_into_another_namespace() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! Every wrong request gets a problem document that names what is wrong.
+//! Every invalid request gets a problem document that names the error.
 
 use crate::world::World;
 use serde_json::json;
@@ -34,9 +34,9 @@ async fn whatever_is_wrong_is_named() {
         ("POST", "/api/v1/events", &[structured], &large, 413, "too-large", "2048"),
         ("POST", "/api/v1/events", &[batch], "{}", 400, "invalid-batch", "array"),
         ("POST", "/api/v1/events", &[batch], &three, 400, "invalid-batch", "limits.batchEvents"),
-        ("GET", "/api/v1/events?limit=0", &[], "", 400, "bad-request", "query parameter limit: should be a number from 1 to 1000"),
+        ("GET", "/api/v1/events?limit=0", &[], "", 400, "bad-request", "query parameter limit: must be a number from 1 to 1000"),
         ("GET", "/api/v1/events?afer=1", &[], "", 400, "bad-request", "did you mean `after`?"),
-        ("GET", "/api/v1/events?after=x", &[], "", 400, "bad-request", "whole number"),
+        ("GET", "/api/v1/events?after=x", &[], "", 400, "bad-request", "integer"),
         ("GET", "/api/v1/events", &[("accept", "text/event-stream"), ("last-event-id", "x")], "", 400, "bad-request", "Last-Event-ID"),
         ("PUT", "/api/v1/subscriptions/orders", &[], "{", 400, "bad-request", "JSON"),
         ("PUT", "/api/v1/subscriptions/orders", &[], &other, 422, "invalid-subscription", "metadata.name"),
@@ -44,7 +44,7 @@ async fn whatever_is_wrong_is_named() {
         ("PUT", "/api/v1/subscriptions/other", &[], &other, 429, "limit-reached", "limits.subscriptions"),
         ("GET", "/api/v1/subscriptions/nobody", &[], "", 404, "not-found", "nobody"),
         ("DELETE", "/api/v1/subscriptions/nobody", &[], "", 404, "not-found", "nobody"),
-        ("DELETE", "/api/v1/subscriptions/orders?drain=yes", &[], "", 400, "bad-request", "neither true nor false"),
+        ("DELETE", "/api/v1/subscriptions/orders?drain=yes", &[], "", 400, "bad-request", "must be true or false"),
         ("POST", "/api/v1/subscriptions/orders/puase", &[], "", 404, "not-found", "did you mean `pause`?"),
         ("PATCH", "/api/v1/subscriptions/orders", &[], "", 405, "method-not-allowed", "PATCH"),
         ("GET", "/api/v1/lanes?subscription=nobody", &[], "", 404, "not-found", "nobody"),
@@ -56,14 +56,14 @@ async fn whatever_is_wrong_is_named() {
         ("POST", "/api/v1/lanes/orders/k/skipp", &[], "", 404, "not-found", "did you mean `skip`?"),
         ("POST", "/api/v1/lanes/skip?key=k", &[], "", 400, "bad-request", "subscription"),
         ("POST", "/api/v1/lanes/orders/k/reset", &[], "{}", 422, "invalid-body", "expected"),
-        ("POST", "/api/v1/lanes/orders/k/reset", &[], "{\"expected\":-1}", 422, "invalid-body", "whole number"),
+        ("POST", "/api/v1/lanes/orders/k/reset", &[], "{\"expected\":-1}", 422, "invalid-body", "integer"),
         ("POST", "/api/v1/lanes/orders/k/skip", &[], "{\"x\":1}", 422, "invalid-body", "x"),
         ("GET", "/api/v1/dlq?reason=lat", &[], "", 400, "bad-request", "did you mean `late`?"),
         ("GET", "/api/v1/dlq?since=yesterday", &[], "", 400, "bad-request", "RFC 3339"),
         ("GET", "/api/v1/dlq?subscription=nobody", &[], "", 404, "not-found", "nobody"),
         ("GET", "/api/v1/dlq/orders.7", &[], "", 404, "not-found", "orders.7"),
         ("DELETE", "/api/v1/dlq/nonsense", &[], "", 404, "not-found", "nonsense"),
-        ("POST", "/api/v1/dlq/purge", &[], "", 422, "invalid-selector", "selects every"),
+        ("POST", "/api/v1/dlq/purge", &[], "", 422, "invalid-selector", "to select all dead letters"),
         ("POST", "/api/v1/dlq/purge", &[], "{\"selector\":{}}", 422, "invalid-selector", "is empty"),
         ("POST", "/api/v1/dlq/replays", &[], "{\"selector\":{\"all\":false}}", 422, "invalid-selector", "is empty"),
         ("POST", "/api/v1/dlq/replays", &[], "{\"selector\":{\"all\":true,\"key\":\"k\"}}", 422, "invalid-selector", "selector.all"),
@@ -120,5 +120,5 @@ async fn a_second_server_is_told_who_holds_the_folder() {
         ..Default::default()
     };
     let refused = klambda_server::Server::start(config).await.err().expect("refused").to_string();
-    assert!(refused.contains("is held by process") && !refused.contains('\n'), "{refused}");
+    assert!(refused.contains("is in use by process") && !refused.contains('\n'), "{refused}");
 }

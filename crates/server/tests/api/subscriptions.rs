@@ -29,7 +29,7 @@ async fn a_document_is_created_shown_changed_and_listed() {
     let mut changed = world.document("orders", json!({"concurrency": 7}));
     let answer = world.put(path, &changed).await;
     assert_eq!((answer.status, &answer.json()["spec"]["concurrency"]), (200, &json!(7)));
-    // What the server shows may be sent back.
+    // The document that the server shows can be sent back.
     changed = answer.json();
     assert_eq!(world.put(path, &changed).await.status, 200);
     let only_new = [("if-none-match", "*"), ("content-type", "application/json")];
@@ -46,6 +46,31 @@ async fn a_document_is_created_shown_changed_and_listed() {
     assert_eq!((first["items"].as_array().unwrap().len(), &first["next"]), (3, &json!("d")));
     let rest = world.get("/api/v1/subscriptions?limit=3&cursor=d").await.json();
     assert_eq!((&rest["items"][0]["metadata"]["name"], &rest["next"]), (&json!("orders"), &Value::Null));
+}
+
+#[tokio::test]
+async fn a_dry_run_checks_the_change_and_makes_none() {
+    let world = World::new().await;
+    let path = "/api/v1/subscriptions/orders";
+    let dry = format!("{path}?dryRun=true");
+    let secret =
+        json!({"concurrency": 2, "target": {"url": world.target.url(), "headers": {"x-api-key": "s3cret"}}});
+    let tried = world.put(&dry, &world.document("orders", secret.clone())).await;
+    assert_eq!((tried.status, &tried.json()["change"]), (200, &json!("created")));
+    assert_eq!(tried.json()["document"]["spec"]["concurrency"], 2);
+    assert!(!tried.text().contains("s3cret"));
+    assert_eq!(world.get(path).await.status, 404, "nothing was created");
+
+    world.subscribe("orders", secret).await;
+    let mut document = world.get(path).await.json();
+    assert_eq!(world.put(&dry, &document).await.json()["change"], "unchanged");
+    document["spec"]["concurrency"] = json!(9);
+    assert_eq!(world.put(&dry, &document).await.json()["change"], "configured");
+    assert_eq!(world.get(path).await.json()["spec"]["concurrency"], 2, "nothing was changed");
+    document["spec"]["from"] = json!("earliest");
+    assert_eq!(world.put(&dry, &document).await.problem(), "immutable");
+    document["spec"]["colour"] = json!("red");
+    assert_eq!(world.put(&dry, &document).await.status, 422);
 }
 
 #[tokio::test]
@@ -72,7 +97,7 @@ async fn deleting_asks_what_becomes_of_what_waits() {
     world.until(path, |shown| shown["status"] == 404).await;
 
     world.subscribe("orders", json!({"paused": true})).await;
-    assert_eq!(world.send("e1", "k", &[]).await["status"], "accepted", "a new subscription knows no ids");
+    assert_eq!(world.send("e1", "k", &[]).await["status"], "accepted", "a new subscription remembers no ids");
     assert_eq!(world.delete(&format!("{path}?discard")).await.status, 200);
     assert_eq!(world.get(path).await.status, 404);
 }
@@ -114,7 +139,7 @@ async fn an_owner_is_told_that_events_have_no_key() {
     let headers = [("ce-specversion", "1.0"), ("ce-id", "e1"), ("ce-source", "/shop"), ("ce-type", "t")];
     assert_eq!(world.ask("POST", "/api/v1/events", &headers, "").await.status, 202);
     let messages = world.status("orders").await["messages"].clone();
-    assert!(messages[0].as_str().unwrap().contains("1 events"), "{messages}");
+    assert!(messages[0].as_str().unwrap().contains("1 event without partitionkey"), "{messages}");
     assert_eq!(
         world.metric("events_without_key_total{subscription=\"orders\",namespace=\"default\"}").await,
         1.0

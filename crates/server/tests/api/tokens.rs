@@ -1,4 +1,4 @@
-//! Tokens as resources: made, shown once, listed, used, revoked.
+//! Tokens as resources: created, shown once, listed, used, revoked.
 
 use crate::world::{PATIENCE, World, ask};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 pub const ADMIN: &str = "Bearer first";
 
-fn token_file() -> PathBuf {
+pub fn token_file() -> PathBuf {
     static FILE: OnceLock<tempfile::NamedTempFile> = OnceLock::new();
     let file = FILE.get_or_init(|| {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -48,7 +48,7 @@ async fn create(world: &World, bearer: &str, body: &Value) -> crate::world::Answ
     world.ask("POST", "/api/v1/tokens", &[("authorization", bearer)], &body.to_string()).await
 }
 
-/// Posts an event over a connection that stays open; answers the status.
+/// Posts an event over a connection that stays open, and returns the status.
 pub async fn post_kept_alive(address: SocketAddr, path: &str, token: &str) -> u16 {
     static IDS: AtomicU64 = AtomicU64::new(0);
     let id = IDS.fetch_add(1, Ordering::Relaxed);
@@ -86,7 +86,7 @@ async fn a_token_is_shown_once_and_survives_a_restart() {
     let list = world.ask("GET", "/api/v1/tokens", &[("authorization", ADMIN)], "").await.json();
     assert_eq!(list["items"], json!([json]));
 
-    // What was used before the restart was stored with it.
+    // Uses before the restart were stored at shutdown.
     let used = world.ask("DELETE", "/api/v1/tokens/ci", &[("authorization", ADMIN)], "").await;
     assert_eq!(used.status, 200, "{used:?}");
     assert_eq!(post_kept_alive(world.address, "/api/v1/events", &token).await, 401);
@@ -139,7 +139,7 @@ async fn what_cannot_be_a_token_is_refused_with_all_its_faults() {
     for (body, part) in [
         (json!({}), "is missing"),
         (json!({"name": "a", "role": "viewer", "namespaces": []}), "at least one"),
-        (json!({"name": "a", "role": "viewer", "namespaces": "shop"}), "list of texts"),
+        (json!({"name": "a", "role": "viewer", "namespaces": "shop"}), "list of strings"),
         (
             json!({"name": "a", "role": "viewer", "namespaces": "*", "expires": "2001-01-01T00:00:00Z"}),
             "future",
@@ -149,7 +149,7 @@ async fn what_cannot_be_a_token_is_refused_with_all_its_faults() {
         let refused = create(&world, ADMIN, &body).await;
         assert!(refused.status == 422 && refused.text().contains(part), "{body}: {refused:?}");
     }
-    // One that has expired is none.
+    // An expired token is invalid.
     let body = json!({"name": "short", "role": "viewer", "namespaces": "*", "expires": "1ms"});
     let token = issue(&world, body).await;
     let bearer = format!("Bearer {token}");
@@ -159,7 +159,7 @@ async fn what_cannot_be_a_token_is_refused_with_all_its_faults() {
     timeout(PATIENCE, looked).await.expect("it expires");
 }
 
-/// Where nobody needs a token, a token would change nothing, and would look as if it did.
+/// If no token is required, a token would have no effect but look like protection.
 #[tokio::test]
 async fn a_server_that_needs_no_tokens_makes_none() {
     let world = World::new().await;
@@ -204,7 +204,7 @@ async fn a_stream_ends_when_its_token_is_revoked() {
     let ended = async {
         loop {
             let read = stream.read_buf(&mut rest).await.unwrap_or(0);
-            // The last chunk says that the stream has ended.
+            // The last chunk marks the end of the stream.
             if read == 0 || rest.ends_with(b"\r\n0\r\n\r\n") {
                 return;
             }
@@ -213,7 +213,7 @@ async fn a_stream_ends_when_its_token_is_revoked() {
     timeout(PATIENCE, ended).await.expect("the stream ends");
 }
 
-/// Each works until it is revoked, and none after, while others send events.
+/// Each token works until it is revoked, and none works after, while others send events.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_tokens_under_load() {
     const TOKENS: usize = 1000;
@@ -283,12 +283,12 @@ async fn a_namespace_with_a_token_stays() {
     let admin = [("authorization", ADMIN)];
     let refused = world.ask("DELETE", "/api/v1/namespaces/shop", &admin, "").await;
     assert_eq!(refused.status, 409, "{refused:?}");
-    assert!(refused.text().contains("token v is for namespace"), "{refused:?}");
+    assert!(refused.text().contains("token v refers to namespace"), "{refused:?}");
     assert_eq!(world.ask("DELETE", "/api/v1/tokens/v", &admin, "").await.status, 200);
     assert_eq!(world.ask("DELETE", "/api/v1/namespaces/shop", &admin, "").await.status, 200);
 }
 
-/// A request that has begun is no way around the end of its token, on neither way in.
+/// A request that has started cannot outlive its token, on both paths.
 #[tokio::test]
 async fn a_token_that_is_revoked_while_a_body_arrives_is_not_valid() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -308,7 +308,7 @@ async fn a_token_that_is_revoked_while_a_body_arrives_is_not_valid() {
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n{more}content-length: 2\r\n\r\n{{"
         );
         stream.write_all(head.as_bytes()).await.unwrap();
-        // It has been looked at once its token was used.
+        // The server has checked the request once its token was used.
         world.ask("GET", "/api/v1/tokens", &[("authorization", ADMIN)], "").await;
         let path = format!("/api/v1/tokens/{name}");
         world.ask("DELETE", &path, &[("authorization", ADMIN)], "").await;

@@ -1,4 +1,4 @@
-//! What the tests stand on: a real server in this process, a target that does as it is told, and a small HTTP client.
+//! Shared by the tests: a real server in this process, a scripted target, and a small HTTP client.
 
 use klambda_server::{Config, Server, serve};
 use klambda_store::real_disk;
@@ -36,7 +36,7 @@ impl World {
         World { address: server.address(), server, folder, target, change }
     }
 
-    /// Stops in order and starts on the same folder.
+    /// Shuts down in order and starts on the same folder.
     pub async fn restart(self) -> World {
         self.server.stop();
         let World { server, folder, target, change, .. } = self;
@@ -65,7 +65,7 @@ impl World {
         ask(self.address, method, path, headers, body.as_bytes()).await
     }
 
-    /// Creates an ordered subscription to everything, with more of a spec.
+    /// Creates an ordered subscription to everything, with additional spec fields.
     pub async fn subscribe(&self, name: &str, spec: Value) -> Answer {
         let answer = self.put(&format!("/api/v1/subscriptions/{name}"), &self.document(name, spec)).await;
         assert_eq!(answer.status, 201, "{answer:?}");
@@ -89,7 +89,7 @@ impl World {
         document
     }
 
-    /// Sends one event in binary mode; answers its result.
+    /// Sends one event in binary mode and returns its result.
     pub async fn send(&self, id: &str, key: &str, more: &[(&str, &str)]) -> Value {
         let answer = self.offer(id, key, more).await;
         assert!(answer.status == 202 || answer.status == 200, "{answer:?}");
@@ -115,7 +115,7 @@ impl World {
         self.get(&format!("/api/v1/subscriptions/{name}")).await.json()["status"].clone()
     }
 
-    /// Waits until what is at this address looks as wanted.
+    /// Waits until the resource at this path matches.
     pub async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let seen = Mutex::new(Value::Null);
         let looked = async {
@@ -131,7 +131,7 @@ impl World {
         };
         let waited = timeout(PATIENCE, looked).await;
         let seen = seen.into_inner().unwrap();
-        waited.unwrap_or_else(|_| panic!("{path} never was as wanted: {seen:#}"));
+        waited.unwrap_or_else(|_| panic!("{path} did not match in time: {seen:#}"));
         seen
     }
 
@@ -155,7 +155,7 @@ pub async fn start(folder: &Path, change: impl FnOnce(&mut Config)) -> Server {
     let started = async {
         loop {
             match Server::start(config.clone()).await {
-                // A server before it in this process has ended; its threads let go of the folder a moment later.
+                // An earlier server in this process has stopped; its threads release the folder a moment later.
                 Err(serve::Error::Folder(real_disk::Error::Held { .. })) => {
                     sleep(Duration::from_millis(10)).await
                 }
@@ -163,7 +163,7 @@ pub async fn start(folder: &Path, change: impl FnOnce(&mut Config)) -> Server {
             }
         }
     };
-    timeout(PATIENCE, started).await.expect("the folder is let go of")
+    timeout(PATIENCE, started).await.expect("the folder is released")
 }
 
 // ---- the client -----------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ impl Answer {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The slug of the problem it is.
+    /// The slug of the problem.
     pub fn problem(&self) -> String {
         assert_eq!(
             self.headers.get("content-type").map(String::as_str),
@@ -249,7 +249,7 @@ fn parse(bytes: &[u8]) -> Answer {
 fn unchunked(mut rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     loop {
-        let line = rest.windows(2).position(|two| two == b"\r\n").expect("the stream was cut off");
+        let line = rest.windows(2).position(|two| two == b"\r\n").expect("the stream was truncated");
         let length = usize::from_str_radix(std::str::from_utf8(&rest[..line]).unwrap(), 16).unwrap();
         if length == 0 {
             return body;
@@ -273,12 +273,12 @@ impl Received {
     }
 }
 
-/// A script that says this hangs.
+/// A script with this status hangs.
 pub const NEVER: u16 = 0;
 
 type Script = Box<dyn Fn(&Received) -> u16 + Send>;
 
-/// Takes events and answers as its script says; 204 to begin with.
+/// Receives events and responds according to its script, at first with 204.
 #[derive(Clone)]
 pub struct Target {
     address: SocketAddr,
@@ -311,7 +311,7 @@ impl Target {
         *self.script.lock().unwrap() = Box::new(script);
     }
 
-    /// What it acknowledged, in order.
+    /// The acknowledged events, in order.
     pub fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap().clone()
     }

@@ -1,6 +1,6 @@
-//! Bounded: memory, files, queues and open requests stay within what is configured, whatever waits.
+//! Bounded: memory, files, queues and open requests stay within the configured limits, regardless of the backlog.
 //!
-//! Semantics: 13 (buffers), 15 (slots), 27 (dead letters), 28 (backlogs), 31 (nothing per idle key).
+//! Covers buffers, slots, dead letters, backlogs, and the memory of idle keys.
 
 use super::{Verdict, Violation};
 use crate::history::Entry;
@@ -13,9 +13,9 @@ const NAME: &str = "bounded";
 
 pub struct Bounds {
     pub concurrency: u32,
-    /// By the memory that is configured.
+    /// The limit that follows from the configured memory.
     pub lanes_max: usize,
-    /// Of those that have nothing to do.
+    /// The limit for lanes that have nothing to do.
     pub idle_lanes_max: usize,
 }
 
@@ -25,112 +25,118 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     let limit = sub.next_rules.as_ref().map_or(0, |rules| rules.concurrency).max(sub.concurrency_before);
     let limit = limit.max(sub.rules.concurrency);
     if sub.open >= limit {
-        let text = format!("{} requests are open already, {limit} may be", sub.open);
+        let text = format!("{} requests are already open, the limit is {limit}", sub.open);
         return Err(Violation::of_request(NAME, outside, request, &text));
     }
     Ok(())
 }
 
-/// At the end of a round.
+/// Runs at the end of each round.
 pub fn round(outside: &Outside, engine: &Engine, bounds: &Bounds) -> Verdict {
     let open: u32 = outside.subs.iter().map(|sub| sub.open).sum();
     if open > bounds.concurrency {
-        return Err(Violation::new(NAME, format!("{open} requests are open, {} may be", bounds.concurrency)));
+        return Err(Violation::new(
+            NAME,
+            format!("{open} requests are open, the limit is {}", bounds.concurrency),
+        ));
     }
     let lanes = engine.lanes_in_memory();
     if lanes > bounds.lanes_max {
         return Err(Violation::new(
             NAME,
-            format!("{lanes} lanes are in memory, {} may be", bounds.lanes_max),
+            format!("{lanes} lanes are in memory, the limit is {}", bounds.lanes_max),
         ));
     }
     if lanes > bounds.idle_lanes_max && engine.idle_lanes_in_memory() > bounds.idle_lanes_max {
         let idle = engine.idle_lanes_in_memory();
-        let text =
-            format!("{idle} lanes are in memory and have nothing to do, {} may be", bounds.idle_lanes_max);
+        let text = format!("{idle} idle lanes are in memory, the limit is {}", bounds.idle_lanes_max);
         return Err(Violation::new(NAME, text));
     }
     Ok(())
 }
 
-/// Now and then: what takes a while to count.
+/// Runs occasionally, because counting takes time.
 pub fn now_and_then(outside: &Outside, engine: &Engine, disk_fails: bool) -> Verdict {
-    // A table's index, a frame and what changed since the last checkpoint come on top of what is shared out. A checkpoint
-    // that failed is made again after a second, in which much happens here.
+    // The index of a table, a frame and the changes since the last checkpoint come on top of the shared memory. A
+    // failed checkpoint is repeated after a second, and many changes accumulate in that time.
     let memory = engine.view_status().memory;
     let limit = memory.limit_bytes * 2 + if disk_fails { 2 << 20 } else { 1 << 20 };
     if memory.used_bytes > limit {
         let (lanes, calls) = (engine.lanes_in_memory(), engine.open_requests());
         let text = format!(
-            "{} bytes of memory are used, {} are configured; {lanes} lanes are in memory, {calls} calls are open",
-            memory.used_bytes, memory.limit_bytes
+            "{} bytes of memory are used, {} are configured; {lanes} lanes in memory, {calls} open calls; {:?}",
+            memory.used_bytes,
+            memory.limit_bytes,
+            engine.memory_parts()
         );
         return Err(Violation::new(NAME, text));
     }
-    outside.subs.iter().filter(|sub| sub.there).try_for_each(|sub| backlog(sub, engine))
+    outside.subs.iter().filter(|sub| sub.life.there).try_for_each(|sub| backlog(sub, engine))
 }
 
-/// What waits stays within the backlog, unless it came another way than by being accepted under this limit.
+/// The pending events stay within the backlog limit, unless some of them were not accepted under this limit.
 fn backlog(sub: &Sub, engine: &Engine) -> Verdict {
     let Some((limit, on_full)) = sub.rules.backlog else { return Ok(()) };
-    let came_otherwise = sub.changes > 0 || sub.replays > 0 || sub.read_history || sub.next_rules.is_some();
+    let came_otherwise =
+        sub.changes > 0 || sub.replays > 0 || sub.life.read_history || sub.next_rules.is_some();
     let Some(view) = engine.view_subscription(&sub.rules.name).filter(|_| !came_otherwise) else {
         return Ok(());
     };
-    // One that lags reads on to twice its limit where nothing moves; what is unread is in no lane.
+    // A subscription that lags reads up to twice its limit when nothing moves. Unread events are in no lane.
     let unread = view.status.unread.map_or(0, |unread| unread.events);
     let (waiting, limit) = match on_full {
         OnFull::Lag => (view.status.waiting - unread, 2 * limit),
         OnFull::Reject | OnFull::Drop => (view.status.waiting, limit),
     };
-    // Answers are taken over the limit where all that is under way waits for room itself.
+    // Replies are accepted over the limit when all running calls wait for space themselves.
     let limit = limit + sub.replies;
     if waiting > limit {
-        let text = format!("{}: {waiting} events wait, {limit} may", sub.rules.name);
+        let text = format!("{}: {waiting} events are pending, the limit is {limit}", sub.rules.name);
         return Err(Violation::new(NAME, text));
     }
     Ok(())
 }
 
-/// A dead letter was seen past its time for so long.
+/// A dead letter has been visible for this long after it should have expired.
 pub fn expires(rules: &Rules, letter: &DeadLetter, seen_for_ms: u64) -> Verdict {
-    // A look every second takes some hundred of them.
+    // The engine checks every second and removes some hundred of them each time.
     const PATIENCE_MS: u64 = 10_000;
     if seen_for_ms < PATIENCE_MS {
         return Ok(());
     }
     let Rules { name, letters_ttl_ms, .. } = rules;
     let text = format!(
-        "{name}: dead letter {} is there although it failed at {} and is kept for {letters_ttl_ms} ms",
+        "{name}: dead letter {} still exists although it failed at {} and its TTL is {letters_ttl_ms} ms",
         letter.event_id,
         letter.failed.rfc3339()
     );
     Err(Violation::new(NAME, text))
 }
 
-/// When nothing is in flight: `letters` of a subscription that hold no lane are within its limit.
+/// Runs when nothing is in flight. `letters`: the number of dead letters of a subscription that do not park a lane.
 pub fn at_end(outside: &Outside, letters: &dyn Fn(&str) -> u64) -> Verdict {
-    for sub in outside.subs.iter().filter(|sub| sub.there) {
+    for sub in outside.subs.iter().filter(|sub| sub.life.there) {
         let count = letters(&sub.rules.name);
         if count > sub.rules.letters_max {
-            let text = format!("{}: {count} dead letters, {} may be", sub.rules.name, sub.rules.letters_max);
+            let text =
+                format!("{}: {count} dead letters, the limit is {}", sub.rules.name, sub.rules.letters_max);
             return Err(Violation::new(NAME, text));
         }
     }
     Ok(())
 }
 
-/// When nothing moves and time has passed: of the log there is what retention allows, what is copied forward, and the
-/// segments that are written or not yet left behind by a checkpoint.
+/// Runs when nothing moves and some time has passed. The log consists of what retention allows, the copied events,
+/// and the segments that are active or not yet covered by a checkpoint.
 pub fn at_rest(engine: &Engine, config: &Config) -> Verdict {
     const SEGMENTS: u64 = 4;
     let status = engine.view_status();
-    // A record of the simulation is far shorter.
+    // An upper bound: a record of the simulation is far shorter.
     let kept = (status.waiting + status.dead_letters) * 2048;
     let limit = config.retention_bytes + kept + SEGMENTS * config.log.segment_bytes;
     if config.retention_bytes > 0 && status.log_bytes > limit {
         let text = format!(
-            "the log has {} bytes, {} are to be kept: {status:?}",
+            "the log has {} bytes, the retention limit is {}: {status:?}",
             status.log_bytes, config.retention_bytes
         );
         return Err(Violation::new(NAME, text));

@@ -1,6 +1,4 @@
-//! Deletion: to delete a dead letter removes exactly that one, or is refused and removes none.
-//!
-//! Semantics: 24.
+//! Deletion: deleting a dead letter removes exactly that dead letter, or is refused and removes none.
 
 use super::{Verdict, Violation};
 use klambda_dispatch::dead_letters::DeadLetter;
@@ -8,14 +6,14 @@ use klambda_dispatch::operate::Refused;
 
 const NAME: &str = "deletion";
 
-/// Only a disk without room or one that fails is a reason to refuse: whatever is in flight is no dead letter then.
+/// Only a full or failing disk is a valid reason to refuse: an event in flight is not a dead letter.
 pub fn refusal(target: &DeadLetter, result: &Result<(), Refused>) -> Verdict {
     let Err(why @ (Refused::NotFound(_) | Refused::Conflict(_))) = result else { return Ok(()) };
-    let text = format!("to delete position {}, which is there, was refused: {why}", target.entry.position);
+    let text = format!("deleting position {}, which exists, was refused: {why}", target.entry.position);
     Err(Violation::new(NAME, text))
 }
 
-/// What was there before and is there after one was to be deleted. Nothing else happened in between.
+/// Compares the dead letters before and after a deletion. Nothing else happened in between.
 pub fn of_one(
     target: &DeadLetter,
     result: &Result<(), Refused>,
@@ -34,6 +32,6 @@ pub fn of_one(
     }
     let answer = if result.is_ok() { "done" } else { "refused" };
     let text =
-        format!("to delete position {at} was {answer}: of {:?} there are {found:?} left", positions(before));
+        format!("deleting position {at} was {answer}: before {:?}, after {found:?}", positions(before));
     Err(Violation::new(NAME, text))
 }

@@ -1,14 +1,15 @@
-//! Detection: damage is refused and named; in the last commit group it is cut and counted. A folder that is whole passes
-//! `check`, whose ledger shares no code with the engine, and `check` counts what the engine has.
+//! Detection: damage is refused and reported with its location; damage in the last commit group is truncated and
+//! counted. An intact folder passes `check`, whose ledger shares no code with the engine. The counts of `check` match
+//! those of the engine.
 //!
-//! Semantics: 18 and 20 by the ledger's own reading (order, double acknowledgements), 30 (damage).
+//! Covers damage, and order and double acknowledgements as the ledger sees them.
 
 use super::{Verdict, Violation};
 use crate::rng::Rng;
 use klambda_core::event::Event;
 use klambda_core::event_codec::EventView;
 use klambda_core::lane::State;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::time::Millis;
 use klambda_dispatch::check::{self, Report};
 use klambda_dispatch::dead_letters::Selector;
@@ -24,12 +25,12 @@ const NAME: &str = "detection";
 
 fn report(disk: &MemoryDisk) -> Result<Report, String> {
     let copy = disk.clone_image();
-    // A failure that was to come is no fault of the folder.
+    // Pending injected failures are not damage of the folder.
     copy.repair();
     check::check(Arc::new(copy), &mut |_| {}).map_err(|error| error.to_string())
 }
 
-/// The folder as it is passes the check.
+/// The folder passes the check.
 pub fn folder_is_sound(disk: &MemoryDisk) -> Result<Report, Violation> {
     let report = report(disk).map_err(|error| Violation::new(NAME, format!("check: {error}")))?;
     if report.is_ok() {
@@ -40,9 +41,9 @@ pub fn folder_is_sound(disk: &MemoryDisk) -> Result<Report, Violation> {
     Err(Violation::new(NAME, format!("check finds {} problems: {}", report.problems.count, first.join("; "))))
 }
 
-/// One bit is turned somewhere in a copy of the folder: refused and named, cut at the end, or without any effect. If
-/// the copy opens, `known` is sent to it again and everything is asked of it that reads what it has: of an event only that
-/// event may suffer, and nothing but what was made comes out.
+/// Flips one bit somewhere in a copy of the folder. The damage must be refused with its location, truncated at the
+/// end, or have no effect. If the copy opens, this sends the `known` events again and reads everything back: damage
+/// of an event may affect only that event, and only events that were made may be delivered.
 pub fn damage_shows(
     disk: &MemoryDisk,
     whole: &Report,
@@ -70,41 +71,41 @@ pub fn damage_shows(
     };
     if silent || (opened.is_err() && !named) {
         let text = format!(
-            "bit turned at byte {byte} of {name}: check says {checked:?}, open says {:?}",
+            "flipped a bit of byte {byte} of {name}: check returns {checked:?}, open returns {:?}",
             opened.err()
         );
         return Err(Violation::new(NAME, text));
     }
     let Ok((engine, _)) = opened else { return Ok(()) };
     let driven = Driver { engine, now }.drive(known);
-    // What a table says is not known without it: better to stop and name it than to guess.
+    // The content of a damaged table is unknown. The engine must stop and name it instead of guessing.
     let is_table = name.starts_with("marks-") || name.starts_with("rows-");
     match driven {
         Err(why) if !(is_table && why.contains(&format!("{name} is damaged"))) => {
-            let text = format!("bit turned at byte {byte} of {name}, and the folder opened: {why}");
+            let text = format!("flipped a bit of byte {byte} of {name}, and the folder opened: {why}");
             Err(Violation::new(NAME, text))
         }
         _ => Ok(()),
     }
 }
 
-/// A whole copy of the folder can be worked with.
+/// An intact copy of the folder is usable.
 pub fn copy_works(disk: &MemoryDisk, config: &Config, now: Millis, known: &Known<'_>) -> Verdict {
     let copy = disk.clone_image();
     copy.repair();
-    let broken = |why: String| Violation::new("liveness", format!("a whole copy of the folder: {why}"));
+    let broken = |why: String| Violation::new("liveness", format!("an intact copy of the folder: {why}"));
     let opened = Engine::open(Arc::new(copy), config.clone(), now, [0; 16]);
     let (engine, _) = opened.map_err(|failure| broken(failure.to_string()))?;
     Driver { engine, now }.drive(known).map_err(broken)
 }
 
-/// What was sent to the folder, and whether something is part of it.
+/// The events sent to the folder, and a predicate that recognizes them.
 pub struct Known<'a> {
     pub events: Vec<Event>,
     pub is_made: &'a dyn Fn(&EventView<'_>) -> bool,
 }
 
-/// Somebody works with a folder that has damage.
+/// Works with a folder that may be damaged.
 struct Driver {
     engine: Engine,
     now: Millis,
@@ -131,7 +132,7 @@ impl Driver {
             }
             self.round(known)?;
             if let Some(failure) = self.engine.failure() {
-                return Err(format!("in round {round} the engine stops as a whole: {failure}"));
+                return Err(format!("in round {round} the whole engine stops: {failure}"));
             }
         }
         Ok(())
@@ -139,13 +140,13 @@ impl Driver {
 
     fn resume_lanes(&mut self) -> Result<(), String> {
         let query = LaneQuery {
-            namespace: None,
+            within: Default::default(),
             subscription: None,
             state: Some(State::Parked),
             after: None,
             limit: 20,
         };
-        // A list may name the damage instead.
+        // The list may fail and report the damage instead.
         let Ok(page) = self.engine.view_lanes(&query) else { return Ok(()) };
         for lane in page.items {
             let _refused = self.engine.act_on_lane(&lane.subscription_name(), &lane.key, LaneAction::Resume);
@@ -158,13 +159,13 @@ impl Driver {
         self.engine.tick(self.now);
         self.engine.flush();
         self.engine.run_jobs();
-        self.engine.take_answers();
+        self.engine.take_completions();
         for delivery in self.engine.take_deliveries() {
             let view = EventView::decode(&delivery.record[delivery.event.clone()]);
             if !view.is_ok_and(|view| (known.is_made)(&view)) {
-                return Err("it delivers what was never made".into());
+                return Err("the engine delivers an event that was never made".into());
             }
-            let done = Outcome::Status { code: 200, retry_after_ms: None, detail: String::new() };
+            let done = CallOutcome::Status { code: 200, retry_after_ms: None, detail: String::new() };
             self.engine.outcome(delivery.ticket, done);
         }
         Ok(())

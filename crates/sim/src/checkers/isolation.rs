@@ -1,5 +1,6 @@
-//! Nothing crosses from one namespace to another: who is called was sent the event in its own. That ids, keys and names
-//! of one do not count in the other follows from the other invariants, since events of both are known by themselves.
+//! Isolation: an event is delivered only within the namespace in which it was sent. The other invariants imply that
+//! ids, keys and names of one namespace do not count in another, because the events of both namespaces are tracked
+//! separately.
 
 use super::{Verdict, Violation};
 use crate::history::Entry;
@@ -10,5 +11,5 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     if outside.made(request.event).elsewhere == outside.sub(request.sub).rules.is_elsewhere() {
         return Ok(());
     }
-    Err(Violation::of_request("isolation", outside, request, "it was sent in another namespace"))
+    Err(Violation::of_request("isolation", outside, request, "the event was sent in another namespace"))
 }

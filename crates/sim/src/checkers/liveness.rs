@@ -1,8 +1,7 @@
-//! Liveness: after the troubles stop, everything drains within a bound, or stands parked with a reason that the lane's
-//! description names.
+//! Liveness: after the troubles stop, everything drains within a limit, or lanes stay parked with a reason that their
+//! description shows.
 //!
-//! Semantics: 12 (gap timers end), 15 (no lane waits for ever for a slot), 17 (retries go on), 19 (breakers close), 22
-//! (only a failed head parks a lane), 24 (a pause is lifted by a person), 29 (a full disk drains).
+//! Covers gap timers, slots, retries, breakers, parked lanes, pauses and a full disk.
 
 use super::Violation;
 use crate::outside::Outside;
@@ -11,17 +10,18 @@ use klambda_dispatch::views::LaneQuery;
 
 const NAME: &str = "liveness";
 
-/// What still stands, and what each lane says it waits for.
+/// The lanes that are not empty, and what each lane waits for.
 pub struct Standing {
-    /// Lanes that go on by themselves.
+    /// Lanes that continue by themselves.
     pub moving: Vec<String>,
-    /// Lanes that wait for a person: subscription, key, whether at a gap.
+    /// Lanes that need manual action: subscription, key, and whether they wait at a gap.
     pub parked: Vec<(String, String, bool)>,
 }
 
 pub fn standing(engine: &Engine) -> Result<Standing, Violation> {
     let mut standing = Standing { moving: Vec::new(), parked: Vec::new() };
-    let mut query = LaneQuery { namespace: None, subscription: None, state: None, after: None, limit: 100 };
+    let mut query =
+        LaneQuery { within: Default::default(), subscription: None, state: None, after: None, limit: 100 };
     loop {
         let page = engine.view_lanes(&query).map_err(|failure| Violation::new(NAME, failure.to_string()))?;
         for lane in page.items.iter().filter(|lane| lane.depth > 0 || lane.state == "paused") {
@@ -34,7 +34,7 @@ pub fn standing(engine: &Engine) -> Result<Standing, Violation> {
                 lane.depth
             );
             if reason.is_empty() && lane.depth > 0 {
-                return Err(Violation::new(NAME, format!("a lane stands without a reason: {line}")));
+                return Err(Violation::new(NAME, format!("a lane waits without a reason: {line}")));
             }
             match lane.state {
                 "parked" | "paused" => {
@@ -54,10 +54,10 @@ pub fn standing(engine: &Engine) -> Result<Standing, Violation> {
     }
 }
 
-/// The bound is reached and something still moves, or should.
+/// The limit is reached and something still moves, or should.
 pub fn stuck(outside: &Outside, engine: &Engine, standing: &Standing, rounds: u64) -> Violation {
     let mut text = format!(
-        "after {rounds} rounds without trouble {} events wait, {} are unread, {} requests are open, catching up: {}",
+        "after {rounds} rounds without trouble: {} pending events, {} unread, {} open requests, catching up: {}",
         engine.waiting(),
         engine.unread(),
         engine.open_requests(),
@@ -68,7 +68,7 @@ pub fn stuck(outside: &Outside, engine: &Engine, standing: &Standing, rounds: u6
         text.push_str("\n  ");
         text.push_str(line);
     }
-    for sub in outside.subs.iter().filter(|sub| sub.there) {
+    for sub in outside.subs.iter().filter(|sub| sub.life.there) {
         if let Some(view) = engine.view_subscription(&sub.rules.name) {
             text.push_str(&format!("\n  {}: {:?}", sub.rules.name, view.status));
         }

@@ -1,13 +1,13 @@
-//! Memory: what the engine says that it holds is about what it holds. An engine is filled with one kind of thing; what the
-//! allocator gets back when that engine is dropped is held against what it said of itself.
+//! Memory: the engine's report of its memory use is accurate. The check fills an engine with one kind of content,
+//! drops the engine, and compares the memory that the allocator gets back with the report.
 //!
-//! Limits on memory are limits on what is said: they mean something only as long as this holds.
+//! Memory limits are enforced on the reported use, so they work only if the report is accurate.
 
 use super::{Verdict, Violation};
 use crate::rng::Rng;
 use crate::world::START;
 use klambda_core::event::{Attribute, Event, Value};
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
 use klambda_dispatch::{Config, Engine, Sender, Token};
@@ -18,60 +18,60 @@ use std::sync::Arc;
 
 const NAME: &str = "memory";
 
-/// What an engine is filled with.
+/// The content of an engine.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
-    /// Lanes with one event that waits.
+enum Content {
+    /// Lanes with one pending event.
     Waiting,
-    /// Lanes with nothing to do.
+    /// Idle lanes.
     Idle,
-    /// Lanes that try again later.
+    /// Lanes that wait for a retry.
     Retrying,
     /// One lane with many events.
     Deep,
-    /// Lanes with events that came early.
+    /// Lanes with early events.
     Early,
-    /// Lanes with gaps that were given up.
+    /// Lanes with gaps that they gave up.
     Gaps,
     Unordered,
-    /// Events of a subscription that is behind.
+    /// Events of a subscription that lags.
     Unread,
 }
 
-const KINDS: [Kind; 8] = [
-    Kind::Waiting,
-    Kind::Idle,
-    Kind::Retrying,
-    Kind::Deep,
-    Kind::Early,
-    Kind::Gaps,
-    Kind::Unordered,
-    Kind::Unread,
+const CONTENTS: [Content; 8] = [
+    Content::Waiting,
+    Content::Idle,
+    Content::Retrying,
+    Content::Deep,
+    Content::Early,
+    Content::Gaps,
+    Content::Unordered,
+    Content::Unread,
 ];
 
-/// Fills an engine and looks what that took.
+/// Fills an engine and compares its reported with its real memory use.
 pub fn account_holds(seed: u64) -> Verdict {
     let mut rng = Rng::new(seed);
     let count = rng.between(1000, 3000);
     let (key_len, id_len) = (rng.between(4, 900) as usize, rng.between(4, 300) as usize);
-    let filling = Filling::new(*rng.pick(&KINDS), count, key_len, id_len);
+    let filling = Filling::new(*rng.pick(&CONTENTS), count, key_len, id_len);
     let what = format!("{count} {:?} with keys of {key_len} and ids of {id_len} bytes", filling.kind);
     let Filling { engine, disk, .. } = filling.filled();
     let said = engine.view_status().memory.used_bytes as i64;
     let real = -allocation_counter::measure(|| drop(engine)).bytes_current;
     drop(disk);
-    // Buffers, metrics and what else does not grow are not counted.
+    // Buffers, metrics and other memory of constant size are not counted.
     const FIXED: i64 = 160 << 10;
     if real <= said * 11 / 10 + FIXED && said <= real * 11 / 10 {
         return Ok(());
     }
-    Err(Violation::new(NAME, format!("{what} take {real} bytes, and the engine says {said}")))
+    Err(Violation::new(NAME, format!("{what} use {real} bytes, but the engine reports {said}")))
 }
 
 struct Filling {
-    kind: Kind,
+    kind: Content,
     engine: Engine,
-    /// What is on disk is not in memory, whatever this disk is made of.
+    /// Kept separately, because the memory of the simulated disk does not count.
     disk: MemoryDisk,
     now: Millis,
     count: u64,
@@ -80,26 +80,26 @@ struct Filling {
 }
 
 impl Filling {
-    fn new(kind: Kind, count: u64, key_len: usize, id_len: usize) -> Filling {
+    fn new(kind: Content, count: u64, key_len: usize, id_len: usize) -> Filling {
         let (disk, now) = (MemoryDisk::new(), Millis(START));
         let log = log::Options { segment_bytes: 1 << 20, reserve_bytes: 8 << 10, tail_bytes: 16 << 10 };
         let config = Config { log, ..Config::default() };
         let opened = Engine::open(Arc::new(disk.clone()), config, now, [0; 16]);
         let mut engine = opened.expect("a new folder opens").0;
-        engine.put_subscription(document(kind), false).expect("a good document is taken");
+        engine.put_subscription(document(kind), false).expect("a valid document is accepted");
         Filling { kind, engine, disk, now, count, key_len, id_len }
     }
 
-    /// With everything in it, nothing under way, and what changed in tables.
+    /// Adds all events, then finishes all work and writes the changes to tables.
     fn filled(mut self) -> Filling {
         const LANES: u64 = 20;
         const ROUNDS: u64 = 40;
         for n in 0..self.count {
             let (key, sequence) = match self.kind {
-                Kind::Waiting | Kind::Idle | Kind::Retrying => (n, 1),
-                Kind::Deep | Kind::Unordered | Kind::Unread => (0, 1),
-                // Every other sequence is left out.
-                Kind::Early | Kind::Gaps => (n % LANES, n / LANES * 2 + 1),
+                Content::Waiting | Content::Idle | Content::Retrying => (n, 1),
+                Content::Deep | Content::Unordered | Content::Unread => (0, 1),
+                // Leaves out every other sequence.
+                Content::Early | Content::Gaps => (n % LANES, n / LANES * 2 + 1),
             };
             let event = self.event(n, key, sequence);
             self.engine.accept(Token(n), &Sender::default(), vec![Ok(event)]);
@@ -132,33 +132,33 @@ impl Filling {
         self.engine.tick(self.now);
         self.engine.flush();
         self.engine.run_jobs();
-        self.engine.take_answers();
+        self.engine.take_completions();
         for delivery in self.engine.take_deliveries() {
             let (code, detail) = match self.kind {
-                Kind::Retrying => (500, "e".repeat(self.id_len)),
+                Content::Retrying => (500, "e".repeat(self.id_len)),
                 _ => (200, String::new()),
             };
-            self.engine.outcome(delivery.ticket, Outcome::Status { code, retry_after_ms: None, detail });
+            self.engine.outcome(delivery.ticket, CallOutcome::Status { code, retry_after_ms: None, detail });
         }
     }
 }
 
-fn document(kind: Kind) -> Document {
+fn document(kind: Content) -> Document {
     let mut spec = json!({
         "target": {"url": "http://10.0.0.1/"}, "ordering": "ordered",
         "retry": {"attempts": "unlimited", "backoff": "1h", "maxBackoff": "1h"},
     });
     let gaps = |timeout: &str, action: &str| json!({"sequence": {"attribute": "sequence"}, "gap": {"timeout": timeout, "action": action}});
     match kind {
-        Kind::Waiting | Kind::Deep => spec["paused"] = Json::Bool(true),
-        Kind::Idle | Kind::Retrying => {}
-        Kind::Early => spec["orderingPolicy"] = gaps("1h", "park"),
-        Kind::Gaps => spec["orderingPolicy"] = gaps("1ms", "skip"),
-        Kind::Unordered => {
+        Content::Waiting | Content::Deep => spec["paused"] = Json::Bool(true),
+        Content::Idle | Content::Retrying => {}
+        Content::Early => spec["orderingPolicy"] = gaps("1h", "park"),
+        Content::Gaps => spec["orderingPolicy"] = gaps("1ms", "skip"),
+        Content::Unordered => {
             spec["ordering"] = json!("unordered");
             spec["paused"] = Json::Bool(true);
         }
-        Kind::Unread => {
+        Content::Unread => {
             spec["paused"] = Json::Bool(true);
             spec["backlog"] = json!({"maxEvents": 10});
         }
@@ -166,5 +166,5 @@ fn document(kind: Kind) -> Document {
     let document = json!({
         "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "s"}, "spec": spec,
     });
-    Document::parse(&document).expect("the simulation writes good documents")
+    Document::parse(&document).expect("the simulation writes valid documents")
 }

@@ -1,9 +1,9 @@
-//! No double effect: what the engine was told is done is not done again. Receivers that key on the id do each event
-//! once whatever happens; what this holds is that repeats come only where they are allowed: after a process kill the
-//! event whose acknowledgement had not been handed to the kernel, after a power cut what was acknowledged since the
-//! last sync. And a producer that sends a known event again is told `skipped`.
+//! No double effect: completed work is not repeated. Receivers that deduplicate by id process each event once in any
+//! case. This invariant limits the repetitions: after a kill of the process, only the event whose acknowledgement was
+//! not passed to the kernel; after a power cut, only events acknowledged since the last sync. A producer that sends a
+//! known event again gets `skipped`.
 //!
-//! Semantics: 2 (identity), 3 (known events are skipped), 16, 18 (what a kill and a power cut may repeat).
+//! Covers identity, known events, attempts, and the repetitions after a kill or a power cut.
 
 use super::{Verdict, Violation};
 use crate::history::{Entry, Request, Said};
@@ -18,9 +18,8 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
             let before = outside.before(*token, *event);
             if !before.is_empty() && before.iter().all(|before| before.known_for_sure) {
                 let id = &outside.made(*event).id;
-                let text = format!(
-                    "event {id} was accepted again although every subscription that wants it knows it"
-                );
+                let text =
+                    format!("event {id} was accepted again although every matching subscription knows it");
                 return Err(Violation::of_event(NAME, *event, text));
             }
             Ok(())
@@ -33,15 +32,16 @@ fn started(outside: &Outside, request: &Request) -> Verdict {
     let sub = outside.sub(request.sub);
     let pair = sub.pair(request.event);
     let wrong = |text: &str| Err(Violation::of_request(NAME, outside, request, text));
-    if pair.open {
-        return wrong("called while a call of it is open");
+    if pair.called.open {
+        return wrong("called while another call of the event is open");
     }
-    // The log may hold an event twice, the second time after its window. A subscription that reads the log long after it
-    // delivered the first takes the second for a new event.
-    let is_new_again = sub.read_history && outside.now.saturating_sub(pair.acked_at) >= sub.rules.window_ms;
+    // The log may contain an event twice, the second time after its id window. A subscription that reads the log long
+    // after it delivered the first treats the second as a new event.
+    let is_new_again =
+        sub.life.read_history && outside.now.saturating_sub(pair.acked_at) >= sub.rules.window_ms;
     match pair.state {
         State::Acked if is_new_again => Ok(()),
-        State::Acked => wrong("called again although its acknowledgement was safe"),
+        State::Acked => wrong("called again although its acknowledgement was durable"),
         _ => Ok(()),
     }
 }

@@ -1,9 +1,9 @@
-//! No invention: nothing is delivered that was not accepted, nothing before it is durable, nothing with other bytes
-//! than were sent, nothing to a subscription whose filters or life it misses, and nothing that was purged, discarded or
-//! deleted by a decision, unless it was sent again.
+//! No invention: the engine delivers only events that were accepted and are durable, with the bytes that were sent,
+//! and only to subscriptions that exist and whose filters match. It does not deliver events that were purged,
+//! discarded or deleted, unless they were sent again.
 //!
-//! Semantics: 1 (accepted means synced), 3 (released ids), 7 (our attributes overwrite the producer's), 18 (decisions
-//! are synced before they take effect), 24 (purge, delete), 32 (filters), 33 (a new subscription knows nothing).
+//! Covers acceptance, released ids, delivery attributes, durable decisions, purge and delete, filters, and new
+//! subscriptions.
 
 use super::{Verdict, Violation};
 use crate::history::{Entry, Request};
@@ -23,18 +23,18 @@ fn started(outside: &Outside, request: &Request) -> Verdict {
     let pair = sub.pair(request.event);
     let wrong = |text: &str| Err(Violation::of_request(NAME, outside, request, text));
     if !request.unchanged {
-        return wrong("its content is not what was sent");
+        return wrong("the content differs from what was sent");
     }
     if request.host != Some(sub.rules.host) {
-        return wrong("delivered to a target that its rules do not name");
+        return wrong("delivered to the wrong target");
     }
-    if !sub.there {
-        return wrong("delivered to a subscription that was deleted");
+    if !sub.life.there {
+        return wrong("delivered to a deleted subscription");
     }
     if pair.taken == Taken::No {
         return match pair.state {
             State::Gone => wrong("delivered after it was purged, discarded or deleted"),
-            _ => wrong("delivered although this subscription never took it"),
+            _ => wrong("delivered although this subscription never accepted it"),
         };
     }
     if pair.sent_op > outside.durable {

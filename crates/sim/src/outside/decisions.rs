@@ -1,7 +1,7 @@
-//! People decide.
+//! Decisions of operators.
 
 use super::{Lane, Outside, State, Sub, Taken};
-use crate::event::{EventNo, Made};
+use crate::event::{EventNo, ProducedEvent};
 use crate::history::{Decision, SubNo};
 use crate::rules::Ordering;
 
@@ -15,14 +15,14 @@ impl Outside {
                 if *discards {
                     self.discarded(*sub);
                 }
-                // What was decided about gaps under the rules before is not followed.
+                // Decisions about gaps under the previous rules are not tracked.
                 self.sub_mut(*sub).forget_all_sequences();
             }
             Decision::Removed { sub } => {
-                self.sub_mut(*sub).there = false;
+                self.sub_mut(*sub).life.there = false;
             }
             Decision::DiscardedMaybe { sub } => self.maybe_discarded(*sub),
-            Decision::Draining { sub } => self.sub_mut(*sub).draining = true,
+            Decision::Draining { sub } => self.sub_mut(*sub).life.draining = true,
             Decision::Paused { sub, paused } => {
                 let sub = self.sub_mut(*sub);
                 sub.rules.paused = *paused;
@@ -42,9 +42,10 @@ impl Outside {
     fn created(&mut self, sub: SubNo) {
         let now = self.now;
         let sub = &mut self.subs[sub as usize];
-        sub.created_at = now;
-        // One that found the log empty has nothing to read: what was made and is not sent yet comes as to others.
-        if sub.rules.earliest && sub.read_history {
+        sub.life.created_at = now;
+        // A subscription that found an empty log has nothing to read. It receives events that are not sent yet like
+        // any other.
+        if sub.rules.earliest && sub.life.read_history {
             for made in &self.events {
                 if sub.rules.matches(made) {
                     sub.pair_mut(made.no).taken = Taken::Maybe;
@@ -57,14 +58,14 @@ impl Outside {
         let op = self.op;
         let events = &self.events;
         let sub = &mut self.subs[sub as usize];
-        let (read_history, may_lag) = (sub.read_history, sub.may_lag);
+        let (read_history, may_lag) = (sub.life.read_history, sub.limits.may_lag);
         for (n, pair) in sub.pairs.iter_mut().enumerate() {
-            if !pair.open && pair.may_wait() && pair.taken != Taken::No {
-                // What was a dead letter outside its lane stays one.
+            if !pair.called.open && pair.may_wait() && pair.taken != Taken::No {
+                // A dead letter outside its lane is not discarded.
                 let sure = matches!(pair.state, State::Waiting | State::Dead { held: true })
-                    && !(read_history && pair.starts == 0 && events[n].may_be_invalid())
-                    && pair.revived == 0
-                    && !pair.may_be_late
+                    && !(read_history && pair.called.starts == 0 && events[n].may_be_invalid())
+                    && pair.failures.revived == 0
+                    && !pair.doubts.may_be_late
                     && pair.position.is_some()
                     && pair.taken == Taken::Yes
                     && !may_lag;
@@ -72,8 +73,8 @@ impl Outside {
             }
         }
         for lane in sub.lanes.values_mut() {
-            lane.waiting.clear();
-            lane.parked_on = None;
+            lane.events.waiting.clear();
+            lane.parked.on = None;
             lane.forget_sequences();
         }
     }
@@ -82,13 +83,13 @@ impl Outside {
         let (op, events) = (self.op, &self.events);
         let sub = &mut self.subs[sub as usize];
         let ordering = [Some(sub.rules.ordering), sub.next_rules.as_ref().map(|rules| rules.ordering)];
-        let unsettled = sub.catching_up || sub.next_rules.is_some() || sub.may_lag;
-        let read_history = sub.read_history;
+        let unsettled = sub.life.catching_up || sub.next_rules.is_some() || sub.limits.may_lag;
+        let read_history = sub.life.read_history;
         let mut positions = Vec::new();
         let mut waited = unsettled || read_history;
         let mut surely = false;
         for (n, pair) in sub.pairs.iter_mut().enumerate() {
-            if pair.open || pair.taken == Taken::No || !is_in_lane(&ordering, &events[n], key) {
+            if pair.called.open || pair.taken == Taken::No || !is_in_lane(&ordering, &events[n], key) {
                 continue;
             }
             if pair.may_wait() {
@@ -96,9 +97,9 @@ impl Outside {
                 let sure = pair.taken == Taken::Yes
                     && pair.position.is_some()
                     && matches!(pair.state, State::Waiting | State::Dead { held: true })
-                    && !(read_history && pair.starts == 0 && events[n].may_be_invalid())
-                    && pair.revived == 0
-                    && !pair.may_be_late
+                    && !(read_history && pair.called.starts == 0 && events[n].may_be_invalid())
+                    && pair.failures.revived == 0
+                    && !pair.doubts.may_be_late
                     && !unsettled;
                 surely |= sure;
                 positions.extend(pair.position);
@@ -108,18 +109,18 @@ impl Outside {
         if !waited {
             return;
         }
-        // By rules that are on their way it may have been another lane.
+        // Under pending rules, the event may have been in another lane.
         for lane in sub.lanes.values_mut().filter(|_| unsettled) {
-            lane.waiting.retain(|position, _| !positions.contains(position));
+            lane.events.waiting.retain(|position, _| !positions.contains(position));
         }
         let lane = sub.lane_mut(key);
         if surely {
             lane.decided_op = op;
         }
-        lane.waiting.clear();
-        lane.parked_on = None;
+        lane.events.waiting.clear();
+        lane.parked.on = None;
         lane.current = lane.open;
-        lane.purged = true;
+        lane.sequence.purged = true;
         lane.forget_sequences();
     }
 
@@ -136,15 +137,15 @@ impl Outside {
         let lane = sub.lane_mut(key);
         lane.decided_op = op;
         lane.paused = None;
-        lane.resumed = true;
-        let events = [lane.current, lane.parked_on.take()];
+        lane.parked.resumed = true;
+        let events = [lane.current, lane.parked.on.take()];
         for event in events.into_iter().flatten() {
             let pair = sub.pair_mut(event);
             pair.fresh_attempts();
-            pair.retry_after = 0;
-            pair.revived += 1;
+            pair.failures.retry_after = 0;
+            pair.failures.revived += 1;
         }
-        // After a crash that may have lost its last failure, one that may hold the lane begins anew as well.
+        // After a crash that may have lost the last failure, an event that may park the lane gets fresh attempts too.
         let tried: Vec<EventNo> = sub.lane_mut(key).numbers.values().copied().collect();
         for event in tried {
             let pair = sub.pair_mut(event);
@@ -154,18 +155,20 @@ impl Outside {
         }
     }
 
-    /// It was refused half-way: nobody knows what is left.
+    /// The change was refused halfway: it is unknown what is left.
     fn maybe_discarded(&mut self, sub: SubNo) {
         let op = self.op;
         let sub = &mut self.subs[sub as usize];
-        for pair in
-            sub.pairs.iter_mut().filter(|pair| !pair.open && pair.may_wait() && pair.taken != Taken::No)
+        for pair in sub
+            .pairs
+            .iter_mut()
+            .filter(|pair| !pair.called.open && pair.may_wait() && pair.taken != Taken::No)
         {
             pair.release(op, false);
         }
         for lane in sub.lanes.values_mut() {
-            lane.waiting.clear();
-            lane.parked_on = None;
+            lane.events.waiting.clear();
+            lane.parked.on = None;
             lane.forget_sequences();
         }
     }
@@ -176,24 +179,24 @@ impl Outside {
         let sub = &mut self.subs[sub as usize];
         let lane = sub.lane_mut(key);
         lane.decided_op = op;
-        lane.disturbed = true;
-        // What was tried last and waits to be tried again, else what holds the lane; else a gap is skipped.
-        let tried = lane.current.filter(|event| Some(*event) != lane.parked_on);
-        let known = tried.or(lane.parked_on);
-        let Some(event) = known.or(lane.parked_maybe) else {
-            lane.resumed = false;
+        lane.sequence.disturbed = true;
+        // Skips the event that waits for its retry, else the one that parks the lane; else a gap is skipped.
+        let tried = lane.current.filter(|event| Some(*event) != lane.parked.on);
+        let known = tried.or(lane.parked.on);
+        let Some(event) = known.or(lane.parked.maybe) else {
+            lane.parked.resumed = false;
             return sub.may_have_skipped(key);
         };
-        // What nobody saw called in this life is not surely what is tried.
+        // An event whose call was not seen in this life of the process is not certainly the one that is retried.
         let is_tried = known.is_some() && lane.turn > 0;
         if !is_tried {
             sub.may_have_skipped(key);
         }
         let pair = sub.pair_mut(event);
-        // One that is to be tried afresh is no obstacle: then a gap behind it may be what is skipped.
+        // An event with fresh attempts does not block the lane, so a gap behind it may have been skipped.
         let fails = matches!(pair.state, State::Dead { held: true })
-            || (pair.state == State::Waiting && pair.failures_sure > 0);
-        let sure = fails && pair.revived == 0;
+            || (pair.state == State::Waiting && pair.failures.sure > 0);
+        let sure = fails && pair.failures.revived == 0;
         pair.set(if sure { State::Dead { held: false } } else { State::DeadMaybe }, op);
         pair.fresh_attempts();
         let (position, came) = (pair.position, pair.taken_at);
@@ -205,8 +208,8 @@ impl Outside {
         let op = self.op;
         let made = self.events[event as usize].clone();
         let sub = &mut self.subs[sub as usize];
-        // What is unread may hold another of the same name: accepted while nobody knew it, or long after.
-        let reads = sub.catching_up || sub.may_lag;
+        // The unread part of the log may contain another event with the same id, accepted while the id was unknown.
+        let reads = sub.life.catching_up || sub.limits.may_lag;
         let pair = sub.pair_mut(event);
         let (position, came) = (pair.position, pair.taken_at);
         pair.release(op, !reads);
@@ -230,40 +233,42 @@ impl Outside {
 }
 
 impl Sub {
-    /// A job may take up every dead letter there is.
+    /// A job may replay every dead letter that exists.
     fn revive(&mut self) {
         self.replays += 1;
         for pair in &mut self.pairs {
-            if matches!(pair.state, State::Dead { .. } | State::DeadMaybe) || pair.may_be_late {
-                pair.revived += 1;
+            // A discard that a crash may have undone leaves the letter there, too.
+            let may_be_dead = matches!(pair.state, State::Dead { .. } | State::DeadMaybe | State::GoneMaybe);
+            if may_be_dead || pair.doubts.may_be_late {
+                pair.failures.revived += 1;
                 pair.fresh_attempts();
-                pair.retry_after = 0;
+                pair.failures.retry_after = 0;
             }
         }
         for lane in self.lanes.values_mut() {
-            // A dead letter that holds its lane goes on in its place, unless the job ends before it comes to that.
-            lane.parked_maybe = lane.parked_on.take().or(lane.parked_maybe);
+            // A dead letter that parks its lane is retried in its place, unless the job ends before it gets there.
+            lane.parked.maybe = lane.parked.on.take().or(lane.parked.maybe);
         }
     }
 }
 
-fn is_in_lane(orderings: &[Option<Ordering>], made: &Made, key: &str) -> bool {
+fn is_in_lane(orderings: &[Option<Ordering>], made: &ProducedEvent, key: &str) -> bool {
     orderings.iter().flatten().any(|ordering| ordering.key(made).as_deref() == Some(key))
 }
 
 impl Lane {
     pub fn is_parked(&self) -> bool {
-        self.parked_on.is_some()
+        self.parked.on.is_some()
     }
 }
 
 impl Sub {
-    /// What was acknowledged may wait again after a crash, and then the first of that is what was skipped.
+    /// After a crash, acknowledged events may be pending again. The first of those may be the one that was skipped.
     fn may_have_skipped(&mut self, key: &str) {
         let delivered: Vec<EventNo> = self.lane_mut(key).numbers.values().copied().collect();
         for event in delivered {
             let pair = self.pair_mut(event);
-            pair.may_be_letter |= pair.state == State::AckedMaybe;
+            pair.doubts.may_be_letter |= pair.state == State::AckedMaybe;
         }
     }
 }

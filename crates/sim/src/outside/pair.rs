@@ -1,15 +1,15 @@
-//! One event for one subscription, and one lane, as seen from outside.
+//! The knowledge about one event in one subscription, and about one lane, as seen from outside.
 
 use crate::event::EventNo;
 use crate::rules::Place;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Whether a subscription has the event, or had it.
+/// Whether a subscription has or had the event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Taken {
     #[default]
     No,
-    /// It was sent and not answered, or its id may have been released.
+    /// The event was sent but not answered, or its id may have been released.
     Maybe,
     Yes,
 }
@@ -20,13 +20,13 @@ pub enum State {
     Waiting,
     /// The engine was told of a success.
     Acked,
-    /// … and then there was a crash that may have lost that.
+    /// Like `Acked`, but a crash may have lost the acknowledgement.
     AckedMaybe,
-    /// It failed for good. `held`: in its place, so that its lane waits.
+    /// The event failed permanently. `held`: it stays in its place and parks its lane.
     Dead {
         held: bool,
     },
-    /// It may have failed for good, or been given up.
+    /// The event may have failed permanently or been given up.
     DeadMaybe,
     /// Purged, discarded or deleted.
     Gone,
@@ -36,45 +36,63 @@ pub enum State {
 #[derive(Clone, Debug, Default)]
 pub struct Pair {
     pub taken: Taken,
-    /// Somebody was told that it is accepted: it must come to an end.
+    /// A producer was told that the event is accepted, so it must not be lost.
     pub owed: bool,
     pub state: State,
-    /// Grows when the event leaves without success.
+    /// The operation that last changed `state`.
+    pub state_op: u64,
+    /// Incremented when the event leaves without success.
     pub generation: u32,
     pub pending: u32,
     pub sent_op: u64,
     pub position: Option<u64>,
     pub taken_at: u64,
+    pub acked_at: u64,
+    pub called: Called,
+    pub failures: Failures,
+    pub doubts: Doubts,
+}
+
+/// The calls so far.
+#[derive(Clone, Debug, Default)]
+pub struct Called {
     pub number: Option<u64>,
-    /// The lane in which it was called last.
+    /// The lane of the last call.
     pub lane: Option<String>,
     pub open: bool,
     pub starts: u32,
-    /// The last change of `state`.
-    pub state_op: u64,
-    /// Failures since it was given fresh attempts; each is the op of its outcome.
-    pub failed_ops: Vec<u64>,
-    /// So many of them are certain.
-    pub failures_sure: u32,
-    /// So many of `failed_ops` are from before it was given fresh attempts. They count only if a crash took that back.
-    pub stale: usize,
-    /// Not to be called again before this.
-    pub retry_after: u64,
-    /// So many times a person asked for it to be tried again since.
-    pub revived: u32,
-    /// Its sequence may have been passed when it came.
-    pub may_be_late: bool,
-    /// It may have been turned away because its sequence was passed long ago.
-    pub may_be_long_past: bool,
-    /// Its lane's sequence was set anew since it came: if it had its place by then, its turn says nothing of the new one.
-    pub by_old_sequence: bool,
-    pub acked_at: u64,
-    /// It was acknowledged, but may have been given up by a decision after a crash.
-    pub may_be_letter: bool,
-    /// It was flagged as late when it was called last.
+    /// The last call had the late flag.
     pub was_late: bool,
-    /// It goes out beside the queue, as a dead letter that is replayed under its old number.
+    /// The event precedes the queue, as a dead letter that is replayed under its old number.
     pub aside: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Failures {
+    /// Failures since the last fresh attempts, each with the operation of its outcome.
+    pub ops: Vec<u64>,
+    /// The number of certain failures.
+    pub sure: u32,
+    /// The number of `ops` from before the last fresh attempts. They count only if a crash undid the fresh attempts.
+    pub stale: usize,
+    /// No call is allowed before this time.
+    pub retry_after: u64,
+    /// How often a user requested a retry since then.
+    pub revived: u32,
+}
+
+/// Facts that are not visible from outside.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Doubts {
+    /// Its sequence may have been passed when the event arrived.
+    pub may_be_late: bool,
+    /// The event may have been skipped because its sequence was passed long ago.
+    pub may_be_long_past: bool,
+    /// The sequence of its lane was reset after the event arrived. If the event already had its place, its turn says
+    /// nothing about the new sequence.
+    pub by_old_sequence: bool,
+    /// The event was acknowledged, but a decision after a crash may have given it up.
+    pub may_be_letter: bool,
 }
 
 impl Pair {
@@ -82,16 +100,17 @@ impl Pair {
         !matches!(self.state, State::Waiting | State::Dead { held: true } | State::DeadMaybe)
     }
 
-    /// It is in its lane, or may be: a dead letter that a job took up, or a success that a crash may have lost.
+    /// True if the event is in its lane, or may be: a dead letter that a job replays, or a success that a crash may
+    /// have lost.
     pub fn may_wait(&self) -> bool {
-        let taken_up = self.revived > 0 && self.state == State::Dead { held: false };
+        let taken_up = self.failures.revived > 0 && self.state == State::Dead { held: false };
         !self.is_settled() || taken_up || self.state == State::AckedMaybe
     }
 
-    /// Its number in this lane. Under other rules it may have had one in another.
+    /// Its number in this lane. Under other rules it may have had a number in another lane.
     pub fn number_in(&self, place: &Place) -> Option<u64> {
-        let here = matches!(place, Place::Lane { key, .. } if self.lane.as_ref() == Some(key));
-        self.number.filter(|_| here)
+        let here = matches!(place, Place::Lane { key, .. } if self.called.lane.as_ref() == Some(key));
+        self.called.number.filter(|_| here)
     }
 
     pub fn set(&mut self, state: State, op: u64) {
@@ -99,39 +118,40 @@ impl Pair {
         self.state_op = op;
     }
 
-    /// It left without success: its id is released.
+    /// The event left without success. Its id is released.
     pub fn release(&mut self, op: u64, sure: bool) {
         self.generation += 1;
         self.taken = if sure && self.pending == 0 { Taken::No } else { Taken::Maybe };
         self.set(if sure { State::Gone } else { State::GoneMaybe }, op);
         self.owed = false;
         self.position = None;
-        self.failed_ops.clear();
+        self.failures.ops.clear();
         self.fresh_attempts();
-        self.retry_after = 0;
+        self.failures.retry_after = 0;
     }
 
-    /// From here on its attempts count anew.
+    /// The attempts count from zero again.
     pub fn fresh_attempts(&mut self) {
-        self.failures_sure = 0;
-        self.stale = self.failed_ops.len();
+        self.failures.sure = 0;
+        self.failures.stale = self.failures.ops.len();
     }
 
-    /// It is called for this attempt: so many failures are written, whatever was seen of them.
+    /// The event is called with this attempt number, so the number of recorded failures is known.
     pub fn called(&mut self, attempt: u32) {
         let failures = attempt as usize - 1;
-        self.failed_ops.resize(failures, 0);
-        self.failures_sure = attempt - 1;
-        self.stale = 0;
-        self.retry_after = 0;
+        self.failures.ops.resize(failures, 0);
+        self.failures.sure = attempt - 1;
+        self.failures.stale = 0;
+        self.failures.retry_after = 0;
     }
 
     pub fn crashed(&mut self, kept: u64) {
-        self.open = false;
+        self.called.open = false;
         self.pending = 0;
-        let sure = self.failed_ops.iter().skip(self.stale).filter(|op| **op <= kept).count() as u32;
-        self.failures_sure = self.failures_sure.min(sure);
-        self.retry_after = 0;
+        let sure =
+            self.failures.ops.iter().skip(self.failures.stale).filter(|op| **op <= kept).count() as u32;
+        self.failures.sure = self.failures.sure.min(sure);
+        self.failures.retry_after = 0;
         if self.state_op <= kept {
             return;
         }
@@ -150,42 +170,58 @@ impl Pair {
 #[derive(Clone, Debug, Default)]
 pub struct Lane {
     pub open: Option<EventNo>,
-    /// Who has which number.
+    /// The event of each number.
     pub numbers: BTreeMap<u64, EventNo>,
-    /// The highest number that began its turn in the queue in this life.
+    /// The highest number that began its turn in the queue in this life of the process.
     pub turn: u64,
     /// The event that was called last and is not settled.
     pub current: Option<EventNo>,
-    /// The dead letter that holds it.
-    pub parked_on: Option<EventNo>,
-    /// … which may hold it still: a job was to take it up.
-    pub parked_maybe: Option<EventNo>,
-    /// A person resumed it: then a gap waits one more timeout, whatever its buffer's limit is.
-    pub resumed: bool,
-    /// The last decision about it that was seen: nothing starts before that is durable.
+    pub parked: Parked,
+    /// The last observed decision about the lane. Nothing may start before it is durable.
     pub decided_op: u64,
-    /// Since when nothing may start: a person paused it.
+    /// The operation with which a user paused the lane. Nothing may start since then.
     pub paused: Option<u64>,
-    /// Events that certainly wait, by position: what goes in order of arrival.
+    pub events: Events,
+    pub sequence: Followed,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Parked {
+    /// The dead letter that parks the lane.
+    pub on: Option<EventNo>,
+    /// A dead letter that may still park the lane, because a job was to replay it.
+    pub maybe: Option<EventNo>,
+    /// A user resumed the lane. A gap then waits for one more timeout, regardless of the buffer limit.
+    pub resumed: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Events {
+    /// Events that are certainly pending, by position, for delivery in arrival order.
     pub waiting: BTreeMap<u64, EventNo>,
-    /// Events that were taken in time, by sequence.
+    /// Events that arrived in time, by sequence.
     pub by_sequence: BTreeSet<(u64, EventNo)>,
-    /// Events that may wait here, by sequence, and by when they came.
+    /// Events that may be pending here, by sequence and by arrival time.
     pub offered: BTreeSet<(u64, EventNo)>,
     pub arrivals: BTreeSet<(u64, EventNo)>,
-    /// The sequence after the highest that began its turn, not counting late ones. None: not known.
-    pub expected: Option<u64>,
-    /// A person or a limit did something to its sequence since then.
-    pub disturbed: bool,
-    /// A person purged it, and no event has begun its turn since: the next one may be flagged, whatever went.
-    pub purged: bool,
-    /// When its first event came.
+    /// The arrival time of the first event.
     pub first_at: Option<u64>,
-    /// The sequences of which an event was offered.
+}
+
+/// The producer's sequence, as far as it is visible from outside.
+#[derive(Clone, Debug, Default)]
+pub struct Followed {
+    /// One above the highest sequence that began its turn, without late ones. `None` if unknown.
+    pub expected: Option<u64>,
+    /// A user or a limit affected the sequence since then.
+    pub disturbed: bool,
+    /// A user purged the lane and no event has begun its turn since. The next one may be flagged in any case.
+    pub purged: bool,
+    /// The sequences of all events that were sent.
     pub came: BTreeSet<u64>,
     /// The lowest sequence that began its turn in time.
     pub lowest: Option<u64>,
-    /// Something happened to its sequence that is not followed, at some time.
+    /// At some time, something happened to the sequence that is not tracked.
     pub unsure: bool,
 }
 
@@ -194,33 +230,33 @@ impl Lane {
         self.open = None;
         self.turn = 0;
         self.decided_op = 0;
-        // A pause that was not durable may be gone.
+        // A pause that was not durable may be lost.
         self.paused = self.paused.filter(|op| *op <= kept);
     }
 
-    /// The sequence is above one that had its turn, and no event with it was ever offered: it was not delivered.
+    /// True if the sequence is above one that had its turn, and no event with it was ever sent. It was not delivered.
     pub fn never_came(&self, sequence: u64) -> bool {
-        let is_between = self.lowest.is_some_and(|lowest| lowest < sequence);
-        is_between && !self.unsure && !self.came.contains(&sequence)
+        let is_between = self.sequence.lowest.is_some_and(|lowest| lowest < sequence);
+        is_between && !self.sequence.unsure && !self.sequence.came.contains(&sequence)
     }
 
     pub fn forget_sequences(&mut self) {
-        self.unsure = true;
-        self.expected = None;
-        self.by_sequence.clear();
-        self.disturbed = true;
+        self.sequence.unsure = true;
+        self.sequence.expected = None;
+        self.events.by_sequence.clear();
+        self.sequence.disturbed = true;
     }
 
-    /// It waits for its sequence no longer.
+    /// The event no longer waits for its sequence.
     pub fn leaves(&mut self, event: EventNo, sequence: u64, came: u64) {
-        self.by_sequence.remove(&(sequence, event));
-        self.offered.remove(&(sequence, event));
-        self.arrivals.remove(&(came, event));
+        self.events.by_sequence.remove(&(sequence, event));
+        self.events.offered.remove(&(sequence, event));
+        self.events.arrivals.remove(&(came, event));
     }
 
     pub fn settle(&mut self, event: EventNo, position: Option<u64>, sequence: Option<u64>, came: u64) {
         if let Some(position) = position {
-            self.waiting.remove(&position);
+            self.events.waiting.remove(&position);
         }
         if let Some(sequence) = sequence {
             self.leaves(event, sequence, came);
@@ -228,11 +264,11 @@ impl Lane {
         if self.current == Some(event) {
             self.current = None;
         }
-        if self.parked_on == Some(event) {
-            self.parked_on = None;
+        if self.parked.on == Some(event) {
+            self.parked.on = None;
         }
-        if self.parked_maybe == Some(event) {
-            self.parked_maybe = None;
+        if self.parked.maybe == Some(event) {
+            self.parked.maybe = None;
         }
     }
 }

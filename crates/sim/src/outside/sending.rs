@@ -1,7 +1,7 @@
-//! Producers hand events in and are told what became of them.
+//! Producers send events and receive responses.
 
 use super::{Before, Outside, Pair, State, Sub, Taken};
-use crate::event::{EventNo, Made};
+use crate::event::{EventNo, ProducedEvent};
 use crate::history::{Said, SubNo};
 use crate::rules::Place;
 
@@ -12,7 +12,7 @@ impl Outside {
         let made = self.events[event as usize].clone();
         let mut befores = Vec::new();
         for (n, sub) in self.subs.iter_mut().enumerate() {
-            if sub.there && !sub.draining && sub.rules.matches(&made) {
+            if sub.life.there && !sub.life.draining && sub.rules.matches(&made) {
                 befores.push(sub.offered(n as SubNo, &made, op, now));
             }
         }
@@ -44,7 +44,8 @@ impl Outside {
 }
 
 impl Outside {
-    /// An event came with the answer to a call. It is taken if that was written, else nobody knows yet.
+    /// A reply arrived with the response to a call. If the outcome was written, the reply is accepted; otherwise this
+    /// is not known yet.
     pub(super) fn replied(&mut self, token: u64, event: EventNo, taken: bool) {
         self.sent(token, event);
         if taken {
@@ -52,7 +53,7 @@ impl Outside {
         }
     }
 
-    /// What was handed in up to here outlives a crash, and with an acknowledgement the events that came with it.
+    /// Everything up to this operation survives a crash, including the replies that came with an acknowledgement.
     pub(super) fn replies_kept(&mut self, kept: u64) {
         while let Some((_, token, event)) = self.replies.pop_front_if(|(op, ..)| *op <= kept) {
             self.answered(token, event, Said::Taken);
@@ -61,43 +62,44 @@ impl Outside {
 }
 
 impl Sub {
-    /// It is in the log; where, nobody was told.
-    fn took_reply(&mut self, made: &Made, before: Before) {
+    /// The reply is in the log, but its position is unknown.
+    fn took_reply(&mut self, made: &ProducedEvent, before: Before) {
         self.owes(made.no);
         if before.taken != Taken::No {
             return;
         }
-        let (place, replayed_at, may_lag) = (self.place(made), self.replayed_at, self.may_lag);
+        let (place, replayed_at, may_lag) = (self.place(made), self.replayed_at, self.limits.may_lag);
         let pair = self.pair_mut(made.no);
-        pair.may_be_late = true;
-        if place == Some(Place::Invalid) && pair.starts == 0 && !may_lag {
+        pair.doubts.may_be_late = true;
+        if place == Some(Place::Invalid) && pair.called.starts == 0 && !may_lag {
             pair.set(State::Dead { held: false }, pair.sent_op);
-            pair.revived += u32::from(replayed_at >= pair.taken_at);
+            pair.failures.revived += u32::from(replayed_at >= pair.taken_at);
         }
     }
 
-    /// Its filters let the event through; whether it takes it is told by the answer.
-    fn offered(&mut self, no: SubNo, made: &Made, op: u64, now: u64) -> Before {
+    /// The event matches the filters. The response will show whether the subscription accepts it.
+    fn offered(&mut self, no: SubNo, made: &ProducedEvent, op: u64, now: u64) -> Before {
         self.replies += u64::from(made.reply);
         let place = self.place(made);
         let may_be_long_past = self.may_be_long_past(place.as_ref(), now);
         let (timeout_ms, buffer_max) = (self.rules.gap_timeout_ms, self.rules.buffer_max);
-        // What a limit may have dropped is not surely known.
-        let drops = self.drops;
-        let window_ms = if self.ids_limited { 0 } else { self.rules.window_ms };
-        // An id may be known for a tenth of its window longer, and no more.
+        // An event that a limit may have dropped is not certainly known.
+        let drops = self.limits.drops;
+        let window_ms = if self.limits.ids_limited { 0 } else { self.rules.window_ms };
+        // An id may stay known for up to a tenth longer than its window.
         let forgotten_ms = self.rules.window_ms + self.rules.window_ms / 10;
-        let is_steady = self.changes == 0 && !self.read_history;
-        // What it read before a crash it may have to read again, and knows then.
-        let is_read = !self.catching_up;
+        let is_steady = self.changes == 0 && !self.life.read_history;
+        // After a crash, the subscription may have to read events again that it already knew.
+        let is_read = !self.life.catching_up;
         let pair = self.pair_mut(made.no);
-        // What waits again because a crash lost its acknowledgement may be dropped, and its id released.
+        // An event that is pending again because a crash lost its acknowledgement may be dropped, and its id
+        // released.
         let delivered = pair.state == State::Acked || (pair.state == State::AckedMaybe && !drops);
         let since_ms = now.saturating_sub(pair.acked_at);
         let within = delivered && since_ms < window_ms;
         let waits = matches!(pair.state, State::Waiting | State::Dead { .. }) && !drops;
-        // One that may have come too late may have been turned away by the watermark, which marks nothing.
-        let has_it = pair.starts > 0 || !pair.may_be_late;
+        // An event that may have arrived too late may have been skipped by the watermark, which sets no mark.
+        let has_it = pair.called.starts > 0 || !pair.doubts.may_be_late;
         let before = Before {
             sub: no,
             taken: pair.taken,
@@ -107,7 +109,7 @@ impl Sub {
                 && has_it
                 && pair.pending == 0
                 && (within || waits),
-            // While its acknowledgement waits for room, its window has not begun.
+            // While the acknowledgement waits for space, the id window has not started.
             forgotten_for_sure: is_steady
                 && pair.state == State::Acked
                 && pair.state_op < u64::MAX
@@ -118,57 +120,58 @@ impl Sub {
         pair.pending += 1;
         if pair.taken == Taken::No {
             pair.begins_anew(op, now);
-            // What is read from the log comes to its lane later, and by rules that may be others then. Where the past
-            // was read, nobody outside knows since when a lane waits for a gap.
-            let is_read = self.may_lag || self.catching_up || self.read_history;
-            self.pair_mut(made.no).may_be_late = is_read;
+            // An event read from the log reaches its lane later, possibly under other rules. If the subscription read
+            // the past, it is unknown since when a lane waits for a gap.
+            let is_read = self.limits.may_lag || self.life.catching_up || self.life.read_history;
+            self.pair_mut(made.no).doubts.may_be_late = is_read;
             if let Some(Place::Lane { key, sequence: Some(sequence) }) = &place {
                 let lane = self.lane_mut(key);
                 let may_be_late = is_read || lane.may_be_passed(*sequence, now, timeout_ms, buffer_max);
-                lane.first_at.get_or_insert(now);
-                lane.came.insert(*sequence);
-                lane.arrivals.insert((now, made.no));
-                lane.offered.insert((*sequence, made.no));
-                self.pair_mut(made.no).may_be_late = may_be_late;
+                lane.events.first_at.get_or_insert(now);
+                lane.sequence.came.insert(*sequence);
+                lane.events.arrivals.insert((now, made.no));
+                lane.events.offered.insert((*sequence, made.no));
+                self.pair_mut(made.no).doubts.may_be_late = may_be_late;
             }
         } else if matches!(pair.state, State::Acked | State::AckedMaybe) && !within {
-            // Its id may be forgotten: then it is a new event of the same name.
+            // Its id may be forgotten, in which case this is a new event with the same id.
             pair.state = State::AckedMaybe;
-            pair.number = None;
+            pair.called.number = None;
         } else if pair.state == State::GoneMaybe || pair.taken == Taken::Maybe || (drops && !within) {
-            // It may be another one of the same name from here on.
-            pair.number = None;
-            pair.may_be_late = true;
+            // From now on, this may be another event with the same id.
+            pair.called.number = None;
+            pair.doubts.may_be_late = true;
         }
-        self.pair_mut(made.no).may_be_long_past |= may_be_long_past && !before.known_for_sure;
+        self.pair_mut(made.no).doubts.may_be_long_past |= may_be_long_past && !before.known_for_sure;
         before
     }
 
-    /// Passed longer ago than the id window, by the rules in force: only in a lane that is that old. What is read from the
-    /// log is never turned away.
+    /// True if the sequence may have been passed longer ago than the id window, by the current rules. This needs a
+    /// lane of that age. Events read from the log are never skipped this way.
     fn may_be_long_past(&self, place: Option<&Place>, now: u64) -> bool {
         let Some(Place::Lane { key, sequence: Some(sequence) }) = place else { return false };
-        // A sequence that was left out and comes late was never delivered: it is no duplicate, however old the gap is.
-        let is_followed = self.changes == 0 && !self.read_history;
+        // A sequence that was left out was never delivered. When it arrives, it is not a duplicate, regardless of the
+        // age of the gap.
+        let is_followed = self.changes == 0 && !self.life.read_history;
         if is_followed && self.lane(key).is_some_and(|lane| lane.never_came(*sequence)) {
             return false;
         }
-        // The past came to a lane at some time since its subscription was made.
-        let first = match self.read_history {
-            true => Some(self.created_at),
-            false => self.lane(key).and_then(|lane| lane.first_at),
+        // Events of the past reached the lane at some time since the subscription was created.
+        let first = match self.life.read_history {
+            true => Some(self.life.created_at),
+            false => self.lane(key).and_then(|lane| lane.events.first_at),
         };
         first.is_some_and(|first| now.saturating_sub(first) >= self.rules.window_ms)
     }
 
-    fn accepted(&mut self, made: &Made, before: Before, position: u64) {
+    fn accepted(&mut self, made: &ProducedEvent, before: Before, position: u64) {
         self.owes(made.no);
-        let (place, replayed_at, may_lag) = (self.place(made), self.replayed_at, self.may_lag);
+        let (place, replayed_at, may_lag) = (self.place(made), self.replayed_at, self.limits.may_lag);
         let pair = self.pair_mut(made.no);
         if before.taken == Taken::Yes && !before.known_for_sure {
-            // Its id may have been forgotten: then it is a new event of the same name.
-            pair.number = None;
-            pair.may_be_late = true;
+            // Its id may have been forgotten, in which case this is a new event with the same id.
+            pair.called.number = None;
+            pair.doubts.may_be_late = true;
             if pair.state == State::Acked {
                 pair.state = State::AckedMaybe;
             }
@@ -177,27 +180,30 @@ impl Sub {
             return;
         }
         pair.position = Some(position);
-        let (came, may_be_late, by_old_sequence) = (pair.taken_at, pair.may_be_late, pair.by_old_sequence);
+        let (came, may_be_late, by_old_sequence) =
+            (pair.taken_at, pair.doubts.may_be_late, pair.doubts.by_old_sequence);
         let sent_op = pair.sent_op;
-        // Where it goes is told by rules that hold later, and what is unread has not gone anywhere.
-        pair.may_be_late |= place.is_none() || may_lag;
+        // The place depends on rules that take effect later, and an unread event has no place yet.
+        pair.doubts.may_be_late |= place.is_none() || may_lag;
         if may_lag && place == Some(Place::Invalid) {
             return;
         }
         if place == Some(Place::Invalid) {
-            // A dead letter beside the lanes, from the moment it was taken: a job may have it already.
+            // A dead letter beside the lanes, from its acceptance on. A job may already replay it.
             pair.set(State::Dead { held: false }, sent_op);
-            pair.revived += u32::from(replayed_at >= came);
+            pair.failures.revived += u32::from(replayed_at >= came);
         }
         let Some(Place::Lane { key, sequence }) = place else { return };
         let lane = self.lane_mut(&key);
-        lane.first_at.get_or_insert(came);
+        lane.events.first_at.get_or_insert(came);
         match sequence {
-            None => drop(lane.waiting.insert(position, made.no)),
-            // What the lane expects was set while this one was on its way.
+            None => drop(lane.events.waiting.insert(position, made.no)),
+            // The expected sequence was set while this event was in transit.
             Some(_) if may_lag || by_old_sequence => {}
-            Some(sequence) if lane.is_opened_by(made.no) && sequence <= 1 => lane.expected = Some(sequence),
-            Some(sequence) if !may_be_late => drop(lane.by_sequence.insert((sequence, made.no))),
+            Some(sequence) if lane.is_opened_by(made.no) && sequence <= 1 => {
+                lane.sequence.expected = Some(sequence)
+            }
+            Some(sequence) if !may_be_late => drop(lane.events.by_sequence.insert((sequence, made.no))),
             Some(_) => {}
         }
     }
@@ -208,8 +214,8 @@ impl Sub {
         pair.owed = !matches!(pair.state, State::Gone | State::GoneMaybe);
     }
 
-    /// It was not taken after all.
-    fn untaken(&mut self, made: &Made) {
+    /// The event was not accepted after all.
+    fn untaken(&mut self, made: &ProducedEvent) {
         let place = self.place(made);
         let pair = self.pair_mut(made.no);
         if pair.pending > 0 || pair.taken == Taken::Yes {
@@ -219,7 +225,7 @@ impl Sub {
         let came = pair.taken_at;
         if let Some(Place::Lane { key, sequence }) = place {
             let lane = self.lane_mut(&key);
-            lane.disturbed = true;
+            lane.sequence.disturbed = true;
             lane.settle(made.no, None, sequence, came);
         }
     }
@@ -233,24 +239,26 @@ impl Pair {
 }
 
 impl super::Lane {
-    /// It is the first that ever came: 0 or 1 opens the lane at once.
+    /// True if this is the first event of the lane: sequence 0 or 1 opens the lane immediately.
     fn is_opened_by(&self, event: EventNo) -> bool {
         self.numbers.is_empty()
-            && self.expected.is_none()
-            && self.offered.iter().all(|(_, other)| *other == event)
+            && self.sequence.expected.is_none()
+            && self.events.offered.iter().all(|(_, other)| *other == event)
     }
 
-    /// Whether the lane may have gone past this sequence already, by a decision that is not seen from outside.
+    /// True if the lane may have passed this sequence already, by a decision that is not visible from outside.
     pub fn may_be_passed(&self, sequence: u64, now: u64, timeout_ms: u64, buffer_max: u64) -> bool {
-        self.disturbed
-            || self.expected.is_none_or(|expected| sequence < expected)
+        self.sequence.disturbed
+            || self.sequence.expected.is_none_or(|expected| sequence < expected)
             || self.gap_may_be_over(now, timeout_ms, buffer_max)
-            || self.offered.range((sequence, 0)..=(sequence, EventNo::MAX)).next().is_some()
+            || self.events.offered.range((sequence, 0)..=(sequence, EventNo::MAX)).next().is_some()
     }
 
-    /// A gap may have been given up: its time is over since the first event came that waits, or the buffer is full.
+    /// True if the lane may have given up a gap: the timeout has passed since the first waiting event arrived, or the
+    /// buffer is full.
     pub fn gap_may_be_over(&self, now: u64, timeout_ms: u64, buffer_max: u64) -> bool {
-        let waited = self.arrivals.first().is_some_and(|(came, _)| now.saturating_sub(*came) >= timeout_ms);
-        waited || self.arrivals.len() as u64 >= buffer_max
+        let waited =
+            self.events.arrivals.first().is_some_and(|(came, _)| now.saturating_sub(*came) >= timeout_ms);
+        waited || self.events.arrivals.len() as u64 >= buffer_max
     }
 }

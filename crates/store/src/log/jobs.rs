@@ -1,21 +1,21 @@
-//! What the log has done by other threads: syncs, and the blocks of the next segment.
+//! Jobs that other threads run for the log: syncs, and preparation of the next segment.
 
+use crate::address::LogAddress;
 use crate::disk::{Disk, File, sync_names};
 use crate::witness::Witness;
-use klambda_core::ids::Address;
 use klambda_core::planted::{self, Bug};
 use std::io;
 use std::sync::Arc;
 
-/// Makes everything written so far durable. Runs on any thread.
+/// Makes everything written so far durable. Can run on any thread.
 pub struct SyncJob {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) files: Vec<Arc<dyn File>>,
     pub(super) names: bool,
     pub(super) witness: Witness,
-    /// Where the group begins that this makes durable.
-    pub(super) from: Address,
-    pub up_to: Address,
+    /// The start of the range that this sync makes durable.
+    pub(super) from: LogAddress,
+    pub up_to: LogAddress,
 }
 
 impl SyncJob {
@@ -34,11 +34,11 @@ impl SyncJob {
 pub(super) const SPARE: &str = "spare";
 const SPARE_UNFINISHED: &str = "spare-unfinished";
 
-/// Writes the blocks of the next segment. Runs on any thread.
+/// Writes the blocks of the next segment. Can run on any thread.
 pub struct PrepareJob {
     disk: Arc<dyn Disk>,
     bytes: u64,
-    /// The disk counts as full if it would have less than this left.
+    /// The disk counts as full if less than this would remain free.
     keep_free_bytes: u64,
     spent: Vec<Arc<dyn File>>,
 }
@@ -48,8 +48,8 @@ impl PrepareJob {
         PrepareJob { disk, bytes, keep_free_bytes, spent: Vec::new() }
     }
 
-    /// The memory that caches these files is given back first. It is what the new blocks are then written into:
-    /// memory that was in use a moment ago costs a fraction of memory that the machine has to find.
+    /// Releases the cached pages of these files first. The new blocks then reuse those pages, which is much cheaper
+    /// than pages that the kernel has to reclaim.
     pub fn after_uncaching(mut self, spent: Vec<Arc<dyn File>>) -> PrepareJob {
         self.spent = spent;
         self
@@ -59,7 +59,7 @@ impl PrepareJob {
         self.spent.iter().for_each(|file| file.uncache());
         let result = self.write_zeros();
         if result.is_err() {
-            // What was written of it takes up the room others need.
+            // The incomplete file would use space that others need.
             let _ = self.disk.remove(SPARE_UNFINISHED);
         }
         result

@@ -1,17 +1,19 @@
-//! From a record's address to the position of its event. A record does not say which position it has: its frame says
-//! where it begins to count, and frames are found by walking their headers from the segment's beginning.
+//! Maps the address of a record to the position of its event. A record does not contain its position. The header of
+//! its frame has the position of the first event, and frames are found by walking the headers from the beginning of
+//! the segment.
 
 use super::{Error, LogReader};
+use crate::address::LogAddress;
 use crate::segment::{self, FRAME_HEADER, FrameHeader, Segment};
-use klambda_core::ids::{Address, Position};
+use klambda_core::ids::Position;
 
-/// Headers are read in pieces of this size, so that a walk costs few reads.
+/// Headers are read in pieces of this size, so that a walk needs few reads.
 const PIECE: usize = 1 << 20;
 
 impl LogReader {
     /// The positions of the events at these addresses; `None` where there is no durable event.
-    pub fn positions(&self, at: &[Address]) -> Result<Vec<Option<Position>>, Error> {
-        let mut wanted: Vec<(Address, usize)> = at.iter().enumerate().map(|(n, at)| (*at, n)).collect();
+    pub fn positions(&self, at: &[LogAddress]) -> Result<Vec<Option<Position>>, Error> {
+        let mut wanted: Vec<(LogAddress, usize)> = at.iter().enumerate().map(|(n, at)| (*at, n)).collect();
         wanted.sort_unstable();
         let mut found = vec![None; at.len()];
         let mut walk: Option<Walk> = None;
@@ -28,7 +30,7 @@ impl LogReader {
         Ok(found)
     }
 
-    fn position_in(&self, walk: &mut Walk, at: Address) -> Result<Option<Position>, Error> {
+    fn position_in(&self, walk: &mut Walk, at: LogAddress) -> Result<Option<Position>, Error> {
         if !walk.reach(at)? {
             return Ok(None);
         }
@@ -45,12 +47,12 @@ impl LogReader {
     }
 }
 
-/// Goes forward through a segment from frame to frame.
+/// Walks forward through a segment, frame by frame.
 struct Walk {
     segment: Segment,
-    at: Address,
+    at: LogAddress,
     piece: Vec<u8>,
-    piece_at: Address,
+    piece_at: LogAddress,
 }
 
 impl Walk {
@@ -58,10 +60,10 @@ impl Walk {
         Walk { at: segment.start(), piece_at: segment.start(), piece: Vec::new(), segment }
     }
 
-    /// Moves to the frame that holds this address. False if there is none.
-    fn reach(&mut self, wanted: Address) -> Result<bool, Error> {
+    /// Moves to the frame that contains this address. Returns false if there is none.
+    fn reach(&mut self, wanted: LogAddress) -> Result<bool, Error> {
         while let Some(header) = self.header()? {
-            let next = Address(self.at.0 + header.stride());
+            let next = LogAddress(self.at.0 + header.stride());
             if wanted < next {
                 return Ok(wanted >= self.at);
             }

@@ -1,9 +1,10 @@
-//! Reading the log: a record by its address, frame by frame, or from a position on.
+//! Reads the log: a record by its address, frame by frame, or from a position.
 
 use super::{Error, read};
+use crate::address::LogAddress;
 use crate::segment::{self, FRAME_HEADER, FrameHeader, RECORD_HEADER, Segment};
 use bytes::Bytes;
-use klambda_core::ids::{Address, Position};
+use klambda_core::ids::Position;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -15,31 +16,31 @@ pub struct LogReader {
     pub(super) synced: Arc<AtomicU64>,
 }
 
-/// One frame of the log as read back.
+/// One frame read from the log.
 pub struct Frame {
     pub first_position: Position,
     pub bytes: Bytes,
-    pub records: Vec<(Address, std::ops::Range<usize>)>,
-    pub next: Address,
+    pub records: Vec<(LogAddress, std::ops::Range<usize>)>,
+    pub next: LogAddress,
 }
 
 impl LogReader {
-    pub fn synced(&self) -> Address {
-        Address(self.synced.load(Ordering::Acquire))
+    pub fn synced(&self) -> LogAddress {
+        LogAddress(self.synced.load(Ordering::Acquire))
     }
 
     pub fn oldest(&self) -> Option<Segment> {
         read(&self.segments).front().cloned()
     }
 
-    /// The segment that holds this address.
-    pub fn segment_of(&self, at: Address) -> Option<Segment> {
+    /// The segment that contains this address.
+    pub fn segment_of(&self, at: LogAddress) -> Option<Segment> {
         let segments = read(&self.segments);
         let index = segments.partition_point(|segment| segment.base <= at).checked_sub(1)?;
         segments.get(index).filter(|segment| at < segment.end()).cloned()
     }
 
-    pub fn read(&self, at: Address) -> Result<Bytes, Error> {
+    pub fn read(&self, at: LogAddress) -> Result<Bytes, Error> {
         const GUESS: usize = 2048;
         let segment = self.segment_of(at).ok_or(Error::Gone(at))?;
         let io = |source| Error::Io { file: Segment::name(segment.base), source };
@@ -59,13 +60,14 @@ impl LogReader {
             None => Err(Error::Damaged {
                 file: Segment::name(segment.base),
                 offset,
-                what: "a record's checksum does not match".into(),
+                what: "the checksum of a record does not match".into(),
             }),
         }
     }
 
-    /// The frame at `at`, or the first one after it if a segment ends there; `None` at the durable end.
-    pub fn frame(&self, at: Address) -> Result<Option<Frame>, Error> {
+    /// The frame at `at`, or the first frame of the next segment if the segment ends there. `None` at the durable end
+    /// of the log.
+    pub fn frame(&self, at: LogAddress) -> Result<Option<Frame>, Error> {
         let mut at = at;
         loop {
             if at >= self.synced() {
@@ -83,7 +85,7 @@ impl LogReader {
         }
     }
 
-    fn next_segment(&self, segment: &Segment, at: Address) -> Result<Address, Error> {
+    fn next_segment(&self, segment: &Segment, at: LogAddress) -> Result<LogAddress, Error> {
         let segments = read(&self.segments);
         match segments.iter().find(|next| next.base > segment.base) {
             Some(next) if next.previous_end == at => Ok(next.start()),
@@ -95,7 +97,7 @@ impl LogReader {
         }
     }
 
-    pub(super) fn frame_in(&self, segment: &Segment, at: Address) -> Result<Option<Frame>, Error> {
+    pub(super) fn frame_in(&self, segment: &Segment, at: LogAddress) -> Result<Option<Frame>, Error> {
         let file = || Segment::name(segment.base);
         let offset = segment.offset(at);
         let mut header = [0; FRAME_HEADER];
@@ -108,14 +110,14 @@ impl LogReader {
         let records = segment::records(&bytes, at, &header).ok_or_else(|| Error::Damaged {
             file: file(),
             offset,
-            what: "a record's checksum does not match".into(),
+            what: "the checksum of a record does not match".into(),
         })?;
-        let next = Address(at.0 + header.stride());
+        let next = LogAddress(at.0 + header.stride());
         Ok(Some(Frame { first_position: header.first_position, bytes: bytes.into(), records, next }))
     }
 
-    /// Where to begin reading to see every event after `position`: the frame that holds the one that follows it.
-    pub fn seek(&self, position: Position) -> Result<Address, Error> {
+    /// Returns the address of the frame with the event after `position`. Reading from there yields every later event.
+    pub fn seek(&self, position: Position) -> Result<LogAddress, Error> {
         let wanted = Position(position.0.saturating_add(1));
         let segment = {
             let segments = read(&self.segments);
@@ -123,7 +125,7 @@ impl LogReader {
                 segments.partition_point(|segment| segment.first_position <= wanted).saturating_sub(1);
             segments.get(index).cloned()
         };
-        let Some(segment) = segment else { return Ok(Address(0)) };
+        let Some(segment) = segment else { return Ok(LogAddress(0)) };
         let mut at = segment.start();
         let mut header = [0; FRAME_HEADER];
         let mut found = at;
@@ -134,7 +136,7 @@ impl LogReader {
                 break;
             }
             found = at;
-            at = Address(at.0 + frame.stride());
+            at = LogAddress(at.0 + frame.stride());
         }
         Ok(found)
     }

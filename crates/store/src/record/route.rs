@@ -1,12 +1,13 @@
-//! Where an event goes: its place in each subscription that wants it.
+//! The routes of an event: its place in each subscription that receives it.
 
-use klambda_core::ids::{Address, Sequence, SubscriptionId};
+use crate::address::LogAddress;
+use klambda_core::ids::{Sequence, SubscriptionId};
 use klambda_core::wire::{Malformed, Reader, put_bytes, put_option, put_varint};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route<'a> {
     pub subscription: SubscriptionId,
-    pub previous: Address,
+    pub previous: LogAddress,
     pub to: To<'a>,
 }
 
@@ -16,16 +17,16 @@ pub enum To<'a> {
         key: &'a str,
         sequence: Option<Sequence>,
     },
-    /// Unordered: on its own.
+    /// The subscription is unordered.
     Alone,
-    /// No key or sequence where the policy names one: a dead letter beside the lanes.
+    /// The event has no valid key or sequence although the policy requires one: a dead letter beside the lanes.
     Invalid {
         what: &'a str,
     },
-    /// The subscription reads the log, or begins to with this event, and will come to it later.
+    /// The subscription reads the log, or starts to with this event, and will read the event later.
     Later,
-    /// It was to come later and never will: retention took it, or its owner discarded it. The lane of this key misses it;
-    /// empty for an event that had no lane.
+    /// The event was to be read later but never will be: retention removed it, or the owner discarded it. `key` is
+    /// the lane that misses it; empty if the event had no lane.
     Missed {
         key: &'a str,
         why: Missed,
@@ -84,7 +85,7 @@ pub(super) fn put_route(out: &mut Vec<u8>, route: &Route<'_>) {
 pub(super) fn take_route<'a>(r: &mut Reader<'a>) -> Result<Route<'a>, Malformed> {
     Ok(Route {
         subscription: SubscriptionId(r.u32()?),
-        previous: Address(r.varint()?),
+        previous: LogAddress(r.varint()?),
         to: match r.u8()? {
             0 => To::Lane { key: r.text()?, sequence: r.option()?.map(Sequence) },
             1 => To::Alone,

@@ -1,4 +1,4 @@
-//! What happened to a lane.
+//! The steps of a lane.
 
 use klambda_core::ids::{Position, Sequence};
 use klambda_core::outcome::Reason;
@@ -7,7 +7,7 @@ use klambda_core::wire::{Malformed, Reader, put_bytes, put_varint};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// Names its event, so that a reader of the log needs nothing else to see who was acknowledged.
+    /// Contains the position, so that a reader of the log can see which event was acknowledged.
     Delivered {
         position: Position,
     },
@@ -21,17 +21,15 @@ pub enum Step<'a> {
     GapExpired,
     Resume,
     Skip,
-    /// With how many went. Of an unordered subscription only what stands after this position: the rest was on its way.
-    /// (Written so in the past; now all of those go by `PurgePart`.)
+    /// `events`: the number of purged events.
     Purge {
         events: u64,
-        after: Position,
     },
     Pause,
     Reset {
         expected: Sequence,
     },
-    /// The dead letter at `position` is tried again for a replay job (0: for a person).
+    /// Retries the dead letter at `position` for a replay job. Job 0 means that a user requested it.
     Replay {
         position: Position,
         job: u64,
@@ -39,19 +37,20 @@ pub enum Step<'a> {
     DropOldest {
         position: Position,
     },
-    /// Its subscription goes: everything that waits here becomes a dead letter.
+    /// The subscription is removed: all pending events of the lane become dead letters.
     GiveUp,
-    /// Too many wait for one step: these go before the rest is purged. The oldest of the queue, one after the other, or
-    /// (`early`) the first of the early events on disk. Named, so that a reader of the log knows them.
+    /// A part of a purge that is too large for one step. These events are removed before the rest is purged: the
+    /// oldest of the queue in order, or (`early`) the first early events on disk. The positions are listed for
+    /// readers of the log. Unordered subscriptions are purged only with this step.
     PurgePart {
         early: bool,
         positions: Vec<Position>,
     },
-    /// As many of the oldest become dead letters before the rest is given up.
+    /// This number of the oldest events become dead letters before the rest is given up.
     GiveUpPart {
         events: u64,
     },
-    /// The dead letter at `position`, which holds its lane, goes for good.
+    /// Removes the dead letter at `position`, which parks its lane, for good.
     Discard {
         position: Position,
     },
@@ -75,10 +74,9 @@ impl<'a> Step<'a> {
             Step::GapExpired => out.push(2),
             Step::Resume => out.push(3),
             Step::Skip => out.push(4),
-            Step::Purge { events, after } => {
+            Step::Purge { events } => {
                 out.push(5);
                 put_varint(out, *events);
-                put_varint(out, after.0);
             }
             Step::Pause => out.push(6),
             Step::Reset { expected } => {
@@ -124,7 +122,7 @@ impl<'a> Step<'a> {
             2 => Step::GapExpired,
             3 => Step::Resume,
             4 => Step::Skip,
-            5 => Step::Purge { events: r.varint()?, after: Position(r.varint()?) },
+            5 => Step::Purge { events: r.varint()? },
             6 => Step::Pause,
             7 => Step::Reset { expected: Sequence(r.varint()?) },
             8 => Step::Replay { position: Position(r.varint()?), job: r.varint()? },
@@ -155,7 +153,8 @@ impl<'a> Step<'a> {
     }
 }
 
-/// Neighbours are near each other, mostly rising: each is its distance from the one before, the sign in the lowest bit.
+/// Positions are close to each other and mostly ascending. Each is encoded as its distance from the previous one,
+/// with the sign in the lowest bit.
 fn put_positions(out: &mut Vec<u8>, positions: &[Position]) {
     put_varint(out, positions.len() as u64);
     let mut before = 0;

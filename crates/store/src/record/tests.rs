@@ -1,20 +1,20 @@
-//! The format, byte by byte: what a log holds today must be read tomorrow.
+//! Tests of the exact record format: future versions must read the logs of today.
 
 use super::*;
 use klambda_core::ids::Sequence;
 use klambda_core::outcome::Reason;
 
 const TIME: Millis = Millis(300);
-/// `TIME` as it is written.
+/// The encoding of `TIME`.
 const T: [u8; 2] = [0xac, 0x02];
 
 fn route(to: To<'_>) -> Route<'_> {
-    Route { subscription: SubscriptionId(5), previous: Address(64), to }
+    Route { subscription: SubscriptionId(5), previous: LogAddress(64), to }
 }
 
 fn step(step: Step<'_>) -> Record<'_> {
     let (subscription, lane) = (SubscriptionId(5), LaneRef::Key("k"));
-    Record::Step { time: TIME, subscription, lane, previous: Address(64), running: None, step }
+    Record::Step { time: TIME, subscription, lane, previous: LogAddress(64), running: None, step }
 }
 
 fn change(change: Change<'_>) -> Record<'_> {
@@ -25,7 +25,8 @@ fn gone(why: Gone) -> Record<'static> {
     Record::DeadLetterGone { time: TIME, subscription: SubscriptionId(5), position: Position(9), why }
 }
 
-/// The record has exactly these bytes, and they are this record; a byte less is none.
+/// Checks that the record encodes to these bytes, that they decode to the record, and that truncated bytes do not
+/// decode.
 fn check(record: &Record<'_>, parts: &[&[u8]]) {
     let expected = parts.concat();
     let mut bytes = vec![0xee];
@@ -75,7 +76,7 @@ fn events_with_every_kind_of_route() {
         &[5, 64, 5, 0],
     ];
     let bytes = bytes.concat();
-    let (namespace, from, position) = (NamespaceId(150), Address(32), Position(9));
+    let (namespace, from, position) = (NamespaceId(150), LogAddress(32), Position(9));
     for (emitted, event_kind, kept_kind) in [(false, 1, 7), (true, 9, 10)] {
         check(
             &Record::Event { namespace, time: TIME, routes: routes.clone(), event: b"e", emitted },
@@ -99,7 +100,7 @@ fn events_with_every_kind_of_route() {
         );
         assert_eq!([is_emitted(&[event_kind]), is_emitted(&[kept_kind])], [emitted; 2]);
     }
-    let (at, accepted, bytes) = (Address(32), Millis(2), 6);
+    let (at, accepted, bytes) = (LogAddress(32), Millis(2), 6);
     check(
         &Record::Routed { time: TIME, position, at, accepted, bytes, route: route(To::Alone) },
         &[&[2], &T, &[9, 32, 2, 6, 5, 64, 1]],
@@ -141,7 +142,7 @@ fn every_step() {
     check_step(Step::GapExpired, "gap expired", &[2]);
     check_step(Step::Resume, "resumed", &[3]);
     check_step(Step::Skip, "skipped", &[4]);
-    check_step(Step::Purge { events: 3, after: Position(9) }, "purged", &[5, 3, 9]);
+    check_step(Step::Purge { events: 3 }, "purged", &[5, 3]);
     check_step(Step::Pause, "paused", &[6]);
     check_step(Step::Reset { expected: Sequence(8) }, "reset", &[7, 8]);
     check_step(Step::Replay { position: Position(9), job: 2 }, "replayed", &[8, 9, 2]);
@@ -162,10 +163,11 @@ fn every_step() {
 #[test]
 fn steps_of_single_events_and_of_open_requests() {
     for (running, byte) in [(None, 0), (Some(Turn::Queue), 1), (Some(Turn::Aside), 2)] {
-        let (subscription, previous) = (SubscriptionId(5), Address(64));
-        let lane = LaneRef::Alone(Position(9));
-        let record = Record::Step { time: TIME, subscription, lane, previous, running, step: Step::Skip };
-        check(&record, &[&[3], &T, &[5, 64, 1, 9, byte, 4]]);
+        let (subscription, previous) = (SubscriptionId(5), LogAddress(64));
+        for (lane, bytes) in [(LaneRef::Alone(Position(9)), &[1, 9][..]), (LaneRef::Unordered, &[2])] {
+            let record = Record::Step { time: TIME, subscription, lane, previous, running, step: Step::Skip };
+            check(&record, &[&[3], &T, &[5, 64], bytes, &[byte, 4]]);
+        }
     }
 }
 
@@ -198,16 +200,16 @@ fn what_nothing_writes_is_malformed() {
         &[],
         &[0],
         &[12, 1],
-        // More documents than there are bytes left, and one that is neither there nor gone.
+        // More documents than bytes left, and an invalid presence flag.
         &[8, 9, 5, 1, b'f', 1],
         &[8, 9, 1, 1, b'f', 1, b'k', 2],
         &[1, 9, 1, 5, 64, 4],
-        // More routes than there are bytes left.
+        // More routes than bytes left.
         &[1, 0, 9, 9, 5, 64, 1],
         &[3, 9, 5, 64, 2, 9, 0, 4],
         &[3, 9, 5, 64, 0, 0, 3, 4],
         &[3, 9, 5, 64, 0, 0, 0, 13],
-        // More positions than there are bytes left.
+        // More positions than bytes left.
         &[3, 9, 5, 64, 0, 0, 0, 11, 0, 3, 2, 2],
         &[4, 9, 5, 6],
         &[4, 9, 5, 8],
@@ -218,6 +220,6 @@ fn what_nothing_writes_is_malformed() {
         assert!(Record::decode(bytes).is_err(), "{bytes:?}");
     }
     assert_eq!(Record::decode(&[1, 0, 9, 9, 5, 64, 1]), Err(Malformed("route count")));
-    // As many routes as bytes are left is a matter of their bytes.
+    // With as many routes as bytes left, decoding fails later, when the bytes run out.
     assert_eq!(Record::decode(&[1, 0, 9, 3, 5, 64, 1]), Err(Malformed("length")));
 }

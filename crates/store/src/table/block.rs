@@ -1,7 +1,8 @@
-//! Blocks of rows in key order: the one shape of data, index and top blocks.
+//! Blocks of rows in key order. Data, index and top blocks all have this format.
 //!
-//! A row is `shared, suffix length, value length + 1 or 0 for a tombstone` as varints, then the suffix and the value.
-//! Its key is the first `shared` bytes of the key before it, which are all that the two have in common, then the suffix.
+//! A row is `shared, suffix length, value length + 1 or 0 for a tombstone` as varints, followed by the suffix and the
+//! value. The key is the first `shared` bytes of the previous key, followed by the suffix. `shared` is the length of
+//! the whole common prefix.
 
 use klambda_core::wire::{Malformed, Reader, put_option, put_varint};
 use std::cmp::Ordering;
@@ -9,7 +10,7 @@ use std::ops::Range;
 
 pub(super) const CRC_BYTES: usize = 4;
 
-/// Collects rows for one block.
+/// Collects the rows of one block.
 #[derive(Default)]
 pub(super) struct Builder {
     bytes: Vec<u8>,
@@ -45,7 +46,7 @@ impl Builder {
     }
 }
 
-/// Walks the rows of a block without allocating for each. Keys are proven to ascend.
+/// Iterates over the rows of a block without an allocation per row. Verifies that the keys ascend.
 pub(super) struct Rows<B> {
     block: B,
     next: usize,
@@ -59,7 +60,7 @@ impl<B: AsRef<[u8]>> Rows<B> {
         Rows { block, next: 0, key: Vec::new(), value: None, started: false }
     }
 
-    /// Goes on with another block, keeping what is allocated.
+    /// Continues with another block and reuses the buffers.
     pub(super) fn reset(&mut self, block: B) {
         self.block = block;
         self.next = 0;
@@ -68,7 +69,8 @@ impl<B: AsRef<[u8]>> Rows<B> {
         self.started = false;
     }
 
-    /// Whether there is a next row, which `key` and `value` then tell. The error says what is wrong with it.
+    /// Moves to the next row, which `key` and `value` then return. Returns false at the end. The error describes an
+    /// invalid row.
     pub(super) fn advance(&mut self) -> Result<bool, &'static str> {
         let block = self.block.as_ref();
         if self.next == block.len() {
@@ -76,8 +78,8 @@ impl<B: AsRef<[u8]>> Rows<B> {
         }
         let row = parse_row(block, self.next).map_err(|_| MALFORMED)?;
         let suffix = &block[row.suffix];
-        let old = self.key.get(row.shared..).ok_or("a row shares more than the key before it")?;
-        // All that is shared is shared, so the next byte decides.
+        let old = self.key.get(row.shared..).ok_or("a row shares more bytes than the previous key has")?;
+        // `shared` covers the whole common prefix, so the next byte decides the order.
         if self.started && suffix.first() <= old.first() {
             return Err("keys do not ascend");
         }
@@ -98,8 +100,9 @@ impl<B: AsRef<[u8]>> Rows<B> {
     }
 }
 
-/// Shows `each` the values of the rows up to `target` in order, and whether the key is the target. Keys are not put
-/// together: how much a row shares with the one before mostly tells on which side of the target it lies.
+/// Passes the values of all rows up to `target` to `each`, in order, with a flag that tells whether the key equals
+/// the target. It does not reconstruct the keys: the length of the shared prefix usually shows on which side of the
+/// target a row is.
 pub(super) fn visit_up_to<'a>(
     block: &'a [u8],
     target: &[u8],
@@ -109,9 +112,9 @@ pub(super) fn visit_up_to<'a>(
     while at < block.len() {
         let row = parse_row(block, at).map_err(|_| MALFORMED)?;
         let side = match row.shared.cmp(&matched) {
-            // It has the byte in which the row before was below the target.
+            // This row shares the byte in which the previous row was below the target.
             Ordering::Greater => Ordering::Less,
-            // It is above the row before in a byte in which that one was the target.
+            // This row is greater than the previous one in a byte that the previous one shared with the target.
             Ordering::Less => Ordering::Greater,
             Ordering::Equal => {
                 let (suffix, rest) = (&block[row.suffix], &target[matched..]);
@@ -128,7 +131,7 @@ pub(super) fn visit_up_to<'a>(
     Ok(())
 }
 
-const MALFORMED: &str = "a malformed row";
+const MALFORMED: &str = "a row is malformed";
 
 struct RawRow {
     shared: usize,
@@ -152,7 +155,7 @@ fn to_len(n: u64) -> Result<usize, Malformed> {
     usize::try_from(n).map_err(|_| Malformed("length"))
 }
 
-/// The checksum of a block at its place: the right bytes at the wrong offset are wrong too.
+/// The checksum of a block. It covers the offset, so a block at the wrong offset is invalid.
 pub(super) fn checksum(offset: u64, payload: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&offset.to_le_bytes());
@@ -160,12 +163,12 @@ pub(super) fn checksum(offset: u64, payload: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Takes the checksum off a block that was read at `offset`, if it is right.
+/// Verifies and removes the checksum of a block that was read at `offset`.
 pub(super) fn unseal(block: &mut Vec<u8>, offset: u64) -> Result<(), &'static str> {
-    let payload_len = block.len().checked_sub(CRC_BYTES).ok_or("a block shorter than its checksum")?;
+    let payload_len = block.len().checked_sub(CRC_BYTES).ok_or("a block is shorter than its checksum")?;
     let (payload, crc) = block.split_at(payload_len);
     if checksum(offset, payload).to_le_bytes() != crc {
-        return Err("wrong checksum");
+        return Err("the checksum does not match");
     }
     block.truncate(payload_len);
     Ok(())
@@ -188,7 +191,7 @@ mod tests {
             rows.iter().for_each(|(key, value)| builder.push(key, value.as_deref()));
             let mut walk = Rows::new(builder.bytes());
             let mut read = BTreeMap::new();
-            while walk.advance().expect("well formed") {
+            while walk.advance().expect("the rows are well formed") {
                 read.insert(walk.key().to_vec(), walk.value().map(<[u8]>::to_vec));
             }
             prop_assert_eq!(read, rows);

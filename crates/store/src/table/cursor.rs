@@ -1,18 +1,18 @@
-//! Walking tables in key order: one table, or several as if they were one.
+//! Iterates over the rows of one or several tables in key order.
 
 use super::block::Rows;
 use super::layout::Extent;
 use super::{Error, Table};
 
-/// A key, and its value or a tombstone.
+/// A key with its value or a tombstone.
 pub type Row = (Vec<u8>, Option<Vec<u8>>);
 pub(crate) type RowRef<'a> = (&'a [u8], Option<&'a [u8]>);
 
-/// Rows in key order. Holds the files it reads: it goes on whatever becomes of the tables meanwhile.
+/// Rows in key order. Holds the files open, so it continues even if the tables are removed from their set.
 pub struct Scan(Result<Merged, Option<Error>>);
 
 impl Scan {
-    /// `tables` are newest first.
+    /// `tables`: newest first.
     pub(crate) fn new(tables: &[Table], from: &[u8]) -> Scan {
         Scan(Merged::new(tables, from).map_err(Some))
     }
@@ -37,15 +37,15 @@ impl Iterator for Scan {
     }
 }
 
-/// Several tables as one: of a key in more than one the newest version counts. Allocates nothing per row.
+/// Merges several tables. If a key is in more than one, the newest version counts. No allocation per row.
 pub(crate) struct Merged {
-    /// Newest first, each standing on a row. The first of those on the smallest key is the current one.
+    /// Newest first; each is on a row. The current cursor is the first of those with the smallest key.
     cursors: Vec<Cursor>,
     current: Option<usize>,
 }
 
 impl Merged {
-    /// `tables` are newest first.
+    /// `tables`: newest first.
     pub(crate) fn new(tables: &[Table], from: &[u8]) -> Result<Merged, Error> {
         let mut cursors = Vec::with_capacity(tables.len());
         for table in tables.iter().filter(|table| *from <= *table.0.top.largest) {
@@ -61,14 +61,14 @@ impl Merged {
         if let Some(current) = self.current.take() {
             self.leave(current)?;
         }
-        // `min_by` takes the first of equals, which is the newest.
+        // `min_by` returns the first of equal keys, which is the newest.
         let smallest =
             self.cursors.iter().enumerate().min_by(|(_, a), (_, b)| a.rows.key().cmp(b.rows.key()));
         self.current = smallest.map(|(at, _)| at);
         Ok(self.current.map(|at| (self.cursors[at].rows.key(), self.cursors[at].rows.value())))
     }
 
-    /// Moves every cursor off the current key. Only older ones, behind `current`, can stand on it too.
+    /// Moves all cursors past the current key. Only older cursors, after `current`, can be on the same key.
     fn leave(&mut self, current: usize) -> Result<(), Error> {
         for at in (current + 1..self.cursors.len()).rev() {
             if self.cursors[at].rows.key() == self.cursors[current].rows.key() {
@@ -89,14 +89,14 @@ impl Merged {
 struct Cursor {
     table: Table,
     next_group: usize,
-    /// The data blocks still to come of the group under way.
+    /// The remaining data blocks of the current group.
     blocks: std::vec::IntoIter<Extent>,
     rows: Rows<Vec<u8>>,
     block_offset: u64,
 }
 
 impl Cursor {
-    /// Before the first row of the block that can hold `from`.
+    /// A cursor before the first row of the block that can contain `from`.
     fn seek(table: &Table, from: &[u8]) -> Result<Cursor, Error> {
         let group = table.group_of(from).unwrap_or(0);
         let blocks = match group < table.0.top.groups.len() {

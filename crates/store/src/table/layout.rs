@@ -1,4 +1,4 @@
-//! The fixed parts of a table file: reading a checked block, the footer, and the top block.
+//! The fixed parts of a table file: reading of checked blocks, the footer, and the top block.
 
 use super::block::{CRC_BYTES, Rows, unseal};
 use super::{Error, Times};
@@ -15,7 +15,7 @@ pub(super) const FOOTER_BYTES: usize = 128;
 const FOOTER_PAYLOAD_BYTES: usize = FOOTER_BYTES - CRC_BYTES;
 const VERSION_AT: usize = FOOTER_PAYLOAD_BYTES - MAGIC.len() - 4;
 
-/// The last bytes of the file: these fields in order, zeros, `VERSION` as 4 bytes, `MAGIC`, the checksum.
+/// The end of the file: these fields in order, zeros, `VERSION` as 4 bytes, `MAGIC`, the checksum.
 #[derive(Clone, Copy)]
 pub(super) struct Footer {
     pub(super) top_offset: u64,
@@ -23,11 +23,11 @@ pub(super) struct Footer {
     pub(super) file_len: u64,
     pub(super) rows: u64,
     pub(super) tombstones: u64,
-    /// Stored as two numbers; no times as a minimum above the maximum.
+    /// Stored as two numbers. Without times, the minimum is greater than the maximum.
     pub(super) times: Option<Times>,
 }
 
-/// What is kept in memory of an open table.
+/// The part of an open table that stays in memory.
 pub(super) struct Top {
     pub(super) groups: Vec<Group>,
     pub(super) smallest: Box<[u8]>,
@@ -64,18 +64,18 @@ impl Source {
         Error::Damaged { file: self.name.clone(), offset, what }
     }
 
-    /// The block without its checksum, which was right.
+    /// Reads a block, verifies its checksum and removes it.
     pub(super) fn read_block(&self, extent: Extent) -> Result<Vec<u8>, Error> {
         let Extent { offset, len } = extent;
-        // A length from a damaged file must not ask for all memory.
+        // A length from a damaged file must not allocate unlimited memory.
         let fits = extent.end().is_some_and(|end| end <= self.len);
         let len = usize::try_from(len).ok().filter(|_| fits);
-        let len = len.ok_or_else(|| self.damaged(offset, "a block reaches past the file"))?;
+        let len = len.ok_or_else(|| self.damaged(offset, "a block extends beyond the end of the file"))?;
         let mut block = vec![0; len];
         match read_exact_at(&*self.file, &mut block, offset) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
-                return Err(self.damaged(offset, "the file became shorter"));
+                return Err(self.damaged(offset, "the file is shorter than before"));
             }
             Err(source) => return Err(Error::Io { file: self.name.clone(), source }),
         }
@@ -91,13 +91,13 @@ impl Extent {
 }
 
 impl Group {
-    /// The data block after this one, given its value in the index.
+    /// The data block after `before`, from its value in the index.
     pub(super) fn next_block(&self, before: Extent, value: Option<&[u8]>) -> Result<Extent, &'static str> {
-        let [len] = value.and_then(varints).ok_or("no block length")?;
+        let [len] = value.and_then(varints).ok_or("a block has no length")?;
         let next = Extent { offset: before.offset + before.len, len };
         match len > 0 && next.end().is_some_and(|end| end <= self.index.offset) {
             true => Ok(next),
-            false => Err("a block reaches past its group"),
+            false => Err("a block extends beyond its group"),
         }
     }
 }
@@ -105,14 +105,17 @@ impl Group {
 impl Footer {
     pub(super) fn read(source: &Source) -> Result<Footer, Error> {
         let len = FOOTER_BYTES as u64;
-        let offset = source.len.checked_sub(len).ok_or_else(|| source.damaged(0, "shorter than a footer"))?;
+        let offset = source
+            .len
+            .checked_sub(len)
+            .ok_or_else(|| source.damaged(0, "the file is shorter than a footer"))?;
         let bytes = source.read_block(Extent { offset, len })?;
         let footer = Footer::decode(&bytes).map_err(|version| match version {
             Some(found) => Error::Version { file: source.name.clone(), found },
-            None => source.damaged(offset, "no footer of a table"),
+            None => source.damaged(offset, "the file has no table footer"),
         })?;
         let fits = footer.file_len == source.len && footer.top().end() == Some(offset);
-        if fits { Ok(footer) } else { Err(source.damaged(offset, "the footer is of another file")) }
+        if fits { Ok(footer) } else { Err(source.damaged(offset, "the footer does not match the file")) }
     }
 
     pub(super) fn top(&self) -> Extent {
@@ -132,7 +135,7 @@ impl Footer {
         bytes
     }
 
-    /// The fields, or the version if it is another one.
+    /// The fields, or the version if it is a different one.
     fn decode(bytes: &[u8]) -> Result<Footer, Option<u32>> {
         let (fields, tail) = bytes.split_at_checked(VERSION_AT).ok_or(None)?;
         let (version, magic) = tail.split_first_chunk().ok_or(None)?;
@@ -157,16 +160,19 @@ impl Top {
         let top = source.read_block(extent)?;
         let bad = |what| source.damaged(extent.offset, what);
         let mut reader = Reader::new(&top);
-        let mut bound = || reader.bytes().map_err(|_| bad("no smallest or largest key")).map(Into::into);
+        let mut bound =
+            || reader.bytes().map_err(|_| bad("the smallest or largest key is missing")).map(Into::into);
         let (smallest, largest) = (bound()?, bound()?);
         let mut rows = Rows::new(reader.rest());
         let mut groups = Vec::new();
         let mut offset = 0;
         while rows.advance().map_err(bad)? {
             let lens = rows.value().and_then(varints);
-            let [data, index, filter] = lens.ok_or_else(|| bad("a group without lengths"))?;
+            let [data, index, filter] = lens.ok_or_else(|| bad("a group has no lengths"))?;
             let fits = [data, index, filter].iter().try_fold(offset, |end: u64, len| end.checked_add(*len));
-            let end = fits.filter(|end| *end <= extent.offset).ok_or_else(|| bad("a group past the top"))?;
+            let end = fits
+                .filter(|end| *end <= extent.offset)
+                .ok_or_else(|| bad("a group extends beyond the top block"))?;
             let index = Extent { offset: offset + data, len: index };
             let filter = read_filter(source, Extent { offset: end - filter, len: filter })?;
             groups.push(Group { separator: rows.key().into(), data_offset: offset, index, filter });
@@ -175,12 +181,12 @@ impl Top {
         groups.shrink_to_fit();
         match offset == extent.offset {
             true => Ok(Top { groups, smallest, largest }),
-            false => Err(bad("groups do not fill the file")),
+            false => Err(bad("the groups do not fill the file")),
         }
     }
 }
 
-/// Exactly this many varints.
+/// Parses exactly N varints.
 fn varints<const N: usize>(value: &[u8]) -> Option<[u64; N]> {
     let (mut numbers, mut reader) = ([0; N], Reader::new(value));
     for number in &mut numbers {
@@ -194,6 +200,7 @@ fn read_filter(source: &Source, extent: Extent) -> Result<Option<Filter>, Error>
         return Ok(None);
     }
     let bytes = source.read_block(extent)?;
-    let filter = Filter::from_bytes(&bytes).ok_or_else(|| source.damaged(extent.offset, "no filter"))?;
+    let filter = Filter::from_bytes(&bytes)
+        .ok_or_else(|| source.damaged(extent.offset, "a filter has an invalid length"))?;
     Ok(Some(filter))
 }

@@ -1,4 +1,4 @@
-//! The proof that a table file is whole.
+//! Verification of a whole table file.
 
 use super::block::Rows;
 use super::{Error, Table, hash};
@@ -6,7 +6,7 @@ use crate::bloom::Filter;
 use std::sync::Arc;
 
 impl Table {
-    /// Reads the whole file again and proves every checksum, order and count.
+    /// Reads the whole file again and verifies all checksums, the order of the keys and the counts.
     pub fn verify(&self) -> Result<(), Error> {
         let fresh = Table::load(self.name(), Arc::clone(&self.0.source.file))?;
         let mut found = Found::default();
@@ -18,7 +18,7 @@ impl Table {
         let bounded = *top.smallest == *found.first.unwrap_or_default() && *top.largest == *found.last;
         match counted && bounded {
             true => Ok(()),
-            false => Err(source.damaged(footer.top_offset, "counts or bounds differ from the rows")),
+            false => Err(source.damaged(footer.top_offset, "the counts or bounds do not match the rows")),
         }
     }
 
@@ -27,7 +27,8 @@ impl Table {
         let mut blocks = Vec::new();
         self.visit_index(number, |separator, extent| blocks.push((separator.to_vec(), extent)))?;
         if blocks.first().is_none_or(|(first, _)| **first != *group.separator) {
-            return Err(source.damaged(group.index.offset, "the index begins elsewhere than its group"));
+            return Err(source
+                .damaged(group.index.offset, "the index does not begin with the separator of its group"));
         }
         for (separator, extent) in blocks {
             let block = source.read_block(extent)?;
@@ -38,7 +39,7 @@ impl Table {
     }
 }
 
-/// What was seen so far.
+/// The totals of the rows seen so far.
 #[derive(Default)]
 struct Found {
     rows: u64,
@@ -55,15 +56,15 @@ impl Found {
         filter: Option<&Filter>,
     ) -> Result<(), &'static str> {
         if self.rows > 0 && *self.last >= *separator {
-            return Err("a block begins before the one before it ends");
+            return Err("a block begins before the previous one ends");
         }
         let mut rows = Rows::new(block);
         while rows.advance()? {
             if rows.key() < separator {
-                return Err("a key lies before its block");
+                return Err("a key is below the separator of its block");
             }
             if filter.is_some_and(|filter| !filter.may_contain(hash(rows.key()))) {
-                return Err("a key is missing in the filter");
+                return Err("the filter does not contain a key");
             }
             self.first.get_or_insert_with(|| rows.key().to_vec());
             self.rows += 1;
@@ -73,7 +74,7 @@ impl Found {
         self.last.extend_from_slice(rows.key());
         match block.is_empty() {
             false => Ok(()),
-            true => Err("a block without rows"),
+            true => Err("a block has no rows"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Writes a table from rows in key order. Memory: a few blocks, the top block, and the hashes of one group.
+//! Writes a table from rows in key order. Uses memory for a few blocks, the top block, and the hashes of one group.
 
 use super::block::{Builder, CRC_BYTES, checksum, shared_len};
 use super::layout::{FOOTER_BYTES, Footer};
@@ -13,12 +13,12 @@ use std::sync::Arc;
 const DATA_BLOCK_BYTES: usize = 8 << 10;
 const INDEX_BLOCK_BYTES: usize = 2 << 10;
 const WRITE_BYTES: usize = 256 << 10;
-/// Written bytes are synced in pieces: one long sync at the end would make the log's syncs wait behind it.
+/// Syncs after this many bytes. One long sync at the end would delay the syncs of the log.
 const SYNC_BYTES: u64 = 4 << 20;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Keep Bloom filters, in the file and in memory: worth it where most keys asked for are absent.
+    /// Write Bloom filters, which an open table keeps in memory. Useful if most lookups are for absent keys.
     pub bloom: bool,
 }
 
@@ -28,7 +28,7 @@ pub struct Writer {
     data: Builder,
     index: Builder,
     top: Builder,
-    /// Separators of the data block and the group under way.
+    /// Separators of the current data block and the current group.
     block_separator: Vec<u8>,
     group_separator: Vec<u8>,
     group_offset: u64,
@@ -41,7 +41,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Takes the name at once, emptying what had it.
+    /// Creates the file, or truncates an existing one of this name.
     pub fn new(disk: &dyn Disk, name: &str, options: Options) -> Result<Writer, Error> {
         let file = disk.create(name).map_err(|source| Error::Io { file: name.to_owned(), source })?;
         Ok(Writer {
@@ -62,8 +62,8 @@ impl Writer {
         })
     }
 
-    /// Adds a row, or a tombstone if there is no value. Keys must ascend strictly. After an error the file is of no
-    /// use and should be removed.
+    /// Adds a row, or a tombstone if there is no value. Keys must ascend strictly. After an error, the file is
+    /// unusable and should be removed.
     pub fn add(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
         assert!(self.rows == 0 || *self.last_key < *key, "table {}: keys must ascend", self.out.name);
         if self.rows == 0 {
@@ -83,7 +83,7 @@ impl Writer {
         if self.data.len() >= DATA_BLOCK_BYTES { self.end_block() } else { Ok(()) }
     }
 
-    /// What `Table::times` will answer; a table without it never expires.
+    /// Sets the result of `Table::times`. A table without times never expires.
     pub fn set_times(&mut self, times: Option<Times>) {
         self.times = times;
     }
@@ -92,7 +92,7 @@ impl Writer {
         self.rows
     }
 
-    /// The table, with its bytes synced. Its name is not: that is for the caller, once for several tables.
+    /// Returns the table with its bytes synced. The caller syncs the name, once for several tables.
     pub fn finish(mut self) -> Result<Table, Error> {
         self.end_block()?;
         self.end_group()?;
@@ -154,7 +154,7 @@ impl Writer {
     }
 }
 
-/// The file from front to back, in large writes.
+/// Writes the file sequentially in large writes.
 struct Output {
     name: String,
     file: Arc<dyn File>,
@@ -168,7 +168,7 @@ impl Output {
         self.written + self.buffer.len() as u64
     }
 
-    /// Appends the bytes and their checksum; answers the length of both.
+    /// Appends the bytes and their checksum. Returns the length of both.
     fn append_block(&mut self, bytes: &[u8]) -> Result<u64, Error> {
         let crc = checksum(self.position(), bytes);
         self.buffer.extend_from_slice(bytes);

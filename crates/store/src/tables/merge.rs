@@ -1,8 +1,9 @@
-//! Merging by size: a few tables of similar size and neighbouring age become one.
+//! Merges by size: a few tables of similar size and adjacent age become one.
 //!
-//! A table joins the newer ones beside it once these together are about its size. So the table a row is in
-//! doubles, roughly, whenever the row is written again: it is written O(log n) times. Should there still be more than
-//! `TABLES_MAX` tables, the cheapest neighbours are merged whatever their sizes, since every read asks every table.
+//! A table is merged with the newer tables next to it when these together have about its size. So the size of the
+//! table that contains a row about doubles with each rewrite, and a row is written O(log n) times. If there are still
+//! more than `TABLES_MAX` tables, the cheapest adjacent tables are merged regardless of their sizes, because every
+//! read searches every table.
 
 use super::TableSet;
 use crate::disk::Disk;
@@ -10,25 +11,25 @@ use crate::table::{Error, Merged, Options, Table, Times, Writer};
 use std::ops::Range;
 
 const FAN_IN_MIN: usize = 4;
-/// Below this all tables are alike: opening and syncing a file costs more than its bytes.
+/// Smaller tables are treated as this size: opening and syncing a file costs more than its bytes.
 const SMALL_BYTES: u64 = 64 << 10;
 const TABLES_MAX: usize = 12;
 
-/// Tables to merge, held open: it can run on another thread while sets come and go.
+/// Tables to merge. The plan holds them open, so it can run on another thread while sets change.
 #[derive(Clone)]
 pub struct MergePlan {
-    /// Newest first, neighbours in age.
+    /// Newest first, adjacent in age.
     tables: Vec<Table>,
     with_oldest: bool,
 }
 
 impl TableSet {
-    /// What to merge next, if anything. One plan at a time: plans of one set may overlap.
+    /// The next merge, if one is due. Run only one plan at a time, because plans of one set may overlap.
     pub fn plan_merge(&self) -> Option<MergePlan> {
         self.plan_merge_up_to(u64::MAX)
     }
 
-    /// As `plan_merge`, into tables of about this many rows at most, for as long as there are few tables.
+    /// Like `plan_merge`, but limits the result to about this many rows, as long as there are few tables.
     pub fn plan_merge_up_to(&self, rows_max: u64) -> Option<MergePlan> {
         let sizes: Vec<u64> = self.tables.iter().map(Table::bytes).collect();
         let rows: u64 = self.tables.iter().map(Table::rows).sum();
@@ -36,8 +37,8 @@ impl TableSet {
         choose(&sizes, rows_max.saturating_mul(row_bytes)).map(|chosen| self.plan(chosen))
     }
 
-    /// Puts the outcome in the place of the plan's tables, which must not have been merged otherwise meanwhile. An
-    /// outcome without rows is left out, as is one whose tables have all been dropped.
+    /// Replaces the tables of the plan with the merged table. The tables must not have been merged in another way in
+    /// the meantime. Omits a merged table without rows, or one whose tables were all dropped.
     pub fn with_merged(&self, plan: &MergePlan, merged: Table) -> TableSet {
         let mut merged = Some(merged).filter(|merged| merged.rows() > 0);
         let replaced = self.tables.iter().filter_map(|table| match plan.contains(table) {
@@ -57,14 +58,14 @@ impl MergePlan {
         self.tables.iter().map(|table| table.name().to_owned()).collect()
     }
 
-    /// How much there is to read.
+    /// Number of bytes to read.
     pub fn bytes(&self) -> u64 {
         self.tables.iter().map(Table::bytes).sum()
     }
 
-    /// Writes one table of the newest version of every key, synced but for its name. A row of which `keep(key, value)`
-    /// is false is deleted. Tombstones stay for as long as an older table could hold what they hide. Takes no locks;
-    /// on failure it removes what it wrote.
+    /// Writes one table with the newest version of every key. Its bytes are synced, its name is not. A row is deleted
+    /// if `keep(key, value)` is false. Tombstones are kept as long as an older table could contain the key. Takes no
+    /// locks. On failure, it removes the new file.
     pub fn run(
         &self,
         disk: &dyn Disk,
@@ -73,7 +74,7 @@ impl MergePlan {
     ) -> Result<Table, Error> {
         let outcome = self.write(disk, new_name, keep);
         if outcome.is_err() {
-            // The error that brought us here is the one to report; a file nobody lists harms no one.
+            // Report the first error. An unreferenced file does no harm.
             let _ = disk.remove(new_name);
         }
         outcome
@@ -98,7 +99,7 @@ impl MergePlan {
         writer.finish()
     }
 
-    /// All that its tables cover; nothing if one of them never expires.
+    /// The union of the time spans; `None` if one of the tables never expires.
     fn times(&self) -> Option<Times> {
         let mut times = self.tables.iter().map(Table::times);
         let first = times.next()??;
@@ -110,15 +111,15 @@ impl MergePlan {
     }
 }
 
-/// The newest run of neighbours that are worth merging. Sizes are newest first.
+/// The newest run of adjacent tables that is worth merging. `sizes`: newest first.
 fn choose(sizes: &[u64], merged_max: u64) -> Option<Range<usize>> {
     let mut runs = (0..sizes.len()).map(|start| growing_run(sizes, start, merged_max));
     let grown = runs.find(|run| run.len() >= FAN_IN_MIN);
     grown.or_else(|| (sizes.len() > TABLES_MAX).then(|| cheapest_run(sizes))?)
 }
 
-/// The longest run from `start` of which no table is much larger than all the newer ones in it together. A quarter is
-/// not much: tables of as many rows never have quite the same size.
+/// The longest run from `start` in which each table is at most a quarter larger than all newer ones together. The
+/// tolerance is needed because tables with the same number of rows differ slightly in size.
 fn growing_run(sizes: &[u64], start: usize, merged_max: u64) -> Range<usize> {
     let mut sizes = sizes[start..].iter().map(|size| *size.max(&SMALL_BYTES));
     let mut sum = sizes.next().unwrap_or(0);
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(choose(&[1, 100, 10_000, 60_000], u64::MAX), Some(0..4));
     }
 
-    /// Flushes tables of these sizes, merging whatever is planned; answers bytes written per byte flushed.
+    /// Adds tables of these sizes and runs all planned merges. Returns bytes written per byte added.
     fn amplification(flushes: impl Iterator<Item = u64>) -> f64 {
         let (mut sizes, mut flushed, mut written) = (Vec::new(), 0, 0);
         for size in flushes {
@@ -191,7 +192,7 @@ mod tests {
                     sizes.splice(run, [merged]);
                 }
                 while sizes.iter().sum::<u64>() > ALL {
-                    let oldest = sizes.pop().expect("many");
+                    let oldest = sizes.pop().expect("the set has many tables");
                     assert!(oldest <= ALL / 3, "{oldest} of flushes of {flush}");
                 }
             }

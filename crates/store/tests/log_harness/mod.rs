@@ -1,7 +1,8 @@
-//! A log beside a model of what it promised.
+//! A log together with a model of its guarantees.
 
-use klambda_core::ids::{Address, Position};
+use klambda_core::ids::Position;
 use klambda_core::time::Millis;
+use klambda_store::address::LogAddress;
 use klambda_store::disk::Disk;
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::log::{Error, Log, Options, SyncJob};
@@ -12,9 +13,9 @@ use std::sync::Arc;
 pub const SEGMENT_BYTES: u64 = 16 << 10;
 pub const OPTIONS: Options =
     Options { segment_bytes: SEGMENT_BYTES, reserve_bytes: 2 << 10, tail_bytes: 4 << 10 };
-pub const BEGINNING: Checkpoint = Checkpoint { address: Address(0), next_position: Position(1) };
+pub const BEGINNING: Checkpoint = Checkpoint { address: LogAddress(0), next_position: Position(1) };
 
-/// A record that says which one it is. The first byte tells events from steps, as in every record.
+/// A record that contains its own number. The first byte distinguishes events from steps, as in every record.
 pub fn body(event: bool, n: u64, length: usize) -> Vec<u8> {
     let mut body = vec![if event { 1 } else { 3 }];
     body.extend_from_slice(&n.to_le_bytes());
@@ -22,7 +23,7 @@ pub fn body(event: bool, n: u64, length: usize) -> Vec<u8> {
     body
 }
 
-/// The log and all bodies since the checkpoint.
+/// Opens the log. Returns it with all bodies since the checkpoint.
 pub fn open(disk: &MemoryDisk, from: Checkpoint) -> Result<(Log, Vec<Vec<u8>>), Error> {
     let mut found = Vec::new();
     let opened = recovery::open(Arc::new(disk.clone()), OPTIONS, from, Millis(1), &mut |_, body, _| {
@@ -40,17 +41,17 @@ pub fn sync(log: &mut Log) -> Result<(), Error> {
 
 pub struct Harness {
     pub disk: MemoryDisk,
-    /// None from a failure until the log is opened again.
+    /// `None` after a failure, until the log is opened again.
     log: Option<Log>,
-    written: Vec<(Address, Vec<u8>)>,
+    written: Vec<(LogAddress, Vec<u8>)>,
     flushed: usize,
     synced: usize,
-    /// Records before this one are gone with their segment.
+    /// The index of the first record that retention has not removed.
     oldest: usize,
     next_n: u64,
     retired: VecDeque<String>,
     sync: Option<(SyncJob, usize)>,
-    /// Places that were durable, and how many records stand before them.
+    /// Checkpoints at durable addresses, with the number of records before each.
     pub checkpoints: Vec<(Checkpoint, usize)>,
     random: u64,
 }
@@ -87,7 +88,7 @@ impl Harness {
         let (active, promised) = (log.active_base(), log.next_address(body.len()));
         match log.append(&body, event) {
             Ok(at) => {
-                assert_eq!(at, promised, "the address is known beforehand");
+                assert_eq!(at, promised, "next_address must predict the address");
                 if log.active_base() != active {
                     self.flushed = self.written.len();
                 }
@@ -153,7 +154,7 @@ impl Harness {
         }
     }
 
-    /// Takes the oldest segment away as retention does, once a checkpoint is past it.
+    /// Removes the oldest segment like retention, once a checkpoint is past it.
     pub fn retire(&mut self) {
         let Some(log) = &mut self.log else { return self.reopen() };
         let Some(oldest) = log.segments().first().cloned() else { return };
@@ -164,7 +165,8 @@ impl Harness {
         self.oldest = self.written.partition_point(|(at, _)| *at < oldest.end());
         self.checkpoints.retain(|(checkpoint, _)| checkpoint.address >= oldest.end());
         self.retired.push_back(name);
-        // In order, so that there is never a hole. A removal that a crash forgets leaves an old segment, harmless.
+        // Removes files in order, so that there is never a hole. If a crash undoes a removal, an old segment remains,
+        // which is harmless.
         while let Some(name) = self.retired.front()
             && self.disk.remove(name).is_ok()
         {
@@ -172,7 +174,7 @@ impl Harness {
         }
     }
 
-    /// All records by address, and the durable ones by reading on.
+    /// Reads all records by address, and the durable ones sequentially.
     pub fn read_back(&mut self) {
         if self.log.is_none() {
             self.reopen();
@@ -203,17 +205,18 @@ impl Harness {
             at = frame.next;
         }
         if let Some(n) = n {
-            assert_eq!(n, self.synced, "a reader sees what is synced, all of it and no more");
+            assert_eq!(n, self.synced, "a reader sees exactly the synced records");
         }
     }
 
-    /// Something failed: nothing more may be promised by this log.
+    /// An operation failed: this log must not accept anything else.
     fn died(&mut self, error: &Error) {
         let Error::Io { source, .. } = error else { panic!("{error}") };
-        let log = self.log.as_mut().expect("an open log failed");
+        let log = self.log.as_mut().expect("a log is open");
         assert!(matches!(log.append(&[3], false), Err(Error::Poisoned)));
         assert!(log.sync_job().is_none());
-        // A folder whose names cannot be synced is lost to the kernel: such a machine does not go on.
+        // After a failed sync of names, the state of the folder is unknown to the kernel, so the machine must
+        // restart.
         let names_lost = source.to_string().contains("SyncNames");
         self.log = None;
         match names_lost || self.below(2) == 0 {
@@ -222,7 +225,7 @@ impl Harness {
         }
     }
 
-    /// The machine stops. `kept` of 4: how likely an unsynced sector survives.
+    /// The machine stops. `kept` of 4 is the probability that an unsynced sector survives.
     pub fn crash(&mut self, seed: u64, kept: u64) {
         self.log = None;
         self.sync = None;
@@ -241,14 +244,14 @@ impl Harness {
         self.open_again(None);
     }
 
-    /// The process stops; what it wrote is there.
+    /// The process stops. Everything that it wrote survives.
     pub fn reopen(&mut self) {
         let expected = self.log.take().map(|_| self.flushed);
         self.sync = None;
         self.open_again(expected);
     }
 
-    /// Opens from any checkpoint, as often as it takes, with another crash in between now and then.
+    /// Opens the log from any checkpoint. Repeats until it succeeds, sometimes with another crash in between.
     fn open_again(&mut self, mut expected: Option<usize>) {
         let pick = self.below(self.checkpoints.len() as u64) as usize;
         let (checkpoint, before) = self.checkpoints[pick];
@@ -269,14 +272,14 @@ impl Harness {
             }
         };
         let end = before + found.len();
-        assert!(end >= self.synced, "{end} records of {} that were synced", self.synced);
+        assert!(end >= self.synced, "recovered {end} records, but {} were synced", self.synced);
         assert!(
             expected.is_none_or(|expected| end == expected),
-            "a process that stops loses nothing it has written"
+            "a stopped process must not lose what it wrote"
         );
-        assert!(end <= self.written.len(), "more than was written");
+        assert!(end <= self.written.len(), "recovered more records than were written");
         for (found, (_, written)) in found.iter().zip(&self.written[before..]) {
-            assert_eq!(found, written, "a prefix of what was written");
+            assert_eq!(found, written, "recovered a prefix of what was written");
         }
         self.written.truncate(end);
         assert_eq!(log.next_position(), self.position_after(end));

@@ -54,6 +54,6 @@ fn seed(folder: &Path, lanes: u64) -> anyhow::Result<()> {
     });
     let document = Document::parse(&document).map_err(|faults| anyhow!("{faults:?}"))?;
     let disk = Arc::new(RealDisk::open(folder)?);
-    klambda_dispatch::seed::idle_lanes(disk, document, lanes)?;
+    klambda_dispatch::benchmark_data::idle_lanes(disk, document, lanes)?;
     Ok(())
 }

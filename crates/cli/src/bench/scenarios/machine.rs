@@ -3,10 +3,11 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use klambda_core::ids::{Address, LaneNumber, Position};
+use klambda_core::ids::{LaneNumber, Locator, Position};
 use klambda_core::lane::{Entry, Flag, Input, Lane, Policy};
 use klambda_core::subscription::{GapAction, OnFailure, Start};
 use klambda_core::time::Millis;
+
 use serde_json::json;
 
 use crate::bench::Args;
@@ -43,7 +44,7 @@ fn drive(events: u64) -> u64 {
         let lane = &mut lanes[(n.wrapping_mul(2_654_435_761) % LANES as u64) as usize];
         let entry = Entry {
             position: Position(n),
-            at: Address(n * 1100),
+            at: Locator::new(n * 1100),
             number: LaneNumber(0),
             accepted: now,
             bytes: 1100,

@@ -1,4 +1,4 @@
-//! One dead letter: what went wrong, and what can be done about it.
+//! A dead letter: what failed, and what to do about it.
 
 use super::{for_people, moment, write_event};
 use crate::client::Error;
@@ -16,13 +16,13 @@ pub fn describe(context: &mut Context, id: &str) -> anyhow::Result<()> {
     let Some(item) = for_people(context, Kind::DeadLetter, &Route::new(&["dlq", id]))? else { return Ok(()) };
     let obstacle = obstacle(context, &item)?;
     sheet(&item, time::now()).write(context.out)?;
-    let id = why::quoted(&cell(&item, "/id"));
+    let id = why::quoted(&cell(&item, "/id")) + &why::namespace_flag(&item);
     writeln!(context.out, "What to do:")?;
     match obstacle {
-        Some(obstacle) => writeln!(context.out, "  It cannot be replayed: {obstacle}.")?,
-        None => writeln!(context.out, "  klambda dlq replay --id {id}     delivers it again")?,
+        Some(obstacle) => writeln!(context.out, "  Replay is not possible: {obstacle}.")?,
+        None => writeln!(context.out, "  klambda dlq replay --id {id}     deliver it again")?,
     }
-    let end = if holds_lane(&item) { "throws it away, and its lane goes on" } else { "throws it away" };
+    let end = if holds_lane(&item) { "drop it; the lane continues" } else { "drop it" };
     writeln!(context.out, "  klambda delete deadletter {id}   {end}")?;
     write_event(context.out, &item["event"])
 }
@@ -30,6 +30,7 @@ pub fn describe(context: &mut Context, id: &str) -> anyhow::Result<()> {
 fn sheet(item: &Value, now: Millis) -> Sheet {
     let mut sheet = Sheet::default();
     sheet.line("Dead letter", cell(item, "/id"));
+    sheet.line_opt("Namespace", why::other_namespace(item));
     sheet.line("Subscription", cell(item, "/subscription"));
     sheet.line("Key", cell(item, "/key"));
     sheet.line("Reason", cell(item, "/reason"));
@@ -39,8 +40,8 @@ fn sheet(item: &Value, now: Millis) -> Sheet {
     sheet.line_opt("Accepted", moment(item, "/acceptedAt", now));
     sheet.line("Position", cell(item, "/position"));
     sheet.line_opt("Lane sequence", text(item, "/laneSequence"));
-    let holds = if holds_lane(item) { "yes: what came after it waits" } else { "no" };
-    sheet.line("Holds its lane", holds);
+    let holds = if holds_lane(item) { "yes, later events of its key wait for it" } else { "no" };
+    sheet.line("Blocks its lane", holds);
     sheet
 }
 
@@ -58,7 +59,7 @@ fn obstacle(context: &Context, item: &Value) -> anyhow::Result<Option<String>> {
     };
     let is_keyless = item["key"].is_null() && subscription["spec"]["ordering"] == "ordered";
     Ok(is_keyless.then(|| {
-        "it has no key, and its subscription delivers in the order of keys. Send the event again with a key".to_owned()
+        "the event has no key, and the subscription is ordered. Send the event again with a key".to_owned()
     }))
 }
 
@@ -66,11 +67,11 @@ fn gone(subscription: &str) -> String {
     match Document::function_of(subscription) {
         Some((namespace, name)) => {
             format!(
-                "its function is gone. Apply function {name} (namespace {namespace}) again, and replay it then"
+                "the function was deleted. Apply function {name} (namespace {namespace}) again, then replay"
             )
         }
         None => {
-            format!("its subscription is gone. Apply subscription {subscription} again, and replay it then")
+            format!("the subscription was deleted. Apply subscription {subscription} again, then replay")
         }
     }
 }

@@ -1,18 +1,19 @@
-//! A function or agent in words: how far it is and why, its last build, what waits for it, what happened lately.
+//! A function or agent: its conditions, last build, pending events and recent events.
 
 use super::{lanes, moment};
 use crate::client::Error;
 use crate::commands::Context;
 use crate::commands::function::Place;
-use crate::function::{conditions, ready, runtime, source, trigger};
+use crate::function::{conditions, ready, runtime, serves, source, trigger};
 use crate::output::{Format, Sheet, Table, cell, number, one_line, text, write_raw};
 use crate::route::Route;
 use crate::time::{self, age_of};
+use klambda_core::namespace;
 use klambda_core::time::Millis;
 use serde_json::Value;
 use std::io::Write;
 
-/// How far back in the log its events are looked for, and how many are shown.
+/// How many positions of the log are searched for events of the function, and how many events are shown.
 const POSITIONS_BACK: u64 = 500;
 const EVENTS_SHOWN: usize = 10;
 const LANES_SHOWN: usize = 10;
@@ -42,8 +43,11 @@ fn facts(item: &Value, now: Millis) -> Sheet {
     sheet.line_opt("Deleting", moment(item, "/metadata/deletionTimestamp", now));
     sheet.line("Phase", cell(item, "/status/phase"));
     let (wanted, seen) = (number(item, "/metadata/generation"), number(item, "/status/observedGeneration"));
-    let behind = if wanted == seen { String::new() } else { format!(" (the status is of {seen})") };
+    let behind = if wanted == seen { String::new() } else { format!(" (status of {seen})") };
     sheet.line("Generation", format!("{wanted}{behind}"));
+    sheet.line_opt("Serves", serves(item).map(|(serves, _)| format!("generation {serves}")));
+    sheet.line_opt("Revision", text(item, "/status/serviceStatus/revision"));
+    sheet.line_opt("Applied by", text(item, "/status/appliedBy"));
     sheet.line("Source", source(item));
     let handler = text(item, "/spec/runtime/handler").map(|handler| format!(", {handler}"));
     sheet.line("Runtime", format!("{}{}", runtime(item), handler.unwrap_or_default()));
@@ -83,11 +87,15 @@ fn write_build(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result
     if build.is_object() {
         let mut sheet = Sheet::default();
         sheet.line("  Job", cell(build, "/jobName"));
-        sheet.line("  Outcome", text(build, "/outcome").unwrap_or_else(|| "not yet".to_owned()));
-        sheet.line("  Tries", number(build, "/attempts"));
+        sheet.line("  Outcome", text(build, "/outcome").unwrap_or_else(|| "pending".to_owned()));
+        sheet.line("  Attempts", number(build, "/attempts"));
         sheet.line_opt("  Started", moment(build, "/startedAt", now));
         sheet.line_opt("  Ended", moment(build, "/completedAt", now));
-        sheet.line_opt("  Next try", moment(build, "/retryAt", now));
+        sheet.line_opt("  Next attempt", moment(build, "/retryAt", now));
+        sheet.line_opt("  Source digest", text(build, "/sourceDigest"));
+        sheet.line_opt("  Git commit", text(build, "/commit"));
+        let is_built = build["outcome"] == "completed";
+        sheet.line_opt("  Artifact digest", text(build, "/hash").filter(|_| is_built));
         sheet.line_opt("  Artifact", text(build, "/imageURI"));
         sheet.line_opt("  Error", text(build, "/error"));
         writeln!(out, "Build:")?;
@@ -95,7 +103,7 @@ fn write_build(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result
     }
     let lines = item["status"]["logLines"].as_array().map_or(&[][..], Vec::as_slice);
     if !lines.is_empty() {
-        writeln!(out, "Last lines:")?;
+        writeln!(out, "Last log lines:")?;
     }
     for line in lines.iter().filter_map(Value::as_str) {
         writeln!(out, "  {}", one_line(line))?;
@@ -103,7 +111,7 @@ fn write_build(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result
     Ok(())
 }
 
-/// What its triggers let through and what became of that.
+/// The deliveries to the function.
 fn write_lanes(context: &mut Context, subscription: &str, now: Millis) -> anyhow::Result<()> {
     let found = match context.client.get(&Route::new(&["subscriptions", subscription])) {
         Ok(found) => found,
@@ -118,7 +126,7 @@ fn write_lanes(context: &mut Context, subscription: &str, now: Millis) -> anyhow
     sheet.line("  Delivered", number(status, "/delivered"));
     sheet.line("  Dead letters", number(status, "/deadLetters"));
     sheet.line("  Lanes", lanes(&status["lanes"]));
-    writeln!(context.out, "Events to it:")?;
+    writeln!(context.out, "Deliveries:")?;
     sheet.write(context.out)?;
     if found["spec"]["ordering"] != "ordered" {
         return Ok(());
@@ -137,14 +145,20 @@ fn write_lanes(context: &mut Context, subscription: &str, now: Millis) -> anyhow
     }
     table.write(context.out, "  ")?;
     if page.more {
-        writeln!(context.out, "  there are more: klambda get lanes --subscription {subscription}")?;
+        let flag = namespace::flag(context.client.namespace());
+        writeln!(context.out, "  there are more: klambda get lanes --subscription {subscription}{flag}")?;
     }
     Ok(())
 }
 
-/// What the platform told of it, as far as it is at the end of the log.
+/// The events of the platform about the function, from the end of the log.
 fn write_events(context: &mut Context, item: &Value, now: Millis) -> anyhow::Result<()> {
-    let status = context.client.get(&Route::new(&["status"]))?;
+    let status = match context.client.get(&Route::new(&["status"])) {
+        Ok(status) => status,
+        // A caller with a role in some namespaces only may not see where the log ends.
+        Err(Error::Problem(problem)) if problem.status == 403 => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
     let after = number(&status, "/positions/last").saturating_sub(POSITIONS_BACK);
     let limit = usize::try_from(POSITIONS_BACK).unwrap_or(usize::MAX);
     let page = context.client.list_from(&Route::new(&["events"]), "after", Some(after), limit)?;
@@ -158,7 +172,7 @@ fn write_events(context: &mut Context, item: &Value, now: Millis) -> anyhow::Res
     if told.is_empty() {
         return Ok(());
     }
-    let mut table = Table::new(&["AGE", "POSITION", "TYPE", "WHAT"]);
+    let mut table = Table::new(&["AGE", "POSITION", "TYPE", "DETAILS"]);
     for found in &told[told.len().saturating_sub(EVENTS_SHOWN)..] {
         let age = age_of(text(found, "/acceptedAt").as_deref(), now);
         table.row(vec![
@@ -168,12 +182,12 @@ fn write_events(context: &mut Context, item: &Value, now: Millis) -> anyhow::Res
             gist(&found["event"]["data"]),
         ]);
     }
-    writeln!(context.out, "Lately:")?;
+    writeln!(context.out, "Recent events:")?;
     table.write(context.out, "  ")?;
     Ok(())
 }
 
-/// The words of an event's data that tell most.
+/// The most useful values of the data.
 fn gist(data: &Value) -> String {
     let words = ["/phase", "/health_status", "/url", "/image_uri", "/error"].iter();
     let words: Vec<String> = words.filter_map(|at| text(data, at)).filter(|word| !word.is_empty()).collect();

@@ -1,17 +1,17 @@
-//! Calls of functions: where they go is asked for, and events in their answers are read.
+//! Calls of functions: the replica is acquired first, and events in responses are read.
 
 use super::super::testing::{Server, Step, delivery};
 use super::super::{Client, Options};
 use crate::engine::Delivery;
 use crate::functions::{Acquired, Functions, Handling, Hold, Lease, Unavailable};
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// One replica that takes a while to start, and counts the leases that are held.
+/// One replica that takes a while to start, and counts the held leases.
 struct Replica {
     address: SocketAddr,
     after: Duration,
@@ -33,7 +33,7 @@ impl Drop for Counted {
 impl Functions for Replica {
     fn acquire(&self, namespace: &str, name: &str) -> Acquired {
         if (namespace, name) != ("default", "hello") {
-            return Acquired::Unavailable(Unavailable { why: "there is none".into(), retry_after_ms: 7 });
+            return Acquired::Unavailable(Unavailable { why: "not found".into(), retry_after_ms: 7 });
         }
         let (address, after) = (self.address.into(), self.after);
         let (held, ended) = (self.held.clone(), self.ended.clone());
@@ -46,7 +46,7 @@ impl Functions for Replica {
 
     fn handle(&self, _: &str, name: &str, delivery: &Delivery) -> Option<Handling> {
         let why = format!("emitted: {}", delivery.is_emitted());
-        (name == "inside").then(|| Box::pin(async { Outcome::Invalid(why) }) as Handling)
+        (name == "inside").then(|| Box::pin(async { CallOutcome::Invalid(why) }) as Handling)
     }
 }
 
@@ -67,7 +67,7 @@ fn answer(head: &str, body: &str) -> Step {
     Step::Say(format!("HTTP/1.1 200 OK\r\n{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
 }
 
-async fn call(options: Options, steps: Vec<Step>) -> Outcome {
+async fn call(options: Options, steps: Vec<Step>) -> CallOutcome {
     let server = Server::start(vec![steps]).await;
     let client = Client::with_functions(options, Arc::new(replica(&server)));
     client.call(&delivery(target("hello"))).await
@@ -82,18 +82,18 @@ async fn a_replica_is_waited_for_held_and_called_again() {
     let client = Client::with_functions(Options::default(), Arc::new(replica));
     for calls in 1..=2 {
         let outcome = client.call(&delivery(target("hello"))).await;
-        assert!(matches!(outcome, Outcome::Status { code: 200, .. }), "{outcome:?}");
+        assert!(matches!(outcome, CallOutcome::Status { code: 200, .. }), "{outcome:?}");
         assert_eq!((held.load(Ordering::SeqCst), ended.load(Ordering::SeqCst)), (0, calls));
     }
     assert_eq!(server.connections(), [0, 0]);
     assert!(server.requests()[0].1.starts_with("POST / HTTP/1.1\r\nhost: default.hello\r\n"));
     let gone = client.call(&delivery(target("gone"))).await;
-    let why = "function default/gone: there is none".to_owned();
-    assert_eq!(gone, Outcome::NotReady { why, retry_after_ms: 7 });
+    let why = "function default/gone: not found".to_owned();
+    assert_eq!(gone, CallOutcome::NotReady { why, retry_after_ms: 7 });
     let inside = client.call(&delivery(target("inside"))).await;
-    assert_eq!(inside, Outcome::Invalid("emitted: false".into()));
+    assert_eq!(inside, CallOutcome::Invalid("emitted: false".into()));
     let nobody = Client::new(Options::default()).call(&delivery(target("hello"))).await;
-    assert!(matches!(nobody, Outcome::NotReady { .. }));
+    assert!(matches!(nobody, CallOutcome::NotReady { .. }));
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn events_in_an_answer_are_read_in_every_mode() {
                 (true, Step::Say(text)) => Step::Spell(text),
                 (_, step) => step,
             };
-            let Outcome::Replied { replies } = call(Options::default(), vec![Step::Request, say]).await
+            let CallOutcome::Replied { replies } = call(Options::default(), vec![Step::Request, say]).await
             else {
                 panic!("{head}: no replies");
             };
@@ -133,23 +133,23 @@ async fn events_in_an_answer_are_read_in_every_mode() {
 }
 
 #[tokio::test]
-async fn events_that_cannot_be_read_are_told() {
+async fn unreadable_reply_events_are_reported() {
     let long = format!(r#"{{"specversion":"1.0","type":"paid","data":"{}"}}"#, "x".repeat(2000));
     let options = Options { replies_bytes_max: 1000, ..Options::default() };
     for (body, expected) in [
         ("{}", "type"),
         (r#"{"specversion":"1.0"}"#, "type"),
         (r#"{"specversion":"1.0","type":"t","id":""}"#, "id"),
-        ("no json", "not an event in JSON"),
+        ("no json", "not a CloudEvent in JSON"),
         (long.as_str(), "longer than 1000 bytes"),
     ] {
         let steps = vec![Step::Request, answer("content-type: application/cloudevents+json", body)];
-        let Outcome::BadReplies(why) = call(options, steps).await else { panic!("{body}: taken") };
+        let CallOutcome::BadReplies(why) = call(options, steps).await else { panic!("{body}: taken") };
         assert!(why.contains(expected), "{body}: {why}");
     }
 }
 
-/// One that runs elsewhere is called by its URL, and is a function all the same.
+/// A remote function is called by its URL and is still a function.
 #[tokio::test]
 async fn events_in_the_answer_of_a_function_elsewhere_are_read() {
     let one = r#"{"specversion":"1.0","type":"paid"}"#;
@@ -158,14 +158,14 @@ async fn events_in_the_answer_of_a_function_elsewhere_are_read() {
     let mut delivery = delivery(json!({ "url": server.url }));
     Arc::make_mut(&mut delivery.document).name = "lambda.default.away".into();
     let outcome = Client::new(Options::default()).call(&delivery).await;
-    assert!(matches!(&outcome, Outcome::Replied { replies } if replies[0].kind == "paid"), "{outcome:?}");
+    assert!(matches!(&outcome, CallOutcome::Replied { replies } if replies[0].kind == "paid"), "{outcome:?}");
 }
 
-/// A target that is no function may say what it likes.
+/// A target that is not a function may send any response.
 #[tokio::test]
 async fn events_in_the_answer_of_another_target_are_not_read() {
     let said = answer("content-type: application/cloudevents+json", "nonsense");
     let server = Server::start(vec![vec![Step::Request, said]]).await;
     let outcome = Client::new(Options::default()).call(&delivery(json!({ "url": server.url }))).await;
-    assert!(matches!(outcome, Outcome::Status { code: 200, .. }), "{outcome:?}");
+    assert!(matches!(outcome, CallOutcome::Status { code: 200, .. }), "{outcome:?}");
 }

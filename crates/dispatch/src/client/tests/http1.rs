@@ -1,4 +1,4 @@
-//! Over plain sockets, against servers that behave, and servers that do not.
+//! Plain HTTP/1.1, against servers that behave and servers that do not.
 
 use crate::client::testing::*;
 use crate::client::{Client, Options};
@@ -6,7 +6,7 @@ use crate::engine::Place;
 use klambda_core::event::{Attribute, Value};
 use klambda_core::ids::LaneNumber;
 use klambda_core::lane::Flag;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use serde_json::json;
 use std::time::{Duration, SystemTime};
 
@@ -27,7 +27,7 @@ async fn a_request_carries_the_event_and_its_place() {
     let place = Place { number: LaneNumber(7), previous_id: Some("é 6%".into()), flag: Flag::Late };
     let document = document(json!({ "url": server.url, "headers": { "x-team": "shop" } }));
     let outcome = client().call(&deliver(&document, &event, Some(place))).await;
-    assert_eq!(outcome, Outcome::Status { code: 200, retry_after_ms: None, detail: String::new() });
+    assert_eq!(outcome, CallOutcome::Status { code: 200, retry_after_ms: None, detail: String::new() });
     let host = server.url.trim_start_matches("http://").split('/').next().expect("a host");
     let expected = [
         "POST /hook?x=1 HTTP/1.1",
@@ -105,7 +105,7 @@ async fn a_connection_that_must_not_be_kept_is_not() {
 
 #[tokio::test]
 async fn a_stale_connection_is_replaced_once() {
-    // Closed and reset after the second request was sent over it.
+    // The server closes or resets the connection after the second request was sent.
     for end in [vec![Step::Bytes(1)], vec![Step::Bytes(1), Step::Reset], vec![Step::Request]] {
         let first = [vec![Step::Request, say(OK)], end].concat();
         let server = Server::start(vec![first, vec![Step::Request, say(OK)]]).await;
@@ -123,7 +123,10 @@ async fn a_target_that_takes_a_call_and_closes_is_not_called_twice() {
     let server = Server::start(vec![first, vec![Step::Request, say(OK)]]).await;
     let (client, delivery) = (client(), delivery(json!({ "url": server.url })));
     assert_eq!(code(&client.call(&delivery).await), 200);
-    assert_eq!(client.call(&delivery).await, Outcome::Broken("closed before the answer".into()));
+    assert_eq!(
+        client.call(&delivery).await,
+        CallOutcome::Broken("connection closed before the response".into())
+    );
     assert_eq!(server.connections(), [0, 0]);
 }
 
@@ -135,7 +138,10 @@ async fn a_new_connection_is_not_replaced() {
     let client = Client::new(Options { stale_ms: 0, ..Options::default() });
     let delivery = delivery(json!({ "url": server.url }));
     assert_eq!(code(&client.call(&delivery).await), 200);
-    assert_eq!(client.call(&delivery).await, Outcome::Broken("closed before the answer".into()));
+    assert_eq!(
+        client.call(&delivery).await,
+        CallOutcome::Broken("connection closed before the response".into())
+    );
     assert_eq!(server.connections(), [0, 0, 1]);
 }
 
@@ -145,7 +151,7 @@ async fn a_used_connection_that_breaks_within_the_answer_is_broken() {
     let server = Server::start(vec![first, vec![Step::Request, say(OK)]]).await;
     let (client, delivery) = (client(), delivery(json!({ "url": server.url })));
     assert_eq!(code(&client.call(&delivery).await), 200);
-    assert!(matches!(client.call(&delivery).await, Outcome::Broken(_)));
+    assert!(matches!(client.call(&delivery).await, CallOutcome::Broken(_)));
     assert_eq!(server.connections(), [0, 0]);
 }
 
@@ -180,7 +186,7 @@ async fn an_oversize_answer_counts_and_costs_its_connection() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_broken() {
+async fn an_invalid_response_is_broken() {
     for steps in [
         vec![Step::Request],
         vec![Step::Request, say("SSH-2.0-OpenSSH_9.6\r\n"), Step::Hang],
@@ -189,18 +195,18 @@ async fn what_is_no_answer_is_broken() {
         vec![Step::Request, Step::Reset],
     ] {
         let outcome = answered(steps.clone()).await;
-        assert!(matches!(outcome, Outcome::Broken(_)), "{steps:?}: {outcome:?}");
+        assert!(matches!(outcome, CallOutcome::Broken(_)), "{steps:?}: {outcome:?}");
     }
 }
 
 #[tokio::test]
-async fn whoever_hangs_times_out() {
+async fn a_target_that_hangs_times_out() {
     let slow = vec![Step::Request, say("HTTP/1.1 200 OK\r\n"), Step::Hang];
     let after_one = vec![Step::Request, say(OK), Step::Request, Step::Hang];
     for script in [vec![Step::Request, Step::Hang], slow, after_one] {
         let calls = script.iter().filter(|step| matches!(step, Step::Request)).count();
         let server = Server::start(vec![script]).await;
-        // Shared with a longer timeout, whose timer must not be waited for.
+        // The connection is shared with a longer timeout, and its timer must not apply here.
         let long = document(json!({ "url": server.url }));
         let short = document_with(json!({ "url": server.url }), json!({ "timeout": "100ms" }));
         let client = client();
@@ -208,7 +214,7 @@ async fn whoever_hangs_times_out() {
             assert_eq!(code(&client.call(&deliver(&long, &event(b"1"), None)).await), 200);
         }
         let began = SystemTime::now();
-        assert_eq!(client.call(&deliver(&short, &event(b"1"), None)).await, Outcome::Timeout);
+        assert_eq!(client.call(&deliver(&short, &event(b"1"), None)).await, CallOutcome::Timeout);
         let took = began.elapsed().expect("time");
         assert!(took >= Duration::from_millis(99) && took < Duration::from_secs(10), "{took:?}");
     }
@@ -221,23 +227,23 @@ async fn a_timer_that_was_set_for_an_earlier_call_does_not_end_a_later_one() {
     let timeout = |timeout: &str| document_with(json!({ "url": server.url }), json!({ "timeout": timeout }));
     assert_eq!(code(&client.call(&deliver(&timeout("700ms"), &event(b"1"), None)).await), 200);
     let began = SystemTime::now();
-    assert_eq!(client.call(&deliver(&timeout("1200ms"), &event(b"1"), None)).await, Outcome::Timeout);
+    assert_eq!(client.call(&deliver(&timeout("1200ms"), &event(b"1"), None)).await, CallOutcome::Timeout);
     assert!(began.elapsed().expect("time") >= Duration::from_millis(1199));
 }
 
 #[tokio::test]
-async fn nobody_there_is_refused() {
+async fn an_unreachable_target_is_refused() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/", closed.local_addr().expect("an address"));
     drop(closed);
     let outcome = client().call(&delivery(json!({ "url": url }))).await;
-    assert!(matches!(outcome, Outcome::Refused(_)), "{outcome:?}");
+    assert!(matches!(outcome, CallOutcome::Refused(_)), "{outcome:?}");
     let outcome = client().call(&delivery(json!({ "url": "http://no-such-host.invalid/" }))).await;
-    assert!(matches!(outcome, Outcome::Refused(_)), "{outcome:?}");
+    assert!(matches!(outcome, CallOutcome::Refused(_)), "{outcome:?}");
 }
 
 #[tokio::test]
-async fn retry_after_and_the_error_are_told() {
+async fn retry_after_and_the_error_are_reported() {
     let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(90));
     let body = "{\n  \"detail\": \"no stock\"\n}";
     for (value, range) in [("3", 3000..=3000), (date.as_str(), 80_000..=90_000)] {
@@ -246,7 +252,7 @@ async fn retry_after_and_the_error_are_told() {
             body.len()
         );
         let outcome = answered(vec![Step::Request, Step::Say(text)]).await;
-        let Outcome::Status { code: 429, retry_after_ms: Some(ms), detail } = outcome else {
+        let CallOutcome::Status { code: 429, retry_after_ms: Some(ms), detail } = outcome else {
             panic!("{outcome:?}")
         };
         assert!(range.contains(&ms), "{ms}");
@@ -276,7 +282,7 @@ async fn headers_come_from_files_and_the_environment() {
     }
     std::fs::remove_file(&file).expect("removed");
     let mut outcome = client.call(&delivery).await;
-    while !matches!(outcome, Outcome::Unusable(_)) {
+    while !matches!(outcome, CallOutcome::Unusable(_)) {
         tokio::time::sleep(Duration::from_millis(20)).await;
         outcome = client.call(&delivery).await;
     }
@@ -294,7 +300,7 @@ async fn a_header_that_cannot_be_had_is_unusable_and_not_shown() {
     {
         let delivery = delivery(json!({ "url": "http://127.0.0.1:1/", "headers": { "x-secret": value } }));
         let outcome = client().call(&delivery).await;
-        let Outcome::Unusable(why) = &outcome else { panic!("{outcome:?}") };
+        let CallOutcome::Unusable(why) = &outcome else { panic!("{outcome:?}") };
         assert!(why.contains("x-secret") && !why.contains("cret\n") && !why.contains("se\n"), "{why}");
     }
 }
@@ -330,7 +336,7 @@ async fn a_success_before_the_end_of_the_request_does_not_count() {
     let large = deliver(&document, &event(data.as_bytes()), None);
     let client = client();
     let outcome = client.call(&large).await;
-    assert_eq!(outcome, Outcome::Broken("a success before the request was sent".into()));
+    assert_eq!(outcome, CallOutcome::Broken("success response before the request was sent".into()));
     assert_eq!(code(&client.call(&large).await), 200);
     assert_eq!(server.connections(), [1]);
 }

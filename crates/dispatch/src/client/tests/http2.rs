@@ -11,7 +11,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use klambda_core::ids::LaneNumber;
 use klambda_core::lane::Flag;
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use serde_json::json;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ struct Seen {
     connections: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
-/// Answers as the path says: `/status/503`, or hangs at `/hang`.
+/// Answers with the status in the path (`/status/503`), or hangs at `/hang`.
 async fn serve(seen: Seen) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -100,12 +100,12 @@ async fn calls_share_a_connection_and_carry_the_event() {
 }
 
 #[tokio::test]
-async fn errors_are_told_and_a_lost_connection_is_replaced() {
+async fn errors_are_reported_and_a_lost_connection_is_replaced() {
     let seen = Seen::default();
     let url = serve(seen.clone()).await;
     let client = Client::new(Options { stale_ms: 0, ..Options::default() });
     let delivery = delivery(target(&url, "/status/503"));
-    let busy = Outcome::Status { code: 503, retry_after_ms: Some(2000), detail: "busy now".into() };
+    let busy = CallOutcome::Status { code: 503, retry_after_ms: Some(2000), detail: "busy now".into() };
     assert_eq!(client.call(&delivery).await, busy);
     seen.connections.lock().expect("connections")[0].abort();
     assert_eq!(client.call(&delivery).await, busy);
@@ -119,18 +119,18 @@ async fn a_connection_on_which_a_call_timed_out_is_not_trusted() {
     let url = serve(seen.clone()).await;
     let client = Client::new(Options::default());
     let hangs = document_with(target(&url, "/hang"), json!({ "timeout": "100ms" }));
-    assert_eq!(client.call(&deliver(&hangs, &event(b"1"), None)).await, Outcome::Timeout);
+    assert_eq!(client.call(&deliver(&hangs, &event(b"1"), None)).await, CallOutcome::Timeout);
     assert_eq!(code(&client.call(&delivery(target(&url, "/status/200"))).await), 200);
     assert_eq!(seen.connections.lock().expect("connections").len(), 2);
 }
 
 #[tokio::test]
-async fn nobody_there_is_refused_and_http1_is_broken() {
+async fn an_unreachable_target_is_refused_and_http1_is_broken() {
     let client = Client::new(Options::default());
     let outcome = client.call(&delivery(target("http://127.0.0.1:1", "/"))).await;
-    assert!(matches!(outcome, Outcome::Refused(_)), "{outcome:?}");
+    assert!(matches!(outcome, CallOutcome::Refused(_)), "{outcome:?}");
     let server =
         Server::start(vec![vec![say("HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")]]).await;
     let outcome = client.call(&delivery(json!({ "url": server.url, "protocol": "h2c" }))).await;
-    assert!(matches!(outcome, Outcome::Broken(_)), "{outcome:?}");
+    assert!(matches!(outcome, CallOutcome::Broken(_)), "{outcome:?}");
 }

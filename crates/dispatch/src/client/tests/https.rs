@@ -1,8 +1,8 @@
-//! TLS with an own authority and a client certificate, and files that change.
+//! TLS with a private authority and a client certificate, and certificate files that change.
 
 use crate::client::testing::*;
 use crate::client::{Client, Options};
-use klambda_core::outcome::Outcome;
+use klambda_core::outcome::CallOutcome;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -24,7 +24,7 @@ fn authority() -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority")
 }
 
-/// Certificate and key, as PEM.
+/// A certificate and its key, as PEM.
 fn issue(authority: &Authority, name: &str) -> (String, String) {
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
@@ -124,7 +124,7 @@ async fn an_own_authority_is_trusted_and_a_client_certificate_shown() {
 }
 
 #[tokio::test]
-async fn who_is_not_trusted_or_lacks_a_file_is_told() {
+async fn missing_trust_and_missing_files_are_reported() {
     let (ours, theirs, folder) = (authority(), authority(), tempfile::tempdir().expect("a folder"));
     let folder = folder.path();
     let server = serve(&theirs).await;
@@ -132,19 +132,19 @@ async fn who_is_not_trusted_or_lacks_a_file_is_told() {
     let call = async || client.call(&delivery(target(&server.url, folder))).await;
 
     let outcome = call().await;
-    assert!(matches!(&outcome, Outcome::Unusable(why) if why.contains("ca.pem")), "{outcome:?}");
+    assert!(matches!(&outcome, CallOutcome::Unusable(why) if why.contains("ca.pem")), "{outcome:?}");
     write(folder, "ca.pem", "nothing");
     let outcome = call().await;
-    assert!(matches!(&outcome, Outcome::Unusable(why) if why.contains("no certificate")), "{outcome:?}");
+    assert!(matches!(&outcome, CallOutcome::Unusable(why) if why.contains("no certificate")), "{outcome:?}");
 
     let (certificate, key) = issue(&ours, "client");
     write(folder, "ca.pem", &ours.pem());
     write(folder, "client.pem", &certificate);
     write(folder, "client.key", &key);
     let outcome = call().await;
-    assert!(matches!(&outcome, Outcome::Broken(why) if why.contains("TLS")), "{outcome:?}");
+    assert!(matches!(&outcome, CallOutcome::Broken(why) if why.contains("TLS")), "{outcome:?}");
 
     write(folder, "ca.pem", &theirs.pem());
     let outcome = call().await;
-    assert!(matches!(&outcome, Outcome::Broken(_)), "their server does not trust our client: {outcome:?}");
+    assert!(matches!(&outcome, CallOutcome::Broken(_)), "the server does not trust the client: {outcome:?}");
 }

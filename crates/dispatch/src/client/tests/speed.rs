@@ -1,4 +1,4 @@
-//! A measurement, not a test: what a call costs, ours and through the HTTP library, in turn.
+//! Measures the CPU cost of a call, with this client and with the HTTP library in turn. Not a test.
 //! `cargo test --release -p klambda-dispatch client::tests::speed -- --ignored --nocapture`
 
 use crate::client::request::Request;
@@ -21,7 +21,7 @@ const DURATION: Duration = Duration::from_secs(1);
 const PAIRS: usize = 7;
 const EVENT_BYTES: usize = 1024;
 
-/// Blocking threads cost the client's thread nothing.
+/// Runs on blocking threads, which cost the client's thread nothing.
 fn serve() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/", listener.local_addr().expect("an address"));
@@ -36,7 +36,7 @@ fn serve() -> String {
 fn answer_all(mut stream: TcpStream) {
     stream.set_nodelay(true).expect("nodelay");
     let mut buffer = [0; 4096];
-    // A request comes in one write, so it is read in one read.
+    // A request is sent in one write, so one read gets all of it.
     while stream.read(&mut buffer).is_ok_and(|length| length > 0) {
         stream.write_all(OK.as_bytes()).expect("written");
     }
@@ -65,7 +65,7 @@ fn calls_per_second() {
         }
         ratios.sort_by(f64::total_cmp);
         println!(
-            "{concurrency:4} connections: the library's CPU per call is {:.2} of ours",
+            "{concurrency:4} connections: CPU per call of the library is {:.2} times ours",
             ratios[PAIRS / 2]
         );
     }
@@ -74,7 +74,7 @@ fn calls_per_second() {
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Ours,
-    /// hyper, without a pool: each caller has its connection.
+    /// hyper without a pool: each caller has its own connection.
     Library,
 }
 
@@ -131,7 +131,7 @@ impl Library {
         Library(sender)
     }
 
-    /// The same request, answer and timeout.
+    /// The same request, response and timeout.
     async fn call(&mut self, client: &Client, delivery: &Delivery) -> u16 {
         let target = &*client.shared.prepared(&delivery.document).expect("a target");
         let own = target.headers.fixed().expect("fixed headers");

@@ -1,10 +1,10 @@
-//! Targets that say more than they were asked for: none of it may acknowledge another event.
+//! Targets that send more than the response to a request. The extra bytes must never acknowledge another event.
 
 use crate::client::testing::*;
 use crate::client::{Call, Caller, Client, Options};
 use bytes::Bytes;
-use klambda_core::address::Address;
-use klambda_core::outcome::Outcome;
+use klambda_core::address::ReplicaAddress;
+use klambda_core::outcome::CallOutcome;
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,8 +15,8 @@ use std::time::Duration;
 const BUSY: &str = "HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A target on a thread of its own, so that a test can wait for it without letting the runtime look at its sockets.
-/// It answers the first request on each connection with `answer`, says `unasked` when told to, and refuses the rest.
+/// A target on its own thread, so that a test can wait for it without letting the runtime poll its sockets. The
+/// target answers the first request with `answer`, sends `unasked` on demand, and answers later requests with 503.
 struct Target {
     address: SocketAddr,
     go_on: Sender<()>,
@@ -34,11 +34,11 @@ impl Target {
             first.set_nodelay(true).expect("nodelay");
             read_one(&mut first);
             first.write_all(answer.as_bytes()).expect("written");
-            told.recv().expect("told");
-            // On this machine what is written has arrived.
+            told.recv().expect("the channel is open");
+            // On loopback, written bytes have arrived.
             first.write_all(unasked.as_bytes()).expect("written");
-            saying.send(()).expect("heard");
-            // One of these carries the second call; the first must not.
+            saying.send(()).expect("the channel is open");
+            // One of these connections carries the second call. It must not be the first.
             thread::spawn(move || answer_busy(first));
             let (second, _) = listener.accept().expect("a connection");
             answer_busy(second);
@@ -47,8 +47,8 @@ impl Target {
     }
 
     fn say_it(&self) {
-        self.go_on.send(()).expect("told");
-        self.said.recv_timeout(PATIENCE).expect("said");
+        self.go_on.send(()).expect("the channel is open");
+        self.said.recv_timeout(PATIENCE).expect("the target has sent its bytes");
     }
 }
 
@@ -60,14 +60,14 @@ fn answer_busy(mut stream: TcpStream) {
     }
 }
 
-/// Requests of this test come in one write.
+/// A request of this test is sent in one write.
 fn read_one(stream: &mut TcpStream) -> bool {
     stream.read(&mut [0; 4096]).is_ok_and(|length| length > 0)
 }
 
 #[tokio::test]
 async fn an_answer_that_lay_in_the_socket_acknowledges_nothing() {
-    // The first pause lets the runtime see what came; the second does not.
+    // With the pause the runtime sees the extra bytes before the second call; without it, it does not.
     for pause in [Some(Duration::from_millis(20)), None] {
         for unasked in [OK, "HTTP/1.1 100 Continue\r\n\r\n", "H", "\r\n"] {
             let target = Target::start(OK.into(), unasked);
@@ -100,7 +100,7 @@ async fn an_answer_in_one_piece_with_the_first_acknowledges_nothing() {
 async fn an_answer_that_lay_in_the_socket_answers_no_invocation() {
     let target = Target::start(OK.into(), OK);
     let caller = Caller::new(Options::default());
-    let address = Address::from(target.address);
+    let address = ReplicaAddress::from(target.address);
     let call = Call { headers: Vec::new(), body: Bytes::from_static(b"hi") };
     assert_eq!(caller.call(&address, &call, PATIENCE).await.expect("an answer").status, 200);
     target.say_it();
@@ -108,7 +108,7 @@ async fn an_answer_that_lay_in_the_socket_answers_no_invocation() {
 }
 
 #[tokio::test]
-async fn whoever_speaks_first_is_not_called() {
+async fn a_target_that_sends_first_is_not_called() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     let connected = TcpStream::connect(address).expect("a connection");
@@ -125,5 +125,5 @@ async fn whoever_speaks_first_is_not_called() {
 async fn interim_answers_without_end_are_broken() {
     let flood = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000);
     let outcome = answered(vec![Step::Request, Step::Say(flood), say(OK)]).await;
-    assert!(matches!(outcome, Outcome::Broken(_)), "{outcome:?}");
+    assert!(matches!(outcome, CallOutcome::Broken(_)), "{outcome:?}");
 }

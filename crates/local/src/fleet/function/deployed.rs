@@ -1,4 +1,4 @@
-//! A version that was deployed, and how it has fared.
+//! A deployed version and its history.
 
 use crate::fleet::failure::{Failure, Reason};
 use crate::fleet::{Restarts, Version};
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 pub struct Deployed {
     pub ordinal: u64,
     pub version: Version,
-    /// How long a replica of it may be silent while it has calls.
+    /// How long a replica may be silent while it has calls.
     pub silence_max: Duration,
-    /// A replica of it has answered, now or once.
+    /// A replica of it has responded at least once.
     pub good: bool,
-    /// It is given up, until it is tried again or something else is deployed.
+    /// It is given up until the next retry or deployment.
     pub failed: bool,
-    /// The last end that nobody had asked for.
+    /// The last unexpected end.
     pub trouble: Option<Arc<Failure>>,
-    /// Ends in a row without an answer between them.
+    /// Number of ends in a row without a response in between.
     pub ends: u32,
-    /// A call kept a replica from starting, it seems: until an answer, calls are given only to those that are up.
+    /// A call seems to have blocked the start of a replica. Until the next response, only replicas that are up receive calls.
     pub only_when_up: bool,
     first_end: Instant,
     pub not_before: Option<Instant>,
@@ -40,9 +40,9 @@ impl Deployed {
         }
     }
 
-    /// Nobody had asked for this end.
+    /// Records an unexpected end.
     pub fn ended(&mut self, failure: Failure, again: bool, answered: bool, restarts: Restarts, now: Instant) {
-        // What has been up before can be again, without the call that may have kept this one from it.
+        // A version that was up before can start again without the call that may have blocked it.
         let kept_from_it = self.good && failure.reason == Reason::NeverAnswered;
         let again = again || kept_from_it;
         self.only_when_up |= kept_from_it;
@@ -60,7 +60,7 @@ impl Deployed {
         self.trouble = Some(Arc::new(if in_a_loop { failure.in_a_loop(self.ends) } else { failure }));
     }
 
-    /// It answered a request: whatever was wrong is over.
+    /// It responded to a request, so any problem is over.
     pub fn answered(&mut self) {
         (self.ends, self.trouble, self.not_before) = (0, None, None);
         self.only_when_up = false;
@@ -71,7 +71,7 @@ impl Deployed {
         self.not_before.filter(|at| *at > now)
     }
 
-    /// Why a caller need not wait.
+    /// Why a caller is rejected immediately.
     pub fn refusal(&self, now: Instant) -> Option<Arc<Failure>> {
         self.startable(now).filter(|_| self.failed).and(self.trouble.clone())
     }

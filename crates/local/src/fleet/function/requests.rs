@@ -1,4 +1,4 @@
-//! Requests of one function: who gets a replica now, who waits, and what happens at their end.
+//! The requests of one function: which get a replica immediately, which wait, and what happens when they end.
 
 use super::{Function, Grant, Waiter};
 use crate::fleet::desk::Desk;
@@ -14,7 +14,7 @@ pub enum Entered {
 }
 
 impl Function {
-    /// A request has come. Where a replica is up and has less than its share, this is a few comparisons.
+    /// A request arrives. If a replica is up and below its target, this takes only a few comparisons.
     pub fn enter(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) -> Result<Entered, Error> {
         if self.deleting {
             return Err(Error::Deleting);
@@ -45,7 +45,7 @@ impl Function {
         Ok(Entered::Queued { ticket: desk.next_ticket, answer, wait })
     }
 
-    /// The replica that is best given a request, and its rank.
+    /// The best replica for a request, and its rank.
     fn pick(&self) -> Option<(usize, (bool, u32))> {
         let deployed = &self.versions[self.route()?];
         let ranked = self.replicas.iter().enumerate();
@@ -56,7 +56,7 @@ impl Function {
     fn take(&mut self, index: usize, shared: &Shared, desk: &mut Desk, now: Instant) -> Grant {
         let replica = &mut self.replicas[index];
         replica.in_flight += 1;
-        let endpoint = replica.endpoint.clone().expect("only what has an address is picked");
+        let endpoint = replica.endpoint.clone().expect("only replicas with an address are picked");
         let grant = Grant { replica: replica.id, endpoint, early: replica.stage == Stage::Starting };
         if replica.in_flight == 1 {
             replica.owes_since = now;
@@ -77,14 +77,14 @@ impl Function {
         }
     }
 
-    /// A caller waits no longer.
+    /// A caller stops waiting.
     pub fn leave(&mut self, ticket: u64) {
         self.waiters.retain(|waiter| waiter.ticket != ticket);
     }
 
     /// A request has ended.
     pub fn release(&mut self, id: u64, answered: bool, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
-        // The replica may have ended before it.
+        // The replica may have stopped first.
         let Some(index) = self.replicas.iter().position(|replica| replica.id == id) else { return };
         let replica = &mut self.replicas[index];
         replica.in_flight -= 1;

@@ -1,4 +1,4 @@
-//! How many replicas of a function there are.
+//! Decides how many replicas a function has.
 
 use super::{Function, starting};
 use crate::fleet::desk::Desk;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl Function {
-    /// Starts what is wanted, ends what is not, and sees to the next time.
+    /// Starts missing replicas, stops surplus ones, and sets the next deadline.
     pub(in crate::fleet) fn look(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
         if self.deleting {
             return;
@@ -24,10 +24,10 @@ impl Function {
         self.doubt_silent(shared, desk, now);
     }
 
-    /// Another function has proven the artifact; where nothing runs, that is enough.
+    /// If another function has shown that the artifact responds and nothing runs here, that is enough.
     fn take_over_proof(&mut self, shared: &Arc<Shared>, desk: &mut Desk) {
         let [deployed] = &mut self.versions[..] else { return };
-        // Not where it has failed here: its environment may be what is wrong.
+        // Not if it has failed here: the environment of this function may be wrong.
         let untried = !deployed.good && deployed.ends == 0 && self.replicas.is_empty();
         if untried && desk.good.contains(&deployed.version.artifact) {
             deployed.good = true;
@@ -35,7 +35,7 @@ impl Function {
         }
     }
 
-    /// Starts replicas of the version that serves, for what is open, what waits and `more`.
+    /// Starts replicas of the serving version for the open requests, the waiting ones and `more`.
     pub(super) fn start_wanted(&mut self, more: u32, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
         let Some(route) = self.route() else { return };
         let ordinal = self.versions[route].ordinal;
@@ -46,7 +46,7 @@ impl Function {
                 self.look_by(later, shared, desk);
                 return;
             }
-            // After a crash one at a time: five that crash together are not five in a row.
+            // After a crash, start one at a time: five replicas that crash together are not five crashes in a row.
             if deployed.ends > 0 && self.live(ordinal) > 0 {
                 return;
             }
@@ -62,7 +62,7 @@ impl Function {
         }
     }
 
-    /// Requests that are open, that wait, and `more`.
+    /// Number of open requests, waiting requests and `more`.
     fn load(&self, ordinal: u64, more: u32) -> u32 {
         let own = self.replicas.iter().filter(|replica| replica.ordinal == ordinal && replica.is_live());
         let open: u32 = own.map(|replica| replica.in_flight).sum();
@@ -76,13 +76,13 @@ impl Function {
         }
         let scaling = &deployed.version.scaling;
         let load = self.load(deployed.ordinal, more);
-        // What has never answered is started to see whether it does.
+        // A version that never responded is started to test it.
         let proof = u32::from(!deployed.good && !deployed.failed);
         let wanted = load.div_ceil(scaling.target_concurrency.max(1)).max(scaling.min_replicas).max(proof);
         wanted.min(scaling.max_replicas.max(1))
     }
 
-    /// Starts one replica of the version that is to follow, for it to prove itself.
+    /// Starts one replica of the successor to test it.
     fn start_follower(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
         let Some(newest) = self.versions.len().checked_sub(1) else { return };
         let deployed = &self.versions[newest];
@@ -95,7 +95,7 @@ impl Function {
         }
     }
 
-    /// Starts a replica, which takes requests from now on if it is a process. False where there may not be more.
+    /// Starts a replica. A process takes requests from now on. Returns false if the limit is reached.
     fn start(&mut self, index: usize, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) -> bool {
         let Some(id) = desk.claim(&self.name) else { return false };
         let version = self.versions[index].version.clone();
@@ -119,7 +119,7 @@ impl Function {
         true
     }
 
-    /// Ends replicas that had nothing to do for long enough, the oldest first.
+    /// Stops replicas that were idle for long enough, oldest first.
     fn end_idle(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
         let Some(route) = self.route() else { return };
         let (ordinal, wanted) = (self.versions[route].ordinal, self.wanted(route, 0));

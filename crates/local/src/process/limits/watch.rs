@@ -1,5 +1,5 @@
-//! Memory by looking at it, for processes that no control group limits: all of them in one walk through `/proc`, ten
-//! times a second while there are any, by one thread.
+//! Watches the memory of processes without a control group: one thread reads all of them from `/proc` ten times a second
+//! while there are any.
 
 use super::super::proc;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -30,7 +30,7 @@ struct State {
 pub(crate) struct Watched {
     pub pid: Pid,
     pub memory_bytes: u64,
-    /// Set when it was ended for its memory.
+    /// Set when the process was killed for its memory use.
     pub ended: Arc<AtomicBool>,
 }
 
@@ -52,20 +52,19 @@ impl Watch {
 }
 
 impl Shared {
-    /// Sleeps while there is nothing to watch; lives as long as the program.
+    /// Sleeps while there is nothing to watch. Lives as long as the program.
     fn run(&self) {
         let page = rustix::param::page_size() as u64;
         let mut state = self.lock();
         loop {
             while state.watched.is_empty() {
-                state = self.wake.wait(state).expect("no one panics while holding it");
+                state = self.wake.wait(state).expect("no panic while holding the lock");
             }
             let all = proc::all();
             for watched in &state.watched {
                 let used = proc::resident_pages(watched.pid.as_raw_nonzero().get(), &all) * page;
                 if used > watched.memory_bytes && !watched.ended.swap(true, Ordering::Relaxed) {
-                    // Under the lock: what has ended is removed from the list within moments, long before its number
-                    // is given out again.
+                    // Under the lock: an ended process is removed from the list within moments, long before its pid is reused.
                     let _ = kill_process_group(watched.pid, Signal::KILL);
                 }
             }
@@ -76,6 +75,6 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no one panics while holding it")
+        self.state.lock().expect("no panic while holding the lock")
     }
 }

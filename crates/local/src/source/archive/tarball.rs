@@ -1,6 +1,6 @@
-//! tar.gz, entry by entry as they are in the file. Long names are read here and not by the library, which would take
-//! as much memory for one as it claims to need. Nothing is skipped: all that is inflated but headers is taken from the
-//! budget, and of headers there are no more than files.
+//! Reads tar.gz entry by entry, in file order. Long names are read here and not by the library, which would allocate as much
+//! memory as a name claims to need. Nothing is skipped: all inflated bytes except headers count toward the budget, and the
+//! number of headers is limited by the number of files.
 
 use super::{Error, Unpacking};
 use crate::source::budget::plain_path;
@@ -12,12 +12,12 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use tar::{Archive, Entry, EntryType, PaxExtensions};
 
-/// Of the records that only describe the entry after them.
+/// Size limit of records that describe the next entry.
 const DESCRIPTION_BYTES_MAX: u64 = 64 << 10;
 
 type TarEntry<'a> = Entry<'a, MultiGzDecoder<BufReader<fs::File>>>;
 
-/// What records before an entry said about it.
+/// Data about an entry from the records before it.
 #[derive(Default)]
 struct Described {
     path: Option<PathBuf>,
@@ -54,12 +54,12 @@ fn unpack_entry(
     let path = plain_path(&path)?;
     let mode = entry.header().mode().map_err(bad)?;
     let is_file = matches!(kind, EntryType::Regular | EntryType::Continuous);
-    // The library would inflate it to find the next entry, uncounted.
+    // The library would inflate it, uncounted, to find the next entry.
     if !is_file && entry.size() != 0 {
-        return Err(Error::UnsafeArchive(format!("{path:?} has content and is no file")));
+        return Err(Error::UnsafeArchive(format!("{path:?} has content but is not a file")));
     }
     match kind {
-        // Some tools write an entry for the folder itself; it is there.
+        // Some tools write an entry for the root folder, which already exists.
         EntryType::Directory => unpacking.folder(&path),
         _ if is_file => unpacking.file(&path, mode, entry),
         EntryType::Symlink | EntryType::Link => {
@@ -67,10 +67,11 @@ fn unpack_entry(
                 Some(target) => Some(target),
                 None => entry.link_name().map_err(bad)?.map(|target| target.into_owned()),
             };
-            let target = target.ok_or_else(|| Error::UnsafeArchive(format!("{path:?} links to nothing")))?;
+            let target =
+                target.ok_or_else(|| Error::UnsafeArchive(format!("link {path:?} has no target")))?;
             link(unpacking, kind, &path, &target)
         }
-        _ => Err(Error::UnsafeArchive(format!("{path:?} is neither file, folder nor link"))),
+        _ => Err(Error::UnsafeArchive(format!("{path:?} is not a file, folder or link"))),
     }
 }
 
@@ -104,10 +105,12 @@ fn pax(bytes: &[u8], described: &mut Described) -> Result<(), Error> {
         match extension.key_bytes() {
             b"path" => described.path = Some(name(extension.value_bytes().to_vec())),
             b"linkpath" => described.link = Some(name(extension.value_bytes().to_vec())),
-            // It would move the start of the next entry away from where its header says.
-            b"size" => return Err(Error::UnsafeArchive("an entry with two sizes".into())),
+            // This would move the start of the next entry away from where the header says.
+            b"size" => return Err(Error::UnsafeArchive("an entry has two sizes".into())),
             key if key.starts_with(b"GNU.sparse") => {
-                return Err(Error::UnsafeArchive("a file with holes; pack without --sparse".into()));
+                return Err(Error::UnsafeArchive(
+                    "sparse files are not supported; create the archive without --sparse".into(),
+                ));
             }
             _ => {}
         }

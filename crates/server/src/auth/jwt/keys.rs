@@ -1,4 +1,4 @@
-//! The public keys of an issuer (JWKS, RFC 7517), each with the algorithms that may be used with it.
+//! The public keys of an issuer (JWKS, RFC 7517), each with its allowed algorithms.
 
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Header};
@@ -10,7 +10,7 @@ pub struct Keys(Vec<Key>);
 pub struct Key {
     id: Option<String>,
     pub key: DecodingKey,
-    /// What the key is for decides. What a token claims about itself is only compared.
+    /// The key determines the algorithms. The algorithm in a token must match.
     pub algorithms: Vec<Algorithm>,
 }
 
@@ -22,20 +22,20 @@ struct Set {
 const KEYS_MAX: usize = 100;
 
 impl Keys {
-    /// Keys of kinds that are not known, are secret, or are not for signatures are passed over.
+    /// Ignores keys of unknown types, secret keys, and keys that are not for signatures.
     pub fn parse(text: &[u8]) -> Result<Keys, String> {
-        let set: Set = serde_json::from_slice(text).map_err(|error| format!("it is no JWKS: {error}"))?;
+        let set: Set = serde_json::from_slice(text).map_err(|error| format!("not a valid JWKS: {error}"))?;
         if set.keys.len() > KEYS_MAX {
-            return Err(format!("it has more than {KEYS_MAX} keys"));
+            return Err(format!("more than {KEYS_MAX} keys"));
         }
         let keys: Vec<Key> = set.keys.into_iter().filter_map(Key::read).collect();
         if keys.is_empty() {
-            return Err("it has no key for signatures with RSA, P-256, P-384 or Ed25519".to_owned());
+            return Err("no key for signatures with RSA, P-256, P-384 or Ed25519".to_owned());
         }
         Ok(Keys(keys))
     }
 
-    /// The key that a token names; one that names none is verified only if there can be no doubt.
+    /// The key that a token names. If it names none, exactly one key must fit.
     pub fn find(&self, header: &Header) -> Option<&Key> {
         let mut fitting = self.0.iter().filter(|key| {
             key.algorithms.contains(&header.alg) && (header.kid.is_none() || header.kid == key.id)
@@ -73,7 +73,7 @@ fn algorithms(parameters: &AlgorithmParameters) -> Vec<Algorithm> {
             EllipticCurve::Ed25519 => vec![EdDSA],
             _ => Vec::new(),
         },
-        // Secrets among them: one that is published is none.
+        // This includes symmetric keys, which are no secret once published.
         _ => Vec::new(),
     }
 }

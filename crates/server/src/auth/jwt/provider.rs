@@ -1,5 +1,5 @@
-//! The cryptography of JWTs by ring, which does that of TLS here, too. It verifies and never signs, and it knows no
-//! algorithm with a shared secret.
+//! JWT cryptography with ring, which also does TLS here. It verifies and never signs, and supports no algorithm with a
+//! shared secret.
 
 use ::ring::signature::{self as ring, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey};
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
@@ -13,7 +13,7 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// For the whole process; a second time changes nothing.
+/// Installs it for the whole process. A second call has no effect.
 pub fn install() {
     let _ = PROVIDER.install_default();
 }
@@ -70,7 +70,7 @@ impl Verifier<Vec<u8>> for ByRing {
     }
 }
 
-/// Some issuers write numbers with leading zeros, which ring refuses.
+/// Some issuers write numbers with leading zeros, which ring rejects.
 fn without_zeros(number: &[u8]) -> &[u8] {
     let start = number.iter().position(|byte| *byte != 0).unwrap_or(number.len());
     &number[start..]

@@ -1,5 +1,5 @@
-//! Where the keys of an issuer come from: a file, or a URL. They are read again while the server runs; keys that cannot be
-//! read leave the old ones as they were.
+//! The source of the keys of an issuer: a file or a URL. Keys are reloaded while the server runs. If that fails, the old keys
+//! stay valid.
 
 use super::Jwt;
 use super::keys::Keys;
@@ -7,23 +7,24 @@ use crate::auth::Access;
 use crate::auth::file::Stamp;
 use crate::config;
 use crate::shutdown::Shutdown;
+use klambda_local::outgoing::{cause, client};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 const BYTES_MAX: usize = 1 << 20;
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
-/// At least this long between two fetches, whoever asks for one, and after one that failed.
+/// Minimum time between two fetches, and after a failed one.
 const PAUSE: Duration = Duration::from_secs(10);
-/// How often a file is looked at.
+/// How often a file is checked.
 const LOOK: Duration = Duration::from_millis(500);
 
 pub enum Source {
     File {
         path: PathBuf,
-        /// Of the file as it was read first.
+        /// The stamp of the file at its first read.
         stamp: Option<Stamp>,
     },
     Url(Url),
@@ -34,17 +35,17 @@ pub struct Url {
     refresh: Duration,
     pub(super) pause: Duration,
     fetched: Mutex<Option<Instant>>,
-    /// A token named a key that is not known.
+    /// A token named an unknown key.
     wanted: Notify,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cannot read the keys of auth.jwt.jwksFile {path}: {source}")]
+    #[error("could not read auth.jwt.jwksFile {path}: {source}")]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("cannot use the keys of auth.jwt.jwksFile {path}: {message}")]
+    #[error("auth.jwt.jwksFile {path} is invalid: {message}")]
     Malformed { path: PathBuf, message: String },
-    #[error("auth.jwt needs jwksFile or jwksUrl")]
+    #[error("set auth.jwt.jwksFile or auth.jwt.jwksUrl")]
     NoSource,
 }
 
@@ -52,7 +53,7 @@ impl Source {
     pub fn open(config: &config::Jwt) -> Result<(Source, Option<Keys>), Error> {
         match (&config.jwks_file, &config.jwks_url) {
             (Some(path), _) => {
-                // The stamp first: a change between the two reads is seen at the next look.
+                // Read the stamp first: a change between the two reads is seen at the next check.
                 let stamp = Stamp::of(path).ok();
                 Ok((Source::File { path: path.clone(), stamp }, Some(read(path)?)))
             }
@@ -73,7 +74,7 @@ impl Source {
         }
     }
 
-    /// For a key that is not known: whether it may be among those that the issuer has now. They are fetched if so.
+    /// For an unknown key: whether the issuer may have it now. If so, the keys are fetched.
     pub fn may_have_news(&self) -> bool {
         match self {
             Source::File { .. } => false,
@@ -124,9 +125,11 @@ pub(super) fn read_again(jwt: &Jwt, path: &Path) {
     match read(path) {
         Ok(keys) => {
             jwt.set_keys(keys);
-            tracing::info!(issuer = jwt.issuer, "Keys of the issuer read.");
+            tracing::info!(issuer = jwt.issuer, "Loaded the keys of the token issuer");
         }
-        Err(error) => tracing::warn!(%error, "Keys of the issuer not usable; the old ones stay valid."),
+        Err(error) => {
+            tracing::warn!(%error, "Could not load the keys of the token issuer; keeping the old keys")
+        }
     }
 }
 
@@ -137,11 +140,15 @@ async fn follow(jwt: &Jwt, url: &Url) {
         let next = match fetched {
             Ok(keys) => {
                 jwt.set_keys(keys);
-                tracing::debug!(issuer = jwt.issuer, "Keys of the issuer fetched.");
+                tracing::debug!(issuer = jwt.issuer, "Fetched the keys of the token issuer");
                 url.refresh
             }
             Err(error) => {
-                tracing::warn!(url = url.url, error, "Could not fetch the keys of the issuer; retrying.");
+                tracing::warn!(
+                    url = url.url,
+                    error,
+                    "Could not fetch the keys of the token issuer; retrying"
+                );
                 url.pause
             }
         };
@@ -160,35 +167,17 @@ impl Url {
 }
 
 async fn fetch(url: &str) -> Result<Vec<u8>, String> {
-    let told = |error: reqwest::Error| {
-        let mut cause: &dyn std::error::Error = &error;
-        while let Some(deeper) = cause.source() {
-            cause = deeper;
-        }
-        cause.to_string()
-    };
+    let told = |error: reqwest::Error| cause(&error);
     let mut response = client()?.get(url).timeout(FETCH_TIMEOUT).send().await.map_err(told)?;
     if response.status() != http::StatusCode::OK {
-        return Err(format!("it answers {}", response.status()));
+        return Err(format!("the response status is {}", response.status()));
     }
     let mut text = Vec::new();
     while let Some(piece) = response.chunk().await.map_err(told)? {
         if text.len() + piece.len() > BYTES_MAX {
-            return Err(format!("its answer is longer than {BYTES_MAX} bytes"));
+            return Err(format!("the response is longer than {BYTES_MAX} bytes"));
         }
         text.extend_from_slice(&piece);
     }
     Ok(text)
-}
-
-fn client() -> Result<&'static reqwest::Client, String> {
-    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
-    if let Some(client) = CLIENT.get() {
-        return Ok(client);
-    }
-    // The client takes what does its cryptography from the process; whoever was first has set the same.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let built = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
-    let client = built.map_err(|error| format!("no client can be made: {error}"))?;
-    Ok(CLIENT.get_or_init(|| client))
 }

@@ -1,4 +1,4 @@
-//! What is taken for a token of the issuer, and what is not. The keys are made here.
+//! Valid and invalid tokens of an issuer, with keys generated here.
 
 use super::*;
 use crate::auth::Access;
@@ -97,7 +97,7 @@ fn open(keys: &str) -> Jwt {
 fn refusal(jwt: &Jwt, token: &str) -> Unknown {
     assert!(!token.starts_with("eyJ") || Jwt::is_like(token.as_bytes()));
     let refused = jwt.who(token.as_bytes()).unwrap_err();
-    assert_eq!(jwt.who(token.as_bytes()).unwrap_err(), refused, "what was refused is not remembered");
+    assert_eq!(jwt.who(token.as_bytes()).unwrap_err(), refused, "a rejected token is not remembered");
     refused
 }
 
@@ -112,7 +112,7 @@ fn the_claims_say_who_it_is() {
             (&*who.name, who.grant.to_string().as_str()),
             ("jwt/ada", "operator in namespace billing, shop")
         );
-        assert!(Arc::ptr_eq(&who, &jwt.who(token.as_bytes()).unwrap()), "it is verified once");
+        assert!(Arc::ptr_eq(&who, &jwt.who(token.as_bytes()).unwrap()), "a token is verified once");
     }
     for (namespaces, expected) in [(json!("*"), "all namespaces"), (json!("shop"), "namespace shop")] {
         let who = jwt.who(first.sign(&with("klambda/namespaces", namespaces)).as_bytes()).unwrap();
@@ -174,7 +174,7 @@ fn only_a_key_of_the_issuer_counts_and_only_for_its_own_algorithm() {
     let good = issuer.sign(&claims());
     assert!(jwt.who(good.as_bytes()).is_ok());
 
-    let Pair::P256(pair) = &issuer.pair else { unreachable!() };
+    let Pair::P256(pair) = &issuer.pair else { unreachable!("this issuer has a P-256 key") };
     let public = pair.public_key().as_ref().to_vec();
     let hmac = |secret: &[u8], kid: &str| {
         let key = ::ring::hmac::Key::new(::ring::hmac::HMAC_SHA256, secret);
@@ -209,7 +209,7 @@ fn only_a_key_of_the_issuer_counts_and_only_for_its_own_algorithm() {
         let refused = refusal(&jwt, &token);
         assert!(matches!(refused, Unknown::Refused(_)), "{what}: {refused:?}");
     }
-    // Without an id there must be one key only that fits.
+    // Without a key id, exactly one key must fit.
     assert!(jwt.who(issuer.sign_as(&json!({"alg": "ES256"}), &claims()).as_bytes()).is_ok());
     let two = open(&jwks(&[&issuer, &Issuer::p256("d")]));
     assert!(two.who(issuer.sign_as(&json!({"alg": "ES256"}), &claims()).as_bytes()).is_err());
@@ -246,8 +246,8 @@ fn rsa() {
 #[test]
 fn sets_without_a_usable_key_are_refused() {
     for (keys, part) in [
-        ("", "no JWKS"),
-        ("{}", "no JWKS"),
+        ("", "not a valid JWKS"),
+        ("{}", "not a valid JWKS"),
         (r#"{"keys": []}"#, "no key"),
         (r#"{"keys": [{"kty": "oct", "k": "c2VjcmV0"}, {"kty": "new"}]}"#, "no key"),
     ] {
@@ -265,7 +265,9 @@ async fn eventually(what: &str, holds: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), waited).await.unwrap_or_else(|_| panic!("never: {what}"));
+    tokio::time::timeout(Duration::from_secs(20), waited)
+        .await
+        .unwrap_or_else(|_| panic!("timed out: {what}"));
 }
 
 fn follow(jwt: Jwt) -> (Arc<Access>, Shutdown) {
@@ -297,7 +299,7 @@ async fn keys_of_a_file_are_rotated_and_a_broken_file_changes_nothing() {
     assert_eq!(access.who(None).unwrap_err(), Unknown::NoToken);
     replace(&file, &jwks(&[&new]));
     eventually("the new key is known", || knows(&access, &by_new).is_ok()).await;
-    assert!(knows(&access, &by_old).is_err(), "what the old key verified is forgotten");
+    assert!(knows(&access, &by_old).is_err(), "tokens of the old key are forgotten");
     replace(&file, "{");
     source::read_again(access.jwt().unwrap(), &file);
     assert!(knows(&access, &by_new).is_ok());
@@ -327,7 +329,7 @@ async fn keys_of_a_url_are_fetched_and_stay_if_that_fails() {
     let Source::Url(source) = &mut jwt.source else { panic!("not a URL") };
     source.pause = Duration::from_millis(20);
     let (by_old, by_new) = (old.sign(&claims()), new.sign(&claims()));
-    assert_eq!(jwt.who(by_old.as_bytes()).unwrap_err(), Unknown::NoKeys, "nobody can tell yet");
+    assert_eq!(jwt.who(by_old.as_bytes()).unwrap_err(), Unknown::NoKeys, "the keys are not fetched yet");
     let (access, shutdown) = follow(jwt);
     eventually("the keys are fetched", || knows(&access, &by_old).is_ok()).await;
 
@@ -337,10 +339,10 @@ async fn keys_of_a_url_are_fetched_and_stay_if_that_fails() {
         let _ = knows(&access, &by_new);
         asked_for.load(Ordering::Relaxed) > before + 1
     };
-    eventually("they are asked for again", is_asked_again).await;
-    assert!(knows(&access, &by_old).is_ok(), "the old keys stay");
+    eventually("the keys are fetched again", is_asked_again).await;
+    assert!(knows(&access, &by_old).is_ok(), "the old keys stay valid");
 
-    // A token with an unknown key is the sign that there are new ones.
+    // A token with an unknown key triggers a fetch.
     *answers.write().unwrap() = (200, jwks(&[&new]));
     eventually("the new key is known", || knows(&access, &by_new).is_ok()).await;
     assert!(knows(&access, &by_old).is_err());

@@ -64,7 +64,7 @@ fn wait(klambda: &Klambda, name: &str, is_so: impl Fn(&Value) -> bool) -> anyhow
             return Ok(());
         }
         if status["phase"] == "Failed" || Instant::now() > deadline {
-            bail!("the function {name} came to this: {status}");
+            bail!("function {name} is not ready: {status}");
         }
         interrupt::sleep(Duration::from_millis(10))?;
     }
@@ -82,7 +82,7 @@ fn languages(rig: &crate::bench::rig::Rig) -> anyhow::Result<(Vec<Bare>, String)
         }
     }
     if found.is_empty() {
-        bail!("neither Node.js nor Python nor Go is on this machine");
+        bail!("this benchmark needs Node.js, Python or Go; none is installed");
     }
     let left_out = match missing.as_slice() {
         [] => String::new(),

@@ -1,0 +1,219 @@
+//! What `get` asks the server for, and how the answers are filtered and sorted.
+
+use super::Group;
+use crate::args::{Filter, Get};
+use crate::client::Client;
+use crate::commands::for_each;
+use crate::exit::Usage;
+use crate::jsonpath::Path;
+use crate::kind::{Kind, compare};
+use crate::labels::Selector;
+use crate::resource::{self, Resource, Wanted};
+use crate::route::Route;
+use serde_json::Value;
+
+pub struct Query {
+    lists: Vec<List>,
+    named: Vec<Resource>,
+    source: Option<String>,
+    labels: Option<Selector>,
+    sort_by: Option<String>,
+}
+
+/// One list of the server.
+struct List {
+    kind: Kind,
+    route: Route,
+    /// The parameter that takes `next` of the last page.
+    cursor: &'static str,
+    after: Option<u64>,
+    limit: usize,
+}
+
+impl Query {
+    pub fn new(args: &Get) -> Result<Query, Usage> {
+        let Targets { kinds, named, lanes_of } = targets(args)?;
+        let of_named = named.iter().map(|one| one.kind);
+        let asked: Vec<Kind> = kinds.iter().copied().chain(of_named).collect();
+        check_flags(args, &asked)?;
+        let lists = kinds.into_iter().map(|kind| list(args, kind, lanes_of.as_deref())).collect();
+        let source = args.events.source.clone();
+        let query =
+            Query { lists, named, source, labels: args.selector.clone(), sort_by: args.sort_by.clone() };
+        asked.iter().try_for_each(|kind| query.check_order(*kind))?;
+        Ok(query)
+    }
+
+    pub fn simple(kind: Kind, named: Vec<Resource>, limit: usize) -> Query {
+        let list = List { kind, route: kind.route(), cursor: "cursor", after: None, limit };
+        let lists = if named.is_empty() { vec![list] } else { Vec::new() };
+        Query { lists, named, source: None, labels: None, sort_by: None }
+    }
+
+    /// Everything at this route.
+    pub fn list(kind: Kind, route: Route) -> Query {
+        let mut query = Query::simple(kind, Vec::new(), 0);
+        query.lists.iter_mut().for_each(|list| list.route = route.clone());
+        query
+    }
+
+    pub fn dead_letters(filter: &Filter, limit: usize) -> Query {
+        let mut query = Query::simple(Kind::DeadLetter, Vec::new(), limit);
+        query.lists.iter_mut().for_each(|list| list.route = filtered(list.route.clone(), filter));
+        query
+    }
+
+    /// One resource by name: printed by itself, not as a list.
+    pub fn is_single(&self) -> bool {
+        self.lists.is_empty() && self.named.len() == 1
+    }
+
+    pub fn kinds(&self) -> impl Iterator<Item = Kind> {
+        self.lists.iter().map(|list| list.kind).chain(self.named.iter().map(|one| one.kind))
+    }
+
+    /// What was found, and the last failure.
+    pub fn fetch(&self, client: &Client) -> (Vec<Group>, Option<anyhow::Error>) {
+        let mut groups: Vec<Group> = Vec::new();
+        let lists = for_each(&self.lists, |list| {
+            let page = client.list_from(&list.route, list.cursor, list.after, list.limit)?;
+            groups.push(Group { kind: list.kind, items: page.items, more: page.more });
+            Ok(())
+        });
+        let named = for_each(&self.named, |one| {
+            let route =
+                one.route().query_opt("source", self.source.as_ref().filter(|_| one.kind == Kind::Event));
+            put(&mut groups, one.kind, client.get(&route)?);
+            Ok(())
+        });
+        groups.iter_mut().for_each(|group| self.arrange(group));
+        (groups, lists.and(named).err())
+    }
+
+    fn arrange(&self, group: &mut Group) {
+        if let Some(labels) = &self.labels {
+            group.items.retain(|item| labels.takes(&item["metadata"]["labels"]));
+        }
+        let Some(by) = &self.sort_by else { return };
+        match (group.kind.order_by(by), Path::parse(by)) {
+            (Some(order), _) => group.items.sort_by(order),
+            (None, Ok(path)) => group.items.sort_by(|a, b| {
+                let first = |item| path.find(item).first().copied();
+                compare(first(a), first(b))
+            }),
+            (None, Err(_)) => {}
+        }
+    }
+
+    /// A word is a column. What begins like a path is one.
+    fn check_order(&self, kind: Kind) -> Result<(), Usage> {
+        let Some(by) = &self.sort_by else { return Ok(()) };
+        if by.starts_with(['.', '$', '{', '[']) {
+            return Path::parse(by).map(|_| ()).map_err(|fault| Usage(format!("--sort-by: {fault}")));
+        }
+        match kind.order_by(by) {
+            Some(_) => Ok(()),
+            None => {
+                let columns = kind.column_names().join(", ").to_lowercase();
+                Err(Usage(format!("--sort-by: {} have no column {by:?}; columns: {columns}", kind.plural())))
+            }
+        }
+    }
+}
+
+struct Targets {
+    kinds: Vec<Kind>,
+    named: Vec<Resource>,
+    /// The subscription whose lanes are listed.
+    lanes_of: Option<String>,
+}
+
+fn targets(args: &Get) -> Result<Targets, Usage> {
+    let lanes_of = args.filter.subscription.clone();
+    let named = match resource::parse(&args.resources)? {
+        Wanted::Kinds(kinds) => return Ok(Targets { kinds, named: Vec::new(), lanes_of }),
+        Wanted::Named(named) => named,
+    };
+    let keyless = named.iter().find(|one| one.kind == Kind::Lane && one.lane().is_none());
+    match (keyless, named.len()) {
+        // `get lane orders` lists the lanes of the subscription.
+        (Some(lane), 1) if lanes_of.is_none() => {
+            Ok(Targets { kinds: vec![Kind::Lane], lanes_of: Some(lane.name.clone()), named: Vec::new() })
+        }
+        (Some(lane), _) => Err(Usage(format!("{lane}: the key is missing; use lane/SUBSCRIPTION/KEY"))),
+        (None, _) => Ok(Targets { kinds: Vec::new(), named, lanes_of }),
+    }
+}
+
+fn list(args: &Get, kind: Kind, subscription: Option<&str>) -> List {
+    let route = match kind {
+        Kind::Lane => kind
+            .route()
+            .query_opt("subscription", subscription)
+            .query_opt("state", args.lanes.state.as_ref())
+            .query_opt("sort", args.lanes.sort.as_ref()),
+        Kind::DeadLetter => filtered(kind.route(), &args.filter),
+        Kind::Event => kind
+            .route()
+            .query_opt("type", args.filter.event_type.as_ref())
+            .query_opt("order", args.events.after.is_none().then_some("desc")),
+        _ => kind.route(),
+    };
+    // Pages of events follow each other by position.
+    let cursor = match (kind, args.events.after) {
+        (Kind::Event, Some(_)) => "after",
+        (Kind::Event, None) => "before",
+        _ => "cursor",
+    };
+    List { kind, route, cursor, after: args.events.after, limit: args.limit.limit }
+}
+
+pub fn filtered(route: Route, filter: &Filter) -> Route {
+    route
+        .query_opt("subscription", filter.subscription.as_ref())
+        .query_opt("key", filter.key.as_ref())
+        .query_opt("type", filter.event_type.as_ref())
+        .query_opt("reason", filter.reason.as_ref())
+        .query_opt("since", filter.since.as_ref().map(|moment| &moment.0))
+        .query_opt("until", filter.until.as_ref().map(|moment| &moment.0))
+}
+
+fn put(groups: &mut Vec<Group>, kind: Kind, item: Value) {
+    match groups.iter_mut().find(|group| group.kind == kind) {
+        Some(group) => group.items.push(item),
+        None => groups.push(Group { kind, items: vec![item], more: false }),
+    }
+}
+
+/// A flag that does not apply to a type is an error: ignored, it would list too much.
+fn check_flags(args: &Get, asked: &[Kind]) -> Result<(), Usage> {
+    use Kind::{Agent, DeadLetter, Event, Function, Lane};
+    let (filter, lanes, events) = (&args.filter, &args.lanes, &args.events);
+    let flags: [(&str, bool, &[Kind]); 11] = [
+        ("-l", args.selector.is_some(), &[Function, Agent]),
+        ("--subscription", filter.subscription.is_some(), &[Lane, DeadLetter]),
+        ("--key", filter.key.is_some(), &[DeadLetter]),
+        ("--type", filter.event_type.is_some(), &[DeadLetter, Event]),
+        ("--reason", filter.reason.is_some(), &[DeadLetter]),
+        ("--since", filter.since.is_some(), &[DeadLetter]),
+        ("--until", filter.until.is_some(), &[DeadLetter]),
+        ("--state", lanes.state.is_some(), &[Lane]),
+        ("--sort", lanes.sort.is_some(), &[Lane]),
+        ("--source", events.source.is_some(), &[Event]),
+        ("--after", events.after.is_some(), &[Event]),
+    ];
+    for (flag, _, kinds) in flags.into_iter().filter(|(_, is_given, _)| *is_given) {
+        let Some(other) = asked.iter().find(|kind| !kinds.contains(kind)) else { continue };
+        let kinds: Vec<&str> = kinds.iter().map(|kind| kind.plural()).collect();
+        let why = if flag == "-l" { "have no labels" } else { "have no such filter" };
+        return Err(Usage(format!(
+            "{flag}: {} {why}; it works with {}",
+            other.plural(),
+            kinds.join(" and ")
+        )));
+    }
+    match asked.contains(&Event) && args.watch {
+        true => Err(Usage("events are not watched with get; use klambda event tail".to_owned())),
+        false => Ok(()),
+    }
+}
