@@ -142,6 +142,8 @@ pub enum Command {
     Backup(Backup),
     /// Verify order and completeness of a data folder
     Check(Check),
+    /// Check whether this version can open a data folder
+    UpgradeCheck(UpgradeCheck),
     /// Measure throughput and latency on this machine
     Bench(bench::Args),
     /// Watch ordering, a failure and a replay in one minute

@@ -39,7 +39,20 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 }
 
 pub fn print(error: &anyhow::Error) {
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", without_os_codes(&format!("{error:#}")));
+}
+
+/// Removes ` (os error 2)` and the like: the words before it say the same.
+fn without_os_codes(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((code, rest)) if code.bytes().all(|byte| byte.is_ascii_digit()) => plain.push_str(rest),
+            _ => plain.extend([" (os error ", part]),
+        }
+    }
+    plain
 }
 
 pub fn code(error: &anyhow::Error) -> u8 {

@@ -29,7 +29,7 @@ use klambda_store::inspect;
 use klambda_store::log::{self, Options};
 use klambda_store::manifest::{self, Manifest};
 use klambda_store::record::Record;
-use klambda_store::recovery::Checkpoint;
+use klambda_store::recovery::{self, Checkpoint};
 use klambda_store::segment::Segment;
 use klambda_store::table::{self, Table};
 use ledger::Ledger;
@@ -194,22 +194,37 @@ fn decode(body: &[u8]) -> Result<Record<'_>, String> {
     Ok(record)
 }
 
-/// Opens the folder as a server would, and compares its state with the ledger.
-fn compare_state(disk: Arc<dyn Disk>, ledger: Ledger, report: &mut Report, findings: &mut Findings) {
+/// Opens the folder as a server would, but changes nothing: the engine's changes stay in memory.
+pub fn open(disk: Arc<dyn Disk>) -> Result<(Engine, recovery::Report), Failure> {
     let config = Config {
         log: Options { segment_bytes: 1 << 20, reserve_bytes: 0, tail_bytes: 1 << 20 },
         ..Config::default()
     };
     // The clock is that of the last record, so no timer expires during the check.
-    let opened = Engine::open(Arc::new(Overlay::new(disk)), config, Millis::ZERO, [0; 16]);
-    let compared: Result<(), Failure> = match opened {
+    Engine::open(Arc::new(Overlay::new(disk)), config, Millis::ZERO, [0; 16])
+}
+
+/// Compares the state that a server would have with the ledger.
+fn compare_state(disk: Arc<dyn Disk>, ledger: Ledger, report: &mut Report, findings: &mut Findings) {
+    let compared: Result<(), Failure> = match open(disk) {
         Ok((engine, _)) => {
             findings.name_subscriptions(engine.subscriptions.values().map(|s| (s.id, s.name().to_owned())));
+            find_namespaces(&engine, findings);
             compare::compare(&engine, ledger, report, findings)
         }
         Err(failure) => Err(failure),
     };
     if let Err(failure) = compared {
         findings.add(ProblemKind::State, None, format!("the server cannot open this folder: {failure}"));
+    }
+}
+
+/// Lanes and events belong to subscriptions, so each subscription must belong to an existing namespace.
+fn find_namespaces(engine: &Engine, findings: &mut Findings) {
+    for subscription in engine.subscriptions.values() {
+        if engine.namespace_name(subscription.namespace).is_none() {
+            let text = "it belongs to a namespace that does not exist".to_owned();
+            findings.add(ProblemKind::State, Some(subscription.id), text);
+        }
     }
 }

@@ -44,6 +44,8 @@ pub mod telemetry;
 pub mod tls;
 mod tokens;
 
+pub use secrets::check as secret_check;
+
 pub use config::Config;
 pub use frontend::{Error, Frontend};
 pub use problem::Problem;

@@ -46,17 +46,23 @@ impl RealDisk {
         RealDisk::take(folder, false)
     }
 
+    /// Read-only and without the lock, so a running server may change files at any time. Only for files that are
+    /// replaced as a whole, such as the manifest.
+    pub fn unlocked(folder: &Path) -> Result<RealDisk, Error> {
+        RealDisk::new(folder, false, None)
+    }
+
     fn take(folder: &Path, writable: bool) -> Result<RealDisk, Error> {
-        let failed = |source| io_error(folder, source);
-        let handle = fs::File::open(folder).map_err(failed)?;
+        // A missing folder is the first error to report.
+        fs::metadata(folder).map_err(|source| io_error(folder, source))?;
         let lock = if writable { Some(take_lock(folder)?) } else { share_lock(folder)? };
-        Ok(RealDisk {
-            folder: folder.to_owned(),
-            handle,
-            writable,
-            names_failed: AtomicBool::new(false),
-            _lock: lock,
-        })
+        RealDisk::new(folder, writable, lock)
+    }
+
+    fn new(folder: &Path, writable: bool, lock: Option<fs::File>) -> Result<RealDisk, Error> {
+        let handle = fs::File::open(folder).map_err(|source| io_error(folder, source))?;
+        let names_failed = AtomicBool::new(false);
+        Ok(RealDisk { folder: folder.to_owned(), handle, writable, names_failed, _lock: lock })
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -22,6 +22,7 @@ const GROUPS: [(&str, &[&str]); 3] = [
             "context",
             "backup",
             "check",
+            "upgrade-check",
             "bench",
             "demo",
         ],
@@ -58,7 +59,7 @@ fn groups(command: &clap::Command) -> String {
         let _ = writeln!(text, "{title}:");
         for name in names {
             let about = command.find_subcommand(name).and_then(clap::Command::get_about);
-            let _ = writeln!(text, "  {name:<14}{}", about.map(ToString::to_string).unwrap_or_default());
+            let _ = writeln!(text, "  {name:<15}{}", about.map(ToString::to_string).unwrap_or_default());
         }
         text.push('\n');
     }

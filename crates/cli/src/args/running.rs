@@ -236,6 +236,23 @@ pub struct Check {
     /// Data folder of a stopped server, or a copy of it
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
+    /// Key file of secrets [default: secrets.key in the folder]
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exits with 0 if this version can open the folder. Changes nothing. If a server uses the folder, \
+only the format and the key file are checked."
+)]
+pub struct UpgradeCheck {
+    /// Data folder
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Key file of secrets [default: secrets.key in the folder]
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

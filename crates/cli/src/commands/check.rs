@@ -6,7 +6,8 @@ use crate::output::{Format, Sheet, bytes, counted, one_line, write_raw};
 use crate::progress;
 use anyhow::{Context as _, anyhow, bail};
 use indicatif::ProgressBar;
-use klambda_dispatch::check::{self, Progress, Report, Stage};
+use klambda_dispatch::check::{self, ProblemKind, Progress, Report, Stage};
+use klambda_server::secret_check::Keys;
 use klambda_store::real_disk::{Error, RealDisk};
 use std::io::Write;
 use std::sync::Arc;
@@ -25,11 +26,23 @@ pub fn run(out: &mut dyn Write, format: Format, args: &Check) -> anyhow::Result<
         other => other.map_err(|error| anyhow!("{error}"))?,
     };
     let bar = progress::reading();
-    let checked = check::check(Arc::new(disk), &mut |progress| show(&bar, progress));
+    let disk: Arc<RealDisk> = Arc::new(disk);
+    let keys = Keys::read(&args.folder, args.key_file.as_deref())?;
+    let checked = check::check(disk.clone(), &mut |progress| show(&bar, progress));
     drop(bar);
-    let report = checked.with_context(|| args.folder.display().to_string())?;
-    if !write_raw(out, format, &serde_json::to_value(&report)?)? {
-        print(out, &report)?;
+    let mut report = checked.with_context(|| args.folder.display().to_string())?;
+    // A folder that a server cannot open is a problem of the report already.
+    let secrets = check::open(disk).ok().map(|(engine, _)| keys.check(&engine)).transpose()?;
+    let secrets = secrets.unwrap_or_default();
+    let unreadable = secrets.unreadable.iter().filter(|_| !keys.is_empty());
+    for text in secrets.damaged.iter().chain(unreadable) {
+        report.problems.add(ProblemKind::Secret, text.clone());
+    }
+    let mut json = serde_json::to_value(&report)?;
+    json["secrets"] = secrets.secrets.into();
+    if !write_raw(out, format, &json)? {
+        let unchecked = if keys.is_empty() && secrets.secrets > 0 { ", not opened: no key file" } else { "" };
+        print(out, &report, &format!("{}{unchecked}", secrets.secrets))?;
     }
     match report.problems.count {
         0 => Ok(()),
@@ -49,8 +62,8 @@ fn show(bar: &ProgressBar, progress: Progress) {
     }
 }
 
-fn print(out: &mut dyn Write, report: &Report) -> anyhow::Result<()> {
-    sheet(report).write(out)?;
+fn print(out: &mut dyn Write, report: &Report, secrets: &str) -> anyhow::Result<()> {
+    sheet(report, secrets).write(out)?;
     for problem in &report.problems.listed {
         writeln!(out, "{}", one_line(&problem.text))?;
     }
@@ -68,7 +81,7 @@ fn problems(count: u64) -> String {
     counted(count, "problem")
 }
 
-fn sheet(report: &Report) -> Sheet {
+fn sheet(report: &Report, secrets: &str) -> Sheet {
     let mut sheet = Sheet::default();
     sheet.line("Segments", format!("{}, {}", report.segments, bytes(report.bytes)));
     sheet.line("Tables", format!("{}, {}", report.tables, bytes(report.table_bytes)));
@@ -76,6 +89,7 @@ fn sheet(report: &Report) -> Sheet {
     sheet.line("Records", report.records);
     sheet.line("Events", report.events);
     sheet.line("Subscriptions", report.subscriptions);
+    sheet.line("Secrets", secrets);
     sheet.line("Lanes touched", report.lanes);
     sheet.line("Delivered", report.delivered);
     sheet.line("Waiting", report.waiting);
@@ -113,7 +127,7 @@ mod tests {
 
     fn checked(folder: &std::path::Path, format: Format) -> (String, anyhow::Result<()>) {
         let mut out = Vec::new();
-        let result = run(&mut out, format, &Check { folder: folder.to_owned() });
+        let result = run(&mut out, format, &Check { folder: folder.to_owned(), key_file: None });
         (String::from_utf8(out).expect("text"), result)
     }
 

@@ -33,6 +33,7 @@ mod subscription;
 mod tail;
 mod token;
 mod top;
+mod upgrade_check;
 mod version;
 mod wait;
 mod why;
@@ -103,6 +104,7 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Context(action) => context::run(out, &cli.global, action),
         Command::Backup(args) => backup::run(&mut context(out)?, args),
         Command::Check(args) => check::run(out, cli.global.output, args),
+        Command::UpgradeCheck(args) => upgrade_check::run(out, cli.global.output, args),
         Command::Bench(args) => run_bench(args, cli.global.output),
         Command::Demo(args) => demo::run(out, args),
         Command::Config => config::run(out),

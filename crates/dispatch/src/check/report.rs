@@ -55,6 +55,16 @@ pub struct Problems {
     pub listed: Vec<Problem>,
 }
 
+impl Problems {
+    /// Adds what was found outside the log and the tables.
+    pub fn add(&mut self, kind: ProblemKind, text: String) {
+        self.count += 1;
+        if self.listed.len() < LISTED_MAX {
+            self.listed.push(Problem { kind, text });
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
@@ -73,6 +83,8 @@ pub enum ProblemKind {
     Unaccounted,
     /// The log and the tables do not form a consistent state.
     State,
+    /// A secret that cannot be read.
+    Secret,
 }
 
 impl Report {
