@@ -145,7 +145,8 @@ impl Control {
         if let Some(other) = known.filter(|known| known.kind != kind) {
             return Err(exists(other));
         }
-        let Written { mut resource, change } = write::apply(known, document, Form::Body(kind), self.birth())?;
+        let written = write::apply(known, document, Form::Body(kind), self.birth())?;
+        let Written { mut resource, change } = self.look_into_folder(written).await;
         sized(&mut resource, known)?;
         if change == Change::Created {
             let (control, namespace) = (self.clone(), name.namespace().to_owned());

@@ -41,11 +41,27 @@ pub(crate) struct Namespace {
     pub intake: Intake,
 }
 
-/// The number of events accepted in the current second. Kept in memory only.
+/// A token bucket that holds the events of one second at most. Kept in memory only.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Intake {
-    second: u64,
-    events: u64,
+    /// Events that may come in now, in thousandths.
+    room: u64,
+    /// `None` until the first event, when the bucket is full.
+    filled_at: Option<Millis>,
+}
+
+impl Intake {
+    fn admits(&mut self, events_per_second: u64, now: Millis) -> bool {
+        const EVENT: u64 = 1000;
+        let full = events_per_second.saturating_mul(EVENT);
+        // A rate per second is the same number of thousandths per millisecond.
+        let added = |since: Millis| now.since(since).saturating_mul(events_per_second);
+        self.room = self.filled_at.map_or(full, |at| self.room.saturating_add(added(at)).min(full));
+        self.filled_at = Some(now);
+        let is_admitted = self.room >= EVENT;
+        self.room -= if is_admitted { EVENT } else { 0 };
+        is_admitted
+    }
 }
 
 /// The stored form of a namespace.
@@ -120,15 +136,9 @@ impl Namespace {
         Document { name: self.name.clone(), limits: self.limits }
     }
 
-    /// True if one more event is within the rate limit. Every request is counted.
+    /// True if one more event is within the rate limit.
     pub fn admits(&mut self, now: Millis) -> bool {
-        let Some(max) = self.limits.events_per_second else { return true };
-        let second = now.0 / 1000;
-        if self.intake.second != second {
-            self.intake = Intake { second, events: 0 };
-        }
-        self.intake.events += 1;
-        self.intake.events <= max
+        self.limits.events_per_second.is_none_or(|max| self.intake.admits(max, now))
     }
 }
 

@@ -360,9 +360,13 @@ impl Engine {
         };
         // Tried on a copy first, because a logged step must be applicable.
         if let (Some(resident), Some(subscription)) = (self.lanes.get(slot), self.subscriptions.get(id)) {
-            let mut lane = resident.lane.clone();
-            lane.apply(input, &subscription.policy, self.now, &mut Vec::new())
+            let (mut lane, mut actions) = (resident.lane.clone(), Vec::new());
+            lane.apply(input, &subscription.policy, self.now, &mut actions)
                 .map_err(|refused| Refused::Conflict(format!("lane {key:?} of {name}: {refused}")))?;
+            // Otherwise, one client could push all other entries out of the audit log.
+            if lane == resident.lane && actions.is_empty() {
+                self.scratch.audit = None;
+            }
         }
         self.step_lane(id, key, step)?;
         let purged = (action == LaneAction::Purge).then_some(events);

@@ -78,9 +78,11 @@ impl KeyRing {
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut text = Zeroizing::new(String::from(
             "# The keys that encrypt the secrets of a klambda server. The first one is in use.\n\
-             # Secrets cannot be read without them: keep a copy, apart from the backups.\n",
+             # Secrets cannot be read without them: keep a copy, apart from the backups. Old keys open old backups.\n",
         ));
         for key in &self.keys {
+            // The id, by which messages name the key.
+            let _ = writeln!(*text, "# key {}", key.id);
             text.push_str(&Zeroizing::new(BASE64_STANDARD.encode(key.bytes())));
             text.push('\n');
         }
@@ -115,11 +117,9 @@ impl KeyRing {
         KeyRing { keys: self.keys.iter().chain(others).cloned().collect() }
     }
 
-    /// The first key and those that are still in use.
-    pub fn without_unused(&self, used: &BTreeSet<String>) -> KeyRing {
-        let keys = self.keys.iter().enumerate();
-        let kept = keys.filter(|(index, key)| *index == 0 || used.contains(&key.id));
-        KeyRing { keys: kept.map(|(_, key)| key.clone()).collect() }
+    /// The ids of the keys behind the first that are not among the used ones.
+    pub fn unused(&self, used: &BTreeSet<String>) -> Vec<String> {
+        self.keys.iter().skip(1).map(|key| key.id.clone()).filter(|id| !used.contains(id)).collect()
     }
 }
 
@@ -170,11 +170,10 @@ mod tests {
     }
 
     #[test]
-    fn only_unused_keys_go() {
+    fn unused_keys_are_named() {
         let ring = KeyRing::default().with_first(key(1)).with_first(key(2)).with_first(key(3));
         let used = BTreeSet::from([key(1).id().to_owned()]);
-        let left = ring.without_unused(&used);
-        assert_eq!(left.keys.iter().map(EncryptionKey::id).collect::<Vec<_>>(), [key(3).id(), key(1).id()]);
+        assert_eq!(ring.unused(&used), [key(2).id()]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::{
 };
 use Need::{In, List, Public, Server, Somewhere};
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{DefaultBodyLimit, Request};
 use axum::handler::Handler;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -186,7 +186,8 @@ pub fn router(gate: Gate) -> Router {
         }
     }
     let watched = watched.route_layer(from_fn_with_state(gate.clone(), watch::pass));
-    routed.merge(watched).with_state(gate)
+    // Every body was read before, under the limit of the configuration. axum's own limit would answer in plain text.
+    routed.merge(watched).layer(DefaultBodyLimit::disable()).with_state(gate)
 }
 
 /// Checks whether the request is allowed. If so, handles it and adds an audit entry for its changes.

@@ -1,6 +1,7 @@
 //! `/api/v1/secrets`: values that functions use and that no answer shows.
 
 mod body;
+pub mod check;
 mod rekey;
 pub mod vault;
 mod writes;
@@ -13,7 +14,7 @@ use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use body::Asked;
 use bytes::Bytes;
-use http::{StatusCode, Uri, header};
+use http::{HeaderMap, StatusCode, Uri, header};
 use klambda_core::time::Millis;
 use klambda_dispatch::documents::{self, Expected, Write};
 use klambda_dispatch::views::Time;
@@ -64,10 +65,12 @@ pub async fn put(
     uri: Uri,
     namespace: Namespace,
     Path(name): Path<String>,
+    headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    write(api, namespace, name, Asked::read(&body, true)?).await
+    let only_new = headers.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == b"*");
+    write(api, namespace, name, Asked::read(&body, true)?, only_new).await
 }
 
 pub async fn patch(
@@ -78,18 +81,24 @@ pub async fn patch(
     body: Bytes,
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    write(api, namespace, name, Asked::read(&body, false)?).await
+    write(api, namespace, name, Asked::read(&body, false)?, false).await
 }
 
-async fn write(api: Api, namespace: Namespace, name: String, asked: Asked) -> Result<Response, Problem> {
+async fn write(
+    api: Api,
+    namespace: Namespace,
+    name: String,
+    asked: Asked,
+    only_new: bool,
+) -> Result<Response, Problem> {
     check_name(&name)?;
     let stored = api.secrets.vault.fetch(&namespace, &name).await.ok().flatten();
-    if stored.is_some_and(|stored| asked.is_met_by(&stored)) {
+    if !only_new && stored.is_some_and(|stored| asked.is_met_by(&stored)) {
         return Ok(written(shown(&api, &namespace, &name)?, "unchanged").into_response());
     }
     let asked = Arc::new(asked);
     let put = loop {
-        match write_once(&api, &namespace, &name, Arc::clone(&asked)).await? {
+        match write_once(&api, &namespace, &name, Arc::clone(&asked), only_new).await? {
             Put::Outdated => {}
             done => break done,
         }
@@ -108,7 +117,13 @@ fn written(mut answer: Value, change: &str) -> Json<Value> {
 }
 
 /// Seals on a thread that may wait, then stores.
-async fn write_once(api: &Api, namespace: &str, name: &str, asked: Arc<Asked>) -> Result<Put, Problem> {
+async fn write_once(
+    api: &Api,
+    namespace: &str,
+    name: &str,
+    asked: Arc<Asked>,
+    only_new: bool,
+) -> Result<Put, Problem> {
     let (vault, control) = (Arc::clone(&api.secrets.vault), api.control.clone());
     let (namespace, name) = (namespace.to_owned(), name.to_owned());
     let (own, place) = (Arc::clone(&vault), (namespace.clone(), name.clone()));
@@ -119,6 +134,9 @@ async fn write_once(api: &Api, namespace: &str, name: &str, asked: Arc<Asked>) -
     });
     let Some(change) = sealing.await?? else { return Err(Problem::internal("there is no key to seal with")) };
     let stored = api.command(move |engine| {
+        if only_new && vault.known(&namespace, &name).is_some() {
+            return Err(Error::Exists { namespace, name });
+        }
         let put = vault.put(engine, &namespace, &name, change)?;
         control.secret_changed(&namespace, &name);
         Ok::<_, Error>(put)
@@ -258,7 +276,8 @@ impl From<Error> for Problem {
             Error::Limit(_) => Problem::limit_reached(detail),
             Error::Invalid(klambda_secrets::Refused::TooLarge(_)) => Problem::too_large(detail),
             Error::Invalid(_) => Problem::invalid_body(detail),
-            Error::Damaged { .. } => Problem::conflict(detail),
+            Error::Damaged { .. } | Error::KeyGone { .. } => Problem::conflict(detail),
+            Error::Exists { .. } => Problem::exists(detail),
             Error::Namespace(refused) => refused.into(),
             Error::Store(documents::Error::Refused(refused)) => refused.into(),
             Error::Store(documents::Error::Conflict { .. }) => Problem::conflict(detail),
@@ -271,7 +290,9 @@ impl From<Error> for Problem {
 impl From<RekeyError> for Problem {
     fn from(error: RekeyError) -> Problem {
         match error {
-            RekeyError::UnderWay | RekeyError::OneInVariable => Problem::conflict(error.to_string()),
+            RekeyError::UnderWay | RekeyError::OneInVariable | RekeyError::TooManyKeys => {
+                Problem::conflict(error.to_string())
+            }
             RekeyError::Vault(error) => error.into(),
             RekeyError::Stopped(_) => Problem::shutting_down(error.to_string()),
         }

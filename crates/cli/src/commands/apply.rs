@@ -9,7 +9,7 @@ use crate::kind::Kind;
 use crate::output::{Format, one_line, write_raw};
 use crate::route::Route;
 use anyhow::Context as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::Instant;
 
 pub fn run(context: &mut Context, args: &Apply) -> anyhow::Result<()> {
@@ -72,7 +72,14 @@ pub fn dry_run(context: &Context, manifest: &Manifest, discard: bool) -> anyhow:
     let route = manifest.route().query("dryRun", true);
     let route = route.query_opt("apply", manifest.kind.runs_code().then_some(true));
     let route = route.query_opt("discard", (discard && manifest.kind == Kind::Subscription).then_some(true));
-    Ok(context.client.put(&route, &manifest.document)?.body)
+    match context.client.put(&route, &manifest.document) {
+        Ok(answer) => Ok(answer.body),
+        Err(Error::Problem(problem)) if problem.status == 404 && manifest.has_own_namespace => {
+            eprintln!("{}: not validated, because its namespace does not exist yet", manifest.resource());
+            Ok(json!({ "change": "created", "document": manifest.document }))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The server merges the document with the last applied one and the live one.

@@ -11,6 +11,8 @@ use std::io::Write;
 
 pub fn run(out: &mut dyn Write, global: &Global, action: &ContextCommand) -> anyhow::Result<()> {
     let folder = Folder::of_user().ok_or_else(Folder::missing)?;
+    let changes = !matches!(action, ContextCommand::List | ContextCommand::Show { .. });
+    let _lock = changes.then(|| folder.lock()).transpose()?;
     let contexts = folder.read()?;
     match action {
         ContextCommand::Add(args) => add(out, &folder, contexts, global, args),

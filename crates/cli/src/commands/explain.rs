@@ -134,6 +134,7 @@ fn bounds(schema: &Value) -> Option<String> {
         .map(|all| format!("one of {}", all.iter().map(shown).collect::<Vec<_>>().join(", ")));
     let (min, max) = (schema.get("minimum"), schema.get("maximum"));
     let range = match (min, max) {
+        (Some(min), Some(max)) if min == max => Some(format!("only {}", shown(min))),
         (Some(min), Some(max)) => Some(format!("{} to {}", shown(min), shown(max))),
         (Some(min), None) => Some(format!("at least {}", shown(min))),
         (None, Some(max)) => Some(format!("at most {}", shown(max))),

@@ -20,6 +20,11 @@ pub fn read(paths: &[PathBuf], namespace: Option<&str>) -> Result<Vec<Manifest>,
             manifests.push(manifest(document, namespace).map_err(|error| Usage::file(&file, &error))?);
         }
     }
+    let namespaces: Vec<String> =
+        manifests.iter().filter(|one| one.kind == Kind::Namespace).map(|one| one.name.clone()).collect();
+    for manifest in manifests.iter_mut().filter(|one| one.kind != Kind::Namespace) {
+        manifest.has_own_namespace = namespaces.contains(&manifest.namespace);
+    }
     match manifests.is_empty() {
         true => Err(Usage("the files contain no documents".to_owned())),
         false => Ok(manifests),
@@ -33,6 +38,8 @@ pub struct Manifest {
     pub namespace: String,
     pub name: String,
     pub document: Value,
+    /// Whether the files also contain its namespace.
+    pub has_own_namespace: bool,
 }
 
 impl Manifest {
@@ -72,7 +79,7 @@ pub fn manifest(mut document: Value, given: Option<&str>) -> Result<Manifest, St
         }
         (written, given) => written.or(given).unwrap_or("default").to_owned(),
     };
-    Ok(Manifest { kind, namespace, name, document })
+    Ok(Manifest { kind, namespace, name, document, has_own_namespace: false })
 }
 
 fn kind(word: Option<&str>) -> Result<Kind, String> {

@@ -168,6 +168,16 @@ fn rekey(context: &mut Context) -> anyhow::Result<()> {
     }
     let secrets = counted(number(&report, "/resealed"), "secret");
     writeln!(context.out, "{secrets} encrypted with the new key {}", cell(&report, "/key"))?;
+    let unused: Vec<&str> =
+        report["unusedKeys"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if !unused.is_empty() {
+        let keys = if unused.len() == 1 { "key" } else { "keys" };
+        writeln!(
+            context.out,
+            "kept for old backups: {keys} {}; to remove a key, delete its line from the key file and restart the server",
+            unused.join(", ")
+        )?;
+    }
     for name in report["unreadable"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         context.out.flush()?;
         eprintln!("warning: {name} cannot be read, because its encryption key is missing: set it again");

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 pub struct Folder(PathBuf);
 
 const FILE: &str = "contexts.yaml";
+const LOCK: &str = "contexts.lock";
 const TOKENS: &str = "tokens";
 const ONLY_OWNER: u32 = 0o700;
 
@@ -25,6 +26,17 @@ impl Folder {
 
     pub fn missing() -> Usage {
         Usage("no folder for contexts: set KLAMBDA_CONFIG_DIR or HOME".to_owned())
+    }
+
+    /// Held while the list is read, changed and written, so that commands at the same time do not lose entries.
+    pub fn lock(&self) -> anyhow::Result<File> {
+        let lock = || -> io::Result<File> {
+            DirBuilder::new().recursive(true).mode(ONLY_OWNER).create(&self.0)?;
+            let file = File::options().write(true).create(true).truncate(false).open(self.0.join(LOCK))?;
+            file.lock()?;
+            Ok(file)
+        };
+        lock().with_context(|| self.0.join(LOCK).display().to_string())
     }
 
     pub fn read(&self) -> anyhow::Result<Contexts> {

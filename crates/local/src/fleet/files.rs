@@ -1,9 +1,9 @@
 //! Secrets as files: written into a folder of the replica before it starts, and removed with it.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
@@ -31,17 +31,36 @@ pub struct Written {
     folder: PathBuf,
 }
 
+/// Who reads the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// A process of our own user.
+    Process,
+    /// An image, which may run as any user. The folder above has mode 0700, so other users of this machine cannot reach
+    /// the files; in the container the folder itself is mounted.
+    Container,
+}
+
 impl Files {
-    pub fn write(&self, folder: PathBuf) -> io::Result<Written> {
-        make_folder(&folder)?;
+    pub fn write(&self, folder: PathBuf, reader: Reader) -> io::Result<Written> {
+        let (folder_mode, file_mode) = match reader {
+            Reader::Process => (0o700, 0o600),
+            Reader::Container => (0o755, 0o644),
+        };
+        if let Some(parent) = folder.parent() {
+            DirBuilder::new().mode(0o700).recursive(true).create(parent)?;
+        }
+        make(&folder, folder_mode)?;
         let written = Written { folder };
         for secret in &self.secrets {
             let own = written.folder.join(&secret.secret);
-            make_folder(&own)?;
+            make(&own, folder_mode)?;
             for (key, value) in &secret.files {
                 let mut file =
                     OpenOptions::new().write(true).create_new(true).mode(0o600).open(own.join(key))?;
                 file.write_all(value)?;
+                // Not affected by the umask.
+                file.set_permissions(Permissions::from_mode(file_mode))?;
             }
         }
         Ok(written)
@@ -75,8 +94,9 @@ impl fmt::Debug for Files {
     }
 }
 
-fn make_folder(folder: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).recursive(true).create(folder)
+fn make(folder: &Path, mode: u32) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
+    fs::set_permissions(folder, Permissions::from_mode(mode))
 }
 
 #[cfg(test)]
@@ -94,7 +114,7 @@ mod tests {
             files: vec![("cert.pem".into(), value)],
         };
         let files = Files { secrets: vec![tls] };
-        let written = files.write(home.path().join("secrets/7")).unwrap();
+        let written = files.write(home.path().join("secrets/7"), Reader::Process).unwrap();
         let file = written.folder().join("tls/cert.pem");
         assert_eq!(fs::read(&file).unwrap(), b"hush");
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
@@ -104,5 +124,10 @@ mod tests {
         assert_eq!(format!("{files:?}"), "[\"tls\"]");
         drop(written);
         assert!(!home.path().join("secrets/7").exists());
+
+        let written = files.write(home.path().join("secrets/8"), Reader::Container).unwrap();
+        let file = written.folder().join("tls/cert.pem");
+        let modes = [file.as_path(), written.folder(), &home.path().join("secrets")].map(mode);
+        assert_eq!(modes, [0o644, 0o755, 0o700], "readable in the container, not on this machine");
     }
 }

@@ -1,7 +1,7 @@
 //! The life of one local replica: started, health-checked, watched, stopped.
 
 use super::failure::{End, LAST_LINES, Reason};
-use super::files::{Files, IN_CONTAINER, VARIABLE, Written};
+use super::files::{Files, IN_CONTAINER, Reader, VARIABLE, Written};
 use super::probe::{self, Expect};
 use super::replica::Order;
 use super::{Endpoint, Run, Shared};
@@ -111,7 +111,7 @@ impl Life {
         command: Arc<process::Command>,
     ) -> io::Result<(Arc<process::Command>, Option<Written>)> {
         let Some(files) = &command.files else { return Ok((command, None)) };
-        let written = self.write(files.clone()).await?;
+        let written = self.write(files.clone(), Reader::Process).await?;
         let mut own = process::Command::clone(&command);
         own.environment.push((VARIABLE.to_owned(), written.folder().to_string_lossy().into_owned()));
         Ok((Arc::new(own), Some(written)))
@@ -120,15 +120,15 @@ impl Life {
     async fn with_mounts(&self, image: &Image) -> io::Result<(Image, Option<Written>)> {
         let mut own = image.clone();
         let Some(files) = &image.files else { return Ok((own, None)) };
-        let written = self.write(files.clone()).await?;
+        let written = self.write(files.clone(), Reader::Container).await?;
         own.mounts = files.mounts(&written);
         own.environment.push((VARIABLE.to_owned(), IN_CONTAINER.to_owned()));
         Ok((own, Some(written)))
     }
 
-    async fn write(&self, files: Arc<Files>) -> io::Result<Written> {
+    async fn write(&self, files: Arc<Files>, reader: Reader) -> io::Result<Written> {
         let folder = self.shared.options.secrets().join(self.replica.to_string());
-        tokio::task::spawn_blocking(move || files.write(folder)).await.map_err(io::Error::other)?
+        tokio::task::spawn_blocking(move || files.write(folder, reader)).await.map_err(io::Error::other)?
     }
 
     /// Watches a process from its start to its end.

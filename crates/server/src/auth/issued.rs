@@ -122,21 +122,27 @@ impl Issued {
     // ---- steps of the engine ------------------------------------------------------------------------------
 
     pub fn create(&self, engine: &mut Engine, token: Token) -> Result<(), Refused> {
-        let (exists, count) = {
+        let (exists, count, expired) = {
             let table = self.read();
-            (table.by_name.contains_key(&token.name), table.by_name.len())
+            (table.by_name.contains_key(&token.name), table.by_name.len(), table.expired(self.clock.now()))
         };
         if exists {
             return Err(Refused::Exists(token.name));
         }
-        if count >= self.tokens_max {
-            return Err(Refused::Limit(count));
-        }
+        // Expired tokens do not count: one of them makes room.
+        let replaced = match count >= self.tokens_max {
+            true => Some(expired.ok_or(Refused::Limit(count))?),
+            false => None,
+        };
         if let Namespaces::Named(names) = &token.grant.namespaces {
             names.iter().try_for_each(|name| engine.namespace_id(name).map(drop))?;
         }
-        engine.put_documents(&[write(&token.name, Some(token.encode()))], &[])?;
-        self.write().insert(Entry::new(token));
+        let mut writes = vec![write(&token.name, Some(token.encode()))];
+        writes.extend(replaced.iter().map(|name| write(name, None)));
+        engine.put_documents(&writes, &[])?;
+        let mut table = self.write();
+        replaced.iter().for_each(|name| table.remove(name));
+        table.insert(Entry::new(token));
         Ok(())
     }
 
@@ -151,12 +157,11 @@ impl Issued {
     }
 
     pub fn delete(&self, engine: &mut Engine, name: &str) -> Result<(), Refused> {
-        let found = self.read().by_name.get(name).cloned();
-        let entry = found.ok_or_else(|| Refused::NotFound(name.to_owned()))?;
+        if !self.read().by_name.contains_key(name) {
+            return Err(Refused::NotFound(name.to_owned()));
+        }
         engine.put_documents(&[write(name, None)], &[])?;
-        let mut table = self.write();
-        table.by_name.remove(name);
-        table.by_hash.remove(&entry.token.hash);
+        self.write().remove(name);
         Ok(())
     }
 
@@ -200,6 +205,18 @@ fn write(name: &str, content: Option<Vec<u8>>) -> Write {
 }
 
 impl Table {
+    fn remove(&mut self, name: &str) {
+        if let Some(entry) = self.by_name.remove(name) {
+            self.by_hash.remove(&entry.token.hash);
+        }
+    }
+
+    /// The token that expired first, if one has expired.
+    fn expired(&self, now: Millis) -> Option<String> {
+        let expired = self.by_name.values().map(|entry| &entry.token).filter(|token| token.is_expired(now));
+        expired.min_by_key(|token| token.expires).map(|token| token.name.clone())
+    }
+
     fn insert(&mut self, entry: Entry) {
         let entry = Arc::new(entry);
         self.by_hash.insert(entry.token.hash, Arc::clone(&entry));

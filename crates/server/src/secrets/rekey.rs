@@ -2,10 +2,11 @@
 //!
 //! 1. The key file gets a new first key and keeps the old ones.
 //! 2. Every secret is sealed again, some in each step of the engine.
-//! 3. Keys that no secret uses any more leave the key file.
 //!
-//! A crash at any point leaves a file whose keys open every secret. A start that finds several keys in the file
-//! continues with the second step.
+//! Old keys stay in the file, because a backup may need them. The report names those that no secret uses.
+//!
+//! A crash at any point leaves a file whose keys open every secret. A start that finds secrets with an old key continues
+//! with the second step.
 //!
 //! **Invariant:** a write is stored only if its values are sealed with the first key at that moment ([`Vault::put`]). So no
 //! secret gets an old key after the second step has passed it.
@@ -16,7 +17,6 @@ use klambda_dispatch::documents::{self, Expected, Write};
 use klambda_dispatch::runner::{Handle, Stopped};
 use klambda_secrets::{EncryptionKey, KeyRing, Known, NoRandomness, Secret};
 use serde::Serialize;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -24,6 +24,8 @@ const PAGE: usize = 16;
 /// What one step of the engine writes at most, unless a single secret is larger.
 const STEP_BYTES_MAX: usize = 2 << 20;
 const NAMED_MAX: usize = 100;
+/// Maximum number of keys in the key file.
+const RING_MAX: usize = 100;
 
 /// What a change of keys came to.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
@@ -33,6 +35,9 @@ pub struct Report {
     pub key: String,
     /// Secrets that were sealed again.
     pub resealed: usize,
+    /// The ids of keys that no secret uses. They are kept for backups.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unused_keys: Vec<String>,
     /// Secrets that could not be opened, as `NAMESPACE/NAME`; the first of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<String>,
@@ -48,6 +53,10 @@ pub enum RekeyError {
         vault::VARIABLE
     )]
     OneInVariable,
+    #[error(
+        "the key file has {RING_MAX} keys: remove keys that no backup needs, restart the server, and run this again"
+    )]
+    TooManyKeys,
     #[error(transparent)]
     Vault(#[from] Error),
     #[error(transparent)]
@@ -75,6 +84,9 @@ impl Vault {
             Origin::File(file) => {
                 // Somebody may have added keys to the file since the start.
                 let ring = ring.joined(&file.read().map_err(Error::from)?);
+                if ring.len() >= RING_MAX {
+                    return Err(RekeyError::TooManyKeys);
+                }
                 let ring = ring.with_first(EncryptionKey::random().map_err(Error::from)?);
                 file.write(&ring).map_err(Error::from)?;
                 self.set_ring(ring);
@@ -87,10 +99,13 @@ impl Vault {
 
     /// Whether a change of keys was begun and not finished.
     pub fn is_rekey_open(&self) -> bool {
-        matches!(self.origin(), Origin::File(_)) && self.ring().len() > 1
+        let ring = self.ring();
+        let is_old =
+            |id: &String| ring.first().is_some_and(|first| first.id() != id) && ring.get(id).is_some();
+        matches!(self.origin(), Origin::File(_)) && self.used_keys().iter().any(is_old)
     }
 
-    /// The second and the third step.
+    /// The second step.
     pub async fn finish_rekey(self: Arc<Self>, handle: &Handle) -> Result<Report, RekeyError> {
         let ring = self.ring();
         let Some(first) = ring.first() else { return Ok(Report::default()) };
@@ -106,11 +121,9 @@ impl Vault {
                 after = Some(last);
             }
         }
-        let vault = Arc::clone(&self);
         // The answer comes when all changes so far are durable, so no crash brings back a secret that needs an old key.
-        let used = handle.command(move |_| vault.used_keys()).await?;
-        let dropping = tokio::task::spawn_blocking(move || self.drop_unused(&used));
-        dropping.await.map_err(|_| Stopped)??;
+        let used = handle.command(move |_| self.used_keys()).await?;
+        report.unused_keys = ring.unused(&used);
         Ok(report)
     }
 
@@ -138,17 +151,6 @@ impl Vault {
             }
         }
         Ok(true)
-    }
-
-    fn drop_unused(&self, used: &BTreeSet<String>) -> Result<(), Error> {
-        let Origin::File(file) = self.origin() else { return Ok(()) };
-        let ring = self.ring();
-        let left = ring.without_unused(used);
-        if left.len() < ring.len() {
-            file.write(&left)?;
-            self.set_ring(left);
-        }
-        Ok(())
     }
 }
 

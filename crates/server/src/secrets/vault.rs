@@ -13,6 +13,7 @@ use klambda_secrets::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
@@ -59,21 +60,7 @@ pub enum OpenError {
 impl Vault {
     /// Reads the keys.
     pub fn open(config: &Config) -> Result<Vault, OpenError> {
-        let variable =
-            std::env::var(VARIABLE).ok().filter(|keys| !keys.trim().is_empty()).map(Zeroizing::new);
-        let named = config.secrets.key_file.as_ref();
-        let (ring, origin) = match (variable, named) {
-            (Some(_), Some(_)) => return Err(OpenError::Twice),
-            (Some(keys), None) => {
-                // Several keys fit on the one line of a variable.
-                let lines = Zeroizing::new(keys.replace([',', ' '], "\n"));
-                (KeyRing::parse(&lines).map_err(OpenError::Variable)?, Origin::Variable)
-            }
-            (None, named) => {
-                let file = KeyFile::new(named.cloned().unwrap_or_else(|| config.data.join(KEY_FILE)));
-                (file.read()?, Origin::File(file))
-            }
-        };
+        let (ring, origin) = read_keys(&config.data, config.secrets.key_file.as_deref())?;
         Ok(Vault {
             table: RwLock::default(),
             ring: RwLock::new(Arc::new(ring)),
@@ -139,8 +126,12 @@ impl Vault {
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.ring();
         let Origin::File(file) = &self.origin else { return Ok(known) };
-        if !known.is_empty() {
-            return Ok(known);
+        if let Some(first) = known.first() {
+            // A secret that is stored without its key on disk would be lost with the next restart.
+            return match file.read()?.get(first.id()) {
+                Some(_) => Ok(known),
+                None => Err(Error::KeyGone { file: file.path().to_owned(), key: first.id().to_owned() }),
+            };
         }
         // Perhaps somebody put the file back since the start.
         let mut ring = file.read()?;
@@ -213,6 +204,23 @@ impl Vault {
         let secret = Secret::decode(&found.content).map_err(|why| why.to_string())?;
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         Ok(Some(Stored { namespace, name, secret, ring: self.ring() }))
+    }
+}
+
+/// The keys of a data folder; `named` is the file that the configuration names.
+pub fn read_keys(data: &Path, named: Option<&Path>) -> Result<(KeyRing, Origin), OpenError> {
+    let variable = std::env::var(VARIABLE).ok().filter(|keys| !keys.trim().is_empty()).map(Zeroizing::new);
+    match (variable, named) {
+        (Some(_), Some(_)) => Err(OpenError::Twice),
+        (Some(keys), None) => {
+            // Several keys fit on the one line of a variable.
+            let lines = Zeroizing::new(keys.replace([',', ' '], "\n"));
+            Ok((KeyRing::parse(&lines).map_err(OpenError::Variable)?, Origin::Variable))
+        }
+        (None, named) => {
+            let file = KeyFile::new(named.map_or_else(|| data.join(KEY_FILE), Path::to_owned));
+            Ok((file.read()?, Origin::File(file)))
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use klambda_dispatch::Engine;
 use klambda_dispatch::documents::{self, Expected, Write};
 use klambda_dispatch::operate;
 use klambda_secrets::{Change, EncryptionKey, KeyFileError, NoRandomness, Secret};
+use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -20,6 +21,14 @@ pub enum Error {
     Namespace(#[from] operate::Refused),
     #[error(transparent)]
     Store(#[from] documents::Error),
+    #[error(
+        "the key file {} is missing or does not have the key in use, {key}: put the file back; \
+         `klambda backup DIR --with-key` writes the keys that the server holds to DIR/secrets.key",
+        .file.display()
+    )]
+    KeyGone { file: PathBuf, key: String },
+    #[error("secret {name} already exists in namespace {namespace}")]
+    Exists { namespace: String, name: String },
     #[error(transparent)]
     KeyFile(#[from] KeyFileError),
     #[error(transparent)]
