@@ -544,7 +544,7 @@ fn events_wait_for_a_checkpoint_that_takes_long_and_are_refused_while_it_fails()
     world.engine.run_chore();
     world.disk.repair();
     let refused = loop {
-        assert!(world.engine.is_accepting(), "a request is told that there is no room");
+        assert!(world.engine.is_accepting(), "a request gets the answer that there is no room");
         n += 1;
         match send_new(&mut world, n) {
             Status::Accepted { .. } => assert!(n < 5000),

@@ -27,12 +27,11 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-mod desk;
-mod doubt;
 mod failure;
 pub mod files;
 mod function;
 mod good;
+mod health_check;
 mod keeper;
 mod lease;
 mod life;
@@ -40,14 +39,15 @@ mod observe;
 mod probe;
 mod proofs;
 mod replica;
+mod scheduler;
 
 pub use failure::{Failure, Reason};
 pub use klambda_functions::platform::Endpoint;
 pub use lease::{Begun, Lease, Waiting};
 pub use observe::{Changes, Observation, Phase, VersionView};
 
-use desk::Desk;
 use function::Function;
+use scheduler::Scheduler;
 
 /// A version of a function that can run.
 #[derive(Clone, Debug)]
@@ -127,21 +127,21 @@ pub struct Options {
     pub replicas_max: usize,
     pub logs: Bounds,
     pub restarts: Restarts,
-    pub doubts: Doubts,
+    pub health_checks: HealthChecks,
 }
 
 /// When the fleet gives up on a replica that does not respond.
 #[derive(Clone, Copy, Debug)]
-pub struct Doubts {
+pub struct HealthChecks {
     /// If the replica does not confirm within this time that it is up, others are started in its place.
     pub at_once: Duration,
     /// The replica is killed after it was silent for the call timeout, and at least for this time.
     pub at_least: Duration,
 }
 
-impl Default for Doubts {
-    fn default() -> Doubts {
-        Doubts { at_once: Duration::from_secs(1), at_least: Duration::from_secs(5) }
+impl Default for HealthChecks {
+    fn default() -> HealthChecks {
+        HealthChecks { at_once: Duration::from_secs(1), at_least: Duration::from_secs(5) }
     }
 }
 
@@ -172,8 +172,9 @@ impl Default for Restarts {
 
 impl Options {
     pub fn new(folder: PathBuf) -> Options {
-        let (logs, restarts, doubts) = (Bounds::default(), Restarts::default(), Doubts::default());
-        Options { folder, replicas_max: 500, logs, restarts, doubts }
+        let (logs, restarts, health_checks) =
+            (Bounds::default(), Restarts::default(), HealthChecks::default());
+        Options { folder, replicas_max: 500, logs, restarts, health_checks }
     }
 
     /// Holds the secret files of each replica.
@@ -203,7 +204,7 @@ struct Shared {
 
 struct State {
     functions: HashMap<Arc<str>, Function, foldhash::fast::RandomState>,
-    desk: Desk,
+    scheduler: Scheduler,
     /// No more deployments are accepted.
     ended: bool,
 }
@@ -216,12 +217,12 @@ impl Fleet {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let desk = Desk::open(&options)?;
+        let scheduler = Scheduler::open(&options)?;
         let shared = Arc::new(Shared {
             options,
             spawner,
             runtime: Handle::current(),
-            state: Lock::new(State { functions: HashMap::default(), desk, ended: false }),
+            state: Lock::new(State { functions: HashMap::default(), scheduler, ended: false }),
             wake: Arc::new(Notify::new()),
             gone: Notify::new(),
             changed: Notify::new(),
@@ -233,7 +234,7 @@ impl Fleet {
     /// Sets the version to run. It takes over after its first response.
     pub fn deploy(&self, function: &str, version: Version) -> Result<(), Error> {
         let mut state = self.shared.lock();
-        let State { functions, desk, ended } = &mut *state;
+        let State { functions, scheduler, ended } = &mut *state;
         if *ended {
             return Err(Error::Ended);
         }
@@ -245,7 +246,7 @@ impl Fleet {
         if function.deleting() {
             return Err(Error::Deleting);
         }
-        function.deploy(version, &self.shared, desk, Instant::now());
+        function.deploy(version, &self.shared, scheduler, Instant::now());
         Ok(())
     }
 
@@ -273,12 +274,12 @@ impl Fleet {
 
     /// Whether this artifact has responded once.
     pub fn is_good(&self, artifact: &str) -> bool {
-        self.shared.lock().desk.good.contains(artifact)
+        self.shared.lock().scheduler.good.contains(artifact)
     }
 
     /// Forgets a removed artifact. If it is built again, it must respond again.
     pub fn forget(&self, artifact: &str) {
-        self.shared.lock().desk.good.forget(artifact);
+        self.shared.lock().scheduler.good.forget(artifact);
     }
 }
 
@@ -288,16 +289,16 @@ impl Shared {
     }
 
     /// Runs `change` on a function, if it exists.
-    fn with(self: &Arc<Self>, name: &str, change: impl FnOnce(&mut Function, &mut Desk, Instant)) {
+    fn with(self: &Arc<Self>, name: &str, change: impl FnOnce(&mut Function, &mut Scheduler, Instant)) {
         let mut state = self.lock();
-        let State { functions, desk, .. } = &mut *state;
+        let State { functions, scheduler, .. } = &mut *state;
         if let Some(function) = functions.get_mut(name) {
-            change(function, desk, Instant::now());
+            change(function, scheduler, Instant::now());
         }
     }
 
     fn begin_removal(self: &Arc<Self>, name: &str, drain: Duration) {
-        self.with(name, |function, desk, _| function.begin_removal(drain, self, desk));
+        self.with(name, |function, scheduler, _| function.begin_removal(drain, self, scheduler));
     }
 
     /// Waits until nothing of the selected functions runs, then removes them.

@@ -46,7 +46,7 @@ pub struct Command {
     pub limits: Limits,
     /// The container that this command is the client of. The container of a daemon outlives its client.
     pub container: Option<String>,
-    /// Secrets that it finds as files. Whoever starts the command writes them.
+    /// Secrets that it finds as files. The starter of the command writes them.
     pub files: Option<Arc<Files>>,
 }
 

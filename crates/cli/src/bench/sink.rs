@@ -21,7 +21,7 @@ const CALLER: u32 = 2;
 const DONE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 const FAILED: &[u8] = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n";
 
-/// After so many answers the sink looks for requests again: one that stands unread while others are answered would look
+/// After this number of answers the sink looks for requests again: one that stands unread while others are answered would look
 /// as if it had come late.
 const ANSWERS_MAX: usize = 4;
 

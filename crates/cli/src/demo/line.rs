@@ -40,7 +40,7 @@ impl Line {
         self.pieces.iter().map(|(_, text)| text.width()).sum()
     }
 
-    /// What of it fits into so many columns.
+    /// The part that fits into this number of columns.
     pub fn clip(&self, width: usize) -> Line {
         let mut left = width;
         let mut clipped = Line::default();

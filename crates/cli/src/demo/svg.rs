@@ -1,6 +1,6 @@
 //! The picture as an SVG that plays once what was to be seen, at its own pace, and stays at the end.
 //!
-//! A line that stays the same over several frames is written once. Whoever shows no animation sees the end.
+//! A line that stays the same over several frames is written once. A viewer without animation shows the end.
 
 use super::line::{Line, Tone};
 use super::scene::WIDTH;

@@ -65,7 +65,7 @@ fn a_full_disk_refuses_events_and_still_drains() {
     crate::summarize(&format!("full disk: room again, {}", producer.verify(&target, &[FLOWS, WAITS])));
 }
 
-/// Killed while its disk is full, it starts again, delivers what it had accepted and goes on refusing.
+/// Killed while its disk is full, it starts again, delivers what it had accepted and continues to refuse.
 #[test]
 fn a_server_killed_on_a_full_disk_starts_again() {
     let Some(disk) = SmallDisk::mount("48m") else { return };
@@ -141,7 +141,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: whoever still has a file open, here or in a child, keeps the disk only for itself.
+        // Lazily: a process that still has a file open, here or in a child, keeps the disk only for itself.
         let _ = Command::new("umount").arg("--lazy").arg(self.folder()).status();
     }
 }

@@ -88,7 +88,7 @@ fn produce(mut producer: Producer<'_>, is_over: &AtomicBool) -> Vec<Sent> {
     sent
 }
 
-/// Everything flows: so many calls have come in since now.
+/// Everything flows: this number of calls came in since now.
 fn await_calls(target: &Target, calls: usize) {
     let (goal, deadline) = (target.calls_so_far() + calls, Instant::now() + PATIENCE);
     while target.calls_so_far() < goal {

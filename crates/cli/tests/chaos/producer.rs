@@ -46,7 +46,7 @@ impl<'a> Producer<'a> {
         Producer { name, kind, url, keys, payload_bytes: 0, random, agent: agent(), next, answered }
     }
 
-    /// Sends so many events, spread over its keys. At most `window` are taken ahead of their turn and sent in any
+    /// Sends this number of events, spread over its keys. At most `window` are taken ahead of their turn and sent in any
     /// order; with a window of 0 all go in turn.
     pub fn run(mut self, events: u64, window: usize) -> Vec<Sent> {
         let mut ahead = Vec::new();

@@ -1,4 +1,4 @@
-//! What a handler is told of the call, and what can be followed of it.
+//! What a handler learns about its call, and how a call can be traced.
 
 use crate::support::eventually;
 use crate::support::process::agent;

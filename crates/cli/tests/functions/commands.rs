@@ -61,7 +61,7 @@ fn events_create_change_and_delete_and_bad_ones_are_dead_letters() {
         })
     );
     // What is told of a name is one row of numbers, over all that had it.
-    let told = eventually("both ends are told", || {
+    let told = eventually("both ends are reported", || {
         let told = told_of(&world, "/lambda/default/f");
         let ends = told.iter().filter(|event| event["type"] == "lambda.function.deleted").count();
         if ends == 2 { Ok(told) } else { Err(format!("{told:?}")) }
@@ -104,7 +104,7 @@ fn events_cancel_stop_and_begin_builds() {
         world.send(kind, id, name, &json!({ "function_name": name }));
         let seen = world.failed(name, reason);
         assert!(outcome(&seen, ended), "{seen:#}");
-        eventually("it is told", || match world.events(kind).len() {
+        eventually("it is reported", || match world.events(kind).len() {
             2 => Ok(()),
             count => Err(count.to_string()),
         });

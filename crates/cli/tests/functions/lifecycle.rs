@@ -73,7 +73,7 @@ fn after_a_kill_nothing_is_left_and_it_is_ready_without_a_build() {
     world.apply("f", &spec);
     world.ready("f");
     // What is shown may be a moment ahead of what is durable.
-    let before = eventually("all of it is told", || {
+    let before = eventually("all of it is reported", || {
         let (events, shown) = (world.events("lambda.*"), world.function("f"));
         let is_status = |item: &&Value| item["event"]["type"] == "lambda.status.updated";
         let last = events.iter().rfind(is_status).map(|item| item["event"]["data"]["conditions"].clone());

@@ -28,7 +28,7 @@ fn the_story(mut spec: Value) {
     });
     assert_eq!(world.children(), Vec::<String>::new());
     assert_eq!(world.get("/api/v1/subscriptions").1["items"], json!([]));
-    eventually("its end is told last", || {
+    eventually("its end is reported last", || {
         let kinds: Vec<Value> =
             world.events("lambda.*").iter().map(|item| item["event"]["type"].clone()).collect();
         assert_eq!(kinds.first(), Some(&json!("lambda.function.created")));

@@ -154,7 +154,7 @@ fn gone(world: &World, name: &str) {
     });
 }
 
-/// Functions as an engine took them from whoever asked, with documents of so many bytes.
+/// Functions as an engine stored them for clients, with documents of this number of bytes.
 fn store_as_before(world: &World, functions: impl Iterator<Item = (&'static str, usize)>) {
     let disk = RealDisk::open(&world.folder.path().join("data")).expect("free");
     let now = Millis(1_700_000_000_000);

@@ -108,12 +108,12 @@ impl Victim {
         println!("{what}: {} MiB, p99 {} ms", most >> 20, p99.as_millis());
         let limit = MEMORY + BESIDE_MEMORY;
         assert!(most <= limit, "{what}: {} MiB are resident, {} MiB may be", most >> 20, limit >> 20);
-        // Unoptimized, and beside other tests, this only tells a server that goes on from one that does not.
+        // Unoptimized, and beside other tests, this only distinguishes a server that continues from one that does not.
         let limit = Duration::from_millis(if is_long() { 100 } else { 10_000 });
         assert!(p99 <= limit, "{what}: another producer's p99 is {p99:?}");
     }
 
-    /// A producer that goes on for as long as it is watched.
+    /// A producer that sends until it is dropped.
     pub fn watch(&self) -> Watch {
         let (took, ended) = (Arc::default(), Arc::new(AtomicBool::new(false)));
         let mut connection = self.connect();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// A server of its own, and whoever talks to it.
+/// A server of its own, and its clients.
 pub struct Shell {
     pub server: Server,
     pub folder: TempDir,

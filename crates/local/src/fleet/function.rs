@@ -1,9 +1,9 @@
 //! One function: its deployed versions, its replicas, and the callers that wait. Called with the lock of the fleet held.
 
-use super::desk::Desk;
 use super::failure::Failure;
 use super::probe::Expect;
 use super::replica::{Order, Replica, Stage};
+use super::scheduler::Scheduler;
 use super::{Endpoint, Error, Run, Shared, Version};
 use crate::process::logs::{Bounds, Logs, Stream};
 use deployed::Deployed;
@@ -75,36 +75,48 @@ impl Function {
         self.logs.get_or_insert_with(|| Arc::new(Logs::new(bounds))).clone()
     }
 
-    pub fn deploy(&mut self, version: Version, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
-        self.changed(shared, desk);
+    pub fn deploy(
+        &mut self,
+        version: Version,
+        shared: &Arc<Shared>,
+        scheduler: &mut Scheduler,
+        now: Instant,
+    ) {
+        self.changed(shared, scheduler);
         // A successor that never became good is replaced.
         if self.versions.last().is_some_and(|newest| !newest.good && newest.version.id != version.id)
             && let Some(passed_over) = self.versions.pop()
         {
             self.drain(|replica| replica.ordinal == passed_over.ordinal, version.scaling.drain, shared);
-            desk.given_up(&passed_over.version.artifact, &self.name, false, now, shared);
+            scheduler.given_up(&passed_over.version.artifact, &self.name, false, now, shared);
         }
         match self.versions.last_mut() {
             Some(newest) if newest.version.id == version.id => newest.version.scaling = version.scaling,
-            _ => self.add_version(version, shared, desk, now),
+            _ => self.add_version(version, shared, scheduler, now),
         }
-        self.look(shared, desk, now);
+        self.look(shared, scheduler, now);
     }
 
-    fn add_version(&mut self, version: Version, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+    fn add_version(
+        &mut self,
+        version: Version,
+        shared: &Arc<Shared>,
+        scheduler: &mut Scheduler,
+        now: Instant,
+    ) {
         let idle = !self.replicas.iter().any(|replica| replica.stage != Stage::Draining);
         let remote = match &version.run {
             Run::Remote(url) => Some(url.clone()),
             _ => None,
         };
         // If nothing runs, there is nothing to hand over, so an artifact that has responded before counts as good.
-        let good = remote.is_some() || (idle && desk.good.contains(&version.artifact));
+        let good = remote.is_some() || (idle && scheduler.good.contains(&version.artifact));
         let ordinal = self.next_ordinal;
         self.next_ordinal += 1;
-        let silence_max = version.silence_max(shared.options.doubts);
+        let silence_max = version.silence_max(shared.options.health_checks);
         self.versions.push(Deployed::new(ordinal, version, good, silence_max, now));
         if let Some(url) = remote {
-            self.replicas.push(elsewhere(desk.number(), ordinal, url, now));
+            self.replicas.push(elsewhere(scheduler.number(), ordinal, url, now));
         }
         if good {
             self.promote(shared);
@@ -138,19 +150,19 @@ impl Function {
         shared.gone.notify_waiters();
     }
 
-    pub fn begin_removal(&mut self, drain: Duration, shared: &Arc<Shared>, desk: &mut Desk) {
+    pub fn begin_removal(&mut self, drain: Duration, shared: &Arc<Shared>, scheduler: &mut Scheduler) {
         self.deleting = true;
         self.refuse_waiters(Error::Deleting);
         self.drain(|_| true, drain, shared);
         for deployed in &self.versions {
-            desk.given_up(&deployed.version.artifact, &self.name, false, Instant::now(), shared);
+            scheduler.given_up(&deployed.version.artifact, &self.name, false, Instant::now(), shared);
         }
-        self.changed(shared, desk);
-        self.look_by(Instant::now() + drain, shared, desk);
+        self.changed(shared, scheduler);
+        self.look_by(Instant::now() + drain, shared, scheduler);
     }
 
     /// A replica reports that it is up: for the first time, or in answer to a health check.
-    pub fn became_ready(&mut self, id: u64, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+    pub fn became_ready(&mut self, id: u64, shared: &Arc<Shared>, scheduler: &mut Scheduler, now: Instant) {
         let Some(replica) = self.replicas.iter_mut().find(|replica| replica.id == id) else { return };
         if matches!(replica.stage, Stage::Ready | Stage::Draining) {
             return;
@@ -160,13 +172,13 @@ impl Function {
         let ordinal = replica.ordinal;
         if let Some(deployed) = self.versions.iter_mut().find(|deployed| deployed.ordinal == ordinal) {
             (deployed.good, deployed.failed) = (true, false);
-            desk.proved(&deployed.version.artifact, now, shared);
+            scheduler.proved(&deployed.version.artifact, now, shared);
         }
         if self.versions.last().is_some_and(|newest| newest.good) {
             self.promote(shared);
         }
-        self.changed(shared, desk);
-        self.look(shared, desk, now);
+        self.changed(shared, scheduler);
+        self.look(shared, scheduler, now);
     }
 
     /// The address of a replica is known.
@@ -175,13 +187,13 @@ impl Function {
         id: u64,
         endpoint: Endpoint,
         shared: &Arc<Shared>,
-        desk: &mut Desk,
+        scheduler: &mut Scheduler,
         now: Instant,
     ) {
         if let Some(replica) = self.replicas.iter_mut().find(|replica| replica.id == id) {
             replica.endpoint = Some(endpoint);
         }
-        self.serve_waiters(shared, desk, now);
+        self.serve_waiters(shared, scheduler, now);
     }
 
     /// A replica has stopped. Its requests are already broken, and their leases end without it.
@@ -190,7 +202,7 @@ impl Function {
         id: u64,
         failure: Option<(Failure, bool)>,
         shared: &Arc<Shared>,
-        desk: &mut Desk,
+        scheduler: &mut Scheduler,
         now: Instant,
     ) {
         let Some(index) = self.replicas.iter().position(|replica| replica.id == id) else { return };
@@ -201,7 +213,7 @@ impl Function {
             let line = failure.log_line(&self.name);
             deployed.ended(failure, again, replica.answered, shared.options.restarts, now);
             if deployed.failed {
-                desk.given_up(&deployed.version.artifact, &self.name, true, now, shared);
+                scheduler.given_up(&deployed.version.artifact, &self.name, true, now, shared);
             }
             self.logs(shared.options.logs).push(id, Stream::Stderr, &line);
             // The next response of any replica shows that the problem is over.
@@ -213,12 +225,12 @@ impl Function {
         {
             self.refuse_waiters(Error::Failed(failure));
         }
-        desk.give_back(now, shared);
+        scheduler.give_back(now, shared);
         if let Some(logs) = self.logs.as_ref().filter(|_| self.replicas.is_empty()) {
             logs.trim();
         }
-        self.changed(shared, desk);
-        self.look(shared, desk, now);
+        self.changed(shared, scheduler);
+        self.look(shared, scheduler, now);
         shared.gone.notify_waiters();
     }
 
@@ -242,22 +254,28 @@ impl Function {
         }
     }
 
-    pub(super) fn changed(&mut self, shared: &Shared, desk: &mut Desk) {
+    pub(super) fn changed(&mut self, shared: &Shared, scheduler: &mut Scheduler) {
         if !self.changed {
             self.changed = true;
-            desk.changed.push_back(self.name.clone());
+            scheduler.changed.push_back(self.name.clone());
             shared.changed.notify_one();
         }
     }
 
-    pub(super) fn look_by(&mut self, at: Instant, shared: &Shared, desk: &mut Desk) {
+    pub(super) fn look_by(&mut self, at: Instant, shared: &Shared, scheduler: &mut Scheduler) {
         if self.look_at.is_none_or(|earlier| at < earlier) {
             self.look_at = Some(at);
-            desk.look_at(at, &self.name, shared);
+            scheduler.look_at(at, &self.name, shared);
         }
     }
 
-    pub fn deadline_reached(&mut self, at: Instant, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+    pub fn deadline_reached(
+        &mut self,
+        at: Instant,
+        shared: &Arc<Shared>,
+        scheduler: &mut Scheduler,
+        now: Instant,
+    ) {
         if self.look_at.is_some_and(|asked| asked <= at) {
             self.look_at = None;
         }
@@ -266,7 +284,7 @@ impl Function {
             self.replicas.retain(|replica| replica.orders.is_some());
             shared.gone.notify_waiters();
         }
-        self.look(shared, desk, now);
+        self.look(shared, scheduler, now);
     }
 }
 

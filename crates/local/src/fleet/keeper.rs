@@ -22,12 +22,12 @@ pub async fn run(shared: Weak<Shared>, wake: Arc<Notify>) {
 /// Checks every function that is due, and returns the next deadline.
 fn keep(shared: &Arc<Shared>) -> Option<Instant> {
     let mut state = shared.lock();
-    let State { functions, desk, .. } = &mut *state;
+    let State { functions, scheduler, .. } = &mut *state;
     let now = Instant::now();
-    while let Some((at, name)) = desk.due(now) {
+    while let Some((at, name)) = scheduler.due(now) {
         if let Some(function) = functions.get_mut(&name) {
-            function.deadline_reached(at, shared, desk, now);
+            function.deadline_reached(at, shared, scheduler, now);
         }
     }
-    desk.next_deadline()
+    scheduler.next_deadline()
 }

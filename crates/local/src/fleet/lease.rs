@@ -84,9 +84,9 @@ impl Fleet {
 
     fn enter(&self, name: &str) -> Result<(Arc<str>, Entered), Error> {
         let mut state = self.shared.lock();
-        let State { functions, desk, .. } = &mut *state;
+        let State { functions, scheduler, .. } = &mut *state;
         let Some(function) = functions.get_mut(name) else { return Err(Error::Unknown(name.into())) };
-        let entered = function.enter(&self.shared, desk, Instant::now())?;
+        let entered = function.enter(&self.shared, scheduler, Instant::now())?;
         Ok((function.name.clone(), entered))
     }
 }
@@ -129,19 +129,25 @@ impl Drop for Waiting {
 /// Events of replicas, reported by their tasks.
 impl Shared {
     pub fn release(self: &Arc<Self>, function: &str, replica: u64, answered: bool) {
-        self.with(function, |function, desk, now| function.release(replica, answered, self, desk, now));
+        self.with(function, |function, scheduler, now| {
+            function.release(replica, answered, self, scheduler, now)
+        });
     }
 
     pub fn became_ready(self: &Arc<Self>, function: &str, replica: u64) {
-        self.with(function, |function, desk, now| function.became_ready(replica, self, desk, now));
+        self.with(function, |function, scheduler, now| function.became_ready(replica, self, scheduler, now));
     }
 
     pub fn opened(self: &Arc<Self>, function: &str, replica: u64, endpoint: Endpoint) {
-        self.with(function, |function, desk, now| function.opened(replica, endpoint, self, desk, now));
+        self.with(function, |function, scheduler, now| {
+            function.opened(replica, endpoint, self, scheduler, now)
+        });
     }
 
     pub fn ended(self: &Arc<Self>, function: &str, replica: u64, end: End) {
         let failure = Failure::of(end);
-        self.with(function, |function, desk, now| function.ended(replica, failure, self, desk, now));
+        self.with(function, |function, scheduler, now| {
+            function.ended(replica, failure, self, scheduler, now)
+        });
     }
 }

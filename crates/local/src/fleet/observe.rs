@@ -75,7 +75,7 @@ impl Changes {
 impl Shared {
     fn take_change(&self) -> Option<Arc<str>> {
         let mut state = self.lock();
-        let name = state.desk.changed.pop_front()?;
+        let name = state.scheduler.changed.pop_front()?;
         if let Some(function) = state.functions.get_mut(&name) {
             function.changed = false;
         }

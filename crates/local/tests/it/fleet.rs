@@ -2,7 +2,9 @@
 
 use crate::support::{Platform, command, get, is_alive, until, version};
 use klambda_local::container::Image;
-use klambda_local::fleet::{Doubts, Endpoint, Error, Phase, Reason, Run, Scaling, Version, VersionView};
+use klambda_local::fleet::{
+    Endpoint, Error, HealthChecks, Phase, Reason, Run, Scaling, Version, VersionView,
+};
 use klambda_local::process::Limits;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -145,7 +147,8 @@ async fn too_much_memory_is_told_in_the_log() {
 
 fn impatient(call_max: &str) -> (Platform, Version) {
     let platform = Platform::with(TempDir::new().unwrap(), |options| {
-        options.doubts = Doubts { at_once: Duration::from_millis(150), at_least: Duration::from_millis(400) };
+        options.health_checks =
+            HealthChecks { at_once: Duration::from_millis(150), at_least: Duration::from_millis(400) };
     });
     let one = Scaling { min_replicas: 1, max_replicas: 1, ..scaling() };
     (platform, version("1", &[("VERSION", "1"), ("KLAMBDA_TIMEOUT_MS", call_max)], one))
@@ -195,7 +198,8 @@ async fn a_replica_that_does_not_answer_is_replaced_and_nobody_else_is_sent_to_i
 async fn a_call_that_keeps_a_replica_from_starting_keeps_no_other_from_it() {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("good-artifacts"), "artifact-1\n").unwrap();
-    let platform = Platform::with(folder, |options| options.doubts.at_once = Duration::from_millis(50));
+    let platform =
+        Platform::with(folder, |options| options.health_checks.at_once = Duration::from_millis(50));
     let quick = Scaling { start_timeout: Duration::from_secs(1), ..scaling() };
     // It receives calls before it is up, as the first in its socket.
     let environment = [("VERSION", "1"), ("START_DELAY_MS", "100")];

@@ -164,7 +164,7 @@ async fn a_secret_that_must_be_new_replaces_nothing() {
     let put = |value: &'static str| world.ask("PUT", DB, &[("if-none-match", "*")], value);
     assert_eq!(put(r#"{"data": {"k": "one"}}"#).await.status, 201);
     let again = put(r#"{"data": {"k": "one"}}"#).await;
-    assert_eq!(again.status, 409, "{}", again.text());
+    assert_eq!(again.status, 412, "{}", again.text());
     let large = json!({"data": {"k": "x".repeat(3 << 20)}}).to_string();
     let refused = world.ask("PUT", DB, &[], &large).await;
     assert_eq!((refused.status, refused.problem().as_str()), (413, "too-large"), "{}", refused.text());

@@ -84,7 +84,7 @@ pub fn run(spec: Spec) -> anyhow::Result<()> {
             match token.kind {
                 DRIVER => match commands.read()? {
                     None => return Ok(()),
-                    Some(lines) => lines.iter().try_for_each(|line| load.obey(line))?,
+                    Some(lines) => lines.iter().try_for_each(|line| load.execute(line))?,
                 },
                 _ => load.hear(token.index)?,
             }
@@ -115,7 +115,7 @@ impl Load {
         })
     }
 
-    fn obey(&mut self, command: &str) -> anyhow::Result<()> {
+    fn execute(&mut self, command: &str) -> anyhow::Result<()> {
         match command {
             "go" => self.start(),
             "mark" => self.report(),

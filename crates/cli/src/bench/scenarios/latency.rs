@@ -1,4 +1,4 @@
-//! A steady 1,000 events per second: how long one takes from its producer to the target, and how soon a lane goes on.
+//! A steady 1,000 events per second: how long one takes from its producer to the target, and how soon a lane continues.
 //!
 //! Half of the events go to ten hot keys whose target takes 25 ms, a little more than the time between two of them: their
 //! lanes always have a successor waiting, which shows the time from an acknowledgement to the next delivery. The other half

@@ -1,8 +1,8 @@
 //! The requests of one function: which get a replica immediately, which wait, and what happens when they end.
 
 use super::{Function, Grant, Waiter};
-use crate::fleet::desk::Desk;
 use crate::fleet::replica::Stage;
+use crate::fleet::scheduler::Scheduler;
 use crate::fleet::{Error, Shared};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,18 +15,23 @@ pub enum Entered {
 
 impl Function {
     /// A request arrives. If a replica is up and below its target, this takes only a few comparisons.
-    pub fn enter(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) -> Result<Entered, Error> {
+    pub fn enter(
+        &mut self,
+        shared: &Arc<Shared>,
+        scheduler: &mut Scheduler,
+        now: Instant,
+    ) -> Result<Entered, Error> {
         if self.deleting {
             return Err(Error::Deleting);
         }
         let Some(route) = self.route() else { return Err(Error::Unknown(self.name.clone())) };
         if self.waiters.is_empty() {
             if let Some((index, (false, _))) = self.pick() {
-                return Ok(Entered::Granted(self.take(index, shared, desk, now)));
+                return Ok(Entered::Granted(self.take(index, shared, scheduler, now)));
             }
-            self.start_wanted(1, shared, desk, now);
+            self.start_wanted(1, shared, scheduler, now);
             if let Some((index, _)) = self.pick() {
-                return Ok(Entered::Granted(self.take(index, shared, desk, now)));
+                return Ok(Entered::Granted(self.take(index, shared, scheduler, now)));
             }
         }
         let deployed = &self.versions[route];
@@ -38,11 +43,11 @@ impl Function {
             return Err(Error::TooManyWaiting(waiting_max));
         }
         let (sender, answer) = oneshot::channel();
-        desk.next_ticket += 1;
-        self.waiters.push_back(Waiter { ticket: desk.next_ticket, answer: sender });
-        self.start_wanted(0, shared, desk, now);
-        self.serve_waiters(shared, desk, now);
-        Ok(Entered::Queued { ticket: desk.next_ticket, answer, wait })
+        scheduler.next_ticket += 1;
+        self.waiters.push_back(Waiter { ticket: scheduler.next_ticket, answer: sender });
+        self.start_wanted(0, shared, scheduler, now);
+        self.serve_waiters(shared, scheduler, now);
+        Ok(Entered::Queued { ticket: scheduler.next_ticket, answer, wait })
     }
 
     /// The best replica for a request, and its rank.
@@ -53,7 +58,7 @@ impl Function {
         ranked.min_by_key(|(_, rank)| *rank)
     }
 
-    fn take(&mut self, index: usize, shared: &Shared, desk: &mut Desk, now: Instant) -> Grant {
+    fn take(&mut self, index: usize, shared: &Shared, scheduler: &mut Scheduler, now: Instant) -> Grant {
         let replica = &mut self.replicas[index];
         replica.in_flight += 1;
         let endpoint = replica.endpoint.clone().expect("only replicas with an address are picked");
@@ -61,15 +66,20 @@ impl Function {
         if replica.in_flight == 1 {
             replica.owes_since = now;
             let ordinal = replica.ordinal;
-            self.owes(ordinal, shared, desk, now);
+            self.owes(ordinal, shared, scheduler, now);
         }
         grant
     }
 
-    pub(in crate::fleet) fn serve_waiters(&mut self, shared: &Shared, desk: &mut Desk, now: Instant) {
+    pub(in crate::fleet) fn serve_waiters(
+        &mut self,
+        shared: &Shared,
+        scheduler: &mut Scheduler,
+        now: Instant,
+    ) {
         while !self.waiters.is_empty() {
             let Some((index, _)) = self.pick() else { return };
-            let grant = self.take(index, shared, desk, now);
+            let grant = self.take(index, shared, scheduler, now);
             let Some(waiter) = self.waiters.pop_front() else { return };
             if waiter.answer.send(Ok(grant)).is_err() {
                 self.replicas[index].in_flight -= 1;
@@ -83,7 +93,14 @@ impl Function {
     }
 
     /// A request has ended.
-    pub fn release(&mut self, id: u64, answered: bool, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+    pub fn release(
+        &mut self,
+        id: u64,
+        answered: bool,
+        shared: &Arc<Shared>,
+        scheduler: &mut Scheduler,
+        now: Instant,
+    ) {
         // The replica may have stopped first.
         let Some(index) = self.replicas.iter().position(|replica| replica.id == id) else { return };
         let replica = &mut self.replicas[index];
@@ -99,18 +116,18 @@ impl Function {
         }
         if first_answer && let Some(deployed) = self.versions.iter_mut().find(|one| one.ordinal == ordinal) {
             deployed.answered();
-            self.changed(shared, desk);
+            self.changed(shared, scheduler);
         }
         if !answered {
-            self.doubt(index, shared);
+            self.check_health(index, shared);
         }
         match (idle, stage == Stage::Draining) {
             (true, true) => self.drained(id, shared),
-            (true, false) => self.idle(ordinal, shared, desk, now),
+            (true, false) => self.idle(ordinal, shared, scheduler, now),
             _ => {}
         }
         if !self.waiters.is_empty() {
-            self.serve_waiters(shared, desk, now);
+            self.serve_waiters(shared, scheduler, now);
         }
     }
 
@@ -121,10 +138,10 @@ impl Function {
         self.drop_elsewhere(shared);
     }
 
-    fn idle(&mut self, ordinal: u64, shared: &Shared, desk: &mut Desk, now: Instant) {
+    fn idle(&mut self, ordinal: u64, shared: &Shared, scheduler: &mut Scheduler, now: Instant) {
         let deployed = self.versions.iter().find(|deployed| deployed.ordinal == ordinal);
         if let Some(grace) = deployed.map(|deployed| deployed.version.scaling.grace) {
-            self.look_by(now + grace, shared, desk);
+            self.look_by(now + grace, shared, scheduler);
         }
     }
 }

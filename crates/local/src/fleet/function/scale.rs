@@ -1,10 +1,10 @@
 //! Decides how many replicas a function has.
 
 use super::{Function, starting};
-use crate::fleet::desk::Desk;
 use crate::fleet::life::Life;
 use crate::fleet::probe::Expect;
 use crate::fleet::replica::Stage;
+use crate::fleet::scheduler::Scheduler;
 use crate::fleet::{Endpoint, Run, Shared};
 use crate::process;
 use std::sync::Arc;
@@ -12,38 +12,44 @@ use std::time::Instant;
 
 impl Function {
     /// Starts missing replicas, stops surplus ones, and sets the next deadline.
-    pub(in crate::fleet) fn look(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+    pub(in crate::fleet) fn look(&mut self, shared: &Arc<Shared>, scheduler: &mut Scheduler, now: Instant) {
         if self.deleting {
             return;
         }
-        self.take_over_proof(shared, desk);
-        self.start_wanted(0, shared, desk, now);
-        self.start_follower(shared, desk, now);
-        self.serve_waiters(shared, desk, now);
-        self.end_idle(shared, desk, now);
-        self.doubt_silent(shared, desk, now);
+        self.take_over_proof(shared, scheduler);
+        self.start_wanted(0, shared, scheduler, now);
+        self.start_follower(shared, scheduler, now);
+        self.serve_waiters(shared, scheduler, now);
+        self.end_idle(shared, scheduler, now);
+        self.check_silent(shared, scheduler, now);
     }
 
     /// If another function has shown that the artifact responds and nothing runs here, that is enough.
-    fn take_over_proof(&mut self, shared: &Arc<Shared>, desk: &mut Desk) {
+    fn take_over_proof(&mut self, shared: &Arc<Shared>, scheduler: &mut Scheduler) {
         let [deployed] = &mut self.versions[..] else { return };
         // Not if it has failed here: the environment of this function may be wrong.
         let untried = !deployed.good && deployed.ends == 0 && self.replicas.is_empty();
-        if untried && desk.good.contains(&deployed.version.artifact) {
+        if untried && scheduler.good.contains(&deployed.version.artifact) {
             deployed.good = true;
-            self.changed(shared, desk);
+            self.changed(shared, scheduler);
         }
     }
 
     /// Starts replicas of the serving version for the open requests, the waiting ones and `more`.
-    pub(super) fn start_wanted(&mut self, more: u32, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+    pub(super) fn start_wanted(
+        &mut self,
+        more: u32,
+        shared: &Arc<Shared>,
+        scheduler: &mut Scheduler,
+        now: Instant,
+    ) {
         let Some(route) = self.route() else { return };
         let ordinal = self.versions[route].ordinal;
         let wanted = self.wanted(route, more);
         while self.live(ordinal) < wanted {
             let deployed = &self.versions[route];
             if let Some(later) = deployed.startable(now) {
-                self.look_by(later, shared, desk);
+                self.look_by(later, shared, scheduler);
                 return;
             }
             // After a crash, start one at a time: five replicas that crash together are not five crashes in a row.
@@ -53,10 +59,10 @@ impl Function {
             let version = &deployed.version;
             let only_proof =
                 !deployed.good && self.load(ordinal, more) == 0 && version.scaling.min_replicas == 0;
-            if only_proof && !desk.proofs.begin(&version.artifact, &self.name) {
+            if only_proof && !scheduler.proofs.begin(&version.artifact, &self.name) {
                 return;
             }
-            if !self.start(route, shared, desk, now) {
+            if !self.start(route, shared, scheduler, now) {
                 return;
             }
         }
@@ -83,21 +89,21 @@ impl Function {
     }
 
     /// Starts one replica of the successor to test it.
-    fn start_follower(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+    fn start_follower(&mut self, shared: &Arc<Shared>, scheduler: &mut Scheduler, now: Instant) {
         let Some(newest) = self.versions.len().checked_sub(1) else { return };
         let deployed = &self.versions[newest];
         if self.route() == Some(newest) || deployed.failed || self.live(deployed.ordinal) > 0 {
             return;
         }
         match deployed.startable(now) {
-            Some(later) => self.look_by(later, shared, desk),
-            None => drop(self.start(newest, shared, desk, now)),
+            Some(later) => self.look_by(later, shared, scheduler),
+            None => drop(self.start(newest, shared, scheduler, now)),
         }
     }
 
     /// Starts a replica. A process takes requests from now on. Returns false if the limit is reached.
-    fn start(&mut self, index: usize, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) -> bool {
-        let Some(id) = desk.claim(&self.name) else { return false };
+    fn start(&mut self, index: usize, shared: &Arc<Shared>, scheduler: &mut Scheduler, now: Instant) -> bool {
+        let Some(id) = scheduler.claim(&self.name) else { return false };
         let version = self.versions[index].version.clone();
         let (socket, expect) = match version.run {
             Run::Process(_) => (process::listen().ok(), Expect::Ok),
@@ -115,12 +121,12 @@ impl Function {
             orders,
         };
         shared.runtime.spawn(life.run(version.run, socket));
-        self.changed(shared, desk);
+        self.changed(shared, scheduler);
         true
     }
 
     /// Stops replicas that were idle for long enough, oldest first.
-    fn end_idle(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+    fn end_idle(&mut self, shared: &Arc<Shared>, scheduler: &mut Scheduler, now: Instant) {
         let Some(route) = self.route() else { return };
         let (ordinal, wanted) = (self.versions[route].ordinal, self.wanted(route, 0));
         let scaling = &self.versions[route].version.scaling;
@@ -141,10 +147,10 @@ impl Function {
             }
         }
         if let Some(next) = next {
-            self.look_by(next, shared, desk);
+            self.look_by(next, shared, scheduler);
         }
         if ended {
-            self.changed(shared, desk);
+            self.changed(shared, scheduler);
         }
         debug_assert!(
             self.replicas.iter().all(|replica| replica.stage != Stage::Ready || replica.endpoint.is_some())

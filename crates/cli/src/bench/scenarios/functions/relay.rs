@@ -1,7 +1,7 @@
 //! The least that a hop can be: bytes in from one socket, out to another, and nothing read of them.
 //!
 //! Two processes that wait for each other in turn cost two wake-ups a call, three cost four. This tells what is left of
-//! a rate when somebody stands in between, whoever it is.
+//! a rate when another process is in between.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ pub fn start(to: SocketAddr) -> io::Result<SocketAddr> {
     let address = listener.local_addr()?;
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
-            // Ends with the connection; why it ended is told to the one who called.
+            // Ends with the connection; the caller gets the error.
             thread::spawn(move || pass(client, to));
         }
     });

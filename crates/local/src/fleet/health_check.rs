@@ -6,11 +6,11 @@
 //! while it has calls. The replicas started in its place receive calls only when they are up, because a call may be what
 //! blocks the start.
 
-use super::desk::Desk;
 use super::function::Function;
 use super::probe::{self, Expect};
 use super::replica::{Order, Replica, Stage};
-use super::{Doubts, Endpoint, Run, Shared, Version};
+use super::scheduler::Scheduler;
+use super::{Endpoint, HealthChecks, Run, Shared, Version};
 use klambda_core::address::ReplicaAddress;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,21 +21,21 @@ const CALL_MAX_DEFAULT: Duration = Duration::from_secs(30);
 
 impl Version {
     /// How long a replica may be silent while it has calls.
-    pub(super) fn silence_max(&self, doubts: Doubts) -> Duration {
+    pub(super) fn silence_max(&self, health_checks: HealthChecks) -> Duration {
         let environment = match &self.run {
             Run::Process(command) => &command.environment[..],
             Run::Image(image) => &image.environment,
             Run::Remote(_) => &[],
         };
-        let told = environment.iter().rfind(|(name, _)| name == CALL_MAX);
-        let told = told.and_then(|(_, value)| value.parse().ok()).map(Duration::from_millis);
-        told.unwrap_or(CALL_MAX_DEFAULT).max(doubts.at_least)
+        let given = environment.iter().rfind(|(name, _)| name == CALL_MAX);
+        let given = given.and_then(|(_, value)| value.parse().ok()).map(Duration::from_millis);
+        given.unwrap_or(CALL_MAX_DEFAULT).max(health_checks.at_least)
     }
 }
 
 impl Function {
     /// Checks replicas that were silent for too long while they had calls, and sets the next deadline.
-    pub(super) fn doubt_silent(&mut self, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
+    pub(super) fn check_silent(&mut self, shared: &Arc<Shared>, scheduler: &mut Scheduler, now: Instant) {
         let mut next: Option<Instant> = None;
         for index in 0..self.replicas.len() {
             let replica = &self.replicas[index];
@@ -44,12 +44,12 @@ impl Function {
             }
             let until = replica.owes_since + self.silence_max(replica.ordinal);
             match until <= now {
-                true => self.doubt(index, shared),
+                true => self.check_health(index, shared),
                 false => next = Some(next.map_or(until, |next| next.min(until))),
             }
         }
         if let Some(next) = next {
-            self.look_by(next, shared, desk);
+            self.look_by(next, shared, scheduler);
         }
     }
 
@@ -59,12 +59,12 @@ impl Function {
     }
 
     /// An idle replica received a call.
-    pub(super) fn owes(&mut self, ordinal: u64, shared: &Shared, desk: &mut Desk, now: Instant) {
-        self.look_by(now + self.silence_max(ordinal), shared, desk);
+    pub(super) fn owes(&mut self, ordinal: u64, shared: &Shared, scheduler: &mut Scheduler, now: Instant) {
+        self.look_by(now + self.silence_max(ordinal), shared, scheduler);
     }
 
     /// Sends a health check to a replica.
-    pub(super) fn doubt(&mut self, index: usize, shared: &Arc<Shared>) {
+    pub(super) fn check_health(&mut self, index: usize, shared: &Arc<Shared>) {
         let replica = &mut self.replicas[index];
         let Some(Endpoint::Local(address)) = &replica.endpoint else { return };
         let deployed = self.versions.iter_mut().find(|deployed| deployed.ordinal == replica.ordinal);
@@ -88,22 +88,22 @@ impl Function {
         shared.runtime.spawn(question.ask());
     }
 
-    fn doubted(&mut self, id: u64) -> Option<&mut Replica> {
-        let doubted = |stage| matches!(stage, Stage::Asked | Stage::Silent);
-        self.replicas.iter_mut().find(|replica| replica.id == id && doubted(replica.stage))
+    fn unresponsive(&mut self, id: u64) -> Option<&mut Replica> {
+        let unresponsive = |stage| matches!(stage, Stage::Asked | Stage::Silent);
+        self.replicas.iter_mut().find(|replica| replica.id == id && unresponsive(replica.stage))
     }
 
     /// The replica did not respond quickly.
-    fn silent(&mut self, id: u64, shared: &Arc<Shared>, desk: &mut Desk, now: Instant) {
-        let Some(replica) = self.doubted(id) else { return };
+    fn silent(&mut self, id: u64, shared: &Arc<Shared>, scheduler: &mut Scheduler, now: Instant) {
+        let Some(replica) = self.unresponsive(id) else { return };
         replica.stage = Stage::Silent;
         tracing::info!(function = &*self.name, replica = id, "Replica does not respond");
-        self.changed(shared, desk);
-        self.look(shared, desk, now);
+        self.changed(shared, scheduler);
+        self.look(shared, scheduler, now);
     }
 
     fn give_up(&mut self, id: u64, starting: bool) {
-        let Some(replica) = self.doubted(id) else { return };
+        let Some(replica) = self.unresponsive(id) else { return };
         if starting && replica.in_flight > 0 {
             return;
         }
@@ -125,11 +125,13 @@ struct Question {
 impl Question {
     async fn ask(self) {
         let Question { shared, function, replica, address, expect, silence_max, starting } = self;
-        let at_once = shared.options.doubts.at_once;
+        let at_once = shared.options.health_checks.at_once;
         let up = probe::until_up(&address, expect);
         tokio::pin!(up);
         if tokio::time::timeout(at_once, &mut up).await.is_err() {
-            shared.with(&function, |function, desk, now| function.silent(replica, &shared, desk, now));
+            shared.with(&function, |function, scheduler, now| {
+                function.silent(replica, &shared, scheduler, now)
+            });
             if tokio::time::timeout(silence_max.saturating_sub(at_once), up).await.is_err() {
                 return shared.with(&function, |function, _, _| function.give_up(replica, starting));
             }

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub struct Desk {
+pub struct Scheduler {
     pub good: Good,
     pub proofs: Proofs,
     /// When to check a function. A function that was checked earlier leaves a stale entry, which is skipped.
@@ -24,9 +24,9 @@ pub struct Desk {
     pub next_ticket: u64,
 }
 
-impl Desk {
-    pub fn open(options: &Options) -> io::Result<Desk> {
-        Ok(Desk {
+impl Scheduler {
+    pub fn open(options: &Options) -> io::Result<Scheduler> {
+        Ok(Scheduler {
             good: Good::open(&options.folder)?,
             proofs: Proofs::default(),
             deadlines: BinaryHeap::new(),
