@@ -19,7 +19,7 @@ use std::process::Command;
 use support::generated::{section, table};
 use support::markdown::{blocks, links, rows};
 use support::process::{Server, agent};
-use support::session::follow;
+use support::session::{follow, transcript_of};
 use support::{KLAMBDA, eventually, read, repository};
 
 // ---- commands -------------------------------------------------------------------------------------------------
@@ -27,6 +27,13 @@ use support::{KLAMBDA, eventually, read, repository};
 #[test]
 fn the_readme() {
     follow("README.md");
+    let transcript = std::fs::read_to_string(transcript_of("README.md")).expect("a transcript of the tour");
+    for block in
+        blocks(&read("README.md")).iter().filter(|block| block.language == "sh" && !block.has("skip"))
+    {
+        let command = block.text.lines().next().unwrap_or_default();
+        assert!(transcript.contains(command), "{command} is not in the transcript");
+    }
 }
 
 #[test]
@@ -137,17 +144,17 @@ fn strategies() {
 #[test]
 fn events_of_the_platform() {
     let page = read("docs/reference/events.md");
-    let (told, obeyed) = page.split_once("## Commands").expect("two parts");
+    let (sent, accepted) = page.split_once("## Commands").expect("two parts");
     for (kind, ..) in kinds::TABLE {
-        assert!(told.contains(&format!("| `{kind}` |")), "{kind} is not on the page");
+        assert!(sent.contains(&format!("| `{kind}` |")), "{kind} is not on the page");
     }
     let aliases = ALIASES.iter().map(|(alias, _)| *alias);
     for kind in kinds::TABLE.iter().map(|(kind, ..)| *kind).chain(aliases) {
         let data = Data { bytes: Bytes::from_static(b"{}"), form: event::Form::Json };
         let (id, source) = ("1".to_owned(), "/docs".to_owned());
         let event = Event { id, source, kind: kind.to_owned(), attributes: Vec::new(), data: Some(data) };
-        let is_obeyed = !matches!(command(&event, "default"), Ok(None));
-        assert_eq!(obeyed.contains(&format!("`{kind}`")), is_obeyed, "{kind}");
+        let is_accepted = !matches!(command(&event, "default"), Ok(None));
+        assert_eq!(accepted.contains(&format!("`{kind}`")), is_accepted, "{kind}");
     }
 }
 
@@ -350,11 +357,11 @@ fn resources() {
         let is_method = ["GET", "PUT", "POST", "DELETE"].contains(&method);
         is_method.then(|| path.split('?').next().unwrap_or(path))
     });
-    let told: BTreeSet<&str> = paths.collect();
-    let missing: Vec<_> = wanted.difference(&told).collect();
+    let documented: BTreeSet<&str> = paths.collect();
+    let missing: Vec<_> = wanted.difference(&documented).collect();
     assert!(missing.is_empty(), "not in docs/reference/rest.md: {missing:?}");
     let actions = ["/api/v1/subscriptions/{name}/pause"];
-    let unknown: Vec<_> = told.difference(&wanted).filter(|path| !actions.contains(path)).collect();
+    let unknown: Vec<_> = documented.difference(&wanted).filter(|path| !actions.contains(path)).collect();
     assert!(unknown.is_empty(), "in docs/reference/rest.md, but not in the server: {unknown:?}");
 }
 

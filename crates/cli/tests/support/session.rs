@@ -13,13 +13,16 @@
 //! | `text terminal=NAME` | what that terminal has printed since the last such block, sooner or later |
 //!
 //! Ports 8080 and 9000 are replaced by free ones, and back in what is printed.
+//!
+//! Every session leaves a transcript in `target/transcripts`, also if it fails.
 
 use super::likeness::{difference, difference_of_json, difference_within};
 use super::markdown::{Block, blocks};
 use super::process::{Process, wait_until_ready};
 use super::{KLAMBDA, eventually, free_port, read, repository};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
@@ -63,6 +66,7 @@ struct Session {
     server: u16,
     receiver: u16,
     terminals: BTreeMap<String, Terminal>,
+    transcript: RefCell<String>,
 }
 
 struct Terminal {
@@ -81,6 +85,7 @@ impl Session {
             server: free_port(),
             receiver: free_port(),
             terminals: BTreeMap::new(),
+            transcript: RefCell::default(),
         };
         session.copy_examples();
         session
@@ -140,12 +145,15 @@ impl Session {
                 std::net::TcpStream::connect(&address).map(drop).map_err(|error| error.to_string())
             });
         }
+        self.note(&format!("({name}) $ "), text);
         self.terminals.insert(name.to_owned(), Terminal { process, seen });
     }
 
     /// Runs a block to its end and hands back what it printed.
     fn run(&self, block: &Block) -> String {
         let (succeeded, printed) = self.once(block);
+        self.note("$ ", &block.text);
+        self.note("", &printed);
         let wanted = !block.has("fails");
         assert_eq!(
             succeeded, wanted,
@@ -162,10 +170,12 @@ impl Session {
     }
 
     fn run_until(&self, block: &Block, shown: &Block) {
-        eventually(&format!("{}:{}", self.document, block.line), || {
+        let printed = eventually(&format!("{}:{}", self.document, block.line), || {
             let (_, printed) = self.once(block);
-            differs(shown, &printed).map_or(Ok(()), Err)
+            differs(shown, &printed).map_or(Ok(printed), Err)
         });
+        self.note("$ ", &block.text);
+        self.note("", &printed);
     }
 
     fn watch(&mut self, name: &str, shown: &str) {
@@ -176,9 +186,18 @@ impl Session {
             let new = &printed.as_bytes()[terminal.seen..];
             difference_within(shown, &self.as_shown(new)).map_or(Ok(printed.len()), Err)
         });
+        if let Some(terminal) = self.terminals.get(name) {
+            let new = self.as_shown(&terminal.process.printed().as_bytes()[terminal.seen..seen]);
+            self.note(&format!("({name}) "), &new);
+        }
         if let Some(terminal) = self.terminals.get_mut(name) {
             terminal.seen = seen;
         }
+    }
+
+    fn note(&self, prefix: &str, text: &str) {
+        let mut transcript = self.transcript.borrow_mut();
+        text.lines().for_each(|line| transcript.extend([prefix, line, "\n"]));
     }
 
     fn compare(&self, difference: Option<String>) {
@@ -187,5 +206,19 @@ impl Session {
             let said: Vec<String> = said.collect();
             panic!("{}:{}: {difference}\nterminals:\n{}", self.document, self.line, said.join("\n---\n"));
         }
+    }
+}
+
+/// Where the transcript of a document is.
+pub fn transcript_of(document: &str) -> PathBuf {
+    repository().join("target/transcripts").join(document.replace('/', "-")).with_extension("txt")
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let file = transcript_of(&self.document);
+        // A test that fails already must not panic again here.
+        let _ = std::fs::create_dir_all(file.parent().unwrap_or(&file));
+        let _ = std::fs::write(file, self.transcript.take());
     }
 }
