@@ -78,3 +78,20 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
         io.is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::without_os_codes;
+
+    #[test]
+    fn codes_of_the_operating_system_are_left_out() {
+        for (text, plain) in [
+            ("a: No such file or directory (os error 2)", "a: No such file or directory"),
+            ("x (os error 13); y (os error 5)!", "x; y!"),
+            ("the name (os error x) stays", "the name (os error x) stays"),
+            ("nothing", "nothing"),
+        ] {
+            assert_eq!(without_os_codes(text), plain);
+        }
+    }
+}

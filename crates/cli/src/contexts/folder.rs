@@ -127,6 +127,24 @@ mod tests {
     }
 
     #[test]
+    fn changes_at_the_same_time_lose_nothing() {
+        let home = tempfile::tempdir().expect("a folder");
+        let folder = Folder(home.path().join("klambda"));
+        std::thread::scope(|scope| {
+            for n in 0..8 {
+                let folder = &folder;
+                scope.spawn(move || {
+                    let _lock = folder.lock().expect("locked");
+                    let mut contexts = folder.read().expect("read");
+                    contexts.contexts.insert(format!("c{n}"), Entry::default());
+                    folder.write(&contexts).expect("written");
+                });
+            }
+        });
+        assert_eq!(folder.read().expect("read").contexts.len(), 8);
+    }
+
+    #[test]
     fn contexts_are_read_back() {
         let home = tempfile::tempdir().expect("a folder");
         let folder = Folder(home.path().to_owned());
