@@ -153,11 +153,13 @@ fn letter_cells(letter: &Letter) -> [String; 5] {
     ]
 }
 
-/// Columns as wide as their longest cell, up to a limit. The last column gets the rest.
+/// Columns as wide as their longest cell, up to a limit. People type ids into other commands, so ids are not cut. The
+/// last column gets the rest.
 fn widths<const N: usize>(names: &[&str; N], rows: &[[String; N]]) -> [Constraint; N] {
     std::array::from_fn(|column| {
         let cells = rows.iter().map(|row| row[column].width()).chain([names[column].width()]);
-        let width = cells.max().unwrap_or(0).min(COLUMN_WIDTH_MAX);
+        let width_max = if names[column].trim() == "ID" { usize::MAX } else { COLUMN_WIDTH_MAX };
+        let width = cells.max().unwrap_or(0).min(width_max);
         match column + 1 == N {
             true => Constraint::Fill(1),
             false => Constraint::Length(u16::try_from(width).unwrap_or(u16::MAX)),
@@ -231,7 +233,7 @@ mod tests {
         (next.pending, next.dead_letters, next.uptime) = (4, 9, Some(Duration::from_secs(300)));
         let id = LaneId { namespace: "default".into(), subscription: "orders".into(), key: "order-1".into() };
         next.letters = vec![Letter {
-            id: "orders.7".into(),
+            id: "orders-of-all-shops-in-the-whole-country.7".into(),
             lane: id,
             reason: "rejected".into(),
             age: Some(Duration::from_secs(192)),
@@ -254,7 +256,7 @@ mod tests {
             "order-1",
             "3m12s",
             "Dead letters (1 of 9)",
-            "orders.7",
+            "orders-of-all-shops-in-the-whole-country.7",
             "500\\u{1b}[31m",
             "q quit",
         ] {
