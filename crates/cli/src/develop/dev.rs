@@ -1,5 +1,6 @@
 //! `dev`: runs the function of a folder on a server of its own, and builds it again after every change.
 
+use super::log_line::readable;
 use super::outcomes::Outcomes;
 use super::project::Project;
 use super::watch::Watch;
@@ -40,8 +41,16 @@ pub fn run(global: &Global, args: &Dev) -> anyhow::Result<()> {
     };
     say("server", &format!("{} (its data is deleted at the end; Ctrl-C ends it)", server.url()))?;
     let outcomes = Outcomes::follow(server.client()?, subscription(&manifest))?;
-    let mut session =
-        Session { client: server.client()?, server, project, manifest, watch, outcomes, build: None, has_worked: false };
+    let mut session = Session {
+        client: server.client()?,
+        server,
+        project,
+        manifest,
+        watch,
+        outcomes,
+        build: None,
+        has_worked: false,
+    };
     let worked = session.work();
     let worked = worked.map_err(|error| session.server.explain(error));
     let ended = session.server.end();
@@ -105,7 +114,7 @@ impl Session {
             return say("build", "nothing to build");
         }
         self.build = Some(Instant::now());
-        say("build", &format!("{} generation {}", self.manifest.resource(), number(&answer.body, "/metadata/generation")))
+        say("build", &self.manifest.resource().to_string())
     }
 
     fn look_at_build(&mut self) -> anyhow::Result<()> {
@@ -113,15 +122,16 @@ impl Session {
         let item = self.client.get(&self.manifest.route())?;
         match progress(&item) {
             Progress::Underway => return Ok(()),
-            Progress::Done => self.show_ready(started.elapsed())?,
+            Progress::Done => self.show_ready(number(&item, "/metadata/generation"), started.elapsed())?,
             Progress::Failed(why) => show_failure(&item, &why)?,
         }
         self.build = None;
         Ok(())
     }
 
-    fn show_ready(&mut self, took: Duration) -> anyhow::Result<()> {
-        say("ready", &format!("{} after {} ms", self.manifest.resource(), took.as_millis()))?;
+    fn show_ready(&mut self, generation: u64, took: Duration) -> anyhow::Result<()> {
+        let (name, took) = (self.manifest.resource(), took.as_millis());
+        say("ready", &format!("{name} generation {generation} after {took} ms"))?;
         match std::mem::replace(&mut self.has_worked, true) {
             true => Ok(()),
             false => self.show_examples(),
@@ -131,7 +141,10 @@ impl Session {
     fn show_examples(&self) -> anyhow::Result<()> {
         let (url, name) = (self.server.url(), &self.manifest.name);
         if let Some(event_type) = event_type(&self.manifest.document) {
-            say("try", &format!("klambda event send --server {url} --type {event_type} --key k1 --data '{DATA}'"))?;
+            say(
+                "try",
+                &format!("klambda event send --server {url} --type {event_type} --key k1 --data '{DATA}'"),
+            )?;
         }
         let path = if self.manifest.kind.word() == "agent" { "agents" } else { "functions" };
         let invoke = format!("{url}/api/v1/lambda/{path}/{name}/invoke");
@@ -186,7 +199,8 @@ impl Write for LogLines {
 
     fn flush(&mut self) -> io::Result<()> {
         let line = std::mem::take(&mut self.line);
-        say("log", String::from_utf8_lossy(&line).trim_end()).map_err(io::Error::other)
+        let lines = readable(String::from_utf8_lossy(&line).trim_end());
+        lines.iter().try_for_each(|line| say("log", line)).map_err(io::Error::other)
     }
 }
 

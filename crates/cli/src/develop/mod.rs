@@ -2,6 +2,7 @@
 
 pub mod dev;
 pub mod init;
+mod log_line;
 pub mod once;
 mod outcomes;
 mod project;

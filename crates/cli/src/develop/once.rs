@@ -36,7 +36,8 @@ pub fn run(out: &mut dyn Write, global: &Global, args: &Run) -> anyhow::Result<(
     let folder = tempfile::Builder::new().prefix("klambda-run-").tempdir()?;
     share_cache(folder.path());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let answer = runtime.block_on(interruptible(start_and_call(folder.path(), &resource, call, global.timeout)));
+    let answer =
+        runtime.block_on(interruptible(start_and_call(folder.path(), &resource, call, global.timeout)));
     // Does not wait for a thread that still copies files.
     runtime.shutdown_background();
     print_answer(out, global.output, &answer?)
@@ -71,8 +72,7 @@ fn data(args: &Run) -> anyhow::Result<(Vec<u8>, String)> {
 
 /// Ctrl-C and SIGTERM end it in order: processes stopped, folder removed.
 async fn interruptible<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let (mut interrupt, mut terminate) =
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     tokio::select! {
         done = work => done,
         _ = interrupt.recv() => bail!("interrupted"),
@@ -100,8 +100,8 @@ async fn start_and_call(
     if let Some(logs) = logs {
         logs.await?;
     }
-    let (status, body) = answer
-        .map_err(|_| anyhow!("no answer after {timeout:?}; use --timeout to wait longer"))??;
+    let (status, body) =
+        answer.map_err(|_| anyhow!("no answer after {timeout:?}; use --timeout to wait longer"))??;
     match status.is_success() {
         true => Ok(body),
         false => bail!("{}", refusal(status, &body)),

@@ -138,7 +138,10 @@ mod tests {
         let outcome = |fate: Value| outcome(&json!({"fates": [fate]}), "s");
         let last = |text: &str| Outcome::Final(text.to_owned());
         assert_eq!(outcome(json!({"subscription": "s", "fate": "inFlight", "attempts": 1})), Outcome::Open);
-        assert_eq!(outcome(json!({"subscription": "s", "fate": "delivered", "attempts": 1})), last("delivered"));
+        assert_eq!(
+            outcome(json!({"subscription": "s", "fate": "delivered", "attempts": 1})),
+            last("delivered")
+        );
         assert_eq!(
             outcome(json!({"subscription": "s", "fate": "delivered", "attempts": 2})),
             last("delivered in attempt 2")

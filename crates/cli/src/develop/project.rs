@@ -34,7 +34,8 @@ impl Project {
         if !one.kind.runs_code() {
             return Err(Usage::file(&path, &"must contain a LambdaFunction or a LambdaAgent"));
         }
-        one.document["spec"]["source"] = self.source(&one.document).map_err(|why| Usage::file(&path, &why))?;
+        one.document["spec"]["source"] =
+            self.source(&one.document).map_err(|why| Usage::file(&path, &why))?;
         if let Some(metadata) = one.document["metadata"].as_object_mut() {
             metadata.remove("namespace");
         }

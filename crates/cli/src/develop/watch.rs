@@ -90,7 +90,10 @@ impl Watch {
                 if metadata.is_dir() {
                     folders.push(path);
                 } else {
-                    found.insert(path, (metadata.mtime(), metadata.mtime_nsec(), metadata.len(), metadata.ino()));
+                    found.insert(
+                        path,
+                        (metadata.mtime(), metadata.mtime_nsec(), metadata.len(), metadata.ino()),
+                    );
                 }
                 if found.len() + folders.len() > FILES_MAX {
                     let fault = format!("more than {FILES_MAX} files; a source has fewer");
@@ -113,7 +116,8 @@ impl Watch {
             // A folder below, removed meanwhile.
             Err(Errno::NOENT) if path != self.folder => return Ok(Vec::new()),
             Err(Errno::NOSPC) => {
-                return Err(io::Error::other("the limit fs.inotify.max_user_watches is reached")).with_context(place);
+                return Err(io::Error::other("the limit fs.inotify.max_user_watches is reached"))
+                    .with_context(place);
             }
             added => added.with_context(place)?,
         };
