@@ -69,14 +69,13 @@ struct Session {
     outcomes: Outcomes,
     /// When the build that is underway began.
     build: Option<Instant>,
-    /// The examples are shown when it works for the first time.
+    /// Logs and examples are shown from then on.
     has_worked: bool,
 }
 
 impl Session {
     fn work(&mut self) -> anyhow::Result<()> {
         self.apply()?;
-        follow_logs(self.server.client()?, &self.manifest)?;
         while !interrupt::happened() {
             if let Some(path) = self.watch.changed(LOOK)? {
                 self.change(&path)?;
@@ -132,10 +131,12 @@ impl Session {
     fn show_ready(&mut self, generation: u64, took: Duration) -> anyhow::Result<()> {
         let (name, took) = (self.manifest.resource(), took.as_millis());
         say("ready", &format!("{name} generation {generation} after {took} ms"))?;
-        match std::mem::replace(&mut self.has_worked, true) {
-            true => Ok(()),
-            false => self.show_examples(),
+        if !std::mem::replace(&mut self.has_worked, true) {
+            // There is no log before a process was started. A failure comes with its last lines.
+            follow_logs(self.server.client()?, &self.manifest)?;
+            self.show_examples()?;
         }
+        Ok(())
     }
 
     fn show_examples(&self) -> anyhow::Result<()> {
