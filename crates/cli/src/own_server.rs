@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::commands::is_unreachable;
 use crate::contexts::Connection;
 use crate::route::Route;
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
 use klambda_core::namespace;
 use std::fs::File;
 use std::net::TcpListener;
@@ -17,6 +17,8 @@ use tempfile::TempDir;
 const START: Duration = Duration::from_secs(20);
 const END: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(20);
+/// Whoever ends the command does not wait for slow calls: their events go with the folder.
+const CONFIG: &str = "delivery: {shutdownTimeout: 1s}\n";
 
 pub struct OwnServer {
     // The server goes before its folder does.
@@ -37,13 +39,17 @@ pub fn data(folder: &Path) -> PathBuf {
 impl OwnServer {
     /// Listens on a free port, unless there is an address.
     pub fn start(folder: TempDir, listen: Option<&str>) -> anyhow::Result<OwnServer> {
-        let address = match listen {
-            Some(address) => address.to_owned(),
-            None => TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string(),
-        };
+        // Bound for a moment, so that a server which already listens there is not mistaken for this one.
+        let listen = listen.unwrap_or("127.0.0.1:0");
+        let bound = TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
+        let address = bound.local_addr()?.to_string();
+        drop(bound);
         let log = File::create(folder.path().join("serve.log"))?;
         let data = data(folder.path()).to_string_lossy().into_owned();
-        let arguments = ["--listen", &address, "--data", &data].map(str::to_owned);
+        let config = folder.path().join("serve.yaml");
+        std::fs::write(&config, CONFIG)?;
+        let config = config.to_string_lossy();
+        let arguments = ["--listen", &address, "--data", &data, "--config", &config].map(str::to_owned);
         let server = Child::server(&std::env::current_exe()?, &arguments, log)?;
         let connection = Connection {
             server: format!("http://{address}"),
@@ -65,10 +71,6 @@ impl OwnServer {
                 bail!("the server did not start: {}", self.said());
             }
             interrupt::sleep(Duration::from_millis(10))?;
-        }
-        // Another server may listen on this address, and answer instead.
-        if self.server.has_ended()? {
-            bail!("the server did not start: {}", self.said());
         }
         Ok(())
     }

@@ -249,6 +249,34 @@ fn dev_serves_while_the_code_changes_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn an_interrupt_does_not_wait_for_slow_calls() {
+    let desk = Desk::with("nodejs");
+    desk.write(
+        "hello/index.js",
+        "exports.handler = () => { console.log('slow'); return new Promise(() => {}); };",
+    );
+    let session = Session::start(&desk);
+    desk.ok(&["event", "send", "--server", &session.url, "--type", "order.placed", "--key", "k"]);
+    session.prints("log     info slow\n");
+    session.process.signal(Signal::INT);
+    let printed = session.process.printed();
+    assert!(session.process.wait().success(), "{printed}");
+    desk.is_clean();
+
+    let run = Process::start(&mut desk.command(&["run", "hello"]), &desk.path("run.printed"));
+    eventually("the call begins", || match run.printed() {
+        printed if printed.contains("slow") => Ok(()),
+        printed => Err(printed),
+    });
+    run.signal(Signal::INT);
+    let printed = desk.path("run.printed");
+    assert_eq!(run.wait().code(), Some(1));
+    let printed = fs::read_to_string(printed).expect("what it printed");
+    assert!(printed.ends_with("error: interrupted\n"), "{printed}");
+    desk.is_clean();
+}
+
+#[test]
 fn dev_that_is_killed_leaves_no_process_behind() {
     let desk = Desk::with("nodejs");
     let session = Session::start(&desk);

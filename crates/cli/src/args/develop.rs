@@ -22,8 +22,10 @@ pub struct Init {
     pub name: Option<String>,
 }
 
-/// Runs its own server with temporary data; saved contexts and KLAMBDA_ variables are not used.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Starts a server of its own with temporary data, which Ctrl-C ends. It uses no saved context and no
+KLAMBDA_ variable, and rejects --server, --context and --namespace.")]
 pub struct Dev {
     /// Folder with function.yaml and the code
     #[arg(value_name = "DIR", default_value = ".")]
@@ -33,8 +35,13 @@ pub struct Dev {
     pub listen: Option<String>,
 }
 
-/// Needs no server. --timeout limits the call; spec.build.timeout limits the build.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Prints the answer to stdout and the log to stderr. --timeout limits the call, spec.build.timeout the build.
+
+Examples:
+  klambda run --data '{\"name\": \"Ada\"}'
+  klambda run orders --event event.json --timeout 5s")]
 pub struct Run {
     /// Folder with function.yaml and the code
     #[arg(value_name = "DIR", default_value = ".")]

@@ -140,15 +140,14 @@ impl Session {
     }
 
     fn show_examples(&self) -> anyhow::Result<()> {
-        let (url, name) = (self.server.url(), &self.manifest.name);
+        let url = self.server.url();
         if let Some(event_type) = event_type(&self.manifest.document) {
             say(
                 "try",
                 &format!("klambda event send --server {url} --type {event_type} --key k1 --data '{DATA}'"),
             )?;
         }
-        let path = if self.manifest.kind.word() == "agent" { "agents" } else { "functions" };
-        let invoke = format!("{url}/api/v1/lambda/{path}/{name}/invoke");
+        let invoke = self.manifest.route().below("invoke").to_url(url, &self.manifest.namespace);
         say("try", &format!("curl {invoke} -H 'content-type: application/json' -d '{DATA}'"))
     }
 }

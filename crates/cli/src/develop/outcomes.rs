@@ -1,6 +1,6 @@
 //! What became of the events that were sent to the server of `dev`, one line for each.
 
-use crate::client::Client;
+use crate::client::{Client, Error};
 use crate::function;
 use crate::output::{cell, one_line, text};
 use crate::route::Route;
@@ -60,7 +60,12 @@ impl Outcomes {
         }
         let mut open = VecDeque::new();
         for mut one in std::mem::take(&mut self.pending) {
-            let (line, is_final) = match outcome(&client.get(&one.route)?, &self.subscription) {
+            let found = match client.get(&one.route) {
+                // An event that is no longer kept.
+                Err(Error::Problem(_)) => Value::Null,
+                found => found?,
+            };
+            let (line, is_final) = match outcome(&found, &self.subscription) {
                 Outcome::Open => (String::new(), false),
                 Outcome::Failed(line) => (line, false),
                 Outcome::Final(line) => (line, true),
@@ -107,6 +112,9 @@ fn read_events(client: &Client, events: &SyncSender<Value>) {
 }
 
 fn outcome(event: &Value, subscription: &str) -> Outcome {
+    if event.is_null() {
+        return Outcome::Final("unknown".to_owned());
+    }
     let fates = event["fates"].as_array().map_or(&[][..], Vec::as_slice);
     let Some(fate) = fates.iter().find(|fate| fate["subscription"] == subscription) else {
         return Outcome::Final("no trigger of the function matches it".to_owned());
