@@ -2,6 +2,7 @@
 
 mod access;
 mod context;
+mod develop;
 mod files;
 mod functions;
 mod help;
@@ -13,6 +14,7 @@ mod top;
 
 pub use access::*;
 pub use context::*;
+pub use develop::*;
 pub use files::*;
 pub use functions::*;
 pub use help::{command, options};
@@ -97,6 +99,12 @@ pub enum Command {
     Wait(Wait),
     /// Show the fields of a resource type
     Explain(Explain),
+    /// Create a function in a new folder
+    Init(Init),
+    /// Run a function and build it again after every change
+    Dev(Dev),
+    /// Build a function and call it once, without a server
+    Run(Run),
     /// Call a function and print its answer
     Invoke(Invoke),
     /// Print the logs of a function

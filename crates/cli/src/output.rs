@@ -178,6 +178,21 @@ pub fn write_raw(out: &mut dyn Write, format: Format, value: &Value) -> anyhow::
     Ok(true)
 }
 
+/// Prints the answer of a function unchanged, unless another format is asked for.
+pub fn print_answer(out: &mut dyn Write, format: Format, answer: &[u8]) -> anyhow::Result<()> {
+    let parsed: Option<Value> = serde_json::from_slice(answer).ok();
+    if let Some(value) = parsed
+        && write_raw(out, format, &value)?
+    {
+        return Ok(());
+    }
+    out.write_all(answer)?;
+    if !answer.is_empty() && !answer.ends_with(b"\n") {
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
 /// Several resources as one document.
 pub fn list_of(items: Vec<Value>) -> Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": items })

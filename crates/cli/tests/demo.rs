@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use support::process::Process;
+use support::process::{Process, left_in, users_of};
 use support::shell::text;
 use support::{KLAMBDA, eventually, free_port, read};
 
@@ -86,21 +86,4 @@ fn cut_short_it_leaves_nothing_behind() {
         0 => Ok(()),
         count => Err(format!("{count} processes")),
     });
-}
-
-fn left_in(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).expect("a folder");
-    entries.map(|entry| entry.expect("an entry").path().display().to_string()).collect()
-}
-
-/// Processes that were started with a path in this folder, or work in it.
-fn users_of(folder: &Path) -> usize {
-    let folder = folder.to_string_lossy().into_owned();
-    let processes = std::fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
-    let uses = |path: std::path::PathBuf| {
-        let started = std::fs::read(path.join("cmdline")).unwrap_or_default();
-        let works = std::fs::read_link(path.join("cwd")).unwrap_or_default();
-        text(&started).contains(&folder) || works.starts_with(&folder)
-    };
-    processes.filter(|process| uses(process.path())).count()
 }

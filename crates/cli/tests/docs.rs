@@ -72,6 +72,11 @@ fn the_guide_on_functions() {
 }
 
 #[test]
+fn the_guide_on_developing() {
+    follow("docs/guide/develop.md");
+}
+
+#[test]
 fn the_guide_on_secrets() {
     follow("docs/guide/secrets.md");
 }

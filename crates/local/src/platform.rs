@@ -11,12 +11,14 @@ mod function;
 mod jobs;
 mod kept;
 mod observe;
+mod once;
 mod options;
 mod secrets;
 mod source_of;
 mod sweep;
 mod work;
 
+pub use once::Once;
 pub use options::Options;
 
 use crate::fleet::{self, Begun, Changes, Fleet};

@@ -8,7 +8,20 @@ const GROUPS: [(&str, &[&str]); 3] = [
     ("Resource commands", &["get", "describe", "apply", "diff", "edit", "delete", "wait", "explain"]),
     (
         "Function and delivery commands",
-        &["invoke", "logs", "rebuild", "history", "rollback", "event", "lane", "dlq", "subscription"],
+        &[
+            "init",
+            "dev",
+            "run",
+            "invoke",
+            "logs",
+            "rebuild",
+            "history",
+            "rollback",
+            "event",
+            "lane",
+            "dlq",
+            "subscription",
+        ],
     ),
     (
         "Server commands",

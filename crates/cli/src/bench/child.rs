@@ -1,4 +1,4 @@
-//! Processes of the bench and the demo: started from this executable, spoken to in lines, gone when their owner is.
+//! Processes of the bench, the demo and `dev`: started from this executable, spoken to in lines, gone when their owner is.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -110,7 +110,8 @@ impl Child {
                 self.kill();
                 bail!("the {} did not end within {within:?}", self.name);
             }
-            interrupt::sleep(Duration::from_millis(5))?;
+            // Also after an interrupt, which is often why it ends.
+            thread::sleep(Duration::from_millis(5));
         }
         Ok(())
     }

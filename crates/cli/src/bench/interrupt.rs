@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM end the bench and the demo in order: children killed, folders removed.
+//! Ctrl-C and SIGTERM end the bench, the demo and `dev` in order: children killed, folders removed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -24,8 +24,12 @@ pub fn listen() -> anyhow::Result<()> {
     Ok(())
 }
 
+pub fn happened() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
 pub fn check() -> anyhow::Result<()> {
-    if INTERRUPTED.load(Ordering::Relaxed) {
+    if happened() {
         bail!("interrupted");
     }
     Ok(())

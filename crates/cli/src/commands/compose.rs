@@ -131,7 +131,7 @@ fn read_data(given: &str) -> anyhow::Result<Vec<u8>> {
     }
 }
 
-fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+pub fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let result = match file.to_str() {
         Some("-") => std::io::stdin().read_to_end(&mut bytes).map(|_| ()),

@@ -5,10 +5,9 @@ use super::{Context, for_each};
 use crate::args::{Invoke, Rebuild, Reference, Runs};
 use crate::client::{Body, Error, Problem};
 use crate::kind::Kind;
-use crate::output::{Format, cell, write_raw};
+use crate::output::{Format, cell, print_answer, write_raw};
 use crate::route::Route;
 use anyhow::Context as _;
-use serde_json::Value;
 
 /// The functions, or the agents, of a namespace.
 #[derive(Clone, Copy, Debug)]
@@ -87,22 +86,7 @@ pub fn invoke(context: &mut Context, args: &Invoke) -> anyhow::Result<()> {
         let route = place.route(&[&reference.name, "invoke"]);
         Ok(context.client.post_raw(&route, body.clone())?)
     })?;
-    print_answer(context, &answer)
-}
-
-/// Prints the answer unchanged, unless another format is asked for.
-fn print_answer(context: &mut Context, answer: &[u8]) -> anyhow::Result<()> {
-    let parsed: Option<Value> = serde_json::from_slice(answer).ok();
-    if let Some(value) = parsed
-        && write_raw(context.out, context.format, &value)?
-    {
-        return Ok(());
-    }
-    context.out.write_all(answer)?;
-    if !answer.is_empty() && !answer.ends_with(b"\n") {
-        writeln!(context.out)?;
-    }
-    Ok(())
+    print_answer(context.out, context.format, &answer)
 }
 
 pub fn rebuild(context: &mut Context, args: &Rebuild) -> anyhow::Result<()> {

@@ -30,7 +30,7 @@ pub fn run(context: &mut Context, args: &Logs) -> anyhow::Result<()> {
 }
 
 /// Until the function is gone, which is the end only if it was there.
-fn follow(context: &mut Context, route: &Route, tail: Option<u64>) -> anyhow::Result<()> {
+pub fn follow(context: &mut Context, route: &Route, tail: Option<u64>) -> anyhow::Result<()> {
     let mut last = Last::default();
     let (mut connected, mut tail) = (false, tail);
     loop {

@@ -1,11 +1,11 @@
 //! One file per verb, or per noun with verbs of its own.
 
-mod apply;
+pub mod apply;
 mod backup;
 mod check;
 mod complete;
 mod completion;
-mod compose;
+pub mod compose;
 mod config;
 mod context;
 mod crd;
@@ -20,8 +20,8 @@ mod function;
 mod get;
 mod lane;
 mod letters;
-mod logs;
-mod manifest;
+pub mod logs;
+pub mod manifest;
 mod namespace;
 mod prune;
 mod receive;
@@ -46,6 +46,7 @@ use crate::client::{self, Client};
 use crate::colour;
 use crate::contexts::Connection;
 use crate::demo;
+use crate::develop;
 use crate::exit;
 use crate::output::Format;
 use std::io::{self, Write};
@@ -84,6 +85,9 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Delete(args) => delete::run(&mut context(out)?, args),
         Command::Wait(args) => wait::run(&mut context(out)?, args),
         Command::Explain(args) => explain::run(out, args),
+        Command::Init(args) => develop::init::run(out, args),
+        Command::Dev(args) => develop::dev::run(&cli.global, args),
+        Command::Run(args) => develop::once::run(out, &cli.global, args),
         Command::Invoke(args) => function::invoke(&mut context(out)?, args),
         Command::Logs(args) => logs::run(&mut context(out)?, args),
         Command::Rebuild(args) => function::rebuild(&mut context(out)?, args),

@@ -2,83 +2,34 @@
 
 use super::proof::{self, Entry};
 use super::script::{self, Draft, FUNCTION, Language, SUBSCRIPTION, Step};
-use crate::bench::child::Child;
-use crate::bench::interrupt;
 use crate::client::{Client, Error};
-use crate::commands::is_unreachable;
-use crate::contexts::Connection;
+use crate::own_server::{self, OwnServer};
 use crate::route::Route;
-use anyhow::{Context, anyhow, bail};
-use klambda_core::namespace;
+use anyhow::{Context, anyhow};
 use klambda_dispatch::check;
 use klambda_store::real_disk::RealDisk;
 use serde_json::{Value, json};
-use std::fs::File;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-const START: Duration = Duration::from_secs(20);
-const END: Duration = Duration::from_secs(10);
-const ANSWER: Duration = Duration::from_secs(20);
 
 pub struct Stage {
-    // The server goes before its folder does.
-    server: Child,
+    server: OwnServer,
     client: Client,
-    folder: TempDir,
     language: Language,
 }
 
 impl Stage {
     pub fn set(language: Language) -> anyhow::Result<Stage> {
-        let folder = tempfile::Builder::new().prefix("klambda-demo-").tempdir()?;
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let log = File::create(folder.path().join("serve.log"))?;
-        let data = folder.path().join("data").to_string_lossy().into_owned();
-        let arguments = ["--listen", &address.to_string(), "--data", &data].map(str::to_owned);
-        let server = Child::server(&std::env::current_exe()?, &arguments, log)?;
-        let connection = Connection {
-            server: format!("http://{address}"),
-            token_file: None,
-            ca_file: None,
-            namespace: namespace::DEFAULT.to_owned(),
-            timeout: ANSWER,
-        };
-        let mut stage = Stage { server, client: Client::new(connection)?, folder, language };
-        stage.wait_until_ready()?;
-        Ok(stage)
+        let server = OwnServer::start(own_server::folder("demo")?, None)?;
+        Ok(Stage { client: server.client()?, server, language })
     }
 
-    fn wait_until_ready(&mut self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + START;
-        while self.client.get(&Route::new(&["status"])).is_err() {
-            if self.server.has_ended()? || Instant::now() > deadline {
-                bail!("the server did not start: {}", self.said());
-            }
-            interrupt::sleep(Duration::from_millis(10))?;
-        }
-        Ok(())
-    }
-
-    /// What the server has printed.
-    fn said(&self) -> String {
-        let text = std::fs::read_to_string(self.folder.path().join("serve.log")).unwrap_or_default();
-        text.trim().to_owned()
-    }
-
-    /// A server that cannot be reached because it is gone is not one that the user should start.
     pub fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
-        match self.server.has_ended() {
-            Ok(true) if is_unreachable(&error) => anyhow!("the demo's own server ended: {}", self.said()),
-            _ => error,
-        }
+        self.server.explain(error)
     }
 
     fn journal_path(&self) -> PathBuf {
-        self.folder.path().join("journal")
+        self.server.path().join("journal")
     }
 
     /// What the function has written down so far.
@@ -124,9 +75,9 @@ impl Stage {
 
     /// Ends the server and has its folder read by the checker that shares no code with it.
     pub fn check(&mut self) -> anyhow::Result<check::Report> {
-        self.server.end(END)?;
-        let disk =
-            RealDisk::read_only(&self.folder.path().join("data")).map_err(|error| anyhow!("{error}"))?;
+        self.server.end()?;
+        let data = own_server::data(self.server.path());
+        let disk = RealDisk::read_only(&data).map_err(|error| anyhow!("{error}"))?;
         check::check(Arc::new(disk), &mut |_| {}).context("the data folder")
     }
 }

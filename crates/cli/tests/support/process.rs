@@ -136,3 +136,21 @@ impl Receiver {
         lines.map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
     }
 }
+
+/// Paths of what is in a folder.
+pub fn left_in(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    entries.map(|entry| entry.expect("an entry").path().display().to_string()).collect()
+}
+
+/// Processes that were started with a path in this folder, or work in it.
+pub fn users_of(folder: &Path) -> usize {
+    let folder = folder.to_string_lossy().into_owned();
+    let processes = std::fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
+    let uses = |path: std::path::PathBuf| {
+        let started = std::fs::read(path.join("cmdline")).unwrap_or_default();
+        let works = std::fs::read_link(path.join("cwd")).unwrap_or_default();
+        String::from_utf8_lossy(&started).contains(&folder) || works.starts_with(&folder)
+    };
+    processes.filter(|process| uses(process.path())).count()
+}

@@ -136,7 +136,7 @@ impl Session {
         let printed = self.folder.path().join(format!("{name}.terminal"));
         let seen = self.terminals.remove(name).map_or(0, |terminal| terminal.seen);
         let mut process = Process::start(&mut self.bash(text), &printed);
-        if text.contains("serve") {
+        if text.contains("serve") || text.contains("klambda dev") {
             wait_until_ready(&format!("http://127.0.0.1:{}", self.server), &mut process);
         } else {
             let address = format!("127.0.0.1:{}", self.receiver);

@@ -84,10 +84,19 @@ impl Shell {
 
 /// What compilers keep from one build to the next is kept from one test to the next: Go's library takes a minute.
 pub fn share_cache(functions: &Path) {
+    link_cache(&functions.join("cache"));
+}
+
+/// The same for `dev` and `run`, which keep their cache in this folder of the user.
+pub fn share_cache_of_user(folder: &Path) {
+    link_cache(&folder.join("klambda/build"));
+}
+
+fn link_cache(link: &Path) {
     let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("build-cache");
     std::fs::create_dir_all(&kept).expect("a folder");
-    std::fs::create_dir_all(functions).expect("a folder");
-    std::os::unix::fs::symlink(kept, functions.join("cache")).expect("a link");
+    std::fs::create_dir_all(link.parent().expect("a folder")).expect("a folder");
+    std::os::unix::fs::symlink(kept, link).expect("a link");
 }
 
 pub fn text(bytes: &[u8]) -> String {

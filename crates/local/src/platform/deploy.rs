@@ -27,7 +27,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    fn new(resource: &Resource, artifact: String) -> Recipe {
+    pub(super) fn new(resource: &Resource, artifact: String) -> Recipe {
         let source = resource.spec.source.as_ref();
         Recipe {
             artifact,
@@ -231,7 +231,7 @@ fn own_environment(name: &Name, resource: &Resource) -> [(String, String); 4] {
     ]
 }
 
-fn scaling(scaling: Scaling, options: &Options) -> fleet::Scaling {
+pub(super) fn scaling(scaling: Scaling, options: &Options) -> fleet::Scaling {
     fleet::Scaling {
         min_replicas: scaling.min_replicas,
         max_replicas: scaling.max_replicas,

@@ -21,10 +21,10 @@ use tempfile::TempDir;
 const CODE: &str = "code";
 
 #[derive(Clone)]
-struct Fetched {
-    digest: String,
+pub(super) struct Fetched {
+    pub digest: String,
     commit: Option<String>,
-    folder: Arc<TempDir>,
+    pub folder: Arc<TempDir>,
 }
 
 impl Machine {
@@ -181,7 +181,7 @@ impl Machine {
         self.builds.leave(name, called_off);
     }
 
-    async fn fetch_source(&self, resource: &Resource, told: Told<'_>) -> Result<Fetched, Failure> {
+    pub(super) async fn fetch_source(&self, resource: &Resource, told: Told<'_>) -> Result<Fetched, Failure> {
         self.may_run_code()?;
         let source = self.source_of(resource).await?;
         let _slot = self.slots.take(told).await.ok_or_else(|| broken("the server is shutting down"))?;
@@ -219,7 +219,7 @@ impl Machine {
         fetched.map(|fetched| (folder, fetched.revision)).map_err(|error| not_fetched(&error, source))
     }
 
-    async fn build_artifact(
+    pub(super) async fn build_artifact(
         &self,
         hash: &str,
         resource: &Resource,
@@ -283,7 +283,7 @@ fn language(language: resource::Language) -> Language {
     }
 }
 
-fn broken(error: impl std::fmt::Display) -> Failure {
+pub(super) fn broken(error: impl std::fmt::Display) -> Failure {
     Failure::new(Reason::PlatformError, capital(&error.to_string()))
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Not part of a source, and often large.
-const SKIPPED: [&str; 2] = [".git", "node_modules"];
+const SKIPPED: [&str; 3] = [".git", "node_modules", "__pycache__"];
 
 pub fn copy(from: &Path, into: &Path, mut budget: Budget) -> Result<Fetched, Error> {
     match fs::metadata(from) {
