@@ -7,7 +7,7 @@ use klambda_core::time::Millis;
 use klambda_functions::logs::{Line, Stream};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,6 +160,9 @@ impl Appender {
 
     /// Opens the newest file, or begins one if that is old.
     fn open_file(&mut self, now: Millis) -> io::Result<()> {
+        if self.file.as_ref().is_some_and(is_removed) {
+            (self.file, self.parts) = (None, list(&self.folder, self.series));
+        }
         let Some(newest) = self.parts.last().filter(|part| now.since(part.started) < self.file_age_ms) else {
             return self.begin(now);
         };
@@ -205,6 +208,11 @@ impl Appender {
         }
         wrote
     }
+}
+
+/// Somebody has removed it, for example to make room.
+fn is_removed(file: &File) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
 }
 
 fn ends_with_line(file: &mut File) -> io::Result<bool> {

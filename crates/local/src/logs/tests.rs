@@ -130,6 +130,11 @@ async fn old_lines_and_logs_of_deleted_functions_go() {
     store.forget(F);
     store.settle();
     assert!(!folder.path().join("logs/shop").exists());
+    print(&store, 1, numbered(3..4));
+    store.settle();
+    files(&folder).iter().for_each(|file| std::fs::remove_file(file).expect("removed"));
+    print(&store, 1, numbered(4..5));
+    assert_eq!(all(&store).await, ["line 4"], "a file that somebody removed is replaced");
     drop(store);
     let unknown = folder.path().join("logs/shop/gone");
     std::fs::create_dir_all(&unknown).expect("a folder");

@@ -2,6 +2,7 @@
 
 use super::files::{self, Appender, Limits, Part, Series};
 use super::ring::{self, Logs};
+use klambda_crash::Point;
 use klambda_functions::logs::Line;
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -21,6 +22,8 @@ const AT_ONCE: usize = 4096;
 const OPEN_MAX: usize = 128;
 /// Old files are removed this often, or more often if the age limit is short.
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);
+/// Least time between two warnings about lost lines.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// The way to the writer. It ends when the last queue is dropped.
 #[derive(Debug)]
@@ -63,7 +66,7 @@ pub fn start(folder: PathBuf, limits: Limits, known: HashSet<PathBuf>) -> io::Re
         counts: counts.clone(),
         waiting: HashMap::new(),
         open: HashMap::new(),
-        is_failing: false,
+        warned_at: None,
     };
     std::thread::Builder::new().name("klambda-logs".into()).spawn(move || writer.run(&received, &known))?;
     Ok(Queue { messages, counts, limits })
@@ -111,7 +114,7 @@ struct Writer {
     counts: Arc<Counts>,
     waiting: HashMap<Key, (Arc<Logs>, Vec<Arc<Line>>)>,
     open: HashMap<Key, Appender>,
-    is_failing: bool,
+    warned_at: Option<Instant>,
 }
 
 impl Writer {
@@ -126,6 +129,7 @@ impl Writer {
             }
             match messages.recv_timeout(sweep_at.saturating_duration_since(Instant::now())) {
                 Ok(first) => {
+                    Point::Logs.pass();
                     let more = messages.try_iter().take(AT_ONCE);
                     std::iter::once(first).chain(more).for_each(|message| self.handle(message));
                     self.write_all();
@@ -188,23 +192,19 @@ impl Writer {
         let bytes: usize = lines.iter().map(|line| line.text.len() + LINE_BYTES).sum();
         self.counts.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.counts.dropped.fetch_add((lines.len() - written) as u64, Ordering::Relaxed);
-        self.note(&logs.name, appended);
+        if let Err(error) = appended {
+            self.note_failure(&logs.name, &error);
+        }
     }
 
-    /// Says when lines begin to be lost, and when that is over.
-    fn note(&mut self, function: &Arc<str>, appended: io::Result<()>) {
-        match &appended {
-            Ok(()) if self.is_failing => tracing::info!("Logs of functions are stored again"),
-            Err(error) if !self.is_failing => {
-                tracing::warn!(%error, function = &**function, "Could not store logs of functions; lines are dropped");
-            }
-            _ => {}
+    /// The counter shows every lost line, the log of the server only that there are some.
+    fn note_failure(&mut self, function: &Arc<str>, error: &io::Error) {
+        if self.warned_at.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+            tracing::warn!(%error, function = &**function, "Could not store logs of functions; lines are dropped");
+            self.warned_at = Some(Instant::now());
         }
-        self.is_failing = appended.is_err();
-        if self.is_failing {
-            // The next write looks at the files again.
-            self.open.retain(|(name, _), _| name != function);
-        }
+        // The next write looks at the files again.
+        self.open.retain(|(name, _), _| name != function);
     }
 
     fn sweep(&mut self) {

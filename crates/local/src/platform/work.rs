@@ -197,8 +197,8 @@ impl Machine {
 
     fn print_build(&self, name: &Name, number: u64, text: &str) {
         let functions = self.lock();
-        let work = functions.get(name).and_then(|function| function.work.as_ref());
-        let is_current = |work: &&Box<Work>| work.build.as_ref().is_some_and(|build| build.number == number);
+        let work = functions.get(name).and_then(|function| function.work.as_deref());
+        let is_current = |work: &&Work| work.build.as_ref().is_some_and(|build| build.number == number);
         let Some(log) = work.filter(is_current).and_then(|work| work.build_log.clone()) else { return };
         drop(functions);
         self.logs.of(name.as_str()).push_build(log.generation, &log.build, text);
