@@ -81,7 +81,9 @@ mod tests {
         let text: String = (0..100).map(|n| format!("{n}{}\n", "x".repeat(1000))).collect();
         let printed = Arc::new(AtomicU64::new(0));
         let counted = printed.clone();
-        let count = move |_: &str| drop(counted.fetch_add(1, Ordering::Relaxed));
+        let count = move |_: &str| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
         let output = Output::new(Some(Arc::new(count)));
         output.clone().read(text.as_bytes()).await;
         assert_eq!(printed.load(Ordering::Relaxed), 100);
