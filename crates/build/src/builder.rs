@@ -1,7 +1,7 @@
 //! Runs builds: one at a time per content, several at once, each in a folder that is renamed when it is complete.
 
 use crate::hash::Hasher;
-use crate::output::Output;
+use crate::output::{Output, Printed};
 use crate::slots::{Slots, Stage, Told};
 use crate::step::Bench;
 use crate::tools::Tools;
@@ -89,20 +89,21 @@ impl Builder {
     /// Returns the artifact of a request, and builds it unless its content was built before. Builds of the same content
     /// wait for each other and share the result.
     pub async fn build(&self, request: &Request, cancel: &Cancel) -> Result<Artifact, Error> {
-        self.build_told(request, cancel, &|_| {}).await
+        self.build_told(request, cancel, &|_| {}, None).await
     }
 
-    /// The same, and reports when the build waits and when it starts.
+    /// The same, and reports when the build waits, when it starts, and what it prints.
     pub async fn build_told(
         &self,
         request: &Request,
         cancel: &Cancel,
         told: Told<'_>,
+        printed: Option<Printed>,
     ) -> Result<Artifact, Error> {
         tokio::select! {
             biased;
             () = cancel.cancelled() => Err(Error::Cancelled),
-            result = Box::pin(self.find_or_make(request, told)) => result,
+            result = Box::pin(self.find_or_make(request, told, printed)) => result,
         }
     }
 
@@ -125,7 +126,12 @@ impl Builder {
         Ok(removed)
     }
 
-    async fn find_or_make(&self, request: &Request, told: Told<'_>) -> Result<Artifact, Error> {
+    async fn find_or_make(
+        &self,
+        request: &Request,
+        told: Told<'_>,
+        printed: Option<Printed>,
+    ) -> Result<Artifact, Error> {
         request.handler_parts()?;
         let tool = self.tools.find(request.language, &request.version).await?;
         let hash = self.content(request, &tool).await?;
@@ -141,7 +147,7 @@ impl Builder {
         if dir.is_dir() {
             debug!(%hash, "Artifact found");
         } else {
-            self.make(request, &tool, &dir, told).await?;
+            self.make(request, &tool, &dir, told, Output::new(printed)).await?;
             info!(%hash, language = %request.language, version = %tool.version, "Artifact built");
         }
         Ok(self.artifact(request, &tool, hash, dir))
@@ -184,7 +190,14 @@ impl Builder {
         Ok(hasher.finish())
     }
 
-    async fn make(&self, request: &Request, tool: &Tool, dir: &Path, told: Told<'_>) -> Result<(), Error> {
+    async fn make(
+        &self,
+        request: &Request,
+        tool: &Tool,
+        dir: &Path,
+        told: Told<'_>,
+        output: Output,
+    ) -> Result<(), Error> {
         let _slot = self.slots.take(told).await.ok_or(Error::Cancelled)?;
         let building = self.options.dir.join("building");
         let folder =
@@ -195,7 +208,7 @@ impl Builder {
             cache: self.options.cache.clone(),
             launcher: self.options.launcher.clone(),
             tracker: self.options.tracker.clone(),
-            output: Output::default(),
+            output,
             stall: self.options.stall,
         };
         let work = self.work(request, tool, &bench);

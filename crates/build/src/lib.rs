@@ -27,6 +27,7 @@ pub use cancel::Cancel;
 pub use error::Error;
 pub use hash::{Hash, hash_folder};
 pub use language::Language;
+pub use output::Printed;
 pub use request::{Request, source_file};
 pub use slots::{Slots, Stage, Told};
 pub use tools::{Tool, Version};

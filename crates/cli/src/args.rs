@@ -107,7 +107,7 @@ pub enum Command {
     Run(Run),
     /// Call a function and print its answer
     Invoke(Invoke),
-    /// Print the logs of a function
+    /// Print the logs of functions and their builds
     #[command(alias = "log")]
     Logs(Logs),
     /// Fetch and build a function again

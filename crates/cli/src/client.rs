@@ -16,6 +16,7 @@ use std::time::Duration;
 use ureq::http::{self, Method};
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
 
+#[derive(Clone)]
 pub struct Client {
     agent: ureq::Agent,
     base: String,

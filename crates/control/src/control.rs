@@ -11,6 +11,7 @@ use klambda_dispatch::client::Caller;
 use klambda_dispatch::documents::Stored;
 use klambda_dispatch::runner::{Clock, Handle, Stopped};
 use klambda_dispatch::{Engine, Failure};
+use klambda_functions::logs::Query;
 use klambda_functions::name::Name;
 use klambda_functions::platform::{Home, Logs, News, Open, Platform};
 use klambda_functions::resource::{Aspect, Phase, Resource};
@@ -257,9 +258,14 @@ impl Shared {
         state.functions.iter().map(|(name, entry)| (name.clone(), replicas(entry).unwrap_or(0))).collect()
     }
 
-    /// The output of the function, starting with the last `past` lines. `None` if no version was ever deployed.
-    pub fn logs(&self, name: &Name, past: usize) -> Option<Box<dyn Logs>> {
-        self.running()?.logs(name, past)
+    /// The output of the function and its builds. `None` while the platform is not open.
+    pub fn logs(&self, name: &Name, query: Query) -> Option<Box<dyn Logs>> {
+        Some(self.running()?.logs(name, query))
+    }
+
+    /// Log lines that were not stored since the start.
+    pub fn log_lines_dropped(&self) -> u64 {
+        self.running().map_or(0, |platform| platform.log_lines_dropped())
     }
 
     pub fn get(&self, name: &Name) -> Option<Arc<Resource>> {

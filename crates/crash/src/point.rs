@@ -39,6 +39,7 @@ points! {
     Build "build"
     Fleet "fleet"
     Spawn "spawn"
+    Logs "logs"
     SharedLock "shared-lock"
 }
 

@@ -65,11 +65,11 @@ reasons! {
     SourceTooLarge false "Remove files that the function does not need, or use an image, then run `klambda rebuild`. The limits are fixed: 256 MiB to fetch, 512 MiB unpacked, 20,000 files",
     RuntimeNotFound false "Set runtime.version to an installed version or remove it. Or install the version and run `klambda rebuild`",
     DependencyNotFound false "Fix the name and version of the dependency",
-    DependencyFailed true "Check the build log and the connection to the package registry, then run `klambda rebuild`",
-    SyntaxError false "Fix the error shown in the build log",
-    BuildFailed true "Check the build log, fix the code or its dependencies, and apply again",
-    BuildTimeout false "Raise build.timeout or make the build smaller",
-    BuildStalled true "Check the build log and the connection to the package registry, then run `klambda rebuild`",
+    DependencyFailed true "Check the build log (`klambda logs --build NAME`) and the connection to the package registry, then run `klambda rebuild`",
+    SyntaxError false "Fix the error shown in the build log: `klambda logs --build NAME`",
+    BuildFailed true "Check the build log (`klambda logs --build NAME`), fix the code or its dependencies, and apply again",
+    BuildTimeout false "Raise build.timeout or make the build smaller; `klambda logs --build NAME` shows how far it got",
+    BuildStalled true "Check the build log (`klambda logs --build NAME`) and the connection to the package registry, then run `klambda rebuild`",
     BuildCancelled false "To build it, run `klambda rebuild`",
     BuildStopped false "To resume builds, run `klambda rebuild`",
     HandlerNotFound false "Export the function named in runtime.handler, or change runtime.handler",
@@ -99,11 +99,20 @@ impl Failure {
 
     /// What happened and how to fix it.
     pub fn message(&self) -> String {
+        self.with_advice(self.reason.advice())
+    }
+
+    /// The same, with commands for the function of this name.
+    pub fn message_for(&self, name: &str) -> String {
+        self.with_advice(&self.reason.advice().replace("NAME", name))
+    }
+
+    fn with_advice(&self, advice: &str) -> String {
         match self.detail.is_empty() {
-            true => format!("{}.", self.reason.advice()),
+            true => format!("{advice}."),
             false => {
                 let detail = cut(self.detail.trim_end_matches('.'), DETAIL_BYTES_MAX);
-                format!("{detail}. {}.", self.reason.advice())
+                format!("{detail}. {advice}.")
             }
         }
     }

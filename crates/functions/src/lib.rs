@@ -10,6 +10,7 @@ pub mod defaults;
 pub mod events;
 pub mod failure;
 pub mod hash;
+pub mod logs;
 pub mod merge;
 pub mod name;
 pub mod observed;

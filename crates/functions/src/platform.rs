@@ -8,6 +8,7 @@
 //! control plane knows no processes, no build folders and no objects of a cluster.
 
 use crate::failure::Failure;
+use crate::logs::{Line, Query};
 use crate::name::Name;
 use crate::observed::Observed;
 use crate::resource::{BuildOutcome, Resource, Scaling};
@@ -36,8 +37,11 @@ pub trait Platform: Send + Sync {
     /// A replica for one call. Called for every delivery, so it must not block.
     fn acquire(&self, name: &Name) -> Acquired;
 
-    /// The output of a function, starting with the last `past` lines. `None` if no version was ever started.
-    fn logs(&self, name: &Name, past: usize) -> Option<Box<dyn Logs>>;
+    /// The output of a function and of its builds.
+    fn logs(&self, name: &Name, query: Query) -> Box<dyn Logs>;
+
+    /// Log lines that were not stored since the start.
+    fn log_lines_dropped(&self) -> u64;
 
     /// Builds that wait for a slot.
     fn builds_waiting(&self) -> usize;
@@ -182,34 +186,7 @@ impl fmt::Display for Unavailable {
 
 /// Reads the output of a function.
 pub trait Logs: Send {
-    /// The lines that are available now.
-    fn ready(&mut self) -> Vec<Line>;
-
-    /// Waits for the next line. `None` once the function is deleted.
-    fn next(&mut self) -> Pending<'_, Option<Line>>;
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// Counts from 0 for each function, without gaps. A slow reader can detect missed lines.
-    pub number: u64,
-    pub time: Millis,
-    pub replica: u64,
-    pub stream: Stream,
-    pub text: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    Stdout,
-    Stderr,
-}
-
-impl Stream {
-    pub fn name(self) -> &'static str {
-        match self {
-            Stream::Stdout => "stdout",
-            Stream::Stderr => "stderr",
-        }
-    }
+    /// The next lines, at most about 64 KiB. `None` at the end: all lines were read and they are not followed, or the
+    /// function is deleted. Must be awaited to its end.
+    fn next(&mut self) -> Pending<'_, Option<Vec<Line>>>;
 }

@@ -16,7 +16,7 @@
 //! **Invariant:** waiting callers are served in order of arrival.
 
 use crate::container::Image;
-use crate::process::logs::{Bounds, Logs};
+use crate::logs::{Bounds, LogStore, Logs};
 use crate::process::{Command, Spawner};
 use klambda_crash::{Guard, Lock};
 use std::collections::HashMap;
@@ -35,6 +35,7 @@ mod health_check;
 mod keeper;
 mod lease;
 mod life;
+mod numbers;
 mod observe;
 mod probe;
 mod proofs;
@@ -56,6 +57,8 @@ pub struct Version {
     pub id: Arc<str>,
     /// The hash of the artifact. The fleet records under this hash that the artifact has responded once.
     pub artifact: Arc<str>,
+    /// The generation of the spec, for log lines.
+    pub generation: u64,
     pub run: Run,
     pub scaling: Scaling,
 }
@@ -125,7 +128,7 @@ pub struct Options {
     pub folder: PathBuf,
     /// Limit for all functions together.
     pub replicas_max: usize,
-    pub logs: Bounds,
+    pub logs: LogStore,
     pub restarts: Restarts,
     pub health_checks: HealthChecks,
 }
@@ -172,8 +175,8 @@ impl Default for Restarts {
 
 impl Options {
     pub fn new(folder: PathBuf) -> Options {
-        let (logs, restarts, health_checks) =
-            (Bounds::default(), Restarts::default(), HealthChecks::default());
+        let logs = LogStore::in_memory(Bounds::default());
+        let (restarts, health_checks) = (Restarts::default(), HealthChecks::default());
         Options { folder, replicas_max: 500, logs, restarts, health_checks }
     }
 
@@ -269,7 +272,14 @@ impl Fleet {
 
     /// The log of the function. Created if the function has not printed anything yet.
     pub fn logs(&self, function: &str) -> Option<Arc<Logs>> {
-        Some(self.shared.lock().functions.get_mut(function)?.logs(self.shared.options.logs))
+        Some(self.shared.lock().functions.get_mut(function)?.logs(&self.shared.options.logs))
+    }
+
+    /// The replicas that run.
+    pub fn replicas(&self, function: &str) -> Vec<u64> {
+        let state = self.shared.lock();
+        let replicas = state.functions.get(function).map(|function| &function.replicas);
+        replicas.into_iter().flatten().map(|replica| replica.id).collect()
     }
 
     /// Whether this artifact has responded once.

@@ -2,6 +2,7 @@
 //!
 //! - [`source`] fetches code from any kind of source into a new folder, and treats it as untrusted.
 //! - [`process`] runs a command with its listening socket. The command never outlives this program.
+//! - [`logs`] keeps the output of functions and builds.
 //! - [`fleet`] keeps functions, their versions and replicas, gives replicas to callers, and scales from and to zero.
 //! - [`platform`] connects these and the builds to the control plane.
 //! - [`container`] runs images with the container engine of this machine, if there is one.
@@ -11,6 +12,7 @@
 pub mod child;
 pub mod container;
 pub mod fleet;
+pub mod logs;
 pub mod outgoing;
 pub mod platform;
 pub mod process;

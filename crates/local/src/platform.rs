@@ -22,6 +22,7 @@ pub use once::Once;
 pub use options::Options;
 
 use crate::fleet::{self, Begun, Changes, Fleet};
+use crate::logs::LogStore;
 use crate::process::{self, Spawner, limits::Groups};
 use built_artifact::BuiltArtifact;
 use function::{Deployed, Function};
@@ -31,6 +32,7 @@ use klambda_core::time::Millis;
 use klambda_crash::{Guard, Lock, Point};
 use klambda_functions::failure::Failure;
 use klambda_functions::hash;
+use klambda_functions::logs::Query;
 use klambda_functions::name::Name;
 use klambda_functions::observed::Observed;
 use klambda_functions::platform::{
@@ -58,6 +60,7 @@ pub struct Shared {
     tell: Tell,
     now: Arc<dyn Fn() -> Millis + Send + Sync>,
     fleet: Fleet,
+    logs: LogStore,
     builder: Builder,
     functions: Lock<HashMap<Name, Function>>,
     built: Lock<HashMap<String, Arc<BuiltArtifact>>>,
@@ -135,6 +138,9 @@ impl Machine {
         })?;
         let mut fleet = fleet::Options::new(folder.join("fleet"));
         fleet.replicas_max = options.replicas_max;
+        let known = home.resources.iter().map(|resource| Name::of(resource).as_str().into()).collect();
+        let logs = LogStore::open(folder.join("logs"), options.logs, known)?;
+        fleet.logs = logs.clone();
         let mut builder = klambda_build::Options::new(&folder);
         builder.builds_max = options.builds_max;
         builder.launcher = launcher(&options);
@@ -143,6 +149,7 @@ impl Machine {
             tell: home.tell,
             now: home.now,
             fleet: Fleet::start(fleet, spawner)?,
+            logs,
             builder: Builder::open(builder)?,
             functions: Lock::default(),
             built: Lock::default(),
@@ -181,6 +188,7 @@ impl Machine {
             content: self.content(&recipe.artifact),
             artifact: recipe.artifact.as_str().into(),
             generation: if wanted { resource.metadata.generation } else { 0 },
+            spec_generation: service.generation,
             scaling: service.scaling.unwrap_or(resource.spec.scaling),
             since: (self.now)(),
             run: Ok(run),
@@ -230,6 +238,7 @@ impl Shared {
     /// Nothing of the function runs any more.
     fn forget(&self, name: &Name) {
         self.lock().remove(name);
+        self.logs.forget(name.as_str());
         let _ = std::fs::remove_dir_all(self.work_folder(name));
     }
 
@@ -272,8 +281,12 @@ impl Platform for Machine {
         }
     }
 
-    fn logs(&self, name: &Name, past: usize) -> Option<Box<dyn Logs>> {
-        Some(Box::new(self.fleet.logs(name.as_str())?.follow(past)))
+    fn logs(&self, name: &Name, query: Query) -> Box<dyn Logs> {
+        self.logs.read(name.as_str(), query, self.fleet.replicas(name.as_str()))
+    }
+
+    fn log_lines_dropped(&self) -> u64 {
+        self.logs.dropped()
     }
 
     fn builds_waiting(&self) -> usize {
@@ -297,7 +310,11 @@ impl Platform for Machine {
     }
 
     fn stop(&self) -> Pending<'_, ()> {
-        Box::pin(self.fleet.shutdown(STOP_WITHIN))
+        Box::pin(async {
+            self.fleet.shutdown(STOP_WITHIN).await;
+            let logs = self.logs.clone();
+            let _ = tokio::task::spawn_blocking(move || logs.settle()).await;
+        })
     }
 }
 

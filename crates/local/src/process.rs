@@ -4,7 +4,7 @@
 //! - A process dies with this program, even if the program is killed ([`crate::child`]). The next start kills any process
 //!   that survived ([`leftovers`]).
 //! - It has its own process group, which receives its signals. Processes that left the group are killed too ([`strays`]).
-//! - The last part of its output is kept in memory ([`logs`]).
+//! - Its output is kept ([`crate::logs`]).
 //! - Limits apply only if they are set ([`limits`]).
 //!
 //! **Invariant:** the parent death signal depends on the thread that started a process. So one thread starts all processes,
@@ -23,7 +23,6 @@ use tokio::sync::watch;
 
 pub mod leftovers;
 pub mod limits;
-pub mod logs;
 pub(crate) mod mark;
 pub(crate) mod proc;
 mod spawner;

@@ -124,7 +124,7 @@ async fn parent(folder: &Path) {
     };
     let scaling = Scaling { min_replicas: 2, ..Scaling::default() };
     let (id, artifact) = (Arc::from("1"), Arc::from("a"));
-    let version = Version { id, artifact, run: Run::Process(Arc::new(command)), scaling };
+    let version = Version { id, artifact, generation: 1, run: Run::Process(Arc::new(command)), scaling };
     fleet.deploy("f", version).expect("a new function");
     let mut changes = fleet.changes();
     while fleet.observe("f").is_none_or(|seen| seen.versions[0].ready < 2) {

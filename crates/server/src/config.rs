@@ -168,6 +168,8 @@ pub struct Functions {
     pub revisions: usize,
     pub cache_bytes: u64,
     pub cache_age: Duration,
+    pub log_bytes: u64,
+    pub log_age: Duration,
     pub rate_limits: RateLimits,
 }
 
@@ -348,6 +350,8 @@ impl Default for Functions {
             revisions: 10,
             cache_bytes: 10 << 30,
             cache_age: secs(30 * 86_400),
+            log_bytes: 16 << 20,
+            log_age: secs(7 * 86_400),
             rate_limits: RateLimits::default(),
         }
     }

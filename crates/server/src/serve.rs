@@ -19,7 +19,7 @@ use klambda_dispatch::runner::{Clock, Handle, Runner, StoreFailed};
 use klambda_dispatch::workers::EVENT_INTERVAL;
 use klambda_dispatch::{Engine, Failure};
 use klambda_functions::plan;
-use klambda_local::platform;
+use klambda_local::{logs, platform};
 use klambda_store::real_disk::{self, RealDisk};
 use klambda_store::{log, recovery};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -400,6 +400,7 @@ fn machine_options(config: &Config, vault: Arc<Vault>) -> platform::Options {
     options.drain = functions.drain;
     options.fetch.time = functions.fetch_timeout;
     options.cache = platform::cache::Limits { bytes: functions.cache_bytes, age: functions.cache_age };
+    options.logs = logs::Limits { bytes: functions.log_bytes, age: functions.log_age };
     options
 }
 

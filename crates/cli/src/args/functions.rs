@@ -1,6 +1,7 @@
 //! Verbs for functions and agents.
 
 use crate::exit::Usage;
+use crate::{labels, time};
 use clap::Args;
 
 /// What `wait` waits for.
@@ -29,16 +30,51 @@ pub struct Invoke {
     pub event_type: Option<String>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct Logs {
-    #[command(flatten)]
-    pub name: OneName,
+    /// NAME..., function/NAME..., agent/NAME..., or TYPE NAME...
+    #[arg(value_name = "NAME", required_unless_present = "selector", value_parser = parse_reference)]
+    name: Vec<Reference>,
+    /// Functions and agents with these labels instead of names
+    #[arg(short = 'l', long, value_name = "LABELS", value_parser = labels::Selector::parse, conflicts_with = "name")]
+    pub selector: Option<labels::Selector>,
     /// Keep printing new lines
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "previous")]
     pub follow: bool,
-    /// Number of earlier lines to print [default: 100]
+    /// Number of earlier lines to print [default: 100, or all if another option selects lines]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub tail: Option<u64>,
+    /// Lines since then: a duration before now, or an RFC 3339 time
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
+    pub since: Option<String>,
+    /// Output of the last build
+    #[arg(long, conflicts_with = "previous")]
+    pub build: bool,
+    /// Output of the last replica that has ended
+    #[arg(short, long)]
+    pub previous: bool,
+    /// Lines about this event, if the function logs its id
+    #[arg(long, value_name = "ID", conflicts_with = "build")]
+    pub event: Option<String>,
+    /// Lines of this generation of the spec
+    #[arg(long, value_name = "N")]
+    pub generation: Option<u64>,
+}
+
+impl Logs {
+    /// Keeps printing new lines.
+    pub fn following() -> Logs {
+        Logs { follow: true, ..Logs::default() }
+    }
+
+    pub fn references(&self) -> Vec<Reference> {
+        references(&self.name)
+    }
+}
+
+/// The server counts a duration back from its own time.
+fn parse_since(text: &str) -> Result<String, String> {
+    time::parse_moment(text).map(|_| text.to_owned())
 }
 
 #[derive(Debug, Args)]

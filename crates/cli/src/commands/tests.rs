@@ -218,13 +218,15 @@ fn logs_go_on_where_they_broke_and_end_with_the_function() {
         id: 8\ndata: {\"number\": 8, \"time\": \"2026-01-01T00:00:01Z\", \"text\": \"b\"}\n\n";
     let again = "id: 8\ndata: {\"number\": 8, \"time\": \"2026-01-01T00:00:01Z\", \"text\": \"b\"}\n\n\
         id: 0\ndata: {\"number\": 0, \"time\": \"2026-01-01T00:00:02Z\", \"text\": \"c\"}\n\n";
-    let server = Canned::new(vec![(200, first), (200, again), (404, r#"{"title": "Not found"}"#)]);
-    let (result, out) = server.run("logs hello -f --tail 2");
+    let server = Canned::new(vec![(200, ""), (200, first), (200, again), (404, r#"{"title": "Not found"}"#)]);
+    let (result, out) = server.run("logs hello -f --tail 2 --event e");
     result.expect("followed to its end");
     assert_eq!(out, "a\nb\nc\n");
     let asked = server.asked();
-    assert_eq!(asked[0], "GET /api/v1/lambda/functions/hello/logs?tail=2");
-    assert_eq!(asked[2], "GET /api/v1/lambda/functions/hello/logs?tail=1000");
+    let path = "GET /api/v1/lambda/functions/hello/logs";
+    assert_eq!(asked[0], format!("{path}?tail=2&eventId=e&follow=false"));
+    assert_eq!(asked[1], format!("{path}?tail=2&eventId=e&follow=true"));
+    assert_eq!(asked[3], format!("{path}?since=2026-01-01T00%3A00%3A02Z&eventId=e&follow=true"));
 }
 
 #[test]

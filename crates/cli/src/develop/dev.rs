@@ -180,7 +180,7 @@ fn follow_logs(client: Client, manifest: &Manifest) -> io::Result<()> {
         let out = &mut LogLines::default();
         let mut context = Context { client, namespace: None, format: Format::Table, out };
         // The main thread notices the end of the server.
-        let _ = logs::follow(&mut context, &route, None);
+        let _ = logs::follow_one_at(&mut context, route);
     })?;
     Ok(())
 }

@@ -9,6 +9,7 @@ mod calls;
 mod commands;
 mod isolation;
 mod lifecycle;
+mod logs;
 mod many;
 mod metrics;
 mod revisions;

@@ -2,6 +2,7 @@
 
 use klambda_functions::failure::Failure;
 use klambda_functions::hash;
+use klambda_functions::logs::{Line, Query};
 use klambda_functions::name::Name;
 use klambda_functions::observed::{
     Artifact, BuildRun, BuildState, Fetch, FetchState, Observed, Version, VersionState,
@@ -187,8 +188,12 @@ impl Platform for Memory {
         Acquired::Unavailable(Unavailable::NotDeployed(format!("{name} has no replicas in memory")))
     }
 
-    fn logs(&self, _: &Name, _: usize) -> Option<Box<dyn Logs>> {
-        None
+    fn logs(&self, _: &Name, _: Query) -> Box<dyn Logs> {
+        Box::new(NoLogs)
+    }
+
+    fn log_lines_dropped(&self) -> u64 {
+        0
     }
 
     fn builds_waiting(&self) -> usize {
@@ -213,5 +218,13 @@ impl Platform for Memory {
 
     fn stop(&self) -> Pending<'_, ()> {
         Box::pin(std::future::ready(()))
+    }
+}
+
+struct NoLogs;
+
+impl Logs for NoLogs {
+    fn next(&mut self) -> Pending<'_, Option<Vec<Line>>> {
+        Box::pin(std::future::ready(None))
     }
 }

@@ -276,7 +276,7 @@ impl Planner<'_> {
         }
         if self.now < at {
             build.retry_at = Some(Time(at));
-            build.error = Some(failure.message());
+            build.error = Some(failure.message_for(&self.desired.metadata.name));
             self.wake(at);
             return BuildProgress::Underway;
         }
@@ -319,7 +319,7 @@ impl Planner<'_> {
         build.completed_at = Some(Time(self.now));
         build.retry_at = None;
         build.reason = Some(failure.reason.name().to_owned());
-        build.error = Some(failure.message());
+        build.error = Some(failure.message_for(&self.desired.metadata.name));
         build.source_failed = source_failed;
         self.status.log_lines = failure.last_lines();
         if build.started_at.is_some() {

@@ -70,7 +70,8 @@ impl Planner<'_> {
                 Phase::Deploying
             }
             Rolled::Failed(failure) => {
-                let saying = Saying::no(failure.reason.name(), failure.message());
+                let saying =
+                    Saying::no(failure.reason.name(), failure.message_for(&self.desired.metadata.name));
                 self.say_service(saying.clone());
                 self.say(Aspect::DeployReady, saying);
                 self.status.log_lines = failure.last_lines();

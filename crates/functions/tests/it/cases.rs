@@ -113,7 +113,7 @@ fn a_failed_build_leaves_the_old_version_serving() {
     assert_eq!(resource.status.log_lines.len(), LINES_MAX);
     assert_eq!(resource.status.log_lines.last().unwrap(), "line 49");
     let message = &resource.status.condition(Aspect::BuildReady).unwrap().message;
-    assert_eq!(message, "index.js:1. Fix the error shown in the build log.");
+    assert_eq!(message, "index.js:1. Fix the error shown in the build log: `klambda logs --build hello`.");
     assert_eq!(platform.count(kinds::BUILD_FAILED), 1);
     assert_eq!(platform.phases, [Phase::Building, Phase::Deploying, Phase::Ready], "the phase stays Ready");
 }
@@ -323,7 +323,8 @@ fn every_failure_ends_with_a_reason_and_what_to_do() {
             let aspect = [Aspect::SourceReady, Aspect::BuildReady, Aspect::DeployReady][stage];
             let condition = platform.resource().status.condition(aspect).unwrap();
             assert_eq!((condition.status, condition.reason.as_str()), (Truth::False, reason.name()));
-            assert_eq!(condition.message, format!("It broke. {}.", reason.advice()));
+            let advice = reason.advice().replace("NAME", &platform.resource().metadata.name);
+            assert_eq!(condition.message, format!("It broke. {advice}."));
         }
     }
 }

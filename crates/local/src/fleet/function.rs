@@ -5,7 +5,7 @@ use super::probe::Expect;
 use super::replica::{Order, Replica, Stage};
 use super::scheduler::Scheduler;
 use super::{Endpoint, Error, Run, Shared, Version};
-use crate::process::logs::{Bounds, Logs, Stream};
+use crate::logs::{LogStore, Logs, Printer, Stream};
 use deployed::Deployed;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -71,8 +71,8 @@ impl Function {
         self.deleting && self.replicas.is_empty()
     }
 
-    pub fn logs(&mut self, bounds: Bounds) -> Arc<Logs> {
-        self.logs.get_or_insert_with(|| Arc::new(Logs::new(bounds))).clone()
+    pub fn logs(&mut self, store: &LogStore) -> Arc<Logs> {
+        self.logs.get_or_insert_with(|| store.of(&self.name)).clone()
     }
 
     pub fn deploy(
@@ -210,12 +210,13 @@ impl Function {
         let deployed = self.versions.iter_mut().find(|deployed| deployed.ordinal == replica.ordinal);
         if let (Some((failure, again)), Some(deployed)) = (failure, deployed) {
             tracing::info!(function = &*self.name, version = &*deployed.version.id, %failure, "Replica ended");
-            let line = failure.log_line(&self.name);
+            let (line, generation) = (failure.log_line(&self.name), deployed.version.generation);
             deployed.ended(failure, again, replica.answered, shared.options.restarts, now);
             if deployed.failed {
                 scheduler.given_up(&deployed.version.artifact, &self.name, true, now, shared);
             }
-            self.logs(shared.options.logs).push(id, Stream::Stderr, &line);
+            let printer = Printer { logs: self.logs(&shared.options.logs), replica: id, generation };
+            printer.push(Stream::Stderr, &line);
             // The next response of any replica shows that the problem is over.
             let others = self.replicas.iter_mut().filter(|other| other.ordinal == replica.ordinal);
             others.for_each(|other| other.answered = false);

@@ -6,7 +6,7 @@ use super::probe::{self, Expect};
 use super::replica::Order;
 use super::{Endpoint, Run, Shared};
 use crate::container::{self, Engine, Image};
-use crate::process::logs::Logs;
+use crate::logs::Printer;
 use crate::process::{self, Exit, Process};
 use klambda_core::address::ReplicaAddress;
 use std::io;
@@ -22,8 +22,7 @@ const LAST_CHANCE: Duration = Duration::from_secs(1);
 pub struct Life {
     pub shared: Arc<Shared>,
     pub function: Arc<str>,
-    pub replica: u64,
-    pub logs: Arc<Logs>,
+    pub printer: Printer,
     pub start_timeout: Duration,
     pub orders: watch::Receiver<Order>,
 }
@@ -37,7 +36,11 @@ impl Life {
             (Run::Image(image), _) => self.image(&image).await,
             _ => not_started("could not create a socket; raise the limit of open files".into()),
         };
-        self.shared.ended(&self.function, self.replica, end);
+        self.shared.ended(&self.function, self.replica(), end);
+    }
+
+    fn replica(&self) -> u64 {
+        self.printer.replica
     }
 
     async fn process(
@@ -68,7 +71,7 @@ impl Life {
         if let Err((reason, message)) = fetched {
             return End::NotStarted { reason, message };
         }
-        let name = engine.name_of(self.replica);
+        let name = engine.name_of(self.replica());
         let (image, _files) = match self.with_mounts(image).await {
             Ok(ready) => ready,
             Err(error) => return no_files(&error),
@@ -77,7 +80,7 @@ impl Life {
             Ok(process) => process,
             Err(error) => return not_started(error.to_string()),
         };
-        let (shared, function, replica) = (self.shared.clone(), self.function.clone(), self.replica);
+        let (shared, function, replica) = (self.shared.clone(), self.function.clone(), self.replica());
         let up = async {
             let address = ReplicaAddress::Tcp(port(engine, &name, image.port).await);
             probe::until_up(&address, Expect::Any).await;
@@ -98,7 +101,7 @@ impl Life {
         command: Arc<process::Command>,
         listener: Option<OwnedFd>,
     ) -> Result<Process, process::Error> {
-        let process = self.shared.spawner.spawn(command, listener, self.logs.clone(), self.replica).await?;
+        let process = self.shared.spawner.spawn(command, listener, self.printer.clone()).await?;
         for note in process.notes() {
             tracing::info!(function = &*self.function, note, "Resource limit not fully enforced");
         }
@@ -127,7 +130,7 @@ impl Life {
     }
 
     async fn write(&self, files: Arc<Files>, reader: Reader) -> io::Result<Written> {
-        let folder = self.shared.options.secrets().join(self.replica.to_string());
+        let folder = self.shared.options.secrets().join(self.replica().to_string());
         tokio::task::spawn_blocking(move || files.write(folder, reader)).await.map_err(io::Error::other)?
     }
 
@@ -138,7 +141,7 @@ impl Life {
             exit = process.exited() => return self.exited(exit),
             time = stopped(&mut self.orders) => return self.stop(process, time).await,
             up = starting => match up {
-                Ok(()) => self.shared.became_ready(&self.function, self.replica),
+                Ok(()) => self.shared.became_ready(&self.function, self.replica()),
                 Err(_) => {
                     process.stop(LAST_CHANCE).await;
                     return End::NeverAnswered { last_lines: self.last_lines() };
@@ -169,7 +172,7 @@ impl Life {
     }
 
     fn last_lines(&self) -> Vec<String> {
-        self.logs.last_of(self.replica, LAST_LINES)
+        self.printer.logs.last_of(self.replica(), LAST_LINES)
     }
 }
 

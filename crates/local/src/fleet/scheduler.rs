@@ -1,6 +1,7 @@
 //! State that all functions share: deadlines, the list of changes, the number of running replicas.
 
 use super::good::Good;
+use super::numbers::Numbers;
 use super::proofs::Proofs;
 use super::{Options, Shared};
 use std::cmp::Reverse;
@@ -20,7 +21,7 @@ pub struct Scheduler {
     running_max: usize,
     /// Functions that needed a replica while the limit was reached.
     starved: VecDeque<Arc<str>>,
-    next_replica: u64,
+    numbers: Numbers,
     pub next_ticket: u64,
 }
 
@@ -34,7 +35,7 @@ impl Scheduler {
             running: 0,
             running_max: options.replicas_max,
             starved: VecDeque::new(),
-            next_replica: 0,
+            numbers: Numbers::open(&options.folder),
             next_ticket: 0,
         })
     }
@@ -94,8 +95,7 @@ impl Scheduler {
 
     /// The number of a replica that does not run here.
     pub fn number(&mut self) -> u64 {
-        self.next_replica += 1;
-        self.next_replica
+        self.numbers.next()
     }
 
     /// A claimed replica has stopped.

@@ -73,6 +73,7 @@ impl Machine {
             content: self.content(&recipe.artifact),
             artifact: recipe.artifact.into(),
             generation,
+            spec_generation: generation,
             scaling: resource.spec.scaling,
             since: (self.now)(),
             run,
@@ -156,6 +157,7 @@ impl Machine {
         let version = Version {
             id: deployed.version.clone(),
             artifact: deployed.content.clone(),
+            generation: deployed.spec_generation,
             run: run.clone(),
             scaling: scaling(deployed.scaling, &self.options),
         };

@@ -3,6 +3,7 @@
 use crate::fleet::Run;
 use klambda_core::time::Millis;
 use klambda_functions::failure::Failure;
+use klambda_functions::logs::Build;
 use klambda_functions::observed::{BuildRun, Fetch};
 use klambda_functions::resource::{Resource, Scaling};
 use std::sync::Arc;
@@ -24,8 +25,16 @@ pub struct Function {
 pub struct Work {
     pub fetch: Option<Fetch>,
     pub build: Option<BuildRun>,
+    pub build_log: Option<BuildLog>,
     /// The folder with the fetched source.
     pub folder: Option<Arc<TempDir>>,
+}
+
+/// Marks the log lines of a build.
+#[derive(Clone)]
+pub struct BuildLog {
+    pub generation: u64,
+    pub build: Build,
 }
 
 /// A version that was passed to the fleet, or that could not be.
@@ -35,7 +44,10 @@ pub struct Deployed {
     pub artifact: Arc<str>,
     /// The content hash of the artifact, which others may have built too.
     pub content: Arc<str>,
+    /// Zero if it is not the version of the current spec.
     pub generation: u64,
+    /// The generation of the spec that it was made from, for log lines.
+    pub spec_generation: u64,
     pub scaling: Scaling,
     pub since: Millis,
     pub run: Result<Run, Failure>,

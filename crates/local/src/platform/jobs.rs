@@ -31,6 +31,7 @@ struct Job {
 }
 
 /// A started job, for the task that runs it.
+#[derive(Clone)]
 pub struct Begun {
     what: String,
     number: u64,
@@ -64,6 +65,13 @@ impl Jobs {
             }
             _ => Vec::new(),
         }
+    }
+
+    /// The functions that wait for the job now.
+    pub fn askers(&self, begun: &Begun) -> Vec<Asker> {
+        let running = self.lock();
+        let job = running.jobs.get(&begun.what).filter(|job| job.number == begun.number);
+        job.map(|job| job.askers.clone()).unwrap_or_default()
     }
 
     /// Returns the askers to notify, and the outcome to report if the job was cancelled.

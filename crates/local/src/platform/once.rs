@@ -4,7 +4,7 @@ use super::deploy::{Recipe, scaling};
 use super::work::broken;
 use super::{Machine, Options, STOP_WITHIN, cache};
 use crate::fleet::{self, Lease, Version};
-use crate::process::logs::Follower;
+use crate::logs::Follower;
 use klambda_build::Cancel;
 use klambda_core::time::Millis;
 use klambda_functions::failure::Failure;
@@ -41,11 +41,19 @@ impl Once {
         let fetched = machine.fetch_source(resource, &|_| {}).await?;
         let hash = fetched.digest;
         let never = Cancel::default();
-        let build = machine.build_artifact(&hash, resource, Some(fetched.folder), &never, &|_| {});
+        let build = machine.build_artifact(
+            &hash,
+            resource,
+            Some(fetched.folder),
+            &never,
+            &|_| {},
+            Arc::new(|_: &str| {}),
+        );
         Box::pin(build).await?;
         let run = machine.run_of(&self.name, resource, &Recipe::new(resource, hash.clone()))?;
         let scaling = scaling(resource.spec.scaling, &machine.options);
-        let version = Version { id: hash.as_str().into(), artifact: hash.into(), run, scaling };
+        let version =
+            Version { id: hash.as_str().into(), artifact: hash.into(), generation: 1, run, scaling };
         machine.fleet.deploy(self.name.as_str(), version).map_err(broken)
     }
 

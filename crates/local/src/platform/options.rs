@@ -1,7 +1,7 @@
 //! The limits and folders of the machine.
 
 use super::cache;
-use crate::source;
+use crate::{logs, source};
 use klambda_secrets::Reader;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -29,6 +29,8 @@ pub struct Options {
     pub fetch: source::Limits,
     /// Limits of the shared build cache.
     pub cache: cache::Limits,
+    /// Limits of the log of each function.
+    pub logs: logs::Limits,
 }
 
 impl Options {
@@ -45,6 +47,7 @@ impl Options {
             drain: Duration::from_secs(30),
             fetch: source::Limits::default(),
             cache: cache::Limits { bytes: 10 << 30, age: Duration::from_secs(30 * 86_400) },
+            logs: logs::Limits::default(),
         }
     }
 }

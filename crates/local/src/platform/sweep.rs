@@ -175,6 +175,7 @@ mod tests {
             artifact: (*hash).into(),
             content: (*hash).into(),
             generation: 1,
+            spec_generation: 1,
             scaling: Scaling::default(),
             since: Millis(1),
             run: Ok(Run::Remote("".into())),

@@ -1,14 +1,16 @@
 //! Fetches and builds.
 
 use super::Machine;
+use super::function::{BuildLog, Work};
 use super::jobs::Begun;
 use super::observe::capital;
 use super::source_of::source_of;
 use crate::source::{self, Source};
-use klambda_build::{Cancel, Language, Request, Stage, Told, hash_folder};
+use klambda_build::{Cancel, Language, Printed, Request, Stage, Told, hash_folder};
 use klambda_crash::Point;
 use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::hash::{self, REBUILD_ANNOTATION};
+use klambda_functions::logs::Build;
 use klambda_functions::name::Name;
 use klambda_functions::observed::{BuildRun, BuildState, Fetch, FetchState};
 use klambda_functions::platform::News;
@@ -120,8 +122,12 @@ impl Machine {
             let joined = self.builds.join(&hash, (name.clone(), number));
             let state = building(joined.as_ref().err());
             work.build = Some(BuildRun { inputs, hash: hash.clone(), number, state });
+            let build = Build { hash: hash.clone(), started: (self.now)() };
+            work.build_log = Some(BuildLog { generation: resource.metadata.generation, build });
             (work.folder.clone(), joined)
         };
+        let shared = if joined.is_err() { ", shared with a function of the same content" } else { "" };
+        self.print_build(name, number, &format!("Build started (hash {hash}){shared}"));
         let begun = match joined {
             Ok(begun) => begun,
             Err(Some(_)) => return self.changed(name),
@@ -154,7 +160,9 @@ impl Machine {
                 self.note_build(&name, number, |build| build.state = building(Some(&waits)));
             }
         };
-        let built = Box::pin(self.build_artifact(&hash, resource, folder, &begun.cancel, &told)).await;
+        let printed = self.printed(&begun);
+        let built =
+            Box::pin(self.build_artifact(&hash, resource, folder, &begun.cancel, &told, printed)).await;
         let (askers, called_off) = self.builds.end(&begun);
         let outcome = match &built {
             Ok(()) => BuildOutcome::Completed,
@@ -163,13 +171,37 @@ impl Machine {
         };
         let took = began.get().map_or(Duration::ZERO, Instant::elapsed);
         (self.tell)(News::BuildEnded { name, outcome, took });
+        let result = match &built {
+            Ok(()) => format!("Build succeeded in {:.1}s", took.as_secs_f64()),
+            Err(failure) => format!("Build failed: {} ({})", failure.detail, failure.reason.name()),
+        };
         for (name, number) in askers {
+            self.print_build(&name, number, &result);
             let state = match &built {
                 Ok(()) => BuildState::Done,
                 Err(failure) => BuildState::Failed(failure.clone()),
             };
             self.note_build(&name, number, |build| build.state = state);
         }
+    }
+
+    /// Prints the output of a job into the logs of all functions that wait for it.
+    fn printed(&self, begun: &Begun) -> Printed {
+        let (machine, begun) = (self.clone(), begun.clone());
+        Arc::new(move |text| {
+            for (name, number) in machine.builds.askers(&begun) {
+                machine.print_build(&name, number, text);
+            }
+        })
+    }
+
+    fn print_build(&self, name: &Name, number: u64, text: &str) {
+        let functions = self.lock();
+        let work = functions.get(name).and_then(|function| function.work.as_deref());
+        let is_current = |work: &&Work| work.build.as_ref().is_some_and(|build| build.number == number);
+        let Some(log) = work.filter(is_current).and_then(|work| work.build_log.clone()) else { return };
+        drop(functions);
+        self.logs.of(name.as_str()).push_build(log.generation, &log.build, text);
     }
 
     /// Other functions that wait for the same job are not affected.
@@ -226,6 +258,7 @@ impl Machine {
         folder: Option<Arc<TempDir>>,
         cancel: &Cancel,
         told: Told<'_>,
+        printed: Printed,
     ) -> Result<(), Failure> {
         self.may_run_code()?;
         let Some(runtime) = &resource.spec.runtime else {
@@ -249,7 +282,7 @@ impl Machine {
             timeout: Duration::from_millis(resource.spec.build.timeout.ms),
             again: if is_asked_again(resource) { hash.to_owned() } else { String::new() },
         };
-        let built = self.builder.build_told(&request, cancel, told).await;
+        let built = self.builder.build_told(&request, cancel, told, Some(printed)).await;
         let artifact = built.map_err(|error| not_built(&error))?;
         self.note_built(hash, artifact).map_err(broken)
     }

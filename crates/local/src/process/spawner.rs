@@ -2,10 +2,10 @@
 
 use super::leftovers::Records;
 use super::limits::{Group, Groups, Held, Watch, Watched};
-use super::logs::{Logs, Stream};
 use super::strays::Strays;
 use super::tracked::ProcessTracker;
 use super::{Command, Error, Exit, Process, mark};
+use crate::logs::{Printer, Stream};
 use crate::{child, container};
 use klambda_crash::Point;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -47,8 +47,7 @@ pub struct Spawner {
 struct Request {
     command: Arc<Command>,
     listener: Option<OwnedFd>,
-    logs: Arc<Logs>,
-    replica: u64,
+    printer: Printer,
     answer: oneshot::Sender<Result<Process, Error>>,
 }
 
@@ -72,8 +71,7 @@ impl Spawner {
         std::thread::Builder::new().name("klambda-spawn".into()).spawn(move || {
             while let Ok(request) = received.recv() {
                 Point::Spawn.pass();
-                let started =
-                    starter.start(&request.command, request.listener, request.logs, request.replica);
+                let started = starter.start(&request.command, request.listener, &request.printer);
                 let _ = request.answer.send(started);
             }
             // When the last handle is dropped, this thread ends, and with it all processes that it started.
@@ -98,11 +96,10 @@ impl Spawner {
         &self,
         command: Arc<Command>,
         listener: Option<OwnedFd>,
-        logs: Arc<Logs>,
-        replica: u64,
+        printer: Printer,
     ) -> Result<Process, Error> {
         let (answer, answered) = oneshot::channel();
-        let request = Request { command, listener, logs, replica, answer };
+        let request = Request { command, listener, printer, answer };
         self.requests.send(request).map_err(|_| Error::Ended)?;
         answered.await.map_err(|_| Error::Ended)?
     }
@@ -136,8 +133,7 @@ impl Starter {
         &mut self,
         command: &Command,
         listener: Option<OwnedFd>,
-        logs: Arc<Logs>,
-        replica: u64,
+        printer: &Printer,
     ) -> Result<Process, Error> {
         let failed = |error| Error::Start { program: command.program.display().to_string(), error };
         let name = self.shared.records.new_name();
@@ -154,7 +150,7 @@ impl Starter {
         if let Some(memory_bytes) = watch_bytes {
             self.shared.watch.add(Watched { pid, memory_bytes, ended: ended_for_memory.clone() });
         }
-        let readers = self.readers(&mut child, &logs, replica);
+        let readers = self.readers(&mut child, printer);
         let (ended, exit) = watch::channel(None);
         let shared = self.shared.clone();
         let memory_bytes = command.limits.memory_bytes;
@@ -201,14 +197,9 @@ impl Starter {
         spawning.spawn()
     }
 
-    fn readers(
-        &self,
-        child: &mut tokio::process::Child,
-        logs: &Arc<Logs>,
-        replica: u64,
-    ) -> Vec<JoinHandle<()>> {
-        let stdout = child.stdout.take().map(|from| logs.clone().read(replica, Stream::Stdout, from));
-        let stderr = child.stderr.take().map(|from| logs.clone().read(replica, Stream::Stderr, from));
+    fn readers(&self, child: &mut tokio::process::Child, printer: &Printer) -> Vec<JoinHandle<()>> {
+        let stdout = child.stdout.take().map(|from| printer.clone().read(Stream::Stdout, from));
+        let stderr = child.stderr.take().map(|from| printer.clone().read(Stream::Stderr, from));
         let stdout = stdout.map(|reading| self.runtime.spawn(reading));
         let stderr = stderr.map(|reading| self.runtime.spawn(reading));
         stdout.into_iter().chain(stderr).collect()

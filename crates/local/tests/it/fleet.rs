@@ -276,7 +276,8 @@ async fn bad_versions_leave_the_good_one_serving() {
         None => ("image", image, Reason::NoContainerEngine, "podman or docker"),
     });
     for (id, run, reason, words) in cases {
-        let version = Version { id: id.into(), artifact: id.into(), run, scaling: quick.clone() };
+        let version =
+            Version { id: id.into(), artifact: id.into(), generation: 1, run, scaling: quick.clone() };
         platform.fleet.deploy("f", version).unwrap();
         let seen = platform.wait("f", |seen| seen.versions.last().unwrap().phase == Phase::Failed).await;
         assert_eq!(seen.versions.iter().map(|view| &*view.id).collect::<Vec<_>>(), ["good", id]);
@@ -361,7 +362,7 @@ async fn a_deleted_function_ends_its_requests_first_but_not_for_ever() {
 async fn what_runs_elsewhere_needs_no_process() {
     let platform = Platform::start();
     let run = Run::Remote("http://example.com/f".into());
-    let version = Version { id: "1".into(), artifact: "1".into(), run, scaling: scaling() };
+    let version = Version { id: "1".into(), artifact: "1".into(), generation: 1, run, scaling: scaling() };
     platform.fleet.deploy("f", version).unwrap();
     let lease = platform.fleet.acquire("f").await.unwrap();
     assert_eq!(lease.endpoint(), &Endpoint::Url("http://example.com/f".into()));

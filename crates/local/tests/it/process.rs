@@ -1,8 +1,8 @@
 //! Single processes: their socket, their end, their limits, their leftovers.
 
 use crate::support::{TESTBED, command, get, is_alive, spawner, until};
+use klambda_local::logs::{Bounds, LogStore, Logs, Printer};
 use klambda_local::process::limits::Groups;
-use klambda_local::process::logs::{Bounds, Logs};
 use klambda_local::process::{Limits, listen};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,11 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 fn logs() -> Arc<Logs> {
-    Arc::new(Logs::new(Bounds::default()))
+    LogStore::in_memory(Bounds::default()).of("default/f")
+}
+
+fn printer(logs: &Arc<Logs>, replica: u64) -> Printer {
+    Printer { logs: logs.clone(), replica, generation: 1 }
 }
 
 #[tokio::test]
@@ -22,7 +26,7 @@ async fn a_request_waits_in_the_socket_of_a_process_that_is_not_up() {
     let early = tokio::spawn(get(address, "/environment"));
     let logs = logs();
     let command = command(&[("START_DELAY_MS", "50"), ("GIVEN", "yes")]);
-    let process = spawner.spawn(Arc::new(command), Some(listener), logs.clone(), 1).await.unwrap();
+    let process = spawner.spawn(Arc::new(command), Some(listener), printer(&logs, 1)).await.unwrap();
     let environment = early.await.unwrap().unwrap();
     let names: Vec<&str> = environment.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
     assert!(names.contains(&"GIVEN") && names.contains(&"KLAMBDA_LISTEN_FD"), "{names:?}");
@@ -43,7 +47,7 @@ async fn what_does_not_end_is_killed_with_all_it_started() {
         ["-c", "trap '' TERM; sleep 600 & echo $!; while :; do sleep 1; done"].map(String::from).to_vec();
     let logs = logs();
     let mut follower = logs.follow(0);
-    let process = spawner.spawn(Arc::new(command), None, logs, 1).await.unwrap();
+    let process = spawner.spawn(Arc::new(command), None, printer(&logs, 1)).await.unwrap();
     let started: i32 = follower.next().await.unwrap().text.parse().unwrap();
     assert!(is_alive(started));
     let exit = process.stop(Duration::from_millis(50)).await;
@@ -65,7 +69,7 @@ async fn what_left_its_group_is_killed_too_and_nothing_of_others() {
         };
         let logs = logs();
         let mut follower = logs.follow(0);
-        let process = spawner.spawn(Arc::new(command), None, logs, replica).await.unwrap();
+        let process = spawner.spawn(Arc::new(command), None, printer(&logs, replica)).await.unwrap();
         let stray: i32 = follower.next().await.unwrap().text.parse().unwrap();
         started.push((process, stray));
     }
@@ -97,7 +101,7 @@ async fn what_empties_its_environment_is_killed_too_and_nothing_of_others() {
         };
         let logs = logs();
         let mut follower = logs.follow(0);
-        let process = spawner.spawn(Arc::new(command), None, logs, replica).await.unwrap();
+        let process = spawner.spawn(Arc::new(command), None, printer(&logs, replica)).await.unwrap();
         started.push((process, follower.next().await.unwrap().text.parse::<i32>().unwrap()));
     }
     let (kept, stray_of_kept) = started.pop().unwrap();
@@ -115,7 +119,7 @@ async fn a_program_that_is_not_there_says_so() {
     let mut command = command(&[]);
     command.program = "no-such-program".into();
     let logs = logs();
-    let process = spawner.spawn(Arc::new(command), None, logs.clone(), 1).await.unwrap();
+    let process = spawner.spawn(Arc::new(command), None, printer(&logs, 1)).await.unwrap();
     assert_eq!(process.exited().await.code, Some(127));
     assert!(logs.last(1)[0].text.contains("could not run"));
 }
@@ -137,7 +141,7 @@ async fn python_serves_from_the_socket_it_is_handed() {
     command.program = String::from_utf8(found.stdout).unwrap().trim().into();
     command.arguments = ["-c", script].map(String::from).to_vec();
     let (listener, address) = listen().unwrap();
-    let process = spawner.spawn(Arc::new(command), Some(listener), logs(), 1).await.unwrap();
+    let process = spawner.spawn(Arc::new(command), Some(listener), printer(&logs(), 1)).await.unwrap();
     assert_eq!(get(address, "/").await.unwrap(), "from python");
     process.stop(Duration::from_secs(5)).await;
 }
@@ -148,7 +152,7 @@ async fn grows_until_ended(groups: Groups) {
     let (listener, address) = listen().unwrap();
     let mut command = command(&[]);
     command.limits = Limits { memory_bytes: Some(48 << 20), cpu_millis: Some(1000) };
-    let process = spawner.spawn(Arc::new(command), Some(listener), logs(), 1).await.unwrap();
+    let process = spawner.spawn(Arc::new(command), Some(listener), printer(&logs(), 1)).await.unwrap();
     get(address.clone(), "/").await.unwrap();
     assert!(get(address, "/allocate").await.is_err());
     let exit = process.exited().await;

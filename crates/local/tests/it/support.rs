@@ -89,7 +89,7 @@ pub fn command(environment: &[(&str, &str)]) -> Command {
 /// A version of the testbed server. Artifact and version have the same name.
 pub fn version(id: &str, environment: &[(&str, &str)], scaling: Scaling) -> Version {
     let run = Run::Process(Arc::new(command(environment)));
-    Version { id: id.into(), artifact: format!("artifact-{id}").into(), run, scaling }
+    Version { id: id.into(), artifact: format!("artifact-{id}").into(), generation: 1, run, scaling }
 }
 
 pub async fn get(address: ReplicaAddress, path: &str) -> std::io::Result<String> {

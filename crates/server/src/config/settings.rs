@@ -116,6 +116,8 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting("functions.revisions", |c| Place::CountUpTo(&mut c.functions.revisions, 1, 50)),
     setting("functions.cacheBytes", |c| Place::Bytes(&mut c.functions.cache_bytes, 0)),
     setting("functions.cacheAge", |c| Place::Time(&mut c.functions.cache_age, MS)),
+    setting("functions.logBytes", |c| Place::Bytes(&mut c.functions.log_bytes, 1 << 20)),
+    setting("functions.logAge", |c| Place::Time(&mut c.functions.log_age, Duration::from_secs(1))),
     setting("functions.rateLimits.writes", |c| Place::Rate(&mut c.functions.rate_limits.writes)),
     setting("functions.rateLimits.reads", |c| Place::Rate(&mut c.functions.rate_limits.reads)),
     setting("functions.rateLimits.deletes", |c| Place::Rate(&mut c.functions.rate_limits.deletes)),

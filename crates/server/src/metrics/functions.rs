@@ -26,6 +26,12 @@ pub fn functions(text: &mut Text, api: &Api) {
             text.durations(name, &function, &of.creation_time);
         }
     });
+    let name = "klambda_function_log_lines_dropped_total";
+    text.counter(
+        name,
+        "Log lines of functions and builds that were not stored: disk full, or too many at once.",
+    );
+    text.sample(name, &[], api.control.log_lines_dropped());
     requests(text, api);
 }
 

@@ -6,6 +6,7 @@ use crate::fleet::probe::Expect;
 use crate::fleet::replica::Stage;
 use crate::fleet::scheduler::Scheduler;
 use crate::fleet::{Endpoint, Run, Shared};
+use crate::logs::Printer;
 use crate::process;
 use std::sync::Arc;
 use std::time::Instant;
@@ -112,11 +113,11 @@ impl Function {
         let endpoint = socket.as_ref().map(|(_, address)| Endpoint::Local(address.clone()));
         let (replica, orders) = starting(id, self.versions[index].ordinal, endpoint, expect, now);
         self.replicas.push(replica);
+        let logs = self.logs(&shared.options.logs);
         let life = Life {
             shared: shared.clone(),
             function: self.name.clone(),
-            replica: id,
-            logs: self.logs(shared.options.logs),
+            printer: Printer { logs, replica: id, generation: version.generation },
             start_timeout: version.scaling.start_timeout,
             orders,
         };
