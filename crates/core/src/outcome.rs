@@ -55,6 +55,14 @@ impl CallOutcome {
         }
     }
 
+    /// The same for a webhook endpoint: only 2xx succeeds, and every failure is retried.
+    pub fn endpoint_verdict(&self) -> Verdict {
+        match self {
+            CallOutcome::Status { code: 200..=299, .. } => Verdict::Delivered,
+            _ => Verdict::Retry,
+        }
+    }
+
     /// True if the failure counts against the endpoint: it is caused by the target, not by the event.
     pub fn is_endpoint_failure(&self) -> bool {
         match self {

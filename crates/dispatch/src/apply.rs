@@ -175,6 +175,7 @@ impl Engine {
             }
             To::Alone => {
                 subscription.tally.arrived(&entry);
+                self.feed_single(id, &entry)?;
                 self.queue_up(id, entry, at)
             }
             To::Invalid { what } => {

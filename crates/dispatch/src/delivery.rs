@@ -14,6 +14,7 @@ use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::outcome::{CallOutcome, Reason, Verdict};
 use klambda_core::planted::{self, Bug};
 use klambda_core::retry;
+use klambda_core::subscription::Retry;
 use klambda_core::time::Millis;
 use klambda_store::address::LogAddress;
 use klambda_store::record::{LaneRef, Record, Step};
@@ -192,26 +193,32 @@ impl Engine {
         self.tell_breaker(&flight, &outcome);
         let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(()) };
         let took_ms = self.now.since(flight.started);
-        let verdict = outcome.verdict();
+        let target = &subscription.document.spec.target;
+        let verdict = if target.endpoint().is_some() { outcome.endpoint_verdict() } else { outcome.verdict() };
         self.metrics.processed(subscription.name(), flight.kind, verdict == Verdict::Delivered, took_ms);
         if verdict == Verdict::Delivered {
             return self.record_delivery(flight);
         }
-        let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(()) };
-        let retry = subscription.document.spec.retry.clone();
-        let failures = self.attempts_of(&flight) + 1;
-        let random = self.calls.next_random();
-        let delay = retry::delay_ms(
-            failures,
-            retry.backoff_ms,
-            retry.max_backoff_ms,
-            outcome.retry_after_ms().filter(|_| !planted::is_on(Bug::RetryAfterIgnored)),
-            random,
-        );
-        let retry_at = self.now + delay;
+        let retry_at = self.now + self.retry_delay_ms(&flight, &outcome);
         let mut error = outcome.describe();
         error.truncate(error.floor_char_boundary(ERROR_BYTES_MAX));
-        self.record_failure(flight, verdict == Verdict::Fatal, outcome.reason(), &error, retry_at)
+        let id = flight.subscription;
+        self.record_failure(flight, verdict == Verdict::Fatal, outcome.reason(), &error, retry_at)?;
+        self.judge_health(id, &outcome)
+    }
+
+    fn retry_delay_ms(&mut self, flight: &InFlight, outcome: &CallOutcome) -> u64 {
+        let (failures, random) = (self.attempts_of(flight) + 1, self.calls.next_random());
+        let Some(subscription) = self.subscriptions.get(flight.subscription) else { return 0 };
+        let after = outcome.retry_after_ms().filter(|_| !planted::is_on(Bug::RetryAfterIgnored));
+        let spec = &subscription.document.spec;
+        match spec.target.endpoint() {
+            Some(endpoint) => endpoint.retry.delay_ms(failures, after, random),
+            None => {
+                let Retry { backoff_ms, max_backoff_ms, .. } = spec.retry;
+                retry::delay_ms(failures, backoff_ms, max_backoff_ms, after, random)
+            }
+        }
     }
 
     fn attempts_of(&self, flight: &InFlight) -> u32 {

@@ -220,7 +220,7 @@ impl Engine {
         self.must_write()?;
         let is_so = |subscription: &Subscription| {
             let next = subscription.next_rules.document.as_ref();
-            subscription.is_paused() == pause && next.is_none_or(|next| next.spec.paused == pause)
+            subscription.document.spec.paused == pause && next.is_none_or(|next| next.spec.paused == pause)
         };
         // A request that changes nothing is not recorded.
         if self.subscriptions.get(id).is_some_and(is_so) {

@@ -2,6 +2,8 @@
 
 use crate::dead_letters::Outside;
 use crate::endpoint::EndpointId;
+use crate::endpoint::health::Health;
+use crate::feed::{self, Feed};
 use crate::lanes::Slot;
 use crate::overflow::ByAge;
 use crate::range_counts::RangeCounts;
@@ -45,6 +47,7 @@ pub struct Life {
     /// How often the ordering rules changed. Older dead letters may belong to a lane other than the one that the
     /// current rules give.
     pub epochs: u32,
+    pub health: Health,
 }
 
 /// New ordering rules that take effect when the pending events have drained.
@@ -98,7 +101,7 @@ pub struct Unread {
     pub has_room: bool,
 }
 
-/// Lanes on disk, and dead letters outside the lanes.
+/// Lanes on disk, dead letters outside the lanes, and the feed.
 pub(crate) struct OnDisk {
     /// The number of lanes only on disk that continue without help, and when the next one is due.
     pub waiting: u64,
@@ -112,6 +115,8 @@ pub(crate) struct OnDisk {
     /// The row to continue from while unlisted lanes are being listed by age.
     pub ages_from: Vec<u8>,
     pub outside: Outside,
+    /// The events of a webhook endpoint in the order in which they took their places.
+    pub feed: Option<Box<Feed>>,
 }
 
 impl Default for OnDisk {
@@ -125,6 +130,7 @@ impl Default for OnDisk {
             by_age: None,
             ages_from: Vec::new(),
             outside: Outside::default(),
+            feed: None,
         }
     }
 }
@@ -332,6 +338,10 @@ pub struct Row {
     pub notes: Notes,
     #[serde(default)]
     pub lists_ages: bool,
+    #[serde(default)]
+    pub health: Health,
+    #[serde(default)]
+    pub feed: Option<feed::Ends>,
 }
 
 impl Subscription {
@@ -343,6 +353,8 @@ impl Subscription {
         phase: Phase,
     ) -> Subscription {
         let noted = Bookkeeping { document_bytes: text_bytes(&document), ..Bookkeeping::default() };
+        let feed = document.spec.target.endpoint().map(|_| Box::default());
+        let on_disk = OnDisk { feed, ..OnDisk::default() };
         Subscription {
             id,
             namespace,
@@ -358,7 +370,7 @@ impl Subscription {
             flow: Flow::default(),
             unread: Unread::default(),
             unordered: Unordered::default(),
-            on_disk: OnDisk::default(),
+            on_disk,
         }
     }
 
@@ -379,8 +391,9 @@ impl Subscription {
         self.phase == Phase::Retired
     }
 
+    /// True if nothing new starts: its owner paused it, or it is a disabled endpoint.
     pub fn is_paused(&self) -> bool {
-        self.document.spec.paused
+        self.document.spec.paused || self.life.health.disabled.is_some()
     }
 
     pub fn set_document(&mut self, document: Document) {
@@ -404,6 +417,8 @@ impl Subscription {
             tally: self.tally.clone(),
             notes: self.notes.clone(),
             lists_ages: self.on_disk.lists_ages,
+            health: self.life.health,
+            feed: self.on_disk.feed.as_ref().map(|feed| feed.ends),
         }
     }
 
@@ -422,6 +437,10 @@ impl Subscription {
         subscription.tally = row.tally;
         subscription.notes = row.notes;
         subscription.on_disk.lists_ages = row.lists_ages;
+        subscription.life.health = row.health;
+        if let Some(ends) = row.feed {
+            subscription.on_disk.feed = Some(Box::new(Feed::of(ends)));
+        }
         Some(subscription)
     }
 }

@@ -58,11 +58,6 @@ pub struct Spec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(length(max = 50))]
     pub headers: BTreeMap<String, SecretKey>,
-    /// A secret of the namespace with the client certificate (`tls.crt`, `tls.key`) and optionally the trusted CA
-    /// certificates (`ca.crt`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("pattern" = form::NAME))]
-    pub tls_secret: Option<String>,
     /// When to retry a failed call.
     #[serde(default)]
     pub retry: Retry,
@@ -76,10 +71,6 @@ pub struct Spec {
     /// Set to true to stop starting calls.
     #[serde(default)]
     pub paused: bool,
-    /// Rises when the signing secret is rotated. Set by the server.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    #[schemars(range(min = 0))]
-    pub secret_version: u64,
 }
 
 /// How to handle ordered events.
@@ -177,10 +168,6 @@ fn ordered() -> Ordering {
 
 fn concurrency() -> u32 {
     256
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 fn disable_after_ms() -> u64 {

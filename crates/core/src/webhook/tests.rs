@@ -21,7 +21,7 @@ fn a_document_survives_the_log() {
     let spec = json!({
         "url": "https://p.example/hooks", "types": ["order.*", "refund"], "workflowKey": {"attribute": "subject"},
         "payload": {"form": "cloudevents", "pick": {"id": "/order/id"}}, "signature": "ed25519",
-        "headers": {"x-api-key": {"secret": "partner", "key": "api-key"}}, "tlsSecret": "partner-tls",
+        "headers": {"x-api-key": {"secret": "partner", "key": "api-key"}},
         "orderingPolicy": {"sequence": {"attribute": "sequence"}, "strict": true},
         "retry": {"schedule": ["0s", "1s", "1d"], "timeout": "5s"}, "concurrency": 4, "disableAfter": "1h",
     });

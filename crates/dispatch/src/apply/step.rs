@@ -32,6 +32,8 @@ impl Engine {
             resident.failure.reason = *reason;
             resident.failure.error.clear();
             resident.failure.error.push_str(error);
+            let subscription = self.subscriptions.get_mut(id);
+            subscription.into_iter().for_each(|subscription| subscription.life.health.failed(time));
         }
         if let Step::Skip = step
             && let Some(resident) = self.lanes.get_mut(slot)
@@ -163,6 +165,8 @@ impl Engine {
             _ => true,
         };
         let is_unopened = resident.lane.expected().is_none();
+        let next_number = resident.lane.queue().next_number();
+        let has_feed = subscription.on_disk.feed.is_some();
         let is_unstored = planted::is_on(Bug::AckNotStored) && input == Input::Delivered;
         // Operator inputs are checked before they are logged, so a refusal here changes nothing.
         let _ = resident.lane.apply(input, &subscription.policy, time, &mut actions);
@@ -173,6 +177,9 @@ impl Engine {
         if is_decision || opens {
             // A decision takes effect only when it is durable.
             resident.barrier = at.after();
+        }
+        if has_feed && resident.lane.queue().next_number() != next_number {
+            self.feed_lane(slot, next_number)?;
         }
         for action in &actions {
             self.act(slot, *action, attempts, time, at)?;
@@ -208,6 +215,7 @@ impl Engine {
                 subscription.tally.left(&entry);
                 subscription.tally.unpin(entry.address());
                 subscription.tally.delivered += 1;
+                subscription.life.health.succeeded(time);
                 resident.passed(&entry);
                 resident.take_earlier(entry.position);
                 self.replays.delivered(id, entry.position, entry.number);
@@ -226,6 +234,7 @@ impl Engine {
                 resident.take_earlier(entry.position);
                 resident.lane.released();
                 self.replays.dropped(id, entry.position);
+                self.leave_feed(id, entry.address())?;
                 self.release(id, &entry, time, at)
             }
             Action::Hold(entry) => {

@@ -338,6 +338,8 @@ impl Ledger {
             Change::Drain
             | Change::Retire { .. }
             | Change::Retired
+            | Change::Disabled { .. }
+            | Change::Enabled
             | Change::Pause
             | Change::Resume
             | Change::Caught { .. } => {}

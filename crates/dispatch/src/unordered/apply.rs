@@ -40,6 +40,7 @@ impl Engine {
                 subscription.tally.left(&entry);
                 subscription.tally.unpin(entry.address());
                 subscription.tally.delivered += 1;
+                subscription.life.health.succeeded(time);
                 self.forget_single(id, position);
                 self.replays.delivered(id, position, LaneNumber(0));
                 self.known_from_now_on(id, &entry, time, at)?;
@@ -47,6 +48,7 @@ impl Engine {
             Step::Failed { fatal, retry_at, reason, error, .. } => {
                 single.attempts += 1;
                 single.attempts_total += 1;
+                subscription.life.health.failed(time);
                 single.error.clear();
                 single.error.push_str(error);
                 single.reason = *reason;
@@ -110,6 +112,7 @@ impl Engine {
         subscription.tally.unpin(entry.address());
         self.forget_single(id, position);
         self.replays.dropped(id, position);
+        self.leave_feed(id, entry.address())?;
         self.release(id, &entry, time, at)
     }
 

@@ -109,7 +109,7 @@ impl Engine {
         // The latest document, even while events drain under the previous rules.
         let document = subscription.next_rules.document.as_ref().unwrap_or(&subscription.document);
         let mut spec = document.to_json()["spec"].take();
-        spec["paused"] = subscription.is_paused().into();
+        spec["paused"] = subscription.document.spec.paused.into();
         Subscription {
             api_version: API_VERSION,
             kind: KIND,

@@ -180,6 +180,10 @@ fn changes_dead_letters_and_replays() {
     check(&change(Change::Caught { up_to: Position(9) }), &[&[4], &T, &[5, 5, 9]]);
     check(&change(Change::Retire { until: Millis(4) }), &[&[4], &T, &[5, 6, 4]]);
     check(&change(Change::Retired), &[&[4], &T, &[5, 7]]);
+    for (why, byte) in [(WhyDisabled::Request, 0), (WhyDisabled::Gone, 1), (WhyDisabled::NoSuccess, 2)] {
+        check(&change(Change::Disabled { why }), &[&[4], &T, &[5, 8, byte]]);
+    }
+    check(&change(Change::Enabled), &[&[4], &T, &[5, 9]]);
     for (why, byte) in [(Gone::Deleted, 0), (Gone::Expired, 1), (Gone::Overflow, 2)] {
         check(&gone(why), &[&[5], &T, &[5, 9, byte]]);
     }

@@ -1,7 +1,7 @@
 //! Calls of functions: the replica is acquired first, and events in responses are read.
 
 use super::super::testing::{Server, Step, delivery};
-use super::super::{Client, Options};
+use super::super::{Client, Options, Providers};
 use crate::engine::Delivery;
 use crate::functions::{Acquired, Functions, Handling, Hold, Lease, Unavailable};
 use klambda_core::outcome::CallOutcome;
@@ -67,9 +67,14 @@ fn answer(head: &str, body: &str) -> Step {
     Step::Say(format!("HTTP/1.1 200 OK\r\n{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
 }
 
+fn with_functions(options: Options, functions: impl Functions + 'static) -> Client {
+    let functions = Arc::new(functions);
+    Client::with_providers(options, Providers { functions, ..Providers::default() })
+}
+
 async fn call(options: Options, steps: Vec<Step>) -> CallOutcome {
     let server = Server::start(vec![steps]).await;
-    let client = Client::with_functions(options, Arc::new(replica(&server)));
+    let client = with_functions(options, replica(&server));
     client.call(&delivery(target("hello"))).await
 }
 
@@ -79,7 +84,7 @@ async fn a_replica_is_waited_for_held_and_called_again() {
     let server = Server::start(vec![vec![Step::Request, said(), Step::Request, said()]]).await;
     let replica = replica(&server);
     let (held, ended) = (replica.held.clone(), replica.ended.clone());
-    let client = Client::with_functions(Options::default(), Arc::new(replica));
+    let client = with_functions(Options::default(), replica);
     for calls in 1..=2 {
         let outcome = client.call(&delivery(target("hello"))).await;
         assert!(matches!(outcome, CallOutcome::Status { code: 200, .. }), "{outcome:?}");
