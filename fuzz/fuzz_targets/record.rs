@@ -9,10 +9,7 @@ use klambda_core::time::Millis;
 use klambda_fuzz::event::check_encoding;
 use klambda_fuzz::input::Input;
 use klambda_store::address::LogAddress;
-use klambda_store::record::{
-    Change, DocumentChange, Gone, LaneRef, Missed, Record, ReplayChange, Route, Step, To, is_emitted,
-    is_event,
-};
+use klambda_store::record::{Change, DocumentChange, Gone, LaneRef, Missed, Record, ReplayChange, Route, Step, To, WhyDisabled, is_emitted, is_event};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -158,7 +155,7 @@ fn lane<'a>(input: &mut Input<'a>) -> LaneRef<'a> {
 }
 
 fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
-    match input.byte() % 14 {
+    match input.byte() % 15 {
         0 => Step::Delivered { position: Position(input.number()) },
         1 => Step::Failed {
             position: Position(input.number()),
@@ -181,12 +178,13 @@ fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
         },
         11 => Step::GiveUpPart { events: input.number() },
         12 => Step::Discard { position: Position(input.number()) },
+        13 => Step::Acknowledged { position: Position(input.number()) },
         _ => Step::GiveUp,
     }
 }
 
 fn change<'a>(input: &mut Input<'a>) -> Change<'a> {
-    match input.byte() % 8 {
+    match input.byte() % 10 {
         0 => Change::Put { document: input.text() },
         1 => Change::Pause,
         2 => Change::Resume,
@@ -194,6 +192,10 @@ fn change<'a>(input: &mut Input<'a>) -> Change<'a> {
         4 => Change::Remove,
         5 => Change::Caught { up_to: Position(input.number()) },
         6 => Change::Retire { until: Millis(input.number()) },
-        _ => Change::Retired,
+        7 => Change::Retired,
+        8 => Change::Enabled,
+        _ => Change::Disabled {
+            why: [WhyDisabled::Request, WhyDisabled::Gone, WhyDisabled::NoSuccess][input.below(3)],
+        },
     }
 }

@@ -4,8 +4,10 @@
 //! as it is. An index finds the number of an entry by its event id. Everything follows from the log, so a restart
 //! builds the same feed again.
 
+mod acknowledge;
 mod read;
 
+pub use acknowledge::Acknowledged;
 pub use read::{FeedItem, FeedPage, Since, Unavailable};
 
 use crate::engine::{Engine, Failure};

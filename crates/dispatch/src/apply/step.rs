@@ -63,6 +63,10 @@ impl Engine {
                 self.must_hold(slot, *position)?;
                 Input::Discard
             }
+            Step::Acknowledged { position } => {
+                self.must_be_first(slot, *position)?;
+                Input::Acknowledge
+            }
             Step::GiveUp => return self.apply_give_up(at, time, slot),
             Step::PurgePart { early, positions } => {
                 return self.apply_purge_part(at, time, slot, *early, positions);
@@ -90,6 +94,16 @@ impl Engine {
             Some(entry) if entry.position == position => Ok(()),
             _ => Err(Failure::State(format!(
                 "event {position} was deleted as the failed head of its lane, but is not its head"
+            ))),
+        }
+    }
+
+    fn must_be_first(&self, slot: Slot, position: Position) -> Result<(), Failure> {
+        let first = self.lanes.get(slot).and_then(|resident| resident.lane.queue().first());
+        match first {
+            Some(entry) if entry.position == position => Ok(()),
+            _ => Err(Failure::State(format!(
+                "event {position} was acknowledged by its receiver, but is not the first of its lane"
             ))),
         }
     }

@@ -182,9 +182,9 @@ fn lane_step(at: Time, step: &record::Step<'_>) -> Step {
         record::Step::Replay { position, job, .. } if *job > 0 => {
             (Some(position.0), Some(format!("replay r{job}")))
         }
-        record::Step::Replay { position, .. } | record::Step::Discard { position } => {
-            (Some(position.0), None)
-        }
+        record::Step::Replay { position, .. }
+        | record::Step::Discard { position }
+        | record::Step::Acknowledged { position } => (Some(position.0), None),
         record::Step::Purge { events, .. } => (None, Some(counted(*events, "event"))),
         record::Step::PurgePart { positions, .. } => (None, Some(counted(positions.len() as u64, "event"))),
         _ => (None, None),

@@ -54,6 +54,10 @@ pub enum Step<'a> {
     Discard {
         position: Position,
     },
+    /// The receiver has the event at `position`, the first of its lane, from another source.
+    Acknowledged {
+        position: Position,
+    },
 }
 
 impl<'a> Step<'a> {
@@ -106,6 +110,10 @@ impl<'a> Step<'a> {
                 out.push(13);
                 put_varint(out, position.0);
             }
+            Step::Acknowledged { position } => {
+                out.push(14);
+                put_varint(out, position.0);
+            }
         }
     }
 
@@ -131,6 +139,7 @@ impl<'a> Step<'a> {
             11 => Step::PurgePart { early: r.u8()? != 0, positions: take_positions(r)? },
             12 => Step::GiveUpPart { events: r.varint()? },
             13 => Step::Discard { position: Position(r.varint()?) },
+            14 => Step::Acknowledged { position: Position(r.varint()?) },
             _ => return Err(Malformed("step")),
         })
     }
@@ -149,6 +158,7 @@ impl<'a> Step<'a> {
             Step::DropOldest { .. } => "dropped",
             Step::GiveUp | Step::GiveUpPart { .. } => "given up",
             Step::Discard { .. } => "deleted",
+            Step::Acknowledged { .. } => "acknowledged",
         }
     }
 }

@@ -158,6 +158,7 @@ fn every_step() {
     assert_eq!(Step::decode(&mut Reader::new(&bytes)), Ok(step));
     check_step(Step::GiveUpPart { events: 3 }, "given up", &[12, 3]);
     check_step(Step::Discard { position: Position(7) }, "deleted", &[13, 7]);
+    check_step(Step::Acknowledged { position: Position(7) }, "acknowledged", &[14, 7]);
 }
 
 #[test]
