@@ -86,10 +86,12 @@ async fn headers(spec: &Spec, namespace: &str, secrets: &dyn Secrets) -> Result<
     let mut rendered = Rendered::default();
     for (name, from) in &spec.headers {
         let values = secrets.open(namespace, &from.secret).await?;
-        let wrong = |what: &str| format!("header {name}: {what} (key {} of secret {})", from.key, from.secret);
+        let wrong =
+            |what: &str| format!("header {name}: {what} (key {} of secret {})", from.key, from.secret);
         let value = values.get(&from.key).ok_or_else(|| wrong("the value is missing"))?;
         let text = value.trim_ascii();
-        let mut value = HeaderValue::from_bytes(text).map_err(|_| wrong("the value contains invalid characters"))?;
+        let mut value =
+            HeaderValue::from_bytes(text).map_err(|_| wrong("the value contains invalid characters"))?;
         value.set_sensitive(true);
         let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong("invalid header name"))?;
         for part in [header.as_str().as_bytes(), b": ", text, b"\r\n"] {
