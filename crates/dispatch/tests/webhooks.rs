@@ -6,9 +6,9 @@ use klambda_core::event_codec::EventView;
 use klambda_core::lane::Flag;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::webhook::{Document, EventId};
-use klambda_dispatch::Delivery;
 use klambda_dispatch::feed::{FeedItem, FeedPage, Since};
 use klambda_dispatch::operate::LaneAction;
+use klambda_dispatch::{Delivery, Token};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use world::{Rng, World, error, ok};
@@ -241,6 +241,7 @@ fn an_acknowledgement_covers_every_workflow_up_to_its_event() {
     world.take_open().iter().for_each(|delivery| world.engine.outcome(delivery.ticket, error(500)));
     let again = world.engine.acknowledge_part(NAME, through, None, "").expect("acknowledged");
     assert_eq!((again.events, again.busy), (1, 0), "b2 follows when no call is open");
+    world.engine.when_durable(Token(0));
     world.settle();
     world.restart(&mut |_| 0);
     world.pass(1000);
