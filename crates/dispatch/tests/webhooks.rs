@@ -244,7 +244,7 @@ fn an_acknowledgement_covers_every_workflow_up_to_its_event() {
     world.engine.when_durable(Token(0));
     world.settle();
     world.restart(&mut |_| 0);
-    world.pass(1000);
+    world.pass(2000);
     let open: Vec<String> = world
         .take_open()
         .iter()
