@@ -193,10 +193,12 @@ impl Engine {
         self.tell_breaker(&flight, &outcome);
         let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(()) };
         let took_ms = self.now.since(flight.started);
-        let target = &subscription.document.spec.target;
-        let verdict =
-            if target.endpoint().is_some() { outcome.endpoint_verdict() } else { outcome.verdict() };
+        let is_endpoint = subscription.document.spec.target.endpoint().is_some();
+        let verdict = if is_endpoint { outcome.endpoint_verdict() } else { outcome.verdict() };
         self.metrics.processed(subscription.name(), flight.kind, verdict == Verdict::Delivered, took_ms);
+        if is_endpoint && let Some(subscription) = self.subscriptions.get_mut(flight.subscription) {
+            subscription.flow.adapt(&outcome, subscription.document.spec.concurrency);
+        }
         if verdict == Verdict::Delivered {
             return self.record_delivery(flight);
         }

@@ -105,6 +105,7 @@ impl Engine {
             && subscription.flow.suspension.is_none()
             && subscription.flow.in_flight
                 < subscription.document.spec.concurrency + u32::from(planted::is_on(Bug::OneTooMany))
+            && subscription.flow.slowed_to.is_none_or(|calls| subscription.flow.in_flight < calls)
             && self
                 .calls
                 .endpoints
