@@ -325,7 +325,7 @@ fn send_many(world: &mut World, events: usize) {
             answer_all(world, ok);
         }
     }
-    for _ in 0..200 {
+    while world.engine.waiting() > 0 {
         world.pass(10);
         answer_all(world, ok);
     }
@@ -355,7 +355,9 @@ fn ids_that_retention_has_passed_are_known_for_as_long_again() {
         other => panic!("{other:?}"),
     }
     world.restart(&mut |_| 0);
-    assert_eq!(feed(&world).len(), left.len());
+    // A power cut may undo the removal of files, so the feed may have more again, but never less.
+    let again: Vec<EventId> = feed(&world).iter().map(|item| item.entry.id).collect();
+    assert!(again.ends_with(&left.iter().map(|item| item.entry.id).collect::<Vec<_>>()));
     for _ in 0..60 {
         world.pass(age_ms / 40);
         send_many(&mut world, 100);
