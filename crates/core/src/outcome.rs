@@ -228,7 +228,12 @@ mod tests {
             (CallOutcome::Timeout, "timed out without a response", None, true),
             (CallOutcome::Unusable("no file".into()), "not called: no file", None, false),
             (CallOutcome::Internal("internal error: x".into()), "internal error: x", None, false),
-            (CallOutcome::Replied { status: 200, replies: Vec::new() }, "events in the response: 0", None, false),
+            (
+                CallOutcome::Replied { status: 200, replies: Vec::new() },
+                "events in the response: 0",
+                None,
+                false,
+            ),
             (CallOutcome::Invalid("no name".into()), "no name", None, false),
             (not_ready, "not called: the build is running", Some(9), false),
         ] {

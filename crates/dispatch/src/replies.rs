@@ -71,7 +71,8 @@ impl Engine {
         status: u16,
         replies: Vec<Event>,
     ) -> Result<(), Failure> {
-        let acknowledged = || CallOutcome::Status { code: status, retry_after_ms: None, detail: String::new() };
+        let acknowledged =
+            || CallOutcome::Status { code: status, retry_after_ms: None, detail: String::new() };
         let Some(flight) = self.calls.get(ticket).copied() else { return Ok(()) };
         let Some(entry) = self.entry_of(&flight) else { return self.finish(ticket, acknowledged()) };
         let Some(cause) = self.cause_of(&flight, &entry)? else {

@@ -403,7 +403,8 @@ fn a_delivery_out_of_its_producers_order_is_found() {
 fn an_acknowledgement_of_an_event_that_was_never_sent_there_is_found() {
     let world = delivered();
     let forged = forge(&world.disk, |_, record| {
-        if let Record::Step { subscription, step: Step::Delivered { position: Position(5), .. }, .. } = record {
+        if let Record::Step { subscription, step: Step::Delivered { position: Position(5), .. }, .. } = record
+        {
             *subscription = SubscriptionId(2);
         }
     });
