@@ -10,8 +10,8 @@ use klambda_fuzz::event::check_encoding;
 use klambda_fuzz::input::Input;
 use klambda_store::address::LogAddress;
 use klambda_store::record::{
-    Attempt, Change, DocumentChange, Gone, LaneRef, Missed, Record, ReplayChange, Route, Step, To, is_emitted,
-    is_event,
+    Attempt, Change, DocumentChange, Gone, LaneRef, Missed, Record, ReplayChange, Route, Step, To,
+    is_emitted, is_event,
 };
 use libfuzzer_sys::fuzz_target;
 
