@@ -9,7 +9,10 @@ use klambda_core::time::Millis;
 use klambda_fuzz::event::check_encoding;
 use klambda_fuzz::input::Input;
 use klambda_store::address::LogAddress;
-use klambda_store::record::{Change, DocumentChange, Gone, LaneRef, Missed, Record, ReplayChange, Route, Step, To, WhyDisabled, is_emitted, is_event};
+use klambda_store::record::{
+    Attempt, Change, DocumentChange, Gone, LaneRef, Missed, Record, ReplayChange, Route, Step, To,
+    WhyDisabled, is_emitted, is_event,
+};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -156,13 +159,14 @@ fn lane<'a>(input: &mut Input<'a>) -> LaneRef<'a> {
 
 fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
     match input.byte() % 15 {
-        0 => Step::Delivered { position: Position(input.number()) },
+        0 => Step::Delivered { position: Position(input.number()), attempt: attempt(input) },
         1 => Step::Failed {
             position: Position(input.number()),
             fatal: input.flag(),
             retry_at: Millis(input.number()),
             reason: Reason::ALL[input.below(Reason::ALL.len())],
             error: input.text(),
+            attempt: attempt(input),
         },
         2 => Step::GapExpired,
         3 => Step::Resume,
@@ -180,6 +184,15 @@ fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
         12 => Step::Discard { position: Position(input.number()) },
         13 => Step::Acknowledged { position: Position(input.number()) },
         _ => Step::GiveUp,
+    }
+}
+
+fn attempt<'a>(input: &mut Input<'a>) -> Attempt<'a> {
+    Attempt {
+        number: input.number() as u32,
+        duration_ms: input.number(),
+        status: input.number() as u16,
+        answer: input.text(),
     }
 }
 

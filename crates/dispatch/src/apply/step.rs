@@ -43,7 +43,7 @@ impl Engine {
             resident.failure.reason = Reason::Skipped;
         }
         let input = match step {
-            Step::Delivered { position } => {
+            Step::Delivered { position, .. } => {
                 self.must_be_head(slot, *position)?;
                 Input::Delivered
             }
@@ -170,6 +170,7 @@ impl Engine {
                 Attempts { fresh: resident.lane.attempts() + 1, total: resident.lane.attempts_total() + 1 }
             }
             Input::Skip => Attempts::all(resident.lane.attempts_total()),
+            Input::Delivered => Attempts::all(resident.lane.head_attempts_total()),
             _ => Attempts::default(),
         };
         // For an event that was routed from the past, the event and the record of its route have different addresses.
@@ -231,15 +232,15 @@ impl Engine {
                 subscription.tally.delivered += 1;
                 subscription.life.health.succeeded(time);
                 resident.passed(&entry);
-                resident.take_earlier(entry.position);
+                let tried = attempts.total + resident.take_earlier(entry.position);
                 self.replays.delivered(id, entry.position, entry.number);
-                self.known_from_now_on(id, &entry, time, at)
+                self.known_from_now_on(id, &entry, tried > 0, time, at)
             }
             Action::Dropped(entry) if self.scratch.giving_up.is_some() => {
                 resident.passed(&entry);
                 resident.take_earlier(entry.position);
                 let key = resident.key.clone();
-                self.give_up_entry(id, Some(&key), entry, time)
+                self.give_up_entry(id, Some(&key), entry, time, at)
             }
             Action::Dropped(entry) => {
                 subscription.tally.left(&entry);
@@ -266,6 +267,7 @@ impl Engine {
                     &error,
                     attempts,
                     time,
+                    at,
                     previous_id,
                 )
             }
@@ -288,7 +290,7 @@ impl Engine {
                     resident.passed(&entry);
                 }
                 self.replays.failed(id, entry.position);
-                self.add_dead_letter(id, Some(&key), entry, reason, &error, attempts, time, previous_id)
+                self.add_dead_letter(id, Some(&key), entry, reason, &error, attempts, time, at, previous_id)
             }
             Action::SpillEarly { sequence, entry } => {
                 resident.early_from = resident.early_from.min(sequence);
