@@ -92,7 +92,7 @@ pub fn header_value(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn write_value(out: &mut Vec<u8>, value: ValueRef<'_>) {
+pub(crate) fn write_value(out: &mut Vec<u8>, value: ValueRef<'_>) {
     match value {
         ValueRef::String(text) => write_string(out, text),
         ValueRef::Integer(number) => write!(out, "{number}").expect("writing to a Vec does not fail"),
@@ -100,12 +100,12 @@ fn write_value(out: &mut Vec<u8>, value: ValueRef<'_>) {
     }
 }
 
-fn write_string(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn write_string(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("writing to a Vec does not fail");
 }
 
 /// JSON has line breaks only between tokens, where a space is equivalent.
-fn write_on_one_line(out: &mut Vec<u8>, json: &[u8]) {
+pub(crate) fn write_on_one_line(out: &mut Vec<u8>, json: &[u8]) {
     let from = out.len();
     out.extend_from_slice(json);
     for byte in &mut out[from..] {
@@ -115,7 +115,7 @@ fn write_on_one_line(out: &mut Vec<u8>, json: &[u8]) {
     }
 }
 
-fn write_base64(out: &mut Vec<u8>, data: &[u8]) {
+pub(crate) fn write_base64(out: &mut Vec<u8>, data: &[u8]) {
     let from = out.len();
     out.resize(from + data.len().div_ceil(3) * 4, 0);
     let written = base64::prelude::BASE64_STANDARD.encode_slice(data, &mut out[from..]);

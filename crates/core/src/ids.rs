@@ -31,6 +31,10 @@ number!(
     LaneNumber(u64)
 );
 number!(
+    /// The number of an entry in the feed of a webhook endpoint, counted from 1.
+    FeedNumber(u64)
+);
+number!(
     /// Identifies a subscription while it exists; never reused.
     SubscriptionId(u32)
 );

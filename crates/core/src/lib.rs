@@ -30,6 +30,7 @@ pub mod schema;
 pub mod strict_json;
 pub mod subscription;
 pub mod time;
+pub mod webhook;
 pub mod wire;
 
 pub use event_out::header_value;

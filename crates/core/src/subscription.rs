@@ -8,6 +8,7 @@ mod target;
 
 pub use spec::*;
 
+pub(crate) use header::wrong_name as wrong_header_name;
 pub(crate) use rules::{NAME_RULE, is_name};
 pub(crate) use target::check_url;
 

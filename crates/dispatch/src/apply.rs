@@ -175,12 +175,13 @@ impl Engine {
             }
             To::Alone => {
                 subscription.tally.arrived(&entry);
+                self.feed_single(id, &entry)?;
                 self.queue_up(id, entry, at)
             }
             To::Invalid { what } => {
                 subscription.tally.pin(entry.address());
                 let key = self.key_of(id, entry.address());
-                self.add_dead_letter(id, key.as_deref(), entry, Reason::Validation, what, 0, time, None)
+                self.add_dead_letter(id, key.as_deref(), entry, Reason::Validation, what, 0, time, at, None)
             }
             To::Later => {
                 self.comes_later(id, entry);

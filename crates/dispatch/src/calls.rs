@@ -29,6 +29,8 @@ pub struct Delivery {
     /// The place in the lane; `None` for unordered events.
     pub place: Option<Place>,
     pub attempt: u32,
+    /// When the attempt began.
+    pub time: Millis,
 }
 
 impl Delivery {
@@ -55,6 +57,8 @@ pub struct Place {
     pub number: LaneNumber,
     pub previous_id: Option<String>,
     pub flag: Flag,
+    /// The lane's key, for a webhook endpoint.
+    pub workflow: Option<Box<str>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -18,6 +18,7 @@ mod stream;
 mod target;
 mod tls;
 mod watch;
+pub mod webhook;
 
 #[cfg(test)]
 mod response_parser_tests;
@@ -30,6 +31,7 @@ pub use caller::{Call, CallResponse, Caller, Rest};
 
 use crate::engine::Delivery;
 use crate::functions::{Acquired, Functions, NoFunctions, Unavailable};
+use crate::secrets::{NoSecrets, Secrets};
 use connection::{Begun, CallError, Connection};
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::CallOutcome;
@@ -42,10 +44,11 @@ use response_parser::Wanted;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Weak};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use target::{Prepared, Replicas, Way};
 use tokio::time::Instant;
+use webhook::{Signed, WebhookRequest};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -82,8 +85,22 @@ pub struct Client {
 
 struct Shared {
     options: Options,
-    functions: Arc<dyn Functions>,
+    providers: Providers,
     targets: Lock<Targets>,
+}
+
+/// What the client needs to call functions and webhook endpoints.
+#[derive(Clone)]
+pub struct Providers {
+    pub functions: Arc<dyn Functions>,
+    pub secrets: Arc<dyn Secrets>,
+}
+
+/// Provides nothing: only URLs can be called.
+impl Default for Providers {
+    fn default() -> Providers {
+        Providers { functions: Arc::new(NoFunctions), secrets: Arc::new(NoSecrets) }
+    }
 }
 
 #[derive(Default)]
@@ -96,17 +113,19 @@ struct Targets {
 
 /// How often idle connections are checked, and the maximum delay before a changed file is noticed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// How long an endpoint waits whose signing secret cannot be read.
+const SECRET_RETRY_MS: u64 = 5_000;
 /// Replaces "no timeout" where an `Instant` would overflow.
 const FOREVER: Duration = Duration::from_secs(365 * 86_400);
 
 impl Client {
     pub fn new(options: Options) -> Client {
-        Client::with_functions(options, Arc::new(NoFunctions))
+        Client::with_providers(options, Providers::default())
     }
 
-    /// A client that can also call functions.
-    pub fn with_functions(options: Options, functions: Arc<dyn Functions>) -> Client {
-        Client { shared: Arc::new(Shared { options, functions, targets: Lock::default() }) }
+    /// A client that can also call functions and webhook endpoints.
+    pub fn with_providers(options: Options, providers: Providers) -> Client {
+        Client { shared: Arc::new(Shared { options, providers, targets: Lock::default() }) }
     }
 
     /// Makes the call. Dropping the future closes the connection. The event's bytes are released when they are sent.
@@ -126,14 +145,15 @@ impl Client {
         let live = target.headers.live(SWEEP_INTERVAL).map_err(CallOutcome::Unusable)?;
         let own = live.as_deref().or_else(|| target.headers.fixed());
         let own = own.expect("headers are fixed or live");
-        let mut sending = Sending { delivery, target, own };
+        let signed = self.signed(target, delivery).await?;
+        let mut sending = Sending { delivery, target, own, signed };
         let options = self.shared.options;
         let bytes_max = if target.is_function { options.replies_bytes_max } else { options.answer_bytes_max };
         match &target.way {
             Way::Http1(pool) => sending.call_http1(pool, bytes_max).await,
             Way::H2c(pool) => {
                 let called = async {
-                    let request = sending.request()?;
+                    let request = sending.event_request()?;
                     h2c::call(pool, &request, target.deadline(Instant::now()), bytes_max).await
                 };
                 let reply = Box::pin(called).await?;
@@ -143,6 +163,19 @@ impl Client {
         }
     }
 
+    /// The signed body, for a webhook endpoint. Without its keys an endpoint is not called, and no attempt is counted.
+    async fn signed(
+        &self,
+        target: &Prepared,
+        delivery: &mut Delivery,
+    ) -> Result<Option<Signed>, CallOutcome> {
+        let Some(spec) = target.document.spec.target.endpoint() else { return Ok(None) };
+        let keys = target.opened.keys(target, &*self.shared.providers.secrets).await;
+        let keys = keys.map_err(|why| CallOutcome::NotReady { why, retry_after_ms: SECRET_RETRY_MS })?;
+        let signed = Signed::new(delivery, spec, &keys);
+        signed.map(Some).ok_or_else(|| CallOutcome::Unusable("the event cannot be decoded".into()))
+    }
+
     /// Waits for a replica without a time limit, then calls it. The replica is held until the answer is read.
     async fn call_function(
         &self,
@@ -150,10 +183,10 @@ impl Client {
         replicas: &Replicas,
     ) -> Result<CallOutcome, CallOutcome> {
         let FunctionName { namespace, name } = &replicas.function;
-        if let Some(handling) = self.shared.functions.handle(namespace, name, sending.delivery) {
+        if let Some(handling) = self.shared.providers.functions.handle(namespace, name, sending.delivery) {
             return Ok(handling.await);
         }
-        let acquired = self.shared.functions.acquire(namespace, name);
+        let acquired = self.shared.providers.functions.acquire(namespace, name);
         if !matches!(acquired, Acquired::Ready(_)) {
             sending.delivery.detach();
         }
@@ -183,10 +216,28 @@ struct Sending<'a> {
     delivery: &'a mut Delivery,
     target: &'a Prepared,
     own: &'a Rendered,
+    /// The call of a webhook endpoint, until it is sent.
+    signed: Option<Signed>,
 }
 
 impl Sending<'_> {
-    fn request(&self) -> Result<Request<'_>, CallOutcome> {
+    fn begin(
+        &self,
+        connection: &mut Connection,
+        context: &mut Context<'_>,
+        begun: &mut Begun,
+    ) -> Result<(), CallOutcome> {
+        match &self.signed {
+            Some(signed) => {
+                let request = WebhookRequest { signed, target: self.target, own: self.own };
+                connection.begin(context, &request, begun);
+            }
+            None => connection.begin(context, &self.event_request()?, begun),
+        }
+        Ok(())
+    }
+
+    fn event_request(&self) -> Result<Request<'_>, CallOutcome> {
         let event = self.delivery.record.get(self.delivery.event.clone()).unwrap_or_default();
         let event = EventView::decode(event).map_err(|error| CallOutcome::Unusable(error.to_string()))?;
         Ok(Request { delivery: self.delivery, event, target: self.target, own: self.own })
@@ -202,14 +253,12 @@ impl Sending<'_> {
         loop {
             let mut begun = Begun::new(bytes_max, self.target.wanted());
             // The request is built inside the closure, so it is not part of the call's future.
-            let begin = poll_fn(|context| {
-                let begin = |request| connection.begin(context, &request, &mut begun);
-                Poll::Ready(self.request().map(begin))
-            });
+            let begin = poll_fn(|context| Poll::Ready(self.begin(&mut connection, context, &mut begun)));
             begin.await?;
             if !connection.is_stale() {
                 // Bytes that are not sent yet are kept by the connection.
                 self.delivery.let_go();
+                self.signed = None;
             }
             match connection.finish(&mut begun, deadline).await {
                 Ok(replied) => {

@@ -1,9 +1,12 @@
-//! Delivery endpoints. Subscriptions of a namespace with the same target share one breaker.
+//! Delivery endpoints. Subscriptions of a namespace with the same target share one breaker. A webhook endpoint has a
+//! breaker of its own, so that one that shares its host cannot affect it.
+
+pub mod health;
 
 use hashbrown::HashMap;
 use klambda_core::breaker::{Breaker, Limits, State};
 use klambda_core::ids::NamespaceId;
-use klambda_core::subscription::Target;
+use klambda_core::subscription::{Document, Target};
 use klambda_core::time::Millis;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,9 +30,13 @@ impl Endpoints {
     }
 
     /// The endpoint of a target: its scheme, host and port. Endpoints are separate per namespace.
-    pub fn of(&mut self, namespace: NamespaceId, target: &Target) -> EndpointId {
-        let address = target.address();
-        let key = (namespace, authority(&address).to_owned());
+    pub fn of(&mut self, namespace: NamespaceId, document: &Document) -> EndpointId {
+        let target = &document.spec.target;
+        let name = match target {
+            Target::Endpoint(_) => document.name.clone(),
+            Target::Url(_) | Target::Function(_) => authority(&target.address()).to_owned(),
+        };
+        let key = (namespace, name);
         if let Some(id) = self.by_authority.get(&key) {
             return *id;
         }

@@ -8,6 +8,7 @@ use klambda_core::lane::{Entry, Lane, State};
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
+use klambda_core::webhook::EventId;
 use klambda_store::address::{Kept, LogAddress};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher};
@@ -61,6 +62,8 @@ pub struct Before {
     /// The event in flight, which becomes `event` when it leaves.
     pub current_at: LogAddress,
     pub current_id: String,
+    /// In the lane of a webhook endpoint: the event that took a place last.
+    pub placed: Option<EventId>,
 }
 
 #[derive(Clone, Debug)]
@@ -366,6 +369,12 @@ impl Resident {
     }
 
     /// Takes the attempts that a replayed dead letter had before its replay.
+    /// The attempts of an event before it became a dead letter and was replayed.
+    pub fn tried_earlier(&self, position: Position) -> u32 {
+        let earlier = self.earlier.iter().find(|earlier| earlier.position == position);
+        earlier.map_or(0, |earlier| earlier.attempts)
+    }
+
     pub fn take_earlier(&mut self, position: Position) -> u32 {
         let known = self.earlier.iter().position(|earlier| earlier.position == position);
         known.map_or(0, |n| self.earlier.swap_remove(n).attempts)

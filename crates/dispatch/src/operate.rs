@@ -220,7 +220,7 @@ impl Engine {
         self.must_write()?;
         let is_so = |subscription: &Subscription| {
             let next = subscription.next_rules.document.as_ref();
-            subscription.is_paused() == pause && next.is_none_or(|next| next.spec.paused == pause)
+            subscription.document.spec.paused == pause && next.is_none_or(|next| next.spec.paused == pause)
         };
         // A request that changes nothing is not recorded.
         if self.subscriptions.get(id).is_some_and(is_so) {
@@ -309,7 +309,7 @@ impl Engine {
     }
 
     /// Some of the keys, in order from a key on, and the last one checked if there may be more.
-    fn waiting_keys_from(
+    pub(crate) fn waiting_keys_from(
         &self,
         id: SubscriptionId,
         from: &str,

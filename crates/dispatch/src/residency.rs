@@ -15,6 +15,7 @@ use klambda_core::lane::Lane;
 use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
+use klambda_core::webhook::EventId;
 use klambda_core::wire::{Malformed, Reader, put_bytes, put_option, put_varint};
 use klambda_store::address::LogAddress;
 use serde::{Deserialize, Serialize};
@@ -88,6 +89,7 @@ impl Engine {
         let (number, id_behind) = (LaneNumber(r.varint()?), r.text()?.to_owned());
         resident.before.behind = (number.0 > 0).then_some((number, Previous::Id(id_behind)));
         resident.epoch = r.u32()?;
+        resident.before.placed = r.bytes()?.try_into().ok().map(EventId);
         resident.lane = Lane::decode(r)?;
         resident.row.dirty = false;
         resident.enter(self.epoch_of(id));
@@ -176,8 +178,9 @@ impl Engine {
     /// Looks up the ids of the lane's previous events, so that the events themselves may be deleted.
     pub(crate) fn resolve_previous(&mut self, slot: Slot) -> Result<(), Failure> {
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
+        let id = resident.subscription;
         let before = match resident.before.event {
-            Previous::At(at) => Some(self.id_at(at)?),
+            Previous::At(at) => Some(self.id_at(id, at)?),
             _ => None,
         };
         if let (Some(resident), Some(previous)) = (self.lanes.get_mut(slot), before) {
@@ -185,7 +188,7 @@ impl Engine {
         }
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
         let behind = match resident.before.behind {
-            Some((number, Previous::At(at))) => Some((number, self.id_at(at)?)),
+            Some((number, Previous::At(at))) => Some((number, self.id_at(id, at)?)),
             _ => return Ok(()),
         };
         if let Some(resident) = self.lanes.get_mut(slot) {
@@ -195,8 +198,11 @@ impl Engine {
     }
 
     /// `None` if the event cannot be read: the following event then names no previous event rather than a wrong one.
-    fn id_at(&mut self, at: LogAddress) -> Result<Previous, Failure> {
-        let id = self.read_back(at, |_, event| event.id().to_owned())?;
+    fn id_at(&mut self, subscription: SubscriptionId, at: LogAddress) -> Result<Previous, Failure> {
+        let id = match self.has_feed(subscription) {
+            true => self.event_id_of(subscription, at)?.map(|id| id.to_string()),
+            false => self.read_back(at, |_, event| event.id().to_owned())?,
+        };
         Ok(id.map_or(Previous::None, Previous::Id))
     }
 
@@ -224,7 +230,7 @@ impl Engine {
             subscription.unread.from =
                 Position(self.store.manifest.checkpoint().next_position.0.saturating_sub(1));
             subscription.flow.endpoint =
-                self.calls.endpoints.of(subscription.namespace, &subscription.document.spec.target);
+                self.calls.endpoints.of(subscription.namespace, &subscription.document);
             self.subscriptions.add(subscription);
         }
         self.load_unordered()?;
@@ -280,6 +286,7 @@ impl Engine {
         }
         subscription.unordered.store(id, &mut self.store.rows);
         self.store.rows.put(&rows::of_subscription(rows::SUBSCRIPTION, id), &to_json(&row)?);
+        self.store_feed(id);
         Ok(())
     }
 
@@ -391,6 +398,7 @@ impl Resident {
         put_varint(&mut row, behind.0);
         put_bytes(&mut row, behind.1.as_bytes());
         put_varint(&mut row, u64::from(self.epoch));
+        put_bytes(&mut row, self.before.placed.as_ref().map_or(&[], |id| id.0.as_slice()));
         self.lane.encode(&mut row);
         row
     }

@@ -1,6 +1,7 @@
 //! The keys of rows. The first letter is the kind of the row. Numbers are big-endian, so that rows sort numerically.
 
 use klambda_core::ids::{Position, Sequence, SubscriptionId};
+use klambda_core::webhook::EventId;
 use klambda_core::wire::put_varint;
 use klambda_store::address::LogAddress;
 
@@ -30,6 +31,10 @@ pub const KEPT: u8 = b'K';
 pub const REPLAY: u8 = b'J';
 /// A document of the platform.
 pub const DOCUMENT: u8 = b'O';
+/// A chunk of the feed of a webhook endpoint.
+pub const FEED: u8 = b'F';
+/// The number of an entry of a feed, by event id.
+pub const FEED_ID: u8 = b'I';
 pub const GLOBAL: &[u8] = b"G";
 
 pub fn of_subscription(letter: u8, id: SubscriptionId) -> Vec<u8> {
@@ -92,6 +97,18 @@ fn numbered(letter: u8, id: SubscriptionId, lane: &str, number: u64) -> Vec<u8> 
 pub fn at_position(letter: u8, id: SubscriptionId, position: Position) -> Vec<u8> {
     let mut key = of_subscription(letter, id);
     key.extend_from_slice(&position.0.to_be_bytes());
+    key
+}
+
+pub fn feed(id: SubscriptionId, chunk: u64) -> Vec<u8> {
+    let mut key = of_subscription(FEED, id);
+    key.extend_from_slice(&chunk.to_be_bytes());
+    key
+}
+
+pub fn feed_id(id: SubscriptionId, event: EventId) -> Vec<u8> {
+    let mut key = of_subscription(FEED_ID, id);
+    key.extend_from_slice(&event.0);
     key
 }
 

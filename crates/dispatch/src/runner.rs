@@ -5,10 +5,9 @@
 
 use crate::accept::EventResult;
 use crate::audit;
-use crate::client;
+use crate::client::{self, Providers};
 use crate::documents::{self, DocumentEvent, Stored, Write};
 use crate::engine::{Completion, Engine, Failure, Ticket, Token};
-use crate::functions::{Functions, NoFunctions};
 use crate::namespaces::Sender;
 use crate::workers::Workers;
 use hashbrown::HashMap;
@@ -255,16 +254,16 @@ impl Runner {
         clock: Clock,
         delivery_threads: usize,
     ) -> io::Result<(Runner, Handle)> {
-        Runner::with_functions(engine, client, clock, delivery_threads, Arc::new(NoFunctions))
+        Runner::with_providers(engine, client, clock, delivery_threads, Providers::default())
     }
 
-    /// The same, with functions as targets.
-    pub fn with_functions(
+    /// The same, with functions and webhook endpoints as targets.
+    pub fn with_providers(
         engine: Engine,
         client: client::Options,
         clock: Clock,
         delivery_threads: usize,
-        functions: Arc<dyn Functions>,
+        providers: Providers,
     ) -> io::Result<(Runner, Handle)> {
         let inbox = Arc::new(Inbox::default());
         let handle = Handle { inbox: inbox.clone() };
@@ -275,7 +274,7 @@ impl Runner {
         let done = move |ticket, outcome| outcomes.push(Input::CallOutcome { ticket, outcome });
         let sends = inbox.clone();
         let sent = move |ticket| sends.push(Input::Sent(ticket));
-        let workers = Workers::start(delivery_threads, client, functions, Arc::new(done), Arc::new(sent))?;
+        let workers = Workers::start(delivery_threads, client, providers, Arc::new(done), Arc::new(sent))?;
         let clock = clock.not_before(engine.now());
         let runner = Runner {
             engine,

@@ -2,12 +2,15 @@
 
 use crate::dead_letters::Outside;
 use crate::endpoint::EndpointId;
+use crate::endpoint::health::Health;
+use crate::feed::{self, Feed};
 use crate::lanes::Slot;
 use crate::overflow::ByAge;
 use crate::range_counts::RangeCounts;
 use crate::unordered::Unordered;
 use klambda_core::ids::{NamespaceId, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Policy, State};
+use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::{Document, Ordering};
 use klambda_core::time::Millis;
 use klambda_store::address::{Kept, LogAddress};
@@ -45,6 +48,7 @@ pub struct Life {
     /// How often the ordering rules changed. Older dead letters may belong to a lane other than the one that the
     /// current rules give.
     pub epochs: u32,
+    pub health: Health,
 }
 
 /// New ordering rules that take effect when the pending events have drained.
@@ -84,6 +88,23 @@ pub struct Flow {
     pub deepest: Option<(Millis, String, u64)>,
     /// Nothing starts for now, for a reason that is not the event's or the target's fault.
     pub suspension: Option<Suspension>,
+    /// Fewer concurrent calls than configured, because a webhook endpoint is overloaded.
+    pub slowed_to: Option<u32>,
+}
+
+impl Flow {
+    /// Halves the number of calls when a webhook endpoint is overloaded, and adds one for each success.
+    pub fn adapt(&mut self, outcome: &CallOutcome, concurrency: u32) {
+        match (outcome, self.slowed_to) {
+            (CallOutcome::Status { code: 429 | 502 | 504, .. }, slowed) => {
+                self.slowed_to = Some((slowed.unwrap_or(self.in_flight + 1) / 2).max(1));
+            }
+            (CallOutcome::Status { code: 200..=299, .. }, Some(slowed)) => {
+                self.slowed_to = Some(slowed + 1).filter(|calls| *calls < concurrency);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Accepted events that are not read from the log yet.
@@ -98,7 +119,7 @@ pub struct Unread {
     pub has_room: bool,
 }
 
-/// Lanes on disk, and dead letters outside the lanes.
+/// Lanes on disk, dead letters outside the lanes, and the feed.
 pub(crate) struct OnDisk {
     /// The number of lanes only on disk that continue without help, and when the next one is due.
     pub waiting: u64,
@@ -112,6 +133,8 @@ pub(crate) struct OnDisk {
     /// The row to continue from while unlisted lanes are being listed by age.
     pub ages_from: Vec<u8>,
     pub outside: Outside,
+    /// The events of a webhook endpoint in the order in which they took their places.
+    pub feed: Option<Box<Feed>>,
 }
 
 impl Default for OnDisk {
@@ -125,6 +148,7 @@ impl Default for OnDisk {
             by_age: None,
             ages_from: Vec::new(),
             outside: Outside::default(),
+            feed: None,
         }
     }
 }
@@ -332,6 +356,10 @@ pub struct Row {
     pub notes: Notes,
     #[serde(default)]
     pub lists_ages: bool,
+    #[serde(default)]
+    pub health: Health,
+    #[serde(default)]
+    pub feed: Option<feed::Ends>,
 }
 
 impl Subscription {
@@ -343,6 +371,8 @@ impl Subscription {
         phase: Phase,
     ) -> Subscription {
         let noted = Bookkeeping { document_bytes: text_bytes(&document), ..Bookkeeping::default() };
+        let feed = document.spec.target.endpoint().map(|_| Box::default());
+        let on_disk = OnDisk { feed, ..OnDisk::default() };
         Subscription {
             id,
             namespace,
@@ -358,7 +388,7 @@ impl Subscription {
             flow: Flow::default(),
             unread: Unread::default(),
             unordered: Unordered::default(),
-            on_disk: OnDisk::default(),
+            on_disk,
         }
     }
 
@@ -379,8 +409,9 @@ impl Subscription {
         self.phase == Phase::Retired
     }
 
+    /// True if nothing new starts: its owner paused it, or it is a disabled endpoint.
     pub fn is_paused(&self) -> bool {
-        self.document.spec.paused
+        self.document.spec.paused || self.life.health.disabled.is_some()
     }
 
     pub fn set_document(&mut self, document: Document) {
@@ -404,6 +435,8 @@ impl Subscription {
             tally: self.tally.clone(),
             notes: self.notes.clone(),
             lists_ages: self.on_disk.lists_ages,
+            health: self.life.health,
+            feed: self.on_disk.feed.as_ref().map(|feed| feed.ends),
         }
     }
 
@@ -422,6 +455,10 @@ impl Subscription {
         subscription.tally = row.tally;
         subscription.notes = row.notes;
         subscription.on_disk.lists_ages = row.lists_ages;
+        subscription.life.health = row.health;
+        if let Some(ends) = row.feed {
+            subscription.on_disk.feed = Some(Box::new(Feed::of(ends)));
+        }
         Some(subscription)
     }
 }

@@ -5,9 +5,8 @@
 //! threads, so that one core serves producers and the engine while another serves targets.
 
 use crate::calls::COUNTED_BYTES_MIN;
-use crate::client::{self, Client};
+use crate::client::{self, Client, Providers};
 use crate::engine::{Delivery, Ticket};
-use crate::functions::Functions;
 use bytes::Bytes;
 use klambda_core::outcome::CallOutcome;
 use klambda_crash::{Lock, Place, Point, contain_future};
@@ -72,13 +71,13 @@ impl Workers {
     pub fn start(
         threads: usize,
         client: client::Options,
-        functions: Arc<dyn Functions>,
+        providers: Providers,
         done: Done,
         sent: Sent,
     ) -> io::Result<Workers> {
         // Each side has its own connections, because a socket belongs to the runtime that opened it.
         let shared = || {
-            let client = Client::with_functions(client, functions.clone());
+            let client = Client::with_providers(client, providers.clone());
             Arc::new(Shared { client, idle: Lock::default(), done: done.clone(), sent: sent.clone() })
         };
         let (elsewhere, rounds) = mpsc::unbounded_channel();

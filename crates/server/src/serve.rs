@@ -190,8 +190,8 @@ impl Server {
             control.close();
         }
         let (client, deliveries) = (client_options(&config), threads(&config).deliveries);
-        let functions = Arc::new(control.clone());
-        let (runner, handle) = Runner::with_functions(engine, client, clock, deliveries, functions)?;
+        let providers = Providers { functions: Arc::new(control.clone()), secrets: vault.clone() };
+        let (runner, handle) = Runner::with_providers(engine, client, clock, deliveries, providers)?;
         let running = tokio::spawn(runner.run());
         vault.start(handle.clone());
         if lacks_mark {

@@ -10,12 +10,13 @@ use klambda_core::ids::{NamespaceId, Position, SubscriptionId};
 use klambda_core::lane::Turn;
 use klambda_core::time::Millis;
 use klambda_core::wire::{Malformed, Reader, put_bytes, put_varint};
+use serde::{Deserialize, Serialize};
 
 mod route;
 mod step;
 
 pub use self::route::{Missed, Route, To};
-pub use self::step::Step;
+pub use self::step::{Attempt, Step};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
@@ -129,6 +130,23 @@ pub enum Change<'a> {
     },
     /// No event is pending any more. The name is free; the dead letters stay.
     Retired,
+    /// A webhook endpoint is called no more until it is enabled.
+    Disabled {
+        why: WhyDisabled,
+    },
+    Enabled,
+}
+
+/// Why a webhook endpoint is disabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum WhyDisabled {
+    /// A person disabled it.
+    Request,
+    /// It answered 410.
+    Gone,
+    /// No call succeeded for too long.
+    NoSuccess,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -475,6 +493,11 @@ impl<'a> Change<'a> {
                 put_varint(out, until.0);
             }
             Change::Retired => out.push(7),
+            Change::Disabled { why } => {
+                out.push(8);
+                out.push(*why as u8);
+            }
+            Change::Enabled => out.push(9),
         }
     }
 
@@ -488,6 +511,15 @@ impl<'a> Change<'a> {
             5 => Change::Caught { up_to: Position(r.varint()?) },
             6 => Change::Retire { until: Millis(r.varint()?) },
             7 => Change::Retired,
+            8 => Change::Disabled {
+                why: match r.u8()? {
+                    0 => WhyDisabled::Request,
+                    1 => WhyDisabled::Gone,
+                    2 => WhyDisabled::NoSuccess,
+                    _ => return Err(Malformed("reason")),
+                },
+            },
+            9 => Change::Enabled,
             _ => return Err(Malformed("subscription change")),
         })
     }

@@ -78,6 +78,21 @@ impl Queue {
         self.front.iter().chain(&self.back)
     }
 
+    /// The entries that joined since the next number was `number`, in order. They are still in memory in the step in
+    /// which they joined.
+    pub fn placed_since(&self, number: LaneNumber) -> Vec<Entry> {
+        let newest_first = self.back.iter().rev().chain(self.front.iter().rev());
+        let mut placed: Vec<Entry> =
+            newest_first.take_while(|entry| entry.number >= number).copied().collect();
+        placed.reverse();
+        placed
+    }
+
+    /// The number that the next event gets.
+    pub fn next_number(&self) -> LaneNumber {
+        self.next_number
+    }
+
     pub fn front(&self) -> impl Iterator<Item = &Entry> {
         self.front.iter()
     }

@@ -93,7 +93,7 @@ fn looks_secret(name: &str) -> bool {
     SECRET_NAMES.iter().any(|word| name.contains(word))
 }
 
-fn wrong_name(name: &str) -> Option<&'static str> {
+pub(crate) fn wrong_name(name: &str) -> Option<&'static str> {
     if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
         return Some("not a valid header name");
     }

@@ -67,7 +67,7 @@ fn target(target: &Value, fault: &mut impl FnMut(&str, &str)) {
         for name in ["url", "headers", "protocol", "tls"].into_iter().filter(|name| has(target, name)) {
             fault(&format!("spec.target.{name}"), "cannot be combined with function");
         }
-    } else if target.is_object() && !has(target, "url") {
+    } else if target.is_object() && !has(target, "url") && !has(target, "endpoint") {
         fault("spec.target.url", "missing");
     }
     let tls = &target["tls"];

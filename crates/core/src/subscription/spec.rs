@@ -7,6 +7,7 @@ use crate::key;
 use crate::scalar::{BytesBetween, MsBetween, MsUpTo, Time};
 use crate::schema::{WANTED, form, written_as};
 use crate::time::Millis;
+use crate::webhook;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -73,7 +74,7 @@ fn concurrency() -> u32 {
     256
 }
 
-fn sequence_ttl_ms() -> u64 {
+pub(crate) fn sequence_ttl_ms() -> u64 {
     DAY_MS
 }
 
@@ -83,6 +84,8 @@ fn sequence_ttl_ms() -> u64 {
 pub enum Target {
     /// A function on this server.
     Function(FunctionName),
+    /// A webhook endpoint. Only the server writes such a target.
+    Endpoint(Box<webhook::Spec>),
     #[serde(untagged)]
     Url(UrlTarget),
 }

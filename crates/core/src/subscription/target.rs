@@ -2,6 +2,7 @@
 
 use super::{FunctionName, Target, Tls, UrlTarget};
 use crate::schema::WANTED;
+use crate::webhook;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -24,9 +25,13 @@ impl JsonSchema for Target {
         schema.remove("required");
         if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
             properties.insert("function".into(), function.to_value());
+            // Checked as a document of its own, and rejected in documents of users.
+            let any = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+            properties.insert("endpoint".into(), any);
         }
         schema.insert(WANTED.into(), "an object with at least a url".into());
         schema.insert("x-kubernetes-validations".into(), json!([
+            { "rule": "!has(self.endpoint)", "message": "use a WebhookEndpoint instead" },
             { "rule": "has(self.url) != has(self.function)", "message": "specify either url or function, not both" },
             { "rule": "!has(self.function) || !(has(self.headers) || has(self.protocol) || has(self.tls))",
               "message": "headers, protocol and tls cannot be combined with function" },
@@ -49,14 +54,21 @@ impl Target {
     pub fn url(&self) -> Option<&UrlTarget> {
         match self {
             Target::Url(target) => Some(target),
-            Target::Function(_) => None,
+            Target::Function(_) | Target::Endpoint(_) => None,
         }
     }
 
     pub fn function(&self) -> Option<&FunctionName> {
         match self {
-            Target::Url(_) => None,
             Target::Function(function) => Some(function),
+            Target::Url(_) | Target::Endpoint(_) => None,
+        }
+    }
+
+    pub fn endpoint(&self) -> Option<&webhook::Spec> {
+        match self {
+            Target::Endpoint(endpoint) => Some(endpoint),
+            Target::Url(_) | Target::Function(_) => None,
         }
     }
 
@@ -64,6 +76,7 @@ impl Target {
     pub fn address(&self) -> Cow<'_, str> {
         match self {
             Target::Url(target) => Cow::Borrowed(&target.url),
+            Target::Endpoint(endpoint) => Cow::Borrowed(&endpoint.url),
             Target::Function(FunctionName { namespace, name }) => {
                 Cow::Owned(format!("function://{namespace}.{name}"))
             }

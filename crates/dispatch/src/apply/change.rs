@@ -1,6 +1,7 @@
 //! Applies changes of subscriptions: create, update, pause, delete.
 
 use crate::endpoint::EndpointId;
+use crate::endpoint::health::Disabled;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Slot;
 use crate::rows;
@@ -62,6 +63,14 @@ impl Engine {
                 self.apply_caught(id, time, *up_to, position);
                 Ok(())
             }
+            Change::Disabled { why } => {
+                self.apply_disabled(id, Some(Disabled { since: time, why: *why }));
+                Ok(())
+            }
+            Change::Enabled => {
+                self.apply_disabled(id, None);
+                Ok(())
+            }
         }
     }
 
@@ -82,8 +91,7 @@ impl Engine {
             subscription.tally = Tally::new(self.config.log.segment_bytes);
             subscription.decide_on_ages();
             subscription.notes.began_late = began_late;
-            subscription.flow.endpoint =
-                self.calls.endpoints.of(namespace, &subscription.document.spec.target);
+            subscription.flow.endpoint = self.calls.endpoints.of(namespace, &subscription.document);
             self.subscriptions.add(subscription);
             return Ok(());
         };
@@ -155,7 +163,7 @@ impl Engine {
         change(&mut document);
         let before = std::mem::replace(
             &mut subscription.flow.endpoint,
-            self.calls.endpoints.of(subscription.namespace, &document.spec.target),
+            self.calls.endpoints.of(subscription.namespace, &document),
         );
         let moved = before != subscription.flow.endpoint;
         self.subscriptions.set_document(id, document);

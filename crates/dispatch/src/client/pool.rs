@@ -25,6 +25,8 @@ pub struct Key {
     pub shared: bool,
     /// The name of a local socket, instead of host and port.
     pub socket: Option<Arc<str>>,
+    /// The webhook endpoint that has connections of its own.
+    pub owner: Option<String>,
 }
 
 impl Key {
@@ -33,7 +35,7 @@ impl Key {
             ReplicaAddress::Tcp(address) => (address.ip().to_string(), address.port(), None),
             ReplicaAddress::Local(name) => (String::new(), 0, Some(name.clone())),
         };
-        Key { host, port, tls: None, shared: false, socket }
+        Key { host, port, tls: None, shared: false, socket, owner: None }
     }
 }
 

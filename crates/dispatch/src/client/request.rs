@@ -82,7 +82,7 @@ impl Request<'_> {
 }
 
 #[inline]
-fn write_header(out: &mut Vec<u8>, name: &str, value: &str) {
+pub fn write_header(out: &mut Vec<u8>, name: &str, value: &str) {
     out.reserve(name.len() + value.len() + 4);
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");

@@ -2,9 +2,10 @@
 
 use super::own_headers::OwnHeaders;
 use super::pool::{self, Pool};
+use super::webhook::Opened;
 use http::Uri;
 use klambda_core::address::ReplicaAddress;
-use klambda_core::subscription::{Document, FunctionName, HeaderValue, Protocol, Target, UrlTarget};
+use klambda_core::subscription::{Document, FunctionName, HeaderValue, Protocol, Target, Tls};
 use klambda_crash::Lock;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub struct Prepared {
     /// The target is a function, local or remote, so events in its responses are accepted.
     pub is_function: bool,
     pub way: Way,
+    /// The secrets of a webhook endpoint.
+    pub opened: Opened,
 }
 
 pub enum Way {
@@ -73,9 +76,13 @@ impl Prepared {
             Target::Function(function) => {
                 Way::Function(Replicas { function: function.clone(), pools: Lock::default() })
             }
+            Target::Endpoint(_) => {
+                let owner = Some(document.full_name().into_owned());
+                Way::Http1(pool(pool::Key { owner, ..pool_key(&uri, Protocol::Http1, &Tls::default())? })?)
+            }
             Target::Url(target) => match target.protocol {
-                Protocol::Http1 => Way::Http1(pool(pool_key(&uri, target)?)?),
-                Protocol::H2c => Way::H2c(pool(pool_key(&uri, target)?)?),
+                Protocol::Http1 => Way::Http1(pool(pool_key(&uri, target.protocol, &target.tls)?)?),
+                Protocol::H2c => Way::H2c(pool(pool_key(&uri, target.protocol, &target.tls)?)?),
             },
         };
         let headers = target.url().map_or(&[][..], |target| &target.headers);
@@ -88,6 +95,7 @@ impl Prepared {
             way,
             uri,
             document,
+            opened: Opened::default(),
         })
     }
 }
@@ -102,19 +110,20 @@ impl Prepared {
     }
 }
 
-fn pool_key(uri: &Uri, target: &UrlTarget) -> Result<pool::Key, String> {
+fn pool_key(uri: &Uri, protocol: Protocol, tls: &Tls) -> Result<pool::Key, String> {
     let host = uri.host().filter(|host| !host.is_empty()).ok_or("target.url has no host")?;
     let https = uri.scheme_str() == Some("https");
     Ok(pool::Key {
         host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
         port: uri.port_u16().unwrap_or(if https { 443 } else { 80 }),
         tls: https.then(|| pool::Files {
-            ca: target.tls.ca_file.clone(),
-            certificate: target.tls.cert_file.clone(),
-            key: target.tls.key_file.clone(),
+            ca: tls.ca_file.clone(),
+            certificate: tls.cert_file.clone(),
+            key: tls.key_file.clone(),
         }),
-        shared: target.protocol == Protocol::H2c,
+        shared: protocol == Protocol::H2c,
         socket: None,
+        owner: None,
     })
 }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use klambda_core::event::{Attribute, Data, Event, Form, Value};
 use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
+use klambda_core::time::Millis;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -166,6 +167,7 @@ pub fn deliver(document: &Arc<Document>, event: &Event, place: Option<Place>) ->
         event,
         place,
         attempt: 1,
+        time: Millis(1_614_265_330_000),
     }
 }
 

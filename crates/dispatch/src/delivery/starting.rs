@@ -11,9 +11,7 @@ use crate::subscriptions::Work;
 use klambda_core::breaker::State;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Position, SubscriptionId};
-use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
-use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::address::{Kept, LogAddress};
 
@@ -105,6 +103,7 @@ impl Engine {
             && subscription.flow.suspension.is_none()
             && subscription.flow.in_flight
                 < subscription.document.spec.concurrency + u32::from(planted::is_on(Bug::OneTooMany))
+            && subscription.flow.slowed_to.is_none_or(|calls| subscription.flow.in_flight < calls)
             && self
                 .calls
                 .endpoints
@@ -143,20 +142,22 @@ impl Engine {
             self.touch(slot);
             return Ok(false);
         }
+        let id = resident.subscription;
+        let is_endpoint = self.has_feed(id);
         self.resolve_previous(slot)?;
         let Some(resident) = self.lanes.get_mut(slot) else { return Ok(false) };
         let Some((_, entry)) = resident.lane.head() else { return Ok(false) };
         let entry = *entry;
         let attempt = resident.lane.attempts() + 1;
         let previous_id = resident.previous_id_of(&entry);
-        let place = Place { number: entry.number, previous_id, flag: entry.flag };
+        let workflow = is_endpoint.then(|| resident.key.clone());
+        let place = Place { number: entry.number, previous_id, flag: entry.flag, workflow };
         let at = match planted::is_on(Bug::WrongBytes) && attempt > 1 {
             true => resident.lane.entries().last().map_or(entry.address(), Kept::address),
             false => entry.address(),
         };
         resident.lane.started(now);
         resident.before.current_at = entry.address();
-        let id = resident.subscription;
         self.touch(slot);
         let ticket = self.open_call(id, Who::Lane(slot), entry.bytes);
         match self.delivery(ticket, id, at, Some(place), attempt) {
@@ -171,9 +172,13 @@ impl Engine {
         let mut counted_as = TypeId::default();
         if let Ok((event_id, kind)) = EventView::id_and_kind(&delivery.record[delivery.event.clone()]) {
             counted_as = self.metrics.type_id(kind);
+            let is_endpoint = delivery.document.spec.target.endpoint().is_some();
             if let Some(resident) = slot.and_then(|slot| self.lanes.get_mut(slot)) {
                 resident.before.current_id.clear();
-                resident.before.current_id.push_str(event_id);
+                // Receivers of webhooks know another id, which is looked up when the next event needs it.
+                if !is_endpoint {
+                    resident.before.current_id.push_str(event_id);
+                }
             }
         }
         self.calls.begin(delivery, counted_as);
@@ -253,7 +258,8 @@ impl Engine {
         let (start, _) = crate::apply::event_of(&record)?;
         let subscription = self.subscriptions.get(id).ok_or(Malformed("subscription"))?;
         let event = start..record.len();
-        Ok(Delivery { ticket, document: subscription.document.clone(), record, event, place, attempt })
+        let (document, time) = (subscription.document.clone(), self.now);
+        Ok(Delivery { ticket, document, record, event, place, attempt, time })
     }
 
     /// The event is damaged: it becomes a dead letter and is never delivered with wrong content. Other events
@@ -266,6 +272,6 @@ impl Engine {
         self.metrics.damaged += 1;
         let Some(flight) = self.close(ticket) else { return Ok(()) };
         self.not_asked(&flight);
-        self.record_failure(flight, true, Reason::Poison, &failure.to_string(), Millis::ZERO)
+        self.fail_unread(flight, &failure.to_string())
     }
 }

@@ -79,6 +79,7 @@ impl Engine {
     pub(crate) fn begin_checkpoint(&mut self) -> Result<(), Failure> {
         self.maintenance.chores.wants_checkpoint = false;
         self.store.log.flush()?;
+        self.trim_feeds()?;
         self.store_all()?;
         // This is the right moment, because lanes no longer need events that have left them: they have stored the
         // ids.

@@ -31,6 +31,8 @@ pub(super) struct Retention {
     spent: Option<Spent>,
     /// Where the next sweep of copies continues.
     sweep_from: Vec<u8>,
+    /// The feed that is trimmed next.
+    trim_from: SubscriptionId,
 }
 
 /// A restart reads the log from the checkpoint on and repeats every step with its event. So a segment must stay until
@@ -333,6 +335,22 @@ impl Engine {
             Key::Found(key) | Key::FromSource(key) => Some(key.into_owned()),
             Key::Missing | Key::TooLong => None,
         })
+    }
+
+    /// Trims the feeds of webhook endpoints, a few at each checkpoint.
+    pub(super) fn trim_feeds(&mut self) -> Result<(), Failure> {
+        const AT_ONCE: usize = 64;
+        let from = std::mem::take(&mut self.maintenance.retention.trim_from);
+        let feeds = self.subscriptions.values().filter(|s| s.id >= from && s.on_disk.feed.is_some());
+        let ids: Vec<SubscriptionId> = feeds.take(AT_ONCE + 1).map(|subscription| subscription.id).collect();
+        for id in ids.iter().take(AT_ONCE) {
+            if !self.trim_feed(*id)? {
+                self.maintenance.retention.trim_from = *id;
+                return Ok(());
+            }
+        }
+        self.maintenance.retention.trim_from = ids.get(AT_ONCE).copied().unwrap_or_default();
+        Ok(())
     }
 
     /// Deletes the addresses of copies that are no longer pending, in portions.

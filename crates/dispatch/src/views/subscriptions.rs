@@ -109,7 +109,7 @@ impl Engine {
         // The latest document, even while events drain under the previous rules.
         let document = subscription.next_rules.document.as_ref().unwrap_or(&subscription.document);
         let mut spec = document.to_json()["spec"].take();
-        spec["paused"] = subscription.is_paused().into();
+        spec["paused"] = subscription.document.spec.paused.into();
         Subscription {
             api_version: API_VERSION,
             kind: KIND,
@@ -200,6 +200,7 @@ fn phase(subscription: &subscription::Subscription) -> &'static str {
     match subscription.phase {
         Phase::Retired => "retired",
         _ if subscription.is_leaving() => "draining",
+        _ if subscription.life.health.disabled.is_some() => "disabled",
         _ if subscription.is_paused() => "paused",
         Phase::CatchingUp { .. }
             if subscription.is_behind() && subscription.next_rules.document.is_none() =>

@@ -5,7 +5,9 @@ use crate::lanes::Resident;
 use klambda_core::breaker;
 use klambda_core::lane::{Hold, Lane, State};
 use klambda_core::namespace;
+use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
+use klambda_core::webhook;
 
 impl Engine {
     pub(crate) fn waits_for(&self, resident: &Resident) -> Option<String> {
@@ -21,6 +23,11 @@ impl Engine {
             }
             State::Running => "the response of the target".into(),
             State::Paused => "manual action: lane is paused (resume)".into(),
+            _ if subscription.life.health.disabled.is_some() => {
+                let Document { namespace, name, .. } = &*subscription.document;
+                let (name, flag) = (name.trim_start_matches(webhook::PREFIX), namespace::flag(namespace));
+                format!("manual action: endpoint is disabled (klambda webhook enable {name}{flag})")
+            }
             _ if subscription.is_paused() => {
                 let (name, flag) =
                     (&subscription.document.name, namespace::flag(&subscription.document.namespace));

@@ -1,7 +1,7 @@
 //! Calls of functions: the replica is acquired first, and events in responses are read.
 
 use super::super::testing::{Server, Step, delivery};
-use super::super::{Client, Options};
+use super::super::{Client, Options, Providers};
 use crate::engine::Delivery;
 use crate::functions::{Acquired, Functions, Handling, Hold, Lease, Unavailable};
 use klambda_core::outcome::CallOutcome;
@@ -67,9 +67,14 @@ fn answer(head: &str, body: &str) -> Step {
     Step::Say(format!("HTTP/1.1 200 OK\r\n{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
 }
 
+fn with_functions(options: Options, functions: impl Functions + 'static) -> Client {
+    let functions = Arc::new(functions);
+    Client::with_providers(options, Providers { functions, ..Providers::default() })
+}
+
 async fn call(options: Options, steps: Vec<Step>) -> CallOutcome {
     let server = Server::start(vec![steps]).await;
-    let client = Client::with_functions(options, Arc::new(replica(&server)));
+    let client = with_functions(options, replica(&server));
     client.call(&delivery(target("hello"))).await
 }
 
@@ -79,7 +84,7 @@ async fn a_replica_is_waited_for_held_and_called_again() {
     let server = Server::start(vec![vec![Step::Request, said(), Step::Request, said()]]).await;
     let replica = replica(&server);
     let (held, ended) = (replica.held.clone(), replica.ended.clone());
-    let client = Client::with_functions(Options::default(), Arc::new(replica));
+    let client = with_functions(Options::default(), replica);
     for calls in 1..=2 {
         let outcome = client.call(&delivery(target("hello"))).await;
         assert!(matches!(outcome, CallOutcome::Status { code: 200, .. }), "{outcome:?}");
@@ -115,7 +120,8 @@ async fn events_in_an_answer_are_read_in_every_mode() {
                 (true, Step::Say(text)) => Step::Spell(text),
                 (_, step) => step,
             };
-            let CallOutcome::Replied { replies } = call(Options::default(), vec![Step::Request, say]).await
+            let CallOutcome::Replied { replies, .. } =
+                call(Options::default(), vec![Step::Request, say]).await
             else {
                 panic!("{head}: no replies");
             };
@@ -144,7 +150,7 @@ async fn unreadable_reply_events_are_reported() {
         (long.as_str(), "longer than 1000 bytes"),
     ] {
         let steps = vec![Step::Request, answer("content-type: application/cloudevents+json", body)];
-        let CallOutcome::BadReplies(why) = call(options, steps).await else { panic!("{body}: taken") };
+        let CallOutcome::BadReplies { why, .. } = call(options, steps).await else { panic!("{body}: taken") };
         assert!(why.contains(expected), "{body}: {why}");
     }
 }
@@ -158,7 +164,10 @@ async fn events_in_the_answer_of_a_function_elsewhere_are_read() {
     let mut delivery = delivery(json!({ "url": server.url }));
     Arc::make_mut(&mut delivery.document).name = "lambda.default.away".into();
     let outcome = Client::new(Options::default()).call(&delivery).await;
-    assert!(matches!(&outcome, CallOutcome::Replied { replies } if replies[0].kind == "paid"), "{outcome:?}");
+    assert!(
+        matches!(&outcome, CallOutcome::Replied { replies, .. } if replies[0].kind == "paid"),
+        "{outcome:?}"
+    );
 }
 
 /// A target that is not a function may send any response.

@@ -1,0 +1,177 @@
+//! Calls of webhook endpoints: the body, and its signature by the Standard Webhooks specification.
+
+mod signature;
+
+pub use signature::SigningKey;
+
+use super::connection::Message;
+use super::own_headers::Rendered;
+use super::request::{write_header, write_length};
+use super::target::Prepared;
+use crate::engine::Delivery;
+use crate::secrets::{Secrets, Values};
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue};
+use klambda_core::event_codec::EventView;
+use klambda_core::time::Millis;
+use klambda_core::webhook::{EventId, PREFIX, PayloadForm, Spec, payload};
+use klambda_crash::Lock;
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The keys in the secret of an endpoint.
+pub const CURRENT: &str = "current";
+pub const PREVIOUS: &str = "previous";
+/// Until when the previous key signs too, in milliseconds since the epoch.
+pub const PREVIOUS_UNTIL: &str = "previous-until";
+
+/// How long opened secrets are used before they are read again.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// The name of the secret that holds the signing keys of an endpoint.
+pub fn secret_name(endpoint: &str) -> String {
+    format!("{PREFIX}{endpoint}")
+}
+
+/// The secrets of one endpoint, read again from time to time.
+#[derive(Default)]
+pub struct Opened {
+    latest: Lock<Option<(Instant, Arc<Keys>)>>,
+}
+
+/// What the secrets of an endpoint contain, ready to be used.
+pub struct Keys {
+    current: SigningKey,
+    previous: Option<(SigningKey, Millis)>,
+    headers: Rendered,
+}
+
+impl Opened {
+    /// The keys of the endpoint. The error says which secret is missing.
+    pub async fn keys(&self, target: &Prepared, secrets: &dyn Secrets) -> Result<Arc<Keys>, String> {
+        if let Some((read, keys)) = &*self.latest.lock()
+            && read.elapsed() < FRESH
+        {
+            return Ok(keys.clone());
+        }
+        let document = &target.document;
+        let spec = document.spec.target.endpoint().ok_or("not a webhook endpoint")?;
+        let own = secrets.open(&document.namespace, &document.name).await?;
+        let keys = Arc::new(Keys {
+            current: key(&own, CURRENT, spec)?,
+            previous: previous(&own, spec)?,
+            headers: headers(spec, &document.namespace, secrets).await?,
+        });
+        *self.latest.lock() = Some((Instant::now(), keys.clone()));
+        Ok(keys)
+    }
+}
+
+fn key(values: &Values, name: &str, spec: &Spec) -> Result<SigningKey, String> {
+    let value = values.get(name).ok_or_else(|| format!("the signing secret has no key {name}"))?;
+    SigningKey::parse(value, spec.signature)
+}
+
+fn previous(values: &Values, spec: &Spec) -> Result<Option<(SigningKey, Millis)>, String> {
+    let until = values.get(PREVIOUS_UNTIL).and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+    let Some(until) = until.map(Millis) else { return Ok(None) };
+    match values.contains_key(PREVIOUS) {
+        true => Ok(Some((key(values, PREVIOUS, spec)?, until))),
+        false => Ok(None),
+    }
+}
+
+async fn headers(spec: &Spec, namespace: &str, secrets: &dyn Secrets) -> Result<Rendered, String> {
+    let mut rendered = Rendered::default();
+    for (name, from) in &spec.headers {
+        let values = secrets.open(namespace, &from.secret).await?;
+        let wrong =
+            |what: &str| format!("header {name}: {what} (key {} of secret {})", from.key, from.secret);
+        let value = values.get(&from.key).ok_or_else(|| wrong("the value is missing"))?;
+        let text = value.trim_ascii();
+        let mut value =
+            HeaderValue::from_bytes(text).map_err(|_| wrong("the value contains invalid characters"))?;
+        value.set_sensitive(true);
+        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong("invalid header name"))?;
+        for part in [header.as_str().as_bytes(), b": ", text, b"\r\n"] {
+            rendered.block.extend_from_slice(part);
+        }
+        rendered.pairs.push((header, value));
+    }
+    Ok(rendered)
+}
+
+/// One signed call.
+pub struct Signed {
+    /// The header lines of the signature and of the content.
+    block: Vec<u8>,
+    body: Bytes,
+}
+
+impl Signed {
+    /// `None` if the event cannot be decoded.
+    pub fn new(delivery: &Delivery, spec: &Spec, keys: &Keys) -> Option<Signed> {
+        let event = delivery.record.get(delivery.event.clone()).unwrap_or_default();
+        let event = EventView::decode(event).ok()?;
+        let id = EventId::new(&delivery.document.namespace, event.source(), event.id());
+        let body = body(delivery, spec, id, &event);
+        let mut block = keys.headers.block.clone();
+        sign(&mut block, id, delivery.time, &body, keys);
+        let content_type = match spec.payload.form {
+            PayloadForm::Standard => "application/json",
+            PayloadForm::CloudEvents => "application/cloudevents+json; charset=utf-8",
+        };
+        write_header(&mut block, "content-type", content_type);
+        Some(Signed { block, body: body.into() })
+    }
+}
+
+fn body(delivery: &Delivery, spec: &Spec, id: EventId, event: &EventView<'_>) -> Vec<u8> {
+    let place = delivery.place.as_ref().map(|place| payload::Place {
+        workflow: Cow::Borrowed(place.workflow.as_deref().unwrap_or_default()),
+        number: place.number.0,
+        previous: place.previous_id.as_deref().map(Cow::Borrowed),
+        flag: place.flag,
+    });
+    let mut body = Vec::with_capacity(event.data().len() + 512);
+    payload::write(&mut body, &spec.payload, id, event, place.as_ref());
+    body
+}
+
+/// Both keys sign while the previous one is still valid, so that receivers can switch at any time.
+fn sign(block: &mut Vec<u8>, id: EventId, time: Millis, body: &[u8], keys: &Keys) {
+    let (id, seconds) = (id.to_string(), (time.0 / 1000).to_string());
+    let mut signatures = keys.current.sign(&id, &seconds, body);
+    if let Some((previous, _)) = keys.previous.as_ref().filter(|(_, until)| time < *until) {
+        signatures.push(' ');
+        signatures.push_str(&previous.sign(&id, &seconds, body));
+    }
+    write_header(block, "webhook-id", &id);
+    write_header(block, "webhook-timestamp", &seconds);
+    write_header(block, "webhook-signature", &signatures);
+}
+
+/// A signed call to a target.
+pub struct WebhookRequest<'a> {
+    pub signed: &'a Signed,
+    pub target: &'a Prepared,
+    pub own: &'a Rendered,
+}
+
+impl Message for WebhookRequest<'_> {
+    fn write_head(&self, out: &mut Vec<u8>) {
+        for part in [&self.target.start, &self.own.block, &self.signed.block] {
+            out.extend_from_slice(part);
+        }
+        write_length(out, self.signed.body.len());
+    }
+
+    fn body(&self) -> &[u8] {
+        &self.signed.body
+    }
+
+    fn body_bytes(&self) -> Bytes {
+        self.signed.body.clone()
+    }
+}

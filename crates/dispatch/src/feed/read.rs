@@ -1,0 +1,138 @@
+//! Reads a feed in pages.
+
+use super::{CHUNK, Ends, FeedEntry};
+use crate::engine::{Engine, Failure};
+use crate::operate::Refused;
+use klambda_core::ids::{FeedNumber, SubscriptionId};
+use klambda_core::webhook::EventId;
+use klambda_store::address::LogAddress;
+
+/// Entries that one page looks at, whatever it returns.
+const LOOKED_AT_MAX: u64 = 100_000;
+
+/// Where a reader continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    Beginning,
+    /// After the event with this id.
+    Event(EventId),
+    /// After this entry.
+    Entry(FeedNumber),
+}
+
+#[derive(Debug)]
+pub struct FeedPage {
+    pub items: Vec<FeedItem>,
+    /// The last entry that was looked at.
+    pub up_to: FeedNumber,
+    /// There are further entries.
+    pub more: bool,
+}
+
+#[derive(Debug)]
+pub struct FeedItem {
+    pub entry: FeedEntry,
+    /// Where the event can be read now.
+    pub located: LogAddress,
+}
+
+#[derive(Debug)]
+pub enum Unavailable {
+    /// Retention has removed events after this place. `oldest` is the first that is available.
+    Passed { oldest: Option<EventId> },
+    /// The feed does not know this id.
+    Unknown { oldest: Option<EventId> },
+}
+
+impl Engine {
+    /// A page of a feed. Call it as a command: what it returns is durable when the command returns.
+    pub fn read_feed(
+        &self,
+        name: &str,
+        since: Since,
+        workflow: Option<&str>,
+        limit: usize,
+    ) -> Result<Result<FeedPage, Unavailable>, Refused> {
+        let id = self.subscription_id(name)?;
+        let Some(ends) = self.feed_ends(id) else {
+            return Err(Refused::NotFound(format!("subscription {name:?} is not a webhook endpoint")));
+        };
+        let passed = self.passed(id, ends)?;
+        let after = match since {
+            Since::Beginning => Some(passed),
+            Since::Entry(number) => Some(number.0),
+            Since::Event(event) => self.feed_number(id, event)?.map(|number| number.0),
+        };
+        match after {
+            Some(after) if (passed..=ends.count).contains(&after) => {
+                Ok(Ok(self.page_of_feed(id, after, ends.count, workflow, limit)?))
+            }
+            other => {
+                let oldest = self.page_of_feed(id, passed, ends.count, None, 1)?;
+                let oldest = oldest.items.first().map(|item| item.entry.id);
+                Ok(Err(match other {
+                    Some(_) => Unavailable::Passed { oldest },
+                    None => Unavailable::Unknown { oldest },
+                }))
+            }
+        }
+    }
+
+    /// How many entries at the beginning have lost their events to retention. Entries are nearly in the order of the
+    /// log, so the place is searched by halving.
+    fn passed(&self, id: SubscriptionId, ends: Ends) -> Result<u64, Failure> {
+        let oldest = self.store.log.oldest();
+        let is_passed = |entry: &FeedEntry| entry.at < oldest;
+        let (mut low, mut high) = (ends.forgotten / CHUNK, ends.count.div_ceil(CHUNK));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.feed_chunk(id, middle)?.last() {
+                Some(last) if is_passed(last) => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        if low * CHUNK >= ends.count {
+            return Ok(ends.count);
+        }
+        let rest = self.feed_chunk(id, low)?.iter().rposition(is_passed).map_or(0, |place| place as u64 + 1);
+        Ok(low * CHUNK + rest)
+    }
+
+    fn page_of_feed(
+        &self,
+        id: SubscriptionId,
+        after: u64,
+        count: u64,
+        workflow: Option<&str>,
+        limit: usize,
+    ) -> Result<FeedPage, Failure> {
+        let mut page = FeedPage { items: Vec::new(), up_to: FeedNumber(after), more: false };
+        while page.up_to.0 < count.min(after + LOOKED_AT_MAX) {
+            let (chunk, first) = (page.up_to.0 / CHUNK, page.up_to.0 % CHUNK);
+            let entries = self.feed_chunk(id, chunk)?;
+            if entries.len() as u64 <= first {
+                return Err(Failure::State(format!("chunk {chunk} of a feed is incomplete")));
+            }
+            for entry in entries.into_iter().skip(first as usize) {
+                if page.items.len() == limit {
+                    page.more = true;
+                    return Ok(page);
+                }
+                page.up_to.0 += 1;
+                if entry.is_gone || workflow.is_some_and(|wanted| wanted != &*entry.workflow) {
+                    continue;
+                }
+                if let Some(located) = self.locate(entry.at)? {
+                    page.items.push(FeedItem { entry, located });
+                }
+            }
+        }
+        page.more = page.up_to.0 < count;
+        Ok(page)
+    }
+
+    /// Where an event can be read: its place, or the copy that retention made.
+    fn locate(&self, at: LogAddress) -> Result<Option<LogAddress>, Failure> {
+        if at >= self.store.log.oldest() { Ok(Some(at)) } else { self.copy_of(at) }
+    }
+}
