@@ -10,6 +10,7 @@ mod resources;
 mod running;
 mod secrets;
 mod top;
+mod webhooks;
 
 pub use access::*;
 pub use context::*;
@@ -21,6 +22,7 @@ pub use resources::*;
 pub use running::*;
 pub use secrets::*;
 pub use top::*;
+pub use webhooks::*;
 
 use crate::bench;
 use crate::colour;
@@ -120,6 +122,9 @@ pub enum Command {
     /// Pause or resume a subscription
     #[command(subcommand, visible_alias = "sub", aliases = ["subs", "subscriptions"])]
     Subscription(Subscription),
+    /// Create, test, rotate or read webhook endpoints
+    #[command(subcommand, visible_alias = "wh", alias = "webhooks")]
+    Webhook(Webhook),
     /// Create, list or delete namespaces
     #[command(subcommand, visible_alias = "ns", alias = "namespaces")]
     Namespace(Namespace),

@@ -164,7 +164,11 @@ impl Client {
     }
 
     /// The signed body, for a webhook endpoint. Without its keys an endpoint is not called, and no attempt is counted.
-    async fn signed(&self, target: &Prepared, delivery: &mut Delivery) -> Result<Option<Signed>, CallOutcome> {
+    async fn signed(
+        &self,
+        target: &Prepared,
+        delivery: &mut Delivery,
+    ) -> Result<Option<Signed>, CallOutcome> {
         let Some(spec) = target.document.spec.target.endpoint() else { return Ok(None) };
         let keys = target.opened.keys(target, &*self.shared.providers.secrets).await;
         let keys = keys.map_err(|why| CallOutcome::NotReady { why, retry_after_ms: SECRET_RETRY_MS })?;

@@ -194,7 +194,8 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(()) };
         let took_ms = self.now.since(flight.started);
         let target = &subscription.document.spec.target;
-        let verdict = if target.endpoint().is_some() { outcome.endpoint_verdict() } else { outcome.verdict() };
+        let verdict =
+            if target.endpoint().is_some() { outcome.endpoint_verdict() } else { outcome.verdict() };
         self.metrics.processed(subscription.name(), flight.kind, verdict == Verdict::Delivered, took_ms);
         if verdict == Verdict::Delivered {
             return self.record_delivery(flight);

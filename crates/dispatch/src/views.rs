@@ -4,6 +4,7 @@
 //! event at a lane's head, the history of a key) is read afterwards by `resolve`, on another thread.
 
 mod dead_letters;
+mod endpoints;
 mod fates;
 mod lane_list;
 mod lanes;
@@ -16,6 +17,7 @@ mod timeline;
 mod waits_for;
 
 pub use dead_letters::{DeadLetter, Letters};
+pub use endpoints::Endpoint;
 pub use fates::{Fate, Sighting};
 pub use lane_list::{LanePage, LaneQuery, Ranking, Sort};
 pub use lanes::{Gap, Head, Lane};

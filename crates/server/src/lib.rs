@@ -43,6 +43,7 @@ mod subscriptions;
 pub mod telemetry;
 pub mod tls;
 mod tokens;
+mod webhooks;
 
 pub use config::Config;
 pub use frontend::{Error, Frontend};

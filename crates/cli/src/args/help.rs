@@ -8,7 +8,18 @@ const GROUPS: [(&str, &[&str]); 3] = [
     ("Resource commands", &["get", "describe", "apply", "diff", "edit", "delete", "wait", "explain"]),
     (
         "Function and delivery commands",
-        &["invoke", "logs", "rebuild", "history", "rollback", "event", "lane", "dlq", "subscription"],
+        &[
+            "invoke",
+            "logs",
+            "rebuild",
+            "history",
+            "rollback",
+            "event",
+            "lane",
+            "dlq",
+            "subscription",
+            "webhook",
+        ],
     ),
     (
         "Server commands",

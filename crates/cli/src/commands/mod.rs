@@ -35,6 +35,7 @@ mod token;
 mod top;
 mod version;
 mod wait;
+mod webhook;
 mod why;
 
 pub use receive::parse_status;
@@ -95,6 +96,7 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Lane(action) => lane::run(&mut context(out)?, action),
         Command::Dlq(action) => dlq::run(&mut context(out)?, action),
         Command::Subscription(action) => subscription::run(&mut context(out)?, action),
+        Command::Webhook(action) => webhook::run(&mut context(out)?, action),
         Command::Namespace(action) => namespace::run(&mut context(out)?, action),
         Command::Token(action) => token::run(&mut context(out)?, action),
         Command::Secret(action) => secret::run(&mut context(out)?, action),

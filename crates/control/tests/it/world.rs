@@ -51,7 +51,13 @@ impl World {
         let control = Control::new(options, clock, memory.open());
         control.load(&engine).expect("functions are loaded");
         let functions = Arc::new(control.clone());
-        let runner = Runner::with_providers(engine, client::Options::default(), clock, 1, client::Providers { functions, ..Default::default() });
+        let runner = Runner::with_providers(
+            engine,
+            client::Options::default(),
+            clock,
+            1,
+            client::Providers { functions, ..Default::default() },
+        );
         let (runner, handle) = runner.expect("threads");
         let running = tokio::spawn(runner.run());
         control.start(handle.clone()).await;

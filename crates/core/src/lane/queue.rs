@@ -82,7 +82,8 @@ impl Queue {
     /// which they joined.
     pub fn placed_since(&self, number: LaneNumber) -> Vec<Entry> {
         let newest_first = self.back.iter().rev().chain(self.front.iter().rev());
-        let mut placed: Vec<Entry> = newest_first.take_while(|entry| entry.number >= number).copied().collect();
+        let mut placed: Vec<Entry> =
+            newest_first.take_while(|entry| entry.number >= number).copied().collect();
         placed.reverse();
         placed
     }

@@ -46,7 +46,9 @@ mod tests {
         assert_eq!(id, EventId::new("shop", "/orders", "1"));
         assert_eq!(id.to_string().parse(), Ok(id));
         assert_eq!(id.to_string().as_bytes()[14], b'5', "version 5");
-        for (namespace, source, other) in [("shop", "/orders", "2"), ("shop", "/orders/1", ""), ("sho", "p/orders", "1")] {
+        for (namespace, source, other) in
+            [("shop", "/orders", "2"), ("shop", "/orders/1", ""), ("sho", "p/orders", "1")]
+        {
             assert_ne!(id, EventId::new(namespace, source, other));
         }
     }

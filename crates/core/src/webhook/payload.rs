@@ -23,7 +23,13 @@ pub struct Place<'a> {
 }
 
 /// Appends the body for one event. Unordered events have no place.
-pub fn write(out: &mut Vec<u8>, payload: &Payload, id: EventId, event: &EventView<'_>, place: Option<&Place<'_>>) {
+pub fn write(
+    out: &mut Vec<u8>,
+    payload: &Payload,
+    id: EventId,
+    event: &EventView<'_>,
+    place: Option<&Place<'_>>,
+) {
     match payload.form {
         PayloadForm::Standard => write_standard(out, payload, id, event, place),
         PayloadForm::CloudEvents => write_cloud_event(out, payload, id, event, place),
@@ -79,7 +85,8 @@ fn write_cloud_event(
     member(out, "type", Some(event.kind()));
     member(out, "source", Some(event.source()));
     let ours = ["eventid", "sequencenumber", "workflowid", "previouseventid"];
-    let attributes = event.attributes().filter(|(name, _)| !DELIVERY_ATTRIBUTES.contains(name) && !ours.contains(name));
+    let attributes =
+        event.attributes().filter(|(name, _)| !DELIVERY_ATTRIBUTES.contains(name) && !ours.contains(name));
     for (name, value) in attributes {
         out.push(b',');
         write_string(out, name);
@@ -183,7 +190,8 @@ mod tests {
     }
 
     fn order() -> Event {
-        let text = |name: &str, value: &str| Attribute { name: name.into(), value: Attr::String(value.into()) };
+        let text =
+            |name: &str, value: &str| Attribute { name: name.into(), value: Attr::String(value.into()) };
         Event {
             id: "1".into(),
             source: "/shop".into(),
@@ -233,7 +241,8 @@ mod tests {
     #[test]
     fn a_transform_shows_only_what_it_picks() {
         let pick = [("b", "/a/b"), ("all", "/a"), ("none", "/x")];
-        let pick = pick.map(|(name, from)| (name.to_owned(), PickFrom(Pointer::parse(from).expect("a pointer"))));
+        let pick =
+            pick.map(|(name, from)| (name.to_owned(), PickFrom(Pointer::parse(from).expect("a pointer"))));
         let payload = Payload { pick: pick.into(), ..Payload::default() };
         assert_eq!(rendered(&payload, &order(), None)["data"], json!({"b": 1, "all": {"b": 1}}));
         let binary = Event { data: Some(Data { bytes: "x".into(), form: Form::Binary }), ..order() };
@@ -242,7 +251,8 @@ mod tests {
 
     #[test]
     fn text_and_bytes_have_their_forms() {
-        let of = |bytes: &'static [u8], form| Event { data: Some(Data { bytes: bytes.into(), form }), ..order() };
+        let of =
+            |bytes: &'static [u8], form| Event { data: Some(Data { bytes: bytes.into(), form }), ..order() };
         let shown = |event: &Event| rendered(&Payload::default(), event, None);
         assert_eq!(shown(&of(b"hi", Form::Text))["data"], "hi");
         let binary = shown(&of(&[0, 255], Form::Binary));

@@ -156,7 +156,8 @@ impl Retry {
     /// The delay before the next attempt, after this number of failures. Up to a tenth is added by chance, so that
     /// workflows that failed together do not retry together.
     pub fn delay_ms(&self, failures: u32, retry_after_ms: Option<u64>, random: u64) -> u64 {
-        let planned = self.schedule.get(failures as usize).or(self.schedule.last()).map_or(0, |delay| delay.ms);
+        let planned =
+            self.schedule.get(failures as usize).or(self.schedule.last()).map_or(0, |delay| delay.ms);
         let jittered = planned + random % (planned / 10 + 1);
         jittered.max(retry_after_ms.unwrap_or(0).min(crate::retry::RETRY_AFTER_MS_MAX))
     }

@@ -43,8 +43,14 @@ fn all_faults_are_reported_at_once() {
     let faults = Document::parse(&document(spec)).expect_err("invalid");
     let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
     for path in [
-        "spec.url", "spec.types[0]", "spec.types[1]", "spec.orderingPolicy", "spec.headers.host",
-        "spec.retry.schedule[0]", "spec.workflow", "spec.payload.pick.a",
+        "spec.url",
+        "spec.types[0]",
+        "spec.types[1]",
+        "spec.orderingPolicy",
+        "spec.headers.host",
+        "spec.retry.schedule[0]",
+        "spec.workflow",
+        "spec.payload.pick.a",
     ] {
         assert!(paths.contains(&path), "{path} is missing in {faults:?}");
     }

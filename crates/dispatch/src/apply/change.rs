@@ -91,8 +91,7 @@ impl Engine {
             subscription.tally = Tally::new(self.config.log.segment_bytes);
             subscription.decide_on_ages();
             subscription.notes.began_late = began_late;
-            subscription.flow.endpoint =
-                self.calls.endpoints.of(namespace, &subscription.document);
+            subscription.flow.endpoint = self.calls.endpoints.of(namespace, &subscription.document);
             self.subscriptions.add(subscription);
             return Ok(());
         };

@@ -1,8 +1,10 @@
 //! Calls of webhook endpoints: the body, and its signature by the Standard Webhooks specification.
 
 mod signature;
+mod trial;
 
 pub use signature::SigningKey;
+pub use trial::Tried;
 
 use super::connection::Message;
 use super::own_headers::Rendered;
@@ -86,10 +88,12 @@ async fn headers(spec: &Spec, namespace: &str, secrets: &dyn Secrets) -> Result<
     let mut rendered = Rendered::default();
     for (name, from) in &spec.headers {
         let values = secrets.open(namespace, &from.secret).await?;
-        let wrong = |what: &str| format!("header {name}: {what} (key {} of secret {})", from.key, from.secret);
+        let wrong =
+            |what: &str| format!("header {name}: {what} (key {} of secret {})", from.key, from.secret);
         let value = values.get(&from.key).ok_or_else(|| wrong("the value is missing"))?;
         let text = value.trim_ascii();
-        let mut value = HeaderValue::from_bytes(text).map_err(|_| wrong("the value contains invalid characters"))?;
+        let mut value =
+            HeaderValue::from_bytes(text).map_err(|_| wrong("the value contains invalid characters"))?;
         value.set_sensitive(true);
         let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong("invalid header name"))?;
         for part in [header.as_str().as_bytes(), b": ", text, b"\r\n"] {
@@ -113,15 +117,18 @@ impl Signed {
         let event = delivery.record.get(delivery.event.clone()).unwrap_or_default();
         let event = EventView::decode(event).ok()?;
         let id = EventId::new(&delivery.document.namespace, event.source(), event.id());
-        let body = body(delivery, spec, id, &event);
+        Some(Signed::of(body(delivery, spec, id, &event), spec, id, delivery.time, keys))
+    }
+
+    fn of(body: Vec<u8>, spec: &Spec, id: EventId, time: Millis, keys: &Keys) -> Signed {
         let mut block = keys.headers.block.clone();
-        sign(&mut block, id, delivery.time, &body, keys);
+        sign(&mut block, id, time, &body, keys);
         let content_type = match spec.payload.form {
             PayloadForm::Standard => "application/json",
             PayloadForm::CloudEvents => "application/cloudevents+json; charset=utf-8",
         };
         write_header(&mut block, "content-type", content_type);
-        Some(Signed { block, body: body.into() })
+        Signed { block, body: body.into() }
     }
 }
 

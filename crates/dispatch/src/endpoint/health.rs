@@ -69,8 +69,7 @@ impl Engine {
         if health.disabled.is_some() {
             return Ok(());
         }
-        let is_over =
-            |since: Millis| self.now.since(since) >= endpoint.disable_after_ms;
+        let is_over = |since: Millis| self.now.since(since) >= endpoint.disable_after_ms;
         let why = match outcome {
             CallOutcome::Status { code: 410, .. } => WhyDisabled::Gone,
             _ if health.failing_since.is_some_and(is_over) => WhyDisabled::NoSuccess,

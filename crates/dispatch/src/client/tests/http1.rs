@@ -24,7 +24,8 @@ async fn a_request_carries_the_event_and_its_place() {
     ] {
         event.attributes.push(Attribute { name: name.into(), value: Value::String(value.into()) });
     }
-    let place = Place { number: LaneNumber(7), previous_id: Some("é 6%".into()), flag: Flag::Late, workflow: None };
+    let place =
+        Place { number: LaneNumber(7), previous_id: Some("é 6%".into()), flag: Flag::Late, workflow: None };
     let document = document(json!({ "url": server.url, "headers": { "x-team": "shop" } }));
     let outcome = client().call(&deliver(&document, &event, Some(place))).await;
     assert_eq!(outcome, CallOutcome::Status { code: 200, retry_after_ms: None, detail: String::new() });

@@ -69,7 +69,8 @@ async fn calls_share_a_connection_and_carry_the_event() {
     let url = serve(seen.clone()).await;
     let client = Client::new(Options::default());
     let document = document(target(&url, "/status/204"));
-    let place = Place { number: LaneNumber(3), previous_id: Some("ö".into()), flag: Flag::Gap, workflow: None };
+    let place =
+        Place { number: LaneNumber(3), previous_id: Some("ö".into()), flag: Flag::Gap, workflow: None };
     let delivery = Arc::new(deliver(&document, &event(b"{\"n\":1}"), Some(place)));
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..150 {

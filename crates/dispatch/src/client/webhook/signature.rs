@@ -53,7 +53,8 @@ mod tests {
     /// The example of the specification and of its libraries.
     #[test]
     fn the_vector_of_the_specification_is_signed_as_published() {
-        let key = SigningKey::parse(b"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", Signature::Hmac).expect("a key");
+        let key =
+            SigningKey::parse(b"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", Signature::Hmac).expect("a key");
         let signed = key.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", br#"{"test": 2432232314}"#);
         assert_eq!(signed, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
     }
