@@ -80,11 +80,16 @@ impl Engine {
         Page { items, next }
     }
 
+    fn is_endpoint(&self, name: &str) -> bool {
+        let subscription = self.subscriptions.named(name).and_then(|id| self.subscriptions.get(id));
+        subscription.is_some_and(|subscription| subscription.document.spec.target.endpoint().is_some())
+    }
+
     /// The full names of the subscriptions of all endpoints in these namespaces, in order.
     pub fn endpoint_names(&self, within: &Within) -> Vec<String> {
         let is_endpoint = |full_name: &&str| {
             let (inside, name) = namespace::split(full_name);
-            name.starts_with(PREFIX) && within.has(inside) && self.endpoint_document(full_name).is_some()
+            name.starts_with(PREFIX) && within.has(inside) && self.is_endpoint(full_name)
         };
         let mut names: Vec<String> =
             self.subscriptions.names().filter(is_endpoint).map(str::to_owned).collect();

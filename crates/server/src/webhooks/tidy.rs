@@ -46,11 +46,11 @@ pub async fn keep_tidy(api: Api) {
 async fn tidy(api: &Api) -> Result<(), Problem> {
     let mut known = api.secrets.vault.endpoints();
     known.extend(api.access.issued()?.endpoints());
-    for (namespace, name) in known {
-        let subscription = subscription_of(&namespace, &name);
-        if api.query(move |engine| engine.subscription_id(&subscription).is_ok()).await? {
-            continue;
-        }
+    let gone = api.query(move |engine| {
+        known.retain(|(namespace, name)| engine.subscription_id(&subscription_of(namespace, name)).is_err());
+        known
+    });
+    for (namespace, name) in gone.await? {
         let (vault, access) = (Arc::clone(&api.secrets.vault), Arc::clone(&api.access));
         let done = move |engine: &mut Engine| {
             // It may have been created again since.
