@@ -24,6 +24,11 @@ pub enum Namespaces {
     /// Includes namespaces that are created later.
     All,
     Named(BTreeSet<String>),
+    /// One webhook endpoint, and nothing else of its namespace.
+    Endpoint {
+        namespace: String,
+        name: String,
+    },
 }
 
 /// The scope in which a role is required.
@@ -34,6 +39,11 @@ pub enum Reach<'a> {
     Everywhere,
     /// In at least one namespace.
     Somewhere,
+    /// In one webhook endpoint.
+    Endpoint {
+        namespace: &'a str,
+        name: &'a str,
+    },
 }
 
 impl Identity {
@@ -55,6 +65,15 @@ impl Grant {
     pub fn home(&self) -> Option<&str> {
         match &self.namespaces {
             Namespaces::Named(names) if names.len() == 1 => names.first().map(String::as_str),
+            Namespaces::Endpoint { namespace, .. } => Some(namespace),
+            Namespaces::Named(_) | Namespaces::All => None,
+        }
+    }
+
+    /// The only webhook endpoint of the grant.
+    pub fn endpoint(&self) -> Option<&str> {
+        match &self.namespaces {
+            Namespaces::Endpoint { name, .. } => Some(name),
             Namespaces::Named(_) | Namespaces::All => None,
         }
     }
@@ -69,8 +88,10 @@ impl Namespaces {
         match (self, reach) {
             (Namespaces::All, _) => true,
             (Namespaces::Named(names), Reach::In(name)) => names.contains(name),
+            (Namespaces::Named(names), Reach::Endpoint { namespace, .. }) => names.contains(namespace),
             (Namespaces::Named(names), Reach::Somewhere) => !names.is_empty(),
             (Namespaces::Named(_), Reach::Everywhere) => false,
+            (Namespaces::Endpoint { namespace, name }, reach) => reach == Reach::Endpoint { namespace, name },
         }
     }
 
@@ -80,6 +101,8 @@ impl Namespaces {
             (Namespaces::All, _) => true,
             (Namespaces::Named(_), Namespaces::All) => false,
             (Namespaces::Named(own), Namespaces::Named(others)) => own.is_superset(others),
+            (Namespaces::Named(own), Namespaces::Endpoint { namespace, .. }) => own.contains(namespace),
+            (Namespaces::Endpoint { .. }, others) => self == others,
         }
     }
 }
@@ -95,7 +118,13 @@ impl fmt::Display for Grant {
 
 impl fmt::Display for Namespaces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Namespaces::Named(names) = self else { return f.write_str("all namespaces") };
+        let names = match self {
+            Namespaces::All => return f.write_str("all namespaces"),
+            Namespaces::Endpoint { namespace, name } => {
+                return write!(f, "webhook endpoint {name} of namespace {namespace}");
+            }
+            Namespaces::Named(names) => names,
+        };
         let shown: Vec<&str> = names.iter().take(SHOWN_MAX).map(String::as_str).collect();
         write!(f, "namespace {}", shown.join(", "))?;
         match names.len().saturating_sub(SHOWN_MAX) {
@@ -111,6 +140,9 @@ impl fmt::Display for Reach<'_> {
             Reach::In(name) => write!(f, "namespace {name}"),
             Reach::Everywhere => f.write_str("all namespaces"),
             Reach::Somewhere => f.write_str("a namespace"),
+            Reach::Endpoint { namespace, name } => {
+                write!(f, "webhook endpoint {name} of namespace {namespace}")
+            }
         }
     }
 }
@@ -135,6 +167,32 @@ mod tests {
         assert!(all.allows(Role::Viewer, Reach::Everywhere) && all.allows(Role::Viewer, Reach::In("x")));
         assert!(!all.allows(Role::Operator, Reach::Somewhere));
         assert_eq!(shop.to_string(), "operator in namespace billing, shop");
+    }
+
+    #[test]
+    fn a_grant_for_an_endpoint_covers_that_endpoint_and_nothing_else() {
+        let endpoint = |namespace: &str, name: &str| Namespaces::Endpoint {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        // Even the highest role, which no token of an endpoint has.
+        let own = Grant { role: Role::Admin, namespaces: endpoint("shop", "partner") };
+        assert!(own.allows(Role::Endpoint, Reach::Endpoint { namespace: "shop", name: "partner" }));
+        for reach in [
+            Reach::Endpoint { namespace: "shop", name: "other" },
+            Reach::Endpoint { namespace: "other", name: "partner" },
+            Reach::In("shop"),
+            Reach::Somewhere,
+            Reach::Everywhere,
+        ] {
+            assert!(!own.allows(Role::Endpoint, reach) && !own.allows(Role::Viewer, reach), "{reach}");
+        }
+        assert_eq!((own.home(), own.endpoint()), (Some("shop"), Some("partner")));
+        assert!(named(&["shop"]).include(&own.namespaces) && !named(&["b"]).include(&own.namespaces));
+        assert!(
+            !own.namespaces.include(&named(&["shop"])) && !own.namespaces.include(&endpoint("shop", "b"))
+        );
+        assert_eq!(own.to_string(), "admin in webhook endpoint partner of namespace shop");
     }
 
     #[test]

@@ -14,9 +14,9 @@ pub enum Role {
     Admin,
     /// Sends events and calls functions, but reads nothing.
     Producer,
-    /// For one webhook endpoint. No route needs it yet.
+    /// Reads the feed of one webhook endpoint. For its receiver.
     Endpoint,
-    /// For the administration of one webhook endpoint. No route needs it yet.
+    /// Also rotates the signing secret of this endpoint.
     EndpointAdmin,
 }
 
@@ -41,6 +41,11 @@ impl Role {
             Role::Endpoint => "endpoint",
             Role::EndpointAdmin => "endpoint-admin",
         }
+    }
+
+    /// True if the role is for one webhook endpoint, so a grant must name it.
+    pub fn is_of_endpoint(self) -> bool {
+        matches!(self, Role::Endpoint | Role::EndpointAdmin)
     }
 
     pub fn parse(name: &str) -> Option<Role> {

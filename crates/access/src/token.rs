@@ -72,7 +72,7 @@ impl Token {
     /// The representation in the API.
     pub fn to_json(&self) -> Value {
         let time = |time: Option<Millis>| time.map(Millis::rfc3339);
-        json!({
+        let mut shown = json!({
             "name": self.name,
             "role": self.grant.role.name(),
             "namespaces": namespaces_json(&self.grant.namespaces),
@@ -80,7 +80,11 @@ impl Token {
             "createdBy": self.created_by,
             "expiresAt": time(self.expires),
             "lastUsedAt": time(self.last_used),
-        })
+        });
+        if let Some(endpoint) = self.grant.endpoint() {
+            shown["endpoint"] = endpoint.into();
+        }
+        shown
     }
 
     /// The stored form.
@@ -91,7 +95,9 @@ impl Token {
             namespaces: match &self.grant.namespaces {
                 Namespaces::All => None,
                 Namespaces::Named(names) => Some(names.iter().cloned().collect()),
+                Namespaces::Endpoint { namespace, .. } => Some(vec![namespace.clone()]),
             },
+            endpoint: self.grant.endpoint().map(str::to_owned),
             hash: BASE64_URL_SAFE_NO_PAD.encode(self.hash.0),
             created: self.created.0,
             created_by: self.created_by.clone(),
@@ -108,9 +114,13 @@ impl Token {
             name: stored.name,
             grant: Grant {
                 role: Role::parse(&stored.role).ok_or(Unreadable)?,
-                namespaces: match stored.namespaces {
-                    None => Namespaces::All,
-                    Some(names) => Namespaces::Named(names.into_iter().collect()),
+                namespaces: match (stored.namespaces, stored.endpoint) {
+                    (None, None) => Namespaces::All,
+                    (Some(names), None) => Namespaces::Named(names.into_iter().collect()),
+                    (names, Some(name)) => {
+                        let [namespace] = names.and_then(|names| names.try_into().ok()).ok_or(Unreadable)?;
+                        Namespaces::Endpoint { namespace, name }
+                    }
                 },
             },
             hash: Hash(hash.try_into().map_err(|_| Unreadable)?),
@@ -141,6 +151,9 @@ struct Stored {
     role: String,
     /// `None` means all namespaces.
     namespaces: Option<Vec<String>>,
+    /// The only webhook endpoint of the token. Then there is exactly one namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    endpoint: Option<String>,
     hash: String,
     created: u64,
     created_by: String,
@@ -152,6 +165,7 @@ fn namespaces_json(namespaces: &Namespaces) -> Value {
     match namespaces {
         Namespaces::All => json!("*"),
         Namespaces::Named(names) => json!(names),
+        Namespaces::Endpoint { namespace, .. } => json!([namespace]),
     }
 }
 
@@ -176,7 +190,8 @@ mod tests {
         let secret = Secret::new([7; 32]);
         assert_eq!((secret.reveal().len(), Token::is_like(secret.reveal().as_bytes())), (47, true));
         assert_ne!(secret.hash(), Secret::new([8; 32]).hash());
-        for namespaces in [Namespaces::All, Namespaces::Named(["shop".to_owned()].into())] {
+        let endpoint = Namespaces::Endpoint { namespace: "shop".to_owned(), name: "partner".to_owned() };
+        for namespaces in [Namespaces::All, Namespaces::Named(["shop".to_owned()].into()), endpoint] {
             let token = token(namespaces, secret.hash());
             let stored = token.encode();
             assert_eq!(Token::decode(&stored), Ok(token.clone()));

@@ -11,6 +11,7 @@ mod resources;
 mod running;
 mod secrets;
 mod top;
+mod webhooks;
 
 pub use access::*;
 pub use context::*;
@@ -23,6 +24,7 @@ pub use resources::*;
 pub use running::*;
 pub use secrets::*;
 pub use top::*;
+pub use webhooks::*;
 
 use crate::bench;
 use crate::colour;
@@ -128,6 +130,9 @@ pub enum Command {
     /// Pause or resume a subscription
     #[command(subcommand, visible_alias = "sub", aliases = ["subs", "subscriptions"])]
     Subscription(Subscription),
+    /// Create, test, rotate or read webhook endpoints
+    #[command(subcommand, visible_alias = "wh", alias = "webhooks")]
+    Webhook(Webhook),
     /// Create, list or delete namespaces
     #[command(subcommand, visible_alias = "ns", alias = "namespaces")]
     Namespace(Namespace),

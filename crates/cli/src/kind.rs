@@ -17,6 +17,7 @@ pub enum Kind {
     Function,
     Agent,
     Subscription,
+    Webhook,
     Lane,
     DeadLetter,
     Replay,
@@ -31,10 +32,11 @@ pub enum Kind {
 /// A type with its singular, plural and short names.
 type Names = (Kind, &'static str, &'static str, &'static [&'static str]);
 
-const NAMES: [Names; 12] = [
+const NAMES: [Names; 13] = [
     (Kind::Function, "function", "functions", &["fn", "lf", "lambdafunction", "lambdafunctions"]),
     (Kind::Agent, "agent", "agents", &["la", "lambdaagent", "lambdaagents"]),
     (Kind::Subscription, "subscription", "subscriptions", &["sub", "subs"]),
+    (Kind::Webhook, "webhook", "webhooks", &["wh", "webhookendpoint", "webhookendpoints"]),
     (Kind::Lane, "lane", "lanes", &[]),
     (Kind::DeadLetter, "deadletter", "deadletters", &["dl", "dlq"]),
     (Kind::Replay, "replay", "replays", &[]),
@@ -82,11 +84,17 @@ impl Kind {
         matches!(self, Kind::Function | Kind::Agent)
     }
 
+    /// Whether pending events wait for it.
+    pub fn has_backlog(self) -> bool {
+        matches!(self, Kind::Subscription | Kind::Webhook)
+    }
+
     /// Where the list is.
     pub fn route(self) -> Route {
         match self {
             Kind::Function => Route::new(&["lambda", "functions"]),
             Kind::Agent => Route::new(&["lambda", "agents"]),
+            Kind::Webhook => Route::new(&["webhooks", "endpoints"]),
             Kind::DeadLetter => Route::new(&["dlq"]),
             Kind::Replay => Route::new(&["dlq", "replays"]),
             other => Route::new(&[other.plural()]),
@@ -102,7 +110,9 @@ impl Kind {
     pub fn bare_name_of(self, item: &Value) -> String {
         let at = |pointer| text(item, pointer).unwrap_or_default();
         match self {
-            Kind::Function | Kind::Agent | Kind::Subscription | Kind::Namespace => at("/metadata/name"),
+            Kind::Function | Kind::Agent | Kind::Subscription | Kind::Webhook | Kind::Namespace => {
+                at("/metadata/name")
+            }
             Kind::Lane => format!("{}/{}", at("/subscription"), at("/key")),
             Kind::DeadLetter | Kind::Replay => at("/id"),
             Kind::Event => at("/event/id"),

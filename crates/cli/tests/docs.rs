@@ -6,6 +6,7 @@ use bytes::Bytes;
 use klambda_core::event::{self, Data, Event};
 use klambda_core::kinds;
 use klambda_core::subscription::{Document, spec_schema};
+use klambda_core::webhook;
 use klambda_functions::events::{ALIASES, command};
 use klambda_functions::failure::Reason;
 use klambda_functions::resource::{Form, Resource};
@@ -84,6 +85,11 @@ fn the_guide_on_secrets() {
 #[test]
 fn the_guide_on_access() {
     follow("docs/guide/access.md");
+}
+
+#[test]
+fn the_guide_on_webhooks() {
+    follow("docs/guide/webhooks.md");
 }
 
 #[test]
@@ -227,17 +233,38 @@ fn subcommands(help: &str) -> Vec<String> {
 /// document that says each of them.
 #[test]
 fn fields_of_a_subscription() {
-    let text = read("docs/reference/subscription.md");
+    let full = |example: &Value| {
+        Document::parse(example).unwrap_or_else(|faults| panic!("{faults:?}")).to_json()["spec"].take()
+    };
+    // The server's own subscriptions have them; documents of people do not.
+    let of_server = ["target.function", "target.endpoint"];
+    fields("docs/reference/subscription.md", &spec_schema().published(), full, &of_server);
+}
+
+#[test]
+fn fields_of_a_webhook_endpoint() {
+    let full = |example: &Value| {
+        webhook::Document::parse(example).unwrap_or_else(|faults| panic!("{faults:?}")).to_json()["spec"]
+            .take()
+    };
+    fields("docs/reference/webhook.md", &webhook::spec_schema().published(), full, &[]);
+}
+
+fn fields(page: &str, schema: &Value, full: impl Fn(&Value) -> Value, of_server: &[&str]) {
+    let text = read(page);
     let example = blocks(&text).into_iter().find(|block| block.language == "yaml").expect("an example");
     let example: Value = serde_saphyr::from_str(&example.text).expect("YAML");
-    let full = Document::parse(&example).unwrap_or_else(|faults| panic!("{faults:?}"));
+    let full = full(&example);
 
     let rows = rows(&text);
-    let documented: BTreeMap<&str, &[String]> =
-        rows.iter().map(|row| (row[0].trim_matches('`'), row.as_slice())).collect();
+    let documented: BTreeMap<&str, &[String]> = rows
+        .iter()
+        .filter(|row| row.len() == 4)
+        .map(|row| (row[0].trim_matches('`'), row.as_slice()))
+        .collect();
     let is_part = |path: &str, name: &str| path == name || path.starts_with(&format!("{name}."));
     let mut fields = BTreeMap::new();
-    schema_fields("", &spec_schema().published(), &mut fields);
+    schema_fields("", schema, &mut fields);
     for (path, field) in &fields {
         let Some(row) = documented.get(path.as_str()) else {
             assert!(documented.keys().any(|name| is_part(path, name)), "{path} is not in the table");
@@ -252,11 +279,10 @@ fn fields_of_a_subscription() {
         }
     }
     let mut used = BTreeMap::new();
-    leaves("", &full.to_json()["spec"], &mut used);
+    leaves("", &full, &mut used);
     for name in documented.keys() {
         assert!(fields.keys().any(|path| is_part(path, name)), "{name} is in the table, but is no field");
-        // The server's own subscriptions have it; documents of people do not.
-        let in_example = *name == "target.function" || used.keys().any(|path| is_part(path, name));
+        let in_example = of_server.contains(name) || used.keys().any(|path| is_part(path, name));
         assert!(in_example, "{name} is in the table, but not in the example");
     }
 }

@@ -5,6 +5,7 @@
 
 mod attempts;
 mod dead_letters;
+mod endpoints;
 mod fates;
 mod lane_list;
 mod lanes;
@@ -18,6 +19,7 @@ mod waits_for;
 
 pub use attempts::Tried;
 pub use dead_letters::{DeadLetter, Letters};
+pub use endpoints::Endpoint;
 pub use fates::{Fate, Sighting};
 pub use lane_list::{LanePage, LaneQuery, Ranking, Sort};
 pub use lanes::{Gap, Head, Lane};

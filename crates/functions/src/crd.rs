@@ -2,7 +2,7 @@
 
 use crate::resource::{API_VERSION, ResourceKind};
 use crate::schema;
-use klambda_core::subscription;
+use klambda_core::{subscription, webhook};
 use serde_json::{Value, json};
 
 /// An `apiextensions.k8s.io/v1` definition for `kubectl apply`.
@@ -39,7 +39,7 @@ fn definition(kind: &str, short_names: &[&str], columns: Value, schema: Value) -
 
 pub fn definitions() -> Vec<Value> {
     let functions = ResourceKind::ALL.into_iter().map(of_functions);
-    functions.chain([of_subscriptions()]).collect()
+    functions.chain([of_subscriptions(), of_webhooks()]).collect()
 }
 
 fn of_functions(kind: ResourceKind) -> Value {
@@ -81,4 +81,27 @@ fn of_subscriptions() -> Value {
     let schema =
         json!({ "type": "object", "required": ["spec"], "properties": { "spec": spec, "status": status } });
     definition(subscription::KIND, &["lsub"], columns, schema)
+}
+
+fn of_webhooks() -> Value {
+    let columns = json!([
+        { "name": "Phase", "type": "string", "jsonPath": ".status.phase" },
+        { "name": "Waiting", "type": "integer", "jsonPath": ".status.waiting" },
+        { "name": "Dead letters", "type": "integer", "jsonPath": ".status.deadLetters" },
+        { "name": "URL", "type": "string", "jsonPath": ".spec.url", "priority": 1 },
+        { "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp" },
+    ]);
+    let status = json!({
+        "type": "object",
+        "properties": {
+            "phase": { "type": "string", "description": "Ready, Failing, Paused, Disabled or Draining." },
+            "waiting": { "type": "integer", "description": "Events that are accepted and not yet delivered." },
+            "deadLetters": { "type": "integer" },
+        },
+        "x-kubernetes-preserve-unknown-fields": true,
+    });
+    let spec = webhook::spec_schema().published();
+    let schema =
+        json!({ "type": "object", "required": ["spec"], "properties": { "spec": spec, "status": status } });
+    definition(webhook::KIND, &["wh"], columns, schema)
 }

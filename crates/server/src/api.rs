@@ -15,6 +15,7 @@ use klambda_control::Control;
 use klambda_core::binding;
 use klambda_crash::{Place, contain, contain_future};
 use klambda_dispatch::Engine;
+use klambda_dispatch::client::Client;
 use klambda_dispatch::held_memory::Account;
 use klambda_dispatch::history::History;
 use klambda_dispatch::runner::{Clock, Handle};
@@ -57,10 +58,12 @@ pub struct Secrets {
     pub vault: Arc<Vault>,
 }
 
-/// The client connections: their counters and the memory that they hold.
+/// The client connections: their counters and the memory that they hold. And the calls that requests make.
 pub struct Connections {
     pub stats: Arc<Stats>,
     pub held: Account,
+    /// For test calls of webhook endpoints.
+    pub outgoing: Client,
 }
 
 /// Limits on concurrent work.
@@ -72,6 +75,8 @@ pub struct Turns {
     pub readers: Arc<Semaphore>,
     /// Responses that contain one whole event. As JSON it can be six times as long as it was sent.
     pub shows: Semaphore,
+    /// Test calls of webhook endpoints.
+    pub trials: Semaphore,
 }
 
 impl Default for Turns {
@@ -81,6 +86,7 @@ impl Default for Turns {
             backups: Arc::new(Semaphore::new(1)),
             readers: Arc::new(Semaphore::new(READERS_MAX)),
             shows: Semaphore::new(SHOWS_MAX),
+            trials: Semaphore::new(TRIALS_MAX),
         }
     }
 }
@@ -96,6 +102,7 @@ pub struct About {
 pub const TAILS_MAX: usize = 100;
 const READERS_MAX: usize = 4;
 const SHOWS_MAX: usize = 4;
+pub const TRIALS_MAX: usize = 16;
 
 /// Access to the API, available once the engine has recovered. Earlier requests are rejected.
 #[derive(Clone, Default)]

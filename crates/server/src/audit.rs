@@ -76,7 +76,7 @@ pub async fn entry(parts: &mut Parts, path: &str, need: Need) -> Option<Entry> {
     }
     let Ok(scope) = Scope::from_request_parts(parts, &()).await;
     let namespace = match (need, scope) {
-        (Need::In(_), Scope::One(namespace)) => Some(namespace.to_string()),
+        (Need::In(_) | Need::Own(..), Scope::One(namespace)) => Some(namespace.to_string()),
         _ => None,
     };
     let extensions = &parts.extensions;
@@ -96,7 +96,7 @@ fn verb<'a>(method: &Method, path: &'a str, action: Option<&'a str>) -> &'a str 
         ("PATCH", _) => "patch",
         ("DELETE", _) => "delete",
         (_, Some("{action}")) => action.unwrap_or("act"),
-        (_, Some(word @ ("purge" | "rebuild" | "rekey" | "rollback"))) => word,
+        (_, Some(word @ ("purge" | "rebuild" | "rekey" | "rollback" | "rotate" | "test"))) => word,
         _ => "create",
     }
 }
@@ -111,6 +111,7 @@ fn kind(path: &str) -> &str {
         ("dlq", _) => "deadletter",
         ("lambda", Some("agents")) => "agent",
         ("lambda", _) => "function",
+        ("webhooks", _) => "webhook",
         ("tokens", _) => "token",
         ("secrets", _) => "secret",
         ("namespaces", _) => "namespace",

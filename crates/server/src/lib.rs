@@ -43,6 +43,7 @@ mod subscriptions;
 pub mod telemetry;
 pub mod tls;
 mod tokens;
+mod webhooks;
 
 pub use secrets::check as secret_check;
 

@@ -96,6 +96,8 @@ impl Scope {
     fn all_for(who: Option<&Who>) -> Scope {
         match who.map(|who| &who.grant.namespaces) {
             Some(Namespaces::Named(names)) => Scope::These(Arc::new(names.clone())),
+            // The token of an endpoint reads no list.
+            Some(Namespaces::Endpoint { .. }) => Scope::These(Arc::default()),
             Some(Namespaces::All) | None => Scope::All,
         }
     }

@@ -85,7 +85,7 @@ kinds! {
     exists PRECONDITION_FAILED "exists" "Already exists"
         "The request had `If-None-Match: *`, but the resource exists.";
     gone GONE "gone" "No longer available"
-        "Retention has removed these events from the log; `oldest` is the first available position.";
+        "Retention has removed these events; `oldest` is the first that is available: a position of the log, or an event id of a webhook feed.";
     lanes_parked CONFLICT "lanes-parked" "Lanes are parked"
         "Resolve the parked lanes before you change the ordering, or set `discard=true`.";
     too_large PAYLOAD_TOO_LARGE "too-large" "Too large"
@@ -98,6 +98,8 @@ kinds! {
         "`Host` is not a name of this server; `--allow-host` adds names.";
     invalid_subscription UNPROCESSABLE_ENTITY "invalid-subscription" "Invalid subscription"
         "The document is not a valid subscription; `faults` lists each invalid field.";
+    invalid_endpoint UNPROCESSABLE_ENTITY "invalid-endpoint" "Invalid webhook endpoint"
+        "The document is not a valid webhook endpoint; `faults` lists each invalid field.";
     invalid_selector UNPROCESSABLE_ENTITY "invalid-selector" "Invalid selector"
         "The selector or the options of a replay or purge are invalid; `faults` lists each invalid field.";
     invalid_function UNPROCESSABLE_ENTITY "invalid-function" "Invalid function"

@@ -9,16 +9,16 @@ use crate::problem::Problem;
 use crate::router::EVENTS;
 use crate::{
     audit, backup, dead_letters, events, functions, lanes, metrics, namespaces, replays, secrets, status,
-    subscriptions, tokens,
+    subscriptions, tokens, webhooks,
 };
-use Need::{In, List, Public, Server, Somewhere};
+use Need::{In, List, Own, Public, Server, Somewhere};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::handler::Handler;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{self, MethodRouter};
-use http::Method;
+use http::{Method, Uri};
 use klambda_access::{Identity, Reach, Role};
 use klambda_dispatch::audit::on_behalf;
 use std::fmt;
@@ -37,7 +37,10 @@ pub enum Need {
     Public,
     /// A role in the namespace of the request.
     In(Role),
-    /// The same, for a list: of one namespace, or of all that the caller may read.
+    /// The same, or a role for the webhook endpoint that the request names. A request that names none is for the endpoint
+    /// of its token.
+    Own(Role, Role),
+    /// The same as `In`, for a list: of one namespace, or of all that the caller may read.
     List(Role),
     /// A role in all namespaces, because it affects the whole server.
     Server(Role),
@@ -92,6 +95,19 @@ pub fn routes() -> Vec<Route> {
         put("/api/v1/secrets/{name}", In(DEVELOPER), secrets::put),
         patch("/api/v1/secrets/{name}", In(DEVELOPER), secrets::patch),
         delete("/api/v1/secrets/{name}", In(DEVELOPER), secrets::delete),
+        get("/api/v1/webhooks/endpoints", List(VIEWER), webhooks::list),
+        post("/api/v1/webhooks/endpoints", In(DEVELOPER), webhooks::create),
+        get("/api/v1/webhooks/endpoints/{name}", In(VIEWER), webhooks::show),
+        put("/api/v1/webhooks/endpoints/{name}", In(DEVELOPER), webhooks::put),
+        delete("/api/v1/webhooks/endpoints/{name}", In(DEVELOPER), webhooks::delete),
+        post(
+            "/api/v1/webhooks/endpoints/{name}/rotate",
+            Own(DEVELOPER, Role::EndpointAdmin),
+            webhooks::rotate,
+        ),
+        post("/api/v1/webhooks/endpoints/{name}/test", In(OPERATOR), webhooks::test),
+        post("/api/v1/webhooks/endpoints/{name}/{action}", In(OPERATOR), webhooks::act),
+        get("/api/v1/webhooks/events", Own(VIEWER, Role::Endpoint), webhooks::feed::read),
         get("/api/v1/lanes", List(VIEWER), lanes::list),
         post("/api/v1/lanes/{action}", In(OPERATOR), lanes::act_on_query),
         get("/api/v1/lanes/{subscription}/{key}", In(VIEWER), lanes::show),
@@ -193,7 +209,7 @@ pub fn router(gate: Gate) -> Router {
 /// Checks whether the request is allowed. If so, handles it and adds an audit entry for its changes.
 async fn check(path: &'static str, need: Need, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    let judged = need.judge(parts.extensions.get(), parts.extensions.get(), parts.uri.path());
+    let judged = need.judge(parts.extensions.get(), parts.extensions.get(), &parts.uri);
     if let Err(problem) = judged {
         return problem.into_response();
     }
@@ -206,7 +222,7 @@ async fn check(path: &'static str, need: Need, request: Request, next: Next) -> 
 }
 
 impl Need {
-    fn judge(self, who: Option<&Who>, named: Option<&Scope>, path: &str) -> Result<(), Problem> {
+    fn judge(self, who: Option<&Who>, named: Option<&Scope>, uri: &Uri) -> Result<(), Problem> {
         if self == Public {
             return Ok(());
         }
@@ -214,17 +230,18 @@ impl Need {
         let scope = named.cloned().unwrap_or_else(|| Scope::unnamed(Some(who)));
         match (self, &scope) {
             (Public, _) => Ok(()),
-            (In(_), Scope::All | Scope::These(_)) => Err(namespace::for_lists_only()),
+            (In(_) | Own(..), Scope::All | Scope::These(_)) => Err(namespace::for_lists_only()),
+            (Own(role, own), Scope::One(namespace)) => demand_own(who, role, own, namespace, uri),
             (In(role) | List(role), Scope::One(namespace)) => demand(who, role, Reach::In(namespace)),
             // A list contains only what the caller may read.
             (List(role), Scope::All | Scope::These(_)) => demand(who, role, Reach::Somewhere),
             (Server(role), _) => {
                 demand(who, role, Reach::Everywhere)?;
-                namespace::must_not_be_named(named, path)
+                namespace::must_not_be_named(named, uri.path())
             }
             (Somewhere(role), _) => {
                 demand(who, role, Reach::Somewhere)?;
-                namespace::must_not_be_named(named, path)
+                namespace::must_not_be_named(named, uri.path())
             }
         }
     }
@@ -250,11 +267,22 @@ pub fn demand(who: &Identity, role: Role, reach: Reach<'_>) -> Result<(), Proble
     Err(Problem::forbidden(format!("this requires the role {role} in {reach}; {name} is {grant}")))
 }
 
+/// A role in the namespace, or a role for the endpoint that the request names.
+fn demand_own(who: &Identity, role: Role, own: Role, namespace: &str, uri: &Uri) -> Result<(), Problem> {
+    let named = webhooks::named(uri);
+    let name = named.as_deref().or(who.grant.endpoint()).unwrap_or_default();
+    if who.grant.endpoint().is_some() && who.allows(own, Reach::Endpoint { namespace, name }) {
+        return Ok(());
+    }
+    demand(who, role, Reach::In(namespace))
+}
+
 impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Public => f.write_str("nothing"),
             In(role) | List(role) => write!(f, "`{role}`"),
+            Own(role, own) => write!(f, "`{role}`, or `{own}` of the endpoint"),
             Server(role) => write!(f, "`{role}` of `*`"),
             Somewhere(role) => write!(f, "`{role}` of any namespace"),
         }
@@ -279,8 +307,7 @@ mod tests {
     fn status(need: Need, who: &Who, address: &str) -> u16 {
         let mut uri = address.parse().unwrap();
         let scope = namespace::take(&mut uri).unwrap();
-        need.judge(Some(who), scope.as_ref(), uri.path())
-            .map_or_else(|refused| refused.status().as_u16(), |()| 200)
+        need.judge(Some(who), scope.as_ref(), &uri).map_or_else(|refused| refused.status().as_u16(), |()| 200)
     }
 
     #[test]
@@ -308,8 +335,8 @@ mod tests {
         ] {
             assert_eq!(status(need, who, address), expected, "{need:?} for {who:?} at {address}");
         }
-        assert_eq!(In(VIEWER).judge(None, None, "/").unwrap_err().status().as_u16(), 401);
-        assert!(Public.judge(None, None, "/").is_ok());
+        assert_eq!(In(VIEWER).judge(None, None, &Uri::default()).unwrap_err().status().as_u16(), 401);
+        assert!(Public.judge(None, None, &Uri::default()).is_ok());
     }
 
     fn who_admin() -> Who {

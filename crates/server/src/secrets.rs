@@ -12,19 +12,20 @@ use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
 use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
-use body::Asked;
+pub use body::Asked;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Uri, header};
 use klambda_core::time::Millis;
+use klambda_core::webhook::PREFIX;
 use klambda_dispatch::documents::{self, Expected, Write};
 use klambda_dispatch::views::Time;
-use klambda_secrets::{Known, NAME_RULE, RESERVED, Reader as _, is_name};
+use klambda_secrets::{Change, Known, NAME_RULE, RESERVED, Reader as _, is_name};
 use rekey::RekeyError;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 use vault::Vault;
-use writes::{Error, Put};
+pub use writes::{Error, Put};
 
 pub use vault::OpenError;
 
@@ -57,7 +58,19 @@ pub async fn show(
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
+    refuse_signing(&name)?;
     Ok(Json(shown(&api, &namespace, &name)?).into_response())
+}
+
+/// Only the endpoint itself uses its signing keys.
+fn refuse_signing(name: &str) -> Result<(), Problem> {
+    if !vault::is_signing(name) {
+        return Ok(());
+    }
+    let endpoint = name.strip_prefix(PREFIX).unwrap_or(name);
+    Err(Problem::conflict(format!(
+        "secret {name} holds the signing keys of webhook endpoint {endpoint}: use klambda webhook rotate {endpoint}"
+    )))
 }
 
 pub async fn put(
@@ -92,6 +105,7 @@ async fn write(
     only_new: bool,
 ) -> Result<Response, Problem> {
     check_name(&name)?;
+    refuse_signing(&name)?;
     let stored = api.secrets.vault.fetch(&namespace, &name).await.ok().flatten();
     if !only_new && stored.is_some_and(|stored| asked.is_met_by(&stored)) {
         return Ok(written(shown(&api, &namespace, &name)?, "unchanged").into_response());
@@ -126,13 +140,7 @@ async fn write_once(
 ) -> Result<Put, Problem> {
     let (vault, control) = (Arc::clone(&api.secrets.vault), api.control.clone());
     let (namespace, name) = (namespace.to_owned(), name.to_owned());
-    let (own, place) = (Arc::clone(&vault), (namespace.clone(), name.clone()));
-    let sealing = blocking(move || {
-        let ring = own.ring_to_seal()?;
-        let Some(first) = ring.first() else { return Ok(None) };
-        Ok::<_, Error>(Some(asked.seal(first, &place.0, &place.1)?))
-    });
-    let Some(change) = sealing.await?? else { return Err(Problem::internal("there is no key to seal with")) };
+    let change = seal(api, &namespace, &name, asked).await?;
     let stored = api.command(move |engine| {
         if only_new && vault.known(&namespace, &name).is_some() {
             return Err(Error::Exists { namespace, name });
@@ -144,6 +152,18 @@ async fn write_once(
     Ok(stored.await??)
 }
 
+/// Seals on a thread that may wait.
+pub async fn seal(api: &Api, namespace: &str, name: &str, asked: Arc<Asked>) -> Result<Change, Problem> {
+    let vault = Arc::clone(&api.secrets.vault);
+    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+    let sealing = blocking(move || {
+        let ring = vault.ring_to_seal()?;
+        let Some(first) = ring.first() else { return Ok(None) };
+        Ok::<_, Error>(Some(asked.seal(first, &namespace, &name)?))
+    });
+    sealing.await??.ok_or_else(|| Problem::internal("there is no key to seal with"))
+}
+
 pub async fn delete(
     api: Api,
     uri: Uri,
@@ -153,6 +173,7 @@ pub async fn delete(
     let params = Params::read(&uri, &["force"]);
     let force = params.flag("force");
     params.finish()?;
+    refuse_signing(&name)?;
     let answer = shown(&api, &namespace, &name)?;
     let users = api.control.secret_users(&namespace, &name);
     if !users.is_empty() && !force {

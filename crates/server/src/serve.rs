@@ -9,7 +9,7 @@ use crate::functions::watch::Requests;
 use crate::routes;
 use crate::secrets::vault::Vault;
 use crate::shutdown::Shutdown;
-use crate::{secrets, telemetry, tokens};
+use crate::{secrets, telemetry, tokens, webhooks};
 use klambda_control::{Control, Options, StartError};
 use klambda_core::time::Millis;
 use klambda_core::{binding, breaker};
@@ -190,7 +190,8 @@ impl Server {
             control.close();
         }
         let (client, deliveries) = (client_options(&config), threads(&config).deliveries);
-        let providers = Providers { functions: Arc::new(control.clone()), secrets: vault.clone() };
+        let providers = client::Providers { functions: Arc::new(control.clone()), secrets: vault.clone() };
+        let outgoing = client::Client::with_providers(client, providers.clone());
         let (runner, handle) = Runner::with_providers(engine, client, clock, deliveries, providers)?;
         let running = tokio::spawn(runner.run());
         vault.start(handle.clone());
@@ -210,13 +211,14 @@ impl Server {
             unversioned: Default::default(),
             shutdown: shutdown.clone(),
             access: Arc::clone(&access),
-            connections: Connections { stats, held },
+            connections: Connections { stats, held, outgoing },
             about: About { started: Instant::now(), data_folder: data_folder.clone(), url: url.clone() },
             turns: Turns::default(),
             secrets: Secrets { folder: config.functions.secrets.clone(), vault },
         });
         tokio::spawn(secrets::resume_rekey(api.clone()));
         tokio::spawn(tokens::keep_uses(api.clone()));
+        tokio::spawn(webhooks::keep_tidy(api.clone()));
         tokio::spawn(keep_keys(Arc::clone(&access), shutdown.clone()));
         gate.open(api);
         Ok(Server {

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Uri, header};
 use klambda_core::fault::{Fault, unknown};
 use klambda_core::subscription::{Document, From, HeaderValue, MANAGED_PREFIX, Target};
+use klambda_core::webhook;
 use klambda_dispatch::Engine;
 use klambda_dispatch::operate::{Leftover, Put, Refused};
 use klambda_dispatch::views::Subscription;
@@ -107,6 +108,7 @@ pub async fn put(
     let body = request_body::parse(&body)?;
     let named = namespace.full_name(&name);
     let before = api.query(move |engine| engine.subscription_document(&named)).await?;
+    refuse_endpoint(&name, before.as_ref())?;
     let document = read(&namespace, &name, body, before.as_ref())?;
     // An unchanged target makes the server read nothing new and send it nowhere else.
     if before.is_none_or(|before| before.spec.target != document.spec.target) {
@@ -189,6 +191,18 @@ fn refuse_managed(name: &str) -> Result<(), Refused> {
     )))
 }
 
+/// The subscription of a webhook endpoint changes only with the endpoint. An older subscription may have such a name.
+fn refuse_endpoint(name: &str, before: Option<&Document>) -> Result<(), Refused> {
+    let Some(endpoint) = name.strip_prefix(webhook::PREFIX) else { return Ok(()) };
+    if before.is_some_and(|before| before.spec.target.endpoint().is_none()) {
+        return Ok(());
+    }
+    Err(Refused::Conflict(format!(
+        "subscription {name:?} belongs to webhook endpoint {endpoint}: use klambda webhook, or \
+         /api/v1/webhooks/endpoints/{endpoint}"
+    )))
+}
+
 fn read(
     namespace: &str,
     name: &str,
@@ -203,6 +217,9 @@ fn read(
         let message = "use the triggers of the function instead, or set target.url";
         faults.push(Fault::new("spec.target.function", message));
     }
+    if parsed.as_ref().is_ok_and(|document| document.spec.target.endpoint().is_some()) {
+        faults.push(Fault::new("spec.target.endpoint", "use a WebhookEndpoint instead, or set target.url"));
+    }
     match parsed {
         Ok(document) if faults.is_empty() => Ok(document),
         _ => Err(invalid(faults)),
@@ -210,7 +227,7 @@ fn read(
 }
 
 /// Discards in parts, so that other requests run in between.
-async fn discard_parts(api: &Api, document: &Document) -> Result<(), Problem> {
+pub async fn discard_parts(api: &Api, document: &Document) -> Result<(), Problem> {
     let mut next = Some(String::new());
     while let Some(from) = next {
         let document = document.clone();
@@ -240,7 +257,7 @@ fn create_or_change(
 }
 
 /// The rules for subscriptions that do not exist yet.
-fn check_new(engine: &Engine, document: &Document, only_new: bool) -> Result<(), Problem> {
+pub fn check_new(engine: &Engine, document: &Document, only_new: bool) -> Result<(), Problem> {
     let name = document.full_name();
     let is_new = engine.subscription_id(&name).is_err();
     if let From::Time(time) = document.spec.from
@@ -262,7 +279,20 @@ pub async fn delete(
     uri: Uri,
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
-    let params = Params::read(&uri, &["drain", "discard"]);
+    let leftover = leftover(&uri)?;
+    refuse_managed(&name)?;
+    let full_name = namespace.full_name(&name);
+    let before = api.query(move |engine| engine.subscription_document(&full_name)).await?;
+    refuse_endpoint(&name, before.as_ref())?;
+    let name = namespace.full_name(&name);
+    let (gone, shown) = api.command(move |engine| remove(engine, &name, leftover)).await??;
+    let status = if gone { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, Json(shown)).into_response())
+}
+
+/// What a deletion does with pending events.
+pub fn leftover(uri: &Uri) -> Result<Leftover, Problem> {
+    let params = Params::read(uri, &["drain", "discard"]);
     let leftover = match (params.flag("drain"), params.flag("discard")) {
         (false, false) => Leftover::Refuse,
         (true, false) => Leftover::Drain,
@@ -273,11 +303,7 @@ pub async fn delete(
         }
     };
     params.finish()?;
-    refuse_managed(&name)?;
-    let name = namespace.full_name(&name);
-    let (gone, shown) = api.command(move |engine| remove(engine, &name, leftover)).await??;
-    let status = if gone { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, Json(shown)).into_response())
+    Ok(leftover)
 }
 
 /// Whether it is deleted, and its state before or now.

@@ -24,7 +24,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The roles that a token can have.
-const ROLES: [Role; 5] = [Role::Viewer, Role::Operator, Role::Producer, Role::Developer, Role::Admin];
+const ROLES: [Role; 7] = [
+    Role::Viewer,
+    Role::Operator,
+    Role::Producer,
+    Role::Developer,
+    Role::Admin,
+    Role::Endpoint,
+    Role::EndpointAdmin,
+];
 const NAMESPACES_MAX: usize = 100;
 const STORE_USES_EVERY: Duration = Duration::from_secs(60);
 
@@ -91,7 +99,7 @@ fn may_manage(who: &Who, token: &Token) -> bool {
     who.allows(Role::Admin, Reach::Somewhere) && who.grant.namespaces.include(&token.grant.namespaces)
 }
 
-fn random() -> Result<[u8; 32], Problem> {
+pub fn random() -> Result<[u8; 32], Problem> {
     let mut random = [0; 32];
     getrandom::fill(&mut random)
         .map_err(|error| Problem::internal(format!("no random source available: {error}")))?;
@@ -100,7 +108,7 @@ fn random() -> Result<[u8; 32], Problem> {
 
 fn read(body: &Value, secret: &Secret, who: &Who, now: Millis) -> Result<Token, Problem> {
     let faults = Faults::default();
-    let members = Members::of(body, &["name", "role", "namespaces", "expires"], &faults);
+    let members = Members::of(body, &["name", "role", "namespaces", "endpoint", "expires"], &faults);
     for wanted in ["name", "role", "namespaces"] {
         if !members.has(wanted) {
             members.fault(wanted, "is missing");
@@ -115,6 +123,7 @@ fn read(body: &Value, secret: &Secret, who: &Who, now: Millis) -> Result<Token, 
         known.ok_or_else(|| unknown("role", role, &ROLES.map(Role::name)))
     });
     let namespaces = read_namespaces(&members, body);
+    let namespaces = read_endpoint(&members, namespaces, role);
     let expires = members.parsed("expires", |text| expiry(text, now));
     faults.finish(Problem::invalid_body)?;
     // Missing members are faults, so this cannot happen.
@@ -146,6 +155,36 @@ fn read_namespaces(members: &Members<'_>, body: &Value) -> Namespaces {
         members.fault("namespaces", format!("`{wrong}` is not a namespace: its name {RULE}"));
     }
     Namespaces::Named(names)
+}
+
+/// The roles of an endpoint require one endpoint in one namespace; other roles have none.
+fn read_endpoint(members: &Members<'_>, namespaces: Namespaces, role: Option<Role>) -> Namespaces {
+    let is_wanted = role.is_some_and(Role::is_of_endpoint);
+    let Some(name) = members.text("endpoint") else {
+        if is_wanted {
+            members.fault(
+                "endpoint",
+                "is missing: the roles endpoint and endpoint-admin are for one webhook endpoint",
+            );
+        }
+        return namespaces;
+    };
+    if role.is_some() && !is_wanted {
+        members.fault("endpoint", "requires the role endpoint or endpoint-admin");
+    }
+    if !is_label(name) {
+        members.fault("endpoint", format!("`{name}` is not a webhook endpoint: its name {RULE}"));
+    }
+    match &namespaces {
+        Namespaces::Named(names) if names.len() == 1 => {
+            let namespace = names.first().cloned().unwrap_or_default();
+            Namespaces::Endpoint { namespace, name: name.to_owned() }
+        }
+        _ => {
+            members.fault("namespaces", "must be the one namespace of the endpoint");
+            namespaces
+        }
+    }
 }
 
 /// A duration from now, or a time.

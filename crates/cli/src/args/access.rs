@@ -23,8 +23,11 @@ pub enum Token {
 pub struct CreateToken {
     pub name: String,
     /// Role of the token
-    #[arg(long, value_parser = ["viewer", "operator", "producer", "developer", "admin"])]
+    #[arg(long, value_parser = ["viewer", "operator", "producer", "developer", "admin", "endpoint", "endpoint-admin"])]
     pub role: String,
+    /// Webhook endpoint, for the roles endpoint and endpoint-admin
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["also", "all_namespaces"])]
+    pub endpoint: Option<String>,
     /// More namespaces, in addition to -n
     #[arg(long, value_name = "NAME", num_args = 1..)]
     pub also: Vec<String>,

@@ -21,6 +21,7 @@ const GROUPS: [(&str, &[&str]); 3] = [
             "lane",
             "dlq",
             "subscription",
+            "webhook",
         ],
     ),
     (

@@ -1,7 +1,7 @@
 //! `apply`: creates and updates resources from files.
 
 use super::manifest::{self, Manifest};
-use super::{Context, for_each, prune, wait};
+use super::{Context, for_each, prune, wait, webhook};
 use crate::args::{Apply, Goal};
 use crate::client::Error;
 use crate::confirm::confirm;
@@ -52,6 +52,14 @@ fn apply(context: &mut Context, manifest: &Manifest, args: &Apply) -> anyhow::Re
     if write_raw(context.out, context.format, &answer)? {
         return Ok(());
     }
+    let result = write_done(context, manifest, args, done);
+    if manifest.kind == Kind::Webhook && context.format != Format::Name {
+        webhook::print_once(context, &answer)?;
+    }
+    result
+}
+
+fn write_done(context: &mut Context, manifest: &Manifest, args: &Apply, done: &str) -> anyhow::Result<()> {
     let suffix = if args.is_dry_run() { " (dry run)" } else { "" };
     match context.format {
         Format::Name => writeln!(context.out, "{}", manifest.resource())?,
@@ -71,7 +79,7 @@ fn try_out(context: &Context, manifest: &Manifest, discard: bool) -> anyhow::Res
 pub fn dry_run(context: &Context, manifest: &Manifest, discard: bool) -> anyhow::Result<Value> {
     let route = manifest.route().query("dryRun", true);
     let route = route.query_opt("apply", manifest.kind.runs_code().then_some(true));
-    let route = route.query_opt("discard", (discard && manifest.kind == Kind::Subscription).then_some(true));
+    let route = route.query_opt("discard", (discard && manifest.kind.has_backlog()).then_some(true));
     match context.client.put(&route, &manifest.document) {
         Ok(answer) => Ok(answer.body),
         Err(Error::Problem(problem)) if problem.status == 404 && manifest.has_own_namespace => {
@@ -97,7 +105,7 @@ pub fn change(answer: &Value) -> &'static str {
     }
 }
 
-/// A subscription or a namespace.
+/// A subscription, a webhook endpoint or a namespace.
 fn apply_document(
     context: &Context,
     manifest: &Manifest,
@@ -105,7 +113,7 @@ fn apply_document(
 ) -> anyhow::Result<(Value, &'static str)> {
     // The server compares values that it does not show, such as headers.
     let done = change(&dry_run(context, manifest, discard)?);
-    let discard = (discard && manifest.kind == Kind::Subscription).then_some(true);
+    let discard = (discard && manifest.kind.has_backlog()).then_some(true);
     let route = manifest.route().query_opt("discard", discard);
     let after = context.client.put(&route, &manifest.document)?.body;
     for warning in warnings(&after) {
@@ -126,5 +134,5 @@ pub fn found(context: &Context, route: &Route) -> anyhow::Result<Option<Value>> 
 fn warnings(subscription: &Value) -> impl Iterator<Item = &str> {
     let messages = subscription.pointer("/status/messages").and_then(Value::as_array);
     let texts = messages.into_iter().flatten().filter_map(Value::as_str);
-    texts.filter(|text| text.starts_with("target."))
+    texts.filter(|text| text.starts_with("target.") || text.starts_with("headers."))
 }

@@ -82,11 +82,12 @@ impl<'a> Place<'a> {
             }
             (["lane", _], None) | (["subscription", _], _) => server.names(Kind::Subscription),
             (["lane", _], Some(subscription)) => server.keys(subscription),
+            (["webhook", verb], _) if *verb != "create" => server.names(Kind::Webhook),
             (["namespace", "get" | "delete"], _) => server.names(Kind::Namespace),
             (["token", "get" | "delete"], _) => server.names(Kind::Token),
             (["secret", "set" | "show" | "delete"], _) => server.names(Kind::Secret),
             (["explain"], _) => {
-                ["function", "agent", "subscription"].map(|kind| format!("{kind}.spec")).to_vec()
+                ["function", "agent", "subscription", "webhook"].map(|kind| format!("{kind}.spec")).to_vec()
             }
             _ => self.command.get_positionals().flat_map(possible_values).collect(),
         }
@@ -128,6 +129,7 @@ fn option_values(option: &Arg, server: &Server) -> Vec<String> {
     match option.get_id().as_str() {
         "namespace" | "also" => server.names(Kind::Namespace),
         "subscription" => server.names(Kind::Subscription),
+        "endpoint" => server.names(Kind::Webhook),
         "output" => ["table", "wide", "json", "yaml", "name", "jsonpath=", "custom-columns="]
             .map(str::to_owned)
             .to_vec(),

@@ -53,8 +53,8 @@ fn check(args: &Delete, kind: Kind) -> Result<(), Usage> {
         Kind::Lane => "lanes cannot be deleted; drop their events with klambda lane purge",
         Kind::Event => "events cannot be deleted; the server removes them after the retention time",
         Kind::Audit => "audit entries cannot be deleted",
-        _ if args.filename.is_empty() && kind != Kind::Subscription && (args.drain || args.discard) => {
-            "--drain and --discard work with subscriptions only"
+        _ if args.filename.is_empty() && !kind.has_backlog() && (args.drain || args.discard) => {
+            "--drain and --discard work with subscriptions and webhooks only"
         }
         _ if args.filename.is_empty() && !kind.runs_code() && args.wait => {
             "--wait works with functions and agents only"
@@ -68,7 +68,7 @@ fn check(args: &Delete, kind: Kind) -> Result<(), Usage> {
 fn loss(args: &Delete, doomed: &[Doomed]) -> Option<String> {
     let is_loss = |one: &&Doomed| match one.resource.kind {
         Kind::Namespace | Kind::Secret => true,
-        Kind::Subscription => args.discard,
+        Kind::Subscription | Kind::Webhook => args.discard,
         _ => false,
     };
     let lost: Vec<String> = doomed.iter().filter(is_loss).map(|one| one.resource.to_string()).collect();
@@ -81,10 +81,8 @@ impl Doomed {
         let resource = &self.resource;
         match resource.kind {
             Kind::Function | Kind::Agent => self.delete_function(context, args.wait),
-            Kind::Subscription => {
-                let route = self.route().query_opt("drain", args.drain.then_some(true));
-                let route = route.query_opt("discard", args.discard.then_some(true));
-                delete(context, resource, &route, drained)
+            Kind::Subscription | Kind::Webhook => {
+                drain(context, resource, self.route(), args.drain, args.discard)
             }
             Kind::Replay => delete(context, resource, &self.route(), cancelled),
             _ => delete(context, resource, &self.route(), |_| "deleted"),
@@ -111,6 +109,18 @@ impl Doomed {
         writeln!(context.out, "{resource} deleted")?;
         Ok(())
     }
+}
+
+/// Deletes a resource that may have pending events.
+pub fn drain(
+    context: &mut Context,
+    resource: &Resource,
+    route: Route,
+    drain: bool,
+    discard: bool,
+) -> anyhow::Result<()> {
+    let route = route.query_opt("drain", drain.then_some(true));
+    delete(context, resource, &route.query_opt("discard", discard.then_some(true)), drained)
 }
 
 /// 202: pending events are delivered first.

@@ -40,6 +40,7 @@ fn describe(context: &mut Context, resource: &Resource, source: Option<&str>) ->
         }
         Kind::DeadLetter => dead_letter::describe(context, &resource.name),
         Kind::Subscription => one(context, Kind::Subscription, &route, subscription),
+        Kind::Webhook => webhook(context, resource),
         Kind::Lane => one(context, Kind::Lane, &route, why::lane),
         Kind::Replay => one(context, Kind::Replay, &route, replay),
         Kind::Event => one(context, Kind::Event, &route.query_opt("source", source), event),
@@ -100,6 +101,10 @@ fn subscription(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Resul
     sheet.line("Dead letters", number(item, "/status/deadLetters"));
     sheet.line("Lanes", lanes(&item["status"]["lanes"]));
     sheet.line("Breaker", breaker(&item["status"]["breaker"], now));
+    write_messages_and_spec(out, sheet, item)
+}
+
+fn write_messages_and_spec(out: &mut dyn Write, mut sheet: Sheet, item: &Value) -> anyhow::Result<()> {
     for message in item["status"]["messages"].as_array().into_iter().flatten() {
         sheet.line("Message", message.as_str().map_or_else(|| message.to_string(), str::to_owned));
     }
@@ -109,6 +114,34 @@ fn subscription(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Resul
         writeln!(out, "  {line}")?;
     }
     Ok(())
+}
+
+pub fn webhook(context: &mut Context, resource: &Resource) -> anyhow::Result<()> {
+    one(context, Kind::Webhook, &resource.route(), endpoint)
+}
+
+fn endpoint(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result<()> {
+    let mut sheet = Sheet::default();
+    sheet.line("Name", cell(item, "/metadata/name"));
+    sheet.line_opt("Created", moment(item, "/metadata/createdAt", now));
+    sheet.line("Phase", cell(item, "/status/phase"));
+    if let Some(reason) = text(item, "/status/disabled/reason") {
+        sheet.line("Disabled", format!("since {} ({reason})", cell(item, "/status/disabled/since")));
+    }
+    sheet.line("URL", cell(item, "/spec/url"));
+    sheet.line("Ordering", cell(item, "/spec/ordering"));
+    sheet.line_opt("Failing since", moment(item, "/status/failingSince", now));
+    sheet.line_opt("Last success", moment(item, "/status/lastSuccessAt", now));
+    let waiting = number(item, "/status/waiting");
+    sheet.line("Waiting", format!("{waiting} ({})", size(number(item, "/status/waitingBytes"))));
+    sheet.line_opt("Oldest", moment(item, "/status/oldest", now));
+    sheet.line("In flight", number(item, "/status/inFlight"));
+    sheet.line("Delivered", number(item, "/status/delivered"));
+    sheet.line("Parked", number(item, "/status/parked"));
+    sheet.line("Dead letters", number(item, "/status/deadLetters"));
+    sheet.line("Workflows", lanes(&item["status"]["lanes"]));
+    sheet.line("Breaker", breaker(&item["status"]["breaker"], now));
+    write_messages_and_spec(out, sheet, item)
 }
 
 /// `80 bytes`, `1.5Ki`: a bare number has no unit.

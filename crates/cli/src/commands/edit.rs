@@ -38,7 +38,9 @@ fn one(args: &Edit) -> Result<Resource, Usage> {
     let named = resource::named(&args.resources)?;
     let [one] = named.as_slice() else { return Err(Usage("edit one resource at a time".to_owned())) };
     match one.kind {
-        Kind::Function | Kind::Agent | Kind::Subscription | Kind::Namespace => Ok(one.clone()),
+        Kind::Function | Kind::Agent | Kind::Subscription | Kind::Webhook | Kind::Namespace => {
+            Ok(one.clone())
+        }
         other => Err(Usage(format!("{} cannot be edited", other.plural()))),
     }
 }

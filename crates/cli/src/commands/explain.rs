@@ -32,9 +32,10 @@ fn definition(kind: Kind) -> Result<Value, Usage> {
         Kind::Function => "LambdaFunction",
         Kind::Agent => "LambdaAgent",
         Kind::Subscription => "Subscription",
+        Kind::Webhook => "WebhookEndpoint",
         other => {
             let fault = format!(
-                "{} have no schema; explain works with function, agent and subscription",
+                "{} have no schema; explain works with function, agent, subscription and webhook",
                 other.plural()
             );
             return Err(Usage(fault));

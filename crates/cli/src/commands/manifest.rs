@@ -83,11 +83,12 @@ pub fn manifest(mut document: Value, given: Option<&str>) -> Result<Manifest, St
 }
 
 fn kind(word: Option<&str>) -> Result<Kind, String> {
-    const KNOWN: &str = "use LambdaFunction, LambdaAgent, Subscription or Namespace";
+    const KNOWN: &str = "use LambdaFunction, LambdaAgent, Subscription, WebhookEndpoint or Namespace";
     match word {
         Some("LambdaFunction") => Ok(Kind::Function),
         Some("LambdaAgent") => Ok(Kind::Agent),
         Some("Subscription") => Ok(Kind::Subscription),
+        Some("WebhookEndpoint") => Ok(Kind::Webhook),
         Some("Namespace") => Ok(Kind::Namespace),
         Some(other) => Err(format!("unknown kind {other}; {KNOWN}")),
         None => Err(format!("a document has no kind; {KNOWN}")),

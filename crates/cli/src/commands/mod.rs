@@ -36,6 +36,7 @@ mod top;
 mod upgrade_check;
 mod version;
 mod wait;
+mod webhook;
 mod why;
 
 pub use receive::parse_status;
@@ -100,6 +101,7 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Lane(action) => lane::run(&mut context(out)?, action),
         Command::Dlq(action) => dlq::run(&mut context(out)?, action),
         Command::Subscription(action) => subscription::run(&mut context(out)?, action),
+        Command::Webhook(action) => webhook::run(&mut context(out)?, action),
         Command::Namespace(action) => namespace::run(&mut context(out)?, action),
         Command::Token(action) => token::run(&mut context(out)?, action),
         Command::Secret(action) => secret::run(&mut context(out)?, action),

@@ -39,6 +39,9 @@ fn create(context: &mut Context, args: &CreateToken) -> anyhow::Result<()> {
     if let Some(expires) = &args.expires {
         body["expires"] = Value::from(expires.as_str());
     }
+    if let Some(endpoint) = &args.endpoint {
+        body["endpoint"] = Value::from(endpoint.as_str());
+    }
     let answer = context.client.post(&Route::new(&["tokens"]), Some(&body));
     let created = answer.with_context(|| format!("token/{}", args.name))?.body;
     if write_raw(context.out, context.format, &created)? {

@@ -79,6 +79,7 @@ pub fn columns(kind: Kind) -> (&'static [Column], &'static [Column]) {
     match kind {
         Kind::Function | Kind::Agent => (FUNCTION, FUNCTION_WIDE),
         Kind::Subscription => (SUBSCRIPTION, SUBSCRIPTION_WIDE),
+        Kind::Webhook => (WEBHOOK, WEBHOOK_WIDE),
         Kind::Lane => (LANE, LANE_WIDE),
         Kind::DeadLetter => (DEAD_LETTER, DEAD_LETTER_WIDE),
         Kind::Replay => (REPLAY, REPLAY_WIDE),
@@ -152,6 +153,33 @@ const SUBSCRIPTION_WIDE: &[Column] = &[
     Column("GAPS", Count("/status/lanes/gap")),
     Column("BREAKER", Text("/status/breaker/state")),
 ];
+
+const WEBHOOK: &[Column] = &[
+    Column("NAME", Text("/metadata/name")),
+    Column("URL", Text("/spec/url")),
+    Column("TYPES", Words(|endpoint| types(&endpoint["spec"]["types"]))),
+    Column("ORDERING", TextOr("/spec/ordering", "ordered")),
+    Column("WAITING", Count("/status/waiting")),
+    Column("DEAD", Count("/status/deadLetters")),
+    Column("PHASE", Text("/status/phase")),
+    Column("AGE", Age("/metadata/createdAt")),
+];
+const WEBHOOK_WIDE: &[Column] = &[
+    Column("DELIVERED", Count("/status/delivered")),
+    Column("LAST-SUCCESS", Relative("/status/lastSuccessAt")),
+    Column("FAILING-SINCE", Relative("/status/failingSince")),
+    Column("DISABLED", Text("/status/disabled/reason")),
+    Column("PARKED", Count("/status/parked")),
+    Column("SIGNATURE", TextOr("/spec/signature", "hmac")),
+];
+
+/// Without types, every event matches.
+fn types(types: &Value) -> String {
+    match joined(types).as_str() {
+        "-" => "*".to_owned(),
+        some => some.to_owned(),
+    }
+}
 
 const LANE: &[Column] = &[
     Column("SUBSCRIPTION", Text("/subscription")),

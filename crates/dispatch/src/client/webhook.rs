@@ -1,8 +1,10 @@
 //! Calls of webhook endpoints: the body, and its signature by the Standard Webhooks specification.
 
 mod signature;
+mod trial;
 
 pub use signature::SigningKey;
+pub use trial::Tried;
 
 use super::connection::Message;
 use super::own_headers::Rendered;
@@ -115,15 +117,18 @@ impl Signed {
         let event = delivery.record.get(delivery.event.clone()).unwrap_or_default();
         let event = EventView::decode(event).ok()?;
         let id = EventId::new(&delivery.document.namespace, event.source(), event.id());
-        let body = body(delivery, spec, id, &event);
+        Some(Signed::of(body(delivery, spec, id, &event), spec, id, delivery.time, keys))
+    }
+
+    fn of(body: Vec<u8>, spec: &Spec, id: EventId, time: Millis, keys: &Keys) -> Signed {
         let mut block = keys.headers.block.clone();
-        sign(&mut block, id, delivery.time, &body, keys);
+        sign(&mut block, id, time, &body, keys);
         let content_type = match spec.payload.form {
             PayloadForm::Standard => "application/json",
             PayloadForm::CloudEvents => "application/cloudevents+json; charset=utf-8",
         };
         write_header(&mut block, "content-type", content_type);
-        Some(Signed { block, body: body.into() })
+        Signed { block, body: body.into() }
     }
 }
 

@@ -31,6 +31,7 @@ pub struct FeedPage {
 
 #[derive(Debug)]
 pub struct FeedItem {
+    pub number: FeedNumber,
     pub entry: FeedEntry,
     /// Where the event can be read now.
     pub located: LogAddress,
@@ -123,7 +124,7 @@ impl Engine {
                     continue;
                 }
                 if let Some(located) = self.locate(entry.at)? {
-                    page.items.push(FeedItem { entry, located });
+                    page.items.push(FeedItem { number: page.up_to, entry, located });
                 }
             }
         }

@@ -25,7 +25,7 @@ pub struct Subscription {
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
     pub namespace: String,
-    name: String,
+    pub name: String,
     created_at: Time,
 }
 

@@ -4,7 +4,9 @@
 //! always agree. The lock is held only for a lookup or an insertion.
 
 use klambda_access::{Hash, Identity, Namespaces, Token, Unreadable};
+use klambda_core::namespace::full_name;
 use klambda_core::time::Millis;
+use klambda_core::webhook::PREFIX;
 use klambda_dispatch::documents::{self, Expected, Write};
 use klambda_dispatch::operate;
 use klambda_dispatch::runner::Clock;
@@ -121,6 +123,14 @@ impl Issued {
 
     // ---- steps of the engine ------------------------------------------------------------------------------
 
+    /// There must be room for another token.
+    pub fn must_have_room(&self) -> Result<(), Refused> {
+        let table = self.read();
+        let count = table.by_name.len();
+        let has_room = count < self.tokens_max || table.expired(self.clock.now()).is_some();
+        if has_room { Ok(()) } else { Err(Refused::Limit(count)) }
+    }
+
     pub fn create(&self, engine: &mut Engine, token: Token) -> Result<(), Refused> {
         let (exists, count, expired) = {
             let table = self.read();
@@ -134,8 +144,12 @@ impl Issued {
             true => Some(expired.ok_or(Refused::Limit(count))?),
             false => None,
         };
-        if let Namespaces::Named(names) = &token.grant.namespaces {
-            names.iter().try_for_each(|name| engine.namespace_id(name).map(drop))?;
+        match &token.grant.namespaces {
+            Namespaces::All => {}
+            Namespaces::Named(names) => {
+                names.iter().try_for_each(|name| engine.namespace_id(name).map(drop))?;
+            }
+            Namespaces::Endpoint { namespace, name } => must_have_endpoint(engine, namespace, name)?,
         }
         let mut writes = vec![write(&token.name, Some(token.encode()))];
         writes.extend(replaced.iter().map(|name| write(name, None)));
@@ -150,10 +164,29 @@ impl Issued {
     pub fn naming(&self, namespace: &str) -> Option<String> {
         let names = |token: &Token| match &token.grant.namespaces {
             Namespaces::Named(names) => names.contains(namespace),
+            Namespaces::Endpoint { namespace: own, .. } => own == namespace,
             Namespaces::All => false,
         };
         let table = self.read();
         table.by_name.values().find(|entry| names(&entry.token)).map(|entry| entry.token.name.clone())
+    }
+
+    /// The webhook endpoints that have tokens.
+    pub fn endpoints(&self) -> Vec<(String, String)> {
+        let endpoint = |entry: &Arc<Entry>| match &entry.token.grant.namespaces {
+            Namespaces::Endpoint { namespace, name } => Some((namespace.clone(), name.clone())),
+            Namespaces::All | Namespaces::Named(_) => None,
+        };
+        self.read().by_name.values().filter_map(endpoint).collect()
+    }
+
+    /// Deletes the tokens of an endpoint that is deleted.
+    pub fn delete_of(&self, engine: &mut Engine, namespace: &str, endpoint: &str) -> Result<(), Refused> {
+        let own = Namespaces::Endpoint { namespace: namespace.to_owned(), name: endpoint.to_owned() };
+        let is_own = |entry: &&Arc<Entry>| entry.token.grant.namespaces == own;
+        let names: Vec<String> =
+            self.read().by_name.values().filter(is_own).map(|entry| entry.token.name.clone()).collect();
+        names.iter().try_for_each(|name| self.delete(engine, name))
     }
 
     pub fn delete(&self, engine: &mut Engine, name: &str) -> Result<(), Refused> {
@@ -197,6 +230,15 @@ impl Issued {
 
     fn write(&self) -> RwLockWriteGuard<'_, Table> {
         self.table.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn must_have_endpoint(engine: &Engine, namespace: &str, name: &str) -> Result<(), operate::Refused> {
+    engine.namespace_id(namespace)?;
+    let full_name = full_name(namespace, &format!("{PREFIX}{name}")).into_owned();
+    match engine.subscription_id(&full_name) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(operate::Refused::NotFound(format!("webhook endpoint {name:?} not found"))),
     }
 }
 

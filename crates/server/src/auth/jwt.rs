@@ -115,6 +115,10 @@ impl Jwt {
     /// The identity in the claims. `None` if they give no role.
     fn identity(&self, claims: &Claims) -> Option<Identity> {
         let role = Role::parse(claims.get(&self.role_claim)?.as_str()?)?;
+        // These roles are for one endpoint, which no claim names.
+        if role.is_of_endpoint() {
+            return None;
+        }
         let namespaces = match claims.get(&self.namespaces_claim)? {
             Value::String(all) if all == "*" => Namespaces::All,
             Value::String(one) => Namespaces::Named([one.clone()].into()),

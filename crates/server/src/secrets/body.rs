@@ -23,6 +23,11 @@ pub struct Asked {
 }
 
 impl Asked {
+    /// A whole secret with these values.
+    pub fn whole(set: BTreeMap<String, Value>) -> Asked {
+        Asked { replace: true, set, remove: Vec::new() }
+    }
+
     /// `replace`: the body is the whole secret. Else it is merged, and `null` removes a key.
     pub fn read(body: &Bytes, replace: bool) -> Result<Asked, Problem> {
         let faults = Faults::default();

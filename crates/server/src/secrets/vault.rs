@@ -6,7 +6,9 @@
 use super::writes::Error;
 use crate::config::Config;
 use klambda_core::namespace::Within;
+use klambda_core::webhook;
 use klambda_dispatch::runner::Handle;
+use klambda_dispatch::secrets::{Opening, Secrets, Values};
 use klambda_dispatch::{Engine, Failure};
 use klambda_secrets::{
     EncryptionKey, KeyFile, KeyFileError, KeyRing, Known, Malformed, Reader, Secret, Stored,
@@ -154,7 +156,7 @@ impl Vault {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let wanted = table.range::<str, _>((start, Bound::Unbounded));
-        let wanted = wanted.filter(|(key, _)| within.has(split(key).0));
+        let wanted = wanted.filter(|(key, _)| within.has(split(key).0) && !is_signing(split(key).1));
         let mut found: Vec<_> =
             wanted.take(limit + 1).map(|(key, known)| (key.clone(), Arc::clone(known))).collect();
         let more = found.len() > limit;
@@ -184,6 +186,22 @@ impl Vault {
             Some(known) => drop(table.insert(key.to_owned(), Arc::new(known))),
             None => drop(table.remove(key)),
         }
+    }
+
+    /// The metadata of any secret, also of signing keys.
+    pub fn metadata(&self, namespace: &str, name: &str) -> Option<Arc<Known>> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.get(&full(namespace, name)).cloned()
+    }
+
+    /// Namespaces and names of all webhook endpoints with signing keys.
+    pub fn endpoints(&self) -> Vec<(String, String)> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let endpoint = |key: &String| {
+            let (namespace, name) = split(key);
+            Some((namespace.to_owned(), name.strip_prefix(webhook::PREFIX)?.to_owned()))
+        };
+        table.keys().filter_map(endpoint).collect()
     }
 
     /// Reads a secret without blocking the thread.
@@ -224,15 +242,39 @@ pub fn read_keys(data: &Path, named: Option<&Path>) -> Result<(KeyRing, Origin),
     }
 }
 
+/// For functions and users. Signing keys do not exist for them.
 impl Reader for Vault {
     fn known(&self, namespace: &str, name: &str) -> Option<Arc<Known>> {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.get(&full(namespace, name)).cloned()
+        if is_signing(name) { None } else { self.metadata(namespace, name) }
     }
 
     fn read(&self, namespace: &str, name: &str) -> Result<Option<Stored>, String> {
+        if is_signing(name) {
+            return Ok(None);
+        }
         tokio::runtime::Handle::current().block_on(self.fetch(namespace, name))
     }
+}
+
+/// For calls of webhook endpoints.
+impl Secrets for Vault {
+    fn open<'a>(&'a self, namespace: &'a str, name: &'a str) -> Opening<'a> {
+        Box::pin(async move {
+            let stored = self.fetch(namespace, name).await?;
+            let stored = stored.ok_or_else(|| format!("secret {name} does not exist"))?;
+            let mut values = Values::new();
+            for key in stored.secret.keys() {
+                let value = stored.get(key).map_err(|error| format!("secret {name}: {error}"))?;
+                values.extend(value.map(|value| (key.to_owned(), value)));
+            }
+            Ok(values)
+        })
+    }
+}
+
+/// Whether a secret holds the signing keys of a webhook endpoint.
+pub fn is_signing(name: &str) -> bool {
+    name.starts_with(webhook::PREFIX)
 }
 
 fn warn(unreadable: &[(String, String)]) {

@@ -27,7 +27,7 @@ const OWN: &[&str] = &["admin"];
 
 /// Where a role is required.
 #[derive(Clone, Copy, PartialEq)]
-enum Where {
+pub enum Where {
     /// Nothing is required.
     Public,
     /// In the namespace of the request.
@@ -39,7 +39,7 @@ enum Where {
 }
 use Where::{Anywhere, Everywhere, Public, There};
 
-const MATRIX: &[(&str, Where, &[&str])] = &[
+pub const MATRIX: &[(&str, Where, &[&str])] = &[
     ("GET /healthz", Public, &[]),
     ("GET /health", Public, &[]),
     ("GET /readyz", Public, &[]),
@@ -69,6 +69,16 @@ const MATRIX: &[(&str, Where, &[&str])] = &[
     ("PUT /api/v1/secrets/{name}", There, CHANGE),
     ("PATCH /api/v1/secrets/{name}", There, CHANGE),
     ("DELETE /api/v1/secrets/{name}", There, CHANGE),
+    ("GET /api/v1/webhooks/endpoints", There, READ),
+    ("POST /api/v1/webhooks/endpoints", There, CHANGE),
+    ("GET /api/v1/webhooks/endpoints/{name}", There, READ),
+    ("PUT /api/v1/webhooks/endpoints/{name}", There, CHANGE),
+    ("DELETE /api/v1/webhooks/endpoints/{name}", There, CHANGE),
+    // Two routes also allow tokens of the endpoint itself, which `webhooks.rs` tests.
+    ("POST /api/v1/webhooks/endpoints/{name}/rotate", There, CHANGE),
+    ("POST /api/v1/webhooks/endpoints/{name}/test", There, OPERATE),
+    ("POST /api/v1/webhooks/endpoints/{name}/{action}", There, OPERATE),
+    ("GET /api/v1/webhooks/events", There, READ),
     ("GET /api/v1/lanes", There, READ),
     ("POST /api/v1/lanes/{action}", There, OPERATE),
     ("GET /api/v1/lanes/{subscription}/{key}", There, READ),

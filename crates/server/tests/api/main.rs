@@ -14,4 +14,5 @@ mod problems;
 mod secrets;
 mod subscriptions;
 mod tokens;
+mod webhooks;
 mod world;

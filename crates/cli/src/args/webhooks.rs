@@ -1,0 +1,104 @@
+//! Webhook endpoints.
+
+use clap::{Args, Subcommand};
+use std::time::Duration;
+
+#[derive(Debug, Subcommand)]
+pub enum Webhook {
+    /// Create an endpoint and print its signing secret once
+    Create(CreateWebhook),
+    /// List endpoints
+    #[command(visible_alias = "list")]
+    Get {
+        name: Vec<String>,
+        /// Those of every namespace
+        #[arg(short = 'A', long, conflicts_with = "namespace")]
+        all_namespaces: bool,
+        #[command(flatten)]
+        limit: super::Limit,
+    },
+    /// Show details of endpoints
+    Describe {
+        #[arg(required = true)]
+        name: Vec<String>,
+    },
+    /// Send events to disabled endpoints again, in order
+    Enable {
+        #[arg(required = true)]
+        name: Vec<String>,
+    },
+    /// Stop sending events to endpoints; events keep their order and wait
+    Disable {
+        #[arg(required = true)]
+        name: Vec<String>,
+    },
+    /// Create a new signing secret and print it once
+    Rotate {
+        name: String,
+        /// How long the previous secret signs too [default: 24h]
+        #[arg(long, value_name = "DURATION")]
+        overlap: Option<String>,
+    },
+    /// Call an endpoint once with a signed test event
+    Test { name: String },
+    /// Delete endpoints, with their secrets and tokens
+    Delete {
+        #[arg(required = true)]
+        name: Vec<String>,
+        /// Deliver pending events first
+        #[arg(long)]
+        drain: bool,
+        /// Drop pending events
+        #[arg(long, conflicts_with = "drain")]
+        discard: bool,
+        /// Do not ask for confirmation
+        #[arg(short, long)]
+        yes: bool,
+    },
+    /// Read the events of an endpoint as it receives them
+    Events(WebhookEvents),
+}
+
+#[derive(Debug, Args)]
+pub struct CreateWebhook {
+    pub name: String,
+    /// Where to send events
+    #[arg(long, value_name = "URL")]
+    pub url: String,
+    /// Event types: exact, or a prefix followed by * [default: all]
+    #[arg(long, value_name = "TYPE", num_args = 1.., value_delimiter = ',')]
+    pub types: Vec<String>,
+    /// Workflow of an event: an attribute, or a JSON pointer into its data
+    #[arg(long, value_name = "ATTRIBUTE|/POINTER")]
+    pub workflow_key: Option<String>,
+    /// Send events in any order
+    #[arg(long, conflicts_with = "workflow_key")]
+    pub unordered: bool,
+    /// Header with a value from a secret; can be repeated
+    #[arg(long = "header", value_name = "NAME=SECRET/KEY")]
+    pub headers: Vec<String>,
+    /// Sign with Ed25519 instead of HMAC-SHA256
+    #[arg(long)]
+    pub ed25519: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct WebhookEvents {
+    /// Endpoint [default: the token's own, or the only one]
+    pub name: Option<String>,
+    /// Continue after this event id or cursor [default: the oldest event]
+    #[arg(long, value_name = "EVENT-ID|CURSOR")]
+    pub since: Option<String>,
+    /// Only events of this workflow
+    #[arg(long, value_name = "ID")]
+    pub workflow: Option<String>,
+    /// Wait for new events
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Maximum number of events [default: no limit]
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+}
+
+/// How long one request waits for events.
+pub const POLL: Duration = Duration::from_secs(20);

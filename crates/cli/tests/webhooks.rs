@@ -1,0 +1,137 @@
+//! Webhook endpoints from the command line, against a real server that is killed in the middle.
+
+mod support;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use support::eventually;
+use support::process::{Receiver, Server};
+use support::shell::Shell;
+
+/// The bodies of the calls so far.
+fn bodies(receiver: &Receiver) -> Vec<Value> {
+    let parse = |line: &Value| serde_json::from_str(line["body"].as_str().expect("a body")).expect("JSON");
+    receiver.received().iter().map(parse).collect()
+}
+
+/// What a receiver does: finds gaps and disorder from the bodies alone. Returns the number of different events.
+fn complete(bodies: &[Value]) -> usize {
+    let mut last: HashMap<&str, (u64, &Value)> = HashMap::new();
+    for body in bodies {
+        let workflow = body["workflowId"].as_str().expect("a workflow");
+        let number = body["sequenceNumber"].as_u64().expect("a number");
+        let (before, previous) = last.get(workflow).copied().unwrap_or((0, &Value::Null));
+        // A call is repeated if the server was killed before it noted the answer.
+        if number == before {
+            assert_eq!(body["eventId"], *previous, "{body}");
+            continue;
+        }
+        assert_eq!((number, &body["previousEventId"]), (before + 1, previous), "{body}");
+        last.insert(workflow, (number, &body["eventId"]));
+    }
+    last.values().map(|(number, _)| *number as usize).sum()
+}
+
+fn send(shell: &Shell, numbers: std::ops::Range<u32>) {
+    let event = |number: u32| {
+        json!({"specversion": "1.0", "id": number.to_string(), "source": "/shop", "type": "order.placed",
+               "subject": format!("order-{}", number % 4), "data": {"number": number}})
+    };
+    let batch: Vec<Value> = numbers.map(event).collect();
+    let file = shell.write("batch.json", &Value::from(batch).to_string());
+    shell.ok(&["event", "send", "-f", &file]);
+}
+
+#[test]
+fn a_killed_server_leaves_no_gap() {
+    let mut shell = Shell::new();
+    let receiver = Receiver::start(shell.path(), &[]);
+    let created = shell.ok(&[
+        "webhook",
+        "create",
+        "partner",
+        "--url",
+        &receiver.url,
+        "--types",
+        "order.*",
+        "--workflow-key",
+        "subject",
+    ]);
+    assert!(created.starts_with("webhook/partner created\nsigning secret: whsec_"), "{created}");
+    let mut sent = 0;
+    for round in 0..3 {
+        send(&shell, sent..sent + 200);
+        sent += 200;
+        eventually("some calls", || match bodies(&receiver).len() {
+            calls if calls > round * 200 + 20 => Ok(()),
+            calls => Err(format!("{calls} calls")),
+        });
+        shell.server.process.signal(Signal::KILL);
+        shell.server = Server::start(shell.path());
+    }
+    send(&shell, sent..sent + 10);
+    eventually("every event", || match complete(&bodies(&receiver)) {
+        610 => Ok(()),
+        seen => Err(format!("{seen} events")),
+    });
+    let printed = shell.ok(&["webhook", "events", "partner", "-o", "json"]);
+    let feed: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!((feed.len(), complete(&feed)), (610, 610));
+    let pushed = bodies(&receiver);
+    assert!(feed.iter().all(|event| pushed.contains(event)), "the feed and the calls have the same form");
+}
+
+#[test]
+fn an_endpoint_is_a_resource_like_others() {
+    let shell = Shell::new();
+    let receiver = Receiver::start(shell.path(), &[]);
+    let manifest = format!(
+        "apiVersion: lambda.knative.io/v1alpha1\nkind: WebhookEndpoint\nmetadata: {{name: partner}}\n\
+         spec: {{url: '{}', types: [order.*]}}\n",
+        receiver.url
+    );
+    let file = shell.write("partner.yaml", &manifest);
+    assert_eq!(shell.ok(&["apply", "-f", &file, "--dry-run"]), "webhook/partner created (dry run)\n");
+    let applied = shell.ok(&["apply", "-f", &file]);
+    assert!(applied.starts_with("webhook/partner created\nsigning secret: whsec_"), "{applied}");
+    assert_eq!(shell.ok(&["apply", "-f", &file]), "webhook/partner unchanged\n");
+    assert_eq!(shell.ok(&["diff", "-f", &file]), "");
+    for words in [
+        &["get", "webhooks"][..],
+        &["get", "wh"],
+        &["get", "webhookendpoint", "partner"],
+        &["webhook", "list"],
+    ] {
+        let listed = shell.ok(&[words, &["-o", "name"]].concat());
+        assert_eq!(listed, "webhook/partner\n", "{words:?}");
+    }
+    let described = shell.ok(&["describe", "webhook", "partner"]);
+    assert!(described.contains("Phase:") && described.contains("disableAfter"), "{described}");
+    assert_eq!(described, shell.ok(&["webhook", "describe", "partner"]));
+    assert!(shell.ok(&["explain", "webhook.spec.signature"]).contains("one of hmac, ed25519"));
+    assert!(shell.ok(&["crd"]).contains("webhookendpoints.lambda.knative.io"));
+    assert!(shell.ok(&["__complete", "--", "webhook", "rotate", ""]).contains("partner"));
+
+    let tested = shell.ok(&["webhook", "test", "partner"]);
+    assert!(tested.starts_with("webhook/partner answered 200 after "), "{tested}");
+    let rotated = shell.ok(&["webhook", "rotate", "partner", "--overlap", "1h"]);
+    assert!(rotated.contains("signs too until") && rotated.contains("whsec_"), "{rotated}");
+    assert_eq!(shell.ok(&["webhook", "disable", "partner"]), "webhook/partner disabled\n");
+    assert_eq!(shell.json(&["get", "webhook", "partner"])["status"]["disabled"]["reason"], "request");
+    assert_eq!(shell.ok(&["webhook", "enable", "partner"]), "webhook/partner enabled\n");
+
+    let (code, error) = shell.fails(&["webhook", "create", "partner", "--url", &receiver.url]);
+    assert!(code == 5 && error.contains("already exists"), "{error}");
+    let (code, error) = shell.fails(&["delete", "subscription", "webhook.partner"]);
+    assert!(code == 5 && error.contains("klambda webhook"), "{error}");
+    let (code, _) = shell.fails(&["webhook", "create", "x", "--url", "http://h/", "--header", "a=b"]);
+    assert_eq!(code, 2);
+    let (code, error) =
+        shell.fails(&["webhook", "events", "partner", "--since", "00000000-0000-5000-8000-000000000000"]);
+    assert!(code == 4 && error.contains("without"), "{error}");
+    drop(receiver);
+    assert_eq!(shell.fails(&["webhook", "test", "partner"]).0, 1);
+    assert_eq!(shell.ok(&["delete", "-f", &file]), "webhook/partner deleted\n");
+    assert_eq!(shell.fails(&["webhook", "describe", "partner"]).0, 4);
+}

@@ -1,0 +1,104 @@
+//! The document of an endpoint in a request: a manifest, or a flat body.
+
+use crate::problem::{Fault, Problem};
+use crate::request_body;
+use klambda_core::schema::API_VERSION;
+use klambda_core::webhook::{Document, KIND, PREFIX};
+use serde_json::{Map, Value, json};
+
+/// A manifest at the address of the endpoint.
+pub fn manifest(namespace: &str, name: &str, mut body: Value) -> Result<Document, Problem> {
+    let misplaced = request_body::place(&mut body, &[("namespace", namespace), ("name", name)]);
+    read(&body, misplaced).map_err(invalid)
+}
+
+/// `name` beside the members of `spec`. `workflowKey` may be the name of an attribute or a JSON pointer.
+pub fn flat(namespace: &str, body: Value) -> Result<Document, Problem> {
+    let Value::Object(mut spec) = body else {
+        return Err(invalid(vec![Fault::new("", "must be an object with name and url")]));
+    };
+    let name = spec.remove("name").unwrap_or_default();
+    if name.is_null() {
+        let faults = vec![Fault::new("name", "is missing")];
+        return Err(invalid(faults));
+    }
+    if let Some(Value::String(key)) = spec.get("workflowKey") {
+        let form = if key.starts_with('/') { "pointer" } else { "attribute" };
+        let key = json!({ form: key });
+        spec.insert("workflowKey".to_owned(), key);
+    }
+    let metadata = json!({ "namespace": namespace, "name": name });
+    let document = json!({ "apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec });
+    read(&document, Vec::new()).map_err(|faults| {
+        let flat = |path: &str| {
+            let inner = path.strip_prefix("spec.").or_else(|| path.strip_prefix("metadata."));
+            inner.unwrap_or(path).to_owned()
+        };
+        invalid(faults.into_iter().map(|fault| Fault::new(flat(&fault.path), fault.message)).collect())
+    })
+}
+
+fn read(body: &Value, mut faults: Vec<Fault>) -> Result<Document, Vec<Fault>> {
+    let parsed = Document::parse(body);
+    faults.splice(0..0, parsed.as_ref().err().into_iter().flatten().cloned());
+    faults.extend(foreign_keys(body["spec"]["headers"].as_object()));
+    match parsed {
+        Ok(document) if faults.is_empty() => Ok(document),
+        _ => Err(faults),
+    }
+}
+
+/// Otherwise an endpoint could send the signing keys of another one to its own URL.
+fn foreign_keys(headers: Option<&Map<String, Value>>) -> impl Iterator<Item = Fault> {
+    let is_signing = |from: &Value| from["secret"].as_str().is_some_and(|name| name.starts_with(PREFIX));
+    headers.into_iter().flatten().filter(move |(_, from)| is_signing(from)).map(|(header, _)| {
+        Fault::new(format!("spec.headers.{header}.secret"), "must not be a signing secret (webhook.…)")
+    })
+}
+
+fn invalid(faults: Vec<Fault>) -> Problem {
+    let detail = match faults.as_slice() {
+        [one] => one.to_string(),
+        many => format!("the webhook endpoint has {} errors", many.len()),
+    };
+    Problem::invalid_endpoint(detail).faults(faults)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(result: Result<Document, Problem>) -> String {
+        String::from_utf8(result.expect_err("refused").to_json()).expect("text")
+    }
+
+    #[test]
+    fn a_flat_body_is_the_same_as_a_manifest() {
+        let spec = json!({"url": "https://p.example/", "types": ["order.*"], "workflowKey": {"attribute": "subject"}});
+        let manifest =
+            json!({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "partner"}, "spec": spec});
+        let manifest = super::manifest("shop", "partner", manifest).expect("valid");
+        let body = json!({"name": "partner", "url": "https://p.example/", "types": ["order.*"], "workflowKey": "subject"});
+        assert_eq!(flat("shop", body).expect("valid"), manifest);
+        let pointer =
+            flat("shop", json!({"name": "p", "url": "https://p.example/", "workflowKey": "/order/id"}));
+        assert_eq!(pointer.expect("valid").to_json()["spec"]["workflowKey"], json!({"pointer": "/order/id"}));
+    }
+
+    #[test]
+    fn faults_name_the_members_of_the_body() {
+        let wrong = told(flat("shop", json!({"name": "Partner", "url": "ftp://x", "type": 1})));
+        for path in ["\"name\"", "\"url\"", "\"type\""] {
+            assert!(wrong.contains(&format!("\"path\":{path}")), "{path} is not in {wrong}");
+        }
+        assert!(told(flat("shop", json!({"url": "https://p.example/"}))).contains("is missing"));
+        assert!(told(flat("shop", json!([]))).contains("must be an object"));
+    }
+
+    #[test]
+    fn no_header_takes_the_signing_keys_of_an_endpoint() {
+        let headers = json!({"x-key": {"secret": "webhook.other", "key": "current"}});
+        let body = json!({"name": "partner", "url": "https://p.example/", "headers": headers});
+        assert!(told(flat("shop", body)).contains("must not be a signing secret"));
+    }
+}

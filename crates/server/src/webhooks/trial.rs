@@ -1,0 +1,76 @@
+//! A test call of an endpoint: signed like any other, beside its lanes, without a number.
+
+use super::{not_found, subscription_of};
+use crate::api::{Api, TRIALS_MAX};
+use crate::extract::{Json, Path};
+use crate::namespace::Namespace;
+use crate::params::Params;
+use crate::problem::Problem;
+use axum::response::{IntoResponse, Response};
+use http::Uri;
+use klambda_core::event::{Attribute, Data, Event, Form, Value as Attr};
+use klambda_core::outcome::CallOutcome;
+use klambda_core::subscription::Document;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+pub const KIND: &str = "webhook.test";
+const SOURCE: &str = "/klambda/webhooks";
+
+pub async fn test(
+    api: Api,
+    namespace: Namespace,
+    uri: Uri,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
+    Params::none(&uri)?;
+    let _turn = api.turns.trials.try_acquire().map_err(|_| {
+        Problem::limit_reached(format!("{TRIALS_MAX} test calls are already running"))
+            .retry_after(Duration::from_secs(1))
+    })?;
+    let subscription = subscription_of(&namespace, &name);
+    let document = api.query(move |engine| engine.subscription_document(&subscription)).await?;
+    let is_endpoint = |document: &Document| document.spec.target.endpoint().is_some();
+    let document = document.filter(is_endpoint).ok_or_else(|| not_found(&name))?;
+    let now = api.clock.now();
+    let event = event(&name, &now.rfc3339())?;
+    let started = Instant::now();
+    let tried = api.connections.outgoing.try_endpoint(document, &event, now).await;
+    let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let mut shown = json!({ "endpoint": name, "type": KIND, "id": event.id, "durationMs": duration_ms });
+    match tried {
+        Ok(tried) => {
+            shown["succeeded"] = (200..300).contains(&tried.status).into();
+            shown["status"] = tried.status.into();
+            shown["body"] = String::from_utf8_lossy(&tried.body).into();
+        }
+        Err(outcome) => {
+            shown["succeeded"] = false.into();
+            shown["error"] = reason(outcome).into();
+        }
+    }
+    Ok(Json(shown).into_response())
+}
+
+fn event(endpoint: &str, time: &str) -> Result<Event, Problem> {
+    let random = crate::tokens::random()?;
+    let id: String = random.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let text = |name: &str, value: &str| Attribute { name: name.into(), value: Attr::String(value.into()) };
+    let data = json!({ "endpoint": endpoint, "message": "This is a test call." });
+    Ok(Event {
+        id,
+        source: SOURCE.to_owned(),
+        kind: KIND.to_owned(),
+        attributes: vec![text("datacontenttype", "application/json"), text("time", time)],
+        data: Some(Data { bytes: data.to_string().into_bytes().into(), form: Form::Json }),
+    })
+}
+
+fn reason(outcome: CallOutcome) -> String {
+    match outcome {
+        CallOutcome::Timeout => "the call timed out".to_owned(),
+        CallOutcome::Refused(why) | CallOutcome::Broken(why) | CallOutcome::Unusable(why) => why,
+        CallOutcome::NotReady { why, .. } => why,
+        other => format!("{other:?}"),
+    }
+}
