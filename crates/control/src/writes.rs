@@ -102,6 +102,7 @@ impl Control {
         if let Some(known) = self.get(&name) {
             return Err(exists(&known));
         }
+        self.check_addresses(&resource, None)?;
         let mut resource = resource;
         resource.status.applied_by = who();
         let began = Instant::now();
@@ -146,6 +147,7 @@ impl Control {
             return Err(exists(other));
         }
         let Written { mut resource, change } = write::apply(known, document, Form::Body(kind), self.birth())?;
+        self.check_addresses(&resource, known)?;
         sized(&mut resource, known)?;
         if change == Change::Created {
             let (control, namespace) = (self.clone(), name.namespace().to_owned());
@@ -233,6 +235,7 @@ impl Control {
             return Ok(Some(Applied { resource: resource.clone(), change }));
         }
         if matches!(change, Change::Created | Change::Spec) {
+            self.check_addresses(&resource, live.as_ref().map(|(resource, _)| &**resource))?;
             resource.status.applied_by = who();
         }
         let began = Instant::now();

@@ -35,6 +35,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::{Document, FunctionName};
 use klambda_crash::{Guard, Lock};
+use klambda_outbound as outbound;
 use own_headers::Rendered;
 use pool::Pool;
 use request::Request;
@@ -83,6 +84,7 @@ pub struct Client {
 struct Shared {
     options: Options,
     functions: Arc<dyn Functions>,
+    outbound: outbound::Guard,
     targets: Lock<Targets>,
 }
 
@@ -101,12 +103,16 @@ const FOREVER: Duration = Duration::from_secs(365 * 86_400);
 
 impl Client {
     pub fn new(options: Options) -> Client {
-        Client::with_functions(options, Arc::new(NoFunctions))
+        Client::with_functions(options, Arc::new(NoFunctions), outbound::Guard::off())
     }
 
-    /// A client that can also call functions.
-    pub fn with_functions(options: Options, functions: Arc<dyn Functions>) -> Client {
-        Client { shared: Arc::new(Shared { options, functions, targets: Lock::default() }) }
+    /// A client that can also call functions. The guard limits the addresses of other targets.
+    pub fn with_functions(
+        options: Options,
+        functions: Arc<dyn Functions>,
+        outbound: outbound::Guard,
+    ) -> Client {
+        Client { shared: Arc::new(Shared { options, functions, outbound, targets: Lock::default() }) }
     }
 
     /// Makes the call. Dropping the future closes the connection. The event's bytes are released when they are sent.
@@ -252,7 +258,8 @@ impl Shared {
         if let Some(prepared) = targets.prepared.get(&address) {
             return Ok(prepared.clone());
         }
-        let prepared = targets.prepare(document, self.options)?;
+        let reach = self.outbound.reach(&document.namespace);
+        let prepared = targets.prepare(document, reach, self.options)?;
         targets.prepared.insert(address, prepared.clone());
         if !targets.is_swept {
             targets.is_swept = true;
@@ -267,8 +274,13 @@ impl Shared {
 }
 
 impl Targets {
-    fn prepare(&mut self, document: &Arc<Document>, options: Options) -> Result<Arc<Prepared>, String> {
-        Prepared::new(document.clone(), |key| self.pool(key, options)).map(Arc::new)
+    fn prepare(
+        &mut self,
+        document: &Arc<Document>,
+        reach: outbound::Reach,
+        options: Options,
+    ) -> Result<Arc<Prepared>, String> {
+        Prepared::new(document.clone(), reach, |key| self.pool(key, options)).map(Arc::new)
     }
 
     fn pool(&mut self, key: pool::Key, options: Options) -> Result<Arc<Pool>, String> {

@@ -17,6 +17,7 @@ use klambda_core::event::Event;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::time::Millis;
 use klambda_crash::{Guard, Lock, Point};
+use klambda_outbound as outbound;
 use klambda_store::address::LogAddress;
 use klambda_store::chore::{Chore, Done};
 use klambda_store::disk::File;
@@ -255,16 +256,18 @@ impl Runner {
         clock: Clock,
         delivery_threads: usize,
     ) -> io::Result<(Runner, Handle)> {
-        Runner::with_functions(engine, client, clock, delivery_threads, Arc::new(NoFunctions))
+        let (functions, outbound) = (Arc::new(NoFunctions), outbound::Guard::off());
+        Runner::with_functions(engine, client, clock, delivery_threads, functions, outbound)
     }
 
-    /// The same, with functions as targets.
+    /// The same, with functions as targets, and with limits on the addresses of other targets.
     pub fn with_functions(
         engine: Engine,
         client: client::Options,
         clock: Clock,
         delivery_threads: usize,
         functions: Arc<dyn Functions>,
+        outbound: outbound::Guard,
     ) -> io::Result<(Runner, Handle)> {
         let inbox = Arc::new(Inbox::default());
         let handle = Handle { inbox: inbox.clone() };
@@ -275,7 +278,8 @@ impl Runner {
         let done = move |ticket, outcome| outcomes.push(Input::CallOutcome { ticket, outcome });
         let sends = inbox.clone();
         let sent = move |ticket| sends.push(Input::Sent(ticket));
-        let workers = Workers::start(delivery_threads, client, functions, Arc::new(done), Arc::new(sent))?;
+        let (done, sent) = (Arc::new(done), Arc::new(sent));
+        let workers = Workers::start(delivery_threads, client, functions, outbound, done, sent)?;
         let clock = clock.not_before(engine.now());
         let runner = Runner {
             engine,

@@ -11,6 +11,7 @@ use crate::functions::Functions;
 use bytes::Bytes;
 use klambda_core::outcome::CallOutcome;
 use klambda_crash::{Lock, Place, Point, contain_future};
+use klambda_outbound as outbound;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -73,12 +74,13 @@ impl Workers {
         threads: usize,
         client: client::Options,
         functions: Arc<dyn Functions>,
+        outbound: outbound::Guard,
         done: Done,
         sent: Sent,
     ) -> io::Result<Workers> {
         // Each side has its own connections, because a socket belongs to the runtime that opened it.
         let shared = || {
-            let client = Client::with_functions(client, functions.clone());
+            let client = Client::with_functions(client, functions.clone(), outbound.clone());
             Arc::new(Shared { client, idle: Lock::default(), done: done.clone(), sent: sent.clone() })
         };
         let (elsewhere, rounds) = mpsc::unbounded_channel();

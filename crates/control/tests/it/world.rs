@@ -9,6 +9,7 @@ use klambda_dispatch::{Config, Engine, Sender, client};
 use klambda_functions::plan;
 use klambda_functions::platform::Task;
 use klambda_functions::resource::{Phase, Resource, ResourceKind};
+use klambda_outbound::Guard;
 use klambda_store::faulty_disk::MemoryDisk;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -51,7 +52,8 @@ impl World {
         let control = Control::new(options, clock, memory.open());
         control.load(&engine).expect("functions are loaded");
         let functions = Arc::new(control.clone());
-        let runner = Runner::with_functions(engine, client::Options::default(), clock, 1, functions);
+        let runner =
+            Runner::with_functions(engine, client::Options::default(), clock, 1, functions, Guard::off());
         let (runner, handle) = runner.expect("threads");
         let running = tokio::spawn(runner.run());
         control.start(handle.clone()).await;

@@ -6,6 +6,7 @@ use http::Uri;
 use klambda_core::address::ReplicaAddress;
 use klambda_core::subscription::{Document, FunctionName, HeaderValue, Protocol, Target, UrlTarget};
 use klambda_crash::Lock;
+use klambda_outbound::Reach;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,7 @@ const USER_AGENT: &str = concat!("knative-lambda/", env!("CARGO_PKG_VERSION"));
 impl Prepared {
     pub fn new(
         document: Arc<Document>,
+        reach: Reach,
         pool: impl FnOnce(pool::Key) -> Result<Arc<Pool>, String>,
     ) -> Result<Prepared, String> {
         let target = &document.spec.target;
@@ -74,8 +76,8 @@ impl Prepared {
                 Way::Function(Replicas { function: function.clone(), pools: Lock::default() })
             }
             Target::Url(target) => match target.protocol {
-                Protocol::Http1 => Way::Http1(pool(pool_key(&uri, target)?)?),
-                Protocol::H2c => Way::H2c(pool(pool_key(&uri, target)?)?),
+                Protocol::Http1 => Way::Http1(pool(pool_key(&uri, target, reach)?)?),
+                Protocol::H2c => Way::H2c(pool(pool_key(&uri, target, reach)?)?),
             },
         };
         let headers = target.url().map_or(&[][..], |target| &target.headers);
@@ -102,7 +104,7 @@ impl Prepared {
     }
 }
 
-fn pool_key(uri: &Uri, target: &UrlTarget) -> Result<pool::Key, String> {
+fn pool_key(uri: &Uri, target: &UrlTarget, reach: Reach) -> Result<pool::Key, String> {
     let host = uri.host().filter(|host| !host.is_empty()).ok_or("target.url has no host")?;
     let https = uri.scheme_str() == Some("https");
     Ok(pool::Key {
@@ -115,6 +117,7 @@ fn pool_key(uri: &Uri, target: &UrlTarget) -> Result<pool::Key, String> {
         }),
         shared: target.protocol == Protocol::H2c,
         socket: None,
+        reach,
     })
 }
 

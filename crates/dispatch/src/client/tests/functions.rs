@@ -5,6 +5,7 @@ use super::super::{Client, Options};
 use crate::engine::Delivery;
 use crate::functions::{Acquired, Functions, Handling, Hold, Lease, Unavailable};
 use klambda_core::outcome::CallOutcome;
+use klambda_outbound::Guard;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -69,7 +70,7 @@ fn answer(head: &str, body: &str) -> Step {
 
 async fn call(options: Options, steps: Vec<Step>) -> CallOutcome {
     let server = Server::start(vec![steps]).await;
-    let client = Client::with_functions(options, Arc::new(replica(&server)));
+    let client = Client::with_functions(options, Arc::new(replica(&server)), Guard::off());
     client.call(&delivery(target("hello"))).await
 }
 
@@ -79,7 +80,7 @@ async fn a_replica_is_waited_for_held_and_called_again() {
     let server = Server::start(vec![vec![Step::Request, said(), Step::Request, said()]]).await;
     let replica = replica(&server);
     let (held, ended) = (replica.held.clone(), replica.ended.clone());
-    let client = Client::with_functions(Options::default(), Arc::new(replica));
+    let client = Client::with_functions(Options::default(), Arc::new(replica), Guard::off());
     for calls in 1..=2 {
         let outcome = client.call(&delivery(target("hello"))).await;
         assert!(matches!(outcome, CallOutcome::Status { code: 200, .. }), "{outcome:?}");
