@@ -186,9 +186,9 @@ pub struct Secrets {
 #[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
 pub struct Outbound {
     pub guard: Switch,
-    #[cfg_attr(test, serde(skip_serializing))]
+    #[cfg_attr(test, serde(serialize_with = "tests::count"))]
     pub allow: Vec<Allow>,
-    #[cfg_attr(test, serde(skip_serializing))]
+    #[cfg_attr(test, serde(serialize_with = "tests::count"))]
     pub ports: Vec<Ports>,
 }
 
@@ -393,6 +393,25 @@ mod tests {
     use super::*;
     use serde_json::Value;
     use std::collections::BTreeSet;
+
+    /// Only the names of settings are compared, not their values.
+    pub fn count<T, S: serde::Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(list.len() as u64)
+    }
+
+    #[test]
+    fn the_guard_is_off_only_on_loopback_without_tokens() {
+        let mut config = Config::default();
+        assert!(!config.guard(true).is_on());
+        assert!(config.guard(false).is_on(), "a token is required");
+        config.listen = "0.0.0.0:8080".parse().unwrap();
+        assert!(config.guard(true).is_on(), "others can connect");
+        config.outbound.guard = Switch::Off;
+        assert!(!config.guard(false).is_on());
+        config = Config::default();
+        config.outbound.guard = Switch::On;
+        assert!(config.guard(true).is_on());
+    }
 
     #[test]
     fn the_default_file_is_the_default() {
