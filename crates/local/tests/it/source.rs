@@ -267,7 +267,7 @@ fn guarded(allow: &[&str]) -> Limits {
 }
 
 /// Answers every request alike, and returns the hosts that were asked for.
-fn answering(answer: Vec<u8>) -> (u16, Arc<Mutex<Vec<String>>>) {
+fn recording(answer: Vec<u8>) -> (u16, Arc<Mutex<Vec<String>>>) {
     use std::io::Read;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -288,9 +288,9 @@ fn answering(answer: Vec<u8>) -> (u16, Arc<Mutex<Vec<String>>>) {
 
 #[tokio::test]
 async fn a_repository_is_fetched_from_the_address_that_was_checked() {
-    let (elsewhere, reached) = answering(http("404 Not Found", "", b""));
+    let (elsewhere, reached) = recording(http("404 Not Found", "", b""));
     let moved = format!("Location: http://127.0.0.1:{elsewhere}/repo/info/refs\r\n");
-    let (port, hosts) = answering(http("302 Found", &moved, b""));
+    let (port, hosts) = recording(http("302 Found", &moved, b""));
     let reason = async |url: &str, limits: &Limits| {
         fetch(git(&url.replace("PORT", &port.to_string()), "main", ""), limits).await.unwrap_err().reason()
     };
@@ -327,9 +327,9 @@ async fn a_repository_is_fetched_from_the_address_that_was_checked() {
 
 #[tokio::test]
 async fn a_bucket_is_read_from_the_address_that_was_checked() {
-    let (elsewhere, reached) = answering(http("404 Not Found", "", b""));
+    let (elsewhere, reached) = recording(http("404 Not Found", "", b""));
     let moved = format!("Location: http://127.0.0.1:{elsewhere}/b/k\r\n");
-    let (port, hosts) = answering(http("302 Found", &moved, b""));
+    let (port, hosts) = recording(http("302 Found", &moved, b""));
     let object = |host: &str| {
         let (bucket, key, endpoint) =
             ("bucket".into(), "k.zip".into(), Some(format!("http://{host}:{port}")));
