@@ -11,6 +11,7 @@ mod isolation;
 mod lifecycle;
 mod many;
 mod metrics;
+mod outbound;
 mod revisions;
 mod runtimes;
 mod secrets;
