@@ -179,7 +179,8 @@ impl Control {
                 (status, content_type, body, rest.map(Source::Replica))
             }
             Endpoint::Url(url) => {
-                let called = tokio::time::timeout(within, remote::send(url, call)).await;
+                let reach = self.options.outbound.reach(&resource.metadata.namespace);
+                let called = tokio::time::timeout(within, remote::send(&reach, url, call)).await;
                 let (status, content_type, body, rest) = called.map_err(|_| Error::Timeout(within))??;
                 (status, content_type, body, rest.map(Source::Url))
             }

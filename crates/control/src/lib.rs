@@ -15,6 +15,7 @@
 //!
 //! [platform]: klambda_functions::platform::Platform
 
+mod addresses;
 mod archive;
 mod commands;
 mod control;

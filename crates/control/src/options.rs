@@ -1,6 +1,7 @@
 //! Limits of the control plane and the URL of the server.
 
 use klambda_functions::plan;
+use klambda_outbound as outbound;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -14,6 +15,8 @@ pub struct Options {
     pub named_max: usize,
     /// Base URL of this server, used for URLs in statuses.
     pub url: String,
+    /// Limits the addresses that documents may name, and that functions at a URL may have.
+    pub outbound: outbound::Guard,
 }
 
 impl Default for Options {
@@ -24,6 +27,7 @@ impl Default for Options {
             start_timeout: Duration::from_secs(60),
             named_max: 100,
             url: String::new(),
+            outbound: outbound::Guard::off(),
         }
     }
 }

@@ -3,31 +3,27 @@
 use crate::invoke::{ANSWER_BYTES_MAX, Error};
 use http::header::CONTENT_TYPE;
 use klambda_dispatch::client::Call;
-use std::sync::OnceLock;
+use klambda_outbound::client::forbidden;
+use klambda_outbound::{Forbidden, Reach};
+use reqwest::Method;
+use std::time::Duration;
 
 /// How much of a long response is held in memory at a time.
 const PART_BYTES: usize = 64 << 10;
-
-/// One client for all calls, so that connections are reused.
-fn client() -> Result<&'static reqwest::Client, Error> {
-    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
-    if let Some(client) = CLIENT.get() {
-        return Ok(client);
-    }
-    // The client uses the crypto provider of the process. An error means that the same provider is already installed.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let built = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build();
-    let client =
-        built.map_err(|error| Error::Broken(format!("could not create the HTTP client: {error}")))?;
-    Ok(CLIENT.get_or_init(|| client))
-}
+/// The name of the URL may get another address.
+const FORBIDDEN_RETRY: Duration = Duration::from_secs(30);
 
 /// Status, content type, body, and the rest if the body holds only the beginning of a long response.
 type Answered = (u16, Option<String>, Vec<u8>, Option<Rest>);
 
-pub async fn send(url: &str, call: Call) -> Result<Answered, Error> {
-    let broken = |error: reqwest::Error| Error::Broken(format!("{url} did not respond: {error}"));
-    let mut request = client()?.post(url);
+pub async fn send(reach: &Reach, url: &str, call: Call) -> Result<Answered, Error> {
+    let refused = |why: &Forbidden| Error::Unavailable { why: why.to_string(), retry_after: FORBIDDEN_RETRY };
+    let broken = |error: reqwest::Error| match forbidden(&error) {
+        Some(why) => refused(why),
+        None => Error::Broken(format!("{url} did not respond: {error}")),
+    };
+    let mut request =
+        reach.client().map_err(broken)?.request(Method::POST, url).map_err(|why| refused(&why))?;
     for line in call.headers.split(|byte| *byte == b'\n') {
         if let Some(colon) = line.iter().position(|byte| *byte == b':') {
             request = request.header(&line[..colon], line[colon + 1..].trim_ascii());

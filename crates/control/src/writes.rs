@@ -102,6 +102,7 @@ impl Control {
         if let Some(known) = self.get(&name) {
             return Err(exists(&known));
         }
+        self.check_addresses(&resource, None)?;
         let mut resource = resource;
         resource.status.applied_by = who();
         let began = Instant::now();
@@ -147,6 +148,7 @@ impl Control {
         }
         let written = write::apply(known, document, Form::Body(kind), self.birth())?;
         let Written { mut resource, change } = self.look_into_folder(written).await;
+        self.check_addresses(&resource, known)?;
         sized(&mut resource, known)?;
         if change == Change::Created {
             let (control, namespace) = (self.clone(), name.namespace().to_owned());
@@ -234,6 +236,7 @@ impl Control {
             return Ok(Some(Applied { resource: resource.clone(), change }));
         }
         if matches!(change, Change::Created | Change::Spec) {
+            self.check_addresses(&resource, live.as_ref().map(|(resource, _)| &**resource))?;
             resource.status.applied_by = who();
         }
         let began = Instant::now();

@@ -34,7 +34,7 @@ pub enum CallOutcome {
     },
     /// A handler inside this process rejected the event as invalid.
     Invalid(String),
-    /// The function has no replica to call. This does not count as an attempt.
+    /// The function has no replica to call, or the target may not be called. This does not count as an attempt.
     NotReady {
         why: String,
         retry_after_ms: u64,

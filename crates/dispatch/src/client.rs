@@ -37,6 +37,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::{Document, FunctionName};
 use klambda_crash::{Guard, Lock};
+use klambda_outbound as outbound;
 use own_headers::Rendered;
 use pool::Pool;
 use request::Request;
@@ -89,17 +90,23 @@ struct Shared {
     targets: Lock<Targets>,
 }
 
-/// What the client needs to call functions and webhook endpoints.
+/// What the client needs to call functions and webhook endpoints, and what it may call.
 #[derive(Clone)]
 pub struct Providers {
     pub functions: Arc<dyn Functions>,
     pub secrets: Arc<dyn Secrets>,
+    /// Limits the addresses of targets that users choose.
+    pub outbound: outbound::Guard,
 }
 
-/// Provides nothing: only URLs can be called.
+/// Provides nothing: only URLs can be called, without limits.
 impl Default for Providers {
     fn default() -> Providers {
-        Providers { functions: Arc::new(NoFunctions), secrets: Arc::new(NoSecrets) }
+        Providers {
+            functions: Arc::new(NoFunctions),
+            secrets: Arc::new(NoSecrets),
+            outbound: outbound::Guard::off(),
+        }
     }
 }
 
@@ -301,7 +308,8 @@ impl Shared {
         if let Some(prepared) = targets.prepared.get(&address) {
             return Ok(prepared.clone());
         }
-        let prepared = targets.prepare(document, self.options)?;
+        let reach = self.providers.outbound.reach(&document.namespace);
+        let prepared = targets.prepare(document, reach, self.options)?;
         targets.prepared.insert(address, prepared.clone());
         if !targets.is_swept {
             targets.is_swept = true;
@@ -316,8 +324,13 @@ impl Shared {
 }
 
 impl Targets {
-    fn prepare(&mut self, document: &Arc<Document>, options: Options) -> Result<Arc<Prepared>, String> {
-        Prepared::new(document.clone(), |key| self.pool(key, options)).map(Arc::new)
+    fn prepare(
+        &mut self,
+        document: &Arc<Document>,
+        reach: outbound::Reach,
+        options: Options,
+    ) -> Result<Arc<Prepared>, String> {
+        Prepared::new(document.clone(), reach, |key| self.pool(key, options)).map(Arc::new)
     }
 
     fn pool(&mut self, key: pool::Key, options: Options) -> Result<Arc<Pool>, String> {

@@ -57,6 +57,7 @@ reasons! {
     SourceRefused false "Set credentials that can read the source in the secret of secretRef. If the credentials are right, change their access rights and run `klambda rebuild`",
     SourceUnsafe false "Remove the file named in the message, then run `klambda rebuild`. A source may contain files, folders, and links that stay inside it",
     SourceUnreachable true "Check the address and the network, then run `klambda rebuild`",
+    AddressForbidden false "Use another address. Or ask an operator to allow this one in outbound.allow, and run `klambda rebuild`",
     SourceTimeout true "Make the source smaller, or raise the fetch timeout in the configuration, then run `klambda rebuild`",
     ToolMissing false "Install the missing tool on the server, then run `klambda rebuild`",
     SecretNotFound false "The function continues automatically when the key exists",

@@ -6,14 +6,12 @@
 //! - [`fleet`] keeps functions, their versions and replicas, gives replicas to callers, and scales from and to zero.
 //! - [`platform`] connects these and the builds to the control plane.
 //! - [`container`] runs images with the container engine of this machine, if there is one.
-//! - [`outgoing`] is the HTTP client for requests of the server to other machines.
 //! - [`child`] is the helper program between the server and a function, which ties their lifetimes together.
 
 pub mod child;
 pub mod container;
 pub mod fleet;
 pub mod logs;
-pub mod outgoing;
 pub mod platform;
 pub mod process;
 pub mod source;

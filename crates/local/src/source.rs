@@ -3,6 +3,7 @@
 //! All input is untrusted: an archive may name paths outside its folder, link out of it, or unpack to more than fits on the
 //! disk; a repository may do the same. A rejected source leaves nothing behind.
 
+use klambda_outbound::{Forbidden, Reach};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -115,6 +116,8 @@ pub struct Limits {
     pub time: Duration,
     /// The allowed schemes of git URLs.
     pub git_schemes: Vec<String>,
+    /// The addresses that a source may be fetched from.
+    pub reach: Reach,
 }
 
 impl Default for Limits {
@@ -126,6 +129,7 @@ impl Default for Limits {
             ratio: 200,
             time: Duration::from_secs(120),
             git_schemes: ["https", "http", "ssh", "git"].map(String::from).to_vec(),
+            reach: Reach::ANYWHERE,
         }
     }
 }
@@ -157,6 +161,8 @@ pub enum Error {
     Timeout(Duration),
     #[error("invalid source: {0}")]
     BadReference(String),
+    #[error("the source must not be fetched from there: {0}")]
+    Forbidden(#[from] Forbidden),
     #[error("could not reach the source: {0}")]
     Unreachable(String),
     #[error("{0} is not installed on the server; install it to fetch this source")]
@@ -177,6 +183,7 @@ impl Error {
             Error::BadArchive(_) => "BadArchive",
             Error::Timeout(_) => "Timeout",
             Error::BadReference(_) => "BadReference",
+            Error::Forbidden(_) => "Forbidden",
             Error::Unreachable(_) => "Unreachable",
             Error::ToolMissing(_) => "ToolMissing",
             Error::Io(_) => "Io",

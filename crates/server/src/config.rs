@@ -10,6 +10,7 @@ pub use klambda_core::kinds::Strategy;
 pub use settings::names;
 pub use sources::{Error, Overrides, yaml_fault};
 
+use klambda_outbound::{self as outbound, Allow, Ports};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -39,6 +40,7 @@ pub struct Config {
     pub delivery: Delivery,
     pub functions: Functions,
     pub secrets: Secrets,
+    pub outbound: Outbound,
     pub replay: Replay,
 }
 
@@ -181,6 +183,27 @@ pub struct Secrets {
     pub key_file: Option<PathBuf>,
 }
 
+/// Limits on the addresses that users make the server call.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Outbound {
+    pub guard: Switch,
+    #[cfg_attr(test, serde(serialize_with = "tests::count"))]
+    pub allow: Vec<Allow>,
+    #[cfg_attr(test, serde(serialize_with = "tests::count"))]
+    pub ports: Vec<Ports>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub enum Switch {
+    /// Off on loopback without tokens, and on otherwise.
+    #[default]
+    Auto,
+    On,
+    Off,
+}
+
 /// The required isolation between the server and the code of functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
@@ -229,6 +252,17 @@ pub enum Exposure {
 }
 
 impl Config {
+    /// The guard of calls to addresses that users choose. `is_open`: no token is required.
+    pub fn guard(&self, is_open: bool) -> outbound::Guard {
+        let is_private = is_open && self.listen.ip().to_canonical().is_loopback();
+        let Outbound { guard, allow, ports } = self.outbound.clone();
+        match guard {
+            Switch::Off => outbound::Guard::off(),
+            Switch::Auto if is_private => outbound::Guard::off(),
+            Switch::Auto | Switch::On => outbound::Guard::on(outbound::Settings { allow, ports }),
+        }
+    }
+
     /// Checks whether it is safe to listen on the configured address. `Ok` may contain a warning for the user.
     pub fn exposure(&self) -> Result<Option<String>, Exposure> {
         if self.listen.ip().to_canonical().is_loopback() {
@@ -273,6 +307,7 @@ impl Default for Config {
             delivery: Delivery::default(),
             functions: Functions::default(),
             secrets: Secrets::default(),
+            outbound: Outbound::default(),
             replay: Replay { strategies: settings::default_strategies() },
         }
     }
@@ -362,6 +397,25 @@ mod tests {
     use super::*;
     use serde_json::Value;
     use std::collections::BTreeSet;
+
+    /// Only the names of settings are compared, not their values.
+    pub fn count<T, S: serde::Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(list.len() as u64)
+    }
+
+    #[test]
+    fn the_guard_is_off_only_on_loopback_without_tokens() {
+        let mut config = Config::default();
+        assert!(!config.guard(true).is_on());
+        assert!(config.guard(false).is_on(), "a token is required");
+        config.listen = "0.0.0.0:8080".parse().unwrap();
+        assert!(config.guard(true).is_on(), "others can connect");
+        config.outbound.guard = Switch::Off;
+        assert!(!config.guard(false).is_on());
+        config = Config::default();
+        config.outbound.guard = Switch::On;
+        assert!(config.guard(true).is_on());
+    }
 
     #[test]
     fn the_default_file_is_the_default() {

@@ -35,10 +35,19 @@ pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
     storing(&mut text, &sample);
     connections(&mut text, &api.connections.stats);
     held(&mut text, &api.connections.held, &sample);
+    outbound(&mut text, &api);
     functions::functions(&mut text, &api);
     panics(&mut text);
     process(&mut text);
     Ok(([(header::CONTENT_TYPE, format.content_type())], text.finish()).into_response())
+}
+
+fn outbound(text: &mut Text, api: &Api) {
+    let name = "klambda_outbound_refused_total";
+    text.counter(name, "Connections that the outbound guard refused, by the rule that forbids the address.");
+    for (rule, count) in api.control.outbound().refused() {
+        text.sample(name, &[("rule", rule.name())], count);
+    }
 }
 
 /// Only a limited number of functions have labels of their own. The others are left out.

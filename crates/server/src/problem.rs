@@ -97,13 +97,13 @@ kinds! {
     foreign_host MISDIRECTED_REQUEST "foreign-host" "Foreign host"
         "`Host` is not a name of this server; `--allow-host` adds names.";
     invalid_subscription UNPROCESSABLE_ENTITY "invalid-subscription" "Invalid subscription"
-        "The document is not a valid subscription; `faults` lists each invalid field.";
+        "The document is not a valid subscription; `faults` lists each invalid field. A target that the outbound guard forbids is one of them (`outbound.allow`).";
     invalid_endpoint UNPROCESSABLE_ENTITY "invalid-endpoint" "Invalid webhook endpoint"
         "The document is not a valid webhook endpoint; `faults` lists each invalid field.";
     invalid_selector UNPROCESSABLE_ENTITY "invalid-selector" "Invalid selector"
         "The selector or the options of a replay or purge are invalid; `faults` lists each invalid field.";
     invalid_function UNPROCESSABLE_ENTITY "invalid-function" "Invalid function"
-        "The document is not a valid function or agent; `faults` lists each invalid field.";
+        "The document is not a valid function or agent; `faults` lists each invalid field. A source at a forbidden address is one of them (`outbound.allow`).";
     invalid_body UNPROCESSABLE_ENTITY "invalid-body" "Invalid body"
         "The body has invalid members for this action; `faults` lists each.";
     immutable UNPROCESSABLE_ENTITY "immutable" "Immutable field"

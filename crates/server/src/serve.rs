@@ -20,6 +20,7 @@ use klambda_dispatch::workers::EVENT_INTERVAL;
 use klambda_dispatch::{Engine, Failure};
 use klambda_functions::plan;
 use klambda_local::{logs, platform};
+use klambda_outbound as outbound;
 use klambda_store::real_disk::{self, RealDisk};
 use klambda_store::{log, recovery};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -180,17 +181,20 @@ impl Server {
         let history = History::new(engine.reader());
         let clock = clock.not_before(engine.now());
         vault.load(&engine).inspect_err(|_| shutdown.cut())?;
-        let machine = machine_options(&config, Arc::clone(&vault));
-        let control = Control::new(control_options(&config, &url), clock, platform::open(machine));
-        control.load(&engine).inspect_err(|_| shutdown.cut())?;
         let loaded = access.load(&engine, clock, config.limits.tokens);
         let lacks_mark = loaded.inspect_err(|_| shutdown.cut())?;
+        let outbound = config.guard(access.is_open());
+        let machine = machine_options(&config, Arc::clone(&vault), outbound.clone());
+        let control_options = control_options(&config, &url, outbound.clone());
+        let control = Control::new(control_options, clock, platform::open(machine));
+        control.load(&engine).inspect_err(|_| shutdown.cut())?;
         warn_of_developers(&access, &config);
         if !access.is_open() {
             control.close();
         }
         let (client, deliveries) = (client_options(&config), threads(&config).deliveries);
-        let providers = client::Providers { functions: Arc::new(control.clone()), secrets: vault.clone() };
+        let providers =
+            client::Providers { functions: Arc::new(control.clone()), secrets: vault.clone(), outbound };
         let outgoing = client::Client::with_providers(client, providers.clone());
         let (runner, handle) = Runner::with_providers(engine, client, clock, deliveries, providers)?;
         let running = tokio::spawn(runner.run());
@@ -387,7 +391,7 @@ fn client_options(config: &Config) -> client::Options {
 /// Works even if the file was replaced since the start.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-fn machine_options(config: &Config, vault: Arc<Vault>) -> platform::Options {
+fn machine_options(config: &Config, vault: Arc<Vault>, outbound: outbound::Guard) -> platform::Options {
     let helper = vec![OWN_PROGRAM.into(), "child".into()];
     // Builds and functions have other working directories, so a relative path would be wrong there.
     let data = std::path::absolute(&config.data).unwrap_or_else(|_| config.data.clone());
@@ -401,12 +405,13 @@ fn machine_options(config: &Config, vault: Arc<Vault>) -> platform::Options {
     options.start_timeout = functions.start_timeout;
     options.drain = functions.drain;
     options.fetch.time = functions.fetch_timeout;
+    options.outbound = outbound;
     options.cache = platform::cache::Limits { bytes: functions.cache_bytes, age: functions.cache_age };
     options.logs = logs::Limits { bytes: functions.log_bytes, age: functions.log_age };
     options
 }
 
-fn control_options(config: &Config, url: &str) -> Options {
+fn control_options(config: &Config, url: &str, outbound: outbound::Guard) -> Options {
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let functions = &config.functions;
     let limits = plan::Limits {
@@ -424,6 +429,7 @@ fn control_options(config: &Config, url: &str) -> Options {
         start_timeout: functions.start_timeout,
         named_max: config.limits.metric_functions,
         url: url.to_owned(),
+        outbound,
     }
 }
 

@@ -113,6 +113,7 @@ pub async fn put(
     // An unchanged target makes the server read nothing new and send it nowhere else.
     if before.is_none_or(|before| before.spec.target != document.spec.target) {
         may_be_read(&api, &who, &document)?;
+        may_be_called(&api, &document)?;
     }
     let missing = missing(&api, Some(document.clone())).await?;
     let only_new = headers.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == b"*");
@@ -172,6 +173,13 @@ fn may_be_read(api: &Api, who: &Who, document: &Document) -> Result<(), Problem>
         Some(what) => may_read_files(who, &what),
         None => Ok(()),
     }
+}
+
+/// Refuses a target that is certainly forbidden. A name is checked again at every connection.
+fn may_be_called(api: &Api, document: &Document) -> Result<(), Problem> {
+    let Target::Url(target) = &document.spec.target else { return Ok(()) };
+    let checked = api.control.outbound().reach(&document.namespace).check_url(&target.url);
+    checked.map_err(|why| invalid(vec![Fault::new("spec.target.url", why.to_string())]))
 }
 
 fn is_inside(path: &std::path::Path, folder: &std::path::Path) -> bool {

@@ -12,6 +12,7 @@ mod lifecycle;
 mod logs;
 mod many;
 mod metrics;
+mod outbound;
 mod revisions;
 mod runtimes;
 mod secrets;

@@ -2,19 +2,27 @@
 
 use klambda_core::address::path_of;
 use klambda_core::outcome::CallOutcome;
+use klambda_outbound::{Error, Reach};
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
+
+/// How long a subscription waits if its target is forbidden. The name of the target may get another address.
+const FORBIDDEN_RETRY_MS: u64 = 30_000;
 
 /// Tries the host's addresses in turn, each with a share of the time, so that an address that drops packets does not
 /// block the others.
-pub async fn dial(host: &str, port: u16, within: Duration) -> Result<TcpStream, CallOutcome> {
+pub async fn dial(reach: &Reach, host: &str, port: u16, within: Duration) -> Result<TcpStream, CallOutcome> {
     let unreachable = |why: &dyn std::fmt::Display| CallOutcome::Refused(format!("{host}:{port}: {why}"));
     let no_time = || unreachable(&format_args!("no connection within {} ms", within.as_millis()));
-    let found = timeout(within, lookup_host((host, port))).await.map_err(|_| no_time())?;
-    let addresses: Vec<SocketAddr> = found.map_err(|error| unreachable(&error))?.collect();
+    let found = timeout(within, reach.resolve(host, port)).await.map_err(|_| no_time())?;
+    let addresses = found.map_err(|error| match error {
+        Error::Forbidden(why) => {
+            CallOutcome::NotReady { why: why.to_string(), retry_after_ms: FORBIDDEN_RETRY_MS }
+        }
+        Error::Lookup(error) => unreachable(&error),
+    })?;
     let share = within / u32::try_from(addresses.len()).unwrap_or(1).max(1);
     let mut last = unreachable(&"the host name has no address");
     for address in addresses {

@@ -10,6 +10,7 @@ use super::tls::Tls;
 use klambda_core::address::ReplicaAddress;
 use klambda_core::outcome::CallOutcome;
 use klambda_crash::{Guard, Lock};
+use klambda_outbound::Reach;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -27,6 +28,8 @@ pub struct Key {
     pub socket: Option<Arc<str>>,
     /// The webhook endpoint that has connections of its own.
     pub owner: Option<String>,
+    /// What a new connection may reach. A namespace must not use a connection that it may not open.
+    pub reach: Reach,
 }
 
 impl Key {
@@ -35,7 +38,7 @@ impl Key {
             ReplicaAddress::Tcp(address) => (address.ip().to_string(), address.port(), None),
             ReplicaAddress::Local(name) => (String::new(), 0, Some(name.clone())),
         };
-        Key { host, port, tls: None, shared: false, socket, owner: None }
+        Key { host, port, tls: None, shared: false, socket, owner: None, reach: Reach::ANYWHERE }
     }
 }
 
@@ -101,7 +104,7 @@ impl Pool {
                 let stream = dial_local(name, self.connect_timeout()).await?;
                 return Ok(Connection::new(Stream::Local(stream), 0, deadline));
             }
-            let stream = dial(&self.key.host, self.key.port, self.connect_timeout()).await?;
+            let stream = self.dial().await?;
             let Some(tls) = &self.tls else { return Ok(Connection::new(Stream::Plain(stream), 0, deadline)) };
             let (connector, generation) = tls.connector().map_err(CallOutcome::Unusable)?;
             let stream = connector.connect(tls.server(), stream).await;
@@ -118,7 +121,7 @@ impl Pool {
     }
 
     pub async fn dial(&self) -> Result<tokio::net::TcpStream, CallOutcome> {
-        dial(&self.key.host, self.key.port, self.connect_timeout()).await
+        dial(&self.key.reach, &self.key.host, self.key.port, self.connect_timeout()).await
     }
 
     /// Closes connections that are too old, closed by the peer, or opened with outdated certificates.

@@ -7,6 +7,7 @@ use http::Uri;
 use klambda_core::address::ReplicaAddress;
 use klambda_core::subscription::{Document, FunctionName, HeaderValue, Protocol, Target, Tls};
 use klambda_crash::Lock;
+use klambda_outbound::Reach;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +69,7 @@ const USER_AGENT: &str = concat!("knative-lambda/", env!("CARGO_PKG_VERSION"));
 impl Prepared {
     pub fn new(
         document: Arc<Document>,
+        reach: Reach,
         pool: impl FnOnce(pool::Key) -> Result<Arc<Pool>, String>,
     ) -> Result<Prepared, String> {
         let target = &document.spec.target;
@@ -78,11 +80,14 @@ impl Prepared {
             }
             Target::Endpoint(_) => {
                 let owner = Some(document.full_name().into_owned());
-                Way::Http1(pool(pool::Key { owner, ..pool_key(&uri, Protocol::Http1, &Tls::default())? })?)
+                Way::Http1(pool(pool::Key {
+                    owner,
+                    ..pool_key(&uri, Protocol::Http1, &Tls::default(), reach)?
+                })?)
             }
             Target::Url(target) => match target.protocol {
-                Protocol::Http1 => Way::Http1(pool(pool_key(&uri, target.protocol, &target.tls)?)?),
-                Protocol::H2c => Way::H2c(pool(pool_key(&uri, target.protocol, &target.tls)?)?),
+                Protocol::Http1 => Way::Http1(pool(pool_key(&uri, target.protocol, &target.tls, reach)?)?),
+                Protocol::H2c => Way::H2c(pool(pool_key(&uri, target.protocol, &target.tls, reach)?)?),
             },
         };
         let headers = target.url().map_or(&[][..], |target| &target.headers);
@@ -110,7 +115,7 @@ impl Prepared {
     }
 }
 
-fn pool_key(uri: &Uri, protocol: Protocol, tls: &Tls) -> Result<pool::Key, String> {
+fn pool_key(uri: &Uri, protocol: Protocol, tls: &Tls, reach: Reach) -> Result<pool::Key, String> {
     let host = uri.host().filter(|host| !host.is_empty()).ok_or("target.url has no host")?;
     let https = uri.scheme_str() == Some("https");
     Ok(pool::Key {
@@ -124,6 +129,7 @@ fn pool_key(uri: &Uri, protocol: Protocol, tls: &Tls) -> Result<pool::Key, Strin
         shared: protocol == Protocol::H2c,
         socket: None,
         owner: None,
+        reach,
     })
 }
 

@@ -1,5 +1,6 @@
 mod caller;
 mod functions;
+mod guard;
 mod http1;
 mod http2;
 mod https;

@@ -3,9 +3,10 @@
 
 use super::Machine;
 use crate::fleet::Run;
-use crate::outgoing::{cause, client};
 use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::name::Name;
+use klambda_outbound::Reach;
+use klambda_outbound::client::{cause, forbidden};
 use reqwest::Method;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,10 +21,11 @@ impl Machine {
     /// Checks until the URL responds, or until this version is no longer wanted.
     pub(super) async fn ask(self, name: Name, version: Arc<str>, url: Arc<str>) {
         let until = Instant::now() + self.options.start_timeout;
+        let reach = self.options.outbound.reach(name.namespace());
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let within = if left.is_zero() { ANSWER_WITHIN } else { left.min(ANSWER_WITHIN) };
-            let answered = answers(&url, within).await;
+            let answered = answers(&reach, &url, within).await;
             let again = if Instant::now() < until { AGAIN } else { AGAIN_FAILED };
             if self.note_answer(&name, &version, &url, answered, again == AGAIN_FAILED) {
                 return;
@@ -38,7 +40,7 @@ impl Machine {
         name: &Name,
         version: &Arc<str>,
         url: &Arc<str>,
-        answered: Result<(), String>,
+        answered: Result<(), Failure>,
         is_late: bool,
     ) -> bool {
         let mut functions = self.lock();
@@ -54,9 +56,7 @@ impl Machine {
                 deployed.asking = false;
                 self.tell_fleet(name, deployed);
             }
-            Err(why) if is_late && deployed.run.is_ok() => {
-                deployed.run = Err(Failure::new(Reason::UrlUnreachable, why));
-            }
+            Err(failure) if is_late && deployed.run.is_ok() => deployed.run = Err(failure),
             Err(_) => return false,
         }
         drop(functions);
@@ -66,8 +66,13 @@ impl Machine {
 }
 
 /// Whether the URL responds, with any status. Sends the OPTIONS request that receivers of CloudEvents expect first.
-async fn answers(url: &str, within: Duration) -> Result<(), String> {
-    let client = client()?;
-    let asked = client.request(Method::OPTIONS, url).timeout(within).send().await;
-    asked.map(drop).map_err(|error| format!("{url} does not respond: {}", cause(&error)))
+async fn answers(reach: &Reach, url: &str, within: Duration) -> Result<(), Failure> {
+    let refused = |why: &dyn std::fmt::Display| Failure::new(Reason::AddressForbidden, why.to_string());
+    let silent = |why: String| Failure::new(Reason::UrlUnreachable, format!("{url} does not respond: {why}"));
+    let client = reach.client().map_err(|error| silent(error.to_string()))?;
+    let request = client.request(Method::OPTIONS, url).map_err(|forbidden| refused(&forbidden))?;
+    request.timeout(within).send().await.map(drop).map_err(|error| match forbidden(&error) {
+        Some(forbidden) => refused(forbidden),
+        None => silent(cause(&error)),
+    })
 }

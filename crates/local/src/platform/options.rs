@@ -2,6 +2,7 @@
 
 use super::cache;
 use crate::{logs, source};
+use klambda_outbound as outbound;
 use klambda_secrets::Reader;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -27,6 +28,8 @@ pub struct Options {
     /// Time limit for open calls when their replica is stopped.
     pub drain: Duration,
     pub fetch: source::Limits,
+    /// Limits the addresses of sources, and of functions that run at a URL.
+    pub outbound: outbound::Guard,
     /// Limits of the shared build cache.
     pub cache: cache::Limits,
     /// Limits of the log of each function.
@@ -46,6 +49,7 @@ impl Options {
             start_timeout: Duration::from_secs(60),
             drain: Duration::from_secs(30),
             fetch: source::Limits::default(),
+            outbound: outbound::Guard::off(),
             cache: cache::Limits { bytes: 10 << 30, age: Duration::from_secs(30 * 86_400) },
             logs: logs::Limits::default(),
         }

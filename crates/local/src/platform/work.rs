@@ -217,11 +217,11 @@ impl Machine {
         self.may_run_code()?;
         let source = self.source_of(resource).await?;
         let _slot = self.slots.take(told).await.ok_or_else(|| broken("the server is shutting down"))?;
-        self.fetch_and_hash(&source).await
+        self.fetch_and_hash(&resource.metadata.namespace, &source).await
     }
 
-    async fn fetch_and_hash(&self, source: &Source) -> Result<Fetched, Failure> {
-        let (folder, revision) = self.fetch_into(source).await?;
+    async fn fetch_and_hash(&self, namespace: &str, source: &Source) -> Result<Fetched, Failure> {
+        let (folder, revision) = self.fetch_into(namespace, source).await?;
         let commit = revision.filter(|_| matches!(source, Source::Git(_)));
         let code = folder.path().join(CODE);
         let hashed = tokio::task::spawn_blocking(move || hash_folder(&code)).await;
@@ -234,7 +234,7 @@ impl Machine {
         self.may_run_code()?;
         let source = self.source_of(resource).await?;
         let _alone = self.looking.lock().await;
-        Ok(self.fetch_and_hash(&source).await?.digest)
+        Ok(self.fetch_and_hash(&resource.metadata.namespace, &source).await?.digest)
     }
 
     /// Reads the secrets that it names, on a thread that may block.
@@ -245,9 +245,15 @@ impl Machine {
     }
 
     /// The folder, and the revision of the source: a commit or an ETag.
-    async fn fetch_into(&self, source: &Source) -> Result<(TempDir, Option<String>), Failure> {
+    async fn fetch_into(
+        &self,
+        namespace: &str,
+        source: &Source,
+    ) -> Result<(TempDir, Option<String>), Failure> {
         let folder = tempfile::tempdir_in(self.options.folder.join("sources")).map_err(broken)?;
-        let fetched = source::fetch(source, &folder.path().join(CODE), &self.options.fetch).await;
+        let reach = self.options.outbound.reach(namespace);
+        let limits = source::Limits { reach, ..self.options.fetch.clone() };
+        let fetched = source::fetch(source, &folder.path().join(CODE), &limits).await;
         fetched.map(|fetched| (folder, fetched.revision)).map_err(|error| not_fetched(&error, source))
     }
 
@@ -268,7 +274,7 @@ impl Machine {
             Some(folder) => folder,
             None => {
                 let source = self.source_of(resource).await?;
-                Arc::new(self.fetch_into(&source).await?.0)
+                Arc::new(self.fetch_into(&resource.metadata.namespace, &source).await?.0)
             }
         };
         let inline = resource.spec.source.as_ref().and_then(|source| source.inline.as_ref());
@@ -329,6 +335,7 @@ fn not_fetched(error: &source::Error, source: &Source) -> Failure {
         source::Error::UnsafeArchive(_) | source::Error::BadArchive(_) => Reason::ArchiveRefused,
         source::Error::Timeout(_) => Reason::SourceTimeout,
         source::Error::Unreachable(_) => Reason::SourceUnreachable,
+        source::Error::Forbidden(_) => Reason::AddressForbidden,
         source::Error::ToolMissing(_) => Reason::ToolMissing,
         source::Error::Io(_) => Reason::PlatformError,
     };

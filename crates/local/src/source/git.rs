@@ -5,14 +5,16 @@
 
 use super::budget::{Budget, plain_path};
 use super::{Credentials, Error, Fetch, Fetched, Git, Limits};
+use pin::Pin;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 mod git_url;
+mod pin;
 
 /// How often to check the size of a transfer.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
@@ -20,11 +22,13 @@ const WATCH_EVERY: Duration = Duration::from_millis(200);
 pub async fn clone(git: &Git, fetch: &Fetch<'_>) -> Result<Fetched, Error> {
     let limits = fetch.limits;
     let address = git_url::check(git, limits)?;
+    let pin = Pin::of(&address, &limits.reach).await?;
     let inside = plain_path(Path::new(&git.path)).map_err(|_| {
         Error::BadReference(format!("path {:?} is not a folder inside the repository", git.path))
     })?;
     let beside = TempDir::new_in(fetch.beside())?;
-    let repository = Repository { folder: beside, git, address, limits };
+    let repository = Repository { folder: beside, git, address, pin, limits };
+    repository.check_version().await?;
     repository.run(&["init", "--quiet", "--template="]).await?;
     repository.fetch().await?;
     let commit = repository.run(&["rev-parse", "--verify", "FETCH_HEAD^{commit}"]).await?;
@@ -38,6 +42,7 @@ struct Repository<'a> {
     folder: TempDir,
     git: &'a Git,
     address: git_url::GitUrl,
+    pin: Pin,
     limits: &'a Limits,
 }
 
@@ -47,7 +52,7 @@ impl Repository<'_> {
         let shallow = ["fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules"];
         let mut command = self.command(&shallow)?;
         let child = spawn(command.args(["--", &self.git.url, reference]))?;
-        let output = child.wait_with_output();
+        let output = output_of(child);
         tokio::pin!(output);
         loop {
             tokio::select! {
@@ -101,7 +106,7 @@ impl Repository<'_> {
     }
 
     async fn run(&self, arguments: &[&str]) -> Result<String, Error> {
-        let output = spawn(&mut self.command(arguments)?)?.wait_with_output().await?;
+        let output = output_of(spawn(&mut self.command(arguments)?)?).await?;
         self.succeeded(output)
     }
 
@@ -120,7 +125,11 @@ impl Repository<'_> {
             "fetch.unpackLimit=1",
             "-c",
             "transfer.unpackLimit=1",
+            // A redirect could lead to an address that was not checked.
+            "-c",
+            "http.followRedirects=false",
         ]);
+        command.args(self.pin.config());
         command.args(arguments).env_clear().envs(passed_on());
         command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
         command.env("GIT_TERMINAL_PROMPT", "0").env("GIT_ASKPASS", "true").env("SSH_ASKPASS", "true");
@@ -136,8 +145,17 @@ impl Repository<'_> {
             }
             _ => {}
         }
+        ssh.push_str(&self.pin.ssh_options());
         command.env("GIT_SSH_COMMAND", ssh);
         Ok(command)
+    }
+
+    /// An older git ignores a pinned address.
+    async fn check_version(&self) -> Result<(), Error> {
+        if self.pin.config().is_empty() || pin::can_pin(&self.run(&["version"]).await?) {
+            return Ok(());
+        }
+        Err(Error::ToolMissing("git 2.37 or newer"))
     }
 
     /// Only for this host: a redirect to another host does not receive the password, and process lists do not show it.
@@ -155,7 +173,7 @@ impl Repository<'_> {
         Ok(())
     }
 
-    fn succeeded(&self, output: std::process::Output) -> Result<String, Error> {
+    fn succeeded(&self, output: Output) -> Result<String, Error> {
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
             false => Err(git_url::refused(self.git, &String::from_utf8_lossy(&output.stderr))),
@@ -184,6 +202,21 @@ fn spawn(command: &mut Command) -> Result<Child, Error> {
         std::io::ErrorKind::NotFound => Error::ToolMissing("git"),
         _ => Error::Io(error),
     })
+}
+
+/// The end of a process and the beginning of its output. The other end of a connection decides how much it prints.
+async fn output_of(mut child: Child) -> std::io::Result<Output> {
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (stdout, stderr, status) = tokio::join!(beginning(stdout), beginning(stderr), child.wait());
+    Ok(Output { status: status?, stdout: stdout?, stderr: stderr? })
+}
+
+async fn beginning(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
+    const BYTES_MAX: u64 = 64 << 10;
+    let (Some(mut stream), mut kept) = (stream, Vec::new()) else { return Ok(Vec::new()) };
+    (&mut stream).take(BYTES_MAX).read_to_end(&mut kept).await?;
+    tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
+    Ok(kept)
 }
 
 fn write_key(file: &Path, key: &str) -> Result<(), Error> {

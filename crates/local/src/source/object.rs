@@ -2,17 +2,23 @@
 
 use super::{Credentials, Error, Fetch, Fetched, Object, Store, archive};
 use futures_util::StreamExt;
+use klambda_outbound::client::forbidden;
 use object_store::aws::AmazonS3Builder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path as Key;
-use object_store::{ClientOptions, ObjectStore, ObjectStoreExt, RetryConfig};
+use object_store::{ObjectStore, ObjectStoreExt, RetryConfig};
 use std::io::Write;
 use std::time::Duration;
 use tempfile::NamedTempFile;
 
+mod connector;
+
+use connector::Connector;
+
 pub async fn download(object: &Object, fetch: &Fetch<'_>) -> Result<Fetched, Error> {
     let limits = fetch.limits;
-    let store = store(object)?;
+    let connector = Connector::new(&limits.reach).map_err(|error| Error::Unreachable(error.to_string()))?;
+    let store = store(object, connector)?;
     let key = Key::parse(&object.key).map_err(|error| Error::BadReference(error.to_string()))?;
     let result = store.get(&key).await.map_err(|error| refused(object, error))?;
     let too_large = || Error::TooLarge(format!("the archive is larger than {} bytes", limits.transfer_bytes));
@@ -37,21 +43,21 @@ pub async fn download(object: &Object, fetch: &Fetch<'_>) -> Result<Fetched, Err
     Ok(Fetched { revision, ..fetched })
 }
 
-fn store(object: &Object) -> Result<Box<dyn ObjectStore>, Error> {
-    // The client uses the crypto provider of the process. An error means that the same provider is already installed.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+fn store(object: &Object, connector: Connector) -> Result<Box<dyn ObjectStore>, Error> {
     let built = match object.store {
-        Store::S3 | Store::Minio => s3(object)?.build().map(|store| Box::new(store) as Box<dyn ObjectStore>),
-        Store::Gcs => gcs(object).build().map(|store| Box::new(store) as Box<dyn ObjectStore>),
+        Store::S3 | Store::Minio => {
+            s3(object, connector)?.build().map(|store| Box::new(store) as Box<dyn ObjectStore>)
+        }
+        Store::Gcs => gcs(object, connector).build().map(|store| Box::new(store) as Box<dyn ObjectStore>),
     };
     built.map_err(|error| Error::BadReference(error.to_string()))
 }
 
-fn s3(object: &Object) -> Result<AmazonS3Builder, Error> {
+fn s3(object: &Object, connector: Connector) -> Result<AmazonS3Builder, Error> {
     let mut builder = AmazonS3Builder::new()
         .with_bucket_name(&object.bucket)
         .with_region(object.region.as_deref().unwrap_or("us-east-1"))
-        .with_client_options(client_options(object))
+        .with_http_connector(connector)
         .with_retry(retry());
     match (&object.endpoint, object.store) {
         (Some(endpoint), _) => builder = builder.with_endpoint(endpoint),
@@ -71,10 +77,10 @@ fn s3(object: &Object) -> Result<AmazonS3Builder, Error> {
     })
 }
 
-fn gcs(object: &Object) -> GoogleCloudStorageBuilder {
+fn gcs(object: &Object, connector: Connector) -> GoogleCloudStorageBuilder {
     let builder = GoogleCloudStorageBuilder::new()
         .with_bucket_name(&object.bucket)
-        .with_client_options(client_options(object))
+        .with_http_connector(connector)
         .with_retry(retry());
     let builder = match &object.endpoint {
         Some(endpoint) => builder.with_base_url(endpoint),
@@ -86,12 +92,6 @@ fn gcs(object: &Object) -> GoogleCloudStorageBuilder {
     }
 }
 
-/// Plain HTTP only if the manifest says so.
-fn client_options(object: &Object) -> ClientOptions {
-    let plain = object.endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
-    ClientOptions::new().with_allow_http(plain).with_connect_timeout(Duration::from_secs(10))
-}
-
 /// The caller retries the whole fetch.
 fn retry() -> RetryConfig {
     RetryConfig { max_retries: 1, retry_timeout: Duration::from_secs(10), ..RetryConfig::default() }
@@ -99,6 +99,9 @@ fn retry() -> RetryConfig {
 
 fn refused(object: &Object, error: object_store::Error) -> Error {
     let place = format!("{}/{}", object.bucket, object.key);
+    if let Some(forbidden) = forbidden(&error) {
+        return Error::Forbidden(forbidden.clone());
+    }
     match error {
         object_store::Error::NotFound { .. } => {
             Error::NotFound(format!("{place}; check bucket, key, region and endpoint"))

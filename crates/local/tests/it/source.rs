@@ -3,10 +3,12 @@
 use klambda_local::source::{
     self, Credentials, Error, Fetched, Git, Inline, Language, Limits, Object, Source, Store,
 };
+use klambda_outbound::{Allow, Found, Guard, Names, Settings};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -246,6 +248,102 @@ async fn a_password_is_given_to_its_host_when_that_asks() {
     assert_eq!(error.reason(), "Refused", "{error}");
     assert!(!error.to_string().contains("pa55word"));
     assert_eq!(server.join().unwrap(), "Authorization: Basic dTpwYTU1d29yZA==");
+}
+
+/// One name, always at loopback.
+struct AtLoopback;
+
+impl Names for AtLoopback {
+    fn look_up<'a>(&'a self, _: &'a str, port: u16) -> Found<'a> {
+        Box::pin(async move { Ok(vec![([127, 0, 0, 1], port).into()]) })
+    }
+}
+
+fn guarded(allow: &[&str]) -> Limits {
+    let allow = allow.iter().map(|cidr| Allow { network: cidr.parse().unwrap(), namespaces: Vec::new() });
+    let settings = Settings { allow: allow.collect(), ports: Vec::new() };
+    let reach = Guard::with_names(settings, Arc::new(AtLoopback)).reach("shop");
+    Limits { reach, ..limits() }
+}
+
+/// Answers every request alike, and returns the hosts that were asked for.
+fn recording(answer: Vec<u8>) -> (u16, Arc<Mutex<Vec<String>>>) {
+    use std::io::Read;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let hosts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = hosts.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, mut request) = (stream.unwrap(), [0; 8192]);
+            let count = stream.read(&mut request).unwrap_or(0);
+            let request = String::from_utf8_lossy(&request[..count]).to_lowercase();
+            let host = request.lines().find_map(|line| line.strip_prefix("host: "));
+            seen.lock().unwrap().push(host.unwrap_or_default().to_owned());
+            let _ = stream.write_all(&answer);
+        }
+    });
+    (port, hosts)
+}
+
+#[tokio::test]
+async fn a_repository_is_fetched_from_the_address_that_was_checked() {
+    let (elsewhere, reached) = recording(http("404 Not Found", "", b""));
+    let moved = format!("Location: http://127.0.0.1:{elsewhere}/repo/info/refs\r\n");
+    let (port, hosts) = recording(http("302 Found", &moved, b""));
+    let reason = async |url: &str, limits: &Limits| {
+        fetch(git(&url.replace("PORT", &port.to_string()), "main", ""), limits).await.unwrap_err().reason()
+    };
+    let closed = guarded(&[]);
+    for url in [
+        "http://127.0.0.1:PORT/repo",
+        "http://0x7f.1:PORT/repo",
+        "http://repo.example:PORT/repo",
+        "https://repo.example:PORT/repo",
+        "ssh://git@repo.example:PORT/repo",
+        "git@repo.example:repo",
+        "git@127.0.0.1:repo",
+        "git://8.8.8.8/repo",
+        "http://%31%32%37.0.0.1:PORT/repo",
+        "http://repo.example.:PORT/repo",
+    ] {
+        assert_eq!(reason(url, &closed).await, "Forbidden", "{url}");
+    }
+    for url in ["http://127.0.0.1:PORT?@8.8.8.8/repo", "http://127.0.0.1:PORT\\@8.8.8.8/repo"] {
+        assert_eq!(reason(url, &closed).await, "BadReference", "{url}");
+    }
+    assert_eq!(hosts.lock().unwrap().len(), 0, "nothing was called");
+    // No name service of the machine knows this name: only the pinned address can be called.
+    let open = guarded(&["127.0.0.1"]);
+    assert_eq!(reason("http://repo.example:PORT/repo", &open).await, "NotFound", "a redirect");
+    assert_eq!(*hosts.lock().unwrap(), [format!("repo.example:{port}")]);
+    assert_eq!(
+        reason("http://127.0.0.1:PORT/repo", &limits()).await,
+        "NotFound",
+        "a redirect without a guard"
+    );
+    assert_eq!(reached.lock().unwrap().len(), 0, "a redirect was followed");
+}
+
+#[tokio::test]
+async fn a_bucket_is_read_from_the_address_that_was_checked() {
+    let (elsewhere, reached) = recording(http("404 Not Found", "", b""));
+    let moved = format!("Location: http://127.0.0.1:{elsewhere}/b/k\r\n");
+    let (port, hosts) = recording(http("302 Found", &moved, b""));
+    let object = |host: &str| {
+        let (bucket, key, endpoint) =
+            ("bucket".into(), "k.zip".into(), Some(format!("http://{host}:{port}")));
+        let (region, credentials) = (None, Credentials::None);
+        Source::Object(Object { store: Store::Minio, bucket, key, endpoint, region, credentials })
+    };
+    for host in ["127.0.0.1", "127.1", "bucket.example", "[::1]"] {
+        let error = fetch(object(host), &guarded(&[])).await.unwrap_err();
+        assert_eq!(error.reason(), "Forbidden", "{host}: {error}");
+    }
+    assert_eq!(hosts.lock().unwrap().len(), 0, "nothing was called");
+    assert!(fetch(object("bucket.example"), &guarded(&["127.0.0.1"])).await.is_err());
+    assert_eq!(hosts.lock().unwrap()[0], format!("bucket.example:{port}"));
+    assert_eq!(reached.lock().unwrap().len(), 0, "a redirect was followed");
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 //! The table of settings: name, target field and parser of each.
 
-use super::{Config, Isolation, LogFormat, RateLimit};
+use super::{Config, Isolation, LogFormat, RateLimit, Switch};
 use crate::telemetry;
 use klambda_core::kinds::Strategy;
 use klambda_core::quantity;
+use klambda_outbound::{Allow, Ports};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -41,6 +42,9 @@ enum Place<'a> {
     Calls(&'a mut u32, u32),
     Rate(&'a mut RateLimit),
     Isolation(&'a mut Isolation),
+    Switch(&'a mut Switch),
+    Allow(&'a mut Vec<Allow>),
+    Ports(&'a mut Vec<Ports>),
     Number(&'a mut u64, u64),
     Ratio(&'a mut f64),
     Time(&'a mut Duration, Duration),
@@ -123,6 +127,9 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting("functions.rateLimits.deletes", |c| Place::Rate(&mut c.functions.rate_limits.deletes)),
     setting("functions.rateLimits.total", |c| Place::Rate(&mut c.functions.rate_limits.total)),
     setting("secrets.keyFile", |c| Place::PathOption(&mut c.secrets.key_file)),
+    setting("outbound.guard", |c| Place::Switch(&mut c.outbound.guard)),
+    setting("outbound.allow", |c| Place::Allow(&mut c.outbound.allow)),
+    setting("outbound.ports", |c| Place::Ports(&mut c.outbound.ports)),
     setting("replay.strategies", |c| Place::Strategies(&mut c.replay.strategies)),
 ];
 
@@ -170,6 +177,9 @@ impl Setting {
             Place::Calls(place, least) => put(place, number(value, least)),
             Place::Rate(place) => put(place, rate(value)),
             Place::Isolation(place) => put(place, isolation(text(value)?)),
+            Place::Switch(place) => put(place, switch(value)),
+            Place::Allow(place) => put(place, allow(value)),
+            Place::Ports(place) => put(place, ports(value)),
             Place::Number(place, least) => put(place, number(value, least)),
             Place::Ratio(place) => put(place, ratio(value)),
             Place::Time(place, least) => put(place, time(value, least)),
@@ -277,6 +287,67 @@ fn isolation(text: &str) -> Result<Isolation, String> {
         "none" => Ok(Isolation::None),
         "required" => Ok(Isolation::Required),
         other => Err(format!("`{other}` must be none or required")),
+    }
+}
+
+/// Some parsers of YAML read a bare `on` and `off` as booleans.
+fn switch(value: &Value) -> Result<Switch, String> {
+    match value {
+        Value::Bool(true) => Ok(Switch::On),
+        Value::Bool(false) => Ok(Switch::Off),
+        other => match text(other)? {
+            "auto" => Ok(Switch::Auto),
+            "on" => Ok(Switch::On),
+            "off" => Ok(Switch::Off),
+            other => Err(format!("`{other}` must be auto, on or off")),
+        },
+    }
+}
+
+/// A list of `{cidr, namespaces}`, or comma-separated `cidr` and `cidr=namespace` as in the environment.
+fn allow(value: &Value) -> Result<Vec<Allow>, String> {
+    match value {
+        Value::Array(items) => items.iter().map(allow_entry).collect(),
+        Value::String(text) => parts(text)
+            .map(|part| {
+                let (cidr, namespace) =
+                    part.split_once('=').map_or((part, None), |(cidr, name)| (cidr, Some(name)));
+                let namespaces = namespace.iter().map(|name| (*name).to_owned()).collect();
+                Ok(Allow { network: cidr.parse()?, namespaces })
+            })
+            .collect(),
+        other => {
+            Err(format!("must be a list such as [{{cidr: 10.0.0.0/8, namespaces: [shop]}}], not {other}"))
+        }
+    }
+}
+
+fn allow_entry(value: &Value) -> Result<Allow, String> {
+    let Some(members) = value.as_object() else {
+        return Err(format!("{value} must be a map such as {{cidr: 10.0.0.0/8, namespaces: [shop]}}"));
+    };
+    if let Some(name) = members.keys().find(|name| !matches!(name.as_str(), "cidr" | "namespaces")) {
+        return Err(format!("unknown field {name}: an entry has cidr and namespaces"));
+    }
+    let cidr = members.get("cidr").ok_or("an entry has no cidr, such as cidr: 10.0.0.0/8")?;
+    let namespaces = members.get("namespaces").map_or(Ok(Vec::new()), |value| match list(value)? {
+        // Without this, a list that became empty would allow more.
+        empty if empty.is_empty() => Err("namespaces is empty: remove it to allow all namespaces".to_owned()),
+        named => Ok(named),
+    })?;
+    Ok(Allow { network: text(cidr)?.parse()?, namespaces })
+}
+
+/// A list of ports and ranges, or the same separated by commas.
+fn ports(value: &Value) -> Result<Vec<Ports>, String> {
+    match value {
+        Value::Array(items) => items
+            .iter()
+            .map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned).parse())
+            .collect(),
+        Value::Number(port) => Ok(vec![port.to_string().parse()?]),
+        Value::String(text) => parts(text).map(str::parse).collect(),
+        other => Err(format!("must be a list of ports such as [443, 8000-8999], not {other}")),
     }
 }
 

@@ -283,7 +283,7 @@ fn closest(path: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Isolation, LogFormat, Strategy};
+    use super::super::{Isolation, LogFormat, Strategy, Switch};
     use super::*;
     use std::time::Duration;
 
@@ -354,6 +354,42 @@ mod tests {
         assert_eq!(config.functions.isolation, Isolation::Required);
         let found = wrong("functions: {isolation: full}", &[]);
         assert_eq!(found[0].1, "`full` must be none or required");
+    }
+
+    #[test]
+    fn the_outbound_guard_reads_files_and_variables() {
+        let yaml = "outbound:\n  guard: on\n  allow:\n  - {cidr: 10.0.0.0/8, namespaces: [shop, bank]}\n  - cidr: fd00::/8\n  \
+                    ports: [443, 8000-8999]\n";
+        let config = read(yaml, &[], Overrides::default()).unwrap().outbound;
+        assert_eq!(config.guard, Switch::On);
+        assert_eq!(config.allow[0].namespaces, ["shop", "bank"]);
+        assert_eq!(
+            (config.allow[1].network.to_string().as_str(), config.allow[1].namespaces.len()),
+            ("fd00::/8", 0)
+        );
+        assert_eq!((config.ports[0].last, config.ports[1].first), (443, 8000));
+        let env = [
+            ("KLAMBDA_OUTBOUND_GUARD", "off"),
+            ("KLAMBDA_OUTBOUND_ALLOW", "10.0.0.0/8=shop, 127.0.0.1"),
+            ("KLAMBDA_OUTBOUND_PORTS", "443,80-81"),
+        ];
+        let config = read(yaml, &env, Overrides::default()).unwrap().outbound;
+        assert_eq!((config.guard, config.allow.len(), config.ports.len()), (Switch::Off, 2, 2));
+        assert_eq!((config.allow[0].namespaces.len(), config.allow[1].namespaces.len()), (1, 0));
+        for (yaml, part) in [
+            ("outbound: {guard: sometimes}", "must be auto, on or off"),
+            ("outbound: {allow: 7}", "must be a list"),
+            ("outbound: {allow: [10.0.0.0/8]}", "must be a map"),
+            ("outbound: {allow: [{namespaces: [a]}]}", "no cidr"),
+            ("outbound: {allow: [{cidr: 10.0.0.1/8}]}", "did you mean 10.0.0.0/8?"),
+            ("outbound: {allow: [{cidr: 10.0.0.0/8, namespace: a}]}", "unknown field namespace"),
+            ("outbound: {allow: [{cidr: 10.0.0.0/8, namespaces: []}]}", "is empty"),
+            ("outbound: {ports: [0]}", "not a port"),
+            ("outbound: {ports: [9-1]}", "not a port"),
+        ] {
+            let found = wrong(yaml, &[]);
+            assert!(found.iter().any(|(_, message)| message.contains(part)), "{yaml}: {found:?}");
+        }
     }
 
     #[test]

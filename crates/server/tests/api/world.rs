@@ -1,5 +1,6 @@
 //! Shared by the tests: a real server in this process, a scripted target, and a small HTTP client.
 
+use klambda_server::config::Switch;
 use klambda_server::{Config, Server, serve};
 use klambda_store::real_disk;
 use serde_json::{Value, json};
@@ -151,6 +152,8 @@ pub async fn start(folder: &Path, change: impl FnOnce(&mut Config)) -> Server {
     config.store.segment_bytes = 16 << 20;
     config.store.reserve_bytes = 1 << 20;
     config.delivery.breaker.half_open_after = Duration::from_millis(100);
+    // The targets of these tests are on loopback.
+    config.outbound.guard = Switch::Off;
     change(&mut config);
     let started = async {
         loop {

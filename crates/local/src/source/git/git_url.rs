@@ -5,6 +5,9 @@ use crate::source::{Error, Git, Limits};
 pub struct GitUrl {
     /// `scheme://host[:port]`, the scope of a secret.
     pub origin: String,
+    pub scheme: String,
+    /// `host[:port]`
+    pub authority: String,
 }
 
 pub fn check(git: &Git, limits: &Limits) -> Result<GitUrl, Error> {
@@ -26,7 +29,8 @@ pub fn check(git: &Git, limits: &Limits) -> Result<GitUrl, Error> {
         let allowed = limits.git_schemes.join(", ");
         return Err(Error::Refused(format!("git url {}: only {allowed} are allowed", shown(url))));
     }
-    let host = rest.split('/').next().unwrap_or_default();
+    let is_short = !url.contains("://");
+    let host = rest.split(if is_short { ':' } else { '/' }).next().unwrap_or_default();
     let (user, host) = host.rsplit_once('@').unwrap_or(("", host));
     if user.contains(':') {
         return Err(bad("contains a password; store it in a secret and refer to it with secretRef"));
@@ -34,7 +38,12 @@ pub fn check(git: &Git, limits: &Limits) -> Result<GitUrl, Error> {
     if host.starts_with('-') || (host.is_empty() && scheme != "file") {
         return Err(bad("has no host"));
     }
-    Ok(GitUrl { origin: format!("{scheme}://{host}") })
+    // Parsers of URLs disagree about these, so a checked host might not be the one that git calls.
+    if [user, host].iter().any(|part| part.contains(['?', '#', '\\', '@'])) {
+        return Err(bad("has a host or user name with special characters"));
+    }
+    let (origin, authority) = (format!("{scheme}://{host}"), host.to_owned());
+    Ok(GitUrl { origin, scheme, authority })
 }
 
 fn reference(reference: &str) -> Result<(), Error> {
@@ -77,6 +86,8 @@ const REFUSED: [&str; 7] = [
     "not allowed",
 ];
 
+const MOVED: [&str; 4] = ["error: 301", "error: 302", "error: 307", "error: 308"];
+
 /// Converts the error output of git to an error. Denied access comes first, because some hosts report both.
 pub fn refused(git: &Git, stderr: &str) -> Error {
     let lower = stderr.to_lowercase();
@@ -90,6 +101,9 @@ pub fn refused(git: &Git, stderr: &str) -> Error {
     }
     if NOT_FOUND.iter().any(|words| lower.contains(words)) {
         return Error::NotFound(format!("{place}: {said}; check url and ref"));
+    }
+    if MOVED.iter().any(|words| lower.contains(words)) {
+        return Error::NotFound(format!("{place}: {said}; the server redirects: use the final URL"));
     }
     Error::Unreachable(format!("{place}: {said}"))
 }

@@ -7,7 +7,8 @@ use crate::auth::Access;
 use crate::auth::file::Stamp;
 use crate::config;
 use crate::shutdown::Shutdown;
-use klambda_local::outgoing::{cause, client};
+use klambda_outbound::Reach;
+use klambda_outbound::client::cause;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -168,7 +169,10 @@ impl Url {
 
 async fn fetch(url: &str) -> Result<Vec<u8>, String> {
     let told = |error: reqwest::Error| cause(&error);
-    let mut response = client()?.get(url).timeout(FETCH_TIMEOUT).send().await.map_err(told)?;
+    // The operator chose this URL, and may choose a local one.
+    let client = Reach::ANYWHERE.client().map_err(told)?;
+    let request = client.request(reqwest::Method::GET, url).map_err(|error| error.to_string())?;
+    let mut response = request.timeout(FETCH_TIMEOUT).send().await.map_err(told)?;
     if response.status() != http::StatusCode::OK {
         return Err(format!("the response status is {}", response.status()));
     }
