@@ -68,6 +68,10 @@ fn a_killed_server_leaves_no_gap() {
             calls => Err(format!("{calls} calls")),
         });
         shell.server.process.signal(Signal::KILL);
+        eventually("the server ends", || match shell.server.process.has_ended() {
+            true => Ok(()),
+            false => Err("it runs".to_owned()),
+        });
         shell.server = Server::start(shell.path());
     }
     send(&shell, sent..sent + 10);
