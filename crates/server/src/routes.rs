@@ -108,6 +108,7 @@ pub fn routes() -> Vec<Route> {
         post("/api/v1/webhooks/endpoints/{name}/test", In(OPERATOR), webhooks::test),
         post("/api/v1/webhooks/endpoints/{name}/{action}", In(OPERATOR), webhooks::act),
         get("/api/v1/webhooks/events", Own(VIEWER, Role::Endpoint), webhooks::feed::read),
+        post("/api/v1/webhooks/ack", Own(OPERATOR, Role::Endpoint), webhooks::acknowledge::create),
         get("/api/v1/lanes", List(VIEWER), lanes::list),
         post("/api/v1/lanes/{action}", In(OPERATOR), lanes::act_on_query),
         get("/api/v1/lanes/{subscription}/{key}", In(VIEWER), lanes::show),

@@ -3,6 +3,7 @@
 //! An endpoint is a subscription named `webhook.<name>`, with its signing keys in the secret of the same name. Both change
 //! in one step of the engine. A signing secret and a token are shown once, when they are created.
 
+pub mod acknowledge;
 mod document;
 pub mod feed;
 mod keys;
@@ -130,6 +131,7 @@ pub async fn create(
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
     let document = document::flat(&namespace, request_body::parse(&body)?)?;
+    document::may_be_called(&api, &document, "url")?;
     audit::named(&document.name);
     let name = document.name.clone();
     let subscription = subscription_of(&namespace, &name);
@@ -161,6 +163,9 @@ pub async fn put(
     let document = document::manifest(&namespace, &name, request_body::parse(&body)?)?;
     let subscription = subscription_of(&namespace, &name);
     let before = api.query(move |engine| engine.endpoint_document(&subscription)).await?;
+    if before.as_ref().is_none_or(|before| before.spec.url != document.spec.url) {
+        document::may_be_called(&api, &document, "spec.url")?;
+    }
     let only_new = headers.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == b"*");
     if dry_run {
         return try_out(&api, document, discard, only_new).await;

@@ -1,5 +1,6 @@
 //! The document of an endpoint in a request: a manifest, or a flat body.
 
+use crate::api::Api;
 use crate::problem::{Fault, Problem};
 use crate::request_body;
 use klambda_core::schema::API_VERSION;
@@ -36,6 +37,12 @@ pub fn flat(namespace: &str, body: Value) -> Result<Document, Problem> {
         };
         invalid(faults.into_iter().map(|fault| Fault::new(flat(&fault.path), fault.message)).collect())
     })
+}
+
+/// Refuses an address that is certainly forbidden. A name is checked again at every connection.
+pub fn may_be_called(api: &Api, document: &Document, path: &str) -> Result<(), Problem> {
+    let checked = api.control.outbound().reach(&document.namespace).check_url(&document.spec.url);
+    checked.map_err(|why| invalid(vec![Fault::new(path, why.to_string())]))
 }
 
 fn read(body: &Value, mut faults: Vec<Fault>) -> Result<Document, Vec<Fault>> {

@@ -104,7 +104,7 @@ fn timeout(text: &str) -> Result<Duration, String> {
 }
 
 /// The full name of the subscription of the endpoint that is read: the named one, the token's own, or the only one.
-async fn resolve(
+pub async fn resolve(
     api: &Api,
     who: &Who,
     namespace: &Namespace,

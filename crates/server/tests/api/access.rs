@@ -74,11 +74,12 @@ pub const MATRIX: &[(&str, Where, &[&str])] = &[
     ("GET /api/v1/webhooks/endpoints/{name}", There, READ),
     ("PUT /api/v1/webhooks/endpoints/{name}", There, CHANGE),
     ("DELETE /api/v1/webhooks/endpoints/{name}", There, CHANGE),
-    // Two routes also allow tokens of the endpoint itself, which `webhooks.rs` tests.
+    // Three routes also allow tokens of the endpoint itself, which `webhooks.rs` tests.
     ("POST /api/v1/webhooks/endpoints/{name}/rotate", There, CHANGE),
     ("POST /api/v1/webhooks/endpoints/{name}/test", There, OPERATE),
     ("POST /api/v1/webhooks/endpoints/{name}/{action}", There, OPERATE),
     ("GET /api/v1/webhooks/events", There, READ),
+    ("POST /api/v1/webhooks/ack", There, OPERATE),
     ("GET /api/v1/lanes", There, READ),
     ("POST /api/v1/lanes/{action}", There, OPERATE),
     ("GET /api/v1/lanes/{subscription}/{key}", There, READ),

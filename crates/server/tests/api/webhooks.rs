@@ -437,3 +437,28 @@ async fn the_token_of_an_endpoint_reaches_this_endpoint_and_nothing_else() {
         assert_eq!(world.ask("GET", FEED, &[("authorization", &bearer)], "").await.status, 401);
     }
 }
+
+#[tokio::test]
+async fn a_receiver_acknowledges_what_it_has_from_the_feed() {
+    let world = World::new().await;
+    create(&world, "partner", json!({"workflowKey": "partitionkey"})).await;
+    assert_eq!(world.post(&format!("{ENDPOINTS}/partner/disable"), json!({})).await.status, 200);
+    send(&world, 1..=6, 2).await;
+    let page = feed(&world, "").await;
+    let id = |place: usize| items(&page)[place]["eventId"].clone();
+    let ack = |body: Value| world.post("/api/v1/webhooks/ack", body);
+    let one = ack(json!({"through": id(2), "workflowId": items(&page)[0]["workflowId"]})).await;
+    assert_eq!((one.status, &one.json()["events"]), (200, &json!(2)), "{one:?}");
+    let all = ack(json!({"through": id(4)})).await;
+    assert_eq!((all.status, &all.json()["events"]), (200, &json!(3)), "{all:?}");
+    let again = ack(json!({"through": id(4)})).await;
+    assert_eq!((again.status, &again.json()["events"]), (200, &json!(0)), "{again:?}");
+    assert_eq!(ack(json!({"through": "x"})).await.status, 422);
+    assert_eq!(ack(json!({})).await.status, 422);
+    let unknown = "00000000-0000-5000-8000-000000000000";
+    assert_eq!(ack(json!({"through": unknown})).await.status, 404);
+    // Only the last event is left.
+    assert_eq!(world.post(&format!("{ENDPOINTS}/partner/enable"), json!({})).await.status, 200);
+    world.target.until(|calls| !calls.is_empty()).await;
+    assert_eq!(body(&world.target.received()[0])["eventId"], id(5));
+}
