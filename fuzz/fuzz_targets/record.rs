@@ -10,8 +10,8 @@ use klambda_fuzz::event::check_encoding;
 use klambda_fuzz::input::Input;
 use klambda_store::address::LogAddress;
 use klambda_store::record::{
-    Change, DocumentChange, Gone, LaneRef, Missed, Record, ReplayChange, Route, Step, To, is_emitted,
-    is_event,
+    Attempt, Change, DocumentChange, Gone, LaneRef, Missed, Record, ReplayChange, Route, Step, To,
+    WhyDisabled, is_emitted, is_event,
 };
 use libfuzzer_sys::fuzz_target;
 
@@ -158,14 +158,15 @@ fn lane<'a>(input: &mut Input<'a>) -> LaneRef<'a> {
 }
 
 fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
-    match input.byte() % 14 {
-        0 => Step::Delivered { position: Position(input.number()) },
+    match input.byte() % 15 {
+        0 => Step::Delivered { position: Position(input.number()), attempt: attempt(input) },
         1 => Step::Failed {
             position: Position(input.number()),
             fatal: input.flag(),
             retry_at: Millis(input.number()),
             reason: Reason::ALL[input.below(Reason::ALL.len())],
             error: input.text(),
+            attempt: attempt(input),
         },
         2 => Step::GapExpired,
         3 => Step::Resume,
@@ -181,12 +182,22 @@ fn step<'a>(input: &mut Input<'a>) -> Step<'a> {
         },
         11 => Step::GiveUpPart { events: input.number() },
         12 => Step::Discard { position: Position(input.number()) },
+        13 => Step::Acknowledged { position: Position(input.number()) },
         _ => Step::GiveUp,
     }
 }
 
+fn attempt<'a>(input: &mut Input<'a>) -> Attempt<'a> {
+    Attempt {
+        number: input.number() as u32,
+        duration_ms: input.number(),
+        status: input.number() as u16,
+        answer: input.text(),
+    }
+}
+
 fn change<'a>(input: &mut Input<'a>) -> Change<'a> {
-    match input.byte() % 8 {
+    match input.byte() % 10 {
         0 => Change::Put { document: input.text() },
         1 => Change::Pause,
         2 => Change::Resume,
@@ -194,6 +205,10 @@ fn change<'a>(input: &mut Input<'a>) -> Change<'a> {
         4 => Change::Remove,
         5 => Change::Caught { up_to: Position(input.number()) },
         6 => Change::Retire { until: Millis(input.number()) },
-        _ => Change::Retired,
+        7 => Change::Retired,
+        8 => Change::Enabled,
+        _ => Change::Disabled {
+            why: [WhyDisabled::Request, WhyDisabled::Gone, WhyDisabled::NoSuccess][input.below(3)],
+        },
     }
 }

@@ -132,6 +132,7 @@ impl Lane {
             Input::Resume => self.resume(actions),
             Input::Skip => self.skip(policy, now, actions)?,
             Input::Discard => self.discard(actions)?,
+            Input::Acknowledge => self.acknowledge(actions)?,
             Input::Purge => self.purge(now, actions),
             Input::Pause => self.paused = true,
             Input::Reset { expected } => self.reset(expected, policy, now, actions)?,

@@ -9,6 +9,7 @@ pub enum CallOutcome {
     Status {
         code: u16,
         retry_after_ms: Option<u64>,
+        /// The beginning of the response's body in one printable line; empty if there is none.
         detail: String,
     },
     Refused(String),
@@ -23,10 +24,14 @@ pub enum CallOutcome {
     Internal(String),
     /// A function succeeded and returned events. The caller fills in an empty id or source.
     Replied {
+        status: u16,
         replies: Vec<Event>,
     },
     /// A function succeeded, but the events in its response are invalid.
-    BadReplies(String),
+    BadReplies {
+        status: u16,
+        why: String,
+    },
     /// A handler inside this process rejected the event as invalid.
     Invalid(String),
     /// The function has no replica to call. This does not count as an attempt.
@@ -49,7 +54,7 @@ impl CallOutcome {
         match self {
             CallOutcome::Status { code: 200..=299, .. } | CallOutcome::Replied { .. } => Verdict::Delivered,
             CallOutcome::Status { code: 400 | 413 | 415 | 422, .. }
-            | CallOutcome::BadReplies(_)
+            | CallOutcome::BadReplies { .. }
             | CallOutcome::Invalid(_) => Verdict::Fatal,
             _ => Verdict::Retry,
         }
@@ -72,7 +77,7 @@ impl CallOutcome {
             | CallOutcome::Unusable(_)
             | CallOutcome::Internal(_)
             | CallOutcome::Replied { .. }
-            | CallOutcome::BadReplies(_)
+            | CallOutcome::BadReplies { .. }
             | CallOutcome::Invalid(_)
             | CallOutcome::NotReady { .. } => false,
         }
@@ -98,13 +103,33 @@ impl CallOutcome {
             | CallOutcome::Refused(_)
             | CallOutcome::Unusable(_)
             | CallOutcome::NotReady { .. } => Reason::Unavailable,
-            CallOutcome::BadReplies(_) | CallOutcome::Invalid(_) => Reason::Validation,
+            CallOutcome::BadReplies { .. } | CallOutcome::Invalid(_) => Reason::Validation,
             CallOutcome::Timeout => Reason::Timeout,
             CallOutcome::Status { .. }
             | CallOutcome::Broken(_)
             | CallOutcome::Ended(_)
             | CallOutcome::Internal(_)
             | CallOutcome::Replied { .. } => Reason::RetriesExhausted,
+        }
+    }
+
+    /// The HTTP status of the response; 0 if there was none.
+    pub fn status(&self) -> u16 {
+        match self {
+            CallOutcome::Status { code: status, .. }
+            | CallOutcome::Replied { status, .. }
+            | CallOutcome::BadReplies { status, .. } => *status,
+            _ => 0,
+        }
+    }
+
+    /// The beginning of the response's body, as short as it is stored.
+    pub fn answer(&self) -> &str {
+        match self {
+            CallOutcome::Status { code, detail, .. } => {
+                &detail[..detail.floor_char_boundary(answer_bytes_max(*code))]
+            }
+            _ => "",
         }
     }
 
@@ -119,12 +144,17 @@ impl CallOutcome {
             }
             CallOutcome::Timeout => "timed out without a response".into(),
             CallOutcome::Unusable(detail) => format!("not called: {detail}"),
-            CallOutcome::Replied { replies } => format!("events in the response: {}", replies.len()),
-            CallOutcome::BadReplies(detail) => format!("the response contains invalid events: {detail}"),
+            CallOutcome::Replied { replies, .. } => format!("events in the response: {}", replies.len()),
+            CallOutcome::BadReplies { why, .. } => format!("the response contains invalid events: {why}"),
             CallOutcome::Invalid(detail) | CallOutcome::Internal(detail) => detail.clone(),
             CallOutcome::NotReady { why, .. } => format!("not called: {why}"),
         }
     }
+}
+
+/// How much of a response's body is stored. The body of a failure says what to correct.
+pub fn answer_bytes_max(status: u16) -> usize {
+    if (200..300).contains(&status) { 64 } else { 256 }
 }
 
 /// Why an event is a dead letter.
@@ -206,7 +236,12 @@ mod tests {
             (CallOutcome::Timeout, "timed out without a response", None, true),
             (CallOutcome::Unusable("no file".into()), "not called: no file", None, false),
             (CallOutcome::Internal("internal error: x".into()), "internal error: x", None, false),
-            (CallOutcome::Replied { replies: Vec::new() }, "events in the response: 0", None, false),
+            (
+                CallOutcome::Replied { status: 200, replies: Vec::new() },
+                "events in the response: 0",
+                None,
+                false,
+            ),
             (CallOutcome::Invalid("no name".into()), "no name", None, false),
             (not_ready, "not called: the build is running", Some(9), false),
         ] {

@@ -91,6 +91,9 @@ bugs! {
     // Namespaces.
     62 IdsShared "an id that is known in one namespace is known in all"
     63 PastShared "a subscription that starts in the past receives events of other namespaces"
+    // Attempts.
+    64 RetryUnlinked "a retry of an unordered event does not name the attempt before it"
+    65 StatusForgotten "a retry is recorded without its status"
 }
 
 /// True if this bug is selected.

@@ -181,7 +181,7 @@ impl Engine {
             To::Invalid { what } => {
                 subscription.tally.pin(entry.address());
                 let key = self.key_of(id, entry.address());
-                self.add_dead_letter(id, key.as_deref(), entry, Reason::Validation, what, 0, time, None)
+                self.add_dead_letter(id, key.as_deref(), entry, Reason::Validation, what, 0, time, at, None)
             }
             To::Later => {
                 self.comes_later(id, entry);

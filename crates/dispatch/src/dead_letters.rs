@@ -32,6 +32,8 @@ pub struct DeadLetter {
     pub error: String,
     pub attempts: Attempts,
     pub failed: Millis,
+    /// The step that made it a dead letter. The steps before it are its attempts.
+    pub last_step: LogAddress,
     pub previous_id: Option<String>,
     pub holds_lane: bool,
 }
@@ -68,6 +70,7 @@ struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fresh: Option<u32>,
     failed: Millis,
+    step: LogAddress,
     previous: Option<String>,
 }
 
@@ -213,6 +216,7 @@ impl Engine {
         error: &str,
         attempts: u32,
         time: Millis,
+        at: LogAddress,
         previous_id: Option<String>,
     ) -> Result<(), Failure> {
         if let Some(subscription) = self.subscriptions.get_mut(id) {
@@ -220,7 +224,7 @@ impl Engine {
             subscription.tally.dead += 1;
         }
         let attempts = Attempts::all(attempts);
-        self.put_dead_letter(rows::DEAD, id, key, entry, reason, error, attempts, time, previous_id)
+        self.put_dead_letter(rows::DEAD, id, key, entry, reason, error, attempts, time, at, previous_id)
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -234,6 +238,7 @@ impl Engine {
         error: &str,
         attempts: Attempts,
         time: Millis,
+        at: LogAddress,
         previous_id: Option<String>,
     ) -> Result<(), Failure> {
         let named = self.names_of(entry.address())?;
@@ -251,6 +256,7 @@ impl Engine {
             attempts: attempts.total,
             fresh: (attempts.fresh < attempts.total).then_some(attempts.fresh),
             failed: time,
+            step: at,
             previous: previous_id,
         };
         self.store.rows.put(&rows::at_position(letter, id, entry.position), &to_json(&row)?);
@@ -473,6 +479,7 @@ pub(crate) fn decode(
         error: row.error,
         attempts: Attempts { fresh: row.fresh.unwrap_or(row.attempts), total: row.attempts },
         failed: row.failed,
+        last_step: row.step,
         previous_id: row.previous,
         holds_lane: letter == rows::HELD,
     })

@@ -17,7 +17,7 @@ use klambda_core::retry;
 use klambda_core::subscription::Retry;
 use klambda_core::time::Millis;
 use klambda_store::address::LogAddress;
-use klambda_store::record::{LaneRef, Record, Step};
+use klambda_store::record::{Attempt, LaneRef, Record, Step};
 
 /// Log space that must be free for the acknowledgement before a call is made.
 pub(crate) const STEP_BYTES_MAX: usize = 4096;
@@ -138,7 +138,7 @@ impl Engine {
             return self.calls.stall(ticket, outcome);
         }
         let done = match outcome {
-            CallOutcome::Replied { replies } => self.finish_replied(ticket, replies),
+            CallOutcome::Replied { status, replies } => self.finish_replied(ticket, status, replies),
             CallOutcome::NotReady { why, retry_after_ms } => {
                 self.not_ready(ticket, why, retry_after_ms);
                 Ok(())
@@ -193,18 +193,36 @@ impl Engine {
         self.tell_breaker(&flight, &outcome);
         let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(()) };
         let took_ms = self.now.since(flight.started);
-        let target = &subscription.document.spec.target;
-        let verdict =
-            if target.endpoint().is_some() { outcome.endpoint_verdict() } else { outcome.verdict() };
+        let is_endpoint = subscription.document.spec.target.endpoint().is_some();
+        let verdict = if is_endpoint { outcome.endpoint_verdict() } else { outcome.verdict() };
         self.metrics.processed(subscription.name(), flight.kind, verdict == Verdict::Delivered, took_ms);
+        if is_endpoint && let Some(subscription) = self.subscriptions.get_mut(flight.subscription) {
+            subscription.flow.adapt(&outcome, subscription.document.spec.concurrency);
+        }
+        let (position, tried) = self.turn_of(&flight);
+        let is_forgotten = planted::is_on(Bug::StatusForgotten) && tried > 0;
+        let attempt = Attempt {
+            number: tried + 1,
+            duration_ms: took_ms,
+            status: if is_forgotten { 0 } else { outcome.status() },
+            answer: outcome.answer(),
+        };
         if verdict == Verdict::Delivered {
-            return self.record_delivery(flight);
+            return self.log_step(flight, Step::Delivered { position, attempt });
         }
         let retry_at = self.now + self.retry_delay_ms(&flight, &outcome);
         let mut error = outcome.describe();
         error.truncate(error.floor_char_boundary(ERROR_BYTES_MAX));
+        let (fatal, reason) = (verdict == Verdict::Fatal, outcome.reason());
+        tracing::debug!(
+            subscription = flight.subscription.0,
+            position = position.0,
+            error,
+            "Delivery failed"
+        );
         let id = flight.subscription;
-        self.record_failure(flight, verdict == Verdict::Fatal, outcome.reason(), &error, retry_at)?;
+        let step = Step::Failed { position, fatal, retry_at, reason, error: &error, attempt };
+        self.log_step(flight, step)?;
         self.judge_health(id, &outcome)
     }
 
@@ -255,37 +273,28 @@ impl Engine {
         }
     }
 
-    fn record_delivery(&mut self, flight: InFlight) -> Result<(), Failure> {
-        let position = self.position_of(&flight);
-        self.log_step(flight, Step::Delivered { position })
-    }
-
-    fn position_of(&self, flight: &InFlight) -> Position {
+    /// The position of the called event, and how often it was tried before.
+    fn turn_of(&self, flight: &InFlight) -> (Position, u32) {
         match flight.who {
-            Who::Alone(position) => position,
+            Who::Alone(position) => {
+                let subscription = self.subscriptions.get(flight.subscription);
+                let single = subscription.and_then(|s| s.unordered.under_way.get(&position));
+                (position, single.map_or(0, |single| single.attempts_total))
+            }
             Who::Lane(slot) => {
-                let head = self.lanes.get(slot).and_then(|resident| resident.lane.head());
-                head.map_or(Position(0), |(_, entry)| entry.position)
+                let Some(resident) = self.lanes.get(slot) else { return (Position(0), 0) };
+                let Some((_, entry)) = resident.lane.head() else { return (Position(0), 0) };
+                (entry.position, resident.lane.head_attempts_total() + resident.tried_earlier(entry.position))
             }
         }
     }
 
-    fn record_failure(
-        &mut self,
-        flight: InFlight,
-        fatal: bool,
-        reason: Reason,
-        error: &str,
-        retry_at: Millis,
-    ) -> Result<(), Failure> {
-        let position = self.position_of(&flight);
-        tracing::debug!(
-            subscription = flight.subscription.0,
-            position = position.0,
-            error,
-            "Delivery failed"
-        );
-        self.log_step(flight, Step::Failed { position, fatal, retry_at, reason, error })
+    /// The event cannot be read, so the target was not called.
+    fn fail_unread(&mut self, flight: InFlight, error: &str) -> Result<(), Failure> {
+        let (position, tried) = self.turn_of(&flight);
+        let attempt = Attempt { number: tried + 1, ..Attempt::default() };
+        let (retry_at, reason) = (Millis::ZERO, Reason::Poison);
+        self.log_step(flight, Step::Failed { position, fatal: true, retry_at, reason, error, attempt })
     }
 
     fn log_step(&mut self, flight: InFlight, step: Step<'_>) -> Result<(), Failure> {

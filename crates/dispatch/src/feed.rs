@@ -4,8 +4,10 @@
 //! as it is. An index finds the number of an entry by its event id. Everything follows from the log, so a restart
 //! builds the same feed again.
 
+mod acknowledge;
 mod read;
 
+pub use acknowledge::Acknowledged;
 pub use read::{FeedItem, FeedPage, Since, Unavailable};
 
 use crate::engine::{Engine, Failure};
@@ -21,8 +23,8 @@ use serde::{Deserialize, Serialize};
 
 /// Entries of one row.
 const CHUNK: u64 = 64;
-/// Chunks that one round of maintenance looks at.
-const CHUNKS_PER_ROUND: u64 = 16;
+/// Chunks that are forgotten at once.
+const CHUNKS_PER_ROUND: u64 = 64;
 
 #[derive(Default)]
 pub struct Feed {
@@ -35,8 +37,6 @@ pub struct Feed {
 pub struct Ends {
     /// How many entries there have been.
     pub count: u64,
-    /// How many entries at the beginning have lost their events to retention.
-    pub passed: u64,
     /// How many entries at the beginning are forgotten.
     pub forgotten: u64,
 }
@@ -191,55 +191,48 @@ impl Engine {
         }
     }
 
-    /// Notes which entries lost their events to retention, and forgets those that are older than twice the retention.
-    /// Returns false if there is more to do.
+    /// Forgets entries that lost their events to retention and are older than twice the retention. Returns false if
+    /// there is more to do.
     pub(crate) fn trim_feed(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
         let (oldest, age_ms, now) = (self.store.log.oldest(), self.config.retention_age_ms, self.now);
+        let is_over =
+            |entry: &FeedEntry| age_ms > 0 && entry.at < oldest && now.since(entry.accepted) > 2 * age_ms;
         for _ in 0..CHUNKS_PER_ROUND {
             let Some(ends) = self.feed_ends(id) else { return Ok(true) };
-            let entries = self.feed_chunk(id, ends.passed / CHUNK)?;
-            let rest = entries.iter().skip((ends.passed % CHUNK) as usize);
-            let gone = rest.take_while(|entry| entry.at < oldest).count() as u64;
-            if gone == 0 {
-                break;
-            }
-            self.change_ends(id, |ends| ends.passed += gone);
-        }
-        if age_ms == 0 {
-            return Ok(true);
-        }
-        for _ in 0..CHUNKS_PER_ROUND {
-            let Some(ends) = self.feed_ends(id) else { return Ok(true) };
-            let chunk = ends.forgotten / CHUNK;
-            if ends.forgotten + CHUNK > ends.passed {
+            if ends.forgotten + CHUNK > ends.count {
                 return Ok(true);
             }
-            let entries = self.feed_chunk(id, chunk)?;
-            let is_old = |entry: &FeedEntry| now.since(entry.accepted) > 2 * age_ms;
-            if !entries.iter().all(is_old) {
+            let entries = self.feed_chunk(id, ends.forgotten / CHUNK)?;
+            if !entries.iter().all(is_over) {
                 return Ok(true);
             }
-            for (entry, number) in entries.iter().zip(ends.forgotten + 1..) {
-                // The id may have been used again since.
-                if self.feed_number(id, entry.id)? == Some(FeedNumber(number)) {
-                    self.store.rows.delete(&rows::feed_id(id, entry.id));
-                }
-            }
-            self.store.rows.delete(&rows::feed(id, chunk));
-            self.change_ends(id, |ends| ends.forgotten += CHUNK);
+            self.forget_chunk(id, ends.forgotten, &entries)?;
         }
         Ok(false)
     }
 
-    fn feed_ends(&self, id: SubscriptionId) -> Option<Ends> {
-        Some(self.subscriptions.get(id)?.on_disk.feed.as_deref()?.ends)
-    }
-
-    fn change_ends(&mut self, id: SubscriptionId, change: impl FnOnce(&mut Ends)) {
+    fn forget_chunk(
+        &mut self,
+        id: SubscriptionId,
+        before: u64,
+        entries: &[FeedEntry],
+    ) -> Result<(), Failure> {
+        for (entry, number) in entries.iter().zip(before + 1..) {
+            // The id may have been used again since.
+            if self.feed_number(id, entry.id)? == Some(FeedNumber(number)) {
+                self.store.rows.delete(&rows::feed_id(id, entry.id));
+            }
+        }
+        self.store.rows.delete(&rows::feed(id, before / CHUNK));
         let feed = self.subscriptions.get_mut(id).and_then(|s| s.on_disk.feed.as_deref_mut());
         if let Some(feed) = feed {
-            change(&mut feed.ends);
+            feed.ends.forgotten += CHUNK;
         }
+        Ok(())
+    }
+
+    fn feed_ends(&self, id: SubscriptionId) -> Option<Ends> {
+        Some(self.subscriptions.get(id)?.on_disk.feed.as_deref()?.ends)
     }
 }
 

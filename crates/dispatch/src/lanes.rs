@@ -369,6 +369,12 @@ impl Resident {
     }
 
     /// Takes the attempts that a replayed dead letter had before its replay.
+    /// The attempts of an event before it became a dead letter and was replayed.
+    pub fn tried_earlier(&self, position: Position) -> u32 {
+        let earlier = self.earlier.iter().find(|earlier| earlier.position == position);
+        earlier.map_or(0, |earlier| earlier.attempts)
+    }
+
     pub fn take_earlier(&mut self, position: Position) -> u32 {
         let known = self.earlier.iter().position(|earlier| earlier.position == position);
         known.map_or(0, |n| self.earlier.swap_remove(n).attempts)

@@ -99,6 +99,7 @@ impl Engine {
         for id in ids {
             self.finish_draining(id)?;
             self.finish_retiring(id)?;
+            self.expire_disabled(id)?;
         }
         self.limit_retired()?;
         self.expire_audit()?;

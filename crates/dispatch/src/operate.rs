@@ -309,7 +309,7 @@ impl Engine {
     }
 
     /// Some of the keys, in order from a key on, and the last one checked if there may be more.
-    fn waiting_keys_from(
+    pub(crate) fn waiting_keys_from(
         &self,
         id: SubscriptionId,
         from: &str,

@@ -25,6 +25,8 @@ const AGE_FULL: &str = "maxAge";
 
 /// After a limit was lowered, several events are dropped for each new one, but not all at once.
 const DROPS_AT_ONCE: usize = 64;
+/// Events of a disabled endpoint that expire in one round.
+const EXPIRED_AT_ONCE: usize = 256;
 
 /// A subscription that must drop its oldest event for a new one.
 pub(crate) struct Crowded {
@@ -83,6 +85,31 @@ impl Engine {
                 return Ok(());
             }
             self.drop_event(id, &oldest)?;
+            self.dropped_by_overflow(id);
+        }
+        Ok(())
+    }
+
+    /// Drops pending events of a disabled webhook endpoint that are older than the retention. Nobody fetches them from
+    /// the feed any more, and they must not keep the log for an endpoint that may never return.
+    pub(crate) fn expire_disabled(&mut self, id: SubscriptionId) -> Result<(), Failure> {
+        let (age_ms, now) = (self.config.retention_age_ms, self.now);
+        let is_old = |accepted: Millis| age_ms > 0 && now.since(accepted) >= age_ms;
+        for _ in 0..EXPIRED_AT_ONCE {
+            let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
+            if subscription.life.health.disabled.is_none()
+                || !subscription.tally.oldest().is_some_and(is_old)
+                || !self.has_room_for_step()
+            {
+                return Ok(());
+            }
+            let Some(oldest) = self.oldest_droppable(id)?.filter(|oldest| is_old(oldest.entry.accepted))
+            else {
+                return Ok(());
+            };
+            self.drop_event(id, &oldest)?;
+            let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
+            self.metrics.dead_letter_dropped(subscription.name(), "expired");
         }
         Ok(())
     }
@@ -102,10 +129,11 @@ impl Engine {
         if limit != EVENTS_FULL && self.limit_reached(subscription, 0).is_none() {
             return Ok(());
         }
-        match self.oldest_droppable(id)? {
-            Some(oldest) => self.drop_event(id, &oldest),
-            None => Ok(()),
+        if let Some(oldest) = self.oldest_droppable(id)? {
+            self.drop_event(id, &oldest)?;
+            self.dropped_by_overflow(id);
         }
+        Ok(())
     }
 
     fn drop_event(&mut self, id: SubscriptionId, oldest: &Oldest) -> Result<(), Failure> {
@@ -115,10 +143,13 @@ impl Engine {
             Some(key) => self.step_lane(id, key, step)?,
             None => self.step_single(id, position, step)?,
         };
-        let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
+        Ok(())
+    }
+
+    fn dropped_by_overflow(&mut self, id: SubscriptionId) {
+        let Some(subscription) = self.subscriptions.get(id) else { return };
         self.metrics.dead_letter_dropped(subscription.name(), "overflow");
         tracing::warn!(subscription = %subscription.name(), "Backlog full; oldest event dropped");
-        Ok(())
     }
 
     fn oldest_droppable(&mut self, id: SubscriptionId) -> Result<Option<Oldest>, Failure> {

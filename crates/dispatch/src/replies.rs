@@ -38,6 +38,7 @@ pub(crate) struct DelayedReplies {
 
 struct Waiting {
     ticket: Ticket,
+    status: u16,
     replies: Vec<Event>,
     why: String,
 }
@@ -64,17 +65,24 @@ struct Cause {
 
 impl Engine {
     /// A call succeeded and returned reply events.
-    pub(crate) fn finish_replied(&mut self, ticket: Ticket, replies: Vec<Event>) -> Result<(), Failure> {
+    pub(crate) fn finish_replied(
+        &mut self,
+        ticket: Ticket,
+        status: u16,
+        replies: Vec<Event>,
+    ) -> Result<(), Failure> {
+        let acknowledged =
+            || CallOutcome::Status { code: status, retry_after_ms: None, detail: String::new() };
         let Some(flight) = self.calls.get(ticket).copied() else { return Ok(()) };
         let Some(entry) = self.entry_of(&flight) else { return self.finish(ticket, acknowledged()) };
         let Some(cause) = self.cause_of(&flight, &entry)? else {
             let why = "the event that the function replied to cannot be read from the log".to_owned();
-            return self.finish(ticket, CallOutcome::BadReplies(why));
+            return self.finish(ticket, CallOutcome::BadReplies { status, why });
         };
         let replies = match self.complete(&cause, replies) {
             Ok(replies) if replies.is_empty() => return self.finish(ticket, acknowledged()),
             Ok(replies) => replies,
-            Err(why) => return self.finish(ticket, CallOutcome::BadReplies(why)),
+            Err(why) => return self.finish(ticket, CallOutcome::BadReplies { status, why }),
         };
         let origin = Origin::Reply(cause.subscription);
         let namespace = self.subscriptions.get(cause.subscription).map(|s| s.namespace).unwrap_or_default();
@@ -83,10 +91,10 @@ impl Engine {
         let length = match self.room_for(&entries, RECORD_HEADER + STEP_BYTES_MAX, origin)? {
             Ok(length) => length,
             Err(no_room @ NoRoom::TooLarge(_)) => {
-                return self.finish(ticket, CallOutcome::BadReplies(no_room.to_string()));
+                return self.finish(ticket, CallOutcome::BadReplies { status, why: no_room.to_string() });
             }
             Err(no_room) => {
-                self.put_off(ticket, replies, no_room.to_string());
+                self.put_off(ticket, status, replies, no_room.to_string());
                 return Ok(());
             }
         };
@@ -96,7 +104,7 @@ impl Engine {
             entries.iter().take(taken).try_for_each(|reply| engine.take_in_group(*reply, origin).map(|_| ()))
         });
         if let Err(Failure::Log(log::Error::Full)) = done {
-            self.put_off(ticket, replies, NoRoom::Disk.to_string());
+            self.put_off(ticket, status, replies, NoRoom::Disk.to_string());
             return Ok(());
         }
         done
@@ -149,14 +157,14 @@ impl Engine {
 
     // ---- waiting for room ---------------------------------------------------------------------------------
 
-    fn put_off(&mut self, ticket: Ticket, replies: Vec<Event>, why: String) {
+    fn put_off(&mut self, ticket: Ticket, status: u16, replies: Vec<Event>, why: String) {
         let bytes: usize = replies.iter().map(Event::encoded_len_max).sum();
         if self.calls.held_back.bytes + bytes > PUT_OFF_BYTES_MAX {
             return self.not_ready(ticket, format!("no room for the reply events: {why}"), RETRY_MS);
         }
         self.calls.held_back.bytes += bytes;
         self.mark_put_off(ticket);
-        self.calls.held_back.answers.push(Waiting { ticket, replies, why });
+        self.calls.held_back.answers.push(Waiting { ticket, status, replies, why });
         self.calls.held_back.due.get_or_insert(self.now + LOOK_MS);
     }
 
@@ -171,8 +179,8 @@ impl Engine {
         if self.calls.held_back.due.is_none_or(|due| due > self.now) || self.condition.failed.is_some() {
             return;
         }
-        for Waiting { ticket, replies, .. } in std::mem::take(&mut self.calls.held_back).answers {
-            self.outcome(ticket, CallOutcome::Replied { replies });
+        for Waiting { ticket, status, replies, .. } in std::mem::take(&mut self.calls.held_back).answers {
+            self.outcome(ticket, CallOutcome::Replied { status, replies });
         }
     }
 
@@ -273,10 +281,6 @@ impl Cause {
         }
         reply
     }
-}
-
-fn acknowledged() -> CallOutcome {
-    CallOutcome::Status { code: 200, retry_after_ms: None, detail: String::new() }
 }
 
 /// The source of replies without one: the function that they are from, wherever it runs.

@@ -195,6 +195,7 @@ impl Engine {
         key: Option<&str>,
         entry: Entry,
         time: Millis,
+        at: LogAddress,
     ) -> Result<(), Failure> {
         if let Some(subscription) = self.subscriptions.get_mut(id) {
             subscription.tally.left(&entry);
@@ -202,7 +203,7 @@ impl Engine {
         let attempts =
             self.scratch.giving_up.filter(|(head, _)| *head == entry.position).map_or(0, |(_, tried)| tried);
         self.replays.failed(id, entry.position);
-        self.add_dead_letter(id, key, entry, Reason::Unavailable, WHY, attempts, time, None)
+        self.add_dead_letter(id, key, entry, Reason::Unavailable, WHY, attempts, time, at, None)
     }
 
     pub(crate) fn give_up_single(
@@ -210,6 +211,7 @@ impl Engine {
         id: SubscriptionId,
         position: Position,
         time: Millis,
+        at: LogAddress,
     ) -> Result<(), Failure> {
         let single = self.subscriptions.get(id).and_then(|s| s.unordered.under_way.get(&position));
         let Some((entry, attempts)) = single.map(|single| (single.entry, single.attempts_total)) else {
@@ -217,7 +219,7 @@ impl Engine {
         };
         self.forget_single(id, position);
         self.scratch.giving_up = Some((position, attempts));
-        let done = self.give_up_entry(id, None, entry, time);
+        let done = self.give_up_entry(id, None, entry, time, at);
         self.scratch.giving_up = None;
         done
     }

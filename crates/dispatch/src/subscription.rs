@@ -10,6 +10,7 @@ use crate::range_counts::RangeCounts;
 use crate::unordered::Unordered;
 use klambda_core::ids::{NamespaceId, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Policy, State};
+use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::{Document, Ordering};
 use klambda_core::time::Millis;
 use klambda_store::address::{Kept, LogAddress};
@@ -87,6 +88,23 @@ pub struct Flow {
     pub deepest: Option<(Millis, String, u64)>,
     /// Nothing starts for now, for a reason that is not the event's or the target's fault.
     pub suspension: Option<Suspension>,
+    /// Fewer concurrent calls than configured, because a webhook endpoint is overloaded.
+    pub slowed_to: Option<u32>,
+}
+
+impl Flow {
+    /// Halves the number of calls when a webhook endpoint is overloaded, and adds one for each success.
+    pub fn adapt(&mut self, outcome: &CallOutcome, concurrency: u32) {
+        match (outcome, self.slowed_to) {
+            (CallOutcome::Status { code: 429 | 502 | 504, .. }, slowed) => {
+                self.slowed_to = Some((slowed.unwrap_or(self.in_flight + 1) / 2).max(1));
+            }
+            (CallOutcome::Status { code: 200..=299, .. }, Some(slowed)) => {
+                self.slowed_to = Some(slowed + 1).filter(|calls| *calls < concurrency);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Accepted events that are not read from the log yet.

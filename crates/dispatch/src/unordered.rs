@@ -14,6 +14,7 @@ use crate::residency::PART_EVENTS;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::{Entry, Queue};
 use klambda_core::outcome::Reason;
+use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_store::address::{Kept, LogAddress};
 use klambda_store::record::{LaneRef, Record, Step};
@@ -42,6 +43,8 @@ pub struct Single {
     pub attempts_total: u32,
     pub retry_at: Option<Millis>,
     pub in_flight: bool,
+    /// The record of its last step, or 0. Each step names the one before it.
+    pub last_step: LogAddress,
     pub error: String,
     pub reason: Reason,
     pub stored: bool,
@@ -55,6 +58,7 @@ impl Single {
             attempts_total: 0,
             retry_at: None,
             in_flight: false,
+            last_step: LogAddress(0),
             error: String::new(),
             reason: Reason::RetriesExhausted,
             stored: false,
@@ -100,16 +104,28 @@ impl Engine {
         position: Position,
         step: Step<'_>,
     ) -> Result<LogAddress, Failure> {
-        self.step_unordered(id, LaneRef::Alone(position), step)
+        let previous = self.last_step_of_single(id, position)?;
+        self.step_unordered(id, LaneRef::Alone(position), previous, step)
+    }
+
+    fn last_step_of_single(&self, id: SubscriptionId, position: Position) -> Result<LogAddress, Failure> {
+        let subscription = self.subscriptions.get(id);
+        if let Some(single) = subscription.and_then(|s| s.unordered.under_way.get(&position)) {
+            let is_unlinked = planted::is_on(Bug::RetryUnlinked);
+            return Ok(if is_unlinked { LogAddress(0) } else { single.last_step });
+        }
+        let letter = self.dead_letter(crate::rows::DEAD, id, position)?;
+        Ok(letter.map_or(LogAddress(0), |letter| letter.last_step))
     }
 
     fn step_unordered(
         &mut self,
         subscription: SubscriptionId,
         lane: LaneRef<'_>,
+        previous: LogAddress,
         step: Step<'_>,
     ) -> Result<LogAddress, Failure> {
-        let (time, previous) = (self.now, LogAddress(0));
+        let time = self.now;
         self.commit(&Record::Step { time, subscription, lane, previous, running: None, step })
     }
 
@@ -145,7 +161,8 @@ impl Engine {
             return Ok(false);
         }
         self.must_write()?;
-        self.step_unordered(id, LaneRef::Unordered, Step::PurgePart { early: false, positions })?;
+        let step = Step::PurgePart { early: false, positions };
+        self.step_unordered(id, LaneRef::Unordered, LogAddress(0), step)?;
         Ok(true)
     }
 }

@@ -3,6 +3,7 @@
 //! A view must not delay the engine, so it takes only what is in memory or a few rows away. Data from the log (the
 //! event at a lane's head, the history of a key) is read afterwards by `resolve`, on another thread.
 
+mod attempts;
 mod dead_letters;
 mod endpoints;
 mod fates;
@@ -16,6 +17,7 @@ mod subscriptions;
 mod timeline;
 mod waits_for;
 
+pub use attempts::Tried;
 pub use dead_letters::{DeadLetter, Letters};
 pub use endpoints::Endpoint;
 pub use fates::{Fate, Sighting};
@@ -26,7 +28,7 @@ pub use replays::Replay;
 pub use sample::{LettersSample, Sample, SubscriptionSample};
 pub use status::Status;
 pub use subscriptions::Subscription;
-pub use timeline::Step;
+pub use timeline::{Attempt, Step};
 
 use klambda_core::event_codec::EventView;
 use klambda_core::time::Millis;

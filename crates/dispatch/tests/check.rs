@@ -303,7 +303,7 @@ fn file_of(disk: &MemoryDisk, at: LogAddress) -> (Arc<dyn File>, u64) {
 /// Changes the positions of acknowledgements.
 fn forge_acknowledgements(disk: &MemoryDisk, of: impl Fn(u64) -> u64) {
     let forged = forge(disk, |_, record| {
-        if let Record::Step { step: Step::Delivered { position }, .. } = record {
+        if let Record::Step { step: Step::Delivered { position, .. }, .. } = record {
             *position = Position(of(position.0));
         }
     });
@@ -403,7 +403,8 @@ fn a_delivery_out_of_its_producers_order_is_found() {
 fn an_acknowledgement_of_an_event_that_was_never_sent_there_is_found() {
     let world = delivered();
     let forged = forge(&world.disk, |_, record| {
-        if let Record::Step { subscription, step: Step::Delivered { position: Position(5) }, .. } = record {
+        if let Record::Step { subscription, step: Step::Delivered { position: Position(5), .. }, .. } = record
+        {
             *subscription = SubscriptionId(2);
         }
     });

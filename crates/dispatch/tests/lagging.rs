@@ -398,7 +398,7 @@ fn replies_events_of_the_system_and_full_dead_letters_follow() {
     world.pass(10);
     let cause = world.take_open().pop().expect("a call");
     let replies = vec![made("paid", "r1"), made("paid", "r2"), made("paid", "r3")];
-    world.engine.outcome(cause.ticket, CallOutcome::Replied { replies });
+    world.engine.outcome(cause.ticket, CallOutcome::Replied { status: 200, replies });
     world.pass(10);
     assert_eq!((view(&world, "first").status.waiting, view(&world, "paid").status.waiting), (0, 3));
     let write =

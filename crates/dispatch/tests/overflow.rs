@@ -197,7 +197,7 @@ fn replies_drop_nothing_while_one_of_them_finds_no_room() {
     let cause = world.take_open().pop().expect("a call");
     let reply = |kind: &str| Event { id: String::new(), kind: kind.into(), ..event("", "k") };
     let replies = vec![reply("kept"), reply("kept"), reply("late")];
-    world.engine.outcome(cause.ticket, CallOutcome::Replied { replies });
+    world.engine.outcome(cause.ticket, CallOutcome::Replied { status: 200, replies });
     for _ in 0..5 {
         world.pass(100);
         assert_eq!((waiting(&world, "first"), dropped(&world)), (1, vec![]));

@@ -32,7 +32,7 @@ fn reply(kind: &str) -> Event {
 }
 
 fn replied(kinds: &[&str]) -> CallOutcome {
-    CallOutcome::Replied { replies: kinds.iter().map(|kind| reply(kind)).collect() }
+    CallOutcome::Replied { status: 200, replies: kinds.iter().map(|kind| reply(kind)).collect() }
 }
 
 fn view(delivery: &Delivery) -> Event {
@@ -63,7 +63,7 @@ fn replies_of_two_functions_to_the_same_event_are_distinct() {
     for call in calls {
         let mut event = reply("paid");
         event.source = "/shop".into();
-        world.engine.outcome(call.ticket, CallOutcome::Replied { replies: vec![event] });
+        world.engine.outcome(call.ticket, CallOutcome::Replied { status: 200, replies: vec![event] });
     }
     world.pass(100);
     let status = world.engine.view_status();
@@ -150,7 +150,9 @@ fn the_same_reply_of_two_functions_is_one_event() {
     let mut own = reply("paid");
     (own.id, own.source) = ("fixed".into(), "/own".into());
     for delivery in world.take_open() {
-        world.engine.outcome(delivery.ticket, CallOutcome::Replied { replies: vec![own.clone()] });
+        world
+            .engine
+            .outcome(delivery.ticket, CallOutcome::Replied { status: 200, replies: vec![own.clone()] });
     }
     world.pass(100);
     let calls: Vec<String> = world.take_open().iter().map(|delivery| view(delivery).id).collect();
@@ -189,7 +191,9 @@ fn a_loop_is_stopped_and_named() {
 fn replies_that_cannot_be_taken_are_a_failure_for_good() {
     let mut world = chain(4);
     for (n, outcome) in
-        [CallOutcome::BadReplies("type: missing".into()), replied(&["paid"; 101])].into_iter().enumerate()
+        [CallOutcome::BadReplies { status: 200, why: "type: missing".into() }, replied(&["paid"; 101])]
+            .into_iter()
+            .enumerate()
     {
         let key = format!("k{n}");
         world.send_as(&key, None, &format!("e{}", n + 1));

@@ -158,6 +158,7 @@ pub async fn show(
     let written: Vec<(LogAddress, Position)> = found.iter().map(|found| (found.at, found.position)).collect();
     let (source, event_id) = (newest.source.clone(), id.clone());
     let fates = api.query(move |engine| engine.fates(namespace, &source, &event_id, &written)).await??;
+    let fates = api.blocking(move |history| resolved(fates, history)).await?;
     let traced = Traced {
         event: json(&newest.event)?,
         position: newest.position.0,
@@ -165,6 +166,11 @@ pub async fn show(
         fates,
     };
     Ok(crate::extract::Json(traced).into_response())
+}
+
+fn resolved(mut fates: Vec<Fate>, history: &History) -> Vec<Fate> {
+    fates.iter_mut().for_each(|fate| fate.resolve(history.reader()));
+    fates
 }
 
 async fn by_marks(api: &Api, namespace: NamespaceId, source: &str, id: &str) -> Result<Vec<Found>, Problem> {

@@ -1,5 +1,6 @@
 //! Calls to receivers, and their responses.
 
+use crate::checkers::attempt_log::{self, Answer};
 use crate::checkers::{self, Verdict, Violation};
 use crate::event::{EventNo, HOME, SOURCES};
 use crate::history::{Ending, Entry, Request, SubNo};
@@ -47,7 +48,7 @@ impl World {
         let events = &mut self.outside.events;
         let replies = self.producer.replies(sub, event, &self.mix, events, &mut self.rng);
         let made = replies.iter().map(|reply| events[*reply as usize].to_event()).collect();
-        (CallOutcome::Replied { replies: made }, replies)
+        (CallOutcome::Replied { status: outcome.status(), replies: made }, replies)
     }
 
     fn request(&self, sub: SubNo, delivery: &Delivery) -> Result<Request, Violation> {
@@ -104,10 +105,17 @@ impl World {
                 continue;
             }
             let ending = ending(&outcome);
+            let status = attempt_log::status_of(&outcome);
             let retry_after_ms = self.delay_least(sub, &outcome);
             self.host.engine.outcome(ticket, outcome);
             // If the store fails here, the result is unknown. Treat it as if it could not be written.
             let stalled = self.host.engine.is_open(ticket) || self.host.engine.failure().is_some();
+            // A deleted subscription gets no response, so the events in the response are not accepted either.
+            let taken = !stalled && self.outside.sub(sub).life.there;
+            if let Some(status) = status {
+                let answer = Answer { status, life, taken };
+                self.network.answered.entry((sub, event)).or_default().push(answer);
+            }
             let number = ticket.0;
             self.note(Entry::Ended {
                 sub,
@@ -118,8 +126,6 @@ impl World {
                 acted: acts,
                 stalled,
             })?;
-            // A deleted subscription gets no response, so the events in the response are not accepted either.
-            let taken = !stalled && self.outside.sub(sub).life.there;
             self.replied(&replies, taken)?;
             if stalled {
                 self.stalled.push(Stalled { sub, event, ticket, replies });

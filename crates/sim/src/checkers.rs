@@ -1,6 +1,7 @@
 //! The invariants, one file each. A checker examines each entry of the history with what was known before it. Some
 //! checkers also examine what the program shows to its users at the end.
 
+pub mod attempt_log;
 pub mod attempts;
 pub mod bounded;
 pub mod deletion;

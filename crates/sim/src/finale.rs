@@ -44,6 +44,7 @@ impl World {
         }
         self.lift_limits()?;
         let mut standing = self.come_to_rest()?;
+        self.attempts_are_shown()?;
         if !restarts && self.mix.has(Trouble::Retention) {
             self.retention_ends()?;
             self.restart_without_retention()?;
@@ -267,6 +268,7 @@ impl World {
             .flat_map(|(name, sub)| self.letters(name).into_iter().map(|letter| (*sub, letter)))
             .filter_map(|(sub, letter)| Some((sub, self.event_of(&letter)?)))
             .collect();
+        self.attempts_are_shown()?;
         no_loss::at_end(&self.outside, &|sub, event| letters.contains(&(sub, event)))?;
         replay_order::at_end(&self.host.engine, self.watched.replays_made)?;
         bounded::at_end(&self.outside, &|name| {

@@ -1,6 +1,7 @@
 //! Receivers and the network. The outcome of a call is decided when the call starts and reported when it ends. Some
 //! receivers do the work but lose the response, some hang, some are down for a while.
 
+use crate::checkers::attempt_log::Answered;
 use crate::event::{EventNo, ProducedEvent};
 use crate::history::SubNo;
 use crate::mix::{Mix, Trouble};
@@ -41,6 +42,8 @@ pub struct Network {
     next: u64,
     /// By host: its state, and when it ends.
     hosts: BTreeMap<u64, (Health, u64)>,
+    /// The answers that reached the process.
+    pub answered: Answered,
 }
 
 impl Network {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::io;
 
 /// Format 2 added namespaces to events. Format 3 added separate rows and records for unordered events.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 pub const NAME: &str = "manifest";
 const NEW_NAME: &str = "manifest-new";
 

@@ -16,7 +16,7 @@ mod route;
 mod step;
 
 pub use self::route::{Missed, Route, To};
-pub use self::step::Step;
+pub use self::step::{Attempt, Step};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {

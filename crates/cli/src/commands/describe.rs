@@ -12,7 +12,7 @@ use crate::kind::{Kind, data_of};
 use crate::output::{Format, Sheet, Table, bytes, cell, counted, number, text, write_raw};
 use crate::resource::{self, Resource};
 use crate::route::Route;
-use crate::time::{self, relative};
+use crate::time::{self, age_of, relative};
 use klambda_core::time::Millis;
 use serde_json::Value;
 use std::io::Write;
@@ -198,7 +198,36 @@ fn event(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result<()> {
     }
     writeln!(out, "Fates:")?;
     table.write(out, "  ")?;
+    fates.iter().try_for_each(|fate| attempts(out, fate, now))
+}
+
+/// The attempts of an event in one subscription, newest first.
+fn attempts(out: &mut dyn Write, fate: &Value, now: Millis) -> anyhow::Result<()> {
+    let Some(items) = fate["attemptLog"].as_array().filter(|items| !items.is_empty()) else { return Ok(()) };
+    let mut table = Table::new(&["ATTEMPT", "AGE", "AT", "OUTCOME", "STATUS", "DURATION", "ANSWER"]);
+    for item in items {
+        let answer = text(item, "/answer").or_else(|| text(item, "/error"));
+        table.row(vec![
+            cell(item, "/attempt"),
+            age_of(text(item, "/at").as_deref(), now),
+            cell(item, "/at"),
+            cell(item, "/outcome"),
+            cell(item, "/status"),
+            duration_of(item),
+            answer.unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    writeln!(out, "Attempts of {}:", cell(fate, "/subscription"))?;
+    table.write(out, "  ")?;
+    if fate["more"] == true {
+        writeln!(out, "  Older attempts are not shown.")?;
+    }
     Ok(())
+}
+
+/// How long a call took.
+pub fn duration_of(item: &Value) -> String {
+    item["durationMs"].as_u64().map_or_else(|| "-".to_owned(), |ms| format!("{ms}ms"))
 }
 
 fn write_event(out: &mut dyn Write, event: &Value) -> anyhow::Result<()> {

@@ -1,5 +1,6 @@
 //! Why a lane waits, and what to do about it.
 
+use super::describe::duration_of;
 use crate::function::error;
 use crate::output::{Sheet, Table, cell, counted, number, text};
 use crate::time::{age_of, relative};
@@ -160,11 +161,14 @@ pub fn namespace_flag(item: &Value) -> String {
 
 fn timeline(lane: &Value, now: Millis) -> Option<Table> {
     let steps = lane["timeline"].as_array().filter(|steps| !steps.is_empty())?;
-    let mut table = Table::new(&["AGE", "AT", "STEP", "POSITION", "EVENT", "DETAIL"]);
+    let names = ["AGE", "AT", "STEP", "POSITION", "EVENT", "STATUS", "DURATION", "DETAIL"];
+    let mut table = Table::new(&names);
     for step in steps {
-        let at = ["/at", "/step", "/position", "/id", "/detail"];
+        let at = ["/at", "/step", "/position", "/id", "/status"];
         let mut row = vec![age_of(text(step, "/at").as_deref(), now)];
-        row.extend(at.map(|at| error(&cell(step, at))));
+        row.extend(at.map(|at| cell(step, at)));
+        let detail = text(step, "/detail").or_else(|| text(step, "/answer"));
+        row.extend([duration_of(step), detail.map_or_else(|| "-".to_owned(), |detail| error(&detail))]);
         table.row(row);
     }
     Some(table)
@@ -205,7 +209,7 @@ mod tests {
             "Waiting for:    a person: resume, skip or replay",
             "First event:    e7, order.paid from /shop, at position 1042",
             r"  klambda lane resume orders 'it'\''s 42'   retry the first event",
-            "  3m12s   2026-01-01T00:00:00Z   parked   1042       e7      -",
+            "  3m12s   2026-01-01T00:00:00Z   parked   1042       e7      -        -          -",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\nnot in\n{text}");
         }

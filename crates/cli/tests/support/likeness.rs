@@ -19,7 +19,7 @@ pub fn difference_within(shown: &str, printed: &str) -> Option<String> {
     difference(&format!("…\n{shown}\n…"), printed)
 }
 
-/// The same for JSON: `"…"` stands for any value; sizes and rates are not compared.
+/// The same for JSON: `"…"` stands for any value; sizes, durations and rates are not compared.
 pub fn difference_of_json(shown: &str, printed: &str) -> Option<String> {
     let parsed = |text: &str| serde_json::from_str::<Value>(text).map_err(|error| format!("{error}: {text}"));
     match (parsed(shown), parsed(printed)) {
@@ -30,7 +30,7 @@ pub fn difference_of_json(shown: &str, printed: &str) -> Option<String> {
 
 fn value_difference(path: &str, shown: &Value, printed: &Value) -> Option<String> {
     let differ = || Some(format!("{path}:\n  shown {shown}\n  printed {printed}"));
-    let varies = ["Bytes", "Seconds", "PerSecond"].iter().any(|end| path.ends_with(end));
+    let varies = ["Bytes", "Ms", "Seconds", "PerSecond"].iter().any(|end| path.ends_with(end));
     match (shown, printed) {
         (Value::String(any), _) if any == "…" => None,
         (Value::Number(_), Value::Number(_)) if varies => None,

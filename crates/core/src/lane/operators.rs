@@ -75,6 +75,20 @@ impl Lane {
         Ok(())
     }
 
+    /// Does not affect a replayed event that has its turn.
+    pub(super) fn acknowledge(&mut self, actions: &mut Vec<Action>) -> Result<(), Refused> {
+        if self.running() == Some(Turn::Queue) {
+            return Err(Refused::Running);
+        }
+        if self.queue.is_empty() {
+            return Err(Refused::NothingPending);
+        }
+        self.unhold(actions);
+        self.delivery.end_turn(Turn::Queue);
+        actions.extend(self.queue.pop().map(Action::Delivered));
+        Ok(())
+    }
+
     pub(super) fn purge(&mut self, now: Millis, actions: &mut Vec<Action>) {
         if self.purgeable() == 0 && !planted::is_on(Bug::PurgeFlags) {
             return;

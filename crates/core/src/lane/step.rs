@@ -25,6 +25,8 @@ pub enum Input {
     Skip,
     /// Removes the dead letter that parks the lane for good. Does not affect another event that has its turn.
     Discard,
+    /// The receiver has the first event of the queue already, so it counts as delivered.
+    Acknowledge,
     /// Removes all pending events except the one in flight.
     Purge,
     Pause,
@@ -99,6 +101,8 @@ pub enum Refused {
     NothingToSkip,
     #[error("the lane is not parked at a dead letter")]
     NotParked,
+    #[error("no event is pending in the lane")]
+    NothingPending,
     #[error("the subscription does not order by a producer's sequence")]
     NotSequenced,
 }

@@ -341,7 +341,10 @@ impl World {
     /// Applies one step to the machine and the model, which must agree on everything.
     pub fn apply(&mut self, input: Input) -> Result<Vec<Action>, Refused> {
         let running = self.machine.lane.running();
-        let refusable = matches!(input, Input::Skip | Input::Discard | Input::Reset { .. } | Input::Replay);
+        let refusable = matches!(
+            input,
+            Input::Skip | Input::Discard | Input::Acknowledge | Input::Reset { .. } | Input::Replay
+        );
         let before = refusable.then(|| self.machine.clone());
         let early_on_disk = self.machine.early.len();
         let result = self.machine.apply(&input, &self.policy, self.now);

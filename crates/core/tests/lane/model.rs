@@ -120,6 +120,7 @@ impl Model {
             Input::Skip => self.skip(now, &mut actions)?,
             Input::Discard if !self.held => return Err(Refused::NotParked),
             Input::Discard => self.discard(&mut actions),
+            Input::Acknowledge => self.acknowledge(&mut actions)?,
             Input::Purge => self.purge(now, &mut actions),
             Input::Pause => self.paused = true,
             Input::Reset { expected } => self.reset(expected.0, now, &mut actions)?,
@@ -611,6 +612,18 @@ impl Model {
         self.gone(entry.position);
         actions.push(Action::Dropped(entry));
         self.flag(0);
+    }
+
+    fn acknowledge(&mut self, actions: &mut Vec<Action>) -> Result<(), Refused> {
+        let first = self.line.first().ok_or(Refused::NothingPending)?.position;
+        if self.delivery.in_flight && self.delivery.turn == Some((Turn::Queue, first)) {
+            return Err(Refused::Running);
+        }
+        self.unhold(actions);
+        let entry = self.line.remove(0);
+        self.gone(entry.position);
+        actions.push(Action::Delivered(entry));
+        Ok(())
     }
 
     fn requeue(&mut self, mut entry: Entry) {

@@ -46,6 +46,7 @@ enum Op {
     Resume,
     Skip,
     Discard,
+    Acknowledge,
     Purge,
     Pause,
     Reset {
@@ -98,6 +99,7 @@ fn any_op() -> impl Strategy<Value = Op> {
         3 => Just(Op::Resume),
         3 => Just(Op::Skip),
         1 => Just(Op::Discard),
+        1 => Just(Op::Acknowledge),
         1 => Just(Op::Purge),
         1 => Just(Op::Pause),
         1 => (0..12u8).prop_map(|expected| Op::Reset { expected }),
@@ -175,6 +177,7 @@ fn run(world: &mut World, op: &Op) {
         Op::Resume => drop(world.apply(Input::Resume)),
         Op::Skip => drop(world.apply(Input::Skip)),
         Op::Discard => drop(world.apply(Input::Discard)),
+        Op::Acknowledge => drop(world.apply(Input::Acknowledge)),
         Op::Purge => drop(world.apply(Input::Purge)),
         Op::Pause => drop(world.apply(Input::Pause)),
         Op::Reset { expected } => drop(world.apply(Input::Reset { expected: Sequence(expected.into()) })),

@@ -43,7 +43,7 @@ impl Engine {
             resident.failure.reason = Reason::Skipped;
         }
         let input = match step {
-            Step::Delivered { position } => {
+            Step::Delivered { position, .. } => {
                 self.must_be_head(slot, *position)?;
                 Input::Delivered
             }
@@ -62,6 +62,10 @@ impl Engine {
             Step::Discard { position } => {
                 self.must_hold(slot, *position)?;
                 Input::Discard
+            }
+            Step::Acknowledged { position } => {
+                self.must_be_first(slot, *position)?;
+                Input::Acknowledge
             }
             Step::GiveUp => return self.apply_give_up(at, time, slot),
             Step::PurgePart { early, positions } => {
@@ -90,6 +94,16 @@ impl Engine {
             Some(entry) if entry.position == position => Ok(()),
             _ => Err(Failure::State(format!(
                 "event {position} was deleted as the failed head of its lane, but is not its head"
+            ))),
+        }
+    }
+
+    fn must_be_first(&self, slot: Slot, position: Position) -> Result<(), Failure> {
+        let first = self.lanes.get(slot).and_then(|resident| resident.lane.queue().first());
+        match first {
+            Some(entry) if entry.position == position => Ok(()),
+            _ => Err(Failure::State(format!(
+                "event {position} was acknowledged by its receiver, but is not the first of its lane"
             ))),
         }
     }
@@ -156,6 +170,7 @@ impl Engine {
                 Attempts { fresh: resident.lane.attempts() + 1, total: resident.lane.attempts_total() + 1 }
             }
             Input::Skip => Attempts::all(resident.lane.attempts_total()),
+            Input::Delivered => Attempts::all(resident.lane.head_attempts_total()),
             _ => Attempts::default(),
         };
         // For an event that was routed from the past, the event and the record of its route have different addresses.
@@ -217,15 +232,15 @@ impl Engine {
                 subscription.tally.delivered += 1;
                 subscription.life.health.succeeded(time);
                 resident.passed(&entry);
-                resident.take_earlier(entry.position);
+                let tried = attempts.total + resident.take_earlier(entry.position);
                 self.replays.delivered(id, entry.position, entry.number);
-                self.known_from_now_on(id, &entry, time, at)
+                self.known_from_now_on(id, &entry, tried > 0, time, at)
             }
             Action::Dropped(entry) if self.scratch.giving_up.is_some() => {
                 resident.passed(&entry);
                 resident.take_earlier(entry.position);
                 let key = resident.key.clone();
-                self.give_up_entry(id, Some(&key), entry, time)
+                self.give_up_entry(id, Some(&key), entry, time, at)
             }
             Action::Dropped(entry) => {
                 subscription.tally.left(&entry);
@@ -252,6 +267,7 @@ impl Engine {
                     &error,
                     attempts,
                     time,
+                    at,
                     previous_id,
                 )
             }
@@ -274,7 +290,7 @@ impl Engine {
                     resident.passed(&entry);
                 }
                 self.replays.failed(id, entry.position);
-                self.add_dead_letter(id, Some(&key), entry, reason, &error, attempts, time, previous_id)
+                self.add_dead_letter(id, Some(&key), entry, reason, &error, attempts, time, at, previous_id)
             }
             Action::SpillEarly { sequence, entry } => {
                 resident.early_from = resident.early_from.min(sequence);

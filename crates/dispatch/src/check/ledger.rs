@@ -140,7 +140,9 @@ impl Ledger {
         findings: &mut Findings,
     ) {
         match step {
-            Step::Delivered { position } => return self.delivered(id, key, *position, findings),
+            Step::Delivered { position, .. } | Step::Acknowledged { position } => {
+                return self.delivered(id, key, *position, findings);
+            }
             Step::Replay { position, .. } => return self.replayed(id, key, *position),
             _ => {}
         }

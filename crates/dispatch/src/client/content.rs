@@ -75,13 +75,14 @@ impl Content {
         (self.body, self.held) = (Vec::new(), None);
     }
 
-    pub fn into_outcome(self) -> CallOutcome {
+    pub fn into_outcome(self, status: u16) -> CallOutcome {
         if let Some(bytes_max) = self.cut_at {
-            return CallOutcome::BadReplies(format!("the response is longer than {bytes_max} bytes"));
+            let why = format!("the response is longer than {bytes_max} bytes");
+            return CallOutcome::BadReplies { status, why };
         }
         match self.events() {
-            Ok(replies) => CallOutcome::Replied { replies },
-            Err(why) => CallOutcome::BadReplies(why),
+            Ok(replies) => CallOutcome::Replied { status, replies },
+            Err(why) => CallOutcome::BadReplies { status, why },
         }
     }
 

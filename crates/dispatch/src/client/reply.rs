@@ -1,7 +1,7 @@
 //! The parts of a response that are kept, for every protocol.
 
 use super::content::Content;
-use klambda_core::outcome::CallOutcome;
+use klambda_core::outcome::{CallOutcome, answer_bytes_max};
 use std::time::{Duration, SystemTime};
 
 #[derive(Debug, Default)]
@@ -19,21 +19,22 @@ pub enum RetryAfter {
     At(SystemTime),
 }
 
-/// The beginning of an error's body, if it is text, to be shown to people.
+/// The beginning of a body, if it is text, to be shown to people.
 #[derive(Debug, Default)]
 pub struct Excerpt {
     bytes: Vec<u8>,
-    wanted: bool,
+    /// How many bytes of the body are kept; 0 if it is not text.
+    bytes_max: usize,
+    line_bytes_max: usize,
 }
 
-/// Room for `CHARS_MAX` characters of any length, and for whitespace that is collapsed.
-const BYTES_MAX: usize = 1024;
-const CHARS_MAX: usize = 200;
+/// The kept part has room for whitespace that is collapsed.
+const BYTES_PER_LINE_BYTE: usize = 4;
 
 impl Reply {
     pub fn into_outcome(self) -> CallOutcome {
         if let Some(content) = self.content {
-            return content.into_outcome();
+            return content.into_outcome(self.code);
         }
         CallOutcome::Status {
             code: self.code,
@@ -64,48 +65,68 @@ impl RetryAfter {
 }
 
 impl Excerpt {
-    /// The body of a success is never shown.
     pub fn of(code: u16) -> Excerpt {
-        Excerpt { bytes: Vec::new(), wanted: !(200..300).contains(&code) }
+        let line_bytes_max = answer_bytes_max(code);
+        Excerpt { bytes: Vec::new(), bytes_max: line_bytes_max * BYTES_PER_LINE_BYTE, line_bytes_max }
     }
 
     pub fn content_type(&mut self, value: &[u8]) {
-        let value = value.to_ascii_lowercase();
         let essence = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-        let is_text = essence.starts_with(b"text/")
-            || [b"json".as_slice(), b"xml"].iter().any(|suffix| essence.ends_with(suffix));
-        self.wanted &= is_text;
+        let starts = |with: &[u8]| essence.get(..with.len()).is_some_and(|s| s.eq_ignore_ascii_case(with));
+        let ends = |with: &[u8]| {
+            let start = essence.len().checked_sub(with.len());
+            start.is_some_and(|start| essence[start..].eq_ignore_ascii_case(with))
+        };
+        if !starts(b"text/") && !ends(b"json") && !ends(b"xml") {
+            self.bytes_max = 0;
+        }
     }
 
     pub fn content_encoding(&mut self, value: &[u8]) {
-        self.wanted &= value.trim_ascii().eq_ignore_ascii_case(b"identity");
+        if !value.trim_ascii().eq_ignore_ascii_case(b"identity") {
+            self.bytes_max = 0;
+        }
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
-        if self.wanted {
-            let room = BYTES_MAX - self.bytes.len();
-            self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        }
+        let room = self.bytes_max.saturating_sub(self.bytes.len());
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
     /// One line without control characters, short enough for a log and a table.
     fn line(&self) -> String {
-        let text = String::from_utf8_lossy(&self.bytes);
-        let mut line = String::with_capacity(text.len().min(CHARS_MAX));
-        let mut chars = 0;
+        const CUT: char = '…';
+        if self.bytes.is_empty() {
+            return String::new();
+        }
+        let text = String::from_utf8_lossy(whole_chars(&self.bytes));
+        let mut line = String::with_capacity(text.len().min(self.line_bytes_max));
+        // Where the line ends if it turns out to be too long.
+        let mut end = 0;
         for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty())
         {
             let space = (!line.is_empty()).then_some(' ');
             for c in space.into_iter().chain(word.chars()) {
-                if chars == CHARS_MAX {
-                    line.push('…');
+                if line.len() + c.len_utf8() > self.line_bytes_max {
+                    line.truncate(end);
+                    line.push(CUT);
                     return line;
                 }
                 line.push(c);
-                chars += 1;
+                if line.len() + CUT.len_utf8() <= self.line_bytes_max {
+                    end = line.len();
+                }
             }
         }
         line
+    }
+}
+
+/// Without the beginning of a character whose rest was not kept.
+fn whole_chars(bytes: &[u8]) -> &[u8] {
+    match std::str::from_utf8(bytes) {
+        Err(error) if error.error_len().is_none() => &bytes[..error.valid_up_to()],
+        _ => bytes,
     }
 }
 
@@ -125,8 +146,24 @@ mod tests {
         assert_eq!(excerpt(b"text/plain", b"  no\r\n\tstock\x07left \n"), "no stock left");
         assert_eq!(excerpt(b"application/problem+json; charset=utf-8", b"{\"a\":1}"), "{\"a\":1}");
         assert_eq!(excerpt(b"application/octet-stream", b"text"), "");
-        assert_eq!(excerpt(b"text/html", &[b'x'; 4096]), format!("{}…", "x".repeat(200)));
-        assert_eq!(excerpt(b"text/plain", "é".repeat(2000).as_bytes()), format!("{}…", "é".repeat(200)));
+        assert_eq!(excerpt(b"text/html", &[b'x'; 256]), "x".repeat(256));
+        assert_eq!(excerpt(b"text/html", &[b'x'; 4096]), format!("{}…", "x".repeat(253)));
+        assert_eq!(excerpt(b"Text/Plain", "é".repeat(2000).as_bytes()), format!("{}…", "é".repeat(126)));
+    }
+
+    /// Less than for an error, and no half character at the end of the kept bytes.
+    #[test]
+    fn the_excerpt_of_a_success_is_short() {
+        for (body, expected) in [
+            ("done".to_owned(), "done".to_owned()),
+            ("x".repeat(64), "x".repeat(64)),
+            ("x".repeat(65), format!("{}…", "x".repeat(61))),
+            (format!("{}é", " ".repeat(255)), String::new()),
+        ] {
+            let mut excerpt = Excerpt::of(200);
+            body.as_bytes().chunks(7).for_each(|piece| excerpt.push(piece));
+            assert_eq!(excerpt.line(), expected);
+        }
     }
 
     #[test]

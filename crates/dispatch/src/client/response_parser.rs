@@ -29,7 +29,7 @@ pub struct ResponseParser {
     reply: Reply,
 }
 
-/// How much of a body is kept, besides the beginning of an error.
+/// How much of a body is kept, besides the beginning that is shown to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     Nothing,
@@ -276,7 +276,7 @@ impl ResponseParser {
         Ok(self.progress())
     }
 
-    /// Keeps the beginning of an error. A body beyond the limit ends the response and costs the connection.
+    /// Keeps the beginning. A body beyond the limit ends the response and costs the connection.
     fn take_body(&mut self, bytes: &[u8]) -> Progress {
         self.reply.excerpt.push(bytes);
         if let Some(content) = &mut self.reply.content {

@@ -11,9 +11,7 @@ use crate::subscriptions::Work;
 use klambda_core::breaker::State;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Position, SubscriptionId};
-use klambda_core::outcome::Reason;
 use klambda_core::planted::{self, Bug};
-use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::address::{Kept, LogAddress};
 
@@ -105,6 +103,7 @@ impl Engine {
             && subscription.flow.suspension.is_none()
             && subscription.flow.in_flight
                 < subscription.document.spec.concurrency + u32::from(planted::is_on(Bug::OneTooMany))
+            && subscription.flow.slowed_to.is_none_or(|calls| subscription.flow.in_flight < calls)
             && self
                 .calls
                 .endpoints
@@ -273,6 +272,6 @@ impl Engine {
         self.metrics.damaged += 1;
         let Some(flight) = self.close(ticket) else { return Ok(()) };
         self.not_asked(&flight);
-        self.record_failure(flight, true, Reason::Poison, &failure.to_string(), Millis::ZERO)
+        self.fail_unread(flight, &failure.to_string())
     }
 }

@@ -1,6 +1,6 @@
 //! Reads a feed in pages.
 
-use super::{CHUNK, FeedEntry};
+use super::{CHUNK, Ends, FeedEntry};
 use crate::engine::{Engine, Failure};
 use crate::operate::Refused;
 use klambda_core::ids::{FeedNumber, SubscriptionId};
@@ -58,24 +58,45 @@ impl Engine {
         let Some(ends) = self.feed_ends(id) else {
             return Err(Refused::NotFound(format!("subscription {name:?} is not a webhook endpoint")));
         };
+        let passed = self.passed(id, ends)?;
         let after = match since {
-            Since::Beginning => Some(ends.passed),
+            Since::Beginning => Some(passed),
             Since::Entry(number) => Some(number.0),
             Since::Event(event) => self.feed_number(id, event)?.map(|number| number.0),
         };
         match after {
-            None => Ok(Err(Unavailable::Unknown { oldest: self.oldest_of_feed(id)? })),
-            Some(after) if after < ends.passed || after > ends.count => {
-                Ok(Err(Unavailable::Passed { oldest: self.oldest_of_feed(id)? }))
+            Some(after) if (passed..=ends.count).contains(&after) => {
+                Ok(Ok(self.page_of_feed(id, after, ends.count, workflow, limit)?))
             }
-            Some(after) => Ok(Ok(self.page_of_feed(id, after, ends.count, workflow, limit)?)),
+            other => {
+                let oldest = self.page_of_feed(id, passed, ends.count, None, 1)?;
+                let oldest = oldest.items.first().map(|item| item.entry.id);
+                Ok(Err(match other {
+                    Some(_) => Unavailable::Passed { oldest },
+                    None => Unavailable::Unknown { oldest },
+                }))
+            }
         }
     }
 
-    fn oldest_of_feed(&self, id: SubscriptionId) -> Result<Option<EventId>, Failure> {
-        let Some(ends) = self.feed_ends(id) else { return Ok(None) };
-        let page = self.page_of_feed(id, ends.passed, ends.count, None, 1)?;
-        Ok(page.items.first().map(|item| item.entry.id))
+    /// How many entries at the beginning have lost their events to retention. Entries are nearly in the order of the
+    /// log, so the place is searched by halving.
+    fn passed(&self, id: SubscriptionId, ends: Ends) -> Result<u64, Failure> {
+        let oldest = self.store.log.oldest();
+        let is_passed = |entry: &FeedEntry| entry.at < oldest;
+        let (mut low, mut high) = (ends.forgotten / CHUNK, ends.count.div_ceil(CHUNK));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.feed_chunk(id, middle)?.last() {
+                Some(last) if is_passed(last) => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        if low * CHUNK >= ends.count {
+            return Ok(ends.count);
+        }
+        let rest = self.feed_chunk(id, low)?.iter().rposition(is_passed).map_or(0, |place| place as u64 + 1);
+        Ok(low * CHUNK + rest)
     }
 
     fn page_of_feed(

@@ -27,23 +27,24 @@ impl Engine {
             return self.drop_single(id, position, time, at);
         }
         if let Step::GiveUp = step {
-            return self.give_up_single(id, position, time);
+            return self.give_up_single(id, position, time, at);
         }
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         let Some(single) = subscription.unordered.under_way.get_mut(&position) else {
             return Err(Failure::State(format!("event {position} got an outcome but was not in flight")));
         };
         single.in_flight = false;
+        single.last_step = at;
         match step {
             Step::Delivered { .. } => {
-                let entry = single.entry;
+                let (entry, is_retried) = (single.entry, single.attempts_total > 0);
                 subscription.tally.left(&entry);
                 subscription.tally.unpin(entry.address());
                 subscription.tally.delivered += 1;
                 subscription.life.health.succeeded(time);
                 self.forget_single(id, position);
                 self.replays.delivered(id, position, LaneNumber(0));
-                self.known_from_now_on(id, &entry, time, at)?;
+                self.known_from_now_on(id, &entry, is_retried, time, at)?;
             }
             Step::Failed { fatal, retry_at, reason, error, .. } => {
                 single.attempts += 1;
@@ -64,7 +65,7 @@ impl Engine {
                 subscription.tally.left(&entry);
                 self.forget_single(id, position);
                 self.replays.failed(id, position);
-                self.add_dead_letter(id, None, entry, *reason, error, attempts, time, None)?;
+                self.add_dead_letter(id, None, entry, *reason, error, attempts, time, at, None)?;
             }
             _ => {}
         }
@@ -89,6 +90,7 @@ impl Engine {
         let mut single = Single::new(letter.entry);
         single.attempts_total = letter.attempts.total;
         single.retry_at = Some(now);
+        single.last_step = at;
         subscription.unordered.under_way.insert(position, single);
         if self.condition.live {
             // A decision takes effect only when it is durable.

@@ -124,6 +124,7 @@ impl Single {
         put_varint(&mut row, u64::from(self.attempts));
         put_varint(&mut row, u64::from(self.attempts_total));
         put_option(&mut row, self.retry_at.map(|at| at.0));
+        put_varint(&mut row, self.last_step.0);
         row.push(self.reason.code());
         put_bytes(&mut row, self.error.as_bytes());
         row
@@ -137,6 +138,7 @@ impl Single {
             attempts_total: r.u32()?,
             retry_at: r.option()?.map(Millis),
             in_flight: false,
+            last_step: LogAddress(r.varint()?),
             reason: Reason::from_code(r.u8()?).ok_or(Malformed("reason"))?,
             error: r.text()?.to_owned(),
             stored: true,

@@ -1,5 +1,6 @@
 //! What happened to one event in every subscription that took it.
 
+use super::attempts::{Search, Tried};
 use crate::dead_letters::Attempts;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Resident;
@@ -9,6 +10,7 @@ use crate::unordered::{Single, read_chunk};
 use klambda_core::ids::{LaneNumber, NamespaceId, Position, Sequence, SubscriptionId};
 use klambda_core::lane::{Entry, Queue, State};
 use klambda_store::address::LogAddress;
+use klambda_store::log::LogReader;
 use klambda_store::marks::State as MarkState;
 use klambda_store::record::{Record, To};
 use serde::Serialize;
@@ -23,6 +25,12 @@ pub struct Fate {
     pub position: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
+    /// The attempts, newest first. `resolve` completes them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub attempt_log: Vec<Tried>,
+    /// There are older attempts than those shown.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub more: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lane_sequence: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,6 +38,8 @@ pub struct Fate {
     /// The id of the dead letter, if the event is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_letter: Option<String>,
+    #[serde(skip)]
+    search: Option<Search>,
 }
 
 /// Where an event was written.
@@ -129,24 +139,52 @@ impl Engine {
             fate: "unknown",
             position: position.0,
             attempts: None,
+            attempt_log: Vec::new(),
+            more: false,
             lane_sequence: None,
             reason: None,
             dead_letter: None,
+            search: None,
         };
+        let mut last_step = self.last_step_of(subscription, place, mark)?;
         if let Some(letter) = self.find_dead_letter(subscription.id, position)? {
             fate.fate = "deadLetter";
             fate.attempts = Some(letter.attempts.total);
             fate.lane_sequence = letter.lane_sequence();
             fate.reason = Some(format!("{}: {}", letter.reason.name(), letter.error));
             fate.dead_letter = Some(letter.id(&subscription.document.name));
+            last_step = Some(letter.last_step);
         } else if let Some(single) = subscription.unordered.under_way.get(&position) {
             fate.describe_single(single);
+            last_step = Some(single.last_step);
         } else if !self.find_queued(subscription, at, position, &mut fate)?
             && !self.find_waiting(subscription.id, at, position, place, &mut fate)?
         {
             fate.settle(mark);
         }
+        let key = place.key.clone().filter(|_| subscription.is_ordered());
+        let is_over = matches!(fate.fate, "delivered" | "unknown");
+        let mut search = Search::new(subscription.id, position, key, last_step, is_over);
+        search.follow(|at| self.store.log.cached(at));
+        fate.search = Some(search);
         Ok(fate)
+    }
+
+    /// The last step of the event if its mark names it, otherwise that of its lane.
+    fn last_step_of(
+        &self,
+        subscription: &Subscription,
+        place: &Place,
+        mark: Option<MarkState>,
+    ) -> Result<Option<LogAddress>, Failure> {
+        if let Some(MarkState::Delivered(at) | MarkState::Released(at)) = mark {
+            return Ok(Some(at));
+        }
+        let Some(key) = &place.key else { return Ok(None) };
+        if let Some(resident) = self.lanes.find(subscription.id, key).and_then(|slot| self.lanes.get(slot)) {
+            return Ok(Some(resident.last_step));
+        }
+        Ok(self.peek_lane(subscription.id, key)?.map(|resident| resident.last_step))
     }
 
     /// Searches the event in its lane.
@@ -206,6 +244,18 @@ impl Engine {
 }
 
 impl Fate {
+    /// Reads the attempts that are not in memory. Must run on a thread that may block on the disk.
+    pub fn resolve(&mut self, reader: &LogReader) {
+        let Some(search) = self.search.take() else { return };
+        self.attempt_log = search.finish(reader);
+        let newest = self.attempt_log.first().map(|tried| tried.attempt.number);
+        self.attempts = self.attempts.or(newest);
+        self.more = match self.attempt_log.last() {
+            Some(oldest) => oldest.attempt.number > 1,
+            None => self.attempts.is_some_and(|attempts| attempts > 0) || self.fate == "delivered",
+        };
+    }
+
     /// Searches the middle of a long queue: chunks on disk, almost always ordered by position.
     fn find_in_chunks(
         &mut self,

@@ -178,8 +178,7 @@ impl Engine {
         {
             return Ok(letter.attempts);
         }
-        let earlier = resident.earlier.iter().find(|earlier| earlier.position == entry.position);
-        let total = lane.head_attempts_total() + earlier.map_or(0, |earlier| earlier.attempts);
+        let total = lane.head_attempts_total() + resident.tried_earlier(entry.position);
         Ok(Attempts { fresh: lane.attempts(), total })
     }
 

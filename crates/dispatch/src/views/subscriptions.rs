@@ -200,6 +200,7 @@ fn phase(subscription: &subscription::Subscription) -> &'static str {
     match subscription.phase {
         Phase::Retired => "retired",
         _ if subscription.is_leaving() => "draining",
+        _ if subscription.life.health.disabled.is_some() => "disabled",
         _ if subscription.is_paused() => "paused",
         Phase::CatchingUp { .. }
             if subscription.is_behind() && subscription.next_rules.document.is_none() =>

@@ -1,5 +1,6 @@
 //! The last steps of a lane, read from the log by following the chain of steps backwards.
 
+use super::attempts::Tried;
 use super::{Time, counted};
 use crate::apply::range;
 use bytes::Bytes;
@@ -13,6 +14,8 @@ use serde::Serialize;
 use std::collections::HashMap;
 
 pub const STEPS_MAX: usize = 100;
+/// How many steps of a lane are searched for those of one event.
+const SEARCHED_MAX: usize = 1000;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
@@ -22,16 +25,44 @@ pub struct Step {
     pub position: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<Attempt>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+}
+
+/// One call of a target.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attempt {
+    #[serde(rename = "attempt")]
+    pub number: u32,
+    pub duration_ms: u64,
+    /// The HTTP status; `None` without a response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u16>,
+    /// The beginning of the response's body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<String>,
+}
+
+/// The chain that a walk follows.
+#[derive(Debug)]
+pub enum Lane {
+    Key(String),
+    /// One event of an unordered subscription.
+    Alone(Position),
 }
 
 /// A walk back through a lane's steps, started in memory and finished on disk.
 #[derive(Debug)]
 pub struct Walk {
     subscription: SubscriptionId,
-    key: String,
+    lane: Lane,
+    /// Only the attempts of this event are kept.
+    only: Option<Position>,
     next: LogAddress,
+    reads_left: usize,
     /// Newest first.
     steps: Vec<Step>,
     /// Arrivals whose positions are still unknown: the index of the step, and the address of its event.
@@ -51,8 +82,10 @@ impl Walk {
     ) -> Walk {
         Walk {
             subscription,
-            key: key.to_owned(),
+            lane: Lane::Key(key.to_owned()),
+            only: None,
             next: last_step,
+            reads_left: STEPS_MAX,
             steps: Vec::new(),
             unplaced: Vec::new(),
             waiting: waiting.map(|entry| (entry.address(), entry.position)).collect(),
@@ -60,12 +93,29 @@ impl Walk {
         }
     }
 
+    /// A walk that keeps only the attempts of one event.
+    pub fn of_event(subscription: SubscriptionId, lane: Lane, last_step: LogAddress, only: Position) -> Walk {
+        Walk {
+            subscription,
+            lane,
+            only: Some(only),
+            next: last_step,
+            reads_left: SEARCHED_MAX,
+            steps: Vec::new(),
+            unplaced: Vec::new(),
+            waiting: HashMap::new(),
+            gaps: Vec::new(),
+        }
+    }
+
     /// Continues as long as `read` returns records.
     pub fn follow(&mut self, mut read: impl FnMut(LogAddress) -> Option<Bytes>) {
         while self.steps.len() < STEPS_MAX
+            && self.reads_left > 0
             && self.next > LogAddress(0)
             && let Some(body) = read(self.next)
         {
+            self.reads_left -= 1;
             if self.take(&body).is_none() {
                 self.next = LogAddress(0);
             }
@@ -82,6 +132,12 @@ impl Walk {
         self.steps
     }
 
+    /// Reads the rest of the attempts; newest first.
+    pub fn attempts(mut self, reader: &LogReader) -> Vec<Tried> {
+        self.follow(|at| reader.read(at).ok());
+        self.steps.into_iter().filter_map(Tried::new).collect()
+    }
+
     /// Inserts each gap after the steps up to the time when it was skipped.
     fn add_gaps(&mut self) {
         let Some(first) = self.steps.first().map(|step| step.at.0) else { return };
@@ -91,6 +147,7 @@ impl Walk {
             step: "gap skipped",
             position: None,
             id: None,
+            attempt: None,
             detail: Some(format!("sequence {}", range(gap.from, gap.to))),
         }));
         self.steps.sort_by_key(|step| step.at.0);
@@ -99,11 +156,12 @@ impl Walk {
 
     /// Adds the step in this record. Returns `None` if the record is not a step of this lane.
     fn take(&mut self, body: &[u8]) -> Option<()> {
+        let mut unplaced = None;
         let (step, previous) = match Record::decode(body).ok()? {
             Record::Event { time, routes, event, .. } => {
                 let route = routes.iter().find(|route| route.subscription == self.subscription)?;
                 let view = EventView::decode(event).ok()?;
-                self.place_later(self.next);
+                unplaced = Some(self.next);
                 (self.arrival(time, route, Some(view.id()))?, route.previous)
             }
             Record::Routed { time, position, route, .. } => {
@@ -111,17 +169,24 @@ impl Walk {
                 step.position = Some(position.0);
                 (step, route.previous)
             }
-            Record::Step { time, subscription, lane: LaneRef::Key(key), previous, step, .. } => {
-                if subscription != self.subscription || key != self.key {
+            Record::Step { time, subscription, lane, previous, step, .. } => {
+                if subscription != self.subscription || !self.lane.is(lane) {
                     return None;
                 }
                 (lane_step(Time(time), &step), previous)
             }
             _ => return None,
         };
-        self.steps.push(step);
         self.next = previous;
+        if self.wants(&step) {
+            unplaced.into_iter().for_each(|at| self.unplaced.push((self.steps.len(), at)));
+            self.steps.push(step);
+        }
         Some(())
+    }
+
+    fn wants(&self, step: &Step) -> bool {
+        self.only.is_none_or(|only| step.attempt.is_some() && step.position == Some(only.0))
     }
 
     fn arrival(&self, time: klambda_core::time::Millis, route: &Route<'_>, id: Option<&str>) -> Option<Step> {
@@ -131,26 +196,24 @@ impl Walk {
                 Missed::Discarded => "discarded before it was read",
             };
             let (at, detail) = (Time(time), Some(detail.to_owned()));
-            return (*key == self.key).then_some(Step {
+            return self.lane.is(LaneRef::Key(key)).then_some(Step {
                 at,
                 step: "missed",
                 position: None,
                 id: None,
+                attempt: None,
                 detail,
             });
         }
         let To::Lane { key, sequence } = &route.to else { return None };
-        (*key == self.key).then(|| Step {
+        self.lane.is(LaneRef::Key(key)).then(|| Step {
             at: Time(time),
             step: "accepted",
             position: None,
             id: id.map(str::to_owned),
+            attempt: None,
             detail: sequence.map(|sequence| format!("sequence {sequence}")),
         })
-    }
-
-    fn place_later(&mut self, at: LogAddress) {
-        self.unplaced.push((self.steps.len(), at));
     }
 
     fn place(&mut self, reader: &LogReader) {
@@ -174,6 +237,30 @@ impl Walk {
     }
 }
 
+impl Lane {
+    fn is(&self, lane: LaneRef<'_>) -> bool {
+        match (self, lane) {
+            (Lane::Key(key), LaneRef::Key(other)) => key == other,
+            (Lane::Alone(position), LaneRef::Alone(other)) => *position == other,
+            _ => false,
+        }
+    }
+}
+
+impl Attempt {
+    fn of(step: &record::Step<'_>) -> Option<Attempt> {
+        let (record::Step::Delivered { attempt, .. } | record::Step::Failed { attempt, .. }) = step else {
+            return None;
+        };
+        Some(Attempt {
+            number: attempt.number,
+            duration_ms: attempt.duration_ms,
+            status: Some(attempt.status).filter(|status| *status > 0),
+            answer: Some(attempt.answer.to_owned()).filter(|answer| !answer.is_empty()),
+        })
+    }
+}
+
 fn lane_step(at: Time, step: &record::Step<'_>) -> Step {
     let (position, detail) = match step {
         record::Step::Delivered { position, .. } => (Some(position.0), None),
@@ -182,12 +269,12 @@ fn lane_step(at: Time, step: &record::Step<'_>) -> Step {
         record::Step::Replay { position, job, .. } if *job > 0 => {
             (Some(position.0), Some(format!("replay r{job}")))
         }
-        record::Step::Replay { position, .. } | record::Step::Discard { position } => {
-            (Some(position.0), None)
-        }
+        record::Step::Replay { position, .. }
+        | record::Step::Discard { position }
+        | record::Step::Acknowledged { position } => (Some(position.0), None),
         record::Step::Purge { events, .. } => (None, Some(counted(*events, "event"))),
         record::Step::PurgePart { positions, .. } => (None, Some(counted(positions.len() as u64, "event"))),
         _ => (None, None),
     };
-    Step { at, step: step.name(), position, id: None, detail }
+    Step { at, step: step.name(), position, id: None, attempt: Attempt::of(step), detail }
 }

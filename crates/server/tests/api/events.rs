@@ -1,7 +1,8 @@
 //! Sending, listing, following and tracing events.
 
-use crate::world::{World, open, start};
+use crate::world::{Target, World, open, start};
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::time::timeout;
@@ -221,8 +222,48 @@ async fn an_event_tells_its_fate_in_every_subscription() {
     let (orders, _, position) = fates("bad", "").await;
     assert_eq!((&orders["fate"], &orders["laneSequence"], position), (&json!("deadLetter"), &json!(2), 2));
     assert_eq!((&orders["attempts"], &orders["deadLetter"]), (&json!(1), &json!("orders.2")));
+    assert_eq!((&orders["attemptLog"][0]["status"], &orders["more"]), (&json!(422), &Value::Null));
     let (orders, ..) = fates("behind", "?source=/shop").await;
     assert_eq!((&orders["fate"], &orders["laneSequence"]), (&json!("waiting"), &json!(3)));
     assert_eq!(world.get("/api/v1/events/nobody").await.problem(), "not-found");
     assert_eq!(world.get("/api/v1/events/good?source=/other").await.problem(), "not-found");
+}
+
+/// Of lanes and of unordered subscriptions, through retries, a dead letter and a replay.
+#[tokio::test]
+async fn an_event_shows_its_attempts_newest_first() {
+    let world = World::new().await;
+    let heap = Target::start().await;
+    for (name, ordering, target) in [("lanes", "ordered", &world.target), ("heap", "unordered", &heap)] {
+        let calls = AtomicUsize::new(0);
+        target.answers(move |_| [503, 500, 422, 201][calls.fetch_add(1, Ordering::Relaxed).min(3)]);
+        let retry = json!({"attempts": 5, "backoff": "10ms", "maxBackoff": "10ms"});
+        let spec = json!({"ordering": ordering, "retry": retry, "target": {"url": target.url()}});
+        world.subscribe(name, spec).await;
+    }
+    world.send("e1", "k", &[]).await;
+    world.until("/api/v1/dlq", |letters| letters["items"].as_array().unwrap().len() == 2).await;
+    let logs = |found: &Value| -> Vec<Value> {
+        found["fates"].as_array().unwrap().iter().map(|fate| fate["attemptLog"].clone()).collect()
+    };
+    let of = |log: &Value, member: &str| -> Vec<Value> {
+        log.as_array().unwrap_or_else(|| panic!("{log}")).iter().map(|tried| tried[member].clone()).collect()
+    };
+    let found = world.get("/api/v1/events/e1").await.json();
+    for log in logs(&found) {
+        assert_eq!(of(&log, "status"), [422, 500, 503], "{found:#}");
+        assert_eq!(of(&log, "attempt"), [3, 2, 1], "{found:#}");
+        assert_eq!(of(&log, "outcome"), ["failed"; 3], "{found:#}");
+        assert!(of(&log, "durationMs").iter().all(|ms| ms.as_u64().is_some_and(|ms| ms < 5000)), "{found:#}");
+    }
+    let started = world.post("/api/v1/dlq/replays", json!({"selector": {"all": true}})).await;
+    assert_eq!(started.status, 202, "{started:?}");
+    let is_delivered = |found: &Value| {
+        found["fates"].as_array().unwrap().iter().all(|fate| fate["attemptLog"][0]["status"] == 201)
+    };
+    let found = world.until("/api/v1/events/e1", is_delivered).await;
+    for log in logs(&found) {
+        assert_eq!(of(&log, "attempt"), [4, 3, 2, 1], "{found:#}");
+        assert_eq!(of(&log, "outcome"), ["delivered", "failed", "failed", "failed"], "{found:#}");
+    }
 }

@@ -10,6 +10,7 @@ pub enum Step<'a> {
     /// Contains the position, so that a reader of the log can see which event was acknowledged.
     Delivered {
         position: Position,
+        attempt: Attempt<'a>,
     },
     Failed {
         position: Position,
@@ -17,6 +18,7 @@ pub enum Step<'a> {
         retry_at: Millis,
         reason: Reason,
         error: &'a str,
+        attempt: Attempt<'a>,
     },
     GapExpired,
     Resume,
@@ -54,22 +56,58 @@ pub enum Step<'a> {
     Discard {
         position: Position,
     },
+    /// The receiver has the event at `position`, the first of its lane, from another source.
+    Acknowledged {
+        position: Position,
+    },
+}
+
+/// One call of a target, for people who look for the cause of a failure. No decision depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempt<'a> {
+    /// Counts all attempts of the event in its subscription, from 1.
+    pub number: u32,
+    pub duration_ms: u64,
+    /// The HTTP status; 0 if there was no response.
+    pub status: u16,
+    /// The beginning of the response's body in one printable line; empty if there was none.
+    pub answer: &'a str,
+}
+
+impl<'a> Attempt<'a> {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, u64::from(self.number));
+        put_varint(out, self.duration_ms);
+        put_varint(out, u64::from(self.status));
+        put_bytes(out, self.answer.as_bytes());
+    }
+
+    fn decode(r: &mut Reader<'a>) -> Result<Attempt<'a>, Malformed> {
+        Ok(Attempt {
+            number: r.u32()?,
+            duration_ms: r.varint()?,
+            status: u16::try_from(r.varint()?).map_err(|_| Malformed("status"))?,
+            answer: r.text()?,
+        })
+    }
 }
 
 impl<'a> Step<'a> {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Step::Delivered { position } => {
+            Step::Delivered { position, attempt } => {
                 out.push(0);
                 put_varint(out, position.0);
+                attempt.encode(out);
             }
-            Step::Failed { position, fatal, retry_at, reason, error } => {
+            Step::Failed { position, fatal, retry_at, reason, error, attempt } => {
                 out.push(1);
                 put_varint(out, position.0);
                 out.push(u8::from(*fatal));
                 put_varint(out, retry_at.0);
                 out.push(reason.code());
                 put_bytes(out, error.as_bytes());
+                attempt.encode(out);
             }
             Step::GapExpired => out.push(2),
             Step::Resume => out.push(3),
@@ -106,18 +144,23 @@ impl<'a> Step<'a> {
                 out.push(13);
                 put_varint(out, position.0);
             }
+            Step::Acknowledged { position } => {
+                out.push(14);
+                put_varint(out, position.0);
+            }
         }
     }
 
     pub(super) fn decode(r: &mut Reader<'a>) -> Result<Step<'a>, Malformed> {
         Ok(match r.u8()? {
-            0 => Step::Delivered { position: Position(r.varint()?) },
+            0 => Step::Delivered { position: Position(r.varint()?), attempt: Attempt::decode(r)? },
             1 => Step::Failed {
                 position: Position(r.varint()?),
                 fatal: r.u8()? != 0,
                 retry_at: Millis(r.varint()?),
                 reason: Reason::from_code(r.u8()?).ok_or(Malformed("reason"))?,
                 error: r.text()?,
+                attempt: Attempt::decode(r)?,
             },
             2 => Step::GapExpired,
             3 => Step::Resume,
@@ -131,6 +174,7 @@ impl<'a> Step<'a> {
             11 => Step::PurgePart { early: r.u8()? != 0, positions: take_positions(r)? },
             12 => Step::GiveUpPart { events: r.varint()? },
             13 => Step::Discard { position: Position(r.varint()?) },
+            14 => Step::Acknowledged { position: Position(r.varint()?) },
             _ => return Err(Malformed("step")),
         })
     }
@@ -149,6 +193,7 @@ impl<'a> Step<'a> {
             Step::DropOldest { .. } => "dropped",
             Step::GiveUp | Step::GiveUpPart { .. } => "given up",
             Step::Discard { .. } => "deleted",
+            Step::Acknowledged { .. } => "acknowledged",
         }
     }
 }

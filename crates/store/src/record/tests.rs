@@ -128,7 +128,12 @@ fn documents_written_and_removed() {
 
 #[test]
 fn every_step() {
-    check_step(Step::Delivered { position: Position(9) }, "delivered", &[0, 9]);
+    let attempt = Attempt { number: 2, duration_ms: 300, status: 422, answer: "no" };
+    let of_attempt = [2, 0xac, 2, 0xa6, 3, 2, b'n', b'o'];
+    let delivered = [&[0, 9][..], &of_attempt].concat();
+    check_step(Step::Delivered { position: Position(9), attempt }, "delivered", &delivered);
+    let unanswered = Step::Delivered { position: Position(9), attempt: Attempt::default() };
+    check_step(unanswered, "delivered", &[0, 9, 0, 0, 0, 0]);
     for (fatal, byte) in [(false, 0), (true, 1)] {
         let failed = Step::Failed {
             position: Position(9),
@@ -136,8 +141,10 @@ fn every_step() {
             retry_at: Millis(4),
             reason: Reason::Timeout,
             error: "x",
+            attempt,
         };
-        check_step(failed, "failed", &[1, 9, byte, 4, Reason::Timeout.code(), 1, b'x']);
+        let bytes = [&[1, 9, byte, 4, Reason::Timeout.code(), 1, b'x'][..], &of_attempt].concat();
+        check_step(failed, "failed", &bytes);
     }
     check_step(Step::GapExpired, "gap expired", &[2]);
     check_step(Step::Resume, "resumed", &[3]);
@@ -158,6 +165,7 @@ fn every_step() {
     assert_eq!(Step::decode(&mut Reader::new(&bytes)), Ok(step));
     check_step(Step::GiveUpPart { events: 3 }, "given up", &[12, 3]);
     check_step(Step::Discard { position: Position(7) }, "deleted", &[13, 7]);
+    check_step(Step::Acknowledged { position: Position(7) }, "acknowledged", &[14, 7]);
 }
 
 #[test]

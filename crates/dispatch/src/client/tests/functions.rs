@@ -120,7 +120,8 @@ async fn events_in_an_answer_are_read_in_every_mode() {
                 (true, Step::Say(text)) => Step::Spell(text),
                 (_, step) => step,
             };
-            let CallOutcome::Replied { replies } = call(Options::default(), vec![Step::Request, say]).await
+            let CallOutcome::Replied { replies, .. } =
+                call(Options::default(), vec![Step::Request, say]).await
             else {
                 panic!("{head}: no replies");
             };
@@ -149,7 +150,7 @@ async fn unreadable_reply_events_are_reported() {
         (long.as_str(), "longer than 1000 bytes"),
     ] {
         let steps = vec![Step::Request, answer("content-type: application/cloudevents+json", body)];
-        let CallOutcome::BadReplies(why) = call(options, steps).await else { panic!("{body}: taken") };
+        let CallOutcome::BadReplies { why, .. } = call(options, steps).await else { panic!("{body}: taken") };
         assert!(why.contains(expected), "{body}: {why}");
     }
 }
@@ -163,7 +164,10 @@ async fn events_in_the_answer_of_a_function_elsewhere_are_read() {
     let mut delivery = delivery(json!({ "url": server.url }));
     Arc::make_mut(&mut delivery.document).name = "lambda.default.away".into();
     let outcome = Client::new(Options::default()).call(&delivery).await;
-    assert!(matches!(&outcome, CallOutcome::Replied { replies } if replies[0].kind == "paid"), "{outcome:?}");
+    assert!(
+        matches!(&outcome, CallOutcome::Replied { replies, .. } if replies[0].kind == "paid"),
+        "{outcome:?}"
+    );
 }
 
 /// A target that is not a function may send any response.
