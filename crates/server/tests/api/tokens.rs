@@ -144,7 +144,7 @@ async fn what_cannot_be_a_token_is_refused_with_all_its_faults() {
             json!({"name": "a", "role": "viewer", "namespaces": "*", "expires": "2001-01-01T00:00:00Z"}),
             "future",
         ),
-        (json!({"name": "a", "role": "endpoint", "namespaces": "*"}), "unknown role"),
+        (json!({"name": "a", "role": "endpoint", "namespaces": "*"}), "for one webhook endpoint"),
     ] {
         let refused = create(&world, ADMIN, &body).await;
         assert!(refused.status == 422 && refused.text().contains(part), "{body}: {refused:?}");
