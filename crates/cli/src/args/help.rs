@@ -14,7 +14,6 @@ const GROUPS: [(&str, &[&str]); 3] = [
             "run",
             "invoke",
             "logs",
-            "rebuild",
             "history",
             "rollback",
             "event",
@@ -36,14 +35,14 @@ const GROUPS: [(&str, &[&str]); 3] = [
             "context",
             "backup",
             "check",
-            "upgrade-check",
             "bench",
             "demo",
         ],
     ),
 ];
 /// Named on one line, so that the whole help fits on a screen.
-const OTHERS: [&str; 5] = ["config", "crd", "completion", "version", "options"];
+const OTHERS: [&str; 7] =
+    ["rebuild", "upgrade-check", "config", "crd", "completion", "version", "options"];
 
 const EXIT_CODES: &str = "\
 Exit codes:
