@@ -41,8 +41,7 @@ const GROUPS: [(&str, &[&str]); 3] = [
     ),
 ];
 /// Named on one line, so that the whole help fits on a screen.
-const OTHERS: [&str; 7] =
-    ["rebuild", "upgrade-check", "config", "crd", "completion", "version", "options"];
+const OTHERS: [&str; 7] = ["rebuild", "upgrade-check", "config", "crd", "completion", "version", "options"];
 
 const EXIT_CODES: &str = "\
 Exit codes:

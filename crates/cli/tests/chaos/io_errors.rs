@@ -132,7 +132,7 @@ impl Case {
         victim.begin();
         if !victim.wait_until_ready() {
             assert!(
-                told.exists() && victim.printed().contains("os error 5"),
+                told.exists() && victim.printed().contains("Input/output error"),
                 "{self:?}: {}",
                 victim.printed()
             );
