@@ -114,7 +114,7 @@ fn mistakes(shell: &Shell) {
         (&["delete", "lane/orders/x"], "klambda lane purge"),
         (&["wait", "sub/orders"], "functions and agents"),
         (&["explain", "subscription.spec.retri"], "did you mean \"retry\"?"),
-        (&["explain", "tokens"], "explain works with function, agent and subscription"),
+        (&["explain", "tokens"], "explain works with function, agent, subscription and webhook"),
     ] {
         let (code, told) = shell.fails(words);
         assert_eq!(code, 2, "{words:?}: {told}");

@@ -36,6 +36,7 @@ use connection::{Begun, CallError, Connection};
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::{Document, FunctionName};
+use klambda_core::webhook::Spec as EndpointSpec;
 use klambda_crash::{Guard, Lock};
 use klambda_outbound as outbound;
 use own_headers::Rendered;
@@ -152,7 +153,11 @@ impl Client {
         let live = target.headers.live(SWEEP_INTERVAL).map_err(CallOutcome::Unusable)?;
         let own = live.as_deref().or_else(|| target.headers.fixed());
         let own = own.expect("headers are fixed or live");
-        let signed = self.signed(target, delivery).await?;
+        // Boxed to keep the future of other calls small.
+        let signed = match target.document.spec.target.endpoint() {
+            Some(spec) => Some(Box::pin(self.signed(target, spec, delivery)).await?),
+            None => None,
+        };
         let mut sending = Sending { delivery, target, own, signed };
         let options = self.shared.options;
         let bytes_max = if target.is_function { options.replies_bytes_max } else { options.answer_bytes_max };
@@ -170,17 +175,17 @@ impl Client {
         }
     }
 
-    /// The signed body, for a webhook endpoint. Without its keys an endpoint is not called, and no attempt is counted.
+    /// The signed body for a webhook endpoint. Without its keys an endpoint is not called, and no attempt is counted.
     async fn signed(
         &self,
         target: &Prepared,
-        delivery: &mut Delivery,
-    ) -> Result<Option<Signed>, CallOutcome> {
-        let Some(spec) = target.document.spec.target.endpoint() else { return Ok(None) };
+        spec: &EndpointSpec,
+        delivery: &Delivery,
+    ) -> Result<Box<Signed>, CallOutcome> {
         let keys = target.opened.keys(target, &*self.shared.providers.secrets).await;
         let keys = keys.map_err(|why| CallOutcome::NotReady { why, retry_after_ms: SECRET_RETRY_MS })?;
         let signed = Signed::new(delivery, spec, &keys);
-        signed.map(Some).ok_or_else(|| CallOutcome::Unusable("the event cannot be decoded".into()))
+        signed.map(Box::new).ok_or_else(|| CallOutcome::Unusable("the event cannot be decoded".into()))
     }
 
     /// Waits for a replica without a time limit, then calls it. The replica is held until the answer is read.
@@ -224,7 +229,7 @@ struct Sending<'a> {
     target: &'a Prepared,
     own: &'a Rendered,
     /// The call of a webhook endpoint, until it is sent.
-    signed: Option<Signed>,
+    signed: Option<Box<Signed>>,
 }
 
 impl Sending<'_> {

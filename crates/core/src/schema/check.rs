@@ -24,6 +24,7 @@ pub(super) struct Shape {
     max_properties: Option<usize>,
     items: Option<Box<Shape>>,
     max_items: Option<usize>,
+    min_items: Option<usize>,
     r#enum: Vec<String>,
     format: Option<String>,
     min_length: usize,
@@ -152,6 +153,10 @@ impl Checker<'_> {
         };
         if let Some(most) = shape.max_items.filter(|most| list.len() > *most) {
             self.fault(place, format!("must have at most {most} items"));
+            return false;
+        }
+        if let Some(least) = shape.min_items.filter(|least| list.len() < *least) {
+            self.fault(place, format!("must have at least {least} items"));
             return false;
         }
         let mut whole = true;

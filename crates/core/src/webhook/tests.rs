@@ -57,6 +57,13 @@ fn all_faults_are_reported_at_once() {
 }
 
 #[test]
+fn a_schedule_has_at_least_the_first_attempt() {
+    let spec = json!({"url": "https://p.example/", "retry": {"schedule": []}});
+    let faults = Document::parse(&document(spec)).expect_err("invalid");
+    assert_eq!(faults[0].path, "spec.retry.schedule");
+}
+
+#[test]
 fn the_schedule_is_followed_with_a_little_chance() {
     let retry = Retry { schedule: [0, 5, 100].map(Duration::from_secs).to_vec(), timeout_ms: 1 };
     for (failures, least, most) in [(1, 5000, 5500), (2, 100_000, 110_000), (9, 100_000, 110_000)] {

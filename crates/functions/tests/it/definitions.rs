@@ -5,7 +5,7 @@ use klambda_functions::crd::definitions;
 use serde_json::{Map, Value, json};
 
 /// The members of `JSONSchemaProps` that a structural schema may use and that our schemas use.
-const WORDS: [&str; 20] = [
+const WORDS: [&str; 21] = [
     "additionalProperties",
     "default",
     "description",
@@ -16,6 +16,7 @@ const WORDS: [&str; 20] = [
     "maxLength",
     "maxProperties",
     "maximum",
+    "minItems",
     "minLength",
     "minimum",
     "pattern",
@@ -159,7 +160,7 @@ fn definitions_keep_to_the_rules_of_structural_schemas() {
 #[test]
 fn definitions_are_named_as_manifests_name_them() {
     let definitions = definitions();
-    let [function, agent, subscription] = definitions.as_slice() else { panic!("three kinds") };
+    let [function, agent, subscription, endpoint] = definitions.as_slice() else { panic!("four kinds") };
     assert_eq!(function["metadata"]["name"], "lambdafunctions.lambda.knative.io");
     assert_eq!(subscription["metadata"]["name"], "subscriptions.lambda.knative.io");
     assert_eq!(function["spec"]["names"]["kind"], "LambdaFunction");
@@ -172,12 +173,14 @@ fn definitions_are_named_as_manifests_name_them() {
     assert_eq!(required(function), json!(["source"]));
     assert_eq!(required(agent), Value::Null, "an agent may be applied before it has a source");
     assert_eq!(required(subscription), json!(["target"]));
+    assert_eq!(endpoint["spec"]["names"]["kind"], "WebhookEndpoint");
+    assert_eq!(required(endpoint), json!(["url"]));
 }
 
 /// The definition contains the default of every field, and a description of each bound.
 #[test]
 fn the_definition_of_subscriptions_has_defaults_and_bounds() {
-    let definition = definitions().pop().expect("the definition of subscriptions");
+    let definition = definitions().swap_remove(2);
     let spec = definition.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec").expect("spec");
     let minimal = json!({ "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": { "name": "a" },
         "spec": { "target": { "url": "http://h/" } } });
