@@ -75,7 +75,7 @@ fn groups(command: &clap::Command) -> String {
         }
         text.push('\n');
     }
-    let _ = writeln!(text, "Other commands: {}\n", OTHERS.join(", "));
+    let _ = writeln!(text, "Others: {}\n", OTHERS.join(", "));
     text
 }
 
