@@ -14,7 +14,7 @@ mod reply;
 mod response_parser;
 
 use klambda_core::event::Event;
-use klambda_core::outcome::CallOutcome;
+use klambda_core::outcome::{CallOutcome, answer_bytes_max};
 use klambda_fuzz::input::Input;
 use klambda_fuzz::library::{self, Body};
 use libfuzzer_sys::fuzz_target;
@@ -90,8 +90,8 @@ fn finish(mut answer: ResponseParser, rest: bool) -> Read {
         CallOutcome::Status { code, retry_after_ms, detail } => {
             (code, detail, retry_after_ms.is_some(), None)
         }
-        CallOutcome::Replied { replies } => (200, String::new(), false, Some(Ok(replies))),
-        CallOutcome::BadReplies(why) => (200, String::new(), false, Some(Err(why))),
+        CallOutcome::Replied { status, replies } => (status, String::new(), false, Some(Ok(replies))),
+        CallOutcome::BadReplies { status, why } => (status, String::new(), false, Some(Err(why))),
         other => panic!("{other:?} is not the outcome of a response"),
     };
     Read { code, detail, retries, by_framing, replies }
@@ -111,7 +111,7 @@ fn pieces<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
 fn check(bytes: &[u8], whole: &Read, of_function: bool) {
     assert!(of_function || whole.replies.is_none());
     assert!((200..600).contains(&whole.code));
-    assert!(whole.detail.chars().count() <= 201 && !whole.detail.contains(char::is_control));
+    assert!(whole.detail.len() <= answer_bytes_max(whole.code) && !whole.detail.contains(char::is_control));
     assert!(bytes.starts_with(b"HTTP/1."));
     // If the end of a response is certain, the response is incomplete without its last byte.
     if whole.by_framing
