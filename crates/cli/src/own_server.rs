@@ -17,7 +17,7 @@ use tempfile::TempDir;
 const START: Duration = Duration::from_secs(20);
 const END: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(20);
-/// Whoever ends the command does not wait for slow calls: their events go with the folder.
+/// Ending the command does not wait for slow calls. Their events are removed with the folder.
 const CONFIG: &str = "delivery: {shutdownTimeout: 1s}\n";
 
 pub struct OwnServer {

@@ -64,7 +64,7 @@ fn check(args: &Delete, kind: Kind) -> Result<(), Usage> {
     Err(Usage(instead.to_owned()))
 }
 
-/// What is lost for good, if anything.
+/// The data that the command loses for good, if any.
 fn loss(args: &Delete, doomed: &[Doomed]) -> Option<String> {
     let is_loss = |one: &&Doomed| match one.resource.kind {
         Kind::Namespace | Kind::Secret => true,

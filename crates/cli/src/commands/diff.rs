@@ -34,7 +34,7 @@ fn of(context: &Context, manifest: &Manifest) -> anyhow::Result<Option<String>> 
     Ok(shown.or_else(|| (change(&answer) != "unchanged").then(hidden)))
 }
 
-/// What people write of a document: without its status and without what the server adds to the metadata.
+/// The part of a document that people write: no status, and no metadata that the server adds.
 pub fn authored(mut document: Value) -> Value {
     if let Some(fields) = document.as_object_mut() {
         fields.remove("status");

@@ -3,7 +3,7 @@
 use crate::output::text;
 use serde_json::Value;
 
-/// What is the same in every line, or shown elsewhere.
+/// Members that are the same in every line, or that are shown elsewhere.
 const LEFT_OUT: [&str; 9] =
     ["time", "level", "message", "function", "namespace", "event_id", "trace_id", "error", "retry"];
 

@@ -32,7 +32,7 @@ struct Pending {
     said: String,
 }
 
-/// What is known of an event.
+/// The known state of an event.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Open,

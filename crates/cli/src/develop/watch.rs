@@ -144,7 +144,7 @@ fn difference<'a>(
 mod tests {
     use super::*;
 
-    /// What is noticed of a change, once it is quiet.
+    /// The changed files, reported when no further change follows.
     fn noticed(watch: &mut Watch) -> Option<PathBuf> {
         let mut looks = (0..50).map(|_| watch.changed(Duration::from_millis(20)).expect("a look"));
         looks.find_map(|found| found)

@@ -72,7 +72,7 @@ impl Query {
         self.lists.iter().map(|list| list.kind).chain(self.named.iter().map(|one| one.kind))
     }
 
-    /// What was found, and the last failure.
+    /// The items that were found, and the last failure.
     pub fn fetch(&self, client: &Client) -> (Vec<Group>, Option<anyhow::Error>) {
         let mut groups: Vec<Group> = Vec::new();
         let lists = for_each(&self.lists, |list| {
