@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::sink::POISON;
 
 const SUBSCRIPTION: &str = "bench";
+const PAGE_BYTES_MAX: u64 = 64 << 20;
 
 pub struct Klambda {
     base: String,
@@ -52,6 +53,40 @@ impl Klambda {
         let response =
             self.agent.put(format!("{}/api/v1/subscriptions/{name}", self.base)).send_json(document);
         read("creating a subscription", response).map(drop)
+    }
+
+    pub fn put_endpoint(&self, document: &Value) -> anyhow::Result<()> {
+        let name = document["metadata"]["name"].as_str().unwrap_or_default();
+        let response =
+            self.agent.put(format!("{}/api/v1/webhooks/endpoints/{name}", self.base)).send_json(document);
+        read("creating a webhook endpoint", response).map(drop)
+    }
+
+    pub fn act_on_endpoint(&self, name: &str, action: &str) -> anyhow::Result<()> {
+        self.post(&format!("/api/v1/webhooks/endpoints/{name}/{action}")).map(drop)
+    }
+
+    /// A page of the feed after `since`, as it is sent.
+    pub fn feed_page(&self, endpoint: &str, since: &str) -> anyhow::Result<Vec<u8>> {
+        let since = if since.is_empty() { String::new() } else { format!("&since={since}") };
+        let url = format!("{}/api/v1/webhooks/events?endpoint={endpoint}&limit=1000{since}", self.base);
+        let mut response = self.agent.get(url).call()?;
+        let page = response.body_mut().with_config().limit(PAGE_BYTES_MAX).read_to_vec()?;
+        if response.status() != 200 {
+            bail!(
+                "reading the feed: the server answered {}: {}",
+                response.status(),
+                String::from_utf8_lossy(&page)
+            );
+        }
+        Ok(page)
+    }
+
+    /// Sends events in one request.
+    pub fn send_batch(&self, events: &Value) -> anyhow::Result<()> {
+        let request = self.agent.post(format!("{}/api/v1/events", self.base));
+        let request = request.content_type("application/cloudevents-batch+json");
+        read("sending a batch", request.send(events.to_string())).map(drop)
     }
 
     pub fn pause(&self) -> anyhow::Result<()> {

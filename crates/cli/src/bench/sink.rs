@@ -173,14 +173,33 @@ fn read_delivery(bytes: &[u8], ledger: &Ledger) -> anyhow::Result<Option<(Delive
     }
     let mut room = http::headers();
     let Some(request) = http::request(bytes, &mut room)? else { return Ok(None) };
-    let id = request.header("ce-id").context("a delivery has no ce-id")?;
     if request.header("ce-partitionkey") == Some(POISON.as_bytes()) {
         return Ok(Some((Delivery::Poison, request.total_bytes)));
     }
+    let (id, sent_ns) = match request.header("ce-id") {
+        Some(id) => (id, request.header("ce-sentns")),
+        None => read_payload(request.body)?,
+    };
     let (key, number) = read_id(id)
         .filter(|(key, _)| ledger.knows(*key))
         .with_context(|| format!("a delivery has the unknown id {}", String::from_utf8_lossy(id)))?;
-    let sent_ns =
-        request.header("ce-sentns").and_then(http::decimal).context("a delivery has no ce-sentns")?;
+    let sent_ns = sent_ns.and_then(http::decimal).context("a delivery has no sentns")?;
     Ok(Some((Delivery::Event(Mark { key, number, sent_ns }), request.total_bytes)))
+}
+
+/// Id and send time in the payload of a webhook.
+fn read_payload(body: &[u8]) -> anyhow::Result<(&[u8], Option<&[u8]>)> {
+    #[derive(Deserialize)]
+    struct Payload<'b> {
+        id: &'b str,
+        #[serde(borrow)]
+        extensions: Extensions<'b>,
+    }
+    #[derive(Deserialize)]
+    struct Extensions<'b> {
+        sentns: Option<&'b str>,
+    }
+    let payload: Payload =
+        serde_json::from_slice(body).context("a delivery has no ce-id and is no webhook")?;
+    Ok((payload.id.as_bytes(), payload.extensions.sentns.map(str::as_bytes)))
 }

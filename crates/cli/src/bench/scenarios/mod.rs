@@ -14,6 +14,7 @@ mod restart;
 mod slow;
 mod subscriptions;
 mod throughput;
+mod webhooks;
 
 use clap::ValueEnum;
 
@@ -57,13 +58,23 @@ pub enum Scenario {
     FunctionsWarm,
     /// A thousand functions applied at once
     FunctionsScale,
+    /// Webhook endpoints, all four below
+    Webhooks,
+    /// Signed calls of an endpoint, beside those of a plain subscription
+    WebhooksSigned,
+    /// What a dead and a slow endpoint cost 100 others
+    WebhooksIsolation,
+    /// Reading the feed of an endpoint
+    WebhooksFeed,
+    /// Memory with 10,000 idle endpoints
+    WebhooksIdle,
     /// Every one of them
     All,
 }
 
 pub type Runner = fn(&Rig, &Args) -> anyhow::Result<Report>;
 
-const EVERY: [(Scenario, &str, Runner); 15] = [
+const EVERY: [(Scenario, &str, Runner); 19] = [
     (Scenario::Throughput, "throughput", throughput::run),
     (Scenario::Slow10ms, "slow-10ms", slow::run_10ms),
     (Scenario::Slow100ms, "slow-100ms", slow::run_100ms),
@@ -79,6 +90,10 @@ const EVERY: [(Scenario, &str, Runner); 15] = [
     (Scenario::FunctionsCold, "functions-cold", functions::cold::run),
     (Scenario::FunctionsWarm, "functions-warm", functions::warm::run),
     (Scenario::FunctionsScale, "functions-scale", functions::scale::run),
+    (Scenario::WebhooksSigned, "webhooks-signed", webhooks::run_signed),
+    (Scenario::WebhooksIsolation, "webhooks-isolation", webhooks::run_isolation),
+    (Scenario::WebhooksFeed, "webhooks-feed", webhooks::run_feed),
+    (Scenario::WebhooksIdle, "webhooks-idle", webhooks::run_idle),
 ];
 
 /// The scenarios asked for, each once, in the order above.
@@ -92,9 +107,13 @@ pub fn chosen(asked: &[Scenario]) -> impl Iterator<Item = (&'static str, Runner)
 
 impl Scenario {
     fn means(self, scenario: Scenario) -> bool {
-        let parts = [Scenario::FunctionsCold, Scenario::FunctionsWarm, Scenario::FunctionsScale];
-        self == scenario
-            || self == Scenario::All
-            || (self == Scenario::Functions && parts.contains(&scenario))
+        use Scenario::{All, Functions, FunctionsCold, FunctionsScale, FunctionsWarm};
+        use Scenario::{Webhooks, WebhooksFeed, WebhooksIdle, WebhooksIsolation, WebhooksSigned};
+        let parts: &[Scenario] = match self {
+            Functions => &[FunctionsCold, FunctionsWarm, FunctionsScale],
+            Webhooks => &[WebhooksSigned, WebhooksIsolation, WebhooksFeed, WebhooksIdle],
+            _ => &[],
+        };
+        self == scenario || self == All || parts.contains(&scenario)
     }
 }
