@@ -2,13 +2,14 @@
 
 use super::{Context, resource};
 use crate::args::{Deliveries, Recover};
+use crate::client;
 use crate::commands::{dlq, is_unreachable};
 use crate::output::{Format, cell, number, one_line, shorten, text, write_raw};
 use crate::route::Route;
 use crate::sse::Messages;
 use anyhow::{Context as _, bail};
 use serde_json::{Map, Value, json};
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::time::Duration;
 use ureq::http::Method;
 
@@ -18,12 +19,17 @@ const ANSWER_CHARS_MAX: usize = 60;
 
 /// Newest last, so that new ones follow with `-w`.
 pub fn list(context: &mut Context, args: &Deliveries) -> anyhow::Result<()> {
+    // The stream begins before the list is read, so that no attempt is lost in between.
+    let stream = args.watch.then(|| connect(context, args)).transpose();
+    let stream = stream.with_context(|| resource(&args.name).to_string())?;
+    let items = latest(context, args)?;
     print_header(context)?;
-    for item in latest(context, args)?.iter().rev() {
-        print(context, item)?;
-    }
+    items.iter().rev().try_for_each(|item| print(context, item))?;
     context.out.flush()?;
-    if args.watch { follow(context, args) } else { Ok(()) }
+    match stream {
+        Some(stream) => follow(context, args, stream, &items),
+        None => Ok(()),
+    }
 }
 
 fn latest(context: &Context, args: &Deliveries) -> anyhow::Result<Vec<Value>> {
@@ -54,28 +60,42 @@ fn route(args: &Deliveries) -> Route {
         .query_opt("since", since)
 }
 
-/// Prints attempts as they happen. Reconnects after a lost connection; attempts in between are not shown.
-fn follow(context: &mut Context, args: &Deliveries) -> anyhow::Result<()> {
-    let mut connected = false;
+fn connect(context: &Context, args: &Deliveries) -> Result<impl Read + use<>, client::Error> {
+    context.client.stream(Method::GET, &route(args), "text/event-stream")
+}
+
+/// Prints attempts as they happen, except those that were listed. Reconnects after a lost connection; attempts in
+/// between are not shown.
+fn follow(
+    context: &mut Context,
+    args: &Deliveries,
+    stream: impl Read + 'static,
+    listed: &[Value],
+) -> anyhow::Result<()> {
+    let mut stream: Box<dyn Read> = Box::new(stream);
+    let mut is_first = true;
     loop {
-        match context.client.stream(Method::GET, &route(args), "text/event-stream") {
-            Ok(stream) => {
-                connected = true;
-                for message in Messages::new(BufReader::new(stream)) {
-                    let Ok(message) = message else { break };
-                    let Ok(item) = serde_json::from_str::<Value>(&message.data) else { continue };
-                    print(context, &item)?;
-                    context.out.flush()?;
-                }
-            }
-            Err(error) => {
-                let error = error.into();
-                if !connected || !is_unreachable(&error) {
-                    return Err(error);
-                }
+        for message in Messages::new(BufReader::new(&mut stream)) {
+            let Ok(message) = message else { break };
+            let Ok(item) = serde_json::from_str::<Value>(&message.data) else { continue };
+            if !is_first || !listed.contains(&item) {
+                print(context, &item)?;
+                context.out.flush()?;
             }
         }
+        is_first = false;
+        eprintln!("connection lost; reconnecting");
+        stream = Box::new(reconnect(context, args)?);
+    }
+}
+
+fn reconnect(context: &Context, args: &Deliveries) -> anyhow::Result<impl Read + use<>> {
+    loop {
         std::thread::sleep(RECONNECT);
+        match connect(context, args).map_err(anyhow::Error::from) {
+            Err(error) if is_unreachable(&error) => {}
+            other => return other,
+        }
     }
 }
 
