@@ -503,6 +503,10 @@ fn count_something(url: &str) {
             "orderingPolicy": {"key": {"attribute": "partitionkey"}}, "deadLetters": {"maxEvents": 1}}});
     let put = agent().put(format!("{url}/api/v1/subscriptions/a")).send_json(&document).expect("an answer");
     assert_eq!(put.status(), 201);
+    let endpoint = json!({"name": "partner", "url": "http://127.0.0.1:9/", "types": ["none"]});
+    let posted =
+        agent().post(format!("{url}/api/v1/webhooks/endpoints")).send_json(&endpoint).expect("an answer");
+    assert_eq!(posted.status(), 201);
     for id in ["1", "2"] {
         let event = json!({"specversion": "1.0", "type": "t", "source": "/s", "id": id});
         let sent = agent()

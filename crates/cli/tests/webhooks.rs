@@ -139,3 +139,56 @@ fn an_endpoint_is_a_resource_like_others() {
     assert_eq!(shell.ok(&["delete", "-f", &file]), "webhook/partner deleted\n");
     assert_eq!(shell.fails(&["webhook", "describe", "partner"]).0, 4);
 }
+
+#[test]
+fn attempts_are_listed_and_events_are_sent_again() {
+    let mut shell = Shell::new();
+    let receiver = Receiver::start(shell.path(), &[]);
+    shell.ok(&["webhook", "create", "partner", "--url", &receiver.url, "--workflow-key", "subject"]);
+    send(&shell, 0..4);
+    let list = |shell: &Shell, more: &[&str]| -> Vec<Value> {
+        let printed = shell.ok(&[&["webhook", "deliveries", "partner", "-o", "json"], more].concat());
+        printed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    eventually("four attempts", || match list(&shell, &[]).len() {
+        4 => Ok(()),
+        listed => Err(format!("{listed} attempts")),
+    });
+    let all = list(&shell, &[]);
+    assert!(all.iter().all(|item| item["outcome"] == "delivered" && item["status"] == 200), "{all:?}");
+    assert_eq!(list(&shell, &["--workflow", "order-1", "--since", "1h"]).len(), 1);
+    assert!(list(&shell, &["--failed"]).is_empty());
+    let table = shell.ok(&["webhook", "deliveries", "webhook/partner", "--limit", "2"]);
+    assert!(table.starts_with("TIME") && table.lines().count() == 3, "{table}");
+
+    let event = all[0]["eventId"].as_str().expect("an id").to_owned();
+    let resent = shell.ok(&["webhook", "resend", "partner", &event]);
+    assert!(resent.starts_with(&format!("webhook/partner event {event} answered 200 after ")), "{resent}");
+    let calls = bodies(&receiver);
+    assert_eq!(calls.iter().filter(|call| call["eventId"] == event.as_str()).count(), 2);
+    shell.server.process.signal(Signal::KILL);
+    eventually("the server ends", || match shell.server.process.has_ended() {
+        true => Ok(()),
+        false => Err("it runs".to_owned()),
+    });
+    shell.server = Server::start(shell.path());
+    let again = list(&shell, &[]);
+    assert!(again[..4] == all[..] && again[4]["resend"] == true, "{again:?}");
+    assert!(shell.ok(&["webhook", "deliveries", "partner", "--event", &event]).contains("resend"));
+    let described = shell.ok(&["describe", "webhook", "partner"]);
+    assert!(described.contains("5, 0 failed (100.0 % succeeded)"), "{described}");
+
+    let dry = shell.ok(&["webhook", "recover", "partner", "--since", "2h", "--dry-run"]);
+    assert!(dry.starts_with("dry run: 0 dead letters"), "{dry}");
+    let recovered = shell.ok(&["webhook", "recover", "partner", "--since", "2h", "--wait", "-o", "json"]);
+    assert!(recovered.contains("succeeded"), "{recovered}");
+    let (code, error) =
+        shell.fails(&["webhook", "resend", "partner", "00000000-0000-5000-8000-000000000000"]);
+    assert!(code == 4 && error.contains("has no event"), "{error}");
+    let (code, error) = shell.fails(&["webhook", "link", "partner"]);
+    assert!(code == 5 && error.contains("--token-file"), "{error}");
+    assert_eq!(shell.fails(&["webhook", "deliveries", "nobody"]).0, 4);
+    drop(receiver);
+    let (code, _) = shell.fails(&["webhook", "resend", "partner", &event]);
+    assert_eq!(code, 1);
+}

@@ -79,6 +79,8 @@ pub(crate) struct Scratch {
     pub body: Vec<u8>,
     /// Set while a lane is being discarded as dead letters: the event at its head, and its attempts.
     pub giving_up: Option<(Position, u32)>,
+    /// Set while a disabled webhook endpoint skips its oldest event: the receiver can still fetch it.
+    pub stays_in_feed: bool,
     /// Who makes the next change. Logged with the first record of the change.
     pub audit: Option<Box<Entry>>,
 }

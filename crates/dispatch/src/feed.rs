@@ -6,10 +6,13 @@
 
 mod acknowledge;
 mod read;
+mod resend;
 
 pub use acknowledge::Acknowledged;
 pub use read::{FeedItem, FeedPage, Since, Unavailable};
+pub use resend::{Resend, ResendCall, Resent};
 
+use crate::deliveries::Deliveries;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Slot;
 use crate::rows;
@@ -31,6 +34,8 @@ pub struct Feed {
     pub ends: Ends,
     /// The entries of the last chunk; `None` while they are only on disk.
     tail: Option<Vec<FeedEntry>>,
+    /// The attempts to deliver these events.
+    pub calls: Deliveries,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,8 +48,8 @@ pub struct Ends {
 
 impl Feed {
     /// A feed whose entries are on disk.
-    pub fn of(ends: Ends) -> Feed {
-        Feed { ends, tail: None }
+    pub fn of(ends: Ends, calls: Ends) -> Feed {
+        Feed { ends, tail: None, calls: Deliveries::of(calls) }
     }
 }
 
@@ -179,15 +184,29 @@ impl Engine {
         Ok(row.and_then(|row| row.try_into().ok()).map(u64::from_be_bytes).map(FeedNumber))
     }
 
+    pub(crate) fn feed_entry(
+        &self,
+        id: SubscriptionId,
+        event_id: EventId,
+    ) -> Result<Option<FeedEntry>, Failure> {
+        let Some(number) = self.feed_number(id, event_id)? else { return Ok(None) };
+        let mut chunk = self.feed_chunk(id, chunk_of(number))?;
+        let place = place_in_chunk(number);
+        Ok((place < chunk.len()).then(|| chunk.swap_remove(place)))
+    }
+
     // ---- keeping ------------------------------------------------------------------------------------------
 
-    /// Stores the last chunk for a checkpoint and releases its memory.
+    /// Stores the last chunks for a checkpoint and releases their memory.
     pub(crate) fn store_feed(&mut self, id: SubscriptionId) {
         let rows = &mut self.store.rows;
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         let Some(feed) = subscription.on_disk.feed.as_deref_mut() else { return };
         if let Some(tail) = feed.tail.take().filter(|tail| !tail.is_empty()) {
             rows.put(&rows::feed(id, feed.ends.count / CHUNK), &encode(&tail));
+        }
+        if let Some((chunk, tail)) = feed.calls.take_tail() {
+            rows.put(&rows::calls(id, chunk), &tail);
         }
     }
 

@@ -10,6 +10,7 @@ pub mod check;
 pub mod client;
 mod commits;
 pub mod dead_letters;
+pub mod deliveries;
 mod delivery;
 pub mod documents;
 mod endpoint;

@@ -8,6 +8,7 @@ mod by_age;
 pub(crate) use by_age::ByAge;
 
 use crate::engine::{Engine, Failure};
+use crate::operate::Refused;
 use crate::subscription::Subscription;
 use klambda_core::ids::SubscriptionId;
 use klambda_core::lane::Entry;
@@ -112,6 +113,26 @@ impl Engine {
             self.metrics.dead_letter_dropped(subscription.name(), "expired");
         }
         Ok(())
+    }
+
+    /// Skips pending events of a disabled webhook endpoint that were accepted before a time, in parts. They stay in the
+    /// feed, and the next event of each workflow is flagged. Returns the number of skipped events and whether there may
+    /// be more.
+    pub fn skip_before(&mut self, name: &str, from: Millis) -> Result<(u64, bool), Refused> {
+        let id = self.subscription_id(name)?;
+        for skipped in 0..EXPIRED_AT_ONCE as u64 {
+            self.must_write()?;
+            let oldest = self.oldest_droppable(id)?.filter(|oldest| oldest.entry.accepted < from);
+            let Some(oldest) = oldest.filter(|_| self.is_disabled(id)) else { return Ok((skipped, false)) };
+            self.drop_event(id, &oldest)?;
+            let Some(subscription) = self.subscriptions.get(id) else { return Ok((skipped, false)) };
+            self.metrics.dead_letter_dropped(subscription.name(), "skipped");
+        }
+        Ok((EXPIRED_AT_ONCE as u64, true))
+    }
+
+    pub(crate) fn is_disabled(&self, id: SubscriptionId) -> bool {
+        self.subscriptions.get(id).is_some_and(|subscription| subscription.life.health.disabled.is_some())
     }
 
     /// True if another drop brings the backlog closer to its limit. At the age limit, dropping does not help if the

@@ -19,6 +19,7 @@ use hashbrown::{HashMap, HashSet};
 use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
+use klambda_core::webhook;
 use klambda_store::record::{Record, ReplayChange};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -348,7 +349,10 @@ impl Engine {
                         Some((namespace, name)) => {
                             format!("apply function {name} (namespace {namespace}) again")
                         }
-                        None => "create a subscription with this name".to_owned(),
+                        None => match klambda_core::namespace::split(name).1.strip_prefix(webhook::PREFIX) {
+                            Some(endpoint) => format!("create webhook endpoint {endpoint} again"),
+                            None => "create a subscription with this name".to_owned(),
+                        },
                     };
                     return Err(Refused::Conflict(format!(
                         "subscription {name:?} was deleted and only its dead letters are left; {remedy} to replay them \
@@ -378,6 +382,11 @@ impl Engine {
             self.replays.work.remove(&id);
             self.store.rows.delete(&crate::rows::replay(id));
         }
+    }
+
+    /// The full name of the subscription that a replay is limited to.
+    pub fn replay_subscription(&self, id: u64) -> Option<&str> {
+        self.replays.get(id)?.selector.subscription.as_deref()
     }
 
     pub fn stop_replay(&mut self, id: u64) -> Result<(), Refused> {

@@ -35,6 +35,8 @@ pub const DOCUMENT: u8 = b'O';
 pub const FEED: u8 = b'F';
 /// The number of an entry of a feed, by event id.
 pub const FEED_ID: u8 = b'I';
+/// A chunk of the attempts of a webhook endpoint.
+pub const CALLS: u8 = b'T';
 pub const GLOBAL: &[u8] = b"G";
 
 pub fn of_subscription(letter: u8, id: SubscriptionId) -> Vec<u8> {
@@ -102,6 +104,12 @@ pub fn at_position(letter: u8, id: SubscriptionId, position: Position) -> Vec<u8
 
 pub fn feed(id: SubscriptionId, chunk: u64) -> Vec<u8> {
     let mut key = of_subscription(FEED, id);
+    key.extend_from_slice(&chunk.to_be_bytes());
+    key
+}
+
+pub fn calls(id: SubscriptionId, chunk: u64) -> Vec<u8> {
+    let mut key = of_subscription(CALLS, id);
     key.extend_from_slice(&chunk.to_be_bytes());
     key
 }

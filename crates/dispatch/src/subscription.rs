@@ -360,6 +360,9 @@ pub struct Row {
     pub health: Health,
     #[serde(default)]
     pub feed: Option<feed::Ends>,
+    /// The attempts of a webhook endpoint.
+    #[serde(default)]
+    pub calls: feed::Ends,
 }
 
 impl Subscription {
@@ -437,6 +440,7 @@ impl Subscription {
             lists_ages: self.on_disk.lists_ages,
             health: self.life.health,
             feed: self.on_disk.feed.as_ref().map(|feed| feed.ends),
+            calls: self.on_disk.feed.as_ref().map(|feed| feed.calls.ends).unwrap_or_default(),
         }
     }
 
@@ -457,7 +461,7 @@ impl Subscription {
         subscription.on_disk.lists_ages = row.lists_ages;
         subscription.life.health = row.health;
         if let Some(ends) = row.feed {
-            subscription.on_disk.feed = Some(Box::new(Feed::of(ends)));
+            subscription.on_disk.feed = Some(Box::new(Feed::of(ends, row.calls)));
         }
         Some(subscription)
     }

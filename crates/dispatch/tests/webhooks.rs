@@ -6,6 +6,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::lane::Flag;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::webhook::{Document, EventId};
+use klambda_dispatch::deliveries::{DeliveryFilter, From};
 use klambda_dispatch::feed::{FeedItem, FeedPage, Since, Unavailable};
 use klambda_dispatch::operate::LaneAction;
 use klambda_dispatch::{Delivery, Token};
@@ -40,6 +41,19 @@ fn feed(world: &World) -> Vec<FeedItem> {
         items.extend(page.items);
         if !page.more {
             return items;
+        }
+    }
+}
+
+/// The numbers of all attempts, newest first, read in pages.
+fn attempts(world: &World, filter: DeliveryFilter) -> Vec<u64> {
+    let (mut from, mut numbers) = (From::Newest, Vec::new());
+    loop {
+        let page = world.engine.read_deliveries(NAME, from, &filter, 7).expect("an endpoint");
+        from = From::Before(page.up_to);
+        numbers.extend(page.items.iter().map(|item| item.number));
+        if !page.more {
+            return numbers;
         }
     }
 }
@@ -138,6 +152,13 @@ fn the_feed_is_what_was_sent_after_any_crash() {
         for (place, known) in &sent {
             assert_eq!(of.get(place), Some(known), "seed {seed}: {place:?}");
         }
+        // The log has exactly one successful attempt of every delivered event, and the index has all attempts of the log.
+        let numbers = attempts(&world, DeliveryFilter::default());
+        assert!(numbers.iter().rev().copied().eq(1..=numbers.len() as u64), "seed {seed}: {numbers:?}");
+        let succeeded = DeliveryFilter { succeeded: Some(true), ..DeliveryFilter::default() };
+        let delivered = world.engine.view_endpoint(NAME).expect("an endpoint").status.delivered;
+        assert_eq!(attempts(&world, succeeded).len() as u64, delivered, "seed {seed}");
+        assert!(numbers.len() as u64 > delivered && delivered > 50, "seed {seed}: some failed");
         world.must_be_sound();
     }
 }
@@ -292,6 +313,34 @@ fn events_of_a_disabled_endpoint_expire_and_the_next_is_flagged() {
     let open = world.take_open();
     let place = open[0].place.as_ref().expect("ordered");
     assert_eq!((place.number.0, place.flag), (4, Flag::Gap));
+}
+
+#[test]
+fn an_endpoint_is_enabled_from_a_time_and_the_feed_stays_complete() {
+    for ordering in ["ordered", "unordered"] {
+        let mut world = World::new(1);
+        world.put(endpoint(json!({"ordering": ordering})));
+        let enabled = world.engine.skip_before(NAME, klambda_core::time::Millis::NEVER);
+        assert_eq!(enabled.expect("an endpoint"), (0, false), "it is not disabled");
+        world.engine.set_endpoint_enabled(NAME, false).expect("disabled");
+        for id in ["a1", "a2", "a3"] {
+            world.send_as("a", None, id);
+            world.pass(10);
+        }
+        let from = world.engine.now();
+        world.send_as("a", None, "a4");
+        world.settle();
+        assert_eq!(world.engine.skip_before(NAME, from).expect("skipped"), (3, false), "{ordering}");
+        assert_eq!((world.engine.waiting(), feed(&world).len()), (1, 4), "{ordering}");
+        world.engine.set_endpoint_enabled(NAME, true).expect("enabled");
+        world.pass(1000);
+        let open = world.take_open();
+        assert_eq!(open.len(), 1, "{ordering}");
+        if let Some(place) = &open[0].place {
+            assert_eq!((place.number.0, place.flag), (4, Flag::Gap));
+        }
+        world.must_be_sound();
+    }
 }
 
 #[test]

@@ -96,7 +96,13 @@ fn verb<'a>(method: &Method, path: &'a str, action: Option<&'a str>) -> &'a str 
         ("PATCH", _) => "patch",
         ("DELETE", _) => "delete",
         (_, Some("{action}")) => action.unwrap_or("act"),
-        (_, Some(word @ ("purge" | "rebuild" | "rekey" | "rollback" | "rotate" | "test"))) => word,
+        (
+            _,
+            Some(
+                word @ ("purge" | "rebuild" | "rekey" | "rollback" | "rotate" | "test" | "resend" | "recover"
+                | "link"),
+            ),
+        ) => word,
         _ => "create",
     }
 }

@@ -108,6 +108,8 @@ pub struct Limits {
     pub held_bytes: usize,
     /// Event types with their own label in the metrics.
     pub metric_types: usize,
+    /// Attempts listed for each webhook endpoint.
+    pub webhook_deliveries: usize,
     /// Functions with their own label in the metrics.
     pub metric_functions: usize,
 }
@@ -347,6 +349,7 @@ impl Default for Limits {
             namespaces: 1_000,
             held_bytes: 96 * MI,
             metric_types: 100,
+            webhook_deliveries: 10_000,
             metric_functions: 100,
         }
     }

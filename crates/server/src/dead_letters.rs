@@ -77,7 +77,7 @@ fn reason(text: &str) -> Result<Reason, String> {
     Reason::from_name(text).ok_or_else(|| unknown("reason", text, &names))
 }
 
-fn time(text: &str) -> Result<Millis, String> {
+pub fn time(text: &str) -> Result<Millis, String> {
     Millis::parse_rfc3339(text)
         .ok_or_else(|| format!("`{text}` is not an RFC 3339 time, such as 2026-08-01T12:00:00Z"))
 }

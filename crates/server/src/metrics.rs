@@ -218,6 +218,13 @@ fn delivering(text: &mut Text, sample: &Sample) {
             text.sample(name, &labels(&subscription.name), value(subscription));
         }
     }
+    let name = "klambda_webhook_disabled";
+    text.gauge(name, "1 while a webhook endpoint is disabled, otherwise 0.");
+    for endpoint in &sample.subscriptions {
+        if let Some(disabled) = endpoint.disabled {
+            text.sample(name, &labels(&endpoint.name), f64::from(u8::from(disabled)));
+        }
+    }
     lanes(text, sample);
 }
 

@@ -15,6 +15,7 @@ use http::{StatusCode, Uri, header};
 use klambda_access::{Reach, Role};
 use klambda_core::namespace;
 use klambda_dispatch::Engine;
+use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::replay::{DryRun, Request};
 use klambda_dispatch::views::Replay;
@@ -67,7 +68,7 @@ pub async fn create(
 }
 
 /// Works in parts, so that no other request waits for all of it.
-async fn preview(api: &Api, request: Request) -> Result<Replay, Problem> {
+pub async fn preview(api: &Api, request: Request) -> Result<Replay, Problem> {
     let mut dry = api.query(move |engine| engine.begin_dry_run(request)).await??;
     loop {
         let look = move |engine: &mut Engine| {
@@ -98,12 +99,18 @@ fn read(namespace: &Namespace, body: &Value) -> Result<(Request, bool), Problem>
     Ok((request, dry_run))
 }
 
+/// A replay at the default speed.
+pub fn with_defaults(selector: Selector) -> Request {
+    let (rate_per_second, parallelism) = (RATE_DEFAULT as u32, PARALLELISM_DEFAULT as u32);
+    Request { selector, rate_per_second, parallelism }
+}
+
 fn view(engine: &Engine, namespace: &str, id: u64) -> Result<Replay, Refused> {
     let job = engine.view_replay(id).filter(|job| job.namespace == namespace);
     job.ok_or_else(|| Refused::NotFound(format!("replay r{id} not found")))
 }
 
-fn parse_id(text: &str) -> Result<u64, Problem> {
+pub fn parse_id(text: &str) -> Result<u64, Problem> {
     Replay::parse_id(text).ok_or_else(|| Problem::not_found(format!("replay {text:?} not found")))
 }
 

@@ -105,6 +105,33 @@ pub fn routes() -> Vec<Route> {
             Own(DEVELOPER, Role::EndpointAdmin),
             webhooks::rotate,
         ),
+        get(
+            "/api/v1/webhooks/endpoints/{name}/deliveries",
+            Own(VIEWER, Role::Endpoint),
+            webhooks::deliveries::list,
+        ),
+        post(
+            "/api/v1/webhooks/endpoints/{name}/resend",
+            Own(OPERATOR, Role::EndpointAdmin),
+            webhooks::resend::create,
+        ),
+        post(
+            "/api/v1/webhooks/endpoints/{name}/recover",
+            Own(OPERATOR, Role::EndpointAdmin),
+            webhooks::recover::create,
+        ),
+        get(
+            "/api/v1/webhooks/endpoints/{name}/recover/{id}",
+            Own(VIEWER, Role::EndpointAdmin),
+            webhooks::recover::show,
+        ),
+        delete(
+            "/api/v1/webhooks/endpoints/{name}/recover/{id}",
+            Own(OPERATOR, Role::EndpointAdmin),
+            webhooks::recover::stop,
+        ),
+        // A developer, because the link allows to rotate the secret.
+        post("/api/v1/webhooks/endpoints/{name}/link", In(DEVELOPER), webhooks::link::create),
         post("/api/v1/webhooks/endpoints/{name}/test", In(OPERATOR), webhooks::test),
         post("/api/v1/webhooks/endpoints/{name}/{action}", In(OPERATOR), webhooks::act),
         get("/api/v1/webhooks/events", Own(VIEWER, Role::Endpoint), webhooks::feed::read),

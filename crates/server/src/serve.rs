@@ -375,6 +375,7 @@ fn engine_config(config: &Config) -> klambda_dispatch::Config {
         },
         strategies: config.replay.strategies.iter().map(|(kind, how)| (kind.clone(), *how)).collect(),
         metric_types_max: config.limits.metric_types,
+        deliveries_max: config.limits.webhook_deliveries as u64,
         ..klambda_dispatch::Config::default()
     }
 }

@@ -4,9 +4,13 @@
 //! in one step of the engine. A signing secret and a token are shown once, when they are created.
 
 pub mod acknowledge;
+pub mod deliveries;
 mod document;
 pub mod feed;
 mod keys;
+pub mod link;
+pub mod recover;
+pub mod resend;
 mod tidy;
 mod trial;
 
@@ -19,7 +23,7 @@ use crate::extract::{Json, Path};
 use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
 use crate::problem::Problem;
-use crate::request_body;
+use crate::request_body::{self, Faults, Members};
 use crate::secrets::Put as SecretPut;
 use crate::secrets::vault::Vault;
 use crate::subscriptions::{self, check_new, leftover, tried};
@@ -95,7 +99,11 @@ pub async fn show(
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    let mut shown = api.query(move |engine| view(engine, &namespace, &name)).await??;
+    let look = move |engine: &mut Engine| {
+        let shown = engine.view_endpoint_fully(&subscription_of(&namespace, &name))?;
+        shown.ok_or_else(|| not_found(&name))
+    };
+    let mut shown = api.query(look).await??;
     add_messages(&api.secrets.vault, &mut shown);
     Ok(Json(shown).into_response())
 }
@@ -363,9 +371,13 @@ pub async fn act(
     namespace: Namespace,
     uri: Uri,
     Path((name, action)): Path<(String, String)>,
+    body: Bytes,
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
     let action = Action::parse(&action)?;
+    if let (Action::Enable, Some(from)) = (&action, enable_from(&body)?) {
+        skip_before(&api, &namespace, &name, from).await?;
+    }
     let done = move |engine: &mut Engine| {
         let subscription = find(engine, &namespace, &name)?;
         match action {
@@ -379,6 +391,32 @@ pub async fn act(
     let mut shown = api.command(done).await??;
     add_messages(&api.secrets.vault, &mut shown);
     Ok(Json(shown).into_response())
+}
+
+/// The time from which an endpoint is enabled, if the body names one.
+fn enable_from(body: &Bytes) -> Result<Option<Millis>, Problem> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    let body = request_body::parse(body)?;
+    let faults = Faults::default();
+    let from = Members::of(&body, &["from"], &faults).parsed("from", crate::dead_letters::time);
+    faults.finish(Problem::invalid_body)?;
+    Ok(from)
+}
+
+/// Skips older events in parts, so that other requests run in between.
+async fn skip_before(api: &Api, namespace: &Namespace, name: &str, from: Millis) -> Result<(), Problem> {
+    loop {
+        let (namespace, name) = (namespace.clone(), name.to_owned());
+        let skip = move |engine: &mut Engine| {
+            let subscription = find(engine, &namespace, &name)?;
+            engine.skip_before(&subscription, from)
+        };
+        if let (_, false) = api.command(skip).await?? {
+            return Ok(());
+        }
+    }
 }
 
 enum Action {
@@ -396,7 +434,8 @@ impl Action {
             "pause" => Ok(Action::Pause),
             "resume" => Ok(Action::Resume),
             other => {
-                let known = ["enable", "disable", "pause", "resume", "rotate", "test"];
+                let known =
+                    ["enable", "disable", "pause", "resume", "rotate", "test", "resend", "recover", "link"];
                 Err(Problem::not_found(unknown("action", other, &known)))
             }
         }

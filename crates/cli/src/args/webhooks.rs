@@ -1,5 +1,6 @@
 //! Webhook endpoints.
 
+use crate::time::{Moment, parse_moment};
 use clap::{Args, Subcommand};
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ pub enum Webhook {
     Enable {
         #[arg(required = true)]
         name: Vec<String>,
+        /// Skip events that were accepted before this time, or this long ago
+        #[arg(long, value_name = "TIME|DURATION", value_parser = parse_moment)]
+        from: Option<Moment>,
     },
     /// Stop sending events to endpoints; events keep their order and wait
     Disable {
@@ -57,6 +61,24 @@ pub enum Webhook {
     },
     /// Read the events of an endpoint as it receives them
     Events(WebhookEvents),
+    /// List the latest attempts to call an endpoint
+    Deliveries(Deliveries),
+    /// Send one event to an endpoint again
+    Resend {
+        name: String,
+        /// The eventId, as in the feed and in deliveries
+        #[arg(value_name = "EVENT-ID")]
+        event: String,
+    },
+    /// Send everything again that an endpoint did not get since a time
+    Recover(Recover),
+    /// Create a token with which the receiver can manage its endpoint for a while
+    Link {
+        name: String,
+        /// How long it is valid, at most 24h [default: 1h]
+        #[arg(long, value_name = "DURATION")]
+        expires: Option<String>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -98,6 +120,49 @@ pub struct WebhookEvents {
     /// Maximum number of events [default: no limit]
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub struct Deliveries {
+    pub name: String,
+    /// Wait for new attempts
+    #[arg(short, long)]
+    pub watch: bool,
+    /// Only failed attempts
+    #[arg(long)]
+    pub failed: bool,
+    /// Only attempts of this workflow
+    #[arg(long, value_name = "ID")]
+    pub workflow: Option<String>,
+    /// Only attempts of this event
+    #[arg(long, value_name = "EVENT-ID")]
+    pub event: Option<String>,
+    /// Only attempts since this time, or this long ago
+    #[arg(long, value_name = "TIME|DURATION", value_parser = parse_moment)]
+    pub since: Option<Moment>,
+    /// Maximum number of attempts
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub limit: usize,
+}
+
+#[derive(Debug, Args)]
+pub struct Recover {
+    pub name: String,
+    /// Events that failed since this time, or this long ago
+    #[arg(long, value_name = "TIME|DURATION", value_parser = parse_moment)]
+    pub since: Moment,
+    /// Events that failed before this time
+    #[arg(long, value_name = "TIME|DURATION", value_parser = parse_moment)]
+    pub until: Option<Moment>,
+    /// Only events of this workflow
+    #[arg(long, value_name = "ID")]
+    pub workflow: Option<String>,
+    /// Show what would be sent, and send nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Wait until everything was sent
+    #[arg(short, long)]
+    pub wait: bool,
 }
 
 /// How long one request waits for events.

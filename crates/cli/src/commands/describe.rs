@@ -141,7 +141,18 @@ fn endpoint(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result<()
     sheet.line("Dead letters", number(item, "/status/deadLetters"));
     sheet.line("Workflows", lanes(&item["status"]["lanes"]));
     sheet.line("Breaker", breaker(&item["status"]["breaker"], now));
+    statistics(&mut sheet, &item["status"]["statistics"], now);
     write_messages_and_spec(out, sheet, item)
+}
+
+fn statistics(sheet: &mut Sheet, latest: &Value, now: Millis) {
+    let Some(rate) = latest["successRate"].as_f64() else { return };
+    let (calls, failed) = (number(latest, "/calls"), number(latest, "/failed"));
+    sheet.line("Latest calls", format!("{calls}, {failed} failed ({:.1} % succeeded)", rate * 100.0));
+    let (p50, p99) = (number(latest, "/durationP50Ms"), number(latest, "/durationP99Ms"));
+    sheet.line("Duration", format!("p50 {p50} ms, p99 {p99} ms"));
+    sheet.line_opt("Last failure", moment(latest, "/lastFailureAt", now));
+    sheet.line("Failing", counted(number(latest, "/failingWorkflows"), "workflow"));
 }
 
 /// `80 bytes`, `1.5Ki`: a bare number has no unit.

@@ -30,12 +30,19 @@ pub fn run(context: &mut Context, action: &Dlq) -> anyhow::Result<()> {
 fn replay(context: &mut Context, args: &Replay) -> anyhow::Result<()> {
     must_be_there(context, &args.selector.ids)?;
     let request = replay_request(args)?;
-    let mut job = context.client.post(&Route::new(&["dlq", "replays"]), Some(&request))?.body;
-    if args.wait && !args.dry_run && is_running(&job) {
-        job = wait(context, job)?;
+    let job = context.client.post(&Route::new(&["dlq", "replays"]), Some(&request))?.body;
+    let id = text(&job, "/id").unwrap_or_default();
+    finish(context, job, &Route::new(&["dlq", "replays", &id]), args.wait)
+}
+
+/// Prints a new job at this route, or waits for it first. A job that did not succeed is an error.
+pub fn finish(context: &mut Context, mut job: Value, route: &Route, waits: bool) -> anyhow::Result<()> {
+    let is_dry = job["dryRun"] == true;
+    if waits && !is_dry && is_running(&job) {
+        job = wait(context, job, route)?;
     }
     print(context, &job)?;
-    if args.dry_run || is_running(&job) {
+    if is_dry || is_running(&job) {
         return Ok(());
     }
     let (id, failed) = (text(&job, "/id").unwrap_or_default(), number(&job, "/failed"));
@@ -100,14 +107,14 @@ fn is_running(job: &Value) -> bool {
 }
 
 /// Polls the job until it ends. A replay survives a restart of the server, so a lost connection is no failure yet.
-fn wait(context: &Context, mut job: Value) -> anyhow::Result<Value> {
+fn wait(context: &Context, mut job: Value, route: &Route) -> anyhow::Result<Value> {
     let Some(id) = text(&job, "/id") else { bail!("the server answered without a job") };
     let progress = progress::counting(&format!("replay {id}"), 0);
     let mut seen = Instant::now();
     while is_running(&job) {
         show(&progress, &job);
         std::thread::sleep(POLL);
-        match context.client.get(&Route::new(&["dlq", "replays", &id])) {
+        match context.client.get(route) {
             Ok(now) => {
                 job = now;
                 seen = Instant::now();

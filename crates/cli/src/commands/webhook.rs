@@ -1,4 +1,6 @@
-//! `webhook create|get|describe|enable|disable|rotate|test|delete|events`.
+//! `webhook create|get|describe|enable|disable|rotate|test|delete|events|deliveries|resend|recover|link`.
+
+mod deliveries;
 
 use super::{Context, delete, describe, for_each, get, is_unreachable};
 use crate::args::{CreateWebhook, POLL, Webhook, WebhookEvents};
@@ -26,8 +28,11 @@ pub fn run(context: &mut Context, action: &Webhook) -> anyhow::Result<()> {
             get::simple(context, Kind::Webhook, name, limit.limit)
         }
         Webhook::Describe { name } => for_each(name, |name| describe::webhook(context, &resource(name))),
-        Webhook::Enable { name } => for_each(name, |name| act(context, name, "enable", "enabled")),
-        Webhook::Disable { name } => for_each(name, |name| act(context, name, "disable", "disabled")),
+        Webhook::Enable { name, from } => {
+            let body = from.as_ref().map(|from| json!({"from": from.0}));
+            for_each(name, |name| act(context, name, "enable", body.as_ref(), "enabled"))
+        }
+        Webhook::Disable { name } => for_each(name, |name| act(context, name, "disable", None, "disabled")),
         Webhook::Rotate { name, overlap } => rotate(context, name, overlap.as_deref()),
         Webhook::Test { name } => test(context, name),
         Webhook::Delete { name, drain, discard, yes } => {
@@ -39,6 +44,10 @@ pub fn run(context: &mut Context, action: &Webhook) -> anyhow::Result<()> {
             })
         }
         Webhook::Events(args) => events(context, args),
+        Webhook::Deliveries(args) => deliveries::list(context, args),
+        Webhook::Resend { name, event } => deliveries::resend(context, name, event),
+        Webhook::Recover(args) => deliveries::recover(context, args),
+        Webhook::Link { name, expires } => deliveries::link(context, name, expires.as_deref()),
     }
 }
 
@@ -105,9 +114,15 @@ pub fn print_once(context: &mut Context, answer: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn act(context: &mut Context, name: &str, action: &str, done: &str) -> anyhow::Result<()> {
+fn act(
+    context: &mut Context,
+    name: &str,
+    action: &str,
+    body: Option<&Value>,
+    done: &str,
+) -> anyhow::Result<()> {
     let resource = resource(name);
-    let answer = context.client.post(&resource.route().below(action), None);
+    let answer = context.client.post(&resource.route().below(action), body);
     let answer = answer.with_context(|| resource.to_string())?;
     if !write_raw(context.out, context.format, &answer.body)? {
         writeln!(context.out, "{resource} {done}")?;

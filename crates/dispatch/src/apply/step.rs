@@ -35,6 +35,11 @@ impl Engine {
             let subscription = self.subscriptions.get_mut(id);
             subscription.into_iter().for_each(|subscription| subscription.life.health.failed(time));
         }
+        if let Some(attempt) = step.attempt()
+            && self.has_feed(id)
+        {
+            self.note_lane_call(at, time, slot, attempt, matches!(step, Step::Delivered { .. }))?;
+        }
         if let Step::Skip = step
             && let Some(resident) = self.lanes.get_mut(slot)
             && resident.lane.hold() != Some(Hold::Failed)
@@ -67,6 +72,7 @@ impl Engine {
                 self.must_be_first(slot, *position)?;
                 Input::Acknowledge
             }
+            Step::Resent { .. } => return self.apply_resent(at, time, slot, step),
             Step::GiveUp => return self.apply_give_up(at, time, slot),
             Step::PurgePart { early, positions } => {
                 return self.apply_purge_part(at, time, slot, *early, positions);
@@ -74,6 +80,23 @@ impl Engine {
             Step::GiveUpPart { events } => return self.apply_give_up_part(at, time, slot, *events),
         };
         self.step(slot, input, time, at)
+    }
+
+    /// A call beside the lane. Only the chain of steps continues.
+    fn apply_resent(
+        &mut self,
+        at: LogAddress,
+        time: Millis,
+        slot: Slot,
+        step: &Step<'_>,
+    ) -> Result<(), Failure> {
+        let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
+        resident.last_step = at;
+        resident.row.dirty = true;
+        let (id, key) = (resident.subscription, resident.key.clone());
+        self.note_resent_call(at, time, id, &key, step)?;
+        self.touch(slot);
+        Ok(())
     }
 
     /// The log and the lane must agree on which event was at the head. Otherwise an event would be lost or delivered
@@ -179,6 +202,7 @@ impl Engine {
             Input::Delivered | Input::Failed { .. } => false,
             _ => true,
         };
+        let (id, is_oldest) = (resident.subscription, input == Input::DropOldest);
         let is_unopened = resident.lane.expected().is_none();
         let next_number = resident.lane.queue().next_number();
         let has_feed = subscription.on_disk.feed.is_some();
@@ -196,6 +220,7 @@ impl Engine {
         if has_feed && resident.lane.queue().next_number() != next_number {
             self.feed_lane(slot, next_number)?;
         }
+        self.scratch.stays_in_feed = is_oldest && self.is_disabled(id);
         for action in &actions {
             self.act(slot, *action, attempts, time, at)?;
         }
@@ -249,7 +274,9 @@ impl Engine {
                 resident.take_earlier(entry.position);
                 resident.lane.released();
                 self.replays.dropped(id, entry.position);
-                self.leave_feed(id, entry.address())?;
+                if !self.scratch.stays_in_feed {
+                    self.leave_feed(id, entry.address())?;
+                }
                 self.release(id, &entry, time, at)
             }
             Action::Hold(entry) => {

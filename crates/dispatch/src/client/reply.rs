@@ -94,7 +94,7 @@ impl Excerpt {
     }
 
     /// One line without control characters, short enough for a log and a table.
-    fn line(&self) -> String {
+    pub fn line(&self) -> String {
         const CUT: char = '…';
         if self.bytes.is_empty() {
             return String::new();

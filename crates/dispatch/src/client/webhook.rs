@@ -4,7 +4,7 @@ mod signature;
 mod trial;
 
 pub use signature::SigningKey;
-pub use trial::Tried;
+pub use trial::{Beside, Tried};
 
 use super::connection::Message;
 use super::own_headers::Rendered;

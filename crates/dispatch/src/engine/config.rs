@@ -29,6 +29,8 @@ pub struct Config {
     /// Maximum length of a chain of replies, where a function's reply triggers another reply. A longer chain counts
     /// as a loop.
     pub hops_max: u32,
+    /// Attempts of each webhook endpoint that are listed.
+    pub deliveries_max: u64,
     /// Limits of the audit log.
     pub audit_entries_max: u64,
     pub audit_age_ms: u64,
@@ -51,6 +53,7 @@ impl Default for Config {
             metric_types_max: 100,
             replies_max: 100,
             hops_max: 16,
+            deliveries_max: 10_000,
             audit_entries_max: 100_000,
             audit_age_ms: 90 * 24 * 3_600_000,
         }

@@ -133,7 +133,7 @@ impl Engine {
     }
 
     /// Where an event can be read: its place, or the copy that retention made.
-    fn locate(&self, at: LogAddress) -> Result<Option<LogAddress>, Failure> {
+    pub(crate) fn locate(&self, at: LogAddress) -> Result<Option<LogAddress>, Failure> {
         if at >= self.store.log.oldest() { Ok(Some(at)) } else { self.copy_of(at) }
     }
 }

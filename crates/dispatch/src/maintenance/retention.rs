@@ -344,6 +344,7 @@ impl Engine {
         let feeds = self.subscriptions.values().filter(|s| s.id >= from && s.on_disk.feed.is_some());
         let ids: Vec<SubscriptionId> = feeds.take(AT_ONCE + 1).map(|subscription| subscription.id).collect();
         for id in ids.iter().take(AT_ONCE) {
+            self.trim_calls(*id)?;
             if !self.trim_feed(*id)? {
                 self.maintenance.retention.trim_from = *id;
                 return Ok(());

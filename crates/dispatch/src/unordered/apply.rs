@@ -22,9 +22,12 @@ impl Engine {
         if let Step::Replay { job, .. } = step {
             return self.apply_single_replay(id, position, *job, at);
         }
+        if let Step::Resent { .. } = step {
+            return self.note_resent_call(at, time, id, "", step);
+        }
         self.take_single(id, position)?;
         if let Step::DropOldest { .. } = step {
-            return self.drop_single(id, position, time, at);
+            return self.drop_single(id, position, time, at, self.is_disabled(id));
         }
         if let Step::GiveUp = step {
             return self.give_up_single(id, position, time, at);
@@ -35,6 +38,10 @@ impl Engine {
         };
         single.in_flight = false;
         single.last_step = at;
+        let entry = single.entry;
+        self.note_single_call(at, time, id, &entry, step)?;
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
+        let Some(single) = subscription.unordered.under_way.get_mut(&position) else { return Ok(()) };
         match step {
             Step::Delivered { .. } => {
                 let (entry, is_retried) = (single.entry, single.attempts_total > 0);
@@ -105,6 +112,7 @@ impl Engine {
         position: Position,
         time: Millis,
         at: LogAddress,
+        stays_in_feed: bool,
     ) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         let Some(entry) = subscription.unordered.under_way.get(&position).map(|single| single.entry) else {
@@ -114,7 +122,9 @@ impl Engine {
         subscription.tally.unpin(entry.address());
         self.forget_single(id, position);
         self.replays.dropped(id, position);
-        self.leave_feed(id, entry.address())?;
+        if !stays_in_feed {
+            self.leave_feed(id, entry.address())?;
+        }
         self.release(id, &entry, time, at)
     }
 
@@ -161,7 +171,7 @@ impl Engine {
         };
         for position in positions {
             self.take_single(id, *position)?;
-            self.drop_single(id, *position, time, at)?;
+            self.drop_single(id, *position, time, at, false)?;
         }
         Ok(())
     }

@@ -2,8 +2,9 @@
 
 use super::subscriptions::{Breaker, Lanes, Metadata, Status};
 use super::{Page, Time};
+use crate::deliveries::Statistics;
 use crate::endpoint::health::Health;
-use crate::engine::Engine;
+use crate::engine::{Engine, Failure};
 use klambda_core::namespace::{self, Within};
 use klambda_core::schema::API_VERSION;
 use klambda_core::webhook::{Document, KIND, PREFIX};
@@ -38,6 +39,9 @@ pub struct EndpointStatus {
     pub lanes: Lanes,
     pub breaker: Breaker,
     pub delivered: u64,
+    /// Of the latest calls. Lists leave it out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub statistics: Option<Statistics>,
     pub messages: Vec<String>,
 }
 
@@ -64,6 +68,15 @@ impl Engine {
             spec,
             status: EndpointStatus::new(subscription.status, health),
         })
+    }
+
+    /// The same, with statistics of its latest calls.
+    pub fn view_endpoint_fully(&self, name: &str) -> Result<Option<Endpoint>, Failure> {
+        let Some(mut endpoint) = self.view_endpoint(name) else { return Ok(None) };
+        if let Some(id) = self.subscriptions.named(name) {
+            endpoint.status.statistics = Some(self.statistics(id)?);
+        }
+        Ok(Some(endpoint))
     }
 
     /// The latest document of an endpoint.
@@ -121,6 +134,7 @@ impl EndpointStatus {
             lanes: status.lanes,
             breaker: status.breaker,
             delivered: status.delivered,
+            statistics: None,
             messages: status.messages,
         }
     }

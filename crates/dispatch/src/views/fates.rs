@@ -106,6 +106,22 @@ impl Engine {
         Ok(fates)
     }
 
+    /// What happened to one event in one subscription.
+    pub(crate) fn fate_at(
+        &mut self,
+        id: SubscriptionId,
+        at: LogAddress,
+        position: Position,
+    ) -> Result<Option<&'static str>, Failure> {
+        let mark = match self.identity_at(at)? {
+            Some(identity) => self.store.marks.get(identity, id)?.map(|mark| mark.state),
+            None => None,
+        };
+        let Some(place) = self.place_of(id, at, true)? else { return Ok(None) };
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(None) };
+        Ok(Some(self.fate(subscription, at, position, &place, mark)?.fate))
+    }
+
     /// The route in the event's record. With `by_rules`, the event was taken, so its key is known even if the record
     /// does not name it.
     fn place_of(&self, id: SubscriptionId, at: LogAddress, by_rules: bool) -> Result<Option<Place>, Failure> {

@@ -46,6 +46,8 @@ pub struct SubscriptionSample {
     pub lanes: Lanes,
     /// 0 closed, 1 open, 2 half-open.
     pub breaker: u8,
+    /// For a webhook endpoint: whether it is disabled.
+    pub disabled: Option<bool>,
 }
 
 impl Engine {
@@ -129,6 +131,7 @@ impl Engine {
             dead_letters: tally.dead + tally.held,
             oldest_age_ms: tally.oldest_owed().map_or(0, |oldest| self.now.since(oldest)),
             lanes: Lanes::of(subscription),
+            disabled: subscription.on_disk.feed.as_ref().map(|_| subscription.life.health.disabled.is_some()),
             breaker: match self.calls.endpoints.state(subscription.flow.endpoint) {
                 breaker::State::Closed => 0,
                 breaker::State::Open { .. } => 1,

@@ -249,15 +249,16 @@ impl Lane {
 
 impl Attempt {
     fn of(step: &record::Step<'_>) -> Option<Attempt> {
-        let (record::Step::Delivered { attempt, .. } | record::Step::Failed { attempt, .. }) = step else {
-            return None;
-        };
-        Some(Attempt {
+        step.attempt().map(Attempt::new)
+    }
+
+    pub(crate) fn new(attempt: &record::Attempt<'_>) -> Attempt {
+        Attempt {
             number: attempt.number,
             duration_ms: attempt.duration_ms,
             status: Some(attempt.status).filter(|status| *status > 0),
             answer: Some(attempt.answer.to_owned()).filter(|answer| !answer.is_empty()),
-        })
+        }
     }
 }
 
@@ -266,6 +267,11 @@ fn lane_step(at: Time, step: &record::Step<'_>) -> Step {
         record::Step::Delivered { position, .. } => (Some(position.0), None),
         record::Step::Failed { position, error, .. } => (Some(position.0), Some((*error).to_owned())),
         record::Step::Reset { expected, .. } => (None, Some(format!("expected {expected}"))),
+        record::Step::Resent { position, attempt, error, .. } => {
+            let answered = || format!("status {}", attempt.status);
+            let detail = if error.is_empty() { answered() } else { (*error).to_owned() };
+            (Some(position.0), Some(detail))
+        }
         record::Step::Replay { position, job, .. } if *job > 0 => {
             (Some(position.0), Some(format!("replay r{job}")))
         }

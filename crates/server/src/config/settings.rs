@@ -93,6 +93,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting("limits.namespaces", |c| Place::Count(&mut c.limits.namespaces, 1)),
     setting("limits.heldBytes", |c| Place::Size(&mut c.limits.held_bytes, 1 << 20)),
     setting("limits.metricTypes", |c| Place::Count(&mut c.limits.metric_types, 0)),
+    setting("limits.webhookDeliveries", |c| Place::Count(&mut c.limits.webhook_deliveries, 0)),
     setting("limits.metricFunctions", |c| Place::Count(&mut c.limits.metric_functions, 0)),
     setting("retention.age", |c| Place::Time(&mut c.retention.age, MS)),
     setting("retention.bytes", |c| Place::Bytes(&mut c.retention.bytes, 0)),

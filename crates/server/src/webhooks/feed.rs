@@ -46,7 +46,7 @@ enum Form {
     Stream,
 }
 
-const STREAM: &str = "text/event-stream";
+pub const STREAM: &str = "text/event-stream";
 const BATCH: &str = "application/cloudevents-batch+json";
 
 impl Form {
@@ -157,7 +157,7 @@ async fn wait(
 }
 
 /// Readers that wait count as clients that follow the log.
-fn permit(api: &Api) -> Result<OwnedSemaphorePermit, Problem> {
+pub fn permit(api: &Api) -> Result<OwnedSemaphorePermit, Problem> {
     api.turns.tails.clone().try_acquire_owned().map_err(|_| {
         Problem::limit_reached(format!("{TAILS_MAX} clients already follow the log or wait for events"))
             .retry_after(Duration::from_secs(5))

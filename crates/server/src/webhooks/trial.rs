@@ -9,10 +9,14 @@ use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use http::Uri;
 use klambda_core::event::{Attribute, Data, Event, Form, Value as Attr};
+use klambda_core::event_codec::EventView;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
+use klambda_dispatch::client::webhook::Beside;
 use serde_json::json;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::SemaphorePermit;
 
 pub const KIND: &str = "webhook.test";
 const SOURCE: &str = "/klambda/webhooks";
@@ -24,10 +28,7 @@ pub async fn test(
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    let _turn = api.turns.trials.try_acquire().map_err(|_| {
-        Problem::limit_reached(format!("{TRIALS_MAX} test calls are already running"))
-            .retry_after(Duration::from_secs(1))
-    })?;
+    let _turn = turn(&api)?;
     let subscription = subscription_of(&namespace, &name);
     let document = api.query(move |engine| engine.subscription_document(&subscription)).await?;
     let is_endpoint = |document: &Document| document.spec.target.endpoint().is_some();
@@ -35,7 +36,10 @@ pub async fn test(
     let now = api.clock.now();
     let event = event(&name, &now.rfc3339())?;
     let started = Instant::now();
-    let tried = api.connections.outgoing.try_endpoint(document, &event, now).await;
+    let mut encoded = Vec::new();
+    event.encode(&mut encoded);
+    let view = EventView::decode(&encoded).map_err(|error| Problem::internal(error.to_string()))?;
+    let tried = api.connections.outgoing.try_endpoint(Arc::new(document), &view, Beside::Test, now).await;
     let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     let mut shown = json!({ "endpoint": name, "type": KIND, "id": event.id, "durationMs": duration_ms });
     match tried {
@@ -52,6 +56,14 @@ pub async fn test(
     Ok(Json(shown).into_response())
 }
 
+/// A place among the calls beside the lanes.
+pub fn turn(api: &Api) -> Result<SemaphorePermit<'_>, Problem> {
+    api.turns.trials.try_acquire().map_err(|_| {
+        Problem::limit_reached(format!("{TRIALS_MAX} test calls are already running"))
+            .retry_after(Duration::from_secs(1))
+    })
+}
+
 fn event(endpoint: &str, time: &str) -> Result<Event, Problem> {
     let random = crate::tokens::random()?;
     let id: String = random.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
@@ -66,7 +78,7 @@ fn event(endpoint: &str, time: &str) -> Result<Event, Problem> {
     })
 }
 
-fn reason(outcome: CallOutcome) -> String {
+pub fn reason(outcome: CallOutcome) -> String {
     match outcome {
         CallOutcome::Timeout => "the call timed out".to_owned(),
         CallOutcome::Refused(why) | CallOutcome::Broken(why) | CallOutcome::Unusable(why) => why,

@@ -74,8 +74,14 @@ pub const MATRIX: &[(&str, Where, &[&str])] = &[
     ("GET /api/v1/webhooks/endpoints/{name}", There, READ),
     ("PUT /api/v1/webhooks/endpoints/{name}", There, CHANGE),
     ("DELETE /api/v1/webhooks/endpoints/{name}", There, CHANGE),
-    // Three routes also allow tokens of the endpoint itself, which `webhooks.rs` tests.
+    // Some routes also allow tokens of the endpoint itself, which `webhooks.rs` tests.
     ("POST /api/v1/webhooks/endpoints/{name}/rotate", There, CHANGE),
+    ("GET /api/v1/webhooks/endpoints/{name}/deliveries", There, READ),
+    ("POST /api/v1/webhooks/endpoints/{name}/resend", There, OPERATE),
+    ("POST /api/v1/webhooks/endpoints/{name}/recover", There, OPERATE),
+    ("GET /api/v1/webhooks/endpoints/{name}/recover/{id}", There, READ),
+    ("DELETE /api/v1/webhooks/endpoints/{name}/recover/{id}", There, OPERATE),
+    ("POST /api/v1/webhooks/endpoints/{name}/link", There, CHANGE),
     ("POST /api/v1/webhooks/endpoints/{name}/test", There, OPERATE),
     ("POST /api/v1/webhooks/endpoints/{name}/{action}", There, OPERATE),
     ("GET /api/v1/webhooks/events", There, READ),

@@ -14,5 +14,6 @@ mod problems;
 mod secrets;
 mod subscriptions;
 mod tokens;
+mod webhook_calls;
 mod webhooks;
 mod world;

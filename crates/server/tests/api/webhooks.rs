@@ -12,11 +12,11 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::time::{sleep, timeout};
 
-const ENDPOINTS: &str = "/api/v1/webhooks/endpoints";
-const FEED: &str = "/api/v1/webhooks/events";
+pub const ENDPOINTS: &str = "/api/v1/webhooks/endpoints";
+pub const FEED: &str = "/api/v1/webhooks/events";
 const ACK: &str = "/api/v1/webhooks/ack";
 
-async fn create(world: &World, name: &str, more: Value) -> Answer {
+pub async fn create(world: &World, name: &str, more: Value) -> Answer {
     let mut body =
         json!({"name": name, "url": world.target.url(), "retry": {"schedule": ["0s", "20ms", "20ms"]}});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -25,18 +25,18 @@ async fn create(world: &World, name: &str, more: Value) -> Answer {
     answer
 }
 
-async fn send(world: &World, numbers: std::ops::RangeInclusive<u32>, workflows: u32) {
+pub async fn send(world: &World, numbers: std::ops::RangeInclusive<u32>, workflows: u32) {
     for number in numbers {
         world.send(&format!("e{number}"), &format!("order-{}", number % workflows), &[]).await;
     }
 }
 
-fn body(call: &Received) -> Value {
+pub fn body(call: &Received) -> Value {
     serde_json::from_str(&call.body).unwrap()
 }
 
 /// What a receiver does: checks the signature over `id.timestamp.body`.
-fn is_signed_with(call: &Received, secret: &str) -> bool {
+pub fn is_signed_with(call: &Received, secret: &str) -> bool {
     let key = BASE64.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
     let key = hmac::Key::new(hmac::HMAC_SHA256, &key);
     let header = |name: &str| call.headers[name].as_str();
@@ -64,13 +64,13 @@ fn must_be_complete(bodies: &[Value], events: usize) {
     assert_eq!(total, events as u64);
 }
 
-async fn feed(world: &World, query: &str) -> Value {
+pub async fn feed(world: &World, query: &str) -> Value {
     let answer = world.get(&format!("{FEED}{query}")).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.json()
 }
 
-fn items(page: &Value) -> &[Value] {
+pub fn items(page: &Value) -> &[Value] {
     page["items"].as_array().unwrap()
 }
 
@@ -182,6 +182,8 @@ async fn an_endpoint_that_is_gone_is_disabled_and_misses_nothing() {
     let page = feed(&world, "").await;
     must_be_complete(items(&page), 9);
 
+    let disabled = "klambda_webhook_disabled{subscription=\"webhook.partner\",namespace=\"default\"}";
+    assert_eq!(world.metric(disabled).await, 1.0);
     world.target.answers(|_| 204);
     let enabled = world.post(&format!("{path}/enable"), json!({})).await;
     assert_eq!(enabled.status, 200, "{enabled:?}");
@@ -191,6 +193,7 @@ async fn an_endpoint_that_is_gone_is_disabled_and_misses_nothing() {
     assert_eq!(bodies, items(&page));
     world.until(&path, |one| one["status"]["phase"] == "Ready").await;
 
+    assert_eq!(world.metric(disabled).await, 0.0);
     for (action, phase) in
         [("disable", "Disabled"), ("enable", "Ready"), ("pause", "Paused"), ("resume", "Ready")]
     {
@@ -405,11 +408,15 @@ async fn the_token_of_an_endpoint_reaches_this_endpoint_and_nothing_else() {
             let bearer = format!("Bearer {token}");
             let answer = world.ask(method, &path, &[("authorization", &bearer)], "").await;
             let is_public = ["/healthz", "/health", "/readyz"].contains(&path.as_str());
-            let is_own = path == FEED || (is_manager && path.ends_with("/rotate"));
+            let is_own =
+                path == FEED || path.ends_with("/deliveries") || (is_manager && path.ends_with("/rotate"));
+            let needs_body = ["/resend", "/recover"].iter().any(|end| path.ends_with(end));
             let expected = match () {
                 () if is_public || is_own => 200,
                 // Allowed, but without a body.
-                () if path == ACK => 422,
+                () if path == ACK || (is_manager && needs_body) => 422,
+                // There is no such job.
+                () if is_manager && path.ends_with("/recover/id") => 404,
                 () => 403,
             };
             assert_eq!(answer.status, expected, "{address}: {answer:?}");
@@ -427,6 +434,10 @@ async fn the_token_of_an_endpoint_reaches_this_endpoint_and_nothing_else() {
             ("POST", format!("{ACK}?namespace=default")),
             ("GET", format!("{FEED}?namespace=other&endpoint=partner")),
             ("POST", format!("{ENDPOINTS}/other/rotate")),
+            ("GET", format!("{ENDPOINTS}/other/deliveries")),
+            ("POST", format!("{ENDPOINTS}/other/resend")),
+            ("POST", format!("{ENDPOINTS}/other/recover")),
+            ("GET", format!("{ENDPOINTS}/other/recover/r1")),
             ("POST", format!("{ENDPOINTS}/%6fther/rotate")),
             ("POST", format!("/api/v1/namespaces/other{}/partner/rotate", &ENDPOINTS[7..])),
         ] {

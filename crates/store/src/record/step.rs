@@ -1,6 +1,7 @@
 //! The steps of a lane.
 
-use klambda_core::ids::{Position, Sequence};
+use crate::address::LogAddress;
+use klambda_core::ids::{LaneNumber, Position, Sequence};
 use klambda_core::outcome::Reason;
 use klambda_core::time::Millis;
 use klambda_core::wire::{Malformed, Reader, put_bytes, put_varint};
@@ -60,6 +61,15 @@ pub enum Step<'a> {
     Acknowledged {
         position: Position,
     },
+    /// A user sent the event again, beside the lane. Its attempt has the number 0. `number` is 0 without a lane.
+    Resent {
+        position: Position,
+        event: LogAddress,
+        number: LaneNumber,
+        attempt: Attempt<'a>,
+        /// Why there was no response; empty if there was one.
+        error: &'a str,
+    },
 }
 
 /// One call of a target, for people who look for the cause of a failure. No decision depends on it.
@@ -93,6 +103,14 @@ impl<'a> Attempt<'a> {
 }
 
 impl<'a> Step<'a> {
+    /// The call of the target, if the step is the outcome of a turn of its lane.
+    pub fn attempt(&self) -> Option<&Attempt<'a>> {
+        match self {
+            Step::Delivered { attempt, .. } | Step::Failed { attempt, .. } => Some(attempt),
+            _ => None,
+        }
+    }
+
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Step::Delivered { position, attempt } => {
@@ -148,6 +166,14 @@ impl<'a> Step<'a> {
                 out.push(14);
                 put_varint(out, position.0);
             }
+            Step::Resent { position, event, number, attempt, error } => {
+                out.push(15);
+                put_varint(out, position.0);
+                put_varint(out, event.0);
+                put_varint(out, number.0);
+                attempt.encode(out);
+                put_bytes(out, error.as_bytes());
+            }
         }
     }
 
@@ -175,6 +201,13 @@ impl<'a> Step<'a> {
             12 => Step::GiveUpPart { events: r.varint()? },
             13 => Step::Discard { position: Position(r.varint()?) },
             14 => Step::Acknowledged { position: Position(r.varint()?) },
+            15 => Step::Resent {
+                position: Position(r.varint()?),
+                event: LogAddress(r.varint()?),
+                number: LaneNumber(r.varint()?),
+                attempt: Attempt::decode(r)?,
+                error: r.text()?,
+            },
             _ => return Err(Malformed("step")),
         })
     }
@@ -194,6 +227,7 @@ impl<'a> Step<'a> {
             Step::GiveUp | Step::GiveUpPart { .. } => "given up",
             Step::Discard { .. } => "deleted",
             Step::Acknowledged { .. } => "acknowledged",
+            Step::Resent { .. } => "resent",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Tests of the exact record format: future versions must read the logs of today.
 
 use super::*;
-use klambda_core::ids::Sequence;
+use klambda_core::ids::{LaneNumber, Sequence};
 use klambda_core::outcome::Reason;
 
 const TIME: Millis = Millis(300);
@@ -165,6 +165,10 @@ fn every_step() {
     assert_eq!(Step::decode(&mut Reader::new(&bytes)), Ok(step));
     check_step(Step::GiveUpPart { events: 3 }, "given up", &[12, 3]);
     check_step(Step::Discard { position: Position(7) }, "deleted", &[13, 7]);
+    let attempt = Attempt { number: 0, duration_ms: 5, status: 204, answer: "ok" };
+    let (event, number) = (LogAddress(64), LaneNumber(3));
+    let resent = Step::Resent { position: Position(7), event, number, attempt, error: "" };
+    check_step(resent, "resent", &[15, 7, 64, 3, 0, 5, 204, 1, 2, b'o', b'k', 0]);
     check_step(Step::Acknowledged { position: Position(7) }, "acknowledged", &[14, 7]);
 }
 

@@ -1,12 +1,13 @@
 //! One page of a feed: places from the engine, events from the log.
 
+use super::super::resend::place;
 use super::{Cursor, Start};
 use crate::api::Api;
 use crate::problem::Problem;
 use crate::stream::{EVENTS_BYTES, Room};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{FeedNumber, SubscriptionId};
-use klambda_core::webhook::payload::{self, Place};
+use klambda_core::webhook::payload;
 use klambda_core::webhook::{Payload, PayloadForm};
 use klambda_dispatch::Engine;
 use klambda_dispatch::feed::{FeedEntry, FeedItem, FeedPage, Unavailable};
@@ -14,7 +15,6 @@ use klambda_dispatch::history::History;
 use klambda_dispatch::operate::Refused;
 use klambda_store::log;
 use klambda_store::record::Record;
-use std::borrow::Cow;
 use std::ops::Range;
 
 /// A page ends here, however many events were requested. One event may be longer.
@@ -154,14 +154,7 @@ fn write(out: &mut Vec<u8>, payload: &Payload, entry: &FeedEntry, record: &[u8])
         _ => return Err(Problem::internal("the log has no event where the feed expects it")),
     };
     let view = EventView::decode(event).map_err(|error| unreadable(&error))?;
-    // Events of an unordered endpoint have no number.
-    let place = (entry.number.0 > 0).then(|| Place {
-        workflow: Cow::Borrowed(&*entry.workflow),
-        number: entry.number.0,
-        previous: entry.previous.map(|id| id.to_string().into()),
-        flag: entry.flag,
-    });
-    payload::write(out, payload, entry.id, &view, place.as_ref());
+    payload::write(out, payload, entry.id, &view, place(entry).as_ref());
     Ok(())
 }
 

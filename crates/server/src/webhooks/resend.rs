@@ -1,0 +1,108 @@
+//! `POST …/resend`: sends one event to its endpoint again. The call is made beside the lanes, with the same body and a
+//! new signature. A dead letter is replayed in its place instead.
+
+use super::{subscription_of, trial};
+use crate::api::Api;
+use crate::extract::{Json, Path};
+use crate::namespace::Namespace;
+use crate::params::Params;
+use crate::problem::Problem;
+use crate::request_body::{self, Faults, Members};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{StatusCode, Uri};
+use klambda_core::event_codec::EventView;
+use klambda_core::webhook::EventId;
+use klambda_core::webhook::payload::Place;
+use klambda_dispatch::Engine;
+use klambda_dispatch::client::webhook::Beside;
+use klambda_dispatch::feed::{FeedEntry, Resend, ResendCall, Resent};
+use klambda_store::record::event_of;
+use serde_json::json;
+use std::borrow::Cow;
+use std::time::Instant;
+
+pub async fn create(
+    api: Api,
+    namespace: Namespace,
+    uri: Uri,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    Params::none(&uri)?;
+    let event = read(&body)?;
+    let _turn = trial::turn(&api)?;
+    let subscription = subscription_of(&namespace, &name);
+    let (full_name, own) = (subscription.clone(), name.clone());
+    let begun = move |engine: &mut Engine| {
+        super::find(engine, &namespace, &own)?;
+        engine.begin_resend(&full_name, event)
+    };
+    let mut shown = json!({ "endpoint": name, "eventId": event.to_string() });
+    let call = match api.command(begun).await?? {
+        Resend::Call(call) => call,
+        Resend::Replay(id) => {
+            shown["replay"] = format!("r{id}").into();
+            return Ok((StatusCode::ACCEPTED, Json(shown)).into_response());
+        }
+    };
+    let resent = send(&api, &call).await?;
+    shown["succeeded"] = resent.succeeded().into();
+    shown["durationMs"] = resent.duration_ms.into();
+    match &resent.error {
+        Some(error) => shown["error"] = error.as_str().into(),
+        None => {
+            shown["status"] = resent.status.into();
+            shown["body"] = resent.answer.as_str().into();
+        }
+    }
+    let noted = move |engine: &mut Engine| engine.note_resend(&subscription, &call.entry, &resent);
+    api.command(noted).await??;
+    Ok(Json(shown).into_response())
+}
+
+fn read(body: &Bytes) -> Result<EventId, Problem> {
+    let body = request_body::parse(body)?;
+    let faults = Faults::default();
+    let members = Members::of(&body, &["eventId"], &faults);
+    if !members.has("eventId") {
+        members.fault("eventId", "is missing");
+    }
+    let event = members.parsed("eventId", |text| {
+        text.parse::<EventId>().map_err(|_| format!("`{text}` must be an eventId"))
+    });
+    faults.finish(Problem::invalid_body)?;
+    // A missing member is a fault, so this cannot happen.
+    event.ok_or_else(|| Problem::internal("a fault was lost"))
+}
+
+async fn send(api: &Api, call: &ResendCall) -> Result<Resent, Problem> {
+    let unreadable =
+        |error: &dyn std::fmt::Display| Problem::internal(format!("could not read the event: {error}"));
+    let event = event_of(&call.record).map_err(|error| unreadable(&error))?;
+    let event = EventView::decode(event).map_err(|error| unreadable(&error))?;
+    let (started, now) = (Instant::now(), api.clock.now());
+    let beside = Beside::Resend(place(&call.entry));
+    let tried = api.connections.outgoing.try_endpoint(call.document.clone(), &event, beside, now).await;
+    let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    Ok(match tried {
+        Ok(tried) => {
+            let answer = tried.line();
+            Resent { status: Some(tried.status), duration_ms, answer, error: None }
+        }
+        Err(outcome) => {
+            let error = Some(trial::reason(outcome));
+            Resent { status: None, duration_ms, answer: String::new(), error }
+        }
+    })
+}
+
+/// Events of an unordered endpoint have no number.
+pub fn place(entry: &FeedEntry) -> Option<Place<'_>> {
+    (entry.number.0 > 0).then(|| Place {
+        workflow: Cow::Borrowed(&*entry.workflow),
+        number: entry.number.0,
+        previous: entry.previous.map(|id| id.to_string().into()),
+        flag: entry.flag,
+    })
+}
