@@ -8,7 +8,7 @@ mod document;
 pub mod feed;
 mod keys;
 mod tidy;
-mod trial;
+pub mod trial;
 
 pub use tidy::keep_tidy;
 pub use trial::test;
