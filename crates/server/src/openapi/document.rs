@@ -34,6 +34,13 @@ const ABOUT: &str = "Event-driven functions that keep order per key.\n\n\
     Every error is a problem document (RFC 9457). Unknown members and parameters are rejected. \
     A server that was started without tokens needs no `Authorization`.";
 
+/// What several routes share.
+struct Parts {
+    generator: SchemaGenerator,
+    /// Answers with problems, by the names of their kinds.
+    problems: BTreeMap<String, Value>,
+}
+
 /// A route with its description.
 pub struct Described<'a> {
     pub route: &'a Route,
@@ -53,18 +60,17 @@ pub fn described<'a>(
 
 pub fn build(operations: &[Operation]) -> Value {
     let routes = routes();
-    let mut generator = generator();
+    let mut parts = Parts { generator: generator(), problems: BTreeMap::new() };
     let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
     let mut tags: Vec<&str> = Vec::new();
     for one in described(&routes, operations) {
-        let written = one.write(&routes, &mut generator);
+        let written = one.write(&routes, &mut parts);
         let method = one.route.method.as_str().to_lowercase();
         paths.entry(one.route.path).or_default().insert(method, written);
         if !tags.contains(&tag(one.route.path)) {
             tags.push(tag(one.route.path));
         }
     }
-    generator.subschema_for::<Problem>();
     let tags: Vec<Value> = tags.into_iter().map(|tag| json!({ "name": tag })).collect();
     json!({
         "openapi": "3.1.0",
@@ -79,7 +85,8 @@ pub fn build(operations: &[Operation]) -> Value {
         "tags": tags,
         "paths": paths,
         "components": {
-            "schemas": generator.take_definitions(true),
+            "schemas": parts.generator.take_definitions(true),
+            "responses": parts.problems,
             "securitySchemes": { "bearer": { "type": "http", "scheme": "bearer" } },
         },
     })
@@ -105,7 +112,7 @@ pub fn tag(path: &str) -> &str {
 }
 
 impl Described<'_> {
-    fn write(&self, routes: &[Route], generator: &mut SchemaGenerator) -> Value {
+    fn write(&self, routes: &[Route], parts: &mut Parts) -> Value {
         let Described { route, operation } = self;
         let mut written = json!({
             "operationId": operation.id,
@@ -113,7 +120,7 @@ impl Described<'_> {
             "tags": [tag(route.path)],
             "x-klambda-needs": route.need.to_string(),
             "security": if route.need == Need::Public { json!([]) } else { json!([{ "bearer": [] }]) },
-            "responses": self.responses(routes, generator),
+            "responses": self.responses(routes, parts),
         });
         if !operation.about.is_empty() {
             written["description"] = operation.about.into();
@@ -123,7 +130,7 @@ impl Described<'_> {
             written["parameters"] = parameters.into();
         }
         if let Some(body) = &operation.body {
-            written["requestBody"] = body.write(generator);
+            written["requestBody"] = body.write(&mut parts.generator);
         }
         written
     }
@@ -152,18 +159,18 @@ impl Described<'_> {
         })
     }
 
-    fn responses(&self, routes: &[Route], generator: &mut SchemaGenerator) -> Value {
+    fn responses(&self, routes: &[Route], parts: &mut Parts) -> Value {
         let mut responses: BTreeMap<String, Value> = BTreeMap::new();
         let mut kinds: BTreeMap<u16, Vec<&ProblemKind>> = BTreeMap::new();
         for kind in self.problems(routes) {
             kinds.entry(kind.status.as_u16()).or_default().push(kind);
         }
         for (status, kinds) in kinds {
-            responses.insert(status.to_string(), problems_answer(&kinds, generator));
+            responses.insert(status.to_string(), parts.problems_answer(&kinds));
         }
         for answer in &self.operation.answers {
             let status = answer.status.map_or("default".to_owned(), |status| status.to_string());
-            responses.insert(status, answer.write(generator));
+            responses.insert(status, answer.write(&mut parts.generator));
         }
         json!(responses)
     }
@@ -211,15 +218,23 @@ fn is_shadowed(route: &Route, routes: &[Route]) -> bool {
     routes.iter().filter(is_fixed).any(|other| !has_method(other.path))
 }
 
-fn problems_answer(kinds: &[&ProblemKind], generator: &mut SchemaGenerator) -> Value {
-    let about: Vec<String> = kinds.iter().map(|kind| format!("`{}`: {}", kind.slug, kind.about)).collect();
-    let slugs: Vec<&str> = kinds.iter().map(|kind| kind.slug).collect();
-    let schema = Shape::of::<Problem>().schema(generator);
-    json!({
-        "description": about.join("\n\n"),
-        "x-klambda-problems": slugs,
-        "content": { "application/problem+json": { "schema": schema } },
-    })
+impl Parts {
+    /// A reference to the answer with these kinds of problems.
+    fn problems_answer(&mut self, kinds: &[&ProblemKind]) -> Value {
+        let slugs: Vec<&str> = kinds.iter().map(|kind| kind.slug).collect();
+        let name = slugs.join(".");
+        let reference = json!({ "$ref": format!("#/components/responses/{name}") });
+        let about: Vec<String> =
+            kinds.iter().map(|kind| format!("`{}`: {}", kind.slug, kind.about)).collect();
+        let schema = Shape::of::<Problem>().schema(&mut self.generator);
+        let answer = json!({
+            "description": about.join("\n\n"),
+            "x-klambda-problems": slugs,
+            "content": { "application/problem+json": { "schema": schema } },
+        });
+        self.problems.insert(name, answer);
+        reference
+    }
 }
 
 impl Parameter {

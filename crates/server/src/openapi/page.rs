@@ -72,14 +72,20 @@ fn write_tag(out: &mut String, document: &Value, tag: &str) -> fmt::Result {
         for method in METHODS {
             let operation = &methods[method];
             if operation["tags"][0] == tag {
-                write_operation(out, &method.to_uppercase(), path, operation)?;
+                write_operation(out, &method.to_uppercase(), path, operation, document)?;
             }
         }
     }
     Ok(())
 }
 
-fn write_operation(out: &mut String, method: &str, path: &str, operation: &Value) -> fmt::Result {
+fn write_operation(
+    out: &mut String,
+    method: &str,
+    path: &str,
+    operation: &Value,
+    document: &Value,
+) -> fmt::Result {
     writeln!(
         out,
         "<details class=\"op\" id=\"{}\">\n<summary><span class=\"method\">{method}</span> <code>{}</code> {}</summary>",
@@ -98,7 +104,7 @@ fn write_operation(out: &mut String, method: &str, path: &str, operation: &Value
     }
     writeln!(out, "<h3>Responses</h3>\n<dl>")?;
     for (status, answer) in members(&operation["responses"]) {
-        write_answer(out, status, answer)?;
+        write_answer(out, status, resolved(document, answer))?;
     }
     writeln!(
         out,
@@ -169,6 +175,12 @@ fn write_schemas(out: &mut String, schemas: &Value) -> fmt::Result {
 fn names(schema: &Value) -> Vec<&str> {
     let parts = items(&schema["anyOf"]).chain([schema, &schema["items"]]);
     parts.filter_map(|part| part["$ref"].as_str()?.rsplit('/').next()).collect()
+}
+
+/// What a reference leads to, or the value itself.
+fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
+    let place = value["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
+    place.and_then(|place| document.pointer(place)).unwrap_or(value)
 }
 
 /// A request with the examples of the description, for a shell.

@@ -1,0 +1,48 @@
+"""Hooks for schemathesis: half of the requests name a resource that exists, and no request waits for long."""
+
+import os
+import zlib
+
+import schemathesis
+from seed import NAMES, seed
+
+# One line for each answer: the operation and the status.
+SEEN = open(os.environ["KLAMBDA_SEEN"], "a", buffering=1)
+
+
+def picked(value):
+    # By the value itself, so that a failure can be repeated.
+    return zlib.crc32(repr(value).encode("utf-8", "backslashreplace")) % 2 == 0
+
+
+@schemathesis.hook
+def map_path_parameters(context, path_parameters):
+    operation = context.operation.definition.raw
+    known = dict(NAMES.get(operation["tags"][0], {}))
+    if "/replays/" in context.operation.path:
+        known = {"id": "r1"}
+    for name, value in (path_parameters or {}).items():
+        if name in known and picked(value):
+            path_parameters[name] = known[name]
+    return path_parameters
+
+
+@schemathesis.hook
+def map_query(context, query):
+    # Most namespaces do not exist, and the answer would always be the same 404.
+    if query and "namespace" in query and picked(query["namespace"]):
+        query["namespace"] = "default"
+    # A log that is followed has no end.
+    if query and "follow" in query:
+        query["follow"] = "false"
+    # A poll that finds nothing would wait for up to a minute.
+    if query and "timeout" in query and picked(query["timeout"]):
+        query["timeout"] = "10ms"
+    return query
+
+
+@schemathesis.hook
+def after_call(context, case, response):
+    SEEN.write(f"{case.operation.definition.raw['operationId']} {response.status_code}\n")
+    if case.method.upper() == "DELETE" and response.status_code < 300:
+        seed()
