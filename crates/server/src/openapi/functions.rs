@@ -38,6 +38,7 @@ pub fn operations() -> Vec<Operation> {
     let mut all = of_kind(
         "Function",
         "function",
+        "hello",
         [
             "/api/v1/lambda/functions",
             "/api/v1/lambda/functions/{name}",
@@ -51,6 +52,7 @@ pub fn operations() -> Vec<Operation> {
     all.extend(of_kind(
         "Agent",
         "agent",
+        "assistant",
         [
             "/api/v1/lambda/agents",
             "/api/v1/lambda/agents/{name}",
@@ -61,18 +63,18 @@ pub fn operations() -> Vec<Operation> {
             "/api/v1/lambda/agents/{name}/invoke",
         ],
     ));
-    all.into_iter().map(|operation| operation.example("name", "hello")).collect()
+    all
 }
 
-fn of_kind(kind: &str, word: &str, paths: [&'static str; 7]) -> Vec<Operation> {
+fn of_kind(kind: &str, word: &str, name: &'static str, paths: [&'static str; 7]) -> Vec<Operation> {
     let [all, one, rebuild, history, rollback, log, invoke] = paths;
     let document = json!({
-        "metadata": { "name": "hello" },
+        "metadata": { "name": name },
         "spec": { "source": { "type": "folder", "folder": { "path": "/srv/hello" } }, "runtime": { "language": "nodejs" } },
     });
     let part = || json!({ "spec": { "scaling": { "maxReplicas": 20 } } });
     let changed = ["invalid-function", "conflict", "limit-reached"];
-    vec![
+    let operations = vec![
         get(all, format!("list{kind}s"), format!("Lists {word}s by name."))
             .paged()
             .gives::<Page<Function>>(200, "A page."),
@@ -135,7 +137,8 @@ fn of_kind(kind: &str, word: &str, paths: [&'static str; 7]) -> Vec<Operation> {
                 "function-timeout",
                 "unsupported-media-type",
             ]),
-    ]
+    ];
+    operations.into_iter().map(|operation| operation.example("name", name)).collect()
 }
 
 fn a(word: &str) -> String {
