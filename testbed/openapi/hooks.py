@@ -10,6 +10,7 @@ from seed import NAMES, dead_letters, seed
 LETTERS = dead_letters("parcels")
 # One line for each answer: the operation and the status.
 SEEN = open(os.environ["KLAMBDA_SEEN"], "a", buffering=1)
+CALLED = set()
 
 
 def number(value):
@@ -21,14 +22,18 @@ def picked(value):
     return number(value) % 2 == 0
 
 
+def existing(operation, seed_of_choice):
+    """The path parameters of something that exists."""
+    if "/replays/" in operation.path:
+        return {"id": "r1"}
+    if operation.path == "/api/v1/dlq/{id}":
+        return {"id": LETTERS[number(seed_of_choice) % len(LETTERS)]}
+    return NAMES.get(operation.definition.raw["tags"][0], {})
+
+
 @schemathesis.hook
 def map_path_parameters(context, path_parameters):
-    operation = context.operation.definition.raw
-    known = dict(NAMES.get(operation["tags"][0], {}))
-    if "/replays/" in context.operation.path:
-        known = {"id": "r1"}
-    elif context.operation.path == "/api/v1/dlq/{id}":
-        known = {"id": LETTERS[number(path_parameters) % len(LETTERS)]}
+    known = existing(context.operation, path_parameters)
     for name, value in (path_parameters or {}).items():
         if name in known and picked(value):
             path_parameters[name] = known[name]
@@ -51,12 +56,18 @@ def map_query(context, query):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    operation = case.operation.definition.raw["operationId"]
+    name = case.operation.definition.raw["operationId"]
+    is_first = name not in CALLED
+    CALLED.add(name)
+    # The first request of each operation finds what it asks for, whatever is generated later.
+    if is_first:
+        known = existing(case.operation, name)
+        case.path_parameters.update({part: known[part] for part in case.path_parameters if part in known})
     # There are several endpoints, so a feed without a name is always a 400.
-    if operation == "readWebhookFeed" and picked(case.query):
+    if name == "readWebhookFeed" and (is_first or picked(case.query)):
         case.query = {"endpoint": "supplier"}
     # Without it, the answer is 409 while events are pending.
-    if operation == "deleteWebhookEndpoint" and case.path_parameters.get("name") == "supplier":
+    if name == "deleteWebhookEndpoint" and case.path_parameters.get("name") == "supplier":
         case.query = {"discard": "true"}
 
 

@@ -57,7 +57,9 @@ pub fn operations() -> Vec<Operation> {
             .query("subscription", text(), "The subscription.")
             .query("key", text(), "The key.")
             .required("subscription")
-            .required("key"),
+            .required("key")
+            .example("subscription", "orders")
+            .example("key", "order-42"),
         ),
         get("/api/v1/lanes/{subscription}/{key}", "getLane", "Returns a lane with its last steps.")
             .gives::<Lane>(200, "The lane."),
