@@ -83,10 +83,16 @@ pub fn flag(namespace: &str) -> String {
     }
 }
 
+static SPEC: LazyLock<Schema> = LazyLock::new(Schema::of::<Spec>);
 static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
     let metadata = json!({ "name": { "type": "string", "pattern": form::LABEL } });
-    Schema::document(KIND, metadata, &Schema::of::<Spec>(), &["apiVersion", "kind", "metadata"])
+    Schema::document(KIND, metadata, &SPEC, &["apiVersion", "kind", "metadata"])
 });
+
+/// The schema of `spec`.
+pub fn spec_schema() -> &'static Schema {
+    &SPEC
+}
 
 impl Document {
     /// Parses a document strictly and reports all faults together.

@@ -113,6 +113,22 @@ impl Schema {
         publish(&mut schema);
         schema
     }
+
+    /// The published schema, for readers that accept no unknown members unless a schema says so.
+    pub fn closed(&self) -> Value {
+        let mut schema = self.published();
+        close(&mut schema);
+        schema
+    }
+}
+
+fn close(schema: &mut Value) {
+    let Value::Object(members) = schema else { return };
+    let is_open = members.contains_key("x-kubernetes-preserve-unknown-fields");
+    if members.contains_key("properties") && !is_open {
+        members.entry("additionalProperties").or_insert(false.into());
+    }
+    inner(members).for_each(close);
 }
 
 fn and(words: &[&str]) -> String {

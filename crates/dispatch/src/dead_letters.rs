@@ -92,7 +92,7 @@ const EXPIRING_AT_ONCE: usize = 256;
 const GONE_BYTES_MAX: usize = 64;
 
 /// Selects dead letters. All given conditions must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Selector {
     /// `None` selects all namespaces.
@@ -106,11 +106,14 @@ pub struct Selector {
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("enum" = Reason::ALL.map(Reason::name)))]
     pub reason: Option<Reason>,
     /// Compared with the time of the failure.
     #[serde(with = "rfc3339", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<crate::views::Time>")]
     pub since: Option<Millis>,
     #[serde(with = "rfc3339", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<crate::views::Time>")]
     pub until: Option<Millis>,
     /// Ids with full names. An empty list selects nothing.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -56,8 +56,9 @@ pub struct Counts {
     pub duplicates: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "ReplayState")]
 pub enum State {
     Running,
     Succeeded,

@@ -12,6 +12,7 @@ mod lanes;
 mod namespaces;
 mod replays;
 mod sample;
+mod schemas;
 mod status;
 mod subscriptions;
 mod timeline;
@@ -26,6 +27,7 @@ pub use lanes::{Gap, Head, Lane};
 pub use namespaces::Namespace;
 pub use replays::Replay;
 pub use sample::{LettersSample, Sample, SubscriptionSample};
+pub use schemas::{CloudEvent, EndpointSpec, NamespaceSpec, SubscriptionSpec};
 pub use status::Status;
 pub use subscriptions::Subscription;
 pub use timeline::{Attempt, Step};
@@ -33,6 +35,7 @@ pub use timeline::{Attempt, Step};
 use klambda_core::event_codec::EventView;
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
@@ -47,9 +50,11 @@ impl Serialize for Time {
 }
 
 /// A page of a list, and where the rest begins.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "{T}Page")]
 pub struct Page<T> {
     pub items: Vec<T>,
+    /// The cursor of the next page.
     pub next: Option<String>,
 }
 

@@ -1,14 +1,18 @@
 //! The output of functions and builds, line by line. The form of a line is the same in the API and on disk.
 
+use crate::scalar::Time;
 use klambda_core::time::Millis;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "LogLine")]
 pub struct Line {
     /// Counts from 0 for each function since the server started, without gaps. A slow reader can detect missed lines.
     pub number: u64,
     #[serde(with = "rfc3339")]
+    #[schemars(with = "Time")]
     pub time: Millis,
     pub stream: Stream,
     /// The replica that printed it. None for builds.
@@ -25,16 +29,19 @@ pub struct Line {
 }
 
 /// Identifies a build of a function.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "LogBuild")]
 pub struct Build {
     /// Hash of the inputs of the build.
     pub hash: String,
     #[serde(with = "rfc3339")]
+    #[schemars(with = "Time")]
     pub started: Millis,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(rename = "LogStream")]
 pub enum Stream {
     Stdout,
     Stderr,

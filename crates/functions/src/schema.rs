@@ -9,6 +9,21 @@ static METADATA: LazyLock<Schema> = LazyLock::new(Schema::of::<Metadata>);
 static SPEC: LazyLock<Schema> = LazyLock::new(Schema::of::<Spec>);
 static STATUS: LazyLock<Schema> = LazyLock::new(Schema::of::<Status>);
 
+/// The schema of `metadata`.
+pub fn metadata_schema() -> Value {
+    METADATA.published()
+}
+
+/// The schema of `spec` that forbids unknown members.
+pub fn closed_spec() -> Value {
+    SPEC.closed()
+}
+
+/// The schema of `status`.
+pub fn status_schema() -> Value {
+    STATUS.published()
+}
+
 /// The `openAPIV3Schema` of a kind.
 pub fn open_api(kind: ResourceKind) -> Value {
     let mut spec = SPEC.published();

@@ -17,12 +17,14 @@ use klambda_core::time::Millis;
 use klambda_dispatch::audit::{Audited, Entry};
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::views::Time;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-#[derive(Serialize)]
-struct Item {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AuditItem")]
+pub struct Item {
     number: u64,
     time: Time,
     #[serde(flatten)]

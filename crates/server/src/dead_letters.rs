@@ -17,7 +17,9 @@ use klambda_dispatch::Engine;
 use klambda_dispatch::dead_letters::Selector;
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::views::{DeadLetter, Letters, Page};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
 /// Maximum number of short queries to the engine for one page.
 const LOOKS_MAX: usize = 200;
@@ -172,12 +174,18 @@ pub async fn delete(
     Ok(Json(api.command(done).await??).into_response())
 }
 
+/// The answer to a purge.
+#[derive(Serialize, JsonSchema)]
+pub struct Purged {
+    purged: u64,
+}
+
 pub async fn purge(api: Api, namespace: Namespace, uri: Uri, body: Bytes) -> Result<Response, Problem> {
     Params::none(&uri)?;
     let (selector, holders) = read_purge(&namespace, &request_body::parse(&body)?)?;
     check(&api, &selector).await?;
     let purged = purge_all(&api, selector, holders).await?;
-    Ok(Json(json!({"purged": purged})).into_response())
+    Ok(Json(Purged { purged }).into_response())
 }
 
 fn read_purge(namespace: &Namespace, body: &Value) -> Result<(Selector, bool), Problem> {

@@ -15,8 +15,9 @@ use http::{HeaderMap, Uri, header};
 use klambda_core::fault::unknown as unknown_word;
 use klambda_core::ids::{NamespaceId, Position, plain_number};
 use klambda_dispatch::history::{Filter, Found, History, Item, Kinds, push};
-use klambda_dispatch::views::{Fate, Sighting, Time};
+use klambda_dispatch::views::{CloudEvent, Fate, Sighting, Time};
 use klambda_store::address::LogAddress;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
@@ -129,9 +130,11 @@ fn last_event_id(headers: &HeaderMap, params: &Params) -> Option<Position> {
 
 // ---- one event ------------------------------------------------------------------------------------------------
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Traced {
+#[schemars(rename = "TracedEvent")]
+pub struct Traced {
+    #[schemars(with = "CloudEvent")]
     event: Box<RawValue>,
     position: u64,
     accepted_at: Time,

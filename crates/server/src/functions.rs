@@ -24,6 +24,7 @@ use klambda_core::fault::Fault;
 use klambda_dispatch::documents;
 use klambda_functions::resource::{Resource, ResourceKind, source};
 use klambda_functions::write::{Change, LAST_APPLIED};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -200,7 +201,23 @@ fn word(applied: &Applied) -> &'static str {
     }
 }
 
-fn summary(applied: &Applied) -> Value {
+/// What a write came to.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "FunctionChange")]
+pub struct Summary {
+    name: String,
+    namespace: String,
+    /// The phase.
+    status: &'static str,
+    message: String,
+    #[schemars(extend("enum" = ["created", "configured", "unchanged", "deleted"]))]
+    change: &'static str,
+    generation: u64,
+    resource_version: String,
+}
+
+fn summary(applied: &Applied) -> Summary {
     let Resource { kind, metadata, spec, status, .. } = &*applied.resource;
     let is_built = spec.source.as_ref().is_some_and(|source| source.kind.is_built());
     let next = if is_built { "build" } else { "deployment" };
@@ -211,15 +228,15 @@ fn summary(applied: &Applied) -> Value {
         "unchanged" => "is unchanged".to_owned(),
         _ => "updated successfully".to_owned(),
     };
-    json!({
-        "name": metadata.name,
-        "namespace": metadata.namespace,
-        "status": if metadata.deletion_timestamp.is_some() { "Deleting" } else { status.phase.name() },
-        "message": format!("{} {message}", kind.name()),
-        "change": change,
-        "generation": metadata.generation,
-        "resourceVersion": metadata.resource_version,
-    })
+    Summary {
+        name: metadata.name.clone(),
+        namespace: metadata.namespace.clone(),
+        status: if metadata.deletion_timestamp.is_some() { "Deleting" } else { status.phase.name() },
+        message: format!("{} {message}", kind.name()),
+        change,
+        generation: metadata.generation,
+        resource_version: metadata.resource_version.clone(),
+    }
 }
 
 fn invalid(faults: Vec<Fault>) -> Problem {

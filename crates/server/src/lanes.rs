@@ -18,10 +18,12 @@ use klambda_core::lane::State;
 use klambda_dispatch::Engine;
 use klambda_dispatch::operate::{LaneAction, Refused};
 use klambda_dispatch::views::{Lane, LaneQuery, Ranking, Sort};
+use schemars::JsonSchema;
 use serde::Serialize;
 
-#[derive(Serialize)]
-struct List {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "LanePage")]
+pub struct List {
     items: Vec<Lane>,
     next: Option<String>,
     /// For a sorted list: not all lanes were compared.

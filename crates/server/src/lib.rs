@@ -22,6 +22,7 @@ pub mod listener;
 mod metrics;
 pub mod namespace;
 mod namespaces;
+mod openapi;
 mod params;
 pub mod post_handler;
 pub mod problem;

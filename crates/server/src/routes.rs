@@ -8,10 +8,10 @@ use crate::namespace::{self, Scope};
 use crate::problem::Problem;
 use crate::router::EVENTS;
 use crate::{
-    audit, backup, dead_letters, events, functions, lanes, metrics, namespaces, replays, secrets, status,
-    subscriptions, tokens, webhooks,
+    audit, backup, dead_letters, events, functions, lanes, metrics, namespaces, openapi, replays, secrets,
+    status, subscriptions, tokens, webhooks,
 };
-use Need::{In, List, Own, Public, Server, Somewhere};
+use Need::{In, Known, List, Own, Public, Server, Somewhere};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::handler::Handler;
@@ -35,6 +35,8 @@ pub struct Route {
 pub enum Need {
     /// Nothing, not even a token.
     Public,
+    /// A valid token of any role, because it says nothing about the data of this server.
+    Known,
     /// A role in the namespace of the request.
     In(Role),
     /// The same, or a role for the webhook endpoint that the request names. A request that names none is for the endpoint
@@ -70,6 +72,8 @@ pub fn routes() -> Vec<Route> {
         direct(Method::GET, "/health", Public),
         get("/readyz", Public, status::ready),
         get("/metrics", Server(VIEWER), metrics::show),
+        get("/api/v1/openapi.json", Known, openapi::show),
+        get("/api/v1/docs", Known, openapi::show_page),
         get("/api/v1/status", Server(VIEWER), status::show),
         post("/api/v1/backup", Server(ADMIN), backup::take),
         get("/api/v1/audit", List(DEVELOPER), audit::list),
@@ -210,6 +214,10 @@ rows! {
 }
 
 impl Route {
+    pub fn is_rate_limited(&self) -> bool {
+        matches!(self.way, Way::Watched(_))
+    }
+
     fn watched(self) -> Route {
         match self.way {
             Way::Routed(handler) => Route { way: Way::Watched(handler), ..self },
@@ -258,6 +266,7 @@ impl Need {
         let scope = named.cloned().unwrap_or_else(|| Scope::unnamed(Some(who)));
         match (self, &scope) {
             (Public, _) => Ok(()),
+            (Known, _) => namespace::must_not_be_named(named, uri.path()),
             (In(_) | Own(..), Scope::All | Scope::These(_)) => Err(namespace::for_lists_only()),
             (Own(role, own), Scope::One(namespace)) => demand_own(who, role, own, namespace, uri),
             (In(role) | List(role), Scope::One(namespace)) => demand(who, role, Reach::In(namespace)),
@@ -309,6 +318,7 @@ impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Public => f.write_str("nothing"),
+            Known => f.write_str("any token"),
             In(role) | List(role) => write!(f, "`{role}`"),
             Own(role, own) => write!(f, "`{role}`, or `{own}` of the endpoint"),
             Server(role) => write!(f, "`{role}` of `*`"),

@@ -18,10 +18,13 @@ use http::{HeaderMap, StatusCode, Uri, header};
 use klambda_core::time::Millis;
 use klambda_core::webhook::PREFIX;
 use klambda_dispatch::documents::{self, Expected, Write};
-use klambda_dispatch::views::Time;
+use klambda_dispatch::views::{Page, Time};
 use klambda_secrets::{Change, Known, NAME_RULE, RESERVED, Reader as _, is_name};
 use rekey::RekeyError;
-use serde_json::{Value, json};
+pub use rekey::Report;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::json;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 use vault::Vault;
@@ -47,8 +50,7 @@ pub async fn list(api: Api, uri: Uri, scope: Scope) -> Result<Response, Problem>
         let users = users.remove(&(namespace.to_owned(), name.to_owned())).unwrap_or_default();
         view(&api.secrets.vault, namespace, name, known, users)
     };
-    let items: Vec<Value> = found.iter().map(item).collect();
-    Ok(Json(json!({ "items": items, "next": next })).into_response())
+    Ok(Json(Page { items: found.iter().map(item).collect(), next }).into_response())
 }
 
 pub async fn show(
@@ -125,9 +127,8 @@ async fn write(
     Ok((StatusCode::CREATED, location, written(answer, "created")).into_response())
 }
 
-fn written(mut answer: Value, change: &str) -> Json<Value> {
-    answer["change"] = change.into();
-    Json(answer)
+fn written(answer: View, change: &'static str) -> Json<View> {
+    Json(View { change: Some(change), ..answer })
 }
 
 /// Seals on a thread that may wait, then stores.
@@ -264,29 +265,53 @@ fn check_name(name: &str) -> Result<(), Problem> {
     Err(Problem::invalid_body(message.clone()).fault("name", message))
 }
 
-fn shown(api: &Api, namespace: &str, name: &str) -> Result<Value, Problem> {
+fn shown(api: &Api, namespace: &str, name: &str) -> Result<View, Problem> {
     let missing = || Error::NotFound { namespace: namespace.to_owned(), name: name.to_owned() };
     let known = api.secrets.vault.known(namespace, name).ok_or_else(missing)?;
     Ok(view(&api.secrets.vault, namespace, name, &known, api.control.secret_users(namespace, name)))
 }
 
-fn view(vault: &Vault, namespace: &str, name: &str, known: &Known, users: Vec<String>) -> Value {
-    let keys: Vec<Value> =
-        known.keys.iter().map(|(key, known)| json!({ "name": key, "bytes": known.bytes })).collect();
-    let mut shown = json!({
-        "name": name,
-        "namespace": namespace,
-        "version": known.version,
-        "updatedAt": Time(Millis(known.updated_at.0)),
-        "keys": keys,
-        "usedBy": users,
-    });
+/// A secret without its values.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "Secret")]
+pub struct View {
+    name: String,
+    namespace: String,
+    version: u64,
+    updated_at: Time,
+    keys: Vec<Key>,
+    /// The functions that use it.
+    used_by: Vec<String>,
+    /// The keys whose values cannot be decrypted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
+    /// What a write came to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["created", "configured", "unchanged", null]))]
+    change: Option<&'static str>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "SecretKey")]
+pub struct Key {
+    name: String,
+    bytes: usize,
+}
+
+fn view(vault: &Vault, namespace: &str, name: &str, known: &Known, users: Vec<String>) -> View {
+    let keys = known.keys.iter().map(|(key, known)| Key { name: key.clone(), bytes: known.bytes });
     let ring = vault.ring();
-    let unreadable: Vec<&str> = known.unreadable(&ring).collect();
-    if !unreadable.is_empty() {
-        shown["unreadable"] = json!(unreadable);
+    View {
+        name: name.to_owned(),
+        namespace: namespace.to_owned(),
+        version: known.version,
+        updated_at: Time(Millis(known.updated_at.0)),
+        keys: keys.collect(),
+        used_by: users,
+        unreadable: known.unreadable(&ring).map(str::to_owned).collect(),
+        change: None,
     }
-    shown
 }
 
 impl From<Error> for Problem {

@@ -7,11 +7,13 @@ use crate::problem::Problem;
 use axum::response::{IntoResponse, Response};
 use http::Uri;
 use klambda_dispatch::views;
+use schemars::JsonSchema;
 use serde::Serialize;
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+#[schemars(rename = "ServerStatus")]
+pub struct Status {
     version: &'static str,
     uptime_seconds: u64,
     data_folder: String,

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The roles that a token can have.
-const ROLES: [Role; 7] = [
+pub const ROLES: [Role; 7] = [
     Role::Viewer,
     Role::Operator,
     Role::Producer,

@@ -12,7 +12,7 @@ pub mod link;
 pub mod recover;
 pub mod resend;
 mod tidy;
-mod trial;
+pub mod trial;
 
 pub use tidy::keep_tidy;
 pub use trial::test;

@@ -6,14 +6,16 @@ use klambda_core::ids::{Position, SubscriptionId};
 use klambda_store::address::LogAddress;
 use klambda_store::log::LogReader;
 use klambda_store::record::{self, LaneRef, Record};
+use schemars::JsonSchema;
 use serde::Serialize;
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Tried {
     #[serde(flatten)]
     pub attempt: Attempt,
     pub at: Time,
     /// `delivered` or `failed`.
+    #[schemars(extend("enum" = ["delivered", "failed"]))]
     pub outcome: &'static str,
     /// Why the attempt failed, unless the answer says it.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -7,11 +7,13 @@ use crate::rows;
 use crate::subscription::Subscription;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::namespace::{self, Within};
+use klambda_core::outcome::Reason;
 use klambda_store::address::Kept;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DeadLetter {
     pub id: String,
@@ -20,12 +22,14 @@ pub struct DeadLetter {
     pub key: Option<String>,
     /// Set only in the view of a single dead letter.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<super::CloudEvent>")]
     pub event: Option<Box<RawValue>>,
     pub event_id: String,
     pub source: String,
     #[serde(rename = "type")]
     pub kind: String,
     pub position: u64,
+    #[schemars(extend("enum" = Reason::ALL.map(Reason::name)))]
     pub reason: &'static str,
     pub last_error: String,
     pub attempts: u32,

@@ -9,22 +9,27 @@ use klambda_core::namespace::{self, Within};
 use klambda_core::schema::API_VERSION;
 use klambda_core::webhook::{Document, KIND, PREFIX};
 use klambda_store::record::WhyDisabled;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "WebhookEndpoint")]
 pub struct Endpoint {
     api_version: &'static str,
     kind: &'static str,
     pub metadata: Metadata,
+    #[schemars(with = "super::EndpointSpec")]
     pub spec: Value,
     pub status: EndpointStatus,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "WebhookEndpointStatus")]
 pub struct EndpointStatus {
+    #[schemars(extend("enum" = ["Ready", "Failing", "Paused", "Disabled", "Draining"]))]
     pub phase: &'static str,
     pub disabled: Option<DisabledView>,
     /// The first failure since the last success.
@@ -45,9 +50,11 @@ pub struct EndpointStatus {
     pub messages: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Disabled")]
 pub struct DisabledView {
     pub since: Time,
+    #[schemars(with = "String", extend("enum" = ["request", "gone", "noSuccess"]))]
     pub reason: WhyDisabled,
 }
 

@@ -13,13 +13,17 @@ use klambda_store::address::LogAddress;
 use klambda_store::log::LogReader;
 use klambda_store::marks::State as MarkState;
 use klambda_store::record::{Record, To};
+use schemars::JsonSchema;
 use serde::Serialize;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Fate {
     pub subscription: String,
     pub key: Option<String>,
+    #[schemars(extend("enum" = [
+        "waiting", "buffered", "inFlight", "retrying", "delivered", "deadLetter", "purged", "unknown"
+    ]))]
     pub fate: &'static str,
     /// The position at which the subscription took the event. An event sent again after its id window is a new event.
     pub position: u64,

@@ -12,14 +12,16 @@ use klambda_core::lane::{self, Entry, Hold, State};
 use klambda_core::namespace;
 use klambda_store::address::{Kept, LogAddress};
 use klambda_store::log::LogReader;
+use schemars::JsonSchema;
 use serde::Serialize;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Lane {
     pub namespace: String,
     pub subscription: String,
     pub key: String,
+    #[schemars(extend("enum" = State::ALL.map(State::name)))]
     pub state: &'static str,
     pub since: Time,
     pub waits_for: Option<String>,
@@ -50,7 +52,7 @@ pub struct Lane {
 }
 
 /// The next event to deliver, or the event that parks the lane.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
     pub id: Option<String>,
@@ -68,7 +70,7 @@ pub struct Head {
     at: LogAddress,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Gap {
     /// First and last; `None` while a new lane waits for sequences lower than the first it received.
     pub missing: Option<[u64; 2]>,
@@ -76,7 +78,7 @@ pub struct Gap {
 }
 
 /// Sequences that the lane no longer waits for.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct GivenUp {
     pub from: u64,
     pub to: u64,

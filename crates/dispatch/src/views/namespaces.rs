@@ -5,21 +5,24 @@ use crate::engine::Engine;
 use klambda_core::ids::NamespaceId;
 use klambda_core::namespace::KIND;
 use klambda_core::subscription::API_VERSION;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Namespace {
     api_version: &'static str,
     kind: &'static str,
     metadata: Metadata,
+    #[schemars(with = "super::NamespaceSpec")]
     spec: Value,
     pub status: Status,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "NamespaceMetadata")]
 struct Metadata {
     name: String,
     /// `None` for the default namespace, which always exists.
@@ -27,8 +30,9 @@ struct Metadata {
     created_at: Option<Time>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "NamespaceStatus")]
 pub struct Status {
     pub subscriptions: u64,
     pub waiting: u64,

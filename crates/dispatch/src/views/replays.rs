@@ -7,10 +7,11 @@ use crate::replay::{DryRun, Job, Request, State};
 use klambda_core::ids::plain_number;
 use klambda_core::namespace::{self, Within};
 use klambda_core::time::Millis;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Replay {
     /// `None` for a dry run, which is not a job.

@@ -4,10 +4,12 @@ use crate::engine::Engine;
 use klambda_core::ids::Position;
 use klambda_core::namespace;
 use klambda_core::subscription::CONTROLLER;
+use schemars::JsonSchema;
 use serde::Serialize;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "EngineStatus")]
 pub struct Status {
     pub subscriptions: usize,
     pub waiting: u64,
@@ -24,20 +26,20 @@ pub struct Status {
 }
 
 /// Positions of the events in the log; `None` if it is empty.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Positions {
     pub first: Option<u64>,
     pub last: Option<u64>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Disk {
     pub free_bytes: Option<u64>,
     pub full: bool,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Memory {
     pub limit_bytes: usize,

@@ -8,30 +8,35 @@ use klambda_core::lane::State;
 use klambda_core::namespace::{self, Within};
 use klambda_core::subscription::CONTROLLER;
 use klambda_core::subscription::{API_VERSION, Document, KIND};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Subscription {
     api_version: &'static str,
     kind: &'static str,
     pub metadata: Metadata,
+    #[schemars(with = "super::SubscriptionSpec")]
     pub spec: Value,
     pub status: Status,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "SubscriptionMetadata")]
 pub struct Metadata {
     pub namespace: String,
     pub name: String,
     created_at: Time,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "SubscriptionStatus")]
 pub struct Status {
+    #[schemars(extend("enum" = ["active", "paused", "disabled", "behind", "catchingUp", "draining", "retired"]))]
     pub phase: &'static str,
     pub waiting: u64,
     pub waiting_bytes: u64,
@@ -48,7 +53,7 @@ pub struct Status {
     pub messages: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Unread {
     pub events: u64,
     pub bytes: u64,
@@ -57,7 +62,8 @@ pub struct Unread {
 }
 
 /// Lanes with pending events, and paused lanes, by state.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "LaneCounts")]
 pub struct Lanes {
     pub open: u64,
     pub running: u64,
@@ -67,9 +73,10 @@ pub struct Lanes {
     pub paused: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Breaker {
+    #[schemars(extend("enum" = ["closed", "open", "half-open"]))]
     pub state: &'static str,
     pub next_probe: Option<Time>,
 }

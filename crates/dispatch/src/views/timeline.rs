@@ -10,6 +10,7 @@ use klambda_core::lane::{Entry, Gap};
 use klambda_store::address::{Kept, LogAddress};
 use klambda_store::log::LogReader;
 use klambda_store::record::{self, LaneRef, Missed, Record, Route, To};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -17,7 +18,7 @@ pub const STEPS_MAX: usize = 100;
 /// How many steps of a lane are searched for those of one event.
 const SEARCHED_MAX: usize = 1000;
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Step {
     pub at: Time,
     pub step: &'static str,
@@ -32,7 +33,7 @@ pub struct Step {
 }
 
 /// One call of a target.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Attempt {
     #[serde(rename = "attempt")]

@@ -28,8 +28,9 @@ const NAMED_MAX: usize = 100;
 const RING_MAX: usize = 100;
 
 /// What a change of keys came to.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "RekeyReport")]
 pub struct Report {
     /// The id of the key that is in use now.
     pub key: String,

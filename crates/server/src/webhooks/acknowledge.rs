@@ -12,13 +12,24 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::Uri;
 use klambda_core::webhook::EventId;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// How long open calls may take to end, and how often they are looked at.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "WebhookAcknowledged")]
+pub struct Acknowledged {
+    /// The event, as the request named it.
+    through: String,
+    /// How many events were pending.
+    events: u64,
+}
 
 pub async fn create(
     api: Api,
@@ -37,7 +48,7 @@ pub async fn create(
         let (more, busy) = acknowledge(&api, &name, through, workflow.as_deref()).await?;
         events += more;
         if busy == 0 {
-            return Ok(Json(json!({ "through": through.to_string(), "events": events })).into_response());
+            return Ok(Json(Acknowledged { through: through.to_string(), events }).into_response());
         }
         if Instant::now() >= deadline {
             let detail = format!(

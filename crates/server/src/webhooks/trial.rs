@@ -13,6 +13,8 @@ use klambda_core::event_codec::EventView;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
 use klambda_dispatch::client::webhook::Beside;
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +22,27 @@ use tokio::sync::SemaphorePermit;
 
 pub const KIND: &str = "webhook.test";
 const SOURCE: &str = "/klambda/webhooks";
+
+/// What a test call came to.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "WebhookTest")]
+pub struct Trial {
+    endpoint: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    id: String,
+    duration_ms: u64,
+    succeeded: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    /// The beginning of the response's body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+    /// Why there was no response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
 
 pub async fn test(
     api: Api,
@@ -41,19 +64,14 @@ pub async fn test(
     let view = EventView::decode(&encoded).map_err(|error| Problem::internal(error.to_string()))?;
     let tried = api.connections.outgoing.try_endpoint(Arc::new(document), &view, Beside::Test, now).await;
     let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let mut shown = json!({ "endpoint": name, "type": KIND, "id": event.id, "durationMs": duration_ms });
-    match tried {
-        Ok(tried) => {
-            shown["succeeded"] = (200..300).contains(&tried.status).into();
-            shown["status"] = tried.status.into();
-            shown["body"] = String::from_utf8_lossy(&tried.body).into();
-        }
-        Err(outcome) => {
-            shown["succeeded"] = false.into();
-            shown["error"] = reason(outcome).into();
-        }
-    }
-    Ok(Json(shown).into_response())
+    let (status, body, error) = match tried {
+        Ok(tried) => (Some(tried.status), Some(String::from_utf8_lossy(&tried.body).into_owned()), None),
+        Err(outcome) => (None, None, Some(reason(outcome))),
+    };
+    let succeeded = status.is_some_and(|status| (200..300).contains(&status));
+    let trial =
+        Trial { endpoint: name, kind: KIND, id: event.id, duration_ms, succeeded, status, body, error };
+    Ok(Json(trial).into_response())
 }
 
 /// A place among the calls beside the lanes.

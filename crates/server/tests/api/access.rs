@@ -57,6 +57,8 @@ pub const MATRIX: &[(&str, Where, &[&str])] = &[
     ("DELETE /api/v1/namespaces/{name}", Everywhere, OWN),
     ("POST /api/v1/events", There, SEND),
     ("GET /api/v1/events", There, READ),
+    ("GET /api/v1/openapi.json", Anywhere, &ROLES),
+    ("GET /api/v1/docs", Anywhere, &ROLES),
     ("GET /api/v1/events/{id}", There, READ),
     ("GET /api/v1/subscriptions", There, READ),
     ("GET /api/v1/subscriptions/{name}", There, READ),

@@ -10,6 +10,7 @@ mod failures;
 mod lanes;
 mod metrics;
 mod namespaces;
+mod openapi;
 mod problems;
 mod secrets;
 mod subscriptions;
