@@ -12,6 +12,7 @@ mod commits;
 pub mod dead_letters;
 mod delivery;
 pub mod documents;
+mod edits;
 mod endpoint;
 pub mod engine;
 pub mod feed;

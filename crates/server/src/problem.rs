@@ -84,6 +84,8 @@ kinds! {
         "The subscription still has `waiting` pending events: set `drain=true` or `discard=true`.";
     exists PRECONDITION_FAILED "exists" "Already exists"
         "The request had `If-None-Match: *`, but the resource exists.";
+    outdated PRECONDITION_FAILED "outdated" "Changed meanwhile"
+        "The request had `If-Match`, but the resource has another version now; read it again.";
     gone GONE "gone" "No longer available"
         "Retention has removed these events; `oldest` is the first that is available: a position of the log, or an event id of a webhook feed.";
     lanes_parked CONFLICT "lanes-parked" "Lanes are parked"

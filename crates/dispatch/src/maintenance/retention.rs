@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, Failure, if_readable};
 use crate::rows;
-use crate::subscription::{Phase, Reading};
+use crate::subscription::{Phase, Reading, Subscription};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::key::{self, Key};
@@ -147,7 +147,8 @@ impl Engine {
 
     /// The lowest address of any pending event or dead letter.
     pub(super) fn first_pin(&self) -> LogAddress {
-        let pins = self.subscriptions.values().filter_map(|s| s.tally.first_pin());
+        let pins = self.subscriptions.values();
+        let pins = pins.flat_map(|s| s.tally.first_pin().into_iter().chain(s.on_disk.edits.first()));
         pins.min().unwrap_or(LogAddress(u64::MAX))
     }
 
@@ -159,7 +160,9 @@ impl Engine {
     }
 
     pub(super) fn has_pins(&self, segment: &Segment) -> bool {
-        self.subscriptions.values().any(|s| s.tally.pins_between(segment.base, segment.end()))
+        let (from, to) = (segment.base, segment.end());
+        let pins = |s: &Subscription| s.tally.pins_between(from, to) || s.on_disk.edits.any_between(from, to);
+        self.subscriptions.values().any(pins)
     }
 
     pub(super) fn drop_segment(&mut self, end: LogAddress) -> Result<(), Failure> {
@@ -205,6 +208,9 @@ impl Engine {
             Record::Kept { namespace, from, time, routes, event, position, emitted } => {
                 (namespace, from, time, routes, event, position, emitted)
             }
+            edited @ Record::Edited { subscription, position, .. } => {
+                return self.keep_edit(at, subscription, position, &edited);
+            }
             _ => return Ok(()),
         };
         let needed = self.routes_of_waiting(from, position, routes, body)?;
@@ -213,6 +219,20 @@ impl Engine {
         }
         let kept = Record::Kept { namespace, from, time, position, routes: needed, event, emitted };
         self.maintenance.retention.copied = self.commit(&kept)?;
+        Ok(())
+    }
+
+    /// Writes an edit again if its dead letter still needs it.
+    fn keep_edit(
+        &mut self,
+        at: LogAddress,
+        id: SubscriptionId,
+        position: Position,
+        edited: &Record<'_>,
+    ) -> Result<(), Failure> {
+        if self.edit(id, position).is_some_and(|edit| edit.at == at) {
+            self.maintenance.retention.copied = self.commit(edited)?;
+        }
         Ok(())
     }
 

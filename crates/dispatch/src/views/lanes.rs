@@ -1,7 +1,7 @@
 //! View of one lane: its state, since when, and what it waits for.
 
-use super::Time;
 use super::timeline::{Step, Walk};
+use super::{Edit, Time};
 use crate::dead_letters::Attempts;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Resident;
@@ -64,6 +64,9 @@ pub struct Head {
     pub attempts_total: u32,
     pub last_error: Option<String>,
     pub next_attempt: Option<Time>,
+    /// Set if the head was edited as a dead letter.
+    #[serde(flatten)]
+    pub edit: Option<Edit>,
     #[serde(skip)]
     at: LogAddress,
 }
@@ -151,6 +154,7 @@ impl Engine {
     fn head_view(&self, resident: &Resident, entry: &Entry) -> Result<Head, Failure> {
         let lane = &resident.lane;
         let Attempts { fresh, total } = self.head_attempts(resident, entry)?;
+        let edit = self.edit(resident.subscription, entry.position);
         let mut head = Head {
             id: None,
             source: None,
@@ -162,7 +166,11 @@ impl Engine {
                 .then(|| resident.failure.error.clone()),
             // If the time has passed, the lane waits for something else, such as a breaker.
             next_attempt: lane.retry_at().filter(|at| *at > self.now).map(Time),
-            at: self.located(entry.address())?,
+            edit: edit.map(Edit::from),
+            at: match edit {
+                Some(edit) => edit.at,
+                None => self.located(entry.address())?,
+            },
         };
         if let Some(record) = self.store.log.cached(head.at) {
             head.read(&record);
