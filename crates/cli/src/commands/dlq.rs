@@ -1,6 +1,6 @@
-//! `dlq list|show|replay|purge`: dead letters. `export` and `import` are in `letters`.
+//! `dlq list|show|replay|purge`: dead letters. `edit` is in `letter_edit`, `export` and `import` are in `letters`.
 
-use super::{Context, describe, get, is_unreachable, letters};
+use super::{Context, describe, get, is_unreachable, letter_edit, letters};
 use crate::args::{Describe, Dlq, Purge, Replay, Selector};
 use crate::confirm::confirm;
 use crate::exit::Usage;
@@ -20,6 +20,7 @@ pub fn run(context: &mut Context, action: &Dlq) -> anyhow::Result<()> {
     match action {
         Dlq::List(args) => get::dead_letters(context, &args.filter, args.limit.limit),
         Dlq::Show { id } => describe::run(context, &Describe::of(Kind::DeadLetter, id)),
+        Dlq::Edit(args) => letter_edit::run(context, args),
         Dlq::Replay(args) => replay(context, args),
         Dlq::Purge(args) => purge(context, args),
         Dlq::Export(args) => letters::export(context, args),
@@ -30,12 +31,17 @@ pub fn run(context: &mut Context, action: &Dlq) -> anyhow::Result<()> {
 fn replay(context: &mut Context, args: &Replay) -> anyhow::Result<()> {
     must_be_there(context, &args.selector.ids)?;
     let request = replay_request(args)?;
-    let mut job = context.client.post(&Route::new(&["dlq", "replays"]), Some(&request))?.body;
-    if args.wait && !args.dry_run && is_running(&job) {
+    run_replay(context, &request, args.wait)
+}
+
+pub fn run_replay(context: &mut Context, request: &Value, waits: bool) -> anyhow::Result<()> {
+    let is_dry_run = request["dryRun"] == true;
+    let mut job = context.client.post(&Route::new(&["dlq", "replays"]), Some(request))?.body;
+    if waits && !is_dry_run && is_running(&job) {
         job = wait(context, job)?;
     }
     print(context, &job)?;
-    if args.dry_run || is_running(&job) {
+    if is_dry_run || is_running(&job) {
         return Ok(());
     }
     let (id, failed) = (text(&job, "/id").unwrap_or_default(), number(&job, "/failed"));

@@ -39,6 +39,7 @@ fn facts(lane: &Value, now: Millis) -> Sheet {
     sheet.line("Depth", number(lane, "/depth"));
     if lane["head"].is_object() {
         sheet.line("First event", head(lane));
+        sheet.line_opt("Edited", edited(&lane["head"], now));
         sheet.line("Attempts", number(lane, "/head/attempts"));
         sheet.line_opt("Last error", text(lane, "/head/lastError").map(|said| error(&said)));
         sheet.line_opt("Next attempt", text(lane, "/head/nextAttempt").map(|at| relative(&at, now)));
@@ -50,6 +51,13 @@ fn facts(lane: &Value, now: Millis) -> Sheet {
     sheet.line("Buffered", number(lane, "/buffered"));
     sheet.line_opt("Timed-out gaps", gaps(lane));
     sheet
+}
+
+/// Who edited a dead letter, when, and how often.
+pub fn edited(item: &Value, now: Millis) -> Option<String> {
+    let at = text(item, "/editedAt")?;
+    let times = counted(number(item, "/edits"), "edit");
+    Some(format!("{at} ({}) by {}, {times}", relative(&at, now), cell(item, "/editedBy")))
 }
 
 /// A sentence for each state of a lane.
