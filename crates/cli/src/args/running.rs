@@ -166,7 +166,7 @@ pub enum Dlq {
         #[arg(required = true)]
         id: Vec<String>,
     },
-    /// Correct the event of a dead letter in an editor ($KLAMBDA_EDITOR or $EDITOR); its place stays the same
+    /// Correct the event of a dead letter in $EDITOR; its place stays the same
     Edit(EditLetter),
     /// Deliver dead letters again, in order
     Replay(Replay),
