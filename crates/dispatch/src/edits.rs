@@ -53,8 +53,8 @@ impl Edits {
         self.0.get(&position)
     }
 
-    pub fn positions(&self) -> impl Iterator<Item = Position> {
-        self.0.keys().copied()
+    pub fn iter(&self) -> impl Iterator<Item = (Position, &Edit)> {
+        self.0.iter().map(|(position, edit)| (*position, edit))
     }
 
     /// The event has left, so its edit is no longer needed.

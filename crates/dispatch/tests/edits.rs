@@ -209,24 +209,32 @@ fn an_edit_is_refused_if_another_came_first_or_the_letter_is_on_its_way() {
     );
 }
 
+/// Works until the oldest segment of the log is deleted.
+fn retire_segments(world: &mut World) {
+    let logs =
+        |world: &World| world.disk.list().expect("lists").into_iter().filter(|name| name.starts_with("log-"));
+    let before = logs(world).min();
+    for n in 0..20 {
+        (0..60).for_each(|m| world.send(&format!("well{n}-{m}"), None));
+        answer_all(world, |_, _| 200);
+    }
+    (0..60).for_each(|_| world.pass(DAY_MS / 4));
+    assert!(logs(world).min() > before, "segments were deleted");
+    world.must_be_sound();
+}
+
+fn small_segments() -> Config {
+    let log = Options { segment_bytes: 64 << 10, reserve_bytes: 4 << 10, tail_bytes: 4 << 10 };
+    Config { log, ..world::config() }
+}
+
 /// Retention deletes the segments of the event and of its edit, again and again.
 #[test]
 fn an_edit_outlives_its_segment_and_a_crash() {
-    let log = Options { segment_bytes: 64 << 10, reserve_bytes: 4 << 10, tail_bytes: 4 << 10 };
-    let mut world = parked(Config { log, ..world::config() }, &json!({}));
+    let mut world = parked(small_segments(), &json!({}));
     edit(&mut world, "orders.1", &edited("first", "k", &"x".repeat(5000))).expect("edited");
-    let oldest = |world: &World| {
-        world.disk.list().expect("lists").into_iter().filter(|name| name.starts_with("log-")).min()
-    };
-    for round in 0..3 {
-        let before = oldest(&world);
-        for n in 0..20 {
-            (0..60).for_each(|m| world.send(&format!("well{n}-{m}"), None));
-            answer_all(&mut world, |_, _| 200);
-        }
-        (0..60).for_each(|_| world.pass(DAY_MS / 4));
-        assert!(oldest(&world) > before, "round {round}: segments were deleted");
-        world.must_be_sound();
+    for _ in 0..3 {
+        retire_segments(&mut world);
         world.restart(&mut |_| 0);
     }
     let letter = shown(&world, "orders.1");
@@ -239,7 +247,10 @@ fn an_edit_outlives_its_segment_and_a_crash() {
 
 #[test]
 fn an_edit_moves_with_its_letter_to_the_successor_of_its_subscription() {
-    let mut world = parked(world::config(), &json!({"orderingPolicy": {"onFailure": "skip"}}));
+    let mut world = parked(
+        small_segments(),
+        &json!({"orderingPolicy": {"onFailure": "skip"}, "deadLetters": {"ttl": "365d"}}),
+    );
     edit(&mut world, "orders.1", &edited("first", "k", "fixed")).expect("edited");
     world.engine.delete_subscription("orders", klambda_dispatch::operate::Leftover::Refuse).expect("deleted");
     world.put(ordered("orders", &json!({})));
@@ -251,4 +262,11 @@ fn an_edit_moves_with_its_letter_to_the_successor_of_its_subscription() {
     world.must_be_sound();
     world.restart(&mut |_| 0);
     assert_eq!(shown(&world, "orders.1")["event"]["data"], "fixed", "it failed again");
+    retire_segments(&mut world);
+    world.restart(&mut |_| 0);
+    assert_eq!(
+        shown(&world, "orders.1")["event"]["data"],
+        "fixed",
+        "the edit was copied for its new subscription"
+    );
 }

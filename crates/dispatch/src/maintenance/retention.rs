@@ -208,9 +208,7 @@ impl Engine {
             Record::Kept { namespace, from, time, routes, event, position, emitted } => {
                 (namespace, from, time, routes, event, position, emitted)
             }
-            edited @ Record::Edited { subscription, position, .. } => {
-                return self.keep_edit(at, subscription, position, &edited);
-            }
+            edited @ Record::Edited { position, .. } => return self.keep_edit(at, position, edited),
             _ => return Ok(()),
         };
         let needed = self.routes_of_waiting(from, position, routes, body)?;
@@ -222,16 +220,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes an edit again if its dead letter still needs it.
-    fn keep_edit(
-        &mut self,
-        at: LogAddress,
-        id: SubscriptionId,
-        position: Position,
-        edited: &Record<'_>,
-    ) -> Result<(), Failure> {
-        if self.edit(id, position).is_some_and(|edit| edit.at == at) {
-            self.maintenance.retention.copied = self.commit(edited)?;
+    /// Writes an edit again if its dead letter still needs it. The dead letter may have moved to another subscription.
+    fn keep_edit(&mut self, at: LogAddress, position: Position, edited: Record<'_>) -> Result<(), Failure> {
+        let holds = |s: &&Subscription| s.on_disk.edits.get(position).is_some_and(|edit| edit.at == at);
+        let Some(holder) = self.subscriptions.values().find(holds).map(|s| s.id) else { return Ok(()) };
+        if let Record::Edited { time, position, number, by, event, .. } = edited {
+            let again = Record::Edited { time, subscription: holder, position, number, by, event };
+            self.maintenance.retention.copied = self.commit(&again)?;
         }
         Ok(())
     }
