@@ -184,6 +184,35 @@ fn a_corrected_event_comes_from_a_file_and_is_replayed_at_once() {
 }
 
 #[test]
+fn a_check_opens_every_secret_with_its_key() {
+    let shell = Shell::new();
+    shell.ok(&["secret", "create", "db", "--from-literal", "password=hush"]);
+    let data = shell.path().join("data");
+    let other = tempfile::tempdir().expect("a folder");
+    let stranger = Server::start(other.path());
+    shell.ok(&["secret", "create", "db", "--from-literal", "password=other", "--server", &stranger.url]);
+    let Shell { server, folder: _folder } = shell;
+    assert!(server.process.stop().success() && stranger.process.stop().success());
+    let check = |more: &[&str]| {
+        let output = Command::new(KLAMBDA).arg("check").arg(&data).args(more).output().expect("klambda");
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(!said.contains("hush"), "{said}");
+        (output.status.code(), said)
+    };
+    let (code, said) = check(&[]);
+    assert!(code == Some(0) && said.contains("Secrets:") && said.ends_with("\nok\n"), "{said}");
+    assert!(!said.contains("not opened"), "{said}");
+    let key = other.path().join("data/secrets.key");
+    let (code, said) = check(&["--key-file", &key.to_string_lossy()]);
+    assert!(code == Some(1) && said.contains("secret default/db cannot be read"), "{said}");
+    std::fs::rename(data.join("secrets.key"), data.join("elsewhere")).expect("renamed");
+    let (code, said) = check(&[]);
+    assert!(code == Some(0) && said.contains("1, not opened: no key file"), "{said}");
+    let (code, said) = check(&["--key-file", "nowhere"]);
+    assert!(code != Some(0) && said.contains("nowhere"), "{said}");
+}
+
+#[test]
 fn dead_letters_travel_as_files() {
     let (shell, receiver) = parked();
     let exported = shell.ok(&["dlq", "export", "--subscription", "orders"]);
