@@ -8,6 +8,7 @@ use crate::raw_response::RawResponse;
 use axum::response::IntoResponse;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 pub use klambda_core::fault::Fault;
+use klambda_core::os_error::without_codes;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 use std::time::Duration;
@@ -142,6 +143,7 @@ kinds! {
 
 impl Problem {
     fn new(kind: &'static ProblemKind, detail: String) -> Problem {
+        let detail = without_codes(&detail);
         Problem { kind, detail, faults: Vec::new(), extra: Map::new(), retry_after: None }
     }
 
