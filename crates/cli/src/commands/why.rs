@@ -96,6 +96,7 @@ fn reason(lane: &Value, now: Millis) -> String {
             };
             format!("the first event failed after {attempts} ({}){behind}", error())
         }
+        Some("paused") if is_subscription_paused(lane) => "its subscription is paused".to_owned(),
         Some("paused") => "the lane was paused with `klambda lane pause`".to_owned(),
         other => format!("the state is {}", other.unwrap_or("unknown")),
     }
@@ -137,6 +138,10 @@ fn gaps(lane: &Value) -> Option<String> {
     Some(format!("sequence {}{}", said.join(", "), forgotten.unwrap_or_default()))
 }
 
+fn is_subscription_paused(lane: &Value) -> bool {
+    lane["waitsFor"].as_str().is_some_and(|what| what.contains("subscription is paused"))
+}
+
 fn advice(lane: &Value) -> Vec<(String, &'static str)> {
     let name = format!("{} {}", quoted(&cell(lane, "/subscription")), quoted(&cell(lane, "/key")));
     let flag = namespace_flag(lane);
@@ -152,6 +157,13 @@ fn advice(lane: &Value) -> Vec<(String, &'static str)> {
         ],
         Some("gap") => vec![act("skip", "continue now without the missing sequence")],
         Some("retrying") => vec![act("resume", "retry the first event now")],
+        Some("paused") if is_subscription_paused(lane) => {
+            let name = quoted(&cell(lane, "/subscription"));
+            vec![(
+                format!("klambda subscription resume {name}{flag}"),
+                "continue deliveries of all its lanes",
+            )]
+        }
         Some("paused") => vec![act("resume", "continue deliveries")],
         _ => Vec::new(),
     }
@@ -201,6 +213,14 @@ mod tests {
         let mut out = Vec::new();
         lane(&mut out, &value, now).expect("written");
         String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn a_paused_subscription_is_named_not_its_lane() {
+        let text = told(json!({"subscription": "orders", "key": "k", "state": "paused", "depth": 1,
+            "waitsFor": "manual action: subscription is paused (klambda subscription resume orders)"}));
+        assert!(text.contains("its subscription is paused") && !text.contains("lane pause"), "{text}");
+        assert!(text.contains("  klambda subscription resume orders   continue"), "{text}");
     }
 
     #[test]

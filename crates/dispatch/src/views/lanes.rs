@@ -2,7 +2,7 @@
 
 use super::timeline::{Step, Walk};
 use super::{Edit, Time};
-use crate::dead_letters::Attempts;
+use crate::dead_letters::{Attempts, DeadLetter};
 use crate::engine::{Engine, Failure};
 use crate::lanes::Resident;
 use crate::rows;
@@ -107,9 +107,20 @@ impl Engine {
         lane.gaps = Some(gaps.ranges().iter().map(given_up).collect());
         lane.gaps_forgotten_up_to = gaps.forgotten().map(|sequence| sequence.0);
         let mut walk = Walk::new(id, key, resident.last_step, resident.lane.entries(), gaps.ranges());
+        if let Some(letter) = self.parking_letter(resident)? {
+            walk = walk.with_head(letter.last_step);
+        }
         walk.follow(|at| self.store.log.cached(at));
         lane.walk = Some(walk);
         Ok(Some(lane))
+    }
+
+    /// The dead letter that parks the lane.
+    fn parking_letter(&self, resident: &Resident) -> Result<Option<DeadLetter>, Failure> {
+        match resident.lane.first_waiting().filter(|_| resident.lane.hold() == Some(Hold::Failed)) {
+            Some(entry) => self.dead_letter(rows::HELD, resident.subscription, entry.position),
+            None => Ok(None),
+        }
     }
 
     pub(super) fn lane_view(&self, name: &str, resident: &Resident) -> Result<Lane, Failure> {
