@@ -130,6 +130,7 @@ fn an_edited_dead_letter_is_delivered_in_its_place_also_after_a_crash() {
         let done = done.expect("klambda");
         (done.status.code(), text(&done.stdout), text(&done.stderr))
     };
+    assert!(shell.ok(&["__complete", "--", "dlq", "edit", ""]).contains("orders.1"));
     assert_eq!(edit(&shell, "true").1, "Edit cancelled, no changes made.\n");
     let (code, _, told) = edit(&shell, "sed -i s/b1/b9/");
     assert!(code == Some(1) && told.contains("not saved, your edits are in"), "{told}");
