@@ -124,7 +124,7 @@ pub enum Command {
     /// Resume, skip, pause, purge or reset a lane
     #[command(subcommand, alias = "lanes")]
     Lane(Lane),
-    /// List, show, replay, purge, export or import dead letters
+    /// List, show, edit, replay, purge, export or import dead letters
     #[command(subcommand, visible_aliases = ["dl", "deadletter"], alias = "deadletters")]
     Dlq(Dlq),
     /// Pause or resume a subscription

@@ -113,6 +113,10 @@ impl Client {
         self.call(Method::PUT, route, Some(Body::json(body)))
     }
 
+    pub fn put_body(&self, route: &Route, body: Body) -> Result<Answer, Error> {
+        self.call(Method::PUT, route, Some(body))
+    }
+
     pub fn patch(&self, route: &Route, body: &Value) -> Result<Answer, Error> {
         self.call(Method::PATCH, route, Some(Body::json(body)))
     }

@@ -1,6 +1,7 @@
 //! Errors of a command: one line for people, an exit code for scripts.
 
 use crate::client;
+use klambda_core::os_error::without_codes;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -39,20 +40,7 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 }
 
 pub fn print(error: &anyhow::Error) {
-    eprintln!("error: {}", without_os_codes(&format!("{error:#}")));
-}
-
-/// Removes ` (os error 2)` and the like: the words before it say the same.
-fn without_os_codes(text: &str) -> String {
-    let mut parts = text.split(" (os error ");
-    let mut plain = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match part.split_once(')') {
-            Some((code, rest)) if code.bytes().all(|byte| byte.is_ascii_digit()) => plain.push_str(rest),
-            _ => plain.extend([" (os error ", part]),
-        }
-    }
-    plain
+    eprintln!("error: {}", without_codes(&format!("{error:#}")));
 }
 
 pub fn code(error: &anyhow::Error) -> u8 {
@@ -77,21 +65,4 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
         let io = cause.downcast_ref::<io::Error>();
         io.is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::without_os_codes;
-
-    #[test]
-    fn codes_of_the_operating_system_are_left_out() {
-        for (text, plain) in [
-            ("a: No such file or directory (os error 2)", "a: No such file or directory"),
-            ("x (os error 13); y (os error 5)!", "x; y!"),
-            ("the name (os error x) stays", "the name (os error x) stays"),
-            ("nothing", "nothing"),
-        ] {
-            assert_eq!(without_os_codes(text), plain);
-        }
-    }
 }

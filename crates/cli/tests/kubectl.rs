@@ -114,6 +114,12 @@ fn mistakes(shell: &Shell) {
         (&["delete", "lane/orders/x"], "klambda lane purge"),
         (&["wait", "sub/orders"], "functions and agents"),
         (&["explain", "subscription.spec.retri"], "did you mean \"retry\"?"),
+        (&["explain", "subscription.spec.zzzzzz"], "subscription.spec has no field \"zzzzzz\"; fields: "),
+        (
+            &["explain", "subscription.spec.retry.attempts.more"],
+            "subscription.spec.retry.attempts has no fields",
+        ),
+        (&["explain", "subscription..spec"], "subscription has no field \"\"; fields: "),
         (&["explain", "tokens"], "explain works with function, agent, subscription and webhook"),
     ] {
         let (code, told) = shell.fails(words);

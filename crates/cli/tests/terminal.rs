@@ -3,6 +3,7 @@
 mod support;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::io::Write;
 use std::net::TcpListener;
@@ -97,6 +98,117 @@ fn contexts_name_servers_and_keep_their_tokens() {
     let unknown = run(&["status", "--context", "dev"], "");
     assert_eq!(unknown.status.code(), Some(2));
     assert!(text(&unknown.stderr).contains("contexts: prod"), "{}", text(&unknown.stderr));
+}
+
+/// Applies the subscription again with a target that accepts everything.
+fn heal(shell: &Shell) -> Receiver {
+    let folder = shell.path().join("healed");
+    std::fs::create_dir(&folder).expect("a folder");
+    let receiver = Receiver::start(&folder, &[]);
+    let manifest = std::fs::read_to_string(shell.path().join("orders.yaml")).expect("the manifest");
+    let start = manifest.split("target:").next().expect("text");
+    let healed = format!("{start}target: {{url: {}}}\n", receiver.url);
+    shell.ok(&["apply", "-f", &shell.write("orders.yaml", &healed)]);
+    receiver
+}
+
+fn kill_and_start(shell: &mut Shell) {
+    shell.server.process.signal(Signal::KILL);
+    eventually("the server ends", || match shell.server.process.has_ended() {
+        true => Ok(()),
+        false => Err("it runs".to_owned()),
+    });
+    shell.server = Server::start(shell.path());
+}
+
+#[test]
+fn an_edited_dead_letter_is_delivered_in_its_place_also_after_a_crash() {
+    let (mut shell, _failing) = parked();
+    let before = shell.write("before.jsonl", &shell.ok(&["dlq", "export", "--id", "orders.1"]));
+    let edit = |shell: &Shell, editor: &str| {
+        let done = shell.command(&["dlq", "edit", "orders.1"]).env("KLAMBDA_EDITOR", editor).output();
+        let done = done.expect("klambda");
+        (done.status.code(), text(&done.stdout), text(&done.stderr))
+    };
+    assert!(shell.ok(&["__complete", "--", "dlq", "edit", ""]).contains("orders.1"));
+    assert_eq!(edit(&shell, "true").1, "Edit cancelled, no changes made.\n");
+    let (code, _, told) = edit(&shell, "sed -i s/b1/b9/");
+    assert!(code == Some(1) && told.contains("not saved, your edits are in"), "{told}");
+    assert!(told.contains("must stay \"b1\""), "{told}");
+    std::fs::remove_file(
+        told.split("your edits are in ").nth(1).and_then(|rest| rest.split(": ").next()).expect("a path"),
+    )
+    .expect("the edits are kept");
+    let done = edit(&shell, "sed -i s/12345678901234567890123/98765432109876543210987/");
+    assert_eq!(done, (Some(0), "deadletter/orders.1 edited\n".to_owned(), String::new()));
+    let (_, told) = shell.fails(&["dlq", "edit", "orders.1", "--from-file", &before]);
+    assert!(told.contains("edited meanwhile"), "the export is older than the edit: {told}");
+    kill_and_start(&mut shell);
+
+    let shown = shell.ok(&["dlq", "show", "orders.1"]);
+    assert!(shown.contains(", 1 edit\n") && shown.contains("Original event:"), "{shown}");
+    assert!(shell.ok(&["describe", "lane", "orders/bad"]).contains(", 1 edit\n"));
+    let exported = shell.ok(&["dlq", "export", "--id", "orders.1"]);
+    assert!(exported.contains("98765432109876543210987") && exported.contains("\"edits\":1"), "{exported}");
+    assert!(!shell.ok(&["event", "show", "b1"]).contains("98765"), "the log keeps the event");
+
+    let receiver = heal(&shell);
+    kill_and_start(&mut shell);
+    let report = shell.ok(&["dlq", "replay", "--id", "orders.1"]);
+    assert!(report.contains("succeeded"), "{report}");
+    let received = eventually("both events", || match receiver.received() {
+        all if all.len() == 2 => Ok(all),
+        other => Err(format!("{other:?}")),
+    });
+    let bodies: Vec<&Value> = received.iter().map(|line| &line["body"]).collect();
+    assert_eq!([&received[0]["id"], &received[1]["id"]], ["b1", "b2"], "{received:?}");
+    assert!(bodies[0].as_str().is_some_and(|body| body.contains("98765432109876543210987")), "{received:?}");
+}
+
+#[test]
+fn a_corrected_event_comes_from_a_file_and_is_replayed_at_once() {
+    let (shell, _failing) = parked();
+    let receiver = heal(&shell);
+    let exported = shell.ok(&["dlq", "export", "--id", "orders.1"]);
+    let fixed = shell.write("fixed.json", &exported.replace("12345678901234567890123", "42"));
+    let (code, told) = shell.fails(&["dlq", "edit", "orders.1", "--from-file", "nowhere.json"]);
+    assert!(code == 2 && told.contains("nowhere.json"), "{told}");
+    let (code, told) = shell.fails(&["dlq", "edit", "orders.999", "--from-file", &fixed]);
+    assert!(code == 4 && told.contains("orders.999"), "{told}");
+    let said = shell.ok(&["dlq", "edit", "orders.1", "--from-file", &fixed, "--replay"]);
+    assert!(said.starts_with("deadletter/orders.1 edited\nReplay:") && said.contains("succeeded"), "{said}");
+    let received = eventually("both events", || match receiver.received() {
+        all if all.len() == 2 => Ok(all),
+        other => Err(format!("{other:?}")),
+    });
+    assert!(received[0].to_string().contains("42") && received[1]["id"] == "b2", "{received:?}");
+}
+
+#[test]
+fn a_check_opens_every_secret_with_its_key() {
+    let shell = Shell::new();
+    shell.ok(&["secret", "set", "db", "--from-literal", "password=hush"]);
+    let data = shell.path().join("data");
+    let other = tempfile::tempdir().expect("a folder");
+    let stranger = Server::start(other.path());
+    shell.ok(&["secret", "set", "db", "--from-literal", "password=other", "--server", &stranger.url]);
+    let Shell { server, folder: _folder } = shell;
+    assert!(server.process.stop().success() && stranger.process.stop().success());
+    let check = |more: &[&str]| {
+        let output = Command::new(KLAMBDA).arg("check").arg(&data).args(more).output().expect("klambda");
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(!said.contains("hush"), "{said}");
+        (output.status.code(), said)
+    };
+    let (code, said) = check(&[]);
+    assert!(code == Some(0) && said.contains("Secrets:") && said.ends_with("\nok\n"), "{said}");
+    assert!(!said.contains("not opened"), "{said}");
+    let key = other.path().join("data/secrets.key");
+    let (code, said) = check(&["--key-file", &key.to_string_lossy()]);
+    assert!(code == Some(1) && said.contains("secret default/db cannot be read"), "{said}");
+    std::fs::rename(data.join("secrets.key"), data.join("elsewhere")).expect("renamed");
+    let (code, said) = check(&[]);
+    assert!(code == Some(0) && said.contains("1, not opened: no key file"), "{said}");
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub mod kinds;
 pub mod lane;
 pub mod lane_row;
 pub mod namespace;
+pub mod os_error;
 pub mod outcome;
 pub mod planted;
 pub mod quantity;

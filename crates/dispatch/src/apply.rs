@@ -72,6 +72,7 @@ impl Engine {
                 let entry = entry(*position, *event_at, *accepted, *bytes as usize);
                 self.apply_moved(at, *time, *from, entry, route, *job)
             }
+            Record::Edited { .. } => self.apply_edited(at, record),
         }
     }
 
@@ -210,6 +211,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         subscription.tally.dead -= 1;
         subscription.tally.unpin(letter.entry.address());
+        subscription.on_disk.edits.forget(id, position, &mut self.store.rows);
         if self.condition.live && why != Gone::Deleted {
             let name = subscription.name();
             tracing::warn!(subscription = %name, position = position.0, why = ?why, "Dead letter dropped");

@@ -188,7 +188,7 @@ fn log_bytes(disk: &dyn Disk) -> io::Result<u64> {
 
 fn decode(body: &[u8]) -> Result<Record<'_>, String> {
     let record = Record::decode(body).map_err(|error| error.to_string())?;
-    if let Record::Event { event, .. } | Record::Kept { event, .. } = &record {
+    if let Record::Event { event, .. } | Record::Kept { event, .. } | Record::Edited { event, .. } = &record {
         EventView::decode(event).map_err(|_| "the event inside it cannot be decoded".to_owned())?;
     }
     Ok(record)

@@ -244,7 +244,7 @@ impl Engine {
         at: LogAddress,
         previous_id: Option<String>,
     ) -> Result<(), Failure> {
-        let named = self.names_of(entry.address())?;
+        let named = self.names_to_send(id, &entry)?;
         let row = Row {
             key: key.map(str::to_owned),
             at: entry.address(),
@@ -273,6 +273,23 @@ impl Engine {
                 trace_id = named.trace_id, correlation_id = named.correlation_id,
                 "Event became a dead letter"
             );
+        }
+        Ok(())
+    }
+
+    /// The type that the list of dead letters shows.
+    pub(crate) fn set_letter_type(
+        &mut self,
+        id: SubscriptionId,
+        position: Position,
+        kind: &str,
+    ) -> Result<(), Failure> {
+        for letter in [rows::DEAD, rows::HELD] {
+            let key = rows::at_position(letter, id, position);
+            if let Some(row) = self.store.rows.get(&key)? {
+                let row = Row { kind: kind.to_owned(), ..from_json(&row)? };
+                self.store.rows.put(&key, &to_json(&row)?);
+            }
         }
         Ok(())
     }

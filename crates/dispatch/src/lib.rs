@@ -13,6 +13,7 @@ pub mod dead_letters;
 pub mod deliveries;
 mod delivery;
 pub mod documents;
+mod edits;
 mod endpoint;
 pub mod engine;
 pub mod feed;

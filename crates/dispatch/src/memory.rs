@@ -9,6 +9,7 @@
 //! | queues of unordered events | 512 events at their ends per subscription; the others are on disk |
 //! | lists by age | the lanes in memory, and 2,048 rows per subscription that drops events |
 //! | ages and places of pending events | 4,608 ranges per subscription |
+//! | addresses of edited dead letters | 10,000 per subscription |
 //! | timers | twice the number of lanes in memory |
 //! | responses that wait for room | 16 MiB |
 //! | filters and indexes of tables | the rows: 14 bits per id, and one key in about a thousand |
@@ -72,6 +73,7 @@ impl Subscription {
             + self.noted.document_bytes * DOCUMENT_FACTOR
             + self.tally.memory_bytes()
             + self.unordered.memory_bytes()
+            + self.on_disk.edits.memory_bytes()
             + queues
     }
 }

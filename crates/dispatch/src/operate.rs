@@ -28,8 +28,13 @@ pub enum Refused {
     Conflict(String),
     #[error("{0}")]
     Immutable(String),
+    /// Someone else changed it since the caller looked.
+    #[error("{0}")]
+    Outdated(String),
     #[error("{0}")]
     Limit(String),
+    #[error("{0}")]
+    TooLarge(String),
     #[error("the request is not valid")]
     Invalid(Vec<Fault>),
     #[error("the disk is full; no change can be written until there is free space")]
@@ -440,8 +445,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Why the dead letter cannot be deleted: it does not exist, or it is in flight.
-    fn no_dead_letter(&self, name: &str, id: SubscriptionId, position: Position) -> Refused {
+    /// Why the dead letter cannot be changed: it does not exist, or it is in flight.
+    pub(crate) fn no_dead_letter(&self, name: &str, id: SubscriptionId, position: Position) -> Refused {
         let is_open = |flight: &InFlight| {
             flight.subscription == id && self.entry_of(flight).is_some_and(|entry| entry.position == position)
         };

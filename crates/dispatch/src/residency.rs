@@ -234,6 +234,7 @@ impl Engine {
             self.subscriptions.add(subscription);
         }
         self.load_unordered()?;
+        self.load_edits()?;
         for (key, row) in self.store.rows.scan(&[rows::REPLAY], &[], usize::MAX)? {
             let text = String::from_utf8(row).map_err(|_| Malformed("replay"))?;
             self.replays.put(rows::number_of(&key), &text);

@@ -299,6 +299,7 @@ impl Engine {
             }
         }
         let to = route.subscription;
+        self.move_edit(from, to, entry.position)?;
         let key = if let To::Lane { key, .. } = route.to { key } else { "" };
         // Before the event takes its place, because it may become a dead letter again immediately.
         self.replays.started(job, to, entry.position, key);

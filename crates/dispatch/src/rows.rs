@@ -26,6 +26,8 @@ pub const SINGLE: u8 = b'A';
 pub const DEAD: u8 = b'D';
 /// A dead letter that parks its lane.
 pub const HELD: u8 = b'H';
+/// The address of the edit of a dead letter, and its length.
+pub const EDITED: u8 = b'V';
 /// The address of the copy of an event whose segment was deleted.
 pub const KEPT: u8 = b'K';
 pub const REPLAY: u8 = b'J';

@@ -1,6 +1,7 @@
 //! A subscription: its document, its pending events, and the lanes that are ready.
 
 use crate::dead_letters::Outside;
+use crate::edits::Edits;
 use crate::endpoint::EndpointId;
 use crate::endpoint::health::Health;
 use crate::feed::{self, Feed};
@@ -119,7 +120,7 @@ pub struct Unread {
     pub has_room: bool,
 }
 
-/// Lanes on disk, dead letters outside the lanes, and the feed.
+/// Lanes on disk, dead letters outside the lanes, edited dead letters, and the feed.
 pub(crate) struct OnDisk {
     /// The number of lanes only on disk that continue without help, and when the next one is due.
     pub waiting: u64,
@@ -133,6 +134,7 @@ pub(crate) struct OnDisk {
     /// The row to continue from while unlisted lanes are being listed by age.
     pub ages_from: Vec<u8>,
     pub outside: Outside,
+    pub edits: Edits,
     /// The events of a webhook endpoint in the order in which they took their places.
     pub feed: Option<Box<Feed>>,
 }
@@ -148,6 +150,7 @@ impl Default for OnDisk {
             by_age: None,
             ages_from: Vec::new(),
             outside: Outside::default(),
+            edits: Edits::default(),
             feed: None,
         }
     }

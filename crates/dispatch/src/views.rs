@@ -19,7 +19,7 @@ mod timeline;
 mod waits_for;
 
 pub use attempts::Tried;
-pub use dead_letters::{DeadLetter, Letters};
+pub use dead_letters::{DeadLetter, Edit, Letters};
 pub use endpoints::Endpoint;
 pub use fates::{Fate, Sighting};
 pub use lane_list::{LanePage, LaneQuery, Ranking, Sort};

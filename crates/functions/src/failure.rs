@@ -1,5 +1,7 @@
 //! Failures of functions: a reason for each, and advice for the owner.
 
+use klambda_core::os_error::without_codes;
+
 /// Number of log lines that are kept of a failure, and the length of each.
 pub const LINES_MAX: usize = 20;
 pub const LINE_CHARS_MAX: usize = 400;
@@ -91,7 +93,7 @@ reasons! {
 
 impl Failure {
     pub fn new(reason: Reason, detail: impl Into<String>) -> Failure {
-        Failure { reason, detail: detail.into(), lines: Vec::new() }
+        Failure { reason, detail: without_codes(&detail.into()), lines: Vec::new() }
     }
 
     pub fn with_lines(self, lines: Vec<String>) -> Failure {

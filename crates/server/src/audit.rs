@@ -94,6 +94,7 @@ pub async fn entry(parts: &mut Parts, path: &str, need: Need) -> Option<Entry> {
 
 fn verb<'a>(method: &Method, path: &'a str, action: Option<&'a str>) -> &'a str {
     match (method.as_str(), path.rsplit('/').next()) {
+        ("PUT", Some("event")) => "edit",
         ("PUT", _) => "put",
         ("PATCH", _) => "patch",
         ("DELETE", _) => "delete",

@@ -49,6 +49,7 @@ pub enum Who {
 pub enum Unknown {
     NoToken,
     WrongToken,
+    ExpiredToken,
     /// The engine has not recovered yet.
     NotReady,
     /// The keys of the issuer are not fetched yet.
@@ -64,6 +65,7 @@ static TOKEN_FILE: Identity = Identity::admin("token-file");
 
 const NO_TOKEN: &str = "this server requires a token: Authorization: Bearer <token>";
 const WRONG_TOKEN: &str = "the token is invalid, expired or revoked";
+const EXPIRED_TOKEN: &str = "the token has expired; an admin can create a new one (klambda token create)";
 /// Added if the server was started without a token file and without an issuer.
 const STILL_ON: &str = "authentication is on because this data folder has had tokens; if you have no valid token, \
                         restart the server with a token file (tokenFile)";
@@ -103,8 +105,8 @@ impl Access {
         let mut unknown = Unknown::WrongToken;
         if Token::is_like(given) {
             match self.issued.get().map(|issued| issued.who(given)) {
-                Some(Some(identity)) => return Ok(Who::Own(identity)),
-                Some(None) => {}
+                Some(Ok(identity)) => return Ok(Who::Own(identity)),
+                Some(Err(why)) => unknown = why,
                 None => unknown = Unknown::NotReady,
             }
         } else if let Some(jwt) = self.jwt.as_ref().filter(|_| Jwt::is_like(given)) {
@@ -152,6 +154,7 @@ impl Access {
         let text = match unknown {
             Unknown::NoToken => NO_TOKEN,
             Unknown::WrongToken => WRONG_TOKEN,
+            Unknown::ExpiredToken => EXPIRED_TOKEN,
             other => return other.into(),
         };
         match self.is_configured() {
@@ -184,6 +187,7 @@ impl From<Unknown> for Problem {
         match unknown {
             Unknown::NoToken => Problem::unauthorized(NO_TOKEN),
             Unknown::WrongToken => Problem::unauthorized(WRONG_TOKEN),
+            Unknown::ExpiredToken => Problem::unauthorized(EXPIRED_TOKEN),
             Unknown::Refused(why) => Problem::unauthorized(why),
             Unknown::NoRole => Problem::forbidden(
                 "the token grants no role: it needs the claims that auth.jwt.roleClaim and auth.jwt.namespacesClaim name",

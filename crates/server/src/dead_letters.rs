@@ -1,5 +1,7 @@
 //! `/api/v1/dlq`: events that failed permanently, and operations on them.
 
+pub mod edit;
+
 use crate::api::Api;
 use crate::extract::{Json, Path};
 use crate::namespace::{Namespace, Scope};
@@ -8,7 +10,7 @@ use crate::problem::Problem;
 use crate::request_body::{self, Faults, Members};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::Uri;
+use http::{Uri, header};
 use klambda_core::fault::unknown;
 use klambda_core::ids::{Position, plain_number};
 use klambda_core::outcome::Reason;
@@ -140,8 +142,13 @@ pub async fn show(
     Params::none(&uri)?;
     let id = namespace.full_name(&id);
     let _turn = api.turns.shows.acquire().await;
-    let letter = api.query(move |engine| view(engine, &id)).await??;
-    Ok(Json(letter).into_response())
+    Ok(shown(api.query(move |engine| view(engine, &id)).await??))
+}
+
+/// The ETag is the number of edits.
+fn shown(letter: DeadLetter) -> Response {
+    let edits = letter.edit.as_ref().map_or(0, |edit| edit.edits);
+    ([(header::ETAG, format!("\"{edits}\""))], Json(letter)).into_response()
 }
 
 fn view(engine: &Engine, id: &str) -> Result<DeadLetter, Refused> {

@@ -12,6 +12,7 @@ use crate::shutdown::Shutdown;
 use crate::stream::EVENTS_BYTES;
 use crate::tls;
 use axum::Router;
+use klambda_core::os_error::in_words;
 use klambda_dispatch::held_memory::{Account, Part};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
@@ -43,7 +44,7 @@ pub enum Error {
     Tls(#[from] tls::Error),
     #[error("invalid host: {}", .0.join(", "))]
     AllowHosts(Vec<String>),
-    #[error("could not listen on {address}: {source}")]
+    #[error("could not listen on {address}: {}", in_words(source))]
     Bind { address: SocketAddr, source: io::Error },
 }
 

@@ -131,14 +131,18 @@ impl Scope {
     }
 
     fn parse(text: &str) -> Result<Scope, Problem> {
-        let decoded = percent_decode_str(text).decode_utf8().unwrap_or_default();
-        match &*decoded {
+        match &*decoded(text) {
             ALL => Ok(Scope::All),
             defaults::NAMESPACE => Ok(Scope::One(Namespace::default())),
             name if is_label(name) => Ok(Scope::One(Namespace(Cow::Owned(name.to_owned())))),
-            _ => Err(Problem::bad_request(format!("`{text}` is not a namespace: its name {RULE}"))),
+            name => Err(Problem::bad_request(format!("`{name}` is not a namespace: its name {RULE}"))),
         }
     }
+}
+
+/// A part of a URL as a person would write it.
+pub fn decoded(text: &str) -> Cow<'_, str> {
+    percent_decode_str(text).decode_utf8_lossy()
 }
 
 pub fn for_lists_only() -> Problem {
@@ -151,7 +155,7 @@ pub fn must_not_be_named(named: Option<&Scope>, path: &str) -> Result<(), Proble
     if named.is_none_or(is_default) || path.starts_with(ALL_NAMESPACES) {
         return Ok(());
     }
-    Err(Problem::bad_request(format!("{path} belongs to no namespace: remove the namespace")))
+    Err(Problem::bad_request(format!("{} belongs to no namespace: remove the namespace", decoded(path))))
 }
 
 /// Removes the namespace from a URL and returns it. Cheap if there is none.

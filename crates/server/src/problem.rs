@@ -8,6 +8,7 @@ use crate::raw_response::RawResponse;
 use axum::response::IntoResponse;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 pub use klambda_core::fault::Fault;
+use klambda_core::os_error::without_codes;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 use std::time::Duration;
@@ -84,6 +85,8 @@ kinds! {
         "The subscription still has `waiting` pending events: set `drain=true` or `discard=true`.";
     exists PRECONDITION_FAILED "exists" "Already exists"
         "The request had `If-None-Match: *`, but the resource exists.";
+    outdated PRECONDITION_FAILED "outdated" "Changed meanwhile"
+        "The request had `If-Match`, but the resource has another version now; read it again.";
     gone GONE "gone" "No longer available"
         "Retention has removed these events; `oldest` is the first that is available: a position of the log, or an event id of a webhook feed.";
     lanes_parked CONFLICT "lanes-parked" "Lanes are parked"
@@ -140,6 +143,7 @@ kinds! {
 
 impl Problem {
     fn new(kind: &'static ProblemKind, detail: String) -> Problem {
+        let detail = without_codes(&detail);
         Problem { kind, detail, faults: Vec::new(), extra: Map::new(), retry_after: None }
     }
 

@@ -22,6 +22,8 @@ impl From<Refused> for Problem {
             Refused::LanesParked { lanes, .. } => Problem::lanes_parked(detail).with("lanes", lanes),
             Refused::Conflict(_) => Problem::conflict(detail),
             Refused::Immutable(_) => Problem::immutable(detail).fault("spec.from", "cannot be changed"),
+            Refused::Outdated(_) => Problem::outdated(detail),
+            Refused::TooLarge(_) => Problem::too_large(detail),
             Refused::Limit(_) => Problem::limit_reached(detail),
             Refused::Invalid(faults) => Problem::invalid_selector(detail).faults(faults),
             Refused::DiskFull => Problem::disk_full(detail).retry_after(RETRY_DISK),

@@ -188,12 +188,13 @@ fn closing(mut response: Response<Body>) -> Response<Body> {
 }
 
 async fn no_resource(request: axum::extract::Request) -> impl IntoResponse {
-    Problem::not_found(format!("{} not found", request.uri().path()))
+    Problem::not_found(format!("{} not found", namespace::decoded(request.uri().path())))
 }
 
 async fn no_method(request: axum::extract::Request) -> impl IntoResponse {
     let path = request.uri().path();
-    let problem = Problem::method_not_allowed(format!("{path} does not support {}", request.method()));
+    let detail = format!("{} does not support {}", namespace::decoded(path), request.method());
+    let problem = Problem::method_not_allowed(detail);
     let mut response = problem.into_response();
     if path == EVENTS {
         // The router does not know the routes of the fast path.

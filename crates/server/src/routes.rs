@@ -152,6 +152,7 @@ pub fn routes() -> Vec<Route> {
         delete("/api/v1/dlq/replays/{id}", In(OPERATOR), replays::stop),
         get("/api/v1/dlq/{id}", In(VIEWER), dead_letters::show),
         delete("/api/v1/dlq/{id}", In(OPERATOR), dead_letters::delete),
+        put("/api/v1/dlq/{id}/event", In(OPERATOR), dead_letters::edit::put),
     ];
     routes.extend(lambda([
         "/api/v1/lambda/functions",

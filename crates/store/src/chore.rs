@@ -153,7 +153,7 @@ fn write_marks(disk: &dyn Disk, name: &str, recent: &Recent) -> Result<Table, Er
 }
 
 /// The first bytes of rows whose key is a letter and the number of a subscription.
-pub const SUBSCRIPTION_ROWS: &[u8] = b"SLWPBQEUCADHFIT";
+pub const SUBSCRIPTION_ROWS: &[u8] = b"SLWPBQEUCADHVFIT";
 
 pub fn belongs_to(key: &[u8], removed: &[SubscriptionId]) -> bool {
     if !key.first().is_some_and(|letter| SUBSCRIPTION_ROWS.contains(letter)) {

@@ -4,6 +4,7 @@
 //! The disk is one flat folder; names contain no slashes. A write is durable only after `File::sync`. A created,
 //! renamed or removed name is durable only after `Disk::sync_names`.
 
+use klambda_core::os_error::in_words;
 use std::io;
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ pub fn read_exact_at(file: &dyn File, buf: &mut [u8], offset: u64) -> io::Result
 
 /// A sync of names failed. Names may be lost, and only a restart can continue.
 #[derive(Debug, thiserror::Error)]
-#[error("could not sync file names: {0}")]
+#[error("could not sync file names: {}", in_words(.0))]
 struct NamesLost(#[source] io::Error);
 
 /// Like `Disk::sync_names`, but returns an error that `are_names_lost` recognizes.

@@ -20,6 +20,7 @@ pub use reader::{Frame, LogReader};
 
 use frame::FrameBuffer;
 use jobs::SPARE;
+use klambda_core::os_error::in_words;
 use klambda_core::planted::{self, Bug};
 use tail::Tail;
 
@@ -62,7 +63,7 @@ pub enum Error {
     /// Retention removed the record.
     #[error("no record at {0}: it is older than the log")]
     Gone(LogAddress),
-    #[error("{file}: {source}")]
+    #[error("{file}: {}", in_words(source))]
     Io { file: String, source: io::Error },
 }
 

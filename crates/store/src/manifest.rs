@@ -5,6 +5,7 @@ use crate::address::LogAddress;
 use crate::disk::{Disk, read_exact_at, sync_names};
 use crate::recovery::Checkpoint;
 use klambda_core::ids::Position;
+use klambda_core::os_error::in_words;
 use klambda_core::planted::{self, Bug};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -36,7 +37,7 @@ struct Format {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("manifest: {0}")]
+    #[error("manifest: {}", in_words(.0))]
     Io(#[from] io::Error),
     #[error("the manifest is damaged: {0}")]
     Damaged(String),

@@ -1,6 +1,7 @@
 //! The disk interface on a folder of a real file system, used by one process at a time.
 
 use crate::disk::{Disk, File};
+use klambda_core::os_error::in_words;
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
@@ -29,7 +30,7 @@ pub enum Error {
         /// `None` if the holder only reads, or has taken the lock but not written its id yet.
         pid: Option<u32>,
     },
-    #[error("data folder {}: {source}", folder.display())]
+    #[error("data folder {}: {}", folder.display(), in_words(source))]
     Io { folder: PathBuf, source: io::Error },
 }
 

@@ -91,6 +91,16 @@ pub enum Record<'a> {
         route: Route<'a>,
         job: u64,
     },
+    /// The content that deliveries of a dead letter to its subscription send instead of the event. `number` counts the
+    /// edits of this dead letter. Retention writes the record again before its segment is removed.
+    Edited {
+        time: Millis,
+        subscription: SubscriptionId,
+        position: Position,
+        number: u64,
+        by: &'a str,
+        event: &'a [u8],
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +193,7 @@ const KEPT_EMITTED: u8 = 10;
 const MOVED: u8 = 11;
 /// Like `MOVED`, for a replay.
 const REPLAYED: u8 = 12;
+const EDITED: u8 = 13;
 
 /// True if a record uses a position. Reads only its first byte.
 pub fn is_event(body: &[u8]) -> bool {
@@ -203,18 +214,23 @@ pub fn namespace_of(body: &[u8]) -> Result<NamespaceId, Malformed> {
     }
 }
 
-/// The event in an event record.
+/// The event in an event record or in an edit.
 pub fn event_of(body: &[u8]) -> Result<&[u8], Malformed> {
     let mut r = Reader::new(body);
-    let numbers = match r.u8()? {
+    let kind = r.u8()?;
+    let numbers = match kind {
         EVENT | EMITTED => 2,
-        KEPT | KEPT_EMITTED => 4,
+        KEPT | KEPT_EMITTED | EDITED => 4,
         _ => return Err(Malformed("event record")),
     };
     for _ in 0..numbers {
         r.varint()?;
     }
-    skip_routes(&mut r)?;
+    if kind == EDITED {
+        r.bytes()?;
+    } else {
+        skip_routes(&mut r)?;
+    }
     Ok(r.rest())
 }
 
@@ -318,6 +334,15 @@ impl<'a> Record<'a> {
                     put_varint(out, *job);
                 }
             }
+            Record::Edited { time, subscription, position, number, by, event } => {
+                out.push(EDITED);
+                put_varint(out, time.0);
+                put_varint(out, u64::from(subscription.0));
+                put_varint(out, position.0);
+                put_varint(out, *number);
+                put_bytes(out, by.as_bytes());
+                out.extend_from_slice(event);
+            }
         }
     }
 
@@ -400,6 +425,14 @@ impl<'a> Record<'a> {
                 route: take_route(r)?,
                 job: if kind == REPLAYED { r.varint()? } else { 0 },
             },
+            EDITED => Record::Edited {
+                time: Millis(r.varint()?),
+                subscription: SubscriptionId(r.u32()?),
+                position: Position(r.varint()?),
+                number: r.varint()?,
+                by: r.text()?,
+                event: r.rest(),
+            },
             _ => return Err(Malformed("record kind")),
         })
     }
@@ -414,7 +447,8 @@ impl<'a> Record<'a> {
             | Record::Replay { time, .. }
             | Record::Kept { time, .. }
             | Record::Documents { time, .. }
-            | Record::Moved { time, .. } => *time,
+            | Record::Moved { time, .. }
+            | Record::Edited { time, .. } => *time,
         }
     }
 }

@@ -41,6 +41,7 @@ pub use writer::{Options, Writer};
 
 use crate::disk::{Disk, File};
 use block::{Rows, visit_up_to};
+use klambda_core::os_error::in_words;
 use klambda_core::time::Millis;
 use layout::{Extent, Footer, Group, Source, Top, VERSION};
 use siphasher::sip::SipHasher13;
@@ -57,7 +58,7 @@ pub enum Error {
     Damaged { file: String, offset: u64, what: &'static str },
     #[error("{file} has table format {found}, but this version supports only format {VERSION}")]
     Version { file: String, found: u32 },
-    #[error("{file}: {source}")]
+    #[error("{file}: {}", in_words(source))]
     Io { file: String, source: io::Error },
 }
 

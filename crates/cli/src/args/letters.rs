@@ -32,3 +32,14 @@ pub struct Import {
     #[arg(long)]
     pub dry_run: bool,
 }
+
+#[derive(Debug, Args)]
+pub struct EditLetter {
+    pub id: String,
+    /// Read the event from a file instead, as JSON; - reads stdin
+    #[arg(long, value_name = "FILE|-")]
+    pub from_file: Option<PathBuf>,
+    /// Then deliver it
+    #[arg(long)]
+    pub replay: bool,
+}

@@ -1,6 +1,6 @@
 //! Nouns with verbs of their own.
 
-use super::{Export, Import, ListLetters, Selector};
+use super::{EditLetter, Export, Import, ListLetters, Selector};
 use crate::commands::parse_status;
 use crate::exit::Usage;
 use crate::kind::Kind;
@@ -166,6 +166,8 @@ pub enum Dlq {
         #[arg(required = true)]
         id: Vec<String>,
     },
+    /// Correct the event of a dead letter in $EDITOR; its place stays the same
+    Edit(EditLetter),
     /// Deliver dead letters again, in order
     Replay(Replay),
     /// Drop dead letters

@@ -83,6 +83,7 @@ impl<'a> Place<'a> {
             (["lane", _], None) | (["subscription", _], _) => server.names(Kind::Subscription),
             (["lane", _], Some(subscription)) => server.keys(subscription),
             (["webhook", verb], _) if *verb != "create" => server.names(Kind::Webhook),
+            (["dlq", "show" | "edit"], _) => server.names(Kind::DeadLetter),
             (["namespace", "get" | "delete"], _) => server.names(Kind::Namespace),
             (["token", "get" | "delete"], _) => server.names(Kind::Token),
             (["secret", "set" | "show" | "delete"], _) => server.names(Kind::Secret),

@@ -195,7 +195,7 @@ fn event(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result<()> {
     sheet.line("Position", cell(item, "/position"));
     sheet.line_opt("Accepted", moment(item, "/acceptedAt", now));
     sheet.write(out)?;
-    write_event(out, &item["event"])?;
+    write_event(out, "Event", &item["event"])?;
     let fates = item["fates"].as_array().map_or(&[][..], Vec::as_slice);
     if fates.is_empty() {
         writeln!(out, "Fates: no subscription matched")?;
@@ -241,9 +241,9 @@ pub fn duration_of(item: &Value) -> String {
     item["durationMs"].as_u64().map_or_else(|| "-".to_owned(), |ms| format!("{ms}ms"))
 }
 
-fn write_event(out: &mut dyn Write, event: &Value) -> anyhow::Result<()> {
+fn write_event(out: &mut dyn Write, title: &str, event: &Value) -> anyhow::Result<()> {
     let Some(attributes) = event.as_object() else { return Ok(()) };
-    writeln!(out, "Event:")?;
+    writeln!(out, "{title}:")?;
     let mut sheet = Sheet::default();
     for name in attributes.keys().filter(|name| !name.starts_with("data") || *name == "datacontenttype") {
         sheet.line(&format!("  {name}"), cell(event, &format!("/{name}")));

@@ -1,6 +1,6 @@
-//! `dlq list|show|replay|purge`: dead letters. `export` and `import` are in `letters`.
+//! `dlq list|show|replay|purge`: dead letters. `edit` is in `letter_edit`, `export` and `import` are in `letters`.
 
-use super::{Context, describe, get, is_unreachable, letters};
+use super::{Context, describe, get, is_unreachable, letter_edit, letters};
 use crate::args::{Describe, Dlq, Purge, Replay, Selector};
 use crate::confirm::confirm;
 use crate::exit::Usage;
@@ -20,6 +20,7 @@ pub fn run(context: &mut Context, action: &Dlq) -> anyhow::Result<()> {
     match action {
         Dlq::List(args) => get::dead_letters(context, &args.filter, args.limit.limit),
         Dlq::Show { id } => describe::run(context, &Describe::of(Kind::DeadLetter, id)),
+        Dlq::Edit(args) => letter_edit::run(context, args),
         Dlq::Replay(args) => replay(context, args),
         Dlq::Purge(args) => purge(context, args),
         Dlq::Export(args) => letters::export(context, args),
@@ -30,9 +31,13 @@ pub fn run(context: &mut Context, action: &Dlq) -> anyhow::Result<()> {
 fn replay(context: &mut Context, args: &Replay) -> anyhow::Result<()> {
     must_be_there(context, &args.selector.ids)?;
     let request = replay_request(args)?;
-    let job = context.client.post(&Route::new(&["dlq", "replays"]), Some(&request))?.body;
+    run_replay(context, &request, args.wait)
+}
+
+pub fn run_replay(context: &mut Context, request: &Value, waits: bool) -> anyhow::Result<()> {
+    let job = context.client.post(&Route::new(&["dlq", "replays"]), Some(request))?.body;
     let id = text(&job, "/id").unwrap_or_default();
-    finish(context, job, &Route::new(&["dlq", "replays", &id]), args.wait)
+    finish(context, job, &Route::new(&["dlq", "replays", &id]), waits)
 }
 
 /// Prints a new job at this route, or waits for it first. A job that did not succeed is an error.

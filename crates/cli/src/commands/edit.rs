@@ -46,7 +46,7 @@ fn one(args: &Edit) -> Result<Resource, Usage> {
 }
 
 /// The variable may hold arguments too, so a shell splits it.
-fn open_editor(file: &Path) -> anyhow::Result<()> {
+pub fn open_editor(file: &Path) -> anyhow::Result<()> {
     let named = ["KLAMBDA_EDITOR", "EDITOR"].iter().find_map(|name| std::env::var(name).ok());
     let editor = named.filter(|editor| !editor.trim().is_empty()).unwrap_or_else(|| "vi".to_owned());
     let script = format!("{editor} \"$1\"");
@@ -118,7 +118,7 @@ fn changed_meanwhile() -> Problem {
 }
 
 /// The edited text is not lost.
-fn keep(file: NamedTempFile, error: anyhow::Error) -> anyhow::Error {
+pub fn keep(file: NamedTempFile, error: anyhow::Error) -> anyhow::Error {
     match file.keep() {
         Ok((_, path)) => error.context(format!("not saved, your edits are in {}", path.display())),
         Err(lost) => error.context(format!("not saved, and your edits could not be kept: {lost}")),

@@ -19,7 +19,7 @@ use std::path::Path;
 use ureq::http::Method;
 
 /// Attributes of CloudEvents are lower-case, so that no attribute has this name.
-const MEMBER: &str = "deadLetter";
+pub const MEMBER: &str = "deadLetter";
 
 type Members = BTreeMap<String, Box<RawValue>>;
 
@@ -35,6 +35,17 @@ struct Letter {
     failed_at: String,
     last_error: String,
     event: Members,
+    #[serde(flatten)]
+    edit: Option<Edit>,
+}
+
+/// Marks an exported event as edited.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Edit {
+    edits: u64,
+    edited_by: String,
+    edited_at: String,
 }
 
 pub fn export(context: &mut Context, args: &Export) -> anyhow::Result<()> {
@@ -79,11 +90,16 @@ fn is_not_found(error: &anyhow::Error) -> bool {
 }
 
 fn line(letter: Letter) -> anyhow::Result<String> {
-    let Letter { id, subscription, key, reason, attempts, failed_at, last_error, mut event } = letter;
-    let about = json!({
+    let Letter { id, subscription, key, reason, attempts, failed_at, last_error, mut event, edit } = letter;
+    let mut about = json!({
         "id": id, "subscription": subscription, "key": key, "reason": reason, "lastError": last_error,
         "attempts": attempts, "failedAt": failed_at,
     });
+    if let Some(Edit { edits, edited_by, edited_at }) = edit {
+        about["edits"] = edits.into();
+        about["editedBy"] = edited_by.into();
+        about["editedAt"] = edited_at.into();
+    }
     event.insert(MEMBER.to_owned(), to_raw_value(&about)?);
     Ok(serde_json::to_string(&event)?)
 }

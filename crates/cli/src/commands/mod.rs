@@ -19,6 +19,7 @@ mod explain;
 mod function;
 mod get;
 mod lane;
+mod letter_edit;
 mod letters;
 pub mod logs;
 pub mod manifest;

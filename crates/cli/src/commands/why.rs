@@ -39,6 +39,7 @@ fn facts(lane: &Value, now: Millis) -> Sheet {
     sheet.line("Depth", number(lane, "/depth"));
     if lane["head"].is_object() {
         sheet.line("First event", head(lane));
+        sheet.line_opt("Edited", edited(&lane["head"], now));
         sheet.line("Attempts", number(lane, "/head/attempts"));
         sheet.line_opt("Last error", text(lane, "/head/lastError").map(|said| error(&said)));
         sheet.line_opt("Next attempt", text(lane, "/head/nextAttempt").map(|at| relative(&at, now)));
@@ -50,6 +51,13 @@ fn facts(lane: &Value, now: Millis) -> Sheet {
     sheet.line("Buffered", number(lane, "/buffered"));
     sheet.line_opt("Timed-out gaps", gaps(lane));
     sheet
+}
+
+/// Who edited a dead letter, when, and how often.
+pub fn edited(item: &Value, now: Millis) -> Option<String> {
+    let at = text(item, "/editedAt")?;
+    let times = counted(number(item, "/edits"), "edit");
+    Some(format!("{at} ({}) by {}, {times}", relative(&at, now), cell(item, "/editedBy")))
 }
 
 /// A sentence for each state of a lane.
@@ -88,6 +96,7 @@ fn reason(lane: &Value, now: Millis) -> String {
             };
             format!("the first event failed after {attempts} ({}){behind}", error())
         }
+        Some("paused") if is_subscription_paused(lane) => "its subscription is paused".to_owned(),
         Some("paused") => "the lane was paused with `klambda lane pause`".to_owned(),
         other => format!("the state is {}", other.unwrap_or("unknown")),
     }
@@ -129,6 +138,10 @@ fn gaps(lane: &Value) -> Option<String> {
     Some(format!("sequence {}{}", said.join(", "), forgotten.unwrap_or_default()))
 }
 
+fn is_subscription_paused(lane: &Value) -> bool {
+    lane["waitsFor"].as_str().is_some_and(|what| what.contains("subscription is paused"))
+}
+
 fn advice(lane: &Value) -> Vec<(String, &'static str)> {
     let name = format!("{} {}", quoted(&cell(lane, "/subscription")), quoted(&cell(lane, "/key")));
     let flag = namespace_flag(lane);
@@ -144,6 +157,13 @@ fn advice(lane: &Value) -> Vec<(String, &'static str)> {
         ],
         Some("gap") => vec![act("skip", "continue now without the missing sequence")],
         Some("retrying") => vec![act("resume", "retry the first event now")],
+        Some("paused") if is_subscription_paused(lane) => {
+            let name = quoted(&cell(lane, "/subscription"));
+            vec![(
+                format!("klambda subscription resume {name}{flag}"),
+                "continue deliveries of all its lanes",
+            )]
+        }
         Some("paused") => vec![act("resume", "continue deliveries")],
         _ => Vec::new(),
     }
@@ -193,6 +213,14 @@ mod tests {
         let mut out = Vec::new();
         lane(&mut out, &value, now).expect("written");
         String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn a_paused_subscription_is_named_not_its_lane() {
+        let text = told(json!({"subscription": "orders", "key": "k", "state": "paused", "depth": 1,
+            "waitsFor": "manual action: subscription is paused (klambda subscription resume orders)"}));
+        assert!(text.contains("its subscription is paused") && !text.contains("lane pause"), "{text}");
+        assert!(text.contains("  klambda subscription resume orders   continue"), "{text}");
     }
 
     #[test]

@@ -254,6 +254,7 @@ impl Engine {
             Action::Delivered(entry) => {
                 subscription.tally.left(&entry);
                 subscription.tally.unpin(entry.address());
+                subscription.on_disk.edits.forget(id, entry.position, &mut self.store.rows);
                 subscription.tally.delivered += 1;
                 subscription.life.health.succeeded(time);
                 resident.passed(&entry);
@@ -270,6 +271,7 @@ impl Engine {
             Action::Dropped(entry) => {
                 subscription.tally.left(&entry);
                 subscription.tally.unpin(entry.address());
+                subscription.on_disk.edits.forget(id, entry.position, &mut self.store.rows);
                 resident.passed(&entry);
                 resident.take_earlier(entry.position);
                 resident.lane.released();

@@ -6,10 +6,10 @@ use super::report::{Findings, ProblemKind, Report};
 use crate::dead_letters::Selector;
 use crate::engine::{Engine, Failure};
 use crate::rows;
-use crate::subscription::Tally;
+use crate::subscription::{Subscription, Tally};
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::Entry;
-use klambda_store::address::Kept;
+use klambda_store::address::{Kept, LogAddress};
 use klambda_store::record::Record;
 
 /// An event that has not left, according to the ledger.
@@ -51,6 +51,7 @@ pub(super) fn compare(
         let account = ledger.subscriptions.remove(id).unwrap_or_default();
         held.prove_counters(*id, &subscription.tally, &account, findings);
         prove_copies(engine, *id, findings)?;
+        prove_edits(engine, subscription, &held, &ledger, findings)?;
         if subscription.on_disk.lists_ages {
             prove_ages(engine, *id, findings)?;
         }
@@ -93,6 +94,10 @@ impl Held {
             dead: positions(engine, rows::DEAD, id)?,
             holders: positions(engine, rows::HELD, id)?,
         })
+    }
+
+    fn has(&self, position: Position) -> bool {
+        [&self.waiting, &self.dead, &self.holders].iter().any(|list| list.binary_search(&position).is_ok())
     }
 
     fn prove_counters(&self, id: SubscriptionId, tally: &Tally, account: &Account, findings: &mut Findings) {
@@ -140,6 +145,44 @@ fn prove_copies(engine: &Engine, id: SubscriptionId, findings: &mut Findings) ->
         }
     }
     Ok(())
+}
+
+/// A dead letter must send its last edit, also while it is replayed. No edit outlives its event.
+fn prove_edits(
+    engine: &Engine,
+    subscription: &Subscription,
+    held: &Held,
+    ledger: &Ledger,
+    findings: &mut Findings,
+) -> Result<(), Failure> {
+    let id = subscription.id;
+    for (position, edit) in subscription.on_disk.edits.iter() {
+        if !held.has(position) {
+            let text = format!("event {position} has left, but its edit has not");
+            findings.add(ProblemKind::State, Some(id), text);
+        }
+        if !is_edit_of(engine, edit.at, position)? {
+            let text = format!("the edit of dead letter {position} is not in the log");
+            findings.add(ProblemKind::Lost, Some(id), text);
+        }
+    }
+    for ((_, position), says) in ledger.edits.iter().filter(|((of, at), _)| *of == id && held.has(*at)) {
+        let is = subscription.on_disk.edits.get(*position).map(|edit| edit.number);
+        if is != Some(*says) {
+            let text = format!("dead letter {position} has edit {is:?}, but the log says {says}");
+            findings.add(ProblemKind::State, Some(id), text);
+        }
+    }
+    Ok(())
+}
+
+fn is_edit_of(engine: &Engine, at: LogAddress, event: Position) -> Result<bool, Failure> {
+    match engine.store.log.read(at).map_err(Failure::from) {
+        Err(failure) if failure.is_damage() => Ok(false),
+        record => {
+            Ok(matches!(Record::decode(&record?)?, Record::Edited { position, .. } if position == event))
+        }
+    }
 }
 
 /// When the oldest event is dropped, a lane on disk that is not listed by age would be skipped.
@@ -272,7 +315,6 @@ mod tests {
     use crate::engine::Config;
     use klambda_core::subscription::Document;
     use klambda_core::time::Millis;
-    use klambda_store::address::LogAddress;
     use klambda_store::faulty_disk::MemoryDisk;
     use klambda_store::log::Options;
     use klambda_store::record::{Route, To};

@@ -31,6 +31,8 @@ pub(super) struct Ledger {
     suspects: HashMap<(SubscriptionId, Position), bool>,
     /// The current version of each document by row; `None` if the document was deleted.
     pub documents: HashMap<Vec<u8>, Option<u64>>,
+    /// The number of the last edit of each dead letter, whether it still exists or not.
+    pub edits: HashMap<(SubscriptionId, Position), u64>,
     counts: Counts,
     hasher: foldhash::fast::FixedState,
 }
@@ -56,6 +58,7 @@ impl Ledger {
             removed: HashSet::new(),
             suspects: HashMap::new(),
             documents: HashMap::new(),
+            edits: HashMap::new(),
             counts: Counts::default(),
             hasher: foldhash::fast::FixedState::default(),
         }
@@ -87,6 +90,9 @@ impl Ledger {
             }
             Record::DeadLetterGone { subscription, position, .. } => self.gone(*subscription, *position),
             Record::Moved { from, position, route, .. } => self.moved(*from, *position, route),
+            Record::Edited { subscription, position, number, .. } => {
+                self.edits.insert((*subscription, *position), *number);
+            }
             Record::Replay { .. } | Record::Kept { .. } | Record::Documents { .. } => {}
         }
     }
@@ -292,6 +298,9 @@ impl Ledger {
         if self.subscriptions.contains_key(&from) {
             self.gone(from, position);
             self.counts.purged -= 1;
+        }
+        if let Some(number) = self.edits.remove(&(from, position)) {
+            self.edits.insert((route.subscription, position), number);
         }
         let lane = match &route.to {
             To::Lane { key, .. } => self.hasher.hash_one(*key),

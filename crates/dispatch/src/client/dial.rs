@@ -1,6 +1,7 @@
 //! Opens connections: resolves names, tries addresses, and classifies failures.
 
 use klambda_core::address::path_of;
+use klambda_core::os_error::in_words;
 use klambda_core::outcome::CallOutcome;
 use klambda_outbound::{Error, Reach};
 use std::io;
@@ -28,7 +29,7 @@ pub async fn dial(reach: &Reach, host: &str, port: u16, within: Duration) -> Res
     for address in addresses {
         match timeout(share, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return ready(stream).map_err(|error| unreachable(&error)),
-            Ok(Err(error)) if is_ours(&error) => return Err(CallOutcome::Unusable(error.to_string())),
+            Ok(Err(error)) if is_ours(&error) => return Err(CallOutcome::Unusable(in_words(&error))),
             Ok(Err(error)) => last = unreachable(&error),
             Err(_) => last = no_time(),
         }
@@ -46,8 +47,8 @@ pub async fn dial_local(name: &str, within: Duration) -> Result<UnixStream, Call
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
                 sleep(AGAIN).await;
             }
-            Err(error) if is_ours(&error) => return Err(CallOutcome::Unusable(error.to_string())),
-            Err(error) => return Err(CallOutcome::Refused(format!("@{name}: {error}"))),
+            Err(error) if is_ours(&error) => return Err(CallOutcome::Unusable(in_words(&error))),
+            Err(error) => return Err(CallOutcome::Refused(format!("@{name}: {}", in_words(&error)))),
         }
     }
 }

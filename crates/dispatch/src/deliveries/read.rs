@@ -12,6 +12,7 @@ use klambda_core::webhook::EventId;
 use klambda_store::address::LogAddress;
 use klambda_store::log::{self, LogReader};
 use klambda_store::record::{Record, Step};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Entries that one page looks at, whatever it returns.
@@ -56,7 +57,7 @@ pub struct DeliveryItem {
 }
 
 /// An attempt as lists show it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Delivery {
     pub time: Time,

@@ -5,13 +5,14 @@ use crate::engine::{Engine, Failure};
 use crate::views::Time;
 use klambda_core::ids::SubscriptionId;
 use klambda_core::lane::State;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The latest calls within this time, and at most this many.
 const WINDOW_MS: u64 = 24 * 3_600_000;
 const CALLS_MAX: usize = 1024;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Statistics {
     /// The calls that the other members describe.

@@ -51,7 +51,7 @@ impl Engine {
 
     pub(super) fn has_room_for_lane(&mut self, id: SubscriptionId, slot: Slot) -> bool {
         let head = self.lanes.get(slot).and_then(|resident| resident.lane.head());
-        let bytes = head.map_or(0, |(_, entry)| entry.bytes);
+        let bytes = head.map_or(0, |(_, entry)| self.bytes_to_send(id, entry));
         self.has_room(id, bytes)
     }
 }

@@ -159,8 +159,9 @@ impl Engine {
         resident.lane.started(now);
         resident.before.current_at = entry.address();
         self.touch(slot);
-        let ticket = self.open_call(id, Who::Lane(slot), entry.bytes);
-        match self.delivery(ticket, id, at, Some(place), attempt) {
+        let bytes = self.bytes_to_send(id, &entry);
+        let ticket = self.open_call(id, Who::Lane(slot), bytes);
+        match self.delivery(ticket, id, (entry.position, at), Some(place), attempt) {
             Ok(delivery) => self.deliver(Some(slot), delivery),
             Err(failure) => self.unreadable(ticket, failure)?,
         }
@@ -194,9 +195,9 @@ impl Engine {
         single.in_flight = true;
         single.retry_at = None;
         let (entry, attempt) = (single.entry, single.attempts + 1);
-        let at = entry.address();
-        let ticket = self.open_call(id, Who::Alone(position), entry.bytes);
-        match self.delivery(ticket, id, at, None, attempt) {
+        let bytes = self.bytes_to_send(id, &entry);
+        let ticket = self.open_call(id, Who::Alone(position), bytes);
+        match self.delivery(ticket, id, (position, entry.address()), None, attempt) {
             Ok(delivery) => self.deliver(None, delivery),
             Err(failure) => self.unreadable(ticket, failure)?,
         }
@@ -209,7 +210,8 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(None) };
         let unordered = &subscription.unordered;
         if let Some(position) = unordered.ready.front() {
-            let bytes = unordered.under_way.get(position).map_or(0, |single| single.entry.bytes);
+            let entry = unordered.under_way.get(position).map(|single| single.entry);
+            let bytes = entry.map_or(0, |entry| self.bytes_to_send(id, &entry));
             if !self.has_room(id, bytes) {
                 return Ok(None);
             }
@@ -250,13 +252,13 @@ impl Engine {
         &self,
         ticket: Ticket,
         id: SubscriptionId,
-        at: LogAddress,
+        (position, at): (Position, LogAddress),
         place: Option<Place>,
         attempt: u32,
     ) -> Result<Delivery, Failure> {
-        let record = self.read_event(at)?;
-        let (start, _) = crate::apply::event_of(&record)?;
         let subscription = self.subscriptions.get(id).ok_or(Malformed("subscription"))?;
+        let record = self.read_to_send(subscription, position, at)?;
+        let (start, _) = crate::apply::event_of(&record)?;
         let event = start..record.len();
         let (document, time) = (subscription.document.clone(), self.now);
         Ok(Delivery { ticket, document, record, event, place, attempt, time })

@@ -1,5 +1,6 @@
 //! Failures that stop the engine, and damage that does not.
 
+use klambda_core::os_error::in_words;
 use klambda_core::wire::Malformed;
 use klambda_store::{log, manifest, table};
 use std::io;
@@ -17,7 +18,7 @@ pub enum Failure {
     Malformed(#[from] Malformed),
     #[error("{0}")]
     State(String),
-    #[error("data folder: {0}")]
+    #[error("data folder: {}", in_words(.0))]
     Io(#[from] io::Error),
 }
 

@@ -2,7 +2,7 @@
 
 use crate::engine::{Engine, Failure, if_readable};
 use crate::rows;
-use crate::subscription::{Phase, Reading};
+use crate::subscription::{Phase, Reading, Subscription};
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::key::{self, Key};
@@ -147,7 +147,8 @@ impl Engine {
 
     /// The lowest address of any pending event or dead letter.
     pub(super) fn first_pin(&self) -> LogAddress {
-        let pins = self.subscriptions.values().filter_map(|s| s.tally.first_pin());
+        let pins = self.subscriptions.values();
+        let pins = pins.flat_map(|s| s.tally.first_pin().into_iter().chain(s.on_disk.edits.first()));
         pins.min().unwrap_or(LogAddress(u64::MAX))
     }
 
@@ -159,7 +160,9 @@ impl Engine {
     }
 
     pub(super) fn has_pins(&self, segment: &Segment) -> bool {
-        self.subscriptions.values().any(|s| s.tally.pins_between(segment.base, segment.end()))
+        let (from, to) = (segment.base, segment.end());
+        let pins = |s: &Subscription| s.tally.pins_between(from, to) || s.on_disk.edits.any_between(from, to);
+        self.subscriptions.values().any(pins)
     }
 
     pub(super) fn drop_segment(&mut self, end: LogAddress) -> Result<(), Failure> {
@@ -205,6 +208,7 @@ impl Engine {
             Record::Kept { namespace, from, time, routes, event, position, emitted } => {
                 (namespace, from, time, routes, event, position, emitted)
             }
+            edited @ Record::Edited { position, .. } => return self.keep_edit(at, position, edited),
             _ => return Ok(()),
         };
         let needed = self.routes_of_waiting(from, position, routes, body)?;
@@ -213,6 +217,17 @@ impl Engine {
         }
         let kept = Record::Kept { namespace, from, time, position, routes: needed, event, emitted };
         self.maintenance.retention.copied = self.commit(&kept)?;
+        Ok(())
+    }
+
+    /// Writes an edit again if its dead letter still needs it. The dead letter may have moved to another subscription.
+    fn keep_edit(&mut self, at: LogAddress, position: Position, edited: Record<'_>) -> Result<(), Failure> {
+        let holds = |s: &&Subscription| s.on_disk.edits.get(position).is_some_and(|edit| edit.at == at);
+        let Some(holder) = self.subscriptions.values().find(holds).map(|s| s.id) else { return Ok(()) };
+        if let Record::Edited { time, position, number, by, event, .. } = edited {
+            let again = Record::Edited { time, subscription: holder, position, number, by, event };
+            self.maintenance.retention.copied = self.commit(&again)?;
+        }
         Ok(())
     }
 

@@ -47,6 +47,7 @@ impl Engine {
                 let (entry, is_retried) = (single.entry, single.attempts_total > 0);
                 subscription.tally.left(&entry);
                 subscription.tally.unpin(entry.address());
+                subscription.on_disk.edits.forget(id, position, &mut self.store.rows);
                 subscription.tally.delivered += 1;
                 subscription.life.health.succeeded(time);
                 self.forget_single(id, position);
@@ -120,6 +121,7 @@ impl Engine {
         };
         subscription.tally.left(&entry);
         subscription.tally.unpin(entry.address());
+        subscription.on_disk.edits.forget(id, position, &mut self.store.rows);
         self.forget_single(id, position);
         self.replays.dropped(id, position);
         if !stays_in_feed {

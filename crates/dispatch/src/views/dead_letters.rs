@@ -1,7 +1,9 @@
 //! Views of dead letters, single and as a list.
 
 use super::{Time, event_json};
+use crate::apply::event_of;
 use crate::dead_letters::{self, Selector};
+use crate::edits;
 use crate::engine::{Engine, Failure};
 use crate::rows;
 use crate::subscription::Subscription;
@@ -24,6 +26,12 @@ pub struct DeadLetter {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<super::CloudEvent>")]
     pub event: Option<Box<RawValue>>,
+    /// The event as it was accepted. Set only in the view of a single dead letter that was edited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<super::CloudEvent>")]
+    pub original: Option<Box<RawValue>>,
+    #[serde(flatten)]
+    pub edit: Option<Edit>,
     pub event_id: String,
     pub source: String,
     #[serde(rename = "type")]
@@ -47,6 +55,22 @@ impl DeadLetter {
     /// The id, unique across namespaces.
     pub fn full_id(&self) -> String {
         namespace::full_name(&self.namespace, &self.id).into_owned()
+    }
+}
+
+/// What is known about the last edit of a dead letter.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Edit {
+    /// How often it was edited.
+    pub edits: u64,
+    pub edited_by: String,
+    pub edited_at: Time,
+}
+
+impl From<&edits::Edit> for Edit {
+    fn from(edit: &edits::Edit) -> Edit {
+        Edit { edits: edit.number, edited_by: edit.by.to_string(), edited_at: Time(edit.time) }
     }
 }
 
@@ -101,10 +125,13 @@ impl Engine {
         position: Position,
     ) -> Result<Option<DeadLetter>, Failure> {
         let Some(letter) = self.find_dead_letter(id, position)? else { return Ok(None) };
-        let record = self.read_event(letter.entry.address())?;
-        let (_, event) = crate::apply::event_of(&record)?;
+        let shown = |record: &[u8]| Ok::<_, Failure>(event_json(event_of(record)?.1)?);
+        let event = Some(shown(&self.read_event(letter.entry.address())?)?);
         let mut view = self.letter_view(letter);
-        view.event = Some(event_json(event)?);
+        (view.event, view.original) = match self.edit(id, position) {
+            Some(edit) => (Some(shown(&self.store.log.read(edit.at)?)?), event),
+            None => (event, None),
+        };
         Ok(Some(view))
     }
 
@@ -168,6 +195,7 @@ impl Engine {
     }
 
     pub(super) fn letter_view(&self, letter: dead_letters::DeadLetter) -> DeadLetter {
+        let edit = self.edit(letter.subscription, letter.entry.position).map(Edit::from);
         let (namespace, name) = namespace::split(self.name_of(letter.subscription));
         let lane_sequence = letter.lane_sequence();
         DeadLetter {
@@ -176,6 +204,8 @@ impl Engine {
             subscription: name.to_owned(),
             key: letter.key,
             event: None,
+            original: None,
+            edit,
             event_id: letter.event_id,
             source: letter.source,
             kind: letter.kind,

@@ -1,8 +1,8 @@
 //! View of one lane: its state, since when, and what it waits for.
 
-use super::Time;
 use super::timeline::{Step, Walk};
-use crate::dead_letters::Attempts;
+use super::{Edit, Time};
+use crate::dead_letters::{Attempts, DeadLetter};
 use crate::engine::{Engine, Failure};
 use crate::lanes::Resident;
 use crate::rows;
@@ -66,6 +66,9 @@ pub struct Head {
     pub attempts_total: u32,
     pub last_error: Option<String>,
     pub next_attempt: Option<Time>,
+    /// Set if the head was edited as a dead letter.
+    #[serde(flatten)]
+    pub edit: Option<Edit>,
     #[serde(skip)]
     at: LogAddress,
 }
@@ -106,9 +109,20 @@ impl Engine {
         lane.gaps = Some(gaps.ranges().iter().map(given_up).collect());
         lane.gaps_forgotten_up_to = gaps.forgotten().map(|sequence| sequence.0);
         let mut walk = Walk::new(id, key, resident.last_step, resident.lane.entries(), gaps.ranges());
+        if let Some(letter) = self.parking_letter(resident)? {
+            walk = walk.with_head(letter.last_step);
+        }
         walk.follow(|at| self.store.log.cached(at));
         lane.walk = Some(walk);
         Ok(Some(lane))
+    }
+
+    /// The dead letter that parks the lane.
+    fn parking_letter(&self, resident: &Resident) -> Result<Option<DeadLetter>, Failure> {
+        match resident.lane.first_waiting().filter(|_| resident.lane.hold() == Some(Hold::Failed)) {
+            Some(entry) => self.dead_letter(rows::HELD, resident.subscription, entry.position),
+            None => Ok(None),
+        }
     }
 
     pub(super) fn lane_view(&self, name: &str, resident: &Resident) -> Result<Lane, Failure> {
@@ -153,6 +167,7 @@ impl Engine {
     fn head_view(&self, resident: &Resident, entry: &Entry) -> Result<Head, Failure> {
         let lane = &resident.lane;
         let Attempts { fresh, total } = self.head_attempts(resident, entry)?;
+        let edit = self.edit(resident.subscription, entry.position);
         let mut head = Head {
             id: None,
             source: None,
@@ -164,7 +179,11 @@ impl Engine {
                 .then(|| resident.failure.error.clone()),
             // If the time has passed, the lane waits for something else, such as a breaker.
             next_attempt: lane.retry_at().filter(|at| *at > self.now).map(Time),
-            at: self.located(entry.address())?,
+            edit: edit.map(Edit::from),
+            at: match edit {
+                Some(edit) => edit.at,
+                None => self.located(entry.address())?,
+            },
         };
         if let Some(record) = self.store.log.cached(head.at) {
             head.read(&record);

@@ -15,6 +15,8 @@ use serde::Serialize;
 use std::collections::HashMap;
 
 pub const STEPS_MAX: usize = 100;
+/// How many steps lead up to the failure of an event that parks its lane. They are shown even if many steps follow.
+const STEPS_TO_HEAD_MAX: usize = 20;
 /// How many steps of a lane are searched for those of one event.
 const SEARCHED_MAX: usize = 1000;
 
@@ -47,6 +49,13 @@ pub struct Attempt {
     pub answer: Option<String>,
 }
 
+impl Step {
+    fn not_shown(at: Time) -> Step {
+        let detail = Some("steps in between".to_owned());
+        Step { at, step: "not shown", position: None, id: None, attempt: None, detail }
+    }
+}
+
 /// The chain that a walk follows.
 #[derive(Debug)]
 pub enum Lane {
@@ -63,7 +72,11 @@ pub struct Walk {
     /// Only the attempts of this event are kept.
     only: Option<Position>,
     next: LogAddress,
+    /// The record that was read last.
+    read: LogAddress,
     reads_left: usize,
+    /// The steps up to the failure of the event that parks the lane.
+    to_head: Option<Box<Walk>>,
     /// Newest first.
     steps: Vec<Step>,
     /// Arrivals whose positions are still unknown: the index of the step, and the address of its event.
@@ -86,7 +99,9 @@ impl Walk {
             lane: Lane::Key(key.to_owned()),
             only: None,
             next: last_step,
+            read: LogAddress(u64::MAX),
             reads_left: STEPS_MAX,
+            to_head: None,
             steps: Vec::new(),
             unplaced: Vec::new(),
             waiting: waiting.map(|entry| (entry.address(), entry.position)).collect(),
@@ -101,12 +116,23 @@ impl Walk {
             lane,
             only: Some(only),
             next: last_step,
+            read: LogAddress(u64::MAX),
             reads_left: SEARCHED_MAX,
+            to_head: None,
             steps: Vec::new(),
             unplaced: Vec::new(),
             waiting: HashMap::new(),
             gaps: Vec::new(),
         }
+    }
+
+    /// Includes the steps up to this one, with which the head parked the lane.
+    pub fn with_head(self, parked: LogAddress) -> Walk {
+        let Lane::Key(key) = &self.lane else { return self };
+        let mut walk = Walk::new(self.subscription, key, parked, std::iter::empty(), &[]);
+        walk.waiting = self.waiting.clone();
+        walk.reads_left = STEPS_TO_HEAD_MAX;
+        Walk { to_head: Some(Box::new(walk)), ..self }
     }
 
     /// Continues as long as `read` returns records.
@@ -117,6 +143,7 @@ impl Walk {
             && let Some(body) = read(self.next)
         {
             self.reads_left -= 1;
+            self.read = self.next;
             if self.take(&body).is_none() {
                 self.next = LogAddress(0);
             }
@@ -126,11 +153,17 @@ impl Walk {
     /// Reads the rest; returns the steps oldest first. The timeline begins where retention has deleted the log.
     pub fn finish(mut self, reader: &LogReader) -> Vec<Step> {
         self.follow(|at| reader.read(at).ok());
+        let (read, next) = (self.read, self.next);
+        let to_head = self.to_head.take().filter(|walk| walk.next < read);
+        let is_cut = to_head.as_ref().is_some_and(|walk| walk.next != next);
+        let mut steps = to_head.map(|walk| walk.finish(reader)).unwrap_or_default();
         self.place(reader);
         self.name_delivered();
         self.steps.reverse();
         self.add_gaps();
-        self.steps
+        let cut = self.steps.first().filter(|_| is_cut).map(|step| Step::not_shown(step.at));
+        steps.extend(cut.into_iter().chain(self.steps));
+        steps
     }
 
     /// Reads the rest of the attempts; newest first.

@@ -1,6 +1,7 @@
 //! The tokens of the token file, one per line. Each of them is an admin. The file may change while the server runs: it is
 //! read again within a second of a change, or immediately on request.
 
+use klambda_core::os_error::in_words;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::RwLock;
@@ -32,7 +33,7 @@ pub(super) struct Stamp {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("could not read the token file {path}: {source}")]
+    #[error("could not read the token file {path}: {}", in_words(source))]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("the token file {path} contains no token: write one token per line")]
     Empty { path: PathBuf },

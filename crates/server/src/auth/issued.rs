@@ -3,6 +3,7 @@
 //! Steps of the engine change them one after the other, and memory changes in the same step as the document. So the two
 //! always agree. The lock is held only for a lookup or an insertion.
 
+use super::Unknown;
 use klambda_access::{Hash, Identity, Namespaces, Token, Unreadable};
 use klambda_core::namespace::full_name;
 use klambda_core::time::Millis;
@@ -86,18 +87,18 @@ impl Issued {
     }
 
     /// The owner of this token, if it is valid now.
-    pub fn who(&self, given: &[u8]) -> Option<Arc<Identity>> {
+    pub fn who(&self, given: &[u8]) -> Result<Arc<Identity>, Unknown> {
         let hash = Hash::of(given);
         let table = self.read();
-        let entry = table.by_hash.get(&hash)?;
+        let entry = table.by_hash.get(&hash).ok_or(Unknown::WrongToken)?;
         let now = self.clock.now();
         if entry.token.is_expired(now) {
-            return None;
+            return Err(Unknown::ExpiredToken);
         }
         if now.0.saturating_sub(entry.used.load(Ordering::Relaxed)) >= USE_MS {
             entry.used.store(now.0, Ordering::Relaxed);
         }
-        Some(Arc::clone(&entry.identity))
+        Ok(Arc::clone(&entry.identity))
     }
 
     pub fn get(&self, name: &str) -> Option<Token> {

@@ -4,6 +4,7 @@ use super::settings::{SETTINGS, Setting};
 use super::{Config, Jwt};
 use crate::guard::Guard;
 use http::Uri;
+use klambda_core::os_error::in_words;
 use serde_json::Value;
 use std::fmt::{self, Write};
 use std::io;
@@ -26,7 +27,7 @@ pub struct Overrides {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("could not read the configuration {}: {source}", path.display())]
+    #[error("could not read the configuration {}: {}", path.display(), in_words(source))]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("the configuration {} is not valid YAML: {message}", path.display())]
     NoYaml { path: PathBuf, message: String },

@@ -1,6 +1,7 @@
 //! Dead letters and replays.
 
-use super::operation::{Operation, delete, get, post};
+use super::events::NewEvent;
+use super::operation::{Operation, delete, get, post, put};
 use super::schemas::by_hand;
 use crate::dead_letters::Purged;
 use klambda_core::outcome::Reason;
@@ -86,6 +87,18 @@ pub fn operations() -> Vec<Operation> {
         get("/api/v1/dlq/{id}", "getDeadLetter", "Returns a dead letter with its event.")
             .example("id", "orders.1")
             .gives::<DeadLetter>(200, "The dead letter."),
+        put(
+            "/api/v1/dlq/{id}/event",
+            "editDeadLetter",
+            "Changes what the next delivery of a dead letter sends.",
+        )
+        .example("id", "orders.1")
+        .header("If-Match", text(), "The ETag of the dead letter: 412 if it was edited meanwhile.")
+        .takes::<NewEvent>(
+            json!({ "specversion": "1.0", "id": "e1", "source": "/shop", "type": "order.placed" }),
+        )
+        .gives::<DeadLetter>(200, "The dead letter.")
+        .problems(&["invalid-event", "invalid-body", "conflict", "outdated", "limit-reached"]),
         delete("/api/v1/dlq/{id}", "deleteDeadLetter", "Deletes a dead letter.")
             .example("id", "orders.1")
             .gives::<DeadLetter>(200, "The deleted dead letter.")

@@ -4,7 +4,8 @@ use super::operation::{JSON, Operation, STREAM, Shape, delete, get, post, put};
 use super::schemas::{DryRun, NewEndpoint, at, by_hand, document, either};
 use crate::webhooks::acknowledge::Acknowledged;
 use crate::webhooks::trial::Trial;
-use klambda_dispatch::views::{CloudEvent, Endpoint, EndpointSpec, Page};
+use klambda_dispatch::deliveries::Delivery;
+use klambda_dispatch::views::{CloudEvent, Endpoint, EndpointSpec, Page, Replay};
 use serde_json::{Value, json};
 
 by_hand! {
@@ -39,6 +40,58 @@ by_hand! {
     });
 }
 
+by_hand! {
+    Enable "EnableWebhookEndpoint" |generator| json!({
+        "type": "object",
+        "properties": {
+            "from": { "type": "string", "format": "date-time", "description": "Only for `enable`: skip older events." },
+        },
+        "additionalProperties": false,
+    });
+    Resend "WebhookResend" |generator| json!({
+        "type": "object",
+        "required": ["eventId"],
+        "properties": { "eventId": { "type": "string" } },
+        "additionalProperties": false,
+    });
+    Resent "WebhookResent" |generator| json!({
+        "type": "object",
+        "required": ["endpoint", "eventId"],
+        "properties": {
+            "endpoint": { "type": "string" },
+            "eventId": { "type": "string" },
+            "replay": { "type": "string", "description": "The replay, if the event is a dead letter." },
+            "succeeded": { "type": "boolean" },
+            "durationMs": { "type": "integer" },
+            "status": { "type": ["integer", "null"] },
+            "body": { "type": "string" },
+            "error": { "type": "string" },
+        },
+    });
+    Recover "WebhookRecover" |generator| json!({
+        "type": "object",
+        "required": ["since"],
+        "properties": {
+            "since": { "type": "string", "format": "date-time" },
+            "until": { "type": "string", "format": "date-time" },
+            "workflowId": { "type": "string" },
+            "dryRun": { "type": "boolean", "description": "Count and change nothing." },
+        },
+        "additionalProperties": false,
+    });
+    Link "WebhookLink" |generator| json!({
+        "type": "object",
+        "required": ["endpoint", "role", "expiresAt", "token", "url"],
+        "properties": {
+            "endpoint": { "type": "string" },
+            "role": { "type": "string" },
+            "expiresAt": { "type": "string", "format": "date-time" },
+            "token": { "type": "string", "description": "Shown only now." },
+            "url": { "type": "string", "description": "The deliveries of the endpoint." },
+        },
+    });
+}
+
 fn with_keys(mut endpoint: Value) -> Value {
     let members = [
         ("secret", "The signing secret, shown only now."),
@@ -54,6 +107,8 @@ fn with_keys(mut endpoint: Value) -> Value {
 pub fn operations() -> Vec<Operation> {
     const ALL: &str = "/api/v1/webhooks/endpoints";
     const ONE: &str = "/api/v1/webhooks/endpoints/{name}";
+    const RECOVER: &str = "/api/v1/webhooks/endpoints/{name}/recover";
+    const RECOVERY: &str = "/api/v1/webhooks/endpoints/{name}/recover/{id}";
     let (flat, manifest) = examples();
     let named = |operation: Operation| operation.example("name", "partner");
     let changed = ["invalid-endpoint", "conflict", "lanes-parked", "immutable", "limit-reached"];
@@ -114,8 +169,43 @@ pub fn operations() -> Vec<Operation> {
             "Enables, disables, pauses or resumes.",
         ))
         .words("action", &["enable", "disable", "pause", "resume"])
+        .body(false, vec![(JSON, Shape::of::<Enable>())], None)
         .gives::<Endpoint>(200, "The endpoint.")
-        .problems(&["conflict"]),
+        .problems(&["conflict", "invalid-body"]),
+        named(deliveries()),
+        named(post(
+            "/api/v1/webhooks/endpoints/{name}/resend",
+            "resendWebhookEvent",
+            "Sends one event to the endpoint again.",
+        ))
+        .takes::<Resend>(json!({ "eventId": "00000000-0000-5000-8000-000000000000" }))
+        .gives::<Resent>(200, "What the endpoint answered.")
+        .gives::<Resent>(202, "The event is a dead letter, and is replayed in its place.")
+        .problems(&["invalid-body", "conflict", "gone", "limit-reached"]),
+        named(post(
+            RECOVER,
+            "recoverWebhookEvents",
+            "Sends again what the endpoint did not get since a time.",
+        ))
+        .takes::<Recover>(json!({ "since": "2026-01-01T00:00:00Z", "dryRun": true }))
+        .gives::<Replay>(202, "The recovery has begun.")
+        .gives::<Replay>(200, "A dry run: what a recovery would do.")
+        .problems(&["invalid-body", "conflict", "limit-reached"]),
+        named(get(RECOVERY, "getWebhookRecovery", "Returns a recovery."))
+            .example("id", "r1")
+            .gives::<Replay>(200, "The recovery."),
+        named(delete(RECOVERY, "stopWebhookRecovery", "Stops a recovery."))
+            .example("id", "r1")
+            .gives::<Replay>(200, "The recovery.")
+            .problems(&["conflict"]),
+        named(post(
+            "/api/v1/webhooks/endpoints/{name}/link",
+            "createWebhookLink",
+            "Creates a token for the people behind the endpoint.",
+        ))
+        .query("expires", json!({ "type": "string" }), "How long the token is valid: `1h`, at most `24h`.")
+        .gives::<Link>(201, "The token. It is shown only now.")
+        .problems(&["conflict", "limit-reached"]),
         feed(),
         post("/api/v1/webhooks/ack", "acknowledgeWebhookEvents", "The receiver has every event up to one.")
             .query(
@@ -127,6 +217,24 @@ pub fn operations() -> Vec<Operation> {
             .gives::<Acknowledged>(200, "How many events were pending.")
             .problems(&["invalid-body", "conflict", "gone"]),
     ]
+}
+
+fn deliveries() -> Operation {
+    let text = || json!({ "type": "string" });
+    let answers = vec![(JSON, Shape::of::<Page<Delivery>>()), (STREAM, Shape::Is(text()))];
+    get(
+        "/api/v1/webhooks/endpoints/{name}/deliveries",
+        "listWebhookDeliveries",
+        "Lists the attempts to call the endpoint, the newest first.",
+    )
+    .paged()
+    .query("workflowId", text(), "Only of this workflow.")
+    .query("status", json!({ "type": "string", "enum": ["ok", "failed"] }), "Only these.")
+    .query("since", json!({ "type": "string", "format": "date-time" }), "Only at this time or later.")
+    .query("eventId", text(), "Only of this event.")
+    .header("Last-Event-ID", text(), "Where a stream continues.")
+    .answer(Some(200), "A page, or a stream of new attempts if `Accept` asks for it.", answers)
+    .problems(&["gone", "limit-reached"])
 }
 
 fn feed() -> Operation {

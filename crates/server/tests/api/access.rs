@@ -100,6 +100,7 @@ pub const MATRIX: &[(&str, Where, &[&str])] = &[
     ("DELETE /api/v1/dlq/replays/{id}", There, OPERATE),
     ("GET /api/v1/dlq/{id}", There, READ),
     ("DELETE /api/v1/dlq/{id}", There, OPERATE),
+    ("PUT /api/v1/dlq/{id}/event", There, OPERATE),
     ("GET /api/v1/lambda/functions", There, READ),
     ("POST /api/v1/lambda/functions", There, CHANGE),
     ("GET /api/v1/lambda/functions/{name}", There, READ),

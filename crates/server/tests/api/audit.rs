@@ -105,3 +105,52 @@ async fn what_changes_nothing_and_what_another_namespace_of_the_name_did_is_not_
     assert_eq!(ask("PUT", "/api/v1/namespaces/shop", &json!({})).await, 201);
     assert_eq!(entries(&world, ADMIN, "/api/v1/namespaces/shop/audit").await, Vec::<Value>::new());
 }
+
+#[tokio::test]
+async fn actions_on_lanes_are_noted_and_dry_runs_change_nothing() {
+    let world = bare().await;
+    let token = issue(&world, json!({"name": "op", "role": "operator", "namespaces": ["default"]})).await;
+    let operator = format!("Bearer {token}");
+    let ask = async |bearer: &str, method: &str, path: &str, body: &Value| {
+        let headers = [("authorization", bearer), ("content-type", "application/json")];
+        world.ask(method, path, &headers, &body.to_string()).await
+    };
+    world.target.answers(|_| 422);
+    let spec = json!({"orderingPolicy": {"sequence": {"attribute": "sequence"}}});
+    ask(ADMIN, "PUT", "/api/v1/subscriptions/orders", &world.document("orders", spec)).await;
+    for sequence in ["1", "2", "3"] {
+        let event = json!({"specversion": "1.0", "id": sequence, "source": "/s", "type": "t", "partitionkey": "k",
+                           "sequence": sequence});
+        let headers = [("authorization", ADMIN), ("content-type", "application/cloudevents+json")];
+        assert_eq!(world.ask("POST", "/api/v1/events", &headers, &event.to_string()).await.status, 202);
+    }
+    let lane = "/api/v1/lanes/orders/k";
+    let look = async |path: &str| ask(&operator, "GET", path, &json!({})).await.json();
+    while look(lane).await["state"] != "parked" {}
+
+    let before = (look(lane).await, look("/api/v1/dlq").await);
+    let dry = json!({"selector": {"all": true}, "dryRun": true});
+    let dry = ask(&operator, "POST", "/api/v1/dlq/replays", &dry).await;
+    assert_eq!((dry.status, &dry.json()["selected"]), (200, &json!(1)), "{dry:?}");
+    assert_eq!((look(lane).await, look("/api/v1/dlq").await), before);
+    assert_eq!(look("/api/v1/dlq/replays").await["items"], json!([]));
+
+    let acts = [
+        ("pause", json!({})),
+        ("resume", json!({})),
+        ("skip", json!({})),
+        ("reset", json!({"expected": 9})),
+        ("purge", json!({})),
+    ];
+    for (action, body) in &acts {
+        let done = ask(&operator, "POST", &format!("{lane}/{action}"), body).await;
+        assert_eq!(done.status, 200, "{action}: {done:?}");
+        // A resumed lane fails again, and its next event parks it.
+        while !["parked", "paused", "open"].contains(&look(lane).await["state"].as_str().unwrap()) {}
+    }
+    let noted = entries(&world, ADMIN, "/api/v1/audit").await;
+    let lines: Vec<String> = noted.iter().take(acts.len()).rev().map(told).collect();
+    let expected: Vec<String> =
+        acts.iter().map(|(action, _)| format!("token/op {action} lane default orders/k 127.0.0.1")).collect();
+    assert_eq!(lines, expected);
+}

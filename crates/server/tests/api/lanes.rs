@@ -158,3 +158,29 @@ async fn lanes_are_listed_by_key_and_by_depth() {
     assert_eq!(sorted["items"][0]["key"], "k5");
     assert_eq!(world.get("/api/v1/lanes/a/k5").await.json()["timeline"].as_array().unwrap().len(), 5);
 }
+
+#[tokio::test]
+async fn the_timeline_of_a_deep_lane_shows_why_it_is_parked() {
+    let world = World::new().await;
+    world.target.answers(|_| 422);
+    world.subscribe("orders", json!({})).await;
+    world.send("first", "k", &[]).await;
+    world.until("/api/v1/lanes/orders/k", |lane| lane["state"] == "parked").await;
+    let steps = |lane: &Value| {
+        let steps = lane["timeline"].as_array().unwrap().iter();
+        steps.map(|step| format!("{} {}", step["step"], step["id"])).collect::<Vec<_>>()
+    };
+    let few = world.get("/api/v1/lanes/orders/k").await.json();
+    assert_eq!(steps(&few), ["\"accepted\" \"first\"", "\"failed\" \"first\""]);
+    for n in 0..150 {
+        world.send(&format!("e{n}"), "k", &[]).await;
+    }
+    let deep = world.get("/api/v1/lanes/orders/k").await.json();
+    let shown = steps(&deep);
+    assert_eq!(deep["depth"], 151);
+    assert_eq!(shown[..3], ["\"accepted\" \"first\"", "\"failed\" \"first\"", "\"not shown\" null"]);
+    assert_eq!((shown[3].as_str(), shown.len()), ("\"accepted\" \"e50\"", 103));
+    assert_eq!(shown[102], "\"accepted\" \"e149\"");
+    let world = world.restart().await;
+    assert_eq!(steps(&world.get("/api/v1/lanes/orders/k").await.json())[..3], shown[..3]);
+}

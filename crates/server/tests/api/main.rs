@@ -5,6 +5,7 @@
 mod access;
 mod audit;
 mod backups;
+mod edits;
 mod events;
 mod failures;
 mod lanes;

@@ -102,6 +102,22 @@ async fn a_wrong_method_is_told_all_the_right_ones() {
 }
 
 #[tokio::test]
+async fn names_are_shown_as_a_person_writes_them() {
+    let world = World::new().await;
+    for (method, path, part) in [
+        ("GET", "/api/v1/caf%C3%A9", "/api/v1/café not found"),
+        ("PATCH", "/api/v1/dlq/a%20b", "/api/v1/dlq/a b does not support PATCH"),
+        ("GET", "/api/v1/subscriptions/caf%C3%A9", "\"café\" not found"),
+        ("GET", "/api/v1/lanes?namespace=caf%C3%A9", "`café` is not a namespace"),
+        ("GET", "/api/v1/namespaces/caf%C3%A9/lanes", "`café` is not a namespace"),
+    ] {
+        let answer = world.ask(method, path, &[], "").await;
+        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!((400..500).contains(&answer.status) && detail.contains(part), "{path}: {detail}");
+    }
+}
+
+#[tokio::test]
 async fn all_faults_of_a_document_are_listed_at_once() {
     let world = World::new().await;
     let document = json!({"apiVersion": "v1", "kind": "Subscription", "metadata": {"name": "Orders"},

@@ -149,14 +149,40 @@ async fn what_cannot_be_a_token_is_refused_with_all_its_faults() {
         let refused = create(&world, ADMIN, &body).await;
         assert!(refused.status == 422 && refused.text().contains(part), "{body}: {refused:?}");
     }
-    // An expired token is invalid.
-    let body = json!({"name": "short", "role": "viewer", "namespaces": "*", "expires": "1ms"});
-    let token = issue(&world, body).await;
+}
+
+#[tokio::test]
+async fn an_expired_token_is_refused_and_makes_room_for_another() {
+    let world = World::with(|config| {
+        config.token_file = Some(token_file());
+        config.limits.tokens = 2;
+    })
+    .await;
+    let body = |name: &str| json!({"name": name, "role": "viewer", "namespaces": "*"});
+    issue(&world, body("lasting")).await;
+    let token =
+        issue(&world, json!({"name": "short", "role": "viewer", "namespaces": "*", "expires": "1ms"})).await;
     let bearer = format!("Bearer {token}");
-    let looked = async {
-        while world.ask("GET", "/api/v1/status", &[("authorization", &bearer)], "").await.status != 401 {}
+    let refused = async {
+        loop {
+            let answer = world.ask("GET", "/api/v1/status", &[("authorization", &bearer)], "").await;
+            if answer.status == 401 {
+                return answer;
+            }
+        }
     };
-    timeout(PATIENCE, looked).await.expect("it expires");
+    let refused = timeout(PATIENCE, refused).await.expect("it expires");
+    assert!(refused.text().contains("the token has expired"), "{refused:?}");
+    assert_eq!(post_kept_alive(world.address, "/api/v1/events", &token).await, 401, "on the fast path too");
+
+    issue(&world, body("next")).await;
+    let world = world.restart().await;
+    let listed = world.ask("GET", "/api/v1/tokens", &[("authorization", ADMIN)], "").await.json();
+    let names: Vec<&Value> = listed["items"].as_array().unwrap().iter().map(|token| &token["name"]).collect();
+    assert_eq!(names, ["lasting", "next"], "the expired one was deleted");
+    let unknown = world.ask("GET", "/api/v1/status", &[("authorization", &bearer)], "").await;
+    assert!(unknown.status == 401 && unknown.text().contains("invalid, expired or revoked"), "{unknown:?}");
+    assert_eq!(create(&world, ADMIN, &body("more")).await.problem(), "limit-reached");
 }
 
 /// If no token is required, a token would have no effect but look like protection.

@@ -40,9 +40,13 @@ fn check(record: &Record<'_>, parts: &[&[u8]]) {
             assert_eq!(event_of(&expected), Ok(*event));
             assert_eq!(namespace_of(&expected), Ok(NamespaceId(150)));
         }
+        Record::Edited { event, .. } => {
+            assert_eq!(event_of(&expected), Ok(*event));
+            assert!(namespace_of(&expected).is_err());
+        }
         _ => assert!(event_of(&expected).is_err() && namespace_of(&expected).is_err()),
     }
-    if !matches!(record, Record::Event { .. } | Record::Kept { .. }) {
+    if !matches!(record, Record::Event { .. } | Record::Kept { .. } | Record::Edited { .. }) {
         for end in 0..expected.len() {
             assert!(Record::decode(&expected[..end]).is_err(), "{record:?} cut at {end}");
         }
@@ -110,6 +114,9 @@ fn events_with_every_kind_of_route() {
         |job| Record::Moved { time: TIME, from, position, at, accepted, bytes, route: route(To::Alone), job };
     check(&moved(0), &[&[11], &T, &[3, 9, 32, 2, 6, 5, 64, 1]]);
     check(&moved(7), &[&[12], &T, &[3, 9, 32, 2, 6, 5, 64, 1, 7]]);
+    let subscription = SubscriptionId(5);
+    let edited = Record::Edited { time: TIME, subscription, position, number: 2, by: "ann", event: b"e" };
+    check(&edited, &[&[13], &T, &[5, 9, 2, 3], b"ann", b"e"]);
 }
 
 #[test]

@@ -22,9 +22,11 @@ pub fn describe(context: &mut Context, id: &str) -> anyhow::Result<()> {
         Some(obstacle) => writeln!(context.out, "  Replay is not possible: {obstacle}.")?,
         None => writeln!(context.out, "  klambda dlq replay --id {id}     deliver it again")?,
     }
+    writeln!(context.out, "  klambda dlq edit {id}            correct its event")?;
     let end = if holds_lane(&item) { "drop it; the lane continues" } else { "drop it" };
     writeln!(context.out, "  klambda delete deadletter {id}   {end}")?;
-    write_event(context.out, &item["event"])
+    write_event(context.out, "Event", &item["event"])?;
+    write_event(context.out, "Original event", &item["original"])
 }
 
 fn sheet(item: &Value, now: Millis) -> Sheet {
@@ -38,6 +40,7 @@ fn sheet(item: &Value, now: Millis) -> Sheet {
     sheet.line("Attempts", number(item, "/attempts"));
     sheet.line_opt("Failed", moment(item, "/failedAt", now));
     sheet.line_opt("Accepted", moment(item, "/acceptedAt", now));
+    sheet.line_opt("Edited", why::edited(item, now));
     sheet.line("Position", cell(item, "/position"));
     sheet.line_opt("Lane sequence", text(item, "/laneSequence"));
     let holds = if holds_lane(item) { "yes, later events of its key wait for it" } else { "no" };
