@@ -109,6 +109,10 @@ impl Document {
     }
 }
 
+/// Types of events of this system. They tell of functions and other endpoints, so external systems get them only if
+/// someone asks for it.
+const PLATFORM: &str = "lambda.";
+
 /// The types as one filter, before the other filters.
 fn filters(spec: &Spec) -> Vec<Filter> {
     let one = |pattern: &String| match pattern.strip_suffix('*') {
@@ -117,7 +121,7 @@ fn filters(spec: &Spec) -> Vec<Filter> {
     };
     let is_all = spec.types.iter().any(|pattern| pattern == "*");
     let types = match spec.types.as_slice() {
-        [] => None,
+        [] => Some(Filter::Not(Box::new(one(&format!("{PLATFORM}*"))))),
         _ if is_all => None,
         [pattern] => Some(one(pattern)),
         patterns => Some(Filter::Any(patterns.iter().map(one).collect())),

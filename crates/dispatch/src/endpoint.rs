@@ -2,6 +2,7 @@
 //! breaker of its own, so that one that shares its host cannot affect it.
 
 pub mod health;
+mod notice;
 
 use hashbrown::HashMap;
 use klambda_core::breaker::{Breaker, Limits, State};

@@ -173,10 +173,10 @@ const WEBHOOK_WIDE: &[Column] = &[
     Column("SIGNATURE", TextOr("/spec/signature", "hmac")),
 ];
 
-/// Without types, every event matches.
+/// Without types, any event matches except platform events.
 fn types(types: &Value) -> String {
     match joined(types).as_str() {
-        "-" => "*".to_owned(),
+        "-" => "any".to_owned(),
         some => some.to_owned(),
     }
 }

@@ -29,7 +29,8 @@ pub struct Spec {
     /// An `http://` or `https://` URL without user, password and fragment.
     #[schemars(extend("pattern" = form::URL, "maxLength" = 4096))]
     pub url: String,
-    /// Event types to send: exact, or a prefix followed by `*`. Without types, every event matches.
+    /// Event types to send: exact, or a prefix followed by `*`. Without types, every event matches except platform events
+    /// (`lambda.*`). `*` stands for every event.
     #[serde(default)]
     #[schemars(length(max = 200), extend("x-kubernetes-list-type" = "atomic"))]
     pub types: Vec<String>,

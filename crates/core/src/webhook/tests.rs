@@ -12,7 +12,8 @@ fn the_defaults_are_those_of_the_reference() {
     assert_eq!(subscription.name, "webhook.partner");
     assert_eq!(subscription.spec.ordering, Ordering::Ordered);
     assert_eq!(subscription.spec.retry.attempts, Some(10));
-    assert!(subscription.spec.filters.is_empty());
+    let filters = json!(subscription.spec.filters);
+    assert_eq!(filters, json!([{"not": {"prefix": {"type": "lambda."}}}]));
     assert_eq!(Document::of(&subscription), Some(endpoint));
 }
 
@@ -54,6 +55,13 @@ fn all_faults_are_reported_at_once() {
     ] {
         assert!(paths.contains(&path), "{path} is missing in {faults:?}");
     }
+}
+
+#[test]
+fn a_star_means_every_type() {
+    let spec = json!({"url": "https://p.example/", "types": ["*", "order.*"]});
+    let endpoint = Document::parse(&document(spec)).expect("valid");
+    assert!(endpoint.subscription().spec.filters.is_empty());
 }
 
 #[test]

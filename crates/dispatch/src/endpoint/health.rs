@@ -5,7 +5,7 @@ use crate::operate::Refused;
 use klambda_core::ids::SubscriptionId;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::time::Millis;
-use klambda_store::record::{Change, Record, WhyDisabled};
+use klambda_store::record::WhyDisabled;
 use serde::{Deserialize, Serialize};
 
 /// Survives a restart: it follows from the log.
@@ -44,8 +44,7 @@ impl Engine {
         if is_enabled == enabled {
             return Ok(false);
         }
-        let change = if enabled { Change::Enabled } else { Change::Disabled { why: WhyDisabled::Request } };
-        self.commit_change(id, change)?;
+        self.change_endpoint(id, (!enabled).then_some(WhyDisabled::Request))?;
         Ok(true)
     }
 
@@ -75,7 +74,6 @@ impl Engine {
             _ if health.failing_since.is_some_and(is_over) => WhyDisabled::NoSuccess,
             _ => return Ok(()),
         };
-        let change = Change::Disabled { why };
-        self.commit(&Record::Subscription { time: self.now, subscription: id, change }).map(drop)
+        self.change_endpoint(id, Some(why))
     }
 }

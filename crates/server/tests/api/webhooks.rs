@@ -182,6 +182,10 @@ async fn an_endpoint_that_is_gone_is_disabled_and_misses_nothing() {
     let page = feed(&world, "").await;
     must_be_complete(items(&page), 9);
 
+    let told = world.get("/api/v1/events?type=lambda.webhook.*").await.json();
+    let told = &items(&told)[0]["event"];
+    assert_eq!((&told["type"], &told["data"]["reason"]), (&json!("lambda.webhook.disabled"), &json!("gone")));
+
     let disabled = "klambda_webhook_disabled{subscription=\"webhook.partner\",namespace=\"default\"}";
     assert_eq!(world.metric(disabled).await, 1.0);
     world.target.answers(|_| 204);
