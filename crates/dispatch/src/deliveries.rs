@@ -35,6 +35,10 @@ pub struct Deliveries {
 }
 
 impl Deliveries {
+    pub fn memory_bytes(&self) -> usize {
+        self.tail.as_ref().map_or(0, Vec::capacity)
+    }
+
     /// An index whose entries are on disk.
     pub fn of(ends: Ends) -> Deliveries {
         Deliveries { ends, tail: None }

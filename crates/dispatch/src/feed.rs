@@ -69,6 +69,15 @@ pub struct FeedEntry {
     pub is_gone: bool,
 }
 
+impl Feed {
+    /// The ends of the feed and of the attempts that are not on disk yet.
+    pub fn memory_bytes(&self) -> usize {
+        let entries = self.tail.iter().flatten();
+        let tail: usize = entries.map(|entry| size_of::<FeedEntry>() + entry.workflow.len()).sum();
+        size_of::<Feed>() + tail + self.calls.memory_bytes()
+    }
+}
+
 impl Engine {
     /// Adds the events of a lane that took a place since the lane's next number was `since`.
     pub(crate) fn feed_lane(&mut self, slot: Slot, since: LaneNumber) -> Result<(), Failure> {

@@ -74,6 +74,7 @@ impl Subscription {
             + self.tally.memory_bytes()
             + self.unordered.memory_bytes()
             + self.on_disk.edits.memory_bytes()
+            + self.on_disk.feed.as_ref().map_or(0, |feed| feed.memory_bytes())
             + queues
     }
 }

@@ -120,6 +120,9 @@ impl Engine {
     /// be more.
     pub fn skip_before(&mut self, name: &str, from: Millis) -> Result<(u64, bool), Refused> {
         let id = self.subscription_id(name)?;
+        if !self.lists_every_lane(id)? {
+            return Ok((0, true));
+        }
         for skipped in 0..EXPIRED_AT_ONCE as u64 {
             self.must_write()?;
             let oldest = self.oldest_droppable(id)?.filter(|oldest| oldest.entry.accepted < from);
@@ -129,6 +132,10 @@ impl Engine {
             self.metrics.dead_letter_dropped(subscription.name(), "skipped");
         }
         Ok((EXPIRED_AT_ONCE as u64, true))
+    }
+
+    pub fn is_endpoint_disabled(&self, name: &str) -> Result<bool, Refused> {
+        Ok(self.is_disabled(self.subscription_id(name)?))
     }
 
     pub(crate) fn is_disabled(&self, id: SubscriptionId) -> bool {

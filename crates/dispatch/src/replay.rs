@@ -390,6 +390,13 @@ impl Engine {
         self.replays.get(id)?.selector.subscription.as_deref()
     }
 
+    /// A running replay that is limited to this subscription.
+    pub fn running_replay_of(&self, name: &str) -> Option<u64> {
+        let is_its =
+            |job: &&Job| job.state == State::Running && job.selector.subscription.as_deref() == Some(name);
+        self.replays.jobs.values().find(is_its).map(|job| job.id)
+    }
+
     pub fn stop_replay(&mut self, id: u64) -> Result<(), Refused> {
         let job = self.replays.get(id).ok_or_else(|| Refused::NotFound(format!("replay r{id} not found")))?;
         if job.state != State::Running {

@@ -375,7 +375,10 @@ pub async fn act(
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
     let action = Action::parse(&action)?;
-    if let (Action::Enable, Some(from)) = (&action, enable_from(&body)?) {
+    if let Some(from) = enable_from(&body)? {
+        if !matches!(action, Action::Enable) {
+            return Err(Problem::invalid_body("from is only for enable"));
+        }
         skip_before(&api, &namespace, &name, from).await?;
     }
     let done = move |engine: &mut Engine| {
@@ -411,6 +414,11 @@ async fn skip_before(api: &Api, namespace: &Namespace, name: &str, from: Millis)
         let (namespace, name) = (namespace.clone(), name.to_owned());
         let skip = move |engine: &mut Engine| {
             let subscription = find(engine, &namespace, &name)?;
+            if !engine.is_endpoint_disabled(&subscription)? {
+                let detail =
+                    "the endpoint is enabled, so there is no time to enable it from; disable it first";
+                return Err(Refused::Conflict(detail.to_owned()));
+            }
             engine.skip_before(&subscription, from)
         };
         if let (_, false) = api.command(skip).await?? {

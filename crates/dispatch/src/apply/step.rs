@@ -62,7 +62,7 @@ impl Engine {
             Step::Replay { position, job } => return self.apply_replay(at, time, slot, *position, *job),
             Step::DropOldest { position } => {
                 self.must_be_droppable(slot, *position)?;
-                Input::DropOldest
+                return self.apply_drop_oldest(at, time, id, slot);
             }
             Step::Discard { position } => {
                 self.must_hold(slot, *position)?;
@@ -80,6 +80,20 @@ impl Engine {
             Step::GiveUpPart { events } => return self.apply_give_up_part(at, time, slot, *events),
         };
         self.step(slot, input, time, at)
+    }
+
+    /// What a disabled webhook endpoint skips stays in its feed. What a person purges does not.
+    fn apply_drop_oldest(
+        &mut self,
+        at: LogAddress,
+        time: Millis,
+        id: SubscriptionId,
+        slot: Slot,
+    ) -> Result<(), Failure> {
+        self.scratch.stays_in_feed = self.is_disabled(id);
+        let done = self.step(slot, Input::DropOldest, time, at);
+        self.scratch.stays_in_feed = false;
+        done
     }
 
     /// A call beside the lane. Only the chain of steps continues.
@@ -202,7 +216,6 @@ impl Engine {
             Input::Delivered | Input::Failed { .. } => false,
             _ => true,
         };
-        let (id, is_oldest) = (resident.subscription, input == Input::DropOldest);
         let is_unopened = resident.lane.expected().is_none();
         let next_number = resident.lane.queue().next_number();
         let has_feed = subscription.on_disk.feed.is_some();
@@ -220,7 +233,6 @@ impl Engine {
         if has_feed && resident.lane.queue().next_number() != next_number {
             self.feed_lane(slot, next_number)?;
         }
-        self.scratch.stays_in_feed = is_oldest && self.is_disabled(id);
         for action in &actions {
             self.act(slot, *action, attempts, time, at)?;
         }

@@ -99,7 +99,7 @@ impl Engine {
         let mut next = match from {
             From::Newest => ends.count,
             From::Before(number) => number.saturating_sub(1).min(ends.count),
-            From::After(number) => number.max(ends.forgotten) + 1,
+            From::After(number) => number.min(ends.count).max(ends.forgotten) + 1,
         };
         page.up_to = if let From::After(number) = from { number.min(ends.count) } else { next + 1 };
         while (ends.forgotten + 1..=ends.count).contains(&next) {

@@ -44,7 +44,12 @@ impl Engine {
         if is_enabled == enabled {
             return Ok(false);
         }
-        self.change_endpoint(id, (!enabled).then_some(WhyDisabled::Request))?;
+        let changed = self.change_endpoint(id, (!enabled).then_some(WhyDisabled::Request));
+        if let Err(failure) = changed {
+            let refused = Refused::Unavailable(failure.to_string());
+            self.note(Err(failure));
+            return Err(refused);
+        }
         Ok(true)
     }
 

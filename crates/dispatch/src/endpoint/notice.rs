@@ -4,10 +4,11 @@ use crate::engine::{Engine, Failure};
 use crate::group::{Origin, OutboxEntry};
 use bytes::Bytes;
 use klambda_core::event::{Attribute, Data, Event, Form, Value};
-use klambda_core::ids::SubscriptionId;
+use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::namespace::split;
 use klambda_core::time::Millis;
 use klambda_core::webhook::PREFIX;
+use klambda_store::log;
 use klambda_store::record::{Change, Record, WhyDisabled};
 use klambda_store::segment::RECORD_HEADER;
 use serde_json::json;
@@ -22,32 +23,41 @@ impl Engine {
         let change = why.map_or(Change::Enabled, |why| Change::Disabled { why });
         let record = Record::Subscription { time: self.now, subscription: id, change };
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
-        let (namespace, event) = (subscription.namespace, notice(subscription.name(), why, self.now));
+        let (namespace, event) = (
+            subscription.namespace,
+            notice(subscription.name(), why, self.now, self.store.log.next_position()),
+        );
         let entry = OutboxEntry { namespace, event: &event };
         let mut body = Vec::new();
         record.encode(&mut body);
-        match self.room_for(&[entry], RECORD_HEADER + body.len(), Origin::System)? {
-            Ok(length) => self.in_group(length, |engine| {
+        if let Ok(length) = self.room_for(&[entry], RECORD_HEADER + body.len(), Origin::System)? {
+            let done = self.in_group(length, |engine| {
                 engine.commit(&record)?;
                 engine.take_in_group(entry, Origin::System).map(drop)
-            }),
-            // An endpoint that is gone must not be called again only because there is no room for the event.
-            Err(no_room) => {
-                tracing::warn!(id = event.id, why = %no_room, "Event about a webhook endpoint left out");
-                self.commit(&record).map(drop)
+            });
+            if !matches!(done, Err(Failure::Log(log::Error::Full))) {
+                return done;
             }
         }
+        // An endpoint that is gone must not be called again only because there is no room for the event.
+        tracing::warn!(
+            source = event.source,
+            kind = event.kind,
+            "No room for an event about a webhook endpoint"
+        );
+        self.commit(&record).map(drop)
     }
 }
 
-fn notice(subscription: &str, why: Option<WhyDisabled>, now: Millis) -> Event {
+/// The position is the one that the event gets, so no two events have the same id.
+fn notice(subscription: &str, why: Option<WhyDisabled>, now: Millis, position: Position) -> Event {
     let (namespace, name) = split(subscription);
     let name = name.trim_start_matches(PREFIX);
     let word = if why.is_some() { "disabled" } else { "enabled" };
     let data = json!({ "endpoint": name, "namespace": namespace, "status": word, "reason": why });
     let text = |name: &str, value: String| Attribute { name: name.to_owned(), value: Value::String(value) };
     Event {
-        id: format!("{word}-{}", now.0),
+        id: format!("{word}-{}", position.0),
         source: format!("/lambda/webhooks/{namespace}/{name}"),
         kind: format!("lambda.webhook.{word}"),
         attributes: vec![

@@ -22,6 +22,7 @@ pub enum Resend {
 }
 
 pub struct ResendCall {
+    subscription: SubscriptionId,
     pub document: Arc<Document>,
     pub entry: FeedEntry,
     /// The record of the event.
@@ -66,18 +67,18 @@ impl Engine {
             let request = Request { selector, rate_per_second: 1, parallelism: 1 };
             return Ok(Resend::Replay(self.create_replay(request)?));
         }
+        let Some(located) = self.locate(entry.at)? else {
+            return Err(Refused::NotFound(format!("retention has removed event {event}")));
+        };
         if self.is_pending(id, &entry)? {
             return Err(Refused::Conflict(format!(
                 "event {event} is still waiting and will be sent in its turn"
             )));
         }
-        let Some(located) = self.locate(entry.at)? else {
-            return Err(Refused::NotFound(format!("retention has removed event {event}")));
-        };
         let record = self.store.log.read(located).map_err(Failure::from)?;
         let document = self.subscriptions.get(id).map(|subscription| subscription.document.clone());
         let document = document.ok_or_else(|| Refused::NotFound(name.to_owned()))?;
-        Ok(Resend::Call(Box::new(ResendCall { document, entry, record })))
+        Ok(Resend::Call(Box::new(ResendCall { subscription: id, document, entry, record })))
     }
 
     fn is_pending(&mut self, id: SubscriptionId, entry: &FeedEntry) -> Result<bool, Failure> {
@@ -85,9 +86,12 @@ impl Engine {
         Ok(matches!(fate, Some("waiting" | "retrying" | "inFlight" | "buffered")))
     }
 
-    /// Notes a call that was made beside the lane. It changes nothing else.
-    pub fn note_resend(&mut self, name: &str, entry: &FeedEntry, resent: &Resent) -> Result<(), Refused> {
-        let id = self.subscription_id(name)?;
+    /// Notes a call that was made beside the lane. It changes nothing else. An endpoint that was deleted during the call
+    /// keeps no note, also if there is a new one of its name.
+    pub fn note_resend(&mut self, call: &ResendCall, resent: &Resent) -> Result<(), Refused> {
+        let (id, entry) = (call.subscription, &call.entry);
+        let Some(subscription) = self.subscriptions.get(id) else { return Ok(()) };
+        let is_ordered = subscription.is_ordered();
         self.must_write()?;
         let step = Step::Resent {
             position: entry.position,
@@ -101,7 +105,7 @@ impl Engine {
             },
             error: resent.error.as_deref().unwrap_or_default(),
         };
-        if entry.number.0 > 0 {
+        if is_ordered && entry.number.0 > 0 {
             self.step_lane(id, &entry.workflow, step)?;
             return Ok(());
         }

@@ -253,6 +253,13 @@ impl Engine {
     }
 
     /// Lists some of the unlisted lanes on disk: first lanes that continue without help, then the others.
+    /// Lists a part of the lanes that are not listed yet. Returns true if all are: only then is the oldest listed event
+    /// the oldest event.
+    pub(super) fn lists_every_lane(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
+        self.list_unlisted(id)?;
+        Ok(self.subscriptions.get(id).is_none_or(|s| !s.is_ordered() || s.on_disk.lists_ages))
+    }
+
     fn list_unlisted(&mut self, id: SubscriptionId) -> Result<(), Failure> {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         if subscription.on_disk.lists_ages {

@@ -81,9 +81,10 @@ by_hand! {
     });
     Link "WebhookLink" |generator| json!({
         "type": "object",
-        "required": ["endpoint", "role", "expiresAt", "token", "url"],
+        "required": ["endpoint", "name", "role", "expiresAt", "token", "url"],
         "properties": {
             "endpoint": { "type": "string" },
+            "name": { "type": "string", "description": "The name of the token, to delete it earlier." },
             "role": { "type": "string" },
             "expiresAt": { "type": "string", "format": "date-time" },
             "token": { "type": "string", "description": "Shown only now." },

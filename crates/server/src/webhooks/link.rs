@@ -46,6 +46,7 @@ pub async fn create(
     let address = namespace.address(&format!("webhooks/endpoints/{name}/deliveries"));
     let shown = json!({
         "endpoint": name,
+        "name": token.name,
         "role": token.grant.role.name(),
         "expiresAt": expires.rfc3339(),
         "token": secret.reveal(),

@@ -36,6 +36,13 @@ pub async fn create(
     let own = name.clone();
     let home = namespace.clone();
     let created = move |engine: &mut Engine| {
+        // Receivers may start recoveries, so each endpoint has one at a time.
+        if let Some(running) = engine.running_replay_of(&subscription_of(&home, &own)) {
+            let detail = format!(
+                "recovery r{running} of this endpoint is still running; wait until it ends, or stop it"
+            );
+            return Err(Refused::Conflict(detail));
+        }
         let id = engine.create_replay(request)?;
         view(engine, &home, &own, id)
     };

@@ -33,10 +33,10 @@ pub async fn create(
     let event = read(&body)?;
     let _turn = trial::turn(&api)?;
     let subscription = subscription_of(&namespace, &name);
-    let (full_name, own) = (subscription.clone(), name.clone());
+    let own = name.clone();
     let begun = move |engine: &mut Engine| {
         super::find(engine, &namespace, &own)?;
-        engine.begin_resend(&full_name, event)
+        engine.begin_resend(&subscription, event)
     };
     let mut shown = json!({ "endpoint": name, "eventId": event.to_string() });
     let call = match api.command(begun).await?? {
@@ -56,7 +56,7 @@ pub async fn create(
             shown["body"] = resent.answer.as_str().into();
         }
     }
-    let noted = move |engine: &mut Engine| engine.note_resend(&subscription, &call.entry, &resent);
+    let noted = move |engine: &mut Engine| engine.note_resend(&call, &resent);
     api.command(noted).await??;
     Ok(Json(shown).into_response())
 }

@@ -77,7 +77,7 @@ pub async fn test(
 /// A place among the calls beside the lanes.
 pub fn turn(api: &Api) -> Result<SemaphorePermit<'_>, Problem> {
     api.turns.trials.try_acquire().map_err(|_| {
-        Problem::limit_reached(format!("{TRIALS_MAX} test calls are already running"))
+        Problem::limit_reached(format!("{TRIALS_MAX} test calls and resends are already running"))
             .retry_after(Duration::from_secs(1))
     })
 }

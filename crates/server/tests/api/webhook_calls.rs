@@ -256,7 +256,45 @@ async fn an_endpoint_is_enabled_from_a_chosen_time() {
     let first = body(&world.target.received()[0]);
     assert_eq!((&first["sequenceNumber"], &first["orderStatus"]), (&json!(4), &json!("gap")), "{first}");
     assert_eq!(items(&feed(&world, "").await).len(), 4, "the feed is complete");
+    let again = world.post(&format!("{path}/enable"), json!({"from": "2100-01-01T00:00:00Z"})).await;
+    assert_eq!(again.status, 409, "an enabled endpoint cannot be enabled from a time: {again:?}");
+    let paused = world.post(&format!("{path}/pause"), json!({"from": "2100-01-01T00:00:00Z"})).await;
+    assert_eq!(paused.status, 422, "{paused:?}");
     // An event that was skipped can still be sent.
     let skipped = items(&feed(&world, "").await)[0].clone();
     assert_eq!(resend(&world, &skipped["eventId"]).await.json()["succeeded"], true);
+}
+
+#[tokio::test]
+async fn a_purge_leaves_nothing_in_the_feed_of_a_disabled_endpoint() {
+    let world = World::new().await;
+    create(&world, "partner", json!({})).await;
+    let path = format!("{ENDPOINTS}/partner");
+    assert_eq!(world.post(&format!("{path}/disable"), json!({})).await.status, 200);
+    send(&world, 1..=3, 1).await;
+    assert_eq!(items(&feed(&world, "").await).len(), 3);
+    let purged = world.post("/api/v1/lanes/webhook.partner/order-0/purge", json!({})).await;
+    assert_eq!(purged.status, 200, "{purged:?}");
+    assert!(items(&feed(&world, "").await).is_empty());
+}
+
+#[tokio::test]
+async fn a_stream_of_deliveries_can_continue_after_any_number() {
+    let world = World::new().await;
+    create(&world, "partner", json!({})).await;
+    send(&world, 1..=2, 1).await;
+    until_tried(&world, 2).await;
+    let last = u64::MAX.to_string();
+    let headers = [("accept", "text/event-stream"), ("last-event-id", last.as_str())];
+    let path = format!("{ENDPOINTS}/partner/deliveries");
+    let stream = open(world.server.address(), "GET", &path, &headers, b"").await;
+    let mut lines = BufReader::new(stream).lines();
+    while let Some(line) = timeout(PATIENCE, lines.next_line()).await.expect("in time").unwrap() {
+        // Reads the attempts once before this.
+        if line.starts_with(": following") {
+            break;
+        }
+    }
+    send(&world, 3..=3, 1).await;
+    until_tried(&world, 3).await;
 }
