@@ -97,6 +97,10 @@ impl Session {
         std::fs::create_dir(&to).expect("a folder");
         for entry in std::fs::read_dir(from).expect("the examples") {
             let path = entry.expect("an example").path();
+            // Programs have tests of their own.
+            if path.is_dir() {
+                continue;
+            }
             let text = std::fs::read_to_string(&path).expect("an example");
             std::fs::write(to.join(path.file_name().expect("a name")), self.with_own_ports(&text))
                 .expect("written");
