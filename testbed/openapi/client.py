@@ -76,6 +76,18 @@ assert len(feed.items) == 1 and feed.items[0]["type"] == "refund.made", feed
 ack = models.WebhookAck(through=feed.items[0]["eventId"])
 assert call("acknowledge_webhook_events", 200, client=receiver, body=ack).events == 1
 action("resume")
+resent = call("resend_webhook_event", 200, "partner-2", body=models.WebhookResend(event_id=ack.through))
+assert resent.succeeded is False, resent
+attempts = call("list_webhook_deliveries", 200, "partner-2").items
+assert attempts[0].resend is True and attempts[0].event_id == ack.through, attempts
+since = {"since": "2026-01-01T00:00:00Z"}
+recover = lambda wanted, **more: call(
+    "recover_webhook_events", wanted, "partner-2", body=models.WebhookRecover.from_dict({**since, **more}))
+assert recover(200, dryRun=True).dry_run is True
+job = recover(202).id
+assert call("get_webhook_recovery", 200, "partner-2", job).id == job
+assert call("stop_webhook_recovery", 200, "partner-2", job).id == job
+assert call("create_webhook_link", 201, "partner-2", expires="5m").role == "endpoint-admin"
 call("delete_webhook_endpoint", 200, "partner-2", discard=True)
 call("get_webhook_endpoint", 404, "partner-2")
 assert called == routes, routes - called
