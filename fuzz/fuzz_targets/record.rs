@@ -31,7 +31,10 @@ fn decode(body: &[u8]) {
     assert_eq!(is_emitted(body), emitted);
     let bytes = encode(&record);
     assert!(bytes.len() <= body.len(), "our encoding must not be longer");
-    if let Record::Event { event: bytes, .. } | Record::Kept { event: bytes, .. } = record {
+    if let Record::Event { event: bytes, .. }
+    | Record::Kept { event: bytes, .. }
+    | Record::Edited { event: bytes, .. } = record
+    {
         event(bytes);
     }
 }
@@ -43,7 +46,7 @@ fn encode(record: &Record<'_>) -> Vec<u8> {
     let decoded = Record::decode(&bytes).expect("the bytes decode");
     assert_eq!(decoded.time(), record.time());
     // A truncated record is rejected, unless it ends with an event, whose bytes extend to the end of the record.
-    let ends_in_event = matches!(record, Record::Event { .. } | Record::Kept { .. });
+    let ends_in_event = matches!(record, Record::Event { .. } | Record::Kept { .. } | Record::Edited { .. });
     if let Some((_, cut)) = bytes.split_last() {
         assert!(ends_in_event || Record::decode(cut).is_err(), "a truncated record was accepted");
     }
